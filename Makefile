@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 AXE := node_modules/axe-core/axe.min.js# checks whether the study's page can be read by everyone
 
-.PHONY: help quickstart notebooks axe test test-oldest test-full test-gpu lint docs constraints
+.PHONY: help quickstart benchmarks notebooks axe test test-oldest test-full test-gpu lint docs constraints
 
 help:
 	@echo "make quickstart  sets up $(VENV) and compares five losses on a frozen trunk"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-gpu    those that need CUDA, some minutes; without it each is skipped"
 	@echo "make lint        ruff, mypy, and who may import whom"
 	@echo "make docs        the documentation site, build/site/index.html"
+	@echo "make benchmarks  speed and memory beside other libraries, into benchmarks/README.md; 40 minutes"
 	@echo "make constraints writes the versions in $(VENV) to constraints.txt"
 	@echo "PYTHON=python3.12 chooses the interpreter that $(VENV) is made with"
 
@@ -23,7 +24,7 @@ quickstart: $(VENV)/installed
 	$(BIN)/levelfield study run configs/study/quickstart.yaml --executor.workers 2
 	$(BIN)/python scripts/readme_picture.py --checkpoint outputs/quickstart/jobs/ntxent/run0/fold0/best.ckpt \
 		--output outputs/quickstart_neighbours.png
-	@echo "(levelfield is $(BIN)/levelfield; my_loss.py is in docs/first_steps.md)"
+	@echo "(levelfield is $(BIN)/levelfield; my_loss.py is in docs/tutorial_add_a_loss.md)"
 
 notebooks: $(VENV)/installed-dev
 	$(BIN)/python scripts/notebooks.py
@@ -52,12 +53,16 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/words.py --check
 	$(BIN)/mypy
 
 # every page anew, for those that are not written again keep their warnings to themselves
 docs: $(VENV)/installed-docs
 	$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet -c docs -d build/doctrees . build/site
 	@echo "build/site/index.html"
+
+benchmarks: $(VENV)/installed-dev
+	$(BIN)/python benchmarks/all.py
 
 axe: $(AXE)
 

@@ -12,48 +12,64 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT / part) for part in ("src", "scripts", "docs")]
+
+import generate  # noqa: E402 needs these paths
 
 # Of a page, the pages below it by caption.
 CONTENTS = {
     "README": {
-        "Begin": ["docs/first_steps", "docs/which_loss", "results/README", "papers/README"],
-        "Use": [
-            "docs/own_data",
-            "docs/text",
+        "Get started": ["docs/install", "docs/quickstart", "docs/glossary"],
+        "Tutorials": [
+            "docs/tutorial_your_data",
+            "docs/tutorial_add_a_loss",
+            "docs/tutorial_read_a_study",
+            "docs/tutorial_gpus",
+        ],
+        "Notebooks": ["notebooks/*"],
+        "How to": [
+            "docs/data_formats",
+            "docs/fine_tune",
+            "docs/embed_and_search",
+            "docs/export",
+            "docs/study_files",
+            "docs/hyperparameters",
+            "docs/ray_and_slurm",
+            "docs/own_parts",
+        ],
+        "Reference": [
+            "docs/losses",
+            "docs/metrics",
+            "docs/trunks",
             "docs/datasets",
-            "docs/use",
-            "docs/fits",
-            "docs/python",
-            "docs/own_learner",
+            "docs/reference/commands",
+            "docs/api/README",
         ],
-        "Compare": [
-            "docs/studies",
-            "docs/search",
+        "Explanation": [
+            "docs/protocol",
+            "docs/which_loss",
+            "results/README",
             "docs/statistics",
-            "docs/report",
-            "docs/execution",
-            "docs/tracking",
             "docs/reproducibility",
-        ],
-        "Parts": ["docs/losses", "docs/metrics", "docs/trunks", "docs/input", "docs/features", "docs/scale"],
-        "Reference": ["docs/api/README"],
-        "Project": [
-            "docs/architecture",
             "docs/security",
-            "benchmarks/README",
+        ],
+        "Contributing": [
             "CONTRIBUTING",
+            "docs/architecture",
+            "benchmarks/README",
+            "papers/README",
             "CHANGELOG",
             "docs/cite",
         ],
     },
+    "docs/losses": {"": [f"reference/{package}/*" for package in generate.OPTIONS]},
     "results/README": {"": ["*"]},
     "papers/README": {"": ["*/README", "*/figures/*"]},
 }
 
 project = "levelfield"
 html_title = "levelfield"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "README"
 include_patterns = [
     "README.md",
@@ -61,10 +77,12 @@ include_patterns = [
     "CHANGELOG.md",
     "benchmarks/README.md",
     "docs/**.md",
+    "notebooks/*.ipynb",
     "papers/**.md",
     "results/*.md",
 ]
-exclude_patterns = [".*", "build", "outputs", "src", "tests", "configs", "notebooks", "scripts"]
+exclude_patterns = [".*", "build", "outputs", "src", "tests", "configs", "scripts"]
+nb_execution_mode = "off"  # they are kept with their outputs
 myst_heading_anchors = 4
 highlight_language = "bash"  # of blocks that are set in
 html_theme = "furo"
@@ -136,6 +154,8 @@ def write_index(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
+    app.connect("builder-inited", generate.write)
     app.connect("source-read", add_contents)
+    app.connect("source-read", generate.add_links)
     app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon
     app.connect("build-finished", write_index)

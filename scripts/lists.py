@@ -1,7 +1,7 @@
-"""The lists that follow from the files: `__init__` of the rooms where one adds a file, and the tables of docs/*.md.
+"""Lists made from the source files: `__init__` of the packages that you extend, and the tables of docs/*.md.
 
 python scripts/lists.py            writes them
-python scripts/lists.py --check    says which of them differ from the files, and exits with 1 where one does
+python scripts/lists.py --check    prints those that are out of date, and exits with 1 if there are any
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ import inspect
 import pkgutil
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src"
-# A room, and the classes whose subclasses in its files are its list.
-ROOMS = {
+# A package, and the classes whose subclasses in its files are its list.
+PACKAGES = {
     "levelfield.losses": ("base.MetricLoss",),
     "levelfield.miners": ("base.Miner",),
     "levelfield.regularizers": ("base.Regularizer",),
@@ -28,29 +31,30 @@ ROOMS = {
     "levelfield.data.samplers": ("base.TrainingBatchSampler",),
     "levelfield.training.callbacks": ("lightning.pytorch.Callback",),
 }
-# The learner puts it around what is named; nobody names it.
+# The learner wraps other modules in it; users do not name it.
 WRAPPERS = {"ModuleTrunk"}
 SUPPLIED = {"num_classes", "embedding_size", "num_features"}
-SHARED = {"class_fraction"}  # of losses with class weights: the page explains them once
+# What a loss needs apart from labels, by the argument that shows it.
+NEEDS = {"num_classes": "class weights", "memory_size": "a memory of former batches"}
 WIDTH = 120
 POOLING = {"token": "class token", "cls": "class token", "map": "attention"}
 STATISTICS = {0.485: "ImageNet's", 0.5: "0.5", 0.48145466: "CLIP's"}  # by red's mean
 Named = type | Callable[..., object]  # a class, or the function of a metric
 
 
-def bases_of(room: str) -> tuple[type, ...]:
+def bases_of(package: str) -> tuple[type, ...]:
     found = []
-    for path in ROOMS[room]:
+    for path in PACKAGES[package]:
         module, _, name = path.rpartition(".")
-        found.append(getattr(import_module(module if "." in module else f"{room}.{module}"), name))
+        found.append(getattr(import_module(module if "." in module else f"{package}.{module}"), name))
     return tuple(found)
 
 
-def classes_of(room: str) -> list[type]:
-    """The public classes of a room's files that extend its base and can be built, and the base."""
-    bases, found = bases_of(room), []
-    for file in pkgutil.iter_modules(import_module(room).__path__):
-        module = import_module(f"{room}.{file.name}")
+def classes_of(package: str) -> list[type]:
+    """The public classes of a package's files that extend its base and can be built, and the base itself."""
+    bases, found = bases_of(package), []
+    for file in pkgutil.iter_modules(import_module(package).__path__):
+        module = import_module(f"{package}.{file.name}")
         for name, kind in vars(module).items():
             own = inspect.isclass(kind) and kind.__module__ == module.__name__ and not name.startswith("_")
             if own and (kind in bases or (issubclass(kind, bases) and not inspect.isabstract(kind))):
@@ -58,22 +62,22 @@ def classes_of(room: str) -> list[type]:
     return [kind for kind in found if kind.__name__ not in WRAPPERS]
 
 
-def shipped(room: str) -> list[type]:
+def shipped(package: str) -> list[type]:
     """The classes that one can name, without those that others extend."""
-    kinds = classes_of(room)
+    kinds = classes_of(package)
     extended = {base for kind in kinds for base in kind.__mro__[1:]}
-    return [kind for kind in kinds if kind not in extended and kind not in bases_of(room)]
+    return [kind for kind in kinds if kind not in extended and kind not in bases_of(package)]
 
 
-def listed(room: str) -> str:
-    """The text of a room's `__init__.py`: what it says of itself, its classes, and what else it gives on."""
-    text = file_of(room).read_text(encoding="utf-8")
+def listed(package: str) -> str:
+    """The text of a package's `__init__.py`: its docstring, its classes, and other names that it passes on."""
+    text = file_of(package).read_text(encoding="utf-8")
     tree = ast.parse(text)
-    imports = {(kind.__module__, kind.__name__) for kind in classes_of(room)}
+    imports = {(kind.__module__, kind.__name__) for kind in classes_of(package)}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module and exists(node.module):
             given = {alias.name: getattr(import_module(node.module), alias.name, None) for alias in node.names}
-            others = {name for name, it in given.items() if it is not None and not is_of(room, it)}
+            others = {name for name, it in given.items() if it is not None and not is_of(package, it)}
             imports |= {(node.module, name) for name in others}
     lines = [f'"""{ast.get_docstring(tree, clean=False)}"""', ""]
     for module in sorted({module for module, _ in imports}):
@@ -83,12 +87,12 @@ def listed(room: str) -> str:
     return "\n".join([*lines, "", *bracketed("__all__ = ", "[]", quoted)]) + "\n"
 
 
-def is_of(room: str, given: object) -> bool:
-    return inspect.isclass(given) and issubclass(given, bases_of(room))
+def is_of(package: str, given: object) -> bool:
+    return inspect.isclass(given) and issubclass(given, bases_of(package))
 
 
 def bracketed(start: str, brackets: str, names: list[str], always: bool = True) -> list[str]:
-    """As ruff sets a list: in a line if it fits, else a line a name."""
+    """A list in the format of ruff: on one line if it fits, else one line per name."""
     short = ", ".join(names)
     line = f"{start}{brackets[0]}{short}{brackets[1]}" if always else start + short
     if len(line) <= WIDTH:
@@ -100,12 +104,12 @@ def exists(module: str) -> bool:
     return (SOURCES / (module.replace(".", "/") + ".py")).exists()
 
 
-def file_of(room: str) -> Path:
-    return SOURCES / room.replace(".", "/") / "__init__.py"
+def file_of(package: str) -> Path:
+    return SOURCES / package.replace(".", "/") / "__init__.py"
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """As ruff has them: constants, then classes, then the rest."""
+    """In the order of ruff: constants, then classes, then the rest."""
     return sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
 
 
@@ -118,38 +122,48 @@ def first_sentence(kind: Named) -> str:
 
 
 def equation(kind: Named) -> str:
-    """The lines set in behind the first sentence."""
+    """The indented lines after the first sentence."""
     paragraph = [*doc(kind).split("\n\n"), ""][1]
-    if not paragraph.startswith("    "):
-        return ""
-    lines = re.split(r"\n| {4,}", re.sub(r"\n +\+ ", " + ", paragraph).strip())  # a sum that goes on is one line
-    return "<br>".join(f"`{' '.join(line.split())}`" for line in lines if line)
+    return textwrap.dedent(paragraph) if paragraph.startswith("    ") else ""
 
 
-def arguments(kind: Named) -> str:
-    """What one may give, without what the learner supplies; angles with their unit."""
-    named = []
-    for name, argument in inspect.signature(kind).parameters.items():
-        meaning = re.search(rf"^ +{name}: (.*)", doc(kind), re.M)
-        unit = " (degrees)" if meaning and re.search(r"\bdegrees\b", meaning[1]) else ""
-        supplied = name in SUPPLIED and argument.default is argument.empty
-        if not supplied and name not in SHARED and argument.kind is argument.POSITIONAL_OR_KEYWORD:
-            named.append(f"{name}{unit}")
-    return ", ".join(named)
+def meanings(kind: type) -> dict[str, str]:
+    """What each argument means, by its name; a base class explains those that it shares."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        section = re.search(r"^Args:\n((?:    .*\n?)+)", doc(each), re.M)
+        entries = re.findall(r"^    (\w+): (.*(?:\n      .*)*)", section[1] if section else "", re.M)
+        found |= {name: " ".join(text.split()) for name, text in entries}
+    return found
 
 
-def said(kind: Named, what: str) -> str:
+def is_supplied(argument: inspect.Parameter) -> bool:
+    """Whether levelfield gives the argument its value, so that users do not."""
+    return argument.name in SUPPLIED and argument.default is argument.empty
+
+
+def given(kind: Named) -> dict[str, inspect.Parameter]:
+    """The arguments that a class or function takes by name."""
+    arguments = inspect.signature(kind).parameters
+    return {name: it for name, it in arguments.items() if it.kind is it.POSITIONAL_OR_KEYWORD}
+
+
+def field(kind: Named, what: str) -> str:
     """What follows `what:` in a docstring, up to the next such word or the end of the paragraph."""
     found = re.search(rf"(?:^|\. ){what}: (.*?)\.(?=\s+[A-Z]\w+: |\n\n|\Z)", doc(kind), re.M | re.S)
-    if not found:
-        raise SystemExit(f"{kind.__module__}.{kind.__name__}: its docstring has no line '{what}: ...'")
-    return " ".join(found[1].split())
+    return " ".join(found[1].split()) if found else ""
+
+
+def required_field(kind: Named, what: str) -> str:
+    if text := field(kind, what):
+        return text
+    raise SystemExit(f"{kind.__module__}.{kind.__name__}: its docstring has no line '{what}: ...'")
 
 
 def papers(kind: Named) -> str:
     """Authors and years, each a link, without the titles."""
     links = []
-    for paper in said(kind, "Papers?").split("; "):
+    for paper in required_field(kind, "Papers?").split("; "):
         label = re.sub(r', "[^"]*"', "", paper)
         for address in re.findall(r"arXiv:[\d.]+\d|https://[^\s,]+", label):
             link = address.replace("arXiv:", "https://arxiv.org/abs/")
@@ -158,68 +172,100 @@ def papers(kind: Named) -> str:
     return "; ".join(links)
 
 
+def first_paper(kind: Named) -> str:
+    return papers(kind).partition("; ")[0]
+
+
 def year(kind: Named) -> int:
-    return int(re.findall(r" (\d{4})\b", said(kind, "Papers?"))[0])
+    return int(re.findall(r" (\d{4})\b", required_field(kind, "Papers?"))[0])
 
 
-def explained(kind: Named) -> list[str]:
-    """Name, sentence with equation, arguments."""
-    what = "<br>".join(part for part in (first_sentence(kind), equation(kind)) if part)
-    return [f"`{kind.__name__}`", what, arguments(kind)]
+def free(kind: Named) -> str:
+    """The arguments that users may give."""
+    return ", ".join(f"`{name}`" for name, argument in given(kind).items() if not is_supplied(argument))
+
+
+def in_code(kind: Named) -> str:
+    return f"`{kind.__name__}`"
+
+
+def explained(kind: Named) -> str:
+    """First sentence and equation, for a cell."""
+    block = re.sub(r"\n +\+ ", " + ", equation(kind))  # a sum that goes on is one line
+    lines = [f"`{' '.join(line.split())}`" for line in re.split(r"\n| {4,}", block) if line]
+    return "<br>".join([first_sentence(kind), *lines])
+
+
+def methods(kind: type) -> dict[str, str]:
+    """The files of `configs/method/` that use a class, by name."""
+    path = re.compile(rf"class_path: {kind.__module__.rpartition('.')[0]}\.{kind.__name__}\b")
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "configs" / "method").glob("*.yaml")}
+    return {name: text for name, text in sorted(texts.items()) if path.search(text)}
 
 
 def table(head: str, rows: Iterable[Iterable[str]]) -> str:
     columns = head.split(" | ")
     rule = ["---:" if name in ("classes", "samples") else "---" for name in columns]
     cells = ([cell.replace("|", "\\|") for cell in row] for row in (columns, rule, *rows))
-    lines = [f"| {' | '.join(row)} |".replace("|  |", "| |") for row in cells]
-    return "\n".join(lines)
+    return "\n".join(re.sub(" +", " ", f"| {' | '.join(row)} |") for row in cells)
 
 
-def losses(with_classes: bool) -> str:
-    """Of pairs and triplets, or with class weights; the oldest first."""
-    kinds = [kind for kind in shipped("levelfield.losses") if needs_classes(kind) == with_classes]
-    return table(
-        "loss | what it does | arguments | paper | cost | when",
-        (
-            [*explained(kind), papers(kind), said(kind, "Cost"), said(kind, "When")]
-            for kind in sorted(kinds, key=lambda kind: (year(kind), kind.__name__))
-        ),
-    )
+def needs(kind: type) -> tuple[str, ...]:
+    """What a loss needs apart from labels, by its arguments and by the settings that use it."""
+    if "losses" in given(kind):
+        return ("what its losses need",)
+    found = [words for name, words in NEEDS.items() if name in given(kind) and given(kind)[name].default is not None]
+    settings = [yaml.safe_load(text) for text in methods(kind).values()]
+    if not any(setting.get("data", {}).get("samples_per_class") == 1 for setting in settings):
+        found.insert(0, "several samples of a class in a batch")
+    if settings and all(setting["model"].get("normalize") is False for setting in settings):
+        found.append("raw embeddings")
+    return tuple(found)
 
 
-def needs_classes(kind: Named) -> bool:
-    argument = inspect.signature(kind).parameters.get("num_classes")
-    return argument is not None and argument.default is argument.empty
+def looked_up(kinds: Iterable[type]) -> list[list[str]]:
+    """A row for each class, the oldest first."""
+    return [
+        [
+            in_code(kind),
+            first_sentence(kind),
+            required_field(kind, "When"),
+            required_field(kind, "Cost"),
+            first_paper(kind),
+        ]
+        for kind in sorted(kinds, key=lambda kind: (year(kind), kind.__name__))
+    ]
+
+
+def losses() -> str:
+    """By what they need, least first."""
+    groups: dict[tuple[str, ...], list[type]] = {}
+    for kind in shipped("levelfield.losses"):
+        groups.setdefault(needs(kind), []).append(kind)
+    rows = []
+    for group in sorted(groups, key=lambda group: (len(group), group)):
+        rows += [[f"**Needs {' and '.join(group)}**", *[""] * 4], *looked_up(groups[group])]
+    return table("loss | what it does | when | cost | paper", rows)
+
+
+def regularizers() -> str:
+    rows = looked_up(shipped("levelfield.regularizers"))
+    return table("regularizer | what it does | when | cost | paper", rows)
 
 
 def miners() -> str:
     kinds = shipped("levelfield.miners")
-    return table("miner | keeps | arguments | paper", ([*explained(kind), papers(kind)] for kind in kinds))
-
-
-def regularizers() -> str:
-    """Without the weight, which all have; the oldest first."""
-    kinds = shipped("levelfield.regularizers")
-    return table(
-        "regularizer | what it does | arguments | paper | cost | when",
-        (
-            [*sentence, re.sub(r"^weight(, )?", "", given), papers(kind), said(kind, "Cost"), said(kind, "When")]
-            for kind in sorted(kinds, key=lambda kind: (year(kind), kind.__name__))
-            for *sentence, given in [explained(kind)]
-        ),
-    )
+    return table("miner | keeps | paper", ([in_code(kind), first_sentence(kind), first_paper(kind)] for kind in kinds))
 
 
 def embedders() -> str:
     kinds = [kind for kind in shipped("levelfield.models") if issubclass(kind, bases_of("levelfield.models")[1])]
-    return table("class | what it does | arguments", map(explained, kinds))
+    rows = ([in_code(kind), first_sentence(kind), free(kind)] for kind in kinds)
+    return table("class | what it does | arguments", rows)
 
 
 def trunk_files() -> Iterator[tuple[str, dict[str, Any]]]:
     """Each file of `configs/trunk/` that names a model with weights, by its name, and what it holds."""
-    import yaml
-
     for file in sorted((ROOT / "configs" / "trunk").glob("*.yaml")):
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
         if not file.stem.startswith("tiny"):
@@ -227,7 +273,7 @@ def trunk_files() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def image_trunks() -> str:
-    """The files that name a model of timm, the smallest first; built without memory for weights."""
+    """The files with a model of timm, the smallest first; models are built without memory for weights."""
     import torch
 
     from levelfield.models import TimmTrunk
@@ -269,17 +315,18 @@ def text_trunks() -> str:
 
 def samplers() -> str:
     kinds = shipped("levelfield.data.samplers")
-    return table("class | a batch has | when", ([*explained(kind)[:2], said(kind, "When")] for kind in kinds))
+    rows = ([in_code(kind), explained(kind), required_field(kind, "When")] for kind in kinds)
+    return table("class | a batch has | when", rows)
 
 
 def datasets() -> str:
     named = [kind for kind in shipped("levelfield.data.datasets") if kind.num_classes_published is not None]
     return table(
-        "name | classes | samples | splits | licence | to get it | tested here with",
+        "name | classes | samples | splits | licence | how to get it | tested with",
         (
             [
                 *(f"`{kind.name}`", f"{kind.num_classes_published:,}", f"{kind.num_samples_published:,}"),
-                *(kind.splits, kind.licence, how_to_get(kind), said(kind, "Tested with")),
+                *(kind.splits, kind.licence, how_to_get(kind), required_field(kind, "Tested with")),
             ]
             for kind in sorted(named, key=lambda kind: (kind.modality, kind.name))
         ),
@@ -287,14 +334,17 @@ def datasets() -> str:
 
 
 def metrics() -> str:
-    rows = import_module("levelfield.metrics.table").METRICS
-    return table(
-        "key | title | of a query, of clusters or of pairs | when | paper",
-        (
-            [f"`{row.key}`", row.title, *explained(row.score)[1:2], said(row.score, "When"), papers(row.score)]
-            for row in rows
-        ),
+    rows = (
+        [
+            f"`{row.key}`",
+            re.sub("[<>]", "", row.title),
+            explained(row.score),
+            required_field(row.score, "When"),
+            papers(row.score),
+        ]
+        for row in import_module("levelfield.metrics.table").METRICS
     )
+    return table("key | title | what it measures | when | paper", rows)
 
 
 def how_to_get(kind: Named) -> str:
@@ -308,8 +358,7 @@ def how_to_get(kind: Named) -> str:
 
 TABLES = {
     "docs/losses.md": {
-        "losses of pairs": lambda: losses(with_classes=False),
-        "losses with class weights": lambda: losses(with_classes=True),
+        "losses": losses,
         "regularizers": regularizers,
         "miners": miners,
     },
@@ -324,20 +373,20 @@ TABLES = {
 
 
 def page(name: str) -> str:
-    """A page with its tables made anew, each between its two marks."""
+    """A page with its current tables, each between its two marks."""
     text = (ROOT / name).read_text(encoding="utf-8")
     for title, make in TABLES[name].items():
         before, mark, rest = text.partition(f"<!-- {title}: made by scripts/lists.py -->\n")
         _, end, after = rest.partition("<!-- -->")
         if not end:
-            raise SystemExit(f"{name} has no place for the table of {title}")
+            raise SystemExit(f"{name} has no place for the table {title}")
         text = f"{before}{mark}\n{make()}\n\n{end}{after}"
     return text
 
 
 def changed() -> dict[Path, str]:
-    """The files that are not what they would be, with what they would be."""
-    made = {file_of(room): listed(room) for room in ROOMS} | {ROOT / name: page(name) for name in TABLES}
+    """The files that are out of date, with their new text."""
+    made = {file_of(package): listed(package) for package in PACKAGES} | {ROOT / name: page(name) for name in TABLES}
     return {path: text for path, text in made.items() if path.read_text(encoding="utf-8") != text}
 
 
@@ -346,7 +395,7 @@ def main() -> int:
     stale = changed()
     for path, text in stale.items():
         if check:
-            print(f"{path.relative_to(ROOT)} is not what the files say: python scripts/lists.py writes it")
+            print(f"{path.relative_to(ROOT)} is out of date: python scripts/lists.py writes it")
         else:
             path.write_text(text, encoding="utf-8")
     return int(check and bool(stale))

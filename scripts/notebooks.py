@@ -1,4 +1,4 @@
-"""Execute the notebooks again, each in an empty folder, and keep what they show without what differs from run to run.
+"""Execute the notebooks again, each in an empty folder, and keep only reproducible output.
 
 python scripts/notebooks.py [notebooks/01_first_run.ipynb ...]
 """
@@ -15,19 +15,19 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 LONGEST = 900
-# Of what a cell shows, the forms that are kept; the rest is for a notebook that is open.
+# The output formats to keep; others are only for an open notebook.
 SHOWN = ("text/plain", "text/html", "text/markdown", "image/png")
-# Where an execution's temporary files lay, and what tells a terminal of colours and its cursor.
+# Paths of temporary files, and control codes of terminals.
 OF_THE_MACHINE = re.compile(rf"{re.escape(tempfile.gettempdir())}/\w+/?|\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def execute(path: Path) -> nbformat.NotebookNode:
-    """The notebook with the outputs that it gives now.
+    """The notebook with new outputs.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.
     """
-    os.environ["OMP_NUM_THREADS"] = "1"  # two threads wait for each other where other processes are busy
+    os.environ["OMP_NUM_THREADS"] = "1"  # two threads wait for each other on a busy machine
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(notebook, timeout=LONGEST, resources={"metadata": {"path": folder}})
@@ -36,7 +36,7 @@ def execute(path: Path) -> nbformat.NotebookNode:
 
 
 def stripped(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """The notebook without times, versions of the interpreter, and what was told of the progress."""
+    """The notebook without times, versions of the interpreter and progress messages."""
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},

@@ -1,8 +1,9 @@
 """Answers to the questions of results/questions.md, from the archives in results/.
 
-python scripts/questions.py
+python scripts/questions.py                         prints the tables
+python scripts/questions.py --figure results/answers.svg    draws them
 
-A study that is not kept yet is left out, and the tables say so.
+A study that is not kept is left out, and the tables say so.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PAIRS = ("contrastive", "triplet_margin", "ntxent", "multi_similarity")
 CLASSES = ("proxy_nca", "normalized_softmax", "cosface", "arcface")
 LOSSES = (*PAIRS, *CLASSES)
 TRUNK = ("ntxent", "multi_similarity", "normalized_softmax", "arcface")
-# Cell to what a study's folder is called.
+# Cell to the name of a study's folder.
 CELLS = {
     "200 steps, random": "{}",
     "200 steps, PCA": "{}_pca",
@@ -54,13 +55,13 @@ MAP, P1 = "map_at_r", "precision_at_1"
 
 @dataclass(frozen=True)
 class Kept:
-    """What an archive in results/ holds: test scores, and of a converged study what its trainings ended at."""
+    """An archive in results/: test scores, and for a converged study the ends of its trainings."""
 
     archive: Path
     rows: list[ResultRow]
 
     def runs(self, method: str, metric: str = MAP) -> list[float]:
-        """The mean over folds of each run's test score, in percent; empty for a method that is not there."""
+        """The mean over folds of each run's test score, in percent; empty for a missing method."""
         found = scores_of(self.rows, metric, "separated", "test").get(method, {})
         return [100 * fmean(folds.values()) for _, folds in sorted(found.items())]
 
@@ -68,7 +69,7 @@ class Kept:
         return fmean(self.runs(method, metric))
 
     def ends(self) -> tuple[int, int, list[str]]:
-        """Trainings of the runs that reached the cap, all trainings of the runs, and settings at a bound."""
+        """Trainings at the cap, all trainings of the runs, and settings at a bound."""
         with tempfile.TemporaryDirectory() as aside:
             unpack_study(self.archive, Path(aside, "study"))
             study = StudyFolder.begun(Path(aside, "study"))
@@ -80,7 +81,7 @@ class Kept:
 
 @cache
 def kept(name: str) -> Kept | None:
-    """A study of results/, None where there is none."""
+    """A study of results/; None if it is missing."""
     archive = RESULTS / name / "archive.tar.xz"
     if not archive.is_file():
         return None
@@ -96,7 +97,7 @@ def kept(name: str) -> Kept | None:
 
 
 def cells(data: str) -> Iterator[tuple[str, Kept]]:
-    """The cells of a set that are kept."""
+    """The cells of a data set with a study."""
     for cell, name in CELLS.items():
         study = kept(name.format(data))
         if study is not None:
@@ -104,7 +105,7 @@ def cells(data: str) -> Iterator[tuple[str, Kept]]:
 
 
 def interval(values: Sequence[float]) -> str:
-    """`+0.4 ± 0.2`, half a 95% t-interval; the mean alone for fewer than three."""
+    """`+0.4 ± 0.2`, half a 95% t-interval; only the mean for fewer than three values."""
     half = t_interval(values)
     return f"{fmean(values):+.1f}" + ("" if half is None else f" ± {half:.1f}")
 
@@ -115,7 +116,7 @@ def table(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
 
 
 def by_cell(what: str, say: Callable[[str, Kept], str]) -> str:
-    """A table of sets and cells; `say` gives the text of a set and a cell's study."""
+    """A table of data sets and cells; `say` returns the text for a data set and the study of a cell."""
     rows = {}
     for data, title in SETS.items():
         found = dict(cells(data))
@@ -124,7 +125,7 @@ def by_cell(what: str, say: Callable[[str, Kept], str]) -> str:
 
 
 def pair_less_class(study: Kept) -> list[float]:
-    """Of each run: the mean of the four pair losses less that of the four with class weights, points of MAP@R."""
+    """For each run: mean of the four pair losses minus that of the four with class weights, points of MAP@R."""
     runs = {loss: study.runs(loss) for loss in LOSSES}
     numbers = range(len(runs[PAIRS[0]]))
     return [fmean(runs[loss][n] for loss in PAIRS) - fmean(runs[loss][n] for loss in CLASSES) for n in numbers]
@@ -159,7 +160,7 @@ def beats_contrastive() -> str:
 
 
 def changes() -> str:
-    """What start and length change, against the spread between losses."""
+    """Effects of initial weights and length, compared with the spread between losses."""
     rows = {}
     for data, title in SETS.items():
         found = dict(cells(data))
@@ -247,10 +248,49 @@ def answers() -> str:
     return "\n\n".join(parts)
 
 
+def gains(study: Kept | None, losses: Sequence[str], features: float) -> dict[str, float]:
+    """Loss to its mean MAP@R less that of the untrained features, points; empty without the study."""
+    return {} if study is None else {loss: study.mean(loss) - features for loss in losses if study.runs(loss)}
+
+
+def draw(path: Path) -> None:
+    """One panel for each set: each loss's gain over the untrained features, by start, length and trained trunk."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "levelfield", "font.size": 9})
+    import matplotlib.pyplot as plt
+
+    heads = [*CELLS, "trunk trained"]
+    figure, panels = plt.subplots(1, len(SETS), figsize=(2.3 * len(SETS), 3.4), layout="constrained")
+    for axes, (data, title) in zip(panels, SETS.items(), strict=True):
+        untrained, trunk = kept(data), kept(f"trunk_{data}")
+        assert untrained is not None
+        features = untrained.mean(FEATURES)
+        found = [gains(kept(name.format(data)), LOSSES, features) for name in CELLS.values()]
+        found.append(gains(trunk, TRUNK, trunk.mean(FEATURES) if trunk else features))
+        for loss in LOSSES:
+            places = [place for place, each in enumerate(found) if loss in each]
+            colour = "tab:blue" if loss in PAIRS else "tab:orange"
+            axes.plot(places, [found[place][loss] for place in places], "o-", color=colour, lw=0.6, ms=3, alpha=0.8)
+        axes.axhline(0, color="black", lw=0.8)
+        axes.set_title(title, fontsize=9)
+        axes.set_xticks(range(len(heads)), heads, rotation=60, ha="right", fontsize=8)
+        axes.set_xlim(-0.4, len(heads) - 0.6)
+    panels[0].set_ylabel("MAP@R less untrained features, points")
+    lines = [plt.Line2D([], [], color=colour, marker="o", ms=3) for colour in ("tab:blue", "tab:orange")]
+    panels[-1].legend(lines, ["pair losses", "class-weight losses"], fontsize=7, loc="upper left")
+    figure.savefig(path, metadata={"Date": None})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.parse_args()
-    print(answers())
+    parser.add_argument("--figure", type=Path, help="an SVG file to draw into, instead of the tables")
+    given = parser.parse_args()
+    if given.figure is None:
+        print(answers())
+    else:
+        draw(given.figure)
 
 
 if __name__ == "__main__":

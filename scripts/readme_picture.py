@@ -1,10 +1,9 @@
-"""Draws docs/neighbours.png: the nearest pictures of unseen letters, before and after a short training.
+"""Draw docs/neighbours.png: the nearest images of unseen letters, before and after a short training.
 
     python scripts/readme_picture.py [--checkpoint best.ckpt] [--output docs/neighbours.png]
 
-Without a checkpoint it trains one itself, in about a minute on 2 CPU cores. The letters are the test half of
-`Glyphs(num_classes=240)`: neither training nor validation has seen one. The picture illustrates and decides nothing;
-it is no opening of the test classes for a comparison, for which there are studies.
+Without a checkpoint it trains one, in about a minute on 2 CPU cores. The letters are the test half of
+`Glyphs(num_classes=240)`, which training and validation do not see. The figure is an illustration, not a comparison.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ LETTERS = "ěķőşūź"
 FACE = "DejaVuSerif"
 NEIGHBOURS = 8
 
-# Pixels of the picture, 1200 wide as the README shows it at half of that on fine screens.
+# Pixels: the README shows the figure at half its width on high-resolution screens.
 WIDTH, MARGIN, TILE, SPACE, GUTTER, HEADER, FOOTER = 1200, 16, 61, 3, 34, 74, 42
 QUERY = WIDTH - 2 * MARGIN - 2 * GUTTER - 2 * (NEIGHBOURS * (TILE + SPACE) - SPACE)
-ZOOM = (-0.04, 1.04, -0.01, 1.07)  # letters leave much of their picture empty, least of it below
+ZOOM = (-0.04, 1.04, -0.01, 1.07)  # letters leave much of their image empty, least at the bottom
 INK, FAINT, WRONG, WRONG_TINT, RIGHT = "#1f2328", "#59636e", "#d1242f", "#ffebe9", "#d1d9e0"
 
 
 def unseen_letters() -> MetricDataModule:
-    """Glyphs with its test half set up beside a training fold."""
+    """Glyphs with its test half and a training fold."""
     transforms = ImageTransforms(crop_size=64, resize=64, scale=(0.6, 1.0), horizontal_flip=False)
     data = MetricDataModule(Glyphs(num_classes=240), steps_per_epoch=200, transforms=transforms)
     data.setup("fit")
@@ -54,7 +53,7 @@ def unseen_letters() -> MetricDataModule:
 
 
 def short_training(data: MetricDataModule) -> MetricLearner:
-    """A learner after 200 steps of 32 pictures."""
+    """A learner after 200 steps of 32 images."""
     lightning.seed_everything(0, verbose=False)
     learner = MetricLearner(TimmTrunk(**DEFAULT_TRUNK["init_args"]), ContrastiveLoss(pos_margin=0.2, neg_margin=0.8))
     trainer = lightning.Trainer(
@@ -71,7 +70,7 @@ def short_training(data: MetricDataModule) -> MetricLearner:
 
 
 def nearest(embedded: EmbeddedSet, query: int) -> Int[Tensor, " neighbours"]:
-    """Positions of the nearest other pictures by cosine."""
+    """Positions of the nearest other images by cosine."""
     normalised = nn.functional.normalize(embedded.embeddings)
     cosines = normalised @ normalised[query]
     cosines[query] = -2
@@ -79,7 +78,7 @@ def nearest(embedded: EmbeddedSet, query: int) -> Int[Tensor, " neighbours"]:
 
 
 def draw(data: MetricDataModule, before: EmbeddedSet, after: EmbeddedSet) -> Figure:
-    """A row for each letter: the letter, its neighbours before training, its neighbours after it."""
+    """One row per letter: the letter, its neighbours before training, its neighbours after it."""
     subset = data.test_subset
     assert subset is not None
     large = Glyphs(num_classes=240, image_size=128)
@@ -146,7 +145,7 @@ def main() -> None:
     before = embed(trunk, data.test_dataloader())
     checkpoint = arguments.checkpoint
     learner = MetricLearner.load_from_checkpoint(checkpoint) if checkpoint else short_training(data)
-    if learner.freeze_trunk:  # its trunk made these features already
+    if learner.freeze_trunk:  # the features are from its trunk
         with torch.inference_mode():
             after = before._replace(embeddings=learner.eval().embed_features(before.embeddings))
     else:

@@ -1,10 +1,10 @@
-"""The finished studies in results/: of each an archive and summary.csv.
+"""The finished studies in results/, each with an archive and summary.csv.
 
-python scripts/results.py keep FOLDER...   verifies finished studies, and writes results/NAME/ of each
-python scripts/results.py check            verifies each archive, and compares its summary.csv
+python scripts/results.py keep FOLDER...   verifies finished studies and writes results/NAME/ for each
+python scripts/results.py check            verifies each archive and compares its summary.csv
 
-NAME is the folder's. `levelfield study run --from` adds methods to an archive, and `levelfield study report` writes its
-page. An archive has no embeddings: only `keep` computes the test scores again from them.
+NAME is the name of the folder. `levelfield study run --from` adds methods to an archive, `levelfield study report`
+writes its page. An archive has no embeddings, so only `keep` computes the test scores again.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ARCHIVE = "archive.tar.xz"
 
 
 def keep(folder: Path, results: Path = RESULTS) -> Path:
-    """Write the archive and summary.csv of a finished study into `results`, and return their folder.
+    """Write the archive and summary.csv of a finished study into `results`; returns their folder.
 
     Raises:
-        UserError: the study is not finished, or it or its archive does not verify; nothing is written then.
+        UserError: the study is not finished, or a check fails; then nothing is written.
     """
     study = StudyFolder.begun(folder)
     with tempfile.TemporaryDirectory() as aside:
@@ -40,7 +40,7 @@ def keep(folder: Path, results: Path = RESULTS) -> Path:
 
 
 def problems_of(kept: Path) -> list[str]:
-    """What does not verify in the archive of a kept study, and whether its summary.csv is not the archive's."""
+    """Problems in the archive of a study, and a difference between its summary.csv and the archive."""
     with tempfile.TemporaryDirectory() as aside:
         try:
             unpack_study(kept / ARCHIVE, Path(aside, kept.name))
@@ -50,12 +50,12 @@ def problems_of(kept: Path) -> list[str]:
             return [str(error)]
         summary = kept / SUMMARY_FILE
         if not summary.is_file() or summary.read_bytes() != study.summary_file.read_bytes():
-            problems.append(f"{SUMMARY_FILE} is not that of {ARCHIVE}")
+            problems.append(f"{SUMMARY_FILE} differs from {ARCHIVE}")
         return problems
 
 
 def check(results: Path = RESULTS) -> int:
-    """Print a line for each kept study, or its problems; return how many studies have some."""
+    """Print one line per study, or its problems; returns the number of studies with problems."""
     studies = sorted(path for path in results.iterdir() if path.is_dir())
     damaged = 0
     for kept in studies:

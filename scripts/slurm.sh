@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # levelfield on a SLURM cluster. Submit from the repository, after `make quickstart` or `make test` has set up .venv there.
 #
-# One training on several nodes, a task for each GPU; the loss sees the batch of all GPUs together:
+# One training on several nodes, one task per GPU; the loss sees the batch of all GPUs:
 #   sbatch --nodes=2 --gpus-per-node=4 --ntasks-per-node=4 scripts/slurm.sh \
 #     --config configs/data/grocery_store.yaml --data.root DIR --model.loss ArcFaceLoss --data.batch_size 512
 #
-# A study on all GPUs of the allocation, a job on each: Ray (pip install 'levelfield[ray]') spreads them over the nodes:
+# A study on all GPUs of the allocation, one job per GPU, distributed by Ray (pip install 'levelfield[ray]'):
 #   sbatch --nodes=2 --gpus-per-node=4 --cpus-per-task=32 scripts/slurm.sh \
 #     study run configs/study/grocery_quick.yaml --data.root DIR
 #
 # 90 seconds before the time limit SLURM signals levelfield, which requeues the job: a fit resumes at its last epoch
-# (docs/fits.md), a study without the trainings that had not ended. A preempted job does the same. `fit` before the
+# (docs/tutorial_gpus.md), a study without the trainings that had not ended. A preempted job does the same. `fit` before the
 # options may be given or left out.
 #
 # Options of sbatch go before the script and override the lines below; account and partition are your cluster's.
@@ -28,7 +28,7 @@ set -euo pipefail
 
 cd "${SLURM_SUBMIT_DIR:?submit this script with sbatch}"
 export PATH="$PWD/.venv/bin:$PATH"
-export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}" # srun no longer takes it from the job by itself
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}" # srun no longer takes it from the job
 
 case "${1:-}" in
   --*) set -- fit "$@" ;;
@@ -36,7 +36,7 @@ esac
 case "${1:-}" in
   fit)
     shift
-    # --wait: a task that fails alone (no room on the disk) ends the others, which would wait for it.
+    # --wait: if one task fails (e.g. disk full), end the others, which would wait for it.
     srun --wait=300 levelfield fit --config configs/trainer/gpus.yaml \
       --trainer.num_nodes "$SLURM_JOB_NUM_NODES" --trainer.devices "$SLURM_NTASKS_PER_NODE" "$@"
     ;;
@@ -44,20 +44,20 @@ case "${1:-}" in
     nodes="$SLURM_JOB_NUM_NODES"
     read -r head < <(scontrol show hostnames "$SLURM_JOB_NODELIST") # the first node, which runs this script
     address="$head:$((20000 + SLURM_JOB_ID % 20000))"               # another job may have a cluster on this node
-    # Ray would report to its makers, and let any other process go before the jobs.
+    # No telemetry; and no lower priority for the jobs.
     export RAY_USAGE_STATS_ENABLED=0 RAY_worker_niceness=0
-    # Nobody else on these nodes may give the cluster commands.
+    # Other users of these nodes must not control the cluster.
     RAY_AUTH_TOKEN="$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')"
     export RAY_AUTH_MODE=token RAY_AUTH_TOKEN
     ray=(ray start --block --num-cpus="$SLURM_CPUS_ON_NODE" --object-store-memory=80000000)
     trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
     "${ray[@]}" --head --port="${address#*:}" --include-dashboard=false &
     if [ "$nodes" -gt 1 ]; then
-      # The signal before the time limit is for levelfield alone.
+      # The signal before the time limit is only for levelfield.
       srun --overlap --nodes=$((nodes - 1)) --ntasks=$((nodes - 1)) --ntasks-per-node=1 --exclude="$head" \
         --cpus-per-task="$SLURM_CPUS_ON_NODE" bash -c 'trap "" USR1; exec "$@"' _ "${ray[@]}" --address="$address" &
     fi
-    # The study has as many slots as there is room for when it begins.
+    # The study takes as many slots as the cluster has room for at its start.
     until [ "$(ray status --address="$address" 2>/dev/null | grep -c ' node_')" -ge "$nodes" ]; do
       if [ "$SECONDS" -gt 300 ]; then
         echo "scripts/slurm.sh: after 300 seconds Ray has not started on all $nodes nodes at $address" >&2
@@ -69,7 +69,7 @@ case "${1:-}" in
       --executor ray --executor.address "$address" --trainer.accelerator gpu --trainer.devices 1 "${@:3}"
     ;;
   *)
-    echo "scripts/slurm.sh: give OPTIONS of fit or 'study run FILE OPTIONS', not '${1:-}'" >&2
+    echo "scripts/slurm.sh: give options of fit, or 'study run FILE OPTIONS', not '${1:-}'" >&2
     exit 2
     ;;
 esac

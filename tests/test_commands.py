@@ -31,14 +31,15 @@ from papers.__main__ import main as papers
 
 FRONT = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")]
 FOLDERS = ("docs", "papers", "results")
-PAGES = [*FRONT, *(page for folder in FOLDERS for page in sorted((REPOSITORY / folder).rglob("*.md")))]
+FOUND = (page for folder in FOLDERS for page in sorted((REPOSITORY / folder).rglob("*.md")))
+PAGES = [*FRONT, *(page for page in FOUND if "reference" not in page.parts)]  # what `make docs` generates is no source
 # What stands for the options that a page has named before, or leaves to the reader.
 ELLIPSIS = "--config configs/data/glyphs.yaml --model.loss ContrastiveLoss"
-PLACEHOLDERS = {"FILE": "quickstart", "NAME": "cub200", "DIR": "DIR"}
+PLACEHOLDERS = {"FILE": "quickstart", "NAME": "cub200", "DIR": "DIR", "CHECKPOINT": "best.ckpt"}
 # A set whose study is kept.
 SET = "grocery_store"
-FIRST_STEPS = (REPOSITORY / "docs" / "first_steps.md").read_text()
-MY_LOSS = next(block for block in re.findall(r"```python\n(.*?)```", FIRST_STEPS, re.S) if "class MyLoss" in block)
+LOSS_PAGE = (REPOSITORY / "docs" / "tutorial_add_a_loss.md").read_text()
+MY_LOSS = next(block for block in re.findall(r"```python\n(.*?)```", LOSS_PAGE, re.S) if "class MyLoss" in block)
 
 
 def commands(page: Path) -> Iterator[str]:
@@ -65,7 +66,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     for name in ("configs", *FOLDERS):
         (folder / name).symlink_to(REPOSITORY / name)
     own_texts(folder)
-    for name in ("my_texts.csv", "questions.csv"):
+    for name in ("my_texts.csv", "questions.csv", "banking77.csv"):
         (folder / name).write_text((folder / "texts.csv").read_text())
     (folder / "intents.csv").write_text((folder / "texts.csv").read_text().replace("thing", "intent"))
     own_images(folder).rename(folder / "my_images.csv")
@@ -75,19 +76,29 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
             of_class.mkdir(parents=True, exist_ok=True)
             shutil.copy(image, of_class / f"{number}.png")
     shutil.copy(image, folder / "lemon.jpg")
+    (folder / "my_images/tea_pot").mkdir()
+    for number in range(2):
+        shutil.copy(image, folder / f"my_images/tea_pot/00{number}.jpg")
+    shutil.copytree(folder / "my_images", folder / "other")
     for made in MINIATURES.values():
         made(folder / "DIR")
     (folder / "my_loss.py").write_text(MY_LOSS)
+    page = (REPOSITORY / "docs/study_files.md").read_text()
+    (folder / "my_study.yaml").write_text(re.findall(r"```yaml\n(.*?)```", page, re.S)[0])
+    (folder / "my_loss.yaml").write_text(re.findall(r"```yaml\n(.*?)```", LOSS_PAGE, re.S)[0])
     (folder / "their_loss.py").write_text(MY_LOSS.replace("MyLoss", "TheirLoss"))
     page = (REPOSITORY / "docs/trunks.md").read_text()
     (folder / "my_trunk.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
-    page = (REPOSITORY / "docs/own_learner.md").read_text()
+    page = (REPOSITORY / "docs/metrics.md").read_text()
+    (folder / "my_metric.py").write_text(re.findall(r"```python\n(import torch.*?)```", page, re.S)[0])
+    page = (REPOSITORY / "docs/own_parts.md").read_text()
     (folder / "my_learner.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
-    shutil.copy(REPOSITORY / "examples/plain_module.py", folder)
+    for name in ("plain_module", "own_augmentation"):
+        shutil.copy(REPOSITORY / f"examples/{name}.py", folder)
     for name in ("quickstart", "quickstart_my_loss", "glyphs_search", "my_study"):
         shutil.copytree(finished, folder / "outputs" / name)
     write_archive(StudyFolder.begun(finished), folder / "outputs/quickstart.tar.xz")
-    for name in ("reality_check_table4_cub", "reality_check_table5_cars", "reality_check_table6_sop"):
+    for name in ("cub", "cars", "sop", *(f"reality_check_table{each}" for each in ("4_cub", "5_cars", "6_sop"))):
         shutil.copytree(finished, folder / "outputs" / name)
     return folder
 
@@ -235,8 +246,8 @@ def sbatch(words: list[str], run: Callable, place: Path) -> None:
 
 
 def levelfield(words: list[str], run: Callable, place: Path) -> None:
-    if len(words) == 1 and words[0] in ("study", "data"):  # a name for all that follows
-        assert run(*words, "--help")[0] == 0
+    if len(words) == 1 and words[0] in ("study", "data", "--version"):
+        assert run(*words, *["--help"][: words[0] != "--version"])[0] == 0
         return
     if len(words) == 1:
         words = [*words, *shlex.split(ELLIPSIS)]
@@ -253,6 +264,8 @@ def python(words: list[str], run: Callable, place: Path) -> None:
             code = papers(words[1:])
         would_run = words[1] == "run" and bool(exhibits()[words[2]].studies)
         assert (code, WOULD_RUN in complaint.getvalue()) == ((2, True) if would_run else (0, False))
+    elif words[0] == "-c":
+        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
     elif words[0] != "-m":
         ast.parse((REPOSITORY / words[0]).read_text())
 

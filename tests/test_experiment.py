@@ -47,7 +47,7 @@ def test_it_says_what_the_command_prints_and_what_the_files_hold(
 def test_a_study_runs_and_goes_on_in_python(toy_file: Path, tmp_path: Path) -> None:
     options = {"runs": 1, "search.trials": 0, "trainer.max_epochs": 1}
     study = Study(toy_file, output=tmp_path / "out", options=options, add_methods=["levelfield.losses.SupConLoss"])
-    with pytest.raises(UserError, match="holds no study; begin it"):
+    with pytest.raises(UserError, match="levelfield study run"):
         study.table()
     assert study.run() is study
     assert {"contrastive", "arcface", "sup_con_loss"} < set(study.results.method)

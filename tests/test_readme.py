@@ -121,8 +121,8 @@ def test_compare(my_images: Path, run: Callable) -> None:
 
 @pytest.mark.slow
 def test_a_loss_of_ones_own_beside_the_quickstart_s(my_images: Path, run: Callable) -> None:
-    page = (REPOSITORY / "docs/first_steps.md").read_text()
-    source = page.partition("\n## Compare your own loss\n")[2].partition("```python\n")[2].partition("```")[0]
+    page = (REPOSITORY / "docs/tutorial_add_a_loss.md").read_text()
+    source = page.partition("```python\n")[2].partition("```")[0]
     assert len([line for line in source.splitlines() if line.strip()]) == 10
     Path("my_loss.py").write_text(source)
     code, _, complaint = run(*COMMANDS[2][1:], *SMALL, "--data.dataset.num_classes", "48")

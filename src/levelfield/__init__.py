@@ -1,4 +1,4 @@
-"""levelfield: deep metric learning methods compared on a level playing field."""
+"""levelfield: compare deep metric learning methods under equal conditions."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The exceptions for what a user can mend, and what to say of a misspelt name or a file that cannot be written."""
+"""Exceptions for mistakes that a user can fix, and messages for misspelt names and files that cannot be written."""
 
 import errno
 import math
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-# What helps where the system refuses to store or open a file.
+# What to do if the system cannot store or open a file.
 REMEDIES = {
     errno.ENOSPC: "free some space",
-    errno.EDQUOT: "free some of your quota",
+    errno.EDQUOT: "free space in your quota",
     errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
     errno.EACCES: "get the permission, or choose another folder",
     errno.EPERM: "get the permission, or choose another folder",
@@ -18,29 +18,29 @@ REMEDIES = {
     errno.ENOTDIR: "a file is in the place of a folder: choose another folder",
     errno.EEXIST: "a file is in the place of a folder: choose another folder",
     errno.EISDIR: "a folder is in the place of a file: move it away",
-    errno.EIO: "look after the disk",
+    errno.EIO: "check the disk",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENOLCK: "have the lock service of that file system started, or choose another folder",
+    errno.ENOLCK: "start the lock service of that file system, or choose another folder",
 }
 
 
 class UserError(ValueError):
-    """A mistake in the input; its message is one line that names the file, row or key and the remedy.
+    """A mistake in the input. Its message is one line that names the file, row or key, and how to fix it.
 
     The command line prints the message and exits with code 2; `--debug` shows the traceback.
     """
 
 
-class TrainingFailed(UserError):  # noqa: N818  # it says what happened to a trial
-    """A training without a result: its loss is not finite, or it needs more memory than there is."""
+class TrainingFailed(UserError):  # noqa: N818  # the name says what happened to a trial
+    """A training without a result: its loss is not finite, or memory is exhausted."""
 
 
 class OutOfMemory(TrainingFailed):
-    """A training that needs more memory than there is, perhaps for what else runs beside it."""
+    """A training that needs more memory than is free now."""
 
 
-class FileRefused(UserError):  # noqa: N818  # it says what the system did
-    """A file that the system will not store or open; `strerror` is what the system says."""
+class FileRefused(UserError):  # noqa: N818  # the name says what the system did
+    """The system cannot store or open a file; `strerror` is its message."""
 
     def __init__(self, message: str, strerror: str) -> None:
         super().__init__(message)
@@ -48,11 +48,11 @@ class FileRefused(UserError):  # noqa: N818  # it says what the system did
 
 
 def refuse_below(smallest: float, section: str, **given: float | None) -> None:
-    """Refuse an option's number that is below `smallest`, infinite or not a number.
+    """Reject a number below `smallest`, infinite or not a number.
 
     Args:
         section: Where the options are, as in `--data.batch_size`.
-        given: The options, without the section; None is one that nobody gave.
+        given: The options, without the section; None for a missing one.
 
     Raises:
         UserError: names the option.
@@ -66,8 +66,8 @@ def nearest(name: object, names: Iterable[str], otherwise: str | None = None, cu
     """The end of a message on a misspelt name, whose case may be wrong too: `; did you mean 'x'?`.
 
     Args:
-        otherwise: Said where nothing is near; by default all that there is.
-        cutoff: How near, of 1 for the same.
+        otherwise: The text if no name is near; by default a list of all names.
+        cutoff: The least similarity; 1 means equal.
     """
     known = list(names)
     in_small_letters = {each.lower(): each for each in known}
@@ -77,10 +77,10 @@ def nearest(name: object, names: Iterable[str], otherwise: str | None = None, cu
 
 
 def refused_file(error: OSError, path: Path | str | None = None) -> FileRefused | None:
-    """What to say of a file that the system will not store or open; None if the program is at fault.
+    """The error for a file that the system cannot store or open; None if the program is at fault.
 
     Args:
-        path: The file, where `error` does not know its name.
+        path: The file, if `error` does not have its name.
     """
     remedy = REMEDIES.get(error.errno or 0)
     place = path or error.filename2 or error.filename or "a file"

@@ -1,4 +1,4 @@
-"""`Study`: what a person in a notebook holds, and what `levelfield study` is the face of."""
+"""`Study`: the Python interface of `levelfield study`."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, fields
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
 from rich.console import Console
 
-from levelfield.analysis.conclusion import verdict
 from levelfield.analysis.integrity import changed_files
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, write_tables
 from levelfield.analysis.status import status_lines
@@ -32,26 +31,26 @@ if TYPE_CHECKING:
 
 
 class Study:
-    """A comparison of methods under equal conditions: run it, then ask it.
+    """A comparison of methods under equal conditions.
 
-    `run` does what `levelfield study run` does; everything else reads the study's folder as it is at that moment, also
-    while another process runs it. A mistake is a `UserError` of one line.
+    `run` does the same as `levelfield study run`. Everything else reads the current folder of the study, also while
+    another process runs it. A mistake is a `UserError` of one line.
 
     Args:
-        study: The name of a shipped study, the path of a study file, or the folder of a study that was begun.
-        output: The study's folder; `outputs/<name>` by default.
-        options: Dotted settings for all methods (`{"trainer.max_epochs": 2}`) and the study's own (`{"runs": 3}`).
-        add_methods: What to compare beside the study's: a loss, `my_loss.MyLoss`, a method of `configs/method`,
-            `ntxent_koleo`, or a file, `my_method.yaml`. It is added to the study's folder.
+        study: The name of a shipped study, the path of a study file, or the folder of a study.
+        output: Folder of the study; `outputs/<name>` by default.
+        options: Dotted settings for all methods (`{"trainer.max_epochs": 2}`) and of the study itself (`{"runs": 3}`).
+        add_methods: Methods to add to the study: a loss (`my_loss.MyLoss`), a method of `configs/method`
+            (`ntxent_koleo`) or a file (`my_method.yaml`).
 
     Attributes:
-        folder: Where it is written.
-        file: The study file; None for the folder of a study that was begun.
-        added: Names of the methods that were added.
-        asked: The study as it was asked for; its folder may hold more methods by now (`record`).
+        folder: Folder of the study.
+        file: The study file; None if `study` is a folder.
+        added: Names of the added methods.
+        asked: The study with these arguments; its folder may have more methods (`record`).
 
     Raises:
-        UserError: there is no such study, or an option or a method is not usable.
+        UserError: no such study, or a wrong option or method.
     """
 
     def __init__(
@@ -69,10 +68,10 @@ class Study:
         folder = Path(study)
         if (folder / STUDY).is_file():
             if output is not None:
-                raise UserError(f"--output {output}: {folder} is the study's folder already; leave the option out")
+                raise UserError(f"--output {output}: {folder} already is the folder of the study; leave the option out")
             if added:
                 raise UserError(
-                    f"--add-method: begin with the study's file: levelfield study run FILE --output {folder}"
+                    f"--add-method needs the study file: levelfield study run FILE --output {folder} --add-method ..."
                 )
             spec = with_options(StudySpec.read(folder / STUDY), options or {})
         else:
@@ -80,7 +79,7 @@ class Study:
             spec = load_spec(self.file, options, added)
             folder = _default_folder(spec.name) if output is None else Path(output)
         if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is a file; choose another folder: --output")
+            raise UserError(f"{folder} is a file, not a folder; give another --output")
         self.folder = folder
         self.asked = StudyFolder(folder, spec)
 
@@ -89,14 +88,14 @@ class Study:
         trials = f"{spec.search.trials} trial{'s' * (spec.search.trials != 1)} of each, " if spec.search.trials else ""
         folds = "the whole training half" if spec.whole_half else f"{spec.folds} folds"
         unsearched = [name for name in spec.methods if spec.search.trials and not spec.trials(name)]
-        why = "trained as they are, for nothing says what to search"
+        why = "trained without a search, because they have no search space"
         return (
             f"{spec.name}: pretrained baseline and {', '.join(spec.methods)}; {trials}{folds}, {spec.runs} "
             f"run{'s' * (spec.runs != 1)}, {len(study_jobs(spec))} jobs in {self.folder}"
         ) + (f"\n{why}: {', '.join(unsearched)} (docs/losses.md)" if unsearched else "")
 
     def record(self) -> StudyFolder:
-        """The study as its folder holds it now.
+        """The current folder of the study.
 
         Raises:
             UserError: the study has not begun.
@@ -118,26 +117,27 @@ class Study:
         machine: TextIO | None = None,
         debug: bool = False,
     ) -> Self:
-        """Do all jobs that are to do, score the runs on the test classes, and write `results.csv` and `summary.csv`.
+        """Run all remaining jobs, score the runs on the test classes, and write `results.csv` and `summary.csv`.
 
         Args:
-            workers: Jobs side by side, `--executor.workers`; 1 of `local` is this process, None the executor's default.
-            executor: Where the jobs run, as after `--executor`: `local`, `ray` or the import path of a class.
-            options: The executor's others, such as `{"devices": [0, 1]}` for `--executor.devices '[0, 1]'`.
-            recompute: Methods whose stale results are computed again.
-            keep: Methods whose results stay though a source has changed; reports say so.
-            reopen_test: Why the runs are scored on the test classes once more; it is kept and shown.
-            test_without_failed_runs: Score the other runs though some failed.
-            stop_here: Do no job, and score the runs that are whole.
-            machine: Where each job that ends is told as a line of JSON.
-            debug: Whether the traceback of an own class's error is shown.
+            workers: Parallel jobs, `--executor.workers`. With `local`, 1 means this process; None takes the executor's
+                default.
+            executor: Where jobs run, as in `--executor`: `local`, `ray` or the import path of a class.
+            options: Other options of the executor: `{"devices": [0, 1]}` for `--executor.devices '[0, 1]'`.
+            recompute: Methods to compute again if their results are stale.
+            keep: Methods whose results stay although their code has changed; reports say so.
+            reopen_test: The reason for scoring the runs on the test classes again; it is recorded and shown.
+            test_without_failed_runs: Score the other runs although some failed.
+            stop_here: Run no job, and score the complete runs.
+            machine: Gets a line of JSON for each finished job.
+            debug: Whether to show the traceback of an error in your own class.
 
         Returns:
             The study itself.
 
         Raises:
-            UserError: another process runs it, the folder holds another study, a setting, the data or a result is not
-                usable, or runs failed.
+            UserError: another process runs the study, the folder has another study, a setting, the data or a result is
+                wrong, or runs failed.
         """
         with quick_imports():
             from levelfield.study.executors import make_slots
@@ -158,22 +158,19 @@ class Study:
         write_tables(self.asked)
         track_summary(self.asked)
         if self.asked.had_work:
-            from levelfield.use.study_cards import write_study_cards  # with torch, which a finished study does without
+            from levelfield.use.study_cards import (
+                write_study_cards,
+            )  # imports torch
 
             write_study_cards(self.asked)
         return self
 
-    def table(self, brief: bool = False) -> StudyTable:
-        """The comparison table with its footnotes; `brief` for a screen: MAP@R and P@1 of separated embeddings."""
-        return study_table(self.record(), brief)
-
-    def conclusion(self) -> list[str]:
-        """The best method, whether training pays, and how many methods end above each untrained row, in sentences."""
-        study = self.record()
-        return verdict(collect_rows(study), study.spec)
+    def table(self) -> StudyTable:
+        """The separated test scores so far, with the best method and whether training pays in sentences."""
+        return study_table(self.record())
 
     def verdicts(self) -> list[str]:
-        """What the paired comparisons of separated MAP@R say; the page has the other metrics and every interval."""
+        """The significant differences in separated MAP@R, one sentence each; the page has all metrics and all pairs."""
         study = self.record()
         return verdict_lines(collect_rows(study), study.spec)
 
@@ -196,7 +193,9 @@ class Study:
         try:
             from IPython.display import SVG, display
         except ImportError:
-            raise UserError("figures are shown in notebooks (pip install ipykernel); report() writes them") from None
+            raise UserError(
+                "show() needs a notebook (pip install ipykernel); report() writes figures to files"
+            ) from None
         study = self.record()
         for content in draw_figures(Results(study, collect_rows(study), changed_files(study))).values():
             display(SVG(content))
@@ -208,20 +207,20 @@ class Study:
         return write_report(study)
 
     def figures(self, folder: str | Path) -> list[Path]:
-        """Write the report's figures as SVG and PDF, of one width and font, for a paper; return the paths."""
-        from levelfield.report.figure_files import write_figures  # with torch, which status does without
+        """Write the figures as SVG and PDF for a paper, with the same width and font; return the paths."""
+        from levelfield.report.figure_files import write_figures  # imports torch
 
         return write_figures(self.record(), Path(folder))
 
     def status(self) -> list[str]:
-        """Where the study stands, one fact a line."""
+        """The state of the study, one fact per line."""
         return status_lines(self.record())
 
     def archive(self, file: str | Path | None = None) -> Path:
-        """Write a finished study's results and tables into one small file, and return its path.
+        """Pack the results and tables of a finished study into one small file; returns its path.
 
         Args:
-            file: Where; beside the study's folder by default, `outputs/smoke.tar.xz` of `outputs/smoke`.
+            file: The archive; by default beside the folder: `outputs/smoke.tar.xz` for `outputs/smoke`.
 
         Raises:
             UserError: the study is not finished, or a table is missing.
@@ -231,7 +230,7 @@ class Study:
         return write_archive(self.record(), Path(file or f"{self.folder}{SUFFIX}"))
 
     def verify(self) -> list[str]:
-        """Problems found in computing the tables again from the stored embeddings; none where everything matches."""
+        """Compute the tables again from the stored embeddings; returns the problems, empty if everything matches."""
         from levelfield.analysis.verify import verify_study
 
         return verify_study(self.record())
@@ -239,7 +238,7 @@ class Study:
 
 def _default_folder(title: str) -> Path:
     if title in ("", "..") or Path(title).name != title:
-        raise UserError(f"name: {title!r} cannot be the name of a folder; choose another, or give --output DIR")
+        raise UserError(f"name: {title!r} is not the name of a folder; choose another, or give --output DIR")
     return Path("outputs", title)
 
 

@@ -1,5 +1,5 @@
-"""Float arithmetic that losses, miners and metrics share: unit vectors at any scale, points of a Poincare ball, and
-products in true float32.
+"""Arithmetic for losses, miners and metrics: unit vectors at any scale, points of a Poincare ball, and products in
+true float32.
 
 Shapes: N and M points, D dimensions; a star stands for any leading dimensions.
 """
@@ -13,23 +13,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# Where torch keeps the precision of float32 products, and where each of these inherits from.
+# Where torch stores the precision of float32 products, with the setting that each inherits from.
 _backends: Any = torch.backends
 PRODUCTS = [(_backends.cuda.matmul, _backends.cudnn), (_backends.mkldnn.matmul, _backends.mkldnn)]
 
-# The Poincare ball of losses and retrieval, as Ermolov et al. 2022 have it: c, and the norm that vectors are clipped to
-# before they are mapped into it.
+# The Poincare ball of losses and retrieval (Ermolov et al. 2022): c, and the norm that vectors are clipped to before
+# the map.
 CURVATURE = 0.1
 CLIP_RADIUS = 2.3
 
 
 def unit(vectors: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
-    """Rows divided by their norm, at any scale of float32; a zero row stays zero, and its gradient passes as it is."""
+    """Rows divided by their norm, at any scale of float32; a zero row stays zero, and its gradient is unchanged."""
     return _Unit.apply(vectors)[0]
 
 
 class _Unit(torch.autograd.Function):
-    """(u, 1 / norm); its derivatives are in terms of its outputs, so that they have derivatives in turn."""
+    """(u, 1 / norm). The derivatives use the outputs, so they can be differentiated again."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,12 +63,12 @@ def in_ball(vectors: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
 
 
 def rounding_of(vectors: Float[Tensor, "*N D"]) -> float:
-    """What rounding may leave of the squared distance of unit vectors that coincide: seen up to D = 8192 is less."""
+    """A bound on the squared distance of equal unit vectors after rounding; values up to D = 8192 are lower."""
     return (64 if vectors.dtype == torch.float64 else 16) * torch.finfo(vectors.dtype).eps
 
 
 def inner_products(anchors: Float[Tensor, "*B N D"], others: Float[Tensor, "*B M D"]) -> Float[Tensor, "*B N M"]:
-    """Of each row with each, in true float32, and so are the derivatives, whatever precision torch was told to use."""
+    """Inner products of all pairs of rows, with derivatives, in true float32, whatever precision torch is set to."""
     if torch.compiler.is_compiling() or not is_true_float32():
         return _inner_products(anchors, others)
     return anchors @ others.mT
@@ -76,7 +76,7 @@ def inner_products(anchors: Float[Tensor, "*B N D"], others: Float[Tensor, "*B M
 
 @torch.library.custom_op("levelfield::inner_products", mutates_args=())
 def _inner_products(anchors: Tensor, others: Tensor) -> Tensor:
-    """One operator to a compiler, which could not trace the change of precision, forward nor backward."""
+    """One operator for the compiler, which cannot trace the change of precision."""
     with true_float32():
         return anchors @ others.mT
 
@@ -103,20 +103,20 @@ _inner_products.register_autograd(_derivatives, setup_context=_keep)
 
 
 def is_true_float32() -> bool:
-    """Whether float32 products are true as things stand."""
+    """Whether float32 products are currently computed in float32."""
     return all(own.fp32_precision in ("none", "ieee") for own, _ in PRODUCTS)
 
 
 @contextmanager
 def true_float32() -> Iterator[None]:
-    """Float32 products are true inside, by whichever of torch's interfaces they were made coarser."""
+    """Compute float32 products in float32, whichever of torch's interfaces has lowered their precision."""
     if is_true_float32():
         yield
         return
     before = [(own, own.fp32_precision, parent.fp32_precision) for own, parent in PRODUCTS]
     for own, _, _ in before:
         own.fp32_precision = "ieee"
-    older = torch.get_float32_matmul_precision()  # raises where it disagrees with the newer names, as it no longer does
+    older = torch.get_float32_matmul_precision()  # raises if it disagrees with the newer settings; it no longer does
     if older != "highest":
         torch.set_float32_matmul_precision("highest")
     try:

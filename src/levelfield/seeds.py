@@ -1,18 +1,18 @@
-"""Where every random draw starts: the SHA-256 of a text that says what the draw is for and what it depends on.
+"""The seed of every random draw: the SHA-256 of a text with the purpose of the draw and what it depends on.
 
-Nothing else enters, neither what the process drew before nor who else draws: a resumed or shared training draws what an
-undisturbed one would. docs/reproducibility.md lists the draws.
+A draw does not depend on earlier draws or on other processes, so a resumed or distributed training draws the same
+numbers. docs/reproducibility.md lists the draws.
 """
 
 import hashlib
 
 
 def seed_of(*key: str | int, bits: int = 63) -> int:
-    """The first `bits` bits of the SHA-256 of the key's parts with `/` between them.
+    """The first `bits` bits of the SHA-256 of the key's parts, joined by `/`.
 
     Args:
-        key: what is drawn, then what it depends on: the seed, the step, ... A number by its decimal digits.
-        bits: 63 suit torch and numpy; libraries that seed the Mersenne Twister take 32.
+        key: the purpose, then what the draw depends on: the seed, the step, ... Numbers in decimal digits.
+        bits: 63 for torch and numpy; 32 for libraries that seed the Mersenne Twister.
 
     Example:
         >>> hex(seed_of("batch", 0, 3, 17, bits=32))  # printf batch/0/3/17 | sha256sum

@@ -168,7 +168,7 @@ def test_a_score_that_is_edited_with_its_curve_is_named(study: Path) -> None:
     assert str(stored) in curve
     (job / "metrics.csv").write_text(curve.replace(str(stored), "0.99"))
     edit_json(job / "result.json", validation={"map_at_r": 0.99})
-    assert "jobs/arcface/trial1/fold0/metrics.csv: has changed since its job ended" in verify(study)
+    assert "jobs/arcface/trial1/fold0/metrics.csv: has changed since its job finished" in verify(study)
 
 
 def test_emptied_and_missing_logs_are_named(study: Path) -> None:
@@ -190,7 +190,7 @@ def test_missing_damaged_and_foreign_embeddings_are_named(study: Path) -> None:
 
 def test_a_missing_result_of_a_tested_run_is_named(study: Path) -> None:
     (study / RUN / "fold0" / "result.json").unlink()
-    assert any(p.startswith(f"{RUN}/fold0/result.json: missing, though its run was tested") for p in verify(study))
+    assert any(p.startswith(f"{RUN}/fold0/result.json: missing, although its run was tested") for p in verify(study))
 
 
 def test_a_damaged_result_is_refused(study: Path) -> None:

@@ -64,8 +64,9 @@ def test_what_the_trainings_say_of_their_end(until_done: StudyFolder) -> None:
 def test_table_page_and_status_say_who_reached_the_cap(tmp_path: Path) -> None:
     """Two validations, and a patience of two: no training can be done."""
     study = study_of(tmp_path / "capped", epochs=2)
-    line = "4 of 4 trainings of the runs reached the cap of 4 steps."
-    assert status(study)["cap"] == [line]
+    (line,) = status(study)["cap"]
+    assert "4 of 4 trainings" in line
+    assert "4 steps" in line
     assert line in "\n".join(status_lines(study))
     read = Study(study.folder)
     assert line in str(read.table())
@@ -90,7 +91,9 @@ def test_up_to_one_in_twenty_may_reach_the_cap() -> None:
 
     assert lines(0, 0) == []
     assert lines(2, 40) == []
-    assert lines(3, 40) == ["3 of 40 trainings of the runs reached the cap of 4,000 steps."]
+    (line,) = lines(3, 40)
+    assert "3 of 40 trainings" in line
+    assert "4,000 steps" in line
     # Of a fixed length, failed, and of a study of before.
     assert lines(0, 0, fixed={"ending": {"steps": 6}}, failed={"failure": "nan"}, before={}) == []
 

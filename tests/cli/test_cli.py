@@ -271,7 +271,7 @@ def test_ctrl_c_before_anything_is_kept_names_no_file(tiny, run, tmp_path, monke
 
     monkeypatch.setattr(MetricLearner, "training_step", interrupted)
     code, _, complaint = run("fit", *tiny, "--model.loss", "ContrastiveLoss", "--output", tmp_path)
-    assert (code, complaint.splitlines()) == (130, ["", "stopped; no epoch is kept: the same command begins again"])
+    assert (code, complaint.splitlines()) == (130, ["", "stopped; no epoch is kept: the same command starts again"])
 
 
 def test_commands_are_checked_too(run):
@@ -288,14 +288,28 @@ def test_help_reads_well(run):
         assert command in printed
     code, printed, _ = run("fit", "--help")
     assert code == 0
-    assert len(printed.splitlines()) < 140
-    assert "ArcFaceLoss" in printed
-    assert "--trainer.max_epochs 5" in printed
+    assert len(printed.splitlines()) < 100
+    for word in ("ArcFaceLoss", "--trainer.max_epochs 5", "--model.loss_lr", "--data.batch_size"):
+        assert word in printed
     for command in ("validate", "test", "predict"):
         code, printed, _ = run(command, "--help")
         assert code == 0
         assert f"levelfield {command} --ckpt_path FILE" in printed
         assert "--trust NAME" in printed
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["study", "study run", "compare", "data", "data list", "validate", "test", "predict", "score", "search", "export"],
+)
+def test_a_help_fits_a_screen(command, run):
+    code, printed, _ = run(*command.split(), "--help")
+    lines = printed.splitlines()
+    assert code == 0
+    assert lines[0].startswith(f"usage: levelfield {command} ")
+    assert "{" not in printed
+    assert len(lines) < 50
+    assert max(map(len, lines)) <= 120
 
 
 def test_fit_on_own_images(tiny, run, tmp_path):

@@ -151,7 +151,7 @@ def test_of_several_trunks_the_ladder_goes_on_with_the_best_features(run, tmp_pa
     (tmp_path / "wide.yaml").write_text(TINY.replace("test_resnet", "resnet10t"))
     code, printed, complaint = run("compare", "letters", *FEW[:2], "wide.yaml", *FEW[2:])
     assert code == 0, complaint
-    scores = yaml.safe_load(printed[printed.index("goes on with") :].splitlines()[0].split()[-1])
+    scores = yaml.safe_load(printed[printed.index("continues with") :].splitlines()[0].split()[-1])
     study = Study("outputs/compare_letters")
     other = {"tiny": "wide", "wide": "tiny"}[scores]
     untouched = {

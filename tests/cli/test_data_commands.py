@@ -156,7 +156,7 @@ def test_help_shows_commands_and_examples(capsys: pytest.CaptureFixture[str]) ->
         main(["--help"])
     assert ended.value.code == 0
     printed = capsys.readouterr().out
-    for words in ("list  ", "verify  ", "prepare NAME  ", "levelfield data verify omniglot --root DIR", "NAME"):
+    for words in ("list  ", "verify  ", "prepare  ", "levelfield data verify omniglot --root DIR", "NAME"):
         assert words in printed
 
 

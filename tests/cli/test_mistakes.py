@@ -62,6 +62,17 @@ MISTAKES = [
     (["--model", "my_learner.Mine"], ["--model my_learner.Mine", "'my_learner'"]),
     (["--config", "data/glyfs.yaml"], ["--config", "'data/glyfs.yaml'", "'data/glyphs.yaml'"]),
     (["--trainer", "trainr.yaml"], ["trainr.yaml"]),
+    # A name of a configuration or of a timm model in place of a class; your own data in place of a datamodule.
+    (["--model.trunk", "resnet50"], ["--model.trunk", "--config trunk/resnet50.yaml"]),
+    (["--model.trunk", "resnet101"], ["--model.trunk", "--model.trunk.name"]),
+    (["--data", "few"], ["--data few", "--config data/image_folder.yaml --data.dataset.folder few"]),
+    (["--data", "few.csv"], ["--data few.csv", "--data.dataset.table few.csv"]),
+    # The name of another program, without or with a section.
+    (["--epochs", "3"], ["--epochs", "--trainer.max_epochs"]),
+    (["--trainer.epochs", "3"], ["--trainer.epochs", "--trainer.max_epochs"]),
+    (["--lr", "0.1"], ["--lr", "--model.trunk_lr", "--model.embedder_lr", "--model.loss_lr"]),
+    (["--batch-size=3"], ["--batch-size", "--data.batch_size"]),
+    (["--model.gradient_checkpointing", "true"], ["--trainer.callbacks+ GradientCheckpointing"]),
     # Another kind of class.
     (["--model.loss", "collections.Counter"], ["--model.loss", "'collections.Counter'", "Module"]),
     # A wrong type, choice or range.
@@ -85,11 +96,27 @@ MISTAKES = [
 ]
 
 
+# Commands, and what the line must say.
+COMMANDS = [
+    (["train"], ["'train'", "levelfield fit"]),
+    (["list"], ["'list'", "levelfield data list"]),
+    (["compare", "nosuch"], ["no file or folder 'nosuch'"]),
+    (["compare", "few", "--loss", "x"], ["--loss", "--add-method"]),
+    (["compare", "few", "--epochs", "3"], ["--epochs", "--minutes"]),
+    (["study", "run", "nosuch"], ["'nosuch'", "quickstart", "smoke", "laptop/glyphs"]),
+    (["study", "run", "quickstrat"], ["'quickstrat'", "'quickstart'"]),
+    (["study", "run", "quickstart", "--workers", "2"], ["--workers", "--executor.workers"]),
+    (["validate", "--batch_size", "2"], ["--batch_size", "--data.eval_batch_size"]),
+    (["score", "--checkpoint", "x"], ["--checkpoint", "--ckpt_path"]),
+]
+
+
 @pytest.fixture(autouse=True)
 def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, content in FILES.items():
         (tmp_path / name).write_text(content)
+    (tmp_path / "few").mkdir()
 
 
 @pytest.mark.parametrize(("words", "expected"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
@@ -97,6 +124,11 @@ def test_a_mistake_is_one_line_with_the_key_and_the_nearest_name(words, expected
     in_loss = bool({"argument.yaml", "beside.yaml"} & set(words))
     refused(run("fit", *(GLYPHS if in_loss else FIT), *words), *expected)
     assert not list(tmp_path.glob("outputs/fit/*/*"))
+
+
+@pytest.mark.parametrize(("words", "expected"), COMMANDS, ids=[" ".join(words) for words, _ in COMMANDS])
+def test_a_mistake_names_what_to_give(words, expected, run):
+    refused(run(*words), *expected)
 
 
 def test_a_configuration_is_printed_before_it_is_complete_and_is_a_file_for_config(run, tmp_path):

@@ -3,7 +3,8 @@
 import pytest
 from refused import refused
 
-from levelfield.cli.evaluate import COMMANDS, OF_EVALUATION, OF_FIT
+from levelfield.cli.evaluate import OF_EVALUATION, OF_FIT
+from levelfield.cli.evaluation_options import COMMANDS
 from levelfield.cli.study import main as study
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from printed import numbers
 
-from levelfield.analysis.statistics import TOO_FEW_RUNS
 from levelfield.cli.main import main as levelfield
 from levelfield.cli.study import main, parse
 from levelfield.errors import UserError
@@ -51,12 +50,13 @@ def test_report_prints_the_table_and_derives_the_files_anew(
     for name in ("results.csv", "summary.csv"):
         assert (folder / name).read_bytes() == (finished / name).read_bytes()
     printed = capsys.readouterr().out
-    for word in ("pretrained", "contrastive", "arcface", "concatenated", TOO_FEW_RUNS, "once"):
+    for word in ("pretrained", "contrastive", "arcface", "too few runs", "once"):
         assert word in printed
-    assert printed.splitlines()[-1].split(", ")[0] == "outputs/toy/results.csv"
-    (differs,) = (line for line in printed.splitlines() if "data.samples_per_class" in line)
+    assert [line.split()[-1] for line in printed.splitlines()[-2:]] == ["outputs/toy/report/index.html", "outputs/toy"]
+    page = (folder / "report" / "index.html").read_text()
+    (differs,) = (line for line in page.splitlines() if "data.samples_per_class" in line)
     assert "arcface: " in differs
-    assert numbers(differs) == [1, 4]
+    assert numbers(differs)[-2:] == [1, 4]
 
 
 def test_status_counts_jobs_and_tells_the_time_left(
@@ -125,11 +125,11 @@ def test_add_method_compares_a_loss_of_the_working_directory(desk: Path, capsys:
     words += ["--search.trials", "1"]
     assert main(words) == 0
     printed = capsys.readouterr().out
-    rows = [line.split()[0] for line in printed.splitlines() if line.startswith("    ") and line.strip()]
+    rows = [line.split()[0] for line in printed.splitlines() if line.startswith("  ") and line.strip()]
     assert rows[-4] == "pretrained"
     assert set(rows[-3:]) == {"contrastive", "arcface", "my_loss"}
     assert (desk / "outputs" / "toy" / "jobs" / "my_loss" / "run0" / "test" / "result.json").exists()
-    assert "1 run " in printed, "the override of the number of runs"
+    assert "mean of 1 run\n" in printed, "the override of the number of runs"
     assert "my_loss (" in printed, "nothing says what to search"
 
 
@@ -147,7 +147,7 @@ def test_the_command_printed_next_adds_a_loss_to_a_study_that_was_given_options(
     assert levelfield(words[1:]) == 0
     assert (desk / "here/jobs/my_loss/run0/test/result.json").exists()
     assert "my_loss" in (desk / "here/results.csv").read_text()
-    assert "next: " not in capsys.readouterr().out
+    assert "--add-method" not in capsys.readouterr().out
 
 
 def test_an_added_loss_with_class_weights_draws_one_sample_a_class() -> None:
@@ -176,7 +176,7 @@ def test_dotted_options_are_overrides_wherever_they_stand() -> None:
     ("words", "key"),
     [
         ("rnu toy.yaml", "'run'"),
-        ("run tyo.yaml", r"'toy\.yaml'"),
+        ("run tyo.yaml", "'toy'"),
         ("run toy --outptu x", "'--output'"),
         ("run toy --out x", "'--output'"),
         ("run toy --search.trails 1", "'trials'"),
@@ -217,6 +217,27 @@ def test_a_title_leads_out_of_no_folder(desk: Path, title: str) -> None:
     with pytest.raises(UserError, match=r"^name: .*--output"):
         main(["run", "toy"])
     assert not (desk / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "used", "others"),
+    [
+        ("run", ["--add-method", "--from", "--recompute", "--runs", "--json"], ["--figures", "--to ", "--with"]),
+        ("resume", ["--recompute", "--runs", "--json"], ["--add-method", "--from", "--figures", "--to "]),
+        ("status", ["--output", "--json"], ["--recompute", "--figures", "--to ", "--runs"]),
+        ("report", ["--output", "--figures", "--with"], ["--json", "--recompute", "--to "]),
+        ("verify", ["--output"], ["--json", "--recompute", "--figures", "--to "]),
+        ("archive", ["--output", "--to "], ["--json", "--recompute", "--figures"]),
+    ],
+)
+def test_the_help_of_a_command_has_its_own_options_only(
+    command: str, used: list[str], others: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    options = [line.split()[0] + " " for line in capsys.readouterr().out.splitlines() if line.startswith("  --")]
+    assert [name for name in used if not any(option.startswith(name) for option in options)] == []
+    assert [name for name in others if any(option.startswith(name) for option in options)] == []
 
 
 def test_help_shows_the_commands_and_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,4 +22,4 @@ def test_an_agent_starts_a_fit_with_what_the_sweep_tries(run: Callable) -> None:
     arguments = {f"model.loss.{name}": value for name, value in config["model"]["loss"]["init_args"].items()}
     assert arguments.items() >= tried.items()
     assert config["trainer"]["logger"]["init_args"]["offline"] is False
-    assert re.search(r"wandb sweep configs/sweep/wandb\.yaml", (REPOSITORY / "docs/tracking.md").read_text())
+    assert re.search(r"wandb sweep configs/sweep/wandb\.yaml", (REPOSITORY / "docs/hyperparameters.md").read_text())

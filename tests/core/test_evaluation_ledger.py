@@ -114,7 +114,7 @@ def test_an_unfinished_line_is_no_line_and_a_damaged_one_is_refused(tmp_path: Pa
     assert [line["id"] for line in lines(tmp_path)] == [first, first, second]
     content = (tmp_path / LEDGER).read_text()
     (tmp_path / LEDGER).write_text(content.replace('"event"', '"events"', 1))
-    with pytest.raises(UserError, match=f"{LEDGER} line 1 "):
+    with pytest.raises(UserError, match=f"{LEDGER}, line 1: "):
         ledger.begin(BIRDS, tmp_path)
 
 

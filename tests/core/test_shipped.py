@@ -32,7 +32,7 @@ def test_the_working_directory_comes_first(tmp_path, monkeypatch):
     assert find_study("quickstart") == Path("configs/study/quickstart.yaml")
     Path("data/glyphs.yaml").touch()
     assert find_configuration("data/glyphs") == Path("data/glyphs.yaml")
-    with pytest.raises(UserError, match=r"no study file 'quikstart'; did you mean 'quickstart.yaml'\?"):
+    with pytest.raises(UserError, match=r"no study file 'quikstart'; did you mean 'quickstart'\?"):
         find_study("quikstart")
 
 
@@ -59,7 +59,7 @@ def test_a_copied_study_finds_the_files_that_it_names(run, tmp_path, monkeypatch
     code, _, complaint = run("study", "status", "mine.yaml")
     assert (code, complaint) == (
         2,
-        "levelfield: outputs/smoke holds no study; begin it with `levelfield study run`, or name it with --output\n",
+        "levelfield: no study in outputs/smoke; begin it with levelfield study run, or give its --output\n",
     )
     Path("mine.yaml").write_text("base: ../data/glyhps.yaml\nmethods: {arcface: method/arcface.yaml}\n")
     code, _, complaint = run("study", "status", "mine.yaml")

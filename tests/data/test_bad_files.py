@@ -151,10 +151,14 @@ READ: dict[str, tuple[str, bytes, list[tuple[int, int, int]]]] = {
 }
 BROKEN: dict[str, tuple[str, bytes | None, str]] = {
     "zero bytes": ("1.jpg", b"", "is empty"),
-    "half a JPEG": ("1.jpg", JPEG[: len(JPEG) // 2], "is not a whole, readable image"),
-    "a JPEG without its last bytes": ("1.jpg", JPEG[:-40], "is not a whole, readable image"),
-    "half a PNG": ("1.png", encoded(COLOUR, "PNG")[:60], "is not a whole, readable image"),
-    "a PNG with a flipped bit": ("1.png", png(24, 16, 8, 2, b"\0")[:50] + b"!" * 20, "is not a whole, readable image"),
+    "half a JPEG": ("1.jpg", JPEG[: len(JPEG) // 2], "is not a complete, readable image"),
+    "a JPEG without its last bytes": ("1.jpg", JPEG[:-40], "is not a complete, readable image"),
+    "half a PNG": ("1.png", encoded(COLOUR, "PNG")[:60], "is not a complete, readable image"),
+    "a PNG with a flipped bit": (
+        "1.png",
+        png(24, 16, 8, 2, b"\0")[:50] + b"!" * 20,
+        "is not a complete, readable image",
+    ),
     "a text called .jpg": ("1.jpg", b"I was saved by mistake", "is not an image"),
     "a web page called .jpg": ("1.jpg", b"<!DOCTYPE html><html>404</html>", "is not an image"),
     "a drawing in SVG": ("1.png", b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is not an image"),
@@ -175,7 +179,7 @@ BROKEN: dict[str, tuple[str, bytes | None, str]] = {
     ),
     "a TIFF of as many": ("1.tif", tall_tiff(), "has more than 89,478,485 pixels"),
     "a page for Ghostscript": ("1.jpg", encoded(COLOUR, "EPS"), "is not an image"),
-    "a pipe": ("1.jpg", None, "is no regular file"),
+    "a pipe": ("1.jpg", None, "is not a regular file"),
     "floating point": ("1.tif", encoded(Image.new("F", (2, 2)), "TIFF"), "its pixels are floating point numbers"),
     "32 bits": ("1.tif", encoded(Image.new("I", (2, 2), 70000), "TIFF"), "its pixels have more than 16 bits"),
     "a TIFF's first bytes": ("1.tif", b"II*\0\x08\0\0\0", "is not an image"),
@@ -206,7 +210,7 @@ def test_a_broken_file_is_one_line(case: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=said) as caught:
         open_image(tmp_path / name)
     assert str(tmp_path / name) in str(caught.value)
-    assert "take it out of the data set" in str(caught.value)
+    assert "remove it from the data set" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -247,7 +251,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "CUB: unpacked a folder too deep": (
         "cub200",
         lambda root: cub200(root / "cub200" / "CUB_200_2011"),
-        r"cannot read .*cub200/CUB_200_2011/images\.txt \(No such file or directory\): fetch it again",
+        r"cannot read .*cub200/CUB_200_2011/images\.txt \(No such file or directory\): .*levelfield data prepare",
     ),
     "CUB: a list is missing": (
         "cub200",
@@ -257,12 +261,12 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "CUB: a column too many": (
         "cub200",
         lambda root: change(cub200(root) / "images.txt", "3 001", "3 7 001"),
-        r"images\.txt, row 3 is '3 7 001.*' instead of image_id \(a whole number\), path",
+        r"images\.txt, row 3: '3 7 001.*' instead of image_id \(a whole number\), path",
     ),
     "CUB: a number that is none": (
         "cub200",
         lambda root: change(cub200(root) / "image_class_labels.txt", "5 2", "5 two"),
-        r"image_class_labels\.txt, row 5 is '5 two'",
+        r"image_class_labels\.txt, row 5: '5 two'",
     ),
     "CUB: an image without a class": (
         "cub200",
@@ -277,15 +281,15 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "CUB: an image twice": (
         "cub200",
         lambda root: change(cub200(root) / "images.txt", "Bird_0_0001_1.jpg", "Bird_0_0000_0.jpg"),
-        r"images\.txt, row 2: .*Bird_0_0000_0\.jpg stands in row 1 already",
+        r"images\.txt, row 2: .*Bird_0_0000_0\.jpg is already in row 1",
     ),
     "CUB: a list that is not UTF-8": (
         "cub200",
         lambda root: (cub200(root) / "classes.txt").write_bytes(b"1 001.Jay\n2 002.Gar\xe7a\n"),
         r"classes\.txt, row 2 is not text in UTF-8",
     ),
-    "Cars: nothing of it": ("cars196", lambda root: (root / "cars196").mkdir(), r"holds neither cars_annos\.mat"),
-    "Cars: half a MATLAB file": ("cars196", broken_annotations, r"cars_annos\.mat is not a whole MATLAB file"),
+    "Cars: nothing of it": ("cars196", lambda root: (root / "cars196").mkdir(), r"has neither cars_annos\.mat"),
+    "Cars: half a MATLAB file": ("cars196", broken_annotations, r"cars_annos\.mat is not a complete MATLAB file"),
     "Cars: no field of classes": ("cars196", annotations_without("class"), r"annotations have no field class"),
     "Cars: no field of paths": (
         "cars196",
@@ -310,7 +314,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "SOP: a column is missing": (
         "sop",
         lambda root: change(sop(root) / "Ebay_train.txt", "2 1 1 bicycle", "2 1 bicycle"),
-        r"Ebay_train\.txt, row 3 is '2 1 bicycle",
+        r"Ebay_train\.txt, row 3: '2 1 bicycle",
     ),
     "In-shop: the partition is missing": (
         "inshop",
@@ -320,7 +324,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "In-shop: the number in its first row is wrong": (
         "inshop",
         lambda root: change(inshop(root), "64\n", "65\n"),
-        r"list_eval_partition\.txt announces 65 images in row 1 and lists 64",
+        r"list_eval_partition\.txt: row 1 announces 65 images, but 64",
     ),
     "In-shop: another status": (
         "inshop",
@@ -335,7 +339,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "Dogs: no breeds in it": (
         "dogs130",
         lambda root: (root / "dogs130" / "low-resolution").mkdir(parents=True),
-        r"low-resolution holds no folders",
+        r"low-resolution has no folders",
     ),
 }
 

@@ -166,9 +166,7 @@ def test_no_room_is_one_line_and_leaves_nothing_behind(table: Path, cache: Path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
-        with pytest.raises(
-            UserError, match=r"cannot write the prepared cache .*\(File too large\): make room"
-        ) as caught:
+        with pytest.raises(UserError, match=r"cannot write the prepared cache .*\(File too large\): ") as caught:
             datamodule(table)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -179,10 +177,10 @@ def test_no_room_is_one_line_and_leaves_nothing_behind(table: Path, cache: Path)
 
 
 def test_what_cannot_be_cached_is_refused(cache: Path, tmp_path: Path, table: Path) -> None:
-    with pytest.raises(UserError, match="image files on this machine, and glyphs has none: leave it out"):
+    with pytest.raises(UserError, match="image files, but glyphs has none: leave it out"):
         MetricDataModule(Glyphs(num_classes=40), cache=True).setup("fit")
     cache.write_text("a file where the folder should be")
-    with pytest.raises(UserError, match=r"prepared cache .* \(Not a directory\): make room .*LEVELFIELD_CACHE"):
+    with pytest.raises(UserError, match=r"prepared cache .* \(Not a directory\): .*LEVELFIELD_CACHE"):
         datamodule(table)
 
 

@@ -131,5 +131,5 @@ def test_a_plain_trainer_leaves_the_samplers_alone() -> None:
 
 
 def test_texts_have_no_transforms(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"transforms is for images, and text_table holds texts"):
+    with pytest.raises(UserError, match=r"transforms is for images, but text_table has texts"):
         MetricDataModule(TextTable(tmp_path / "table.csv"), transforms=ImageTransforms())

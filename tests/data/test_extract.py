@@ -66,7 +66,7 @@ def test_a_path_to_the_outside_is_refused(pack, name: str, tmp_path: Path) -> No
     archive = pack(tmp_path / "evil", {"birds/1.jpg": b"1", name: b"evil"})
     folder = tmp_path / "deep" / "out"
     folder.mkdir(parents=True)
-    with pytest.raises(UserError, match=r"evil writes outside its folder, to .*outside: refused; fetch"):
+    with pytest.raises(UserError, match=r"evil writes outside its folder, to .*outside: rejected"):
         unpacked(archive, folder)
     assert list(folder.iterdir()) == []
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["deep", "evil", "out"]
@@ -84,7 +84,7 @@ def test_a_path_to_the_outside_is_refused(pack, name: str, tmp_path: Path) -> No
 )
 def test_links_and_devices_in_a_tar_file_are_refused(kind: bytes, word: str, tmp_path: Path) -> None:
     archive = tarred(tmp_path / "evil.tgz", {"birds/passwd": b""}, kind, "/etc/passwd")
-    with pytest.raises(UserError, match=f"evil.tgz holds a {word}, birds/passwd: refused"):
+    with pytest.raises(UserError, match=f"evil.tgz contains a {word}, birds/passwd: rejected"):
         unpacked(archive, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -92,7 +92,7 @@ def test_links_and_devices_in_a_tar_file_are_refused(kind: bytes, word: str, tmp
 @pytest.mark.parametrize(("mode", "word"), [(stat.S_IFLNK, "link"), (stat.S_IFCHR, "device")])
 def test_links_and_devices_in_a_zip_file_are_refused(mode: int, word: str, tmp_path: Path) -> None:
     archive = zipped(tmp_path / "evil.zip", {"birds/passwd": b"/etc/passwd"}, mode)
-    with pytest.raises(UserError, match=f"evil.zip holds a {word}, birds/passwd: refused"):
+    with pytest.raises(UserError, match=f"evil.zip contains a {word}, birds/passwd: rejected"):
         unpacked(archive, tmp_path / "out")
 
 
@@ -101,7 +101,7 @@ def test_a_file_under_a_password_is_refused(tmp_path: Path) -> None:
     content = bytearray(archive.read_bytes())
     content[content.index(b"PK\x01\x02") + 8] |= 1  # the flag of an encrypted member, in the directory
     archive.write_bytes(content)
-    with pytest.raises(UserError, match=r"locked\.zip holds a file under a password, 1\.jpg"):
+    with pytest.raises(UserError, match=r"locked\.zip contains a file with a password, 1\.jpg"):
         unpacked(archive, tmp_path / "out")
 
 
@@ -117,9 +117,9 @@ def with_method(archive: Path, method: int) -> Path:
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (99, r"a\.zip holds a file under a password, 1\.jpg"),
-        (9, r"a\.zip is compressed or encrypted in a way that is not read here .*pack it again"),
-        (93, r"a\.zip is compressed or encrypted in a way that is not read here"),
+        (99, r"a\.zip contains a file with a password, 1\.jpg"),
+        (9, r"a\.zip has an unknown compression or encryption .*pack it again"),
+        (93, r"a\.zip has an unknown compression or encryption"),
     ],
 )
 def test_a_compression_that_python_does_not_know(method: int, message: str, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_compression_that_python_does_not_know(method: int, message: str, tmp_
 def test_a_name_that_is_no_text(tmp_path: Path) -> None:
     content = zipped(tmp_path / "a.zip", {"ä.jpg": b"1"}).read_bytes()
     (tmp_path / "a.zip").write_bytes(content.replace("ä".encode(), b"\xff\xff"))
-    with pytest.raises(UserError, match=r"a\.zip is not a whole zip or tar file"):
+    with pytest.raises(UserError, match=r"a\.zip is not a complete zip or tar file"):
         unpacked(tmp_path / "a.zip", tmp_path / "out")
 
 
@@ -168,7 +168,7 @@ def test_a_small_archive_does_not_fill_the_disk(bomb: str, tmp_path: Path) -> No
             for _ in range(128):
                 member.write(bytes(1 << 20))
     assert file.stat().st_size < 300_000
-    with pytest.raises(UserError, match=r"bomb \(.* KiB\) unpacks to more than 64 MiB: refused"):
+    with pytest.raises(UserError, match=r"bomb \(.* KiB\) unpacks to more than 64 MiB: rejected"):
         unpacked(file, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -176,7 +176,7 @@ def test_a_small_archive_does_not_fill_the_disk(bomb: str, tmp_path: Path) -> No
 def test_a_tar_file_is_not_begun_where_there_is_no_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free._replace(free=4000))  # a disk that is nearly full
-    with pytest.raises(UserError, match=r"has 3\.906 KiB free and 4\.883 KiB are needed"):
+    with pytest.raises(UserError, match=r"has 3\.906 KiB free, but 4\.883 KiB are needed"):
         unpacked(tarred(tmp_path / "a.tar", {"1.jpg": b"1" * 5000}), tmp_path / "out")
 
 
@@ -185,7 +185,7 @@ def test_a_tar_file_is_not_begun_where_there_is_no_room_for_it(tmp_path: Path, m
 def test_half_an_archive_leaves_nothing(pack, share: float, tmp_path: Path) -> None:
     whole = pack(tmp_path / "half", {f"{number}.jpg": bytes([number]) * 5000 for number in range(50)}).read_bytes()
     (tmp_path / "half").write_bytes(whole[: int(len(whole) * share)])
-    with pytest.raises(UserError, match=r"half is not a whole zip or tar file .*: delete it and fetch it again"):
+    with pytest.raises(UserError, match=r"half is not a complete zip or tar file"):
         unpacked(tmp_path / "half", tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -194,7 +194,7 @@ def test_a_damaged_member_leaves_nothing(tmp_path: Path) -> None:
     content = bytearray(zipped(tmp_path / "a.zip", {"1.jpg": BYTES}).read_bytes())
     content[200] ^= 1
     (tmp_path / "a.zip").write_bytes(content)
-    with pytest.raises(UserError, match=r"a\.zip is not a whole zip or tar file \(Bad CRC-32 for file '1\.jpg'\)"):
+    with pytest.raises(UserError, match=r"a\.zip is not a complete zip or tar file \(Bad CRC-32 for file '1\.jpg'\)"):
         unpacked(tmp_path / "a.zip", tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -209,7 +209,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "out" / "birds").mkdir(parents=True)
     (tmp_path / "out" / "birds" / "1.jpg").write_bytes(b"mine")
     archive = zipped(tmp_path / "birds.zip", {"birds/1.jpg": b"theirs", "README": b""})
-    with pytest.raises(UserError, match="birds is there already: move it away"):
+    with pytest.raises(UserError, match="birds already exists: move it away"):
         unpacked(archive, tmp_path / "out")
     assert (tmp_path / "out" / "birds" / "1.jpg").read_bytes() == b"mine"
     assert not (tmp_path / "out" / "README").exists()
@@ -219,6 +219,6 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "birds").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="birds is there already"):
+    with pytest.raises(UserError, match="birds already exists"):
         unpacked(zipped(tmp_path / "birds.zip", {"birds/1.jpg": b"1"}), tmp_path / "out")
     assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -45,12 +45,12 @@ FOLDER = [
     "image_folder: 19 classes, 55 samples",
     "1 left out: .heic, not an image that Pillow opens here",
     "1 left out: .txt, not an image that Pillow opens here",
-    "1 left out: __MACOSX, which a program has left there",
-    "1 left out: beside the class folders, in none of them",
-    "1 left out: hidden, the name begins with a dot",
+    "1 left out: __MACOSX, a file of another program",
+    "1 left out: hidden (the name begins with a dot)",
+    "1 left out: next to the class folders, in none of them",
     "1 class without a sample, in no fold: owl",
-    "1 class with one sample, which has no other to be found by: zebra finch",
-    "labels that differ by case, blanks or leading zeros alone are classes of their own: 'Bird 1' and 'bird 01'",
+    "1 class with one sample, which has no match: zebra finch",
+    "labels that differ only by case, blanks or leading zeros are different classes: 'Bird 1' and 'bird 01'",
 ]
 
 
@@ -71,11 +71,11 @@ def table(folder: Path) -> Path:
 
 TABLE = [
     "image_table: 19 classes, 55 samples",
-    "columns passed over: by",
-    "1 class with one sample, which has no other to be found by: zebra finch",
-    "labels that differ by case, blanks or leading zeros alone are classes of their own: 'Bird 1' and 'bird 01'",
-    "roles outside the test half say nothing: 1 sample with one",
-    "1 test class with queries alone, which are not scored: zebra finch",
+    "columns ignored: by",
+    "1 class with one sample, which has no match: zebra finch",
+    "labels that differ only by case, blanks or leading zeros are different classes: 'Bird 1' and 'bird 01'",
+    "roles outside the test half have no effect: 1 sample with one",
+    "1 test class with queries only, which are not scored: zebra finch",
 ]
 
 
@@ -129,11 +129,11 @@ def texts(tmp_path: Path) -> Path:
 
 TEXTS = [
     "text_table: 19 classes, 56 samples",
-    "columns passed over: by",
-    "1 class with one sample, which has no other to be found by: zebra",
-    "labels that differ by case, blanks or leading zeros alone are classes of their own: 'Topic 1' and 'topic 01'",
-    "roles outside the test half say nothing: 1 sample with one",
-    "1 test class with queries alone, which are not scored: zebra",
+    "columns ignored: by",
+    "1 class with one sample, which has no match: zebra",
+    "labels that differ only by case, blanks or leading zeros are different classes: 'Topic 1' and 'topic 01'",
+    "roles outside the test half have no effect: 1 sample with one",
+    "1 test class with queries only, which are not scored: zebra",
 ]
 
 

@@ -74,9 +74,9 @@ def test_a_root_that_nothing_is_read_from_is_named(tmp_path: Path, monkeypatch: 
         return MetricDataModule(dataset, root="below").overview()[1:]
 
     assert said(ImageTable("there.csv")) == []
-    assert said(ImageTable("here.csv")) == ["--data.root below is passed over: here.csv is there without it"]
-    assert said(ImageTable("both.csv")) == ["--data.root below is passed over: both.csv is there without it"]
-    assert said(Glyphs(num_classes=40)) == ["--data.root below is passed over: Glyphs reads nothing from it"]
+    assert said(ImageTable("here.csv")) == ["--data.root below has no effect: here.csv exists without it"]
+    assert said(ImageTable("both.csv")) == ["--data.root below has no effect: both.csv exists without it"]
+    assert said(Glyphs(num_classes=40)) == ["--data.root below has no effect: Glyphs reads nothing from it"]
     assert MetricDataModule(ImageTable("here.csv")).overview()[1:] == []
 
 

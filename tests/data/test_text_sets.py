@@ -157,19 +157,19 @@ FAULTS = {
     "another column": (table(b"query,label\nok,a\n"), "has no column text: it has query, label; rename"),
     "a part that is missing": (banking(b"text,category\nhi,a\n", None), r"no table .*test\.csv"),
     "a category that is missing": (banking(b"text,category\nhi,\n"), r"train\.csv, row 2: category is empty"),
-    "no JSON": (clinc(b"{"), r"data_full\.json is not JSON .*fetch it again"),
-    "an empty file": (clinc(b""), r"data_full\.json is empty: fetch it again"),
+    "no JSON": (clinc(b"{"), r"data_full\.json is not JSON .*download it again"),
+    "an empty file": (clinc(b""), r"data_full\.json is empty: download it again"),
     "JSON of another shape": (clinc([1]), r"data_full\.json has no list 'train' of \[text, intent\] pairs"),
     "JSON without a part": (clinc({"train": []}), "has no list 'val'"),
     "an entry of another shape": (clinc({**PARTS, "val": [["hi"]]}), r"val\[0\]: it is not a \[text, intent\] pair"),
     "an entry without a text": (clinc({**PARTS, "test": [["", "a"]]}), r"test\[0\]: text is empty"),
     "an entry of bytes": (clinc(json.dumps(PARTS).encode().replace(b"bye", b"\xe9")), r"test\[0\]: text is not UTF-8"),
-    "files of other lengths": (wos(b"one\ntwo\n", b"0\n"), r"X\.txt has 2 lines, Y\.txt 1; they belong together"),
-    "a missing file": (wos(b"one\n", None), r"no file .*Y\.txt: fetch it again"),
+    "files of other lengths": (wos(b"one\ntwo\n", b"0\n"), r"X\.txt has 2 lines, but Y\.txt has 1"),
+    "a missing file": (wos(b"one\n", None), r"no file .*Y\.txt: download it again"),
     "an empty line": (wos(b"one\n\nthree\n", b"0\n1\n2\n"), r"X\.txt, row 2: the abstract is empty"),
     "no number": (wos(b"one\ntwo\n", b"0\nx\n"), r"Y\.txt, row 2 is 'x' instead of an area's number"),
-    "an archive's half": (news(POSTS, slice(0, 100)), r"20news-bydate\.tar\.gz is not a whole archive"),
-    "no archive at all": (news(POSTS, slice(0, 0)), r"20news-bydate\.tar\.gz is not a whole archive"),
+    "an archive's half": (news(POSTS, slice(0, 100)), r"20news-bydate\.tar\.gz is not a complete archive"),
+    "no archive at all": (news(POSTS, slice(0, 0)), r"20news-bydate\.tar\.gz is not a complete archive"),
     "an archive without a part": (
         news({name: post for name, post in POSTS.items() if "train" in name}),
         "has no posts of 20news-bydate-test",
@@ -203,7 +203,7 @@ def test_long_texts_and_texts_of_several_lines(tmp_path: Path) -> None:
     index = table(content.encode())(tmp_path).read_index()
     assert index.keys == ("row 2", "row 3", "row 6")
     (tmp_path / "long.csv").write_text(f"text,label\nok,a\n{'x' * 10_000_001},a\n")
-    with pytest.raises(UserError, match=r"row 3: it has a value of more than 10,000,000 characters; shorten it"):
+    with pytest.raises(UserError, match=r"row 3: a value has more than 10,000,000 characters; shorten it"):
         TextTable(tmp_path / "long.csv").read_index()
 
 
@@ -211,9 +211,7 @@ def test_a_quote_that_swallows_rows(tmp_path: Path) -> None:
     content = b'text,label\nok,a\n"bye,b\nfine,a\nwell,b\ngood",a\nhello,b\n'
     report = table(content)(tmp_path).verify()
     assert report.num_samples == 2
-    assert report.problems == [
-        f"{tmp_path}/t.csv, row 3: a value takes in 3 rows after it; close the double quote that opens it"
-    ]
+    assert report.problems == [f"{tmp_path}/t.csv, row 3: a value contains the next 3 rows; close its double quote"]
 
 
 def test_news20_from_its_folders_is_news20_from_its_archive(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def block_of(name: str, page: str = PAGE) -> str:
 
 @pytest.mark.parametrize("ours", [losses, miners], ids=["losses", "miners"])
 def test_names_and_defaults_are_those_of_the_version_that_it_names(ours: ModuleType) -> None:
-    version = re.search(r"pytorch-metric-learning (\d+\.\d+), whose names and defaults these have", PAGE)[1]
+    version = re.search(r"Names and defaults are those of\s+pytorch-metric-learning (\d+\.\d+)", PAGE)[1]
     assert pytorch_metric_learning.__version__.startswith(f"{version}.")
     peers = import_module(f"pytorch_metric_learning.{ours.__name__.rpartition('.')[2]}")
     shared = [name for name in ours.__all__ if hasattr(peers, name)]
@@ -41,7 +41,7 @@ def test_the_regularizer_of_ones_own_works_as_shown():
 
 
 def test_the_loss_of_ten_lines_trains_as_shown(tmp_path):
-    source = block_of("MyLoss", (DOCS / "first_steps.md").read_text(encoding="utf-8"))
+    source = block_of("MyLoss", (DOCS / "tutorial_add_a_loss.md").read_text(encoding="utf-8"))
     assert len([line for line in source.splitlines() if line.strip()]) <= 12
     scope: dict = {}
     exec(compile(source, "my_loss.py", "exec"), scope)

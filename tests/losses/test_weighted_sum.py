@@ -56,7 +56,7 @@ def test_takes_a_memory_and_a_plain_module_and_refuses_what_its_losses_refuse():
             WeightedSum({"a": PrototypicalLoss()})(case.x, case.y, choice)
         with pytest.raises(ValueError, match="takes no ref_emb"):
             WeightedSum({"a": ArcFaceLoss(12, 5).double()})(case.x, case.y, None, case.x, case.y)
-    with pytest.raises(Exception, match="Module takes no miner's choice"):
+    with pytest.raises(Exception, match="Module cannot use a miner"):
         check_call(loss, MultiSimilarityMiner())
 
 

@@ -111,10 +111,8 @@ def test_a_study_scores_and_selects_by_it(place: Path) -> None:
         assert found is not None
         assert ledger["separated"][1][HUBNESS] == pytest.approx(by_scipy(found.samples.embeddings), abs=0.05)
     mean = next(row.value for row in rows if (row.method, row.metric, row.stage) == ("head", HUBNESS, "test"))
-    for brief in (True, False):
-        text = str(study_table(study, brief))
-        assert "hubness" in text
-        assert "my_metric.hubness: the number itself" in text
+    text = str(study_table(study))
+    assert "my_metric.hubness: the number itself" in text
     assert f"{mean:.4g}"[:3] in text
     assert HUBNESS in write_report(study).read_text()
 
@@ -143,7 +141,7 @@ def test_early_stopping_and_the_best_epoch_follow_it(run, tiny: list[str], place
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("no_metric.hubness", ["no_metric", "cannot import"]),
+        ("no_metric.hubness", ["'no_metric'"]),
         ("my_metric.hubnes", ["my_metric", "'hubness'"]),
         ("my_metric.constant", ["my_metric.constant", "no function"]),
         ("my_metric.nothing", ["my_metric.nothing", "nan"]),

@@ -38,8 +38,8 @@ def test_commands_name_the_versions_and_a_shipped_study_alone(study: Path) -> No
     words = {each["what"]: each["words"] for each in commands(record, collect_rows(record))}
     assert not [each for each in words.values() if "study run" in each], "the toy is shipped nowhere"
     libraries = json.loads((study / "jobs/arcface/run0/fold0/result.json").read_text())["provenance"]["libraries"]
-    assert f"torch=={libraries['torch']}" in words["the same versions"]
-    training = next(value for key, value in words.items() if key.startswith("one training"))
+    assert f"torch=={libraries['torch']}" in words["Install the same versions"]
+    training = next(value for key, value in words.items() if key.startswith("Repeat one training"))
     assert (study / training.split("outputs/study/")[1]).is_file()
     shipped = StudyFolder(study / "not_begun", load_spec(find_study("smoke")))
     assert "levelfield study run smoke.yaml" in [each["words"] for each in commands(shipped, [])]

@@ -13,7 +13,9 @@ from levelfield.experiment import Study
 from levelfield.report.page import write_report
 from levelfield.study.folder import StudyFolder
 
-COLUMN = "[...document.querySelectorAll('.scores tbody:first-of-type tr:not(.group)')].map(row => row.children[1])"
+COLUMN = "[...document.querySelector('.scores').tBodies[0].rows].map(row => row.children[1])"
+UNFOLD = "document.querySelectorAll('details').forEach(each => { each.open = true; })"
+FOLDED = "[...document.querySelectorAll('details')].filter(each => !each.open).length"
 WHITE = "rgb(255, 255, 255)"
 
 
@@ -53,6 +55,13 @@ async def looked_at(page: Path) -> None:
         dark = await tab.run(ground)
         assert sum(map(int, re.findall(r"\d+", dark))) < 150
 
+        assert await tab.run(FOLDED) == await tab.run("document.querySelectorAll('details').length") > 6
+        await tab.run("document.querySelector('summary').focus()")
+        await tab.press("Enter")
+        assert await tab.run("document.querySelector('details').open")
+        await tab.run("location.hash = '#cost'")
+        assert await tab.run("document.getElementById('cost').parentNode.open"), "a link unfolds its section"
+        await tab.run(UNFOLD)
         for width in (390, 1280):
             await tab.resize(width)
             assert await tab.run("document.documentElement.scrollWidth") <= width, "the page is not scrolled sideways"
@@ -62,7 +71,10 @@ async def looked_at(page: Path) -> None:
         assert min(await tab.run(f"Promise.all([...document.images].map({whole}))")) > 0
         assert await tab.run(heights) == pytest.approx(left, abs=2), "what is below a figure does not move as it comes"
         await samples_are_seen(tab)
+        await tab.run("document.querySelectorAll('details').forEach(each => { each.open = false; })")
+        await tab.run(f"addEventListener('beforeprint', () => {{ window.folded = {FOLDED}; }})")
         assert (await tab.pdf()).startswith(b"%PDF")
+        assert await tab.run("window.folded") == 0, "paper has all sections"
         assert tab.problems == []
         assert len(tab.requests) == 1
 
@@ -70,7 +82,7 @@ async def looked_at(page: Path) -> None:
 async def samples_are_seen(tab: Tab) -> None:
     """Images load, and another method is chosen."""
     decode = (
-        "Promise.all([...document.querySelectorAll('.picture')].map(async each => { const picture = new Image();"
+        "Promise.all([...document.querySelectorAll('.thumb')].map(async each => { const picture = new Image();"
         "picture.src = getComputedStyle(each).backgroundImage.slice(5, -2); await picture.decode();"
         "return picture.naturalWidth; }))"
     )
@@ -96,6 +108,7 @@ def test_axe_finds_no_serious_fault(theme: str, width: int, page: Path) -> None:
     async def found() -> list[dict]:
         async with browser_tab() as tab:
             await tab.open(page, width, theme=theme)
+            await tab.run(UNFOLD)
             await tab.run(source + ";0")
             return json.loads(await tab.run("axe.run().then(found => JSON.stringify(found.violations))"))
 

@@ -1,27 +1,24 @@
-"""The terminal table: percentages, intervals, and what must be said beside them."""
+"""The terminal's table: percentages, intervals, the order of rows, and what fits a screen."""
 
+import csv
+import io
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
+from toy_study import evaluated
 
-from levelfield.analysis.results import SummaryRow
+from levelfield.analysis.conclusion import conclusion
+from levelfield.analysis.results import SummaryRow, collect_rows
 from levelfield.cli.study import main
-from levelfield.report.table import StudyTable, comparison_table, footnotes, score_text
+from levelfield.report.table import MOST_WARNINGS, score_text, study_table
+from levelfield.study.archive import unpack_study
+from levelfield.study.folder import StudyFolder
 
-ONCE = [{"by": "study toy", "reason": ""}]
-
-
-def printed(notes: list[str], runs: int = 3) -> str:
-    ci95 = 0.0123 if runs >= 3 else None
-    test = [
-        SummaryRow("arcface", "separated", "map_at_r", 0.31234, ci95, runs),
-        SummaryRow("pretrained", "separated", "map_at_r", 0.11, None, 1),
-    ]
-    validation = [SummaryRow("arcface", "separated", "map_at_r", 0.4, ci95, runs)]
-    table = comparison_table("toy", ["pretrained", "arcface"], test, validation)
-    return str(StudyTable(table, notes))
+ARCHIVE = Path(__file__).parents[2] / "results/glyphs_240/archive.tar.xz"
 
 
 def test_percent_shows_the_interval_only_where_there_is_one() -> None:
@@ -31,49 +28,60 @@ def test_percent_shows_the_interval_only_where_there_is_one() -> None:
     assert score_text(None) == "-"
 
 
-def test_table_lists_methods_with_scores_and_runs() -> None:
-    lines = printed(footnotes(3, 4, ONCE, [])).splitlines()
-    separated, concatenated = [line.split() for line in lines if "arcface" in line]
-    assert separated == ["arcface", "31.2", "±", "1.2", "-", "-", "40.0", "±", "1.2", "3"]
-    assert concatenated[:4] == ["arcface", "-", "-", "-"], "not tested yet"
-    assert (
-        max(len(line.rstrip()) for line in lines if not line.startswith(("Percent", "separated:", "pretrained:"))) <= 80
-    )
-    assert any("evaluated once: study toy" in line for line in lines)
+def test_fourteen_methods_fit_a_screen_with_features_first_and_the_best_method_next(tmp_path: Path) -> None:
+    unpack_study(ARCHIVE, tmp_path / "study")
+    study = StudyFolder.begun(tmp_path / "study")
+    text = io.StringIO()
+    Console(file=text, width=80).print(study_table(study))
+    lines = text.getvalue().splitlines()
+    assert len(lines) <= 37, "and the path of the page and the next command"
+    with open(ARCHIVE.with_name("summary.csv"), newline="") as file:
+        summary = [
+            row for row in csv.DictReader(file) if (row["embedding"], row["metric"]) == ("separated", "map_at_r")
+        ]
+    means = {row["method"]: float(row["mean"]) for row in summary}
+    rows = [line.split()[0] for line in lines if line.split() and line.split()[0] in means and line.startswith("  ")]
+    trained = sorted((row for row in means if "pretrained" not in row), key=lambda row: -means[row])
+    assert rows[0] == "pretrained[features]"
+    assert rows[-14:] == trained
+    assert set(rows) == set(means)
+    (best,) = (line.split() for line in lines if line.startswith(f"  {trained[0]} "))
+    ci95 = next(float(row["ci95"]) for row in summary if row["method"] == trained[0])
+    assert best[1:4] == [f"{100 * means[trained[0]]:.1f}", "±", f"{100 * ci95:.1f}"]
+    assert len(conclusion(study, collect_rows(study))) == 3
 
 
-def test_few_runs_are_said_to_be_few() -> None:
-    text = printed(footnotes(2, 4, ONCE, []), runs=2)
-    assert "too few runs for an interval" in text
-    assert "too few runs" not in printed(footnotes(3, 4, ONCE, []))
+def test_the_toy_study_has_too_few_runs_for_intervals(copy: Path) -> None:
+    text = str(study_table(StudyFolder.begun(copy)))
+    assert "mean of 2 runs\n" in text
+    assert "±" not in text
+    assert "too few runs" in text
+    assert text.rstrip().endswith("evaluated once.")
+    evaluated(copy, by="levelfield test", reason="a bug in the loss")
+    assert str(study_table(StudyFolder.begun(copy))).rstrip().endswith("evaluated 2 times.")
 
 
-def test_evaluations_are_counted_with_who_and_why() -> None:
-    twice = [*ONCE, *ONCE, {"by": "levelfield test", "reason": "a bug in the loss"}]
-    (note,) = (note for note in footnotes(3, 4, twice, []) if "evaluated" in note)
-    assert "3 times" in note
-    for said in ("study toy, 2 times", "levelfield test (a bug in the loss)"):
-        assert said in note
-    assert note in printed(footnotes(3, 4, twice, [])).replace("\n", " ")
-
-
-def test_unequal_conditions_stand_below_the_table() -> None:
-    notes = footnotes(3, 4, [], ["arcface: data.samples_per_class is 1, 4 for the others"])
-    assert "Unequal conditions: arcface: data.samples_per_class is 1, 4 for the others." in printed(notes)
-    assert any("not been evaluated" in note for note in notes)
-
-
-def test_names_are_printed_as_they_are() -> None:
-    """Square brackets are no markup: `[/red]` alone would be an error of rich."""
-    table = comparison_table("[/red] [link=x]study[/link]", ["[bold]"], [], [])
-    printed = str(StudyTable(table, ["[/note]"]))
-    for name in ("[/red] [link=x]study[/link]", "  [bold]", "[/note]"):
-        assert name in printed
+def test_failed_runs_are_warnings_of_which_some_are_printed(copy: Path) -> None:
+    for path in copy.glob("jobs/*/run*/test/result.json"):
+        path.unlink()
+    for path in copy.glob("jobs/a*/run*/fold*/result.json"):
+        broken = {key: value for key, value in json.loads(path.read_text()).items() if key != "validation"}
+        broken.pop("checkpoint")
+        path.write_text(json.dumps({**broken, "failure": "out of memory"}))
+    text = str(study_table(StudyFolder.begun(copy)))
+    assert text.count("warning: ") == 4 < MOST_WARNINGS
+    assert "arcface run 1 fold 0 failed" in text
+    for path in copy.glob("jobs/contrastive/run*/fold*/config.yaml"):
+        path.write_text("")
+    text = str(study_table(StudyFolder.begun(copy)))
+    assert text.count("warning: ") == MOST_WARNINGS - 1
+    assert "4 more warnings" in text
 
 
 def test_a_study_of_any_name_is_reported(
     finished: Path, toy_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Square brackets are no markup: `[/red]` alone would be an error of rich."""
     folder = tmp_path / "study"
     shutil.copytree(finished, folder)
     name = "[/red] $\\frac{ <b>&"

@@ -21,11 +21,11 @@ def test_every_list_is_what_the_files_say(lists) -> None:
     assert not stale, f"python scripts/lists.py writes {stale}"
 
 
-@pytest.mark.parametrize("room", ["losses", "miners", "regularizers", "models", "data.datasets"])
-def test_whatever_can_be_named_has_a_test(room: str, lists) -> None:
-    folder = REPOSITORY.joinpath("tests", *room.split("."))
-    tests = "\n".join(path.read_text() for path in (REPOSITORY / "tests" / room.split(".")[0]).rglob("*.py"))
-    for kind in lists.shipped(f"levelfield.{room}"):
+@pytest.mark.parametrize("package", ["losses", "miners", "regularizers", "models", "data.datasets"])
+def test_whatever_can_be_named_has_a_test(package: str, lists) -> None:
+    folder = REPOSITORY.joinpath("tests", *package.split("."))
+    tests = "\n".join(path.read_text() for path in (REPOSITORY / "tests" / package.split(".")[0]).rglob("*.py"))
+    for kind in lists.shipped(f"levelfield.{package}"):
         file = folder / f"test_{kind.__module__.rpartition('.')[2]}.py"
         message = f"nothing tests {kind.__name__}: write {file.relative_to(REPOSITORY)}"
         assert file.exists() or kind.__name__ in tests, message

@@ -30,14 +30,16 @@ printf "%s\\n" "$line" >> {folder}/words
 PROGRAMS = {
     "srun": "case \"$*\" in *'ray start'*) exec sleep 60 ;; esac",
     "scontrol": "printf 'node1\\nnode2\\n'",
-    "ray": "case $1 in start) exec sleep 60 ;; status) printf 'Active:\\n 1 node_a\\n 1 node_b\\n' ;; esac",
+    # As the real one, `status` finds nodes only after `start` began.
+    "ray": "case $1 in start) exec sleep 60 ;; status) until grep -q 'start' {folder}/words; do sleep 0.1; done; "
+    "printf 'Active:\\n 1 node_a\\n 1 node_b\\n' ;; esac",
 }
 
 
 def submitted(folder: Path, *words: str) -> tuple[int, list[list[str]]]:
     """Exit code of the script on 2 nodes of 4 GPUs, and the commands that it gave."""
     for name, does in PROGRAMS.items():
-        (folder / name).write_text(PROGRAM.format(name=name, folder=folder, does=does))
+        (folder / name).write_text(PROGRAM.format(name=name, folder=folder, does=does.replace("{folder}", str(folder))))
         (folder / name).chmod(0o755)
     environment = {
         "PATH": f"{folder}:/usr/bin:/bin",
@@ -69,8 +71,10 @@ def test_fit_starts_a_task_for_each_gpu(
     assert trainer["precision"] == "32-true", "the options of the command line win"
 
 
-def test_the_command_of_the_first_steps_is_a_fit(tmp_path: Path) -> None:
-    line = next(line for line in (REPOSITORY / "docs/first_steps.md").read_text().splitlines() if "sbatch " in line)
+def test_the_command_of_the_page_is_a_fit(tmp_path: Path) -> None:
+    line = next(
+        line for line in (REPOSITORY / "docs/tutorial_gpus.md").read_text().splitlines() if "sbatch scripts" in line
+    )
     command = shlex.split(line)
     options = command[command.index("scripts/slurm.sh") + 1 :]
     with_the_word = submitted(tmp_path, "fit", *[word for word in options if word != "fit"])

@@ -100,15 +100,15 @@ def test_a_point_is_known_by_its_settings() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"m": {"values": 3}}, "m: values must be a list, or map each value to the settings that follow from it"),
-        ({"m": {"values": {1: 2}}}, "m: values must be a list, or map each value"),
-        ({"m": {"values": [1]}}, "m: values must be two or more, all different"),
-        ({"m": {"values": [1, 2, 1]}}, "m: values must be two or more, all different"),
-        ({"m": {"values": {1: {"a": 1}, 2: {}}}}, "m: every value must be followed by settings of the same keys"),
-        ({"m": {"values": [1, 2], "low": 0}}, "m has an unknown 'low'; what has values has nothing else"),
-        ({"m": {"low": 0, "high": 1, "tied": "a"}}, "m: tied must list the dotted keys that have the same value"),
-        ({"m": {"low": 0, "high": 1, "tied": ["a"]}, "a": {"low": 0, "high": 1}}, "s.yaml: a is set by m and by a"),
-        ({"m": {"values": {1: {"a": 1}, 2: {"a": 2}}}, "a": {"low": 0, "high": 1}}, "a is set by m and by a"),
+        ({"m": {"values": 3}}, "m: values must be a list, or a mapping"),
+        ({"m": {"values": {1: 2}}}, "m: values must be a list, or a mapping"),
+        ({"m": {"values": [1]}}, "m: give two or more different values"),
+        ({"m": {"values": [1, 2, 1]}}, "m: give two or more different values"),
+        ({"m": {"values": {1: {"a": 1}, 2: {}}}}, "m: all values must have settings of the same keys"),
+        ({"m": {"values": [1, 2], "low": 0}}, "m: unknown key 'low'"),
+        ({"m": {"low": 0, "high": 1, "tied": "a"}}, "m: tied must be a list of dotted keys"),
+        ({"m": {"low": 0, "high": 1, "tied": ["a"]}, "a": {"low": 0, "high": 1}}, "s.yaml: both m and a set a"),
+        ({"m": {"values": {1: {"a": 1}, 2: {"a": 2}}}, "a": {"low": 0, "high": 1}}, "both m and a set a"),
     ],
 )
 def test_a_wrong_space_is_named(content: dict, message: str) -> None:

@@ -238,7 +238,7 @@ def test_a_damaged_study_file_is_refused_in_one_line(copy: Path, spec: StudySpec
 def test_a_damaged_line_of_the_ledger_is_refused(line: bytes, copy: Path, spec: StudySpec) -> None:
     ledger = copy / "ledger.jsonl"
     ledger.write_bytes(line + b"\n" + ledger.read_bytes())
-    with pytest.raises(UserError, match=r"ledger\.jsonl line 1"):
+    with pytest.raises(UserError, match=r"ledger\.jsonl, line 1"):
         run_study(copy, spec)
 
 

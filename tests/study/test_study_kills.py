@@ -87,7 +87,7 @@ def test_a_killed_worker_affects_its_own_job_only(toy_file: Path, finished: Path
     assert tables(folder) == tables(finished)
     again = [json.loads(path.read_text()).get("earlier_attempts") for path in results(folder)]
     said = [line for line in printed.splitlines() if "tried again" in line]
-    of_jobs = [line for line in said if "what to try" not in line]  # a suggestion has no result to say it in
+    of_jobs = [line for line in said if "suggest a setting" not in line]  # a suggestion has no result to say it in
     assert sum(each is not None for each in again) == len(of_jobs)
 
 

@@ -238,8 +238,8 @@ def test_a_value_near_a_bound_is_told() -> None:
         {"model.loss_lr": 1.14e-6, "model.loss.init_args.margin": 89.1, "model.loss.init_args.num_bins": 245},
     )
     assert low == (
-        "model.loss_lr is 1.14e-06, on or within 1% of the lower bound 1e-06 of its space: "
-        "the best may lie beyond; widen the space and search again"
+        "model.loss_lr is 1.14e-06, at or within 1% of the lower bound 1e-06 of its space: a "
+        "better value may be outside; widen the space and search again"
     )
-    assert high.startswith("model.loss.init_args.margin is 89.1, on or within 1% of the upper bound 90 of its space")
+    assert high.startswith("model.loss.init_args.margin is 89.1, at or within 1% of the upper bound 90 of its space")
     assert at_bound({"m": Range(1e-6, 1.0, "log")}, {"m": 1.16e-6}) == []

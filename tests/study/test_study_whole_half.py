@@ -86,10 +86,10 @@ def test_a_search_on_folds_then_the_whole_half(tmp_path: Path) -> None:
 
     study = Study(folder)
     table = str(study.table())
-    assert "concatenated" not in table
-    assert "1 run " in table
+    assert "mean of 1 run\n" in table
     assert verdict_lines(collect_rows(record), spec) == []
     page = study.report().read_text()
+    assert "oncatenated" not in page
     assert re.search(r"\b16 classes .*\b16 test classes", page)
     assert verify_study(record) == []
 

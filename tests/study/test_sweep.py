@@ -114,7 +114,7 @@ def test_a_swept_study_is_read_again_verified_and_reported(ran: Path) -> None:
     assert verify_study(record) == []
     assert record.spec.sweep == ["model.embedding_size"]
     page = Study(ran).report()
-    assert ">The sweep</h2>" in page.read_text()
+    assert ">Sweep</h2>" in page.read_text()
     assert (page.parent / "sweep.svg").is_file()
     assert "bits[8]" in str(Study(ran).table())
 

@@ -228,7 +228,7 @@ def test_a_signal_ends_a_fit_at_once(number: signal.Signals, run: Run, tmp_path:
     folder = tmp_path / "fit/stopped"
     monkeypatch.setenv(KILL, f"0 1 {number.name}")
     code, printed, complaint = run(*command)
-    assert_stopped(code, complaint, number, "begins again")
+    assert_stopped(code, complaint, number, "starts again")
     assert any(line.startswith("note: ") and line.endswith(str(folder)) for line in printed.splitlines())
     assert not (folder / "0/last.ckpt").exists()
     monkeypatch.setenv(KILL, f"2 1 {number.name}")
@@ -253,7 +253,7 @@ def test_ctrl_c_ends_a_fit_and_names_the_way_on(run: Run, tmp_path: Path, monkey
 def test_a_short_fit_stores_no_state(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv(KILL, "2 1 SIGTERM")
     code, _, complaint = run(*words(tmp_path, "stopped", []), "--checkpoint_seconds", "3600")
-    assert_stopped(code, complaint, signal.SIGTERM, "begins again")
+    assert_stopped(code, complaint, signal.SIGTERM, "starts again")
     assert not (tmp_path / "fit/stopped/0/last.ckpt").exists()
 
 

@@ -16,10 +16,11 @@ from levelfield.study.rows import load_spec
 from levelfield.study.same_study import row_sources
 from levelfield.training.learner import MetricLearner
 
-PAGE = (REPOSITORY / "docs" / "own_learner.md").read_text()
-(SOURCE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PAGE = (REPOSITORY / "docs" / "own_parts.md").read_text()
+SOURCE, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 (STUDY,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-FIT, VALIDATE, *_ = (shlex.split(line)[1:] for line in re.findall(r"^levelfield .*", PAGE, re.MULTILINE))
+FIT = shlex.split(re.findall(r"^    levelfield (fit .*NoisyLearner.*)", PAGE, re.MULTILINE)[0])
+VALIDATE = shlex.split("validate --ckpt_path outputs/fit/Glyphs-ContrastiveLoss/0/best.ckpt --trust my_learner")
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +69,9 @@ def test_the_page_s_learner_fits_and_comes_back(desk, tiny, run):
 
 def test_the_page_s_study_compares_it(desk, run):
     study, toy = yaml.safe_load(STUDY), yaml.safe_load(TOY)["base"]
+    loss = {"model": {"loss": "ContrastiveLoss"}}
     toy[0]["trainer"]["max_epochs"] = 1
-    study |= {"base": [*toy, *study["base"][1:]], "runs": 1, "threads": 1}
+    study |= {"base": [*toy, loss], "folds": 2, "runs": 1, "threads": 1}
     Path("mine.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
     code, printed, complaint = run("study", "run", "mine.yaml")
     assert code == 0, complaint

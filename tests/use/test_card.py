@@ -30,9 +30,9 @@ def test_a_test_writes_its_scores_and_the_card(fitted: Path, tmp_path: Path, run
     assert f"| MAP@R | {score:.1f} ± " in text
     (auroc,) = [line.split() for line in printed.splitlines() if line.startswith("  AUROC")]
     assert f"| AUROC | {auroc[1]} |" in text
-    assert "\n\nRanked anew by k_reciprocal:k1=5,k2=2,weight=0.3.\n\n| | |\n| --- | --- |\n| MAP@R | " in text
+    assert "\n\nRanked again by k_reciprocal:k1=5,k2=2,weight=0.3.\n\n| | |\n| --- | --- |\n| MAP@R | " in text
     found = json.loads((fitted / "test_scores.json").read_text())
-    assert [section["title"] for section in found["further"]][1] == "Ranked anew by k_reciprocal:k1=3,k2=1,weight=0.3"
+    assert [section["title"] for section in found["further"]][1] == "Ranked again by k_reciprocal:k1=3,k2=1,weight=0.3"
     assert f"{found['classes']} classes, {found['samples']} samples" in text
     evaluated = json.loads((fitted / "ledger.jsonl").read_text().splitlines()[0])
     assert f"on {evaluated['time']}: evaluation {found['evaluation']['number']}." in text

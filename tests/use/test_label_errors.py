@@ -53,5 +53,5 @@ def test_near_duplicates_are_the_pairs_above_the_cosine(memory_budget, monkeypat
 
 
 def test_more_neighbours_than_samples_are_refused():
-    with pytest.raises(UserError, match="3 neighbours of each of 3 samples: give 1 to 2"):
+    with pytest.raises(UserError, match="neighbours=3 with 3 samples: give 1 to 2"):
         label_doubts(torch.randn(3, 2), torch.tensor([0, 0, 1]), neighbours=3)

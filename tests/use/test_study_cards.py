@@ -55,7 +55,7 @@ def test_each_trained_run_has_a_card_with_what_the_tables_say(copy: Path, tmp_pa
     evaluated = json.loads((copy / "ledger.jsonl").read_text().splitlines()[0])
     assert f"{evaluated['time']} (first evaluation of this study)" in card
     for said in (
-        "pictures into 32 numbers, 2 models' side by side",
+        "images into 32 numbers, concatenated from 2 models",
         "ArcFaceLoss",
         "Glyphs",
         "fold 0, 1 of 2",
@@ -98,7 +98,7 @@ def test_an_export_of_a_runs_folds_has_the_runs_card(copy: Path, tmp_path: Path,
         f"{part}_{fold}.safetensors" for part in ("trunk", "embedder") for fold in (0, 1)
     }
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "2 models' side by side" in card
+    assert "concatenated from 2 models" in card
     with open(copy / "results.csv", newline="") as file:
         (side_by_side,) = (
             100 * float(row["value"])

@@ -8,20 +8,18 @@ import pytest
 from own_images import own_images
 from tiny_fit import REPOSITORY
 
-(BLOCK,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "use.md").read_text(), re.DOTALL)
+BLOCK, _ = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/embed_and_search.md").read_text(), re.DOTALL)
 
 
 def test_the_block_embeds_a_folder_of_classes(fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    checkpoint = Path("outputs/fit/ImageFolder-ContrastiveLoss/0/best.ckpt")
-    checkpoint.parent.mkdir(parents=True)
-    shutil.copy(fitted / "best.ckpt", checkpoint)
+    shutil.copy(fitted / "best.ckpt", "best.ckpt")
     for letter in "ab":
         folder = Path("my_images", letter)
         folder.mkdir(parents=True)
         own_images(folder, classes=2, samples=2)
     scope: dict = {}
-    exec(compile(BLOCK, "docs/use.md", "exec"), scope)
+    exec(compile(BLOCK, "docs/embed_and_search.md", "exec"), scope)
     embedded = scope["embedded"]
     assert embedded.embeddings.shape[0] == 8
     assert embedded.embeddings.norm(dim=1).tolist() == pytest.approx([1.0] * 8, abs=1e-5)

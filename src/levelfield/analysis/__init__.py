@@ -1,1 +1,1 @@
-"""From a study's results to what they say: tables' rows, statistics, comparisons, verdicts, checks."""
+"""Scores, statistics, comparisons, conclusions and checks of a study's results."""

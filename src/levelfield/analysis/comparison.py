@@ -1,4 +1,4 @@
-"""Comparisons of a study's methods: pairs, each over the baseline, and two searches of one method."""
+"""Comparisons of a study's methods: in pairs, with an untrained row, and two searches of one method."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from levelfield.analysis.statistics import LEVEL, holm, paired_comparison
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.spec import BASELINE, first_search, is_baseline, one_pca
 
-# What a comparison is one of; Holm's correction is over the comparisons of a kind.
+# Kinds of comparisons; Holm's correction is over all comparisons of a kind.
 PAIR, OVER_BASELINE, SECOND_SEARCH = "pair", "over_baseline", "second_search"
 
 Scores = dict[int, dict[int, float]]  # run -> fold -> score
@@ -21,20 +21,19 @@ Scores = dict[int, dict[int, float]]  # run -> fold -> score
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two methods over the runs that both have.
+    """Two methods, compared over their common runs.
 
     Args:
-        method: Whose score the difference is taken of.
-        other: Whose score is subtracted.
-        kind: `pair` of different methods, `over_baseline` (`other` is the pretrained trunk, one run without
-            randomness; concatenated, by one PCA where the study has it), or `second_search` (two searches of one
-            method, each with its own seeds).
-        difference: Mean over the runs, a fraction.
-        low: Lower end of the 95% interval over the runs; None with too few of them or where nothing varies.
+        method: The first method.
+        other: The second method.
+        kind: `pair` of different methods, `over_baseline` (`other` is an untrained row with one run), or
+            `second_search` (two searches of one method, each with its own seeds).
+        difference: Score of `method` minus score of `other`, mean over the runs, a fraction.
+        low: Lower end of the 95% interval over the runs; None with too few runs or equal differences.
         high: Upper end, as `low`.
         p: Two-sided p-value, as `low`.
-        p_holm: `p` with Holm's correction over the comparisons of its kind; None for `second_search`, no question.
-        family: How many comparisons that correction counts.
+        p_holm: `p` with Holm's correction over the comparisons of its kind; None for `second_search`.
+        family: Number of comparisons in that correction.
         n: Runs that both methods have.
     """
 
@@ -53,7 +52,7 @@ class Comparison:
 
     @property
     def shown(self) -> bool:
-        """Whether a difference is shown at the level of 5%, Holm's correction included."""
+        """Whether the difference is significant at 5% with Holm's correction."""
         return self.p_holm is not None and self.p_holm < LEVEL
 
 
@@ -65,27 +64,26 @@ def compare_all(
     baselines: Mapping[str, str] | str = BASELINE,
     halves: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Comparison]:
-    """All comparisons of a study: pairs of methods, each method over the baseline, two searches of one method.
+    """All comparisons of a study: pairs of methods, each method over an untrained row, two searches of one method.
 
-    Holm's correction is over all pairs of `methods`, tested yet or not, so that a verdict does not change its meaning
-    while a study grows. Methods over the baseline are a family of their own: whether training helps at all is another
-    question than which loss is best. A second search (`arcface@2`) is there to measure what a search alone changes, so
-    it is compared with the first alone; else that method would be tried twice against every other.
+    Holm's correction counts all pairs of `methods`, tested or not, so that a verdict keeps its meaning while a study
+    grows. Methods over untrained rows are a family of their own: whether training helps is another question than which
+    loss is best. A second search (`arcface@2`) measures the effect of the search: it is compared with the first only.
 
     Args:
-        methods: The study's methods in order; the baseline is added where it has scores.
-        baselines: The row without training that all methods are compared with, or that of each.
-        halves: `StudySpec.halves`; methods that are tested on different classes are no pair.
+        methods: The study's methods in order.
+        baselines: The untrained row that all methods are compared with, or one for each method.
+        halves: `StudySpec.halves`; methods with different test classes are not compared.
 
     Returns:
-        Pairs, then methods over the baseline, then second searches, each in the order of `methods`; two methods without
-        a common run are not compared yet.
+        Pairs, then methods over untrained rows, then second searches, each in the order of `methods`. Methods without
+        a common run are left out.
     """
     scores = scores_of(rows, metric, embedding, "test")
     first_searches = [method for method in methods if method == first_search(method) and method != BASELINE]
     trained = [method for method in first_searches if not is_baseline(method)]
     opponents = dict.fromkeys(trained, baselines) if isinstance(baselines, str) else baselines
-    # The folds' PCAs side by side are nearly one another's copies: a weak opponent of four embeddings.
+    # The PCAs of the folds are nearly equal, so one PCA of the full size is the stronger opponent.
     if embedding == "concatenated":
         opponents = {m: one_pca(name) if one_pca(name) in scores else name for m, name in opponents.items()}
     families = {
@@ -107,7 +105,7 @@ def compare_all(
 
 
 def scores_of(rows: Iterable[ResultRow], metric: str, embedding: str, stage: str) -> dict[str, Scores]:
-    """Scores by method, run and fold; folds scored together are fold 0."""
+    """Scores by method, run and fold; concatenated embeddings are fold 0."""
     scores: dict[str, Scores] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         if (row.metric, row.embedding, row.stage) == (metric, embedding, stage):

@@ -1,87 +1,118 @@
-"""The verdict of a study in a few sentences: which method is best, and whether training pays."""
+"""A study in at most three sentences: the best method, whether training pays, the evaluations of the test classes."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from levelfield.analysis.comparison import OVER_BASELINE, PAIR, compare_all
+from levelfield.analysis.cap import cap_lines
+from levelfield.analysis.comparison import OVER_BASELINE, PAIR, Comparison, compare_all
 from levelfield.analysis.results import ResultRow, SummaryRow, summarise
-from levelfield.analysis.verdicts import amount, p_in_words
 from levelfield.metrics.table import SELECTED_BY
-from levelfield.study.spec import StudySpec, first_search, is_baseline
+from levelfield.study.folder import StudyFolder
+from levelfield.study.spec import FEATURES, StudySpec, first_search, is_baseline
 
-MOST_NAMED = 4  # of the methods that cannot be told from the best one, and of the untrained rows
+MOST_NAMED = 4  # methods listed by name; more are counted
 
 
-def best_method(rows: Sequence[ResultRow], spec: StudySpec) -> str:
-    """The trained method with the highest mean MAP@R of separated embeddings on the test classes."""
-    trained = _trained(spec)
-    tested = [row for row in summarise(rows) if (row.embedding, row.metric) == ("separated", SELECTED_BY)]
-    return max((row for row in tested if row.method in trained), key=lambda row: row.mean).method
+def conclusion(study: StudyFolder, rows: Sequence[ResultRow]) -> list[str]:
+    """The sentences below the table and at the top of the page."""
+    cap = [f", and {sentence}" for sentence in cap_lines(study)] or ["."]
+    return [*verdict(rows, study.spec), evaluated(study.evaluations()) + cap[0]]
 
 
 def verdict(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
-    """Which method is best and which cannot be told from it, whether training pays, and above which untrained rows.
-
-    The opponent of training is the best of all rows without it, those that learn from the classes included.
-    """
-    trained = _trained(spec)
-    means = {row.method: row for row in summarise(rows) if (row.embedding, row.metric) == ("separated", SELECTED_BY)}
-    tested = [method for method in trained if method in means]
-    if not tested:
-        return ["Nothing can be said of unseen classes yet: no method has test scores."]
+    """The best method and its rivals, then whether it beats the best untrained row; by separated test MAP@R."""
+    means = mean_scores(rows)
+    trained = [method for method in _first_searches(spec) if method in means]
+    if not trained:
+        return ["No method has test scores yet."]
     best = best_method(rows, spec)
-    interval = "" if means[best].ci95 is None else f" ± {100 * (means[best].ci95 or 0):.1f}"
-    first = f"On unseen classes {best} has {'the highest ' if len(tested) > 1 else ''}MAP@R, "
-    first += f"{100 * means[best].mean:.1f}{interval} percent"
-    found = compare_all(rows, trained, halves=spec.halves)
+    found = compare_all(rows, _first_searches(spec), halves=spec.halves)
     pairs = [each for each in found if each.kind == PAIR and best in (each.method, each.other)]
-    level = [each.other if each.method == best else each.method for each in pairs if not each.shown]
-    if pairs and all(each.p is None for each in pairs):
-        first += ", with too few runs to say that this is no chance"
-    elif pairs and not level:
-        first += f", and is shown to be better than {_all_others(len(pairs))}"
-    elif pairs:
-        named = _listed(level) if len(level) <= MOST_NAMED else f"{len(level)} of {len(pairs)} others"
-        if better := len(pairs) - len(level):
-            first += f"; it is shown to be better than {better} of {len(pairs)} others, and"
-        first += f"{'' if better else ';'} no difference from {named} is shown"
-    same = [row for row in means if is_baseline(row) and spec.halves.get(row) == spec.halves.get(best)]
-    untrained = sorted(same, key=lambda row: -means[row].mean)
-    return [f"{first}.", *_against(untrained, best, rows, spec), *_counts(untrained, tested, means)]
+    rivals = [each.other if each.method == best else each.method for each in pairs if not each.shown]
+    rivals.sort(key=lambda method: -means[method].mean)
+    ci95 = means[best].ci95
+    score = f"{100 * means[best].mean:.1f}{'' if ci95 is None else f' ± {100 * ci95:.1f}'} percent"
+    if not pairs:
+        first = f"{best} has {score} MAP@R on unseen classes."
+    elif not rivals:
+        others = "the other method" if len(pairs) == 1 else f"all {len(pairs)} other methods"
+        first = f"{best} has the best MAP@R on unseen classes, {score}, significantly above {others}."
+    elif all(each.p is None for each in pairs):
+        first = f"{best} has the highest MAP@R on unseen classes, {score}, with too few runs to rule out chance."
+    else:
+        named = _listed(rivals) if len(rivals) <= MOST_NAMED else f"{len(rivals)} of {len(pairs)} other methods"
+        first = f"{best} has the highest MAP@R on unseen classes, {score}, but {named} may be as good."
+    return [first, *_training(best, trained, means, rows, spec)]
 
 
-def _against(untrained: Sequence[str], best: str, rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
-    """Whether training pays, over the best row without it; nothing where that misses a fold."""
-    if not untrained:
-        return []
-    found = compare_all(rows, _trained(spec), baselines=untrained[0])
+def mean_scores(rows: Sequence[ResultRow]) -> dict[str, SummaryRow]:
+    """Row of the table to its test MAP@R, separated embeddings."""
+    return {row.method: row for row in summarise(rows) if (row.embedding, row.metric) == ("separated", SELECTED_BY)}
+
+
+def best_method(rows: Sequence[ResultRow], spec: StudySpec) -> str:
+    """The trained method with the highest test MAP@R."""
+    means = mean_scores(rows)
+    return max(sorted(set(_first_searches(spec)) & set(means)), key=lambda method: means[method].mean)
+
+
+def best_untrained(means: Mapping[str, SummaryRow], spec: StudySpec, method: str) -> str | None:
+    """The untrained row with the highest test MAP@R on the same test classes as `method`."""
+    same = [row for row in means if is_baseline(row) and spec.halves.get(row) == spec.halves.get(method)]
+    return max(same, key=lambda row: means[row].mean, default=None)
+
+
+def evaluated(evaluations: Sequence[Mapping[str, Any]]) -> str:
+    """How often the test classes were evaluated, by the ledger; without a full stop.
+
+    Example:
+        >>> evaluated([{"by": "study smoke"}, {"by": "levelfield test", "reason": "a better crop"}])
+        'The test classes were evaluated 2 times'
+    """
+    if not evaluations:
+        return "The test classes have not been evaluated"
+    return f"The test classes were evaluated {'once' if len(evaluations) == 1 else f'{len(evaluations)} times'}"
+
+
+def _training(
+    best: str, trained: Sequence[str], means: Mapping[str, SummaryRow], rows: Sequence[ResultRow], spec: StudySpec
+) -> list[str]:
+    """Whether the best method beats the best untrained row, and how many methods beat the features."""
+    untrained = best_untrained(means, spec, best)
+    found = compare_all(rows, _first_searches(spec), baselines=untrained) if untrained else []
     over = next((each for each in found if each.kind == OVER_BASELINE and each.method == best), None)
-    if over is None:
+    if untrained is None or over is None:
         return []
-    pays = "Training pays" if over.difference > 0 else "Training does not pay"
-    gain, comma, interval = amount(over).partition(",")
-    said = f"{pays if over.shown else 'Training is not shown to pay'}: {gain} over {untrained[0]}{comma}{interval}"
-    return [f"{said} ({p_in_words(over.p_holm)})." if over.p_holm is not None else f"{said}."]
+    where = "above" if over.difference > 0 else "below"
+    points = 100 * abs(over.difference)
+    gap = f"{best} is {points:.{1 if points >= 0.05 else 2}f} points {where} {untrained}, the best untrained row"
+    same = [method for method in trained if spec.halves.get(method) == spec.halves.get(best)]
+    if len(same) == 1:
+        return [f"{_pays(over)}: {gap}."]
+    features = next((row for row in spec.rows if row in means and _is_features(row, spec, best)), untrained)
+    above = sum(means[method].mean > means[features].mean for method in same)
+    it = "it" if features == untrained else features
+    return [f"{_pays(over)}: {gap}, and {above} of {len(same)} methods end above {it}."]
 
 
-def _counts(untrained: Sequence[str], tested: Sequence[str], means: Mapping[str, SummaryRow]) -> list[str]:
-    """How many methods end above each of the best rows without training."""
-    if not untrained or len(tested) == 1:
-        return []
-    above = {row: sum(means[method].mean > means[row].mean for method in tested) for row in untrained[:MOST_NAMED]}
-    first, *others = (f"{number} above {row} ({100 * means[row].mean:.1f})" for row, number in above.items())
-    number, _, where = first.partition(" ")
-    said = f"{number} of {len(tested)} methods end{'s' * (number == '1')} {where}"
-    return [f"{_listed([said, *others])}."]
+def _pays(over: Comparison) -> str:
+    gains = over.difference > 0
+    if over.p is None:
+        return "Training may pay" if gains else "Training may not pay"
+    if not over.shown:
+        return "Training brings no significant gain"
+    return "Training pays" if gains else "Training does not pay"
 
 
-def _all_others(number: int) -> str:
-    return "the other" if number == 1 else f"all {number} others"
+def _is_features(row: str, spec: StudySpec, method: str) -> bool:
+    """Whether a row is the untouched features of the trunk, on the test classes of `method`."""
+    return is_baseline(row) and spec.reference_of(row) == FEATURES and spec.halves.get(row) == spec.halves.get(method)
 
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _trained(spec: StudySpec) -> list[str]:
-    """The methods but baselines and second searches, which are there to be compared with the first alone."""
+def _first_searches(spec: StudySpec) -> list[str]:
+    """The trained methods; `arcface@2` is compared with `arcface` only."""
     return [method for method in spec.methods if not is_baseline(method) and method == first_search(method)]

@@ -1,18 +1,22 @@
-"""What a reader must know beside a table: in what the methods differ besides themselves, and which have collapsed."""
+"""What a reader must know besides the scores: unequal settings, collapsed embeddings, failed or damaged results."""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
 
+from levelfield.analysis.integrity import gap_lines
 from levelfield.core.configuration import ABSENT, flatten
 from levelfield.metrics.table import COLLAPSED_RANK
 from levelfield.study.folder import StudyFolder
+from levelfield.study.same_study import differing_origins, kept_lines
 from levelfield.study.spec import StudySpec
 
-# A loss, its miner, its regularizer and the learning rate of its own weights are the method.
+# A method is its loss, its miner and its regularizer: these settings differ by design.
 METHOD_ITSELF = ("model.loss", "model.miner", "model.regularizer")
 
 
 def differing_conditions(spec: StudySpec) -> list[str]:
-    """One sentence for each setting that is not the same for all methods, such as the batch composition."""
+    """One sentence for each setting that differs between methods, such as the batch composition."""
     settings = {
         name: {key: value for key, value in flatten(config) if not key.startswith((*METHOD_ITSELF, *spec.sweep))}
         for name, config in spec.methods.items()
@@ -27,26 +31,43 @@ def differing_conditions(spec: StudySpec) -> list[str]:
             if repr(value) != usual:
                 unusual.setdefault(repr(value), []).append(name)
         for value, names in unusual.items():
-            sentences.append(f"{', '.join(names)}: {key} is {_say(value)}, {_say(usual)} for the others")
+            sentences.append(f"{', '.join(names)}: {key} is {_or_default(value)}, {_or_default(usual)} for the others")
     unsearched = [name for name in spec.methods if not spec.trials(name)]
     if unsearched and spec.search.trials:
         sentences.append(f"{', '.join(unsearched)}: not searched, {spec.search.trials} trials for the others")
     return sentences
 
 
-def _say(value: str) -> str:
+def _or_default(value: str) -> str:
     return "the default" if value == repr(ABSENT) else value
 
 
 def collapsed(study: StudyFolder) -> dict[str, str]:
-    """Of the rows whose test embeddings have collapsed: how many of them, in a sentence."""
+    """Row whose test embeddings have collapsed, and a sentence about it."""
     ranks: dict[str, list[float]] = defaultdict(list)
     for (method, _), test in study.tests().items():
         ranks[method] += test.get("effective_rank", [])
     found = {method: sum(rank < COLLAPSED_RANK for rank in each) for method, each in ranks.items()}
     return {
-        method: f"COLLAPSED: {method}: nearly all test embeddings of {number} of {len(ranks[method])} models lie on "
-        f"one line (effective rank below {COLLAPSED_RANK})."
+        method: f"{method} collapsed: in {number} of {len(ranks[method])} models nearly all test embeddings are on one "
+        f"line (effective rank below {COLLAPSED_RANK})."
         for method, number in found.items()
         if number
     }
+
+
+def warnings(study: StudyFolder, changed: Mapping[Path, str]) -> list[str]:
+    """One sentence for each thing that is wrong with a study's results or differs among them.
+
+    Args:
+        changed: `changed_files` of the study.
+    """
+    state = study.state
+    return [
+        *(f"{method} has no runs: no trial has a score." for method in state.without_setting()),
+        *(f"{job} failed, and its run is left out: {why}" for job, why in state.failures("run").items()),
+        *collapsed(study).values(),
+        *kept_lines(study),
+        *differing_origins(study),
+        *gap_lines(changed),
+    ]

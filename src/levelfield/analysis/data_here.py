@@ -1,4 +1,4 @@
-"""The data set of a study, where its files are at hand."""
+"""The data set of a study, if its files are here."""
 
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
@@ -7,7 +7,7 @@ from levelfield.training.settings import class_parser, instantiate, parse
 
 
 def data_here(study: StudyFolder, row: str | None = None) -> MetricDataModule | None:
-    """The datamodule of a row of a study, by default the first, with its index read; None where that cannot be."""
+    """The datamodule of a row, by default the first, with its index read; None if the data are not here."""
     parser = class_parser(MetricDataModule, "data")
     try:
         settings = parse(parser, {"data": study.spec.config_of(row or study.spec.rows[0])["data"]})

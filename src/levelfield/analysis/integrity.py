@@ -1,4 +1,4 @@
-"""Whether what a study's jobs left is what they wrote."""
+"""Whether the files of a study's jobs are still as the jobs wrote them."""
 
 import csv
 from collections.abc import Iterator, Mapping
@@ -10,18 +10,18 @@ from levelfield.storage.file_hash import file_hash
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import LOGS, METRICS_FILE, RESULT, failed
 
-# What became of a file of a study that was unpacked from an archive.
+# Archives hold no curves of the trainings.
 NOT_ARCHIVED = "is in no archive"
 
 
 def changed_files(study: StudyFolder) -> dict[Path, str]:
-    """Path in the study's folder of each `config.yaml` and `metrics.csv` that is not as its job left it, and why."""
+    """Path in the study's folder of each `config.yaml` and `metrics.csv` that is not as its job wrote it, and why."""
     found = {}
     for job, result in study.state.results.items():
         for name in LOGS:
             path = study.folder / job.path / name
             recorded = result.get("files", {}).get(name)
-            # A training of few steps that validates nothing logs nothing.
+            # A short training without validation logs nothing.
             may_lack = name == METRICS_FILE and (not study.spec.trains(job.method) or not result.get("validation"))
             expected = recorded or not (failed(result) or may_lack)
             if not path.is_file():
@@ -30,18 +30,13 @@ def changed_files(study: StudyFolder) -> dict[Path, str]:
             elif path.stat().st_size == 0:
                 found[job.path / name] = "is empty"
             elif recorded and file_hash(path) != recorded:
-                found[job.path / name] = "has changed since its job ended"
+                found[job.path / name] = "has changed since its job finished"
     return found
 
 
 def gap_lines(changed: Mapping[Path, str]) -> list[str]:
-    """What a report says of `changed_files`."""
-    absent = sum(what == NOT_ARCHIVED for what in changed.values())
-    lines = [
-        f"{path} {what}: what it would show is left out." for path, what in changed.items() if what != NOT_ARCHIVED
-    ]
-    unpacked = "Unpacked from an archive, which has no curves of the trainings: they are left out."
-    return [*lines, unpacked] if absent else lines
+    """One sentence for each of `changed_files` that an archive would hold."""
+    return [f"{path} {what}; the page leaves it out." for path, what in changed.items() if what != NOT_ARCHIVED]
 
 
 def changed_scores(study: StudyFolder) -> Iterator[str]:
@@ -63,7 +58,7 @@ def validation_scores(metrics: Path, metric: str = SELECTED_BY) -> dict[int, flo
 
     Args:
         metrics: The file.
-        metric: MAP@R unless another is named.
+        metric: MAP@R by default.
 
     Raises:
         UserError: the file cannot be read.
@@ -74,5 +69,5 @@ def validation_scores(metrics: Path, metric: str = SELECTED_BY) -> dict[int, flo
             return {int(row["epoch"]): float(row[column]) for row in csv.DictReader(file) if row.get(column)}
     except (OSError, ValueError, KeyError, csv.Error) as error:
         raise UserError(
-            f"{metrics} cannot be read ({error}); restore it, or delete its job's {RESULT} and resume"
+            f"{metrics} cannot be read ({error}); restore it from a copy, or delete its job's {RESULT} and resume"
         ) from None

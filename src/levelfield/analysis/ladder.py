@@ -1,4 +1,4 @@
-"""What `levelfield compare` decides: validation chooses a rung, the test classes say what it is worth."""
+"""The decision of `levelfield compare`: validation chooses a row, the test classes measure it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class Rung:
 
     Attributes:
         validation: MAP@R of the validation classes, a fraction, the mean over folds.
-        test: Metric to the test score, a fraction, the mean over folds; empty before the test classes are scored.
-        of_first_fold: The same of fold 0's checkpoint.
-        seconds: That its jobs took.
+        test: Metric to the test score, a fraction, the mean over folds; empty before the test.
+        of_first_fold: The same for fold 0's checkpoint.
+        seconds: Time of its jobs.
     """
 
     row: str
@@ -35,7 +35,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Decision:
-    """The row to use, the row of the untouched features that it is compared with, and its first fold's scores."""
+    """The row to use, the row of the untouched features, and the scores of the chosen row's first fold."""
 
     row: str
     features: str
@@ -43,7 +43,7 @@ class Decision:
 
 
 def rungs(study: StudyFolder) -> list[Rung]:
-    """The rows of which every fold has ended, from the cheapest to the dearest."""
+    """The rows with all folds finished, from the cheapest to the most expensive."""
     rows, found = collect_rows(study), []
     for name in study.spec.rows:
         jobs = folds_of(study.spec, name, 0)
@@ -68,7 +68,7 @@ def rungs(study: StudyFolder) -> list[Rung]:
 
 
 def decide(found: Sequence[Rung]) -> Decision:
-    """The row with the highest validation MAP@R; of equal ones the cheaper."""
+    """The row with the highest validation MAP@R; of equal rows the cheaper."""
     best = max(found, key=lambda rung: rung.validation)  # the first of equals
     untouched = [rung for rung in found if rung.row.startswith(UNTOUCHED[:-1])]
     features = max(untouched, key=lambda rung: rung.validation).row
@@ -77,7 +77,7 @@ def decide(found: Sequence[Rung]) -> Decision:
 
 
 def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec) -> list[str]:
-    """The decision in plain words, then the table of the rungs in percent."""
+    """The decision in plain words, then the table of the rows in percent."""
     of = {rung.row: rung for rung in found}
     best, features = of[decision.row], of[decision.features]
     of_folds = f"on {spec.folds} of {spec.blocks or spec.folds} folds"
@@ -92,10 +92,10 @@ def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec) -
         first = f"Use {_in_words(decision.row)}: on unseen classes, from the features as they are, {words} percent."
         if min(gains) < 0:
             first = (
-                f"Use the features as they are, or look closer: validation prefers {_in_words(decision.row)}, and on "
-                f"unseen classes it loses: {words} percent."
+                f"Use the features as they are: validation prefers {_in_words(decision.row)}, but it is worse on "
+                f"unseen classes: {words} percent."
             )
-    lines = [first, f"Validation chose it ({of_folds}); the test classes were scored after that."]
+    lines = [first, f"Validation chose it {of_folds}. The test classes were scored after that."]
     tall = max(len(rung.row) for rung in found)
     heading = ("validation", "MAP@R", "P@1", "seconds")
     lines += ["", " " * tall + "".join(f"{text:>{width}}" for text, width in zip(heading, WIDTHS, strict=True))]
@@ -107,12 +107,12 @@ def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec) -
         lines.append(f"{rung.row:<{tall}}{cells_in_line}{mark}")
     trained = [rung.row for rung in found if not is_baseline(rung.row)]
     if not any(row.startswith("trunk_") for row in trained):
-        lines.append("The trunk was not trained: give more --minutes.")
+        lines.append("The trunk was not trained: give it more --minutes.")
     return [*lines, ""]
 
 
 def _in_words(row: str) -> str:
-    """An untrained row in words; a trained one is called by its name."""
+    """An untrained row in words; a trained one by its name."""
     if not is_baseline(row):
         return row
     value = value_of(row) or PCA

@@ -1,4 +1,4 @@
-"""What an embedding retrieves of the test samples: nearest neighbours, its best and worst queries, classes it confuses.
+"""Nearest neighbours among the test samples, the best and worst queries, and confused classes.
 
 Shapes: Q queries, G gallery items, K neighbours.
 """
@@ -20,19 +20,19 @@ from levelfield.metrics.table import SELECTED_BY
 from levelfield.seeds import seed_of
 from levelfield.study.test_scores import EmbeddedTest
 
-# Queries that are scored, drawn if there are more: to choose a few to show, no more are needed.
+# Of more queries, this many are drawn and scored: enough to choose a few.
 MOST_QUERIES = 4000
 GROUPS = ("best", "median", "worst")
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """Two classes of which one's samples find the other's first.
+    """Two classes whose samples find each other first.
 
     Args:
         classes: Their labels.
         count: Queries of either class whose nearest neighbour is of the other.
-        queries: Queries of both that were looked at.
+        queries: Scored queries of both.
         examples: Such queries, each with its nearest neighbour; positions.
     """
 
@@ -43,7 +43,7 @@ class Confusion:
 
 
 class Retrieval:
-    """The test samples as one model ranks them; a sample is named by its position among the embeddings.
+    """The test samples as one model ranks them; a sample is its position among the embeddings.
 
     Args:
         embedded: Stored test embeddings.
@@ -55,37 +55,37 @@ class Retrieval:
         self.embeddings = embedded.samples.embeddings
         self.labels = embedded.samples.labels.numpy()
         everything = np.arange(len(self.labels))
-        asked = embedded.is_query
-        self.excludes_self = asked is None
-        self.queries = everything if asked is None else np.flatnonzero(asked.numpy())
-        self.gallery = everything if asked is None else np.flatnonzero(~asked.numpy())
+        is_query = embedded.is_query
+        self.excludes_self = is_query is None
+        self.queries = everything if is_query is None else np.flatnonzero(is_query.numpy())
+        self.gallery = everything if is_query is None else np.flatnonzero(~is_query.numpy())
         prepare, self._similarity = DISTANCES[distance]
         self._held = prepare(self.embeddings)
 
     def nearest(self, queries: Sequence[int] | Int[np.ndarray, " Q"], count: int) -> Int[np.ndarray, "Q K"]:
-        """The `count` nearest gallery items of each query, nearest first; equals as `nearest` has them."""
-        asked = torch.from_numpy(np.asarray(queries, dtype=np.int64))
+        """The `count` nearest gallery items of each query, nearest first; ties as in `nearest`."""
+        positions = torch.from_numpy(np.asarray(queries, dtype=np.int64))
         gallery = self._held[torch.from_numpy(self.gallery)]
-        itself = asked if self.excludes_self else None
-        _, found = nearest(self._held[asked], gallery, count, itself, self._similarity)
+        itself = positions if self.excludes_self else None
+        _, found = nearest(self._held[positions], gallery, count, itself, self._similarity)
         return self.gallery[found.numpy()]
 
     @cached_property
     def scores(self) -> Float[np.ndarray, " Q"]:
-        """MAP@R of each query; NaN for one without a match, and for those that were not drawn of very many."""
+        """MAP@R of each query; NaN without a match and for queries that were not drawn."""
         labels = torch.from_numpy(self.labels)
-        asked = (self.embeddings, labels)
+        inputs = (self.embeddings, labels)
         if not self.excludes_self:
             queries, gallery = torch.from_numpy(self.queries), torch.from_numpy(self.gallery)
-            asked = (self.embeddings[queries], labels[queries], self.embeddings[gallery], labels[gallery])  # type: ignore[assignment]
+            inputs = (self.embeddings[queries], labels[queries], self.embeddings[gallery], labels[gallery])  # type: ignore[assignment]
         drawn = {"num_queries": MOST_QUERIES} if len(self.queries) > MOST_QUERIES else {}
-        found = retrieval_metrics(*asked, metrics=(SELECTED_BY,), distance=self.distance, per_query=True, **drawn)  # type: ignore[arg-type]
+        found = retrieval_metrics(*inputs, metrics=(SELECTED_BY,), distance=self.distance, per_query=True, **drawn)  # type: ignore[arg-type]
         scores = found[SELECTED_BY]
         assert isinstance(scores, Tensor)
         return scores.numpy()
 
     def examples(self, count: int) -> dict[str, list[int]]:
-        """`count` of the best, of the median and of the worst queries, each of another class while there are enough."""
+        """`count` of the best, the median and the worst queries, of different classes within each group."""
         known = np.flatnonzero(np.isfinite(self.scores))
         shuffled = known[np.random.default_rng(seed_of("shown queries")).permutation(len(known))]
         upward = shuffled[np.argsort(self.scores[shuffled], kind="stable")]
@@ -112,28 +112,28 @@ class Retrieval:
     @cached_property
     def _first(self) -> tuple[Int[np.ndarray, " Q"], Int[np.ndarray, " Q"]]:
         """The scored queries, and the nearest neighbour of each."""
-        asked = self.queries[np.isfinite(self.scores)]
-        return asked, self.nearest(asked, 1)[:, 0]
+        scored = self.queries[np.isfinite(self.scores)]
+        return scored, self.nearest(scored, 1)[:, 0]
 
     def confusions(self, count: int, examples: int) -> list[Confusion]:
         """The `count` pairs of classes that are confused most, with at most so many examples each."""
-        asked, first = self._first
-        wrong = self.labels[asked] != self.labels[first]
-        pairs = list(self._pairs(asked[wrong], first[wrong]))
+        scored, first = self._first
+        wrong = self.labels[scored] != self.labels[first]
+        pairs = list(self._pairs(scored[wrong], first[wrong]))
         counted = Counter(pairs)
-        of_class = Counter(self.labels[asked].tolist())
+        of_class = Counter(self.labels[scored].tolist())
         found = []
         for pair, number in sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:count]:
             of_pair = [each for each, other in enumerate(pairs) if other == pair][:examples]
-            shown = [(int(asked[wrong][each]), int(first[wrong][each])) for each in of_pair]
+            shown = [(int(scored[wrong][each]), int(first[wrong][each])) for each in of_pair]
             found.append(Confusion(pair, number, of_class[pair[0]] + of_class[pair[1]], shown))
         return found
 
     def confused(self, classes: tuple[int, int]) -> int:
         """Queries of either of two classes whose nearest neighbour is of the other."""
-        asked, first = self._first
-        return sum(pair == classes for pair in self._pairs(asked, first))
+        scored, first = self._first
+        return sum(pair == classes for pair in self._pairs(scored, first))
 
-    def _pairs(self, asked: Int[np.ndarray, " Q"], first: Int[np.ndarray, " Q"]) -> Iterator[tuple[int, int]]:
-        for a, b in zip(self.labels[asked].tolist(), self.labels[first].tolist(), strict=True):
+    def _pairs(self, scored: Int[np.ndarray, " Q"], first: Int[np.ndarray, " Q"]) -> Iterator[tuple[int, int]]:
+        for a, b in zip(self.labels[scored].tolist(), self.labels[first].tolist(), strict=True):
             yield (a, b) if a < b else (b, a)

@@ -1,4 +1,4 @@
-"""Ranks of methods over several data sets, as scikit-posthocs finds them, with scipy alone."""
+"""Ranks of methods over several data sets, as in scikit-posthocs, with scipy only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ FEWEST_METHODS, FEWEST_DATASETS = 3, 2
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where methods stand on average over data sets, the best at 1.
+    """Mean ranks of methods over data sets; 1 is the best.
 
     Args:
-        mean_ranks: Mean rank by method, the best first; methods of equal score share their mean rank.
-        datasets: The data sets that were averaged over.
+        mean_ranks: Mean rank by method, the best first; equal scores share a rank.
+        datasets: The data sets.
         p: Friedman's test that no method ranks better than another.
-        critical_difference: Mean ranks that differ by this much or more differ at the level of 5%, all pairs counted.
+        critical_difference: Mean ranks that differ by at least this differ significantly at 5%, over all pairs.
     """
 
     mean_ranks: dict[str, float]
@@ -28,7 +28,7 @@ class Ranks:
     critical_difference: float
 
     def groups(self) -> list[tuple[str, ...]]:
-        """The largest sets of two and more neighbours among which no difference is shown."""
+        """The largest sets of methods, adjacent in rank, that do not differ significantly."""
         methods, ranks = list(self.mean_ranks), list(self.mean_ranks.values())
         found: list[tuple[int, int]] = []
         for start, rank in enumerate(ranks):
@@ -39,14 +39,14 @@ class Ranks:
 
 
 def rank_methods(scores: Mapping[str, Mapping[str, float]]) -> Ranks:
-    """Rank the methods that all data sets have in common.
+    """Rank the methods that all data sets have.
 
     With N data sets and k methods, Friedman's test and Nemenyi's critical difference CD = q √(k (k + 1) / (6 N)), q
     being the 95% quantile of the studentized range of k and infinitely many degrees of freedom over √2 (Demšar, 2006).
-    Both hold for many data sets; with few of them they err seldom and show little.
+    Both hold for many data sets and are conservative for few.
 
     Args:
-        scores: Data set to method to score, the higher the better.
+        scores: Data set to method to score; higher is better.
 
     Raises:
         UserError: fewer than 2 data sets or fewer than 3 common methods.

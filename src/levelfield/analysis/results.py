@@ -1,4 +1,4 @@
-"""The derived files `results.csv` and `summary.csv`, from the `result.json` files alone."""
+"""`results.csv` and `summary.csv`, derived from the `result.json` files."""
 
 import csv
 import io
@@ -14,12 +14,12 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import failed
 from levelfield.study.spec import StudySpec, one_pca
 
-# How a run's folds are scored: each alone, or their embeddings side by side.
+# A run's folds are scored one by one, and with their embeddings side by side.
 EMBEDDING_KINDS = ("separated", "concatenated")
 
 
 def embedding_kinds(spec: StudySpec) -> tuple[str, ...]:
-    """The kinds that a study has: a run of one model has nothing to lay side by side."""
+    """The kinds that a study has; a run of one model has nothing to concatenate."""
     return EMBEDDING_KINDS[:1] if spec.folds == 1 else EMBEDDING_KINDS
 
 
@@ -28,14 +28,14 @@ class ResultRow:
     """One score: a line of `results.csv`.
 
     Args:
-        method: Name in the study, `pretrained` for the baseline; `pretrained_one_pca` for its concatenated embedding
-            by one PCA to folds x size, where `pretrained` is the folds' PCAs side by side.
+        method: Name in the study. `pretrained` concatenates the PCAs of the folds; `pretrained_one_pca` is one PCA to
+            folds x embedding size.
         stage: `trial` or `run` (scores of the validation fold), or `test`.
         trial: Trial of the search; None outside it.
         run: Repetition, from 0.
         fold: Fold, from 0; None where the folds' embeddings are concatenated.
         embedding: `separated` (one fold's) or `concatenated`.
-        value: The score, a fraction; of the user's own metric the number itself.
+        value: The score, a fraction, or the user's own metric as it is.
     """
 
     method: str
@@ -57,7 +57,7 @@ class SummaryRow:
     """Mean over the runs of one test score: a line of `summary.csv`.
 
     Args:
-        embedding: `separated`: mean of the folds' scores; `concatenated`: score of the folds' embeddings together.
+        embedding: `separated`: mean of the folds' scores; `concatenated`: score of the concatenated embeddings.
         mean: Mean over the runs, of `ResultRow.value`.
         ci95: Half width of the 95% t-interval; None with too few runs.
         n: Number of runs.
@@ -72,7 +72,7 @@ class SummaryRow:
 
 
 def collect_rows(study: StudyFolder, tests: Mapping[tuple[str, int], dict[str, Any]] | None = None) -> list[ResultRow]:
-    """All scores there are so far, sorted.
+    """All scores so far, sorted.
 
     Args:
         tests: Test scores by method and run; None reads the stored ones.
@@ -81,7 +81,7 @@ def collect_rows(study: StudyFolder, tests: Mapping[tuple[str, int], dict[str, A
     state = study.state
     broken = {(job.method, job.number) for job in state.failures("run")}
     for job, result in state.results.items():
-        # A run without a model of each fold would be a mean over other folds than the others'.
+        # A run that misses a fold would be a mean over other folds.
         if not failed(result) and (job.stage != "run" or (job.method, job.number) not in broken):
             trial, run = (job.number, None) if job.stage == "trial" else (None, job.number)
             for metric, value in result["validation"].items():
@@ -116,7 +116,7 @@ def summarise(rows: Iterable[ResultRow], stage: str = "test") -> list[SummaryRow
 
 
 def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]) -> bytes:
-    """CSV with one column a field; floats by `repr`, which reads back to the same number, and None empty."""
+    """CSV with one column per field; floats by `repr`, without loss, and None as an empty cell."""
     text = io.StringIO()
     columns = [field.name for field in fields(kind)]
     writer = csv.writer(text, lineterminator="\n")
@@ -128,9 +128,9 @@ def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRo
 
 
 def write_tables(study: StudyFolder) -> list[ResultRow]:
-    """Derive `results.csv` and `summary.csv` anew and return the rows of the former."""
+    """Write `results.csv` and `summary.csv` again, and return the rows of `results.csv`."""
     with study.writing():
-        study.read_again()  # here: who writes last has read last
+        study.read_again()  # under the lock, so that the last writer is the last reader
         rows = collect_rows(study)
         write_atomically(study.results_file, to_csv(rows, ResultRow))
         write_atomically(study.summary_file, to_csv(summarise(rows), SummaryRow))

@@ -1,4 +1,4 @@
-"""What the search found for each method, for the report."""
+"""The setting that the search chose for each method."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +10,13 @@ from levelfield.study.suggest import at_bound
 
 @dataclass(frozen=True)
 class Selection:
-    """The setting that a method's runs have.
+    """The setting of a method's runs.
 
     Args:
-        trial: The best trial, from 0; None without a search, or where no trial had a score.
+        trial: The best trial, from 0; None without a search or without a trial that has a score.
         parameters: Its arguments, dotted key to value.
         value: Its mean over folds of the best validation score, MAP@R as a fraction.
-        advice: One sentence for each argument that lies at a bound of its space.
+        advice: One sentence for each argument at a bound of its space.
         failures: One sentence for each trial that failed.
     """
 
@@ -29,7 +29,7 @@ class Selection:
 
 
 def selected(study: StudyFolder) -> dict[str, Selection]:
-    """What the search has found so far for each method."""
+    """Method to its best setting so far."""
     spec, state = study.spec, study.state
     failures = state.failures("trial")
     found = {}
@@ -44,25 +44,9 @@ def selected(study: StudyFolder) -> dict[str, Selection]:
     return found
 
 
-def said_value(value: Any) -> str:
+def value_text(value: Any) -> str:
     """`0.00514` or `Adam`: a number short, a class by its name."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:.4g}"
     is_class = isinstance(value, str) or (isinstance(value, dict) and "class_path" in value)
     return class_name(value) if is_class else str(value)
-
-
-def search_lines(study: StudyFolder) -> list[str]:
-    """What each method's search found, failed at or ran into, and the runs that failed."""
-    lines, spec, state = [], study.spec, study.state
-    for method, selection in selected(study).items():
-        if selection.trial is not None:
-            parameters = selection.parameters.items()
-            setting = ", ".join(f"{key.rpartition('.')[2]} {said_value(value)}" for key, value in parameters)
-            lines.append(f"{method}: best of {spec.trials(method)} trials is number {selection.trial}: {setting}")
-        lines += [f"{method}: {sentence}" for sentence in (*selection.advice, *selection.failures)]
-    lines += [f"{method}: no trial had a score, so it has no runs" for method in state.without_setting()]
-    return [
-        *lines,
-        *(f"{job} failed and is left out with its run: {why}" for job, why in state.failures("run").items()),
-    ]

@@ -1,4 +1,4 @@
-"""How far the similarities of same-class pairs lie from those of other pairs, without a threshold."""
+"""How well similarities separate pairs of one class from pairs of two classes, over all thresholds."""
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ FEWEST_OF_A_CLASS = 5
 
 
 def draw_samples(labels: Int[np.ndarray, " samples"]) -> Int[np.ndarray, " drawn"]:
-    """Positions of at most 1,000 samples, sorted: as many of each class, at least 5, of as many classes as fit."""
+    """Sorted positions of at most 1,000 samples: equally many per class, at least 5, from as many classes as fit."""
     generator = np.random.default_rng(seed_of("similarities"))
     classes = generator.permutation(np.unique(labels))
     each = max(FEWEST_OF_A_CLASS, MOST_SAMPLES // len(classes))
@@ -31,7 +31,7 @@ def draw_samples(labels: Int[np.ndarray, " samples"]) -> Int[np.ndarray, " drawn
 def pair_similarities(
     embeddings: Float[torch.Tensor, "samples embedding"], labels: Int[np.ndarray, " samples"]
 ) -> tuple[Float[np.ndarray, " same"], Float[np.ndarray, " other"]]:
-    """Cosines of the pairs of one class, and of the pairs of two, each pair once."""
+    """Cosines of the pairs within a class, and of the pairs of two classes, each pair once."""
     unit = normalize(embeddings)
     with full_precision(unit.device):
         similarities = product(unit, unit).numpy()
@@ -41,10 +41,9 @@ def pair_similarities(
 
 
 def separation(same: Float[np.ndarray, " same"], other: Float[np.ndarray, " other"]) -> float:
-    """Probability that a pair of one class is more alike than a pair of two, ties counting half.
+    """Probability that a pair of one class is more similar than a pair of two classes; ties count half.
 
-    This is the area under the curve of true against false accepts over all thresholds: 0.5 is chance, 1 is two
-    histograms that do not overlap.
+    This is the area under the ROC curve: 0.5 is chance, 1 means that the two histograms do not overlap.
 
     Raises:
         ValueError: no pair of one kind.

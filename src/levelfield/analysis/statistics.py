@@ -1,4 +1,4 @@
-"""Means over runs and their confidence, paired comparisons of methods, and the correction for many of them."""
+"""Means over runs with intervals, paired comparisons of methods, and Holm's correction."""
 
 import math
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 SMALLEST_SAMPLE = 3
-# The probability of an error that a verdict takes.
+# Significance level.
 LEVEL = 0.05
 TOO_FEW_RUNS = "too few runs for an interval"
-# Of the largest score: differences closer than this differ by rounding alone.
+# Relative to the largest score: smaller spreads of the differences are rounding.
 ROUNDING = 1e-12
 
 
 @cache
 def t_quantile(degrees: int) -> float:
-    """What Student's t with these degrees of freedom stays below in absolute value with probability 95%."""
-    from scipy.special import stdtrit  # scipy takes a while to import, and `status` needs none of it
+    """Bound of the absolute value of Student's t, with these degrees of freedom, with probability 95%."""
+    from scipy.special import stdtrit  # slow to import, and `study status` does not need it
 
     return float(stdtrit(degrees, 0.975))
 
@@ -28,11 +28,11 @@ def t_quantile(degrees: int) -> float:
 def t_interval(values: Sequence[float]) -> float | None:
     """Half width of Student's t-interval of the mean of independent runs.
 
-    The interval is mean ± t(0.975, n - 1) · s / √n, s the sample standard deviation. By hand, for
-    scipy's ends give another last bit of the half width, which `summary.csv` holds.
+    The interval is mean ± t(0.975, n - 1) · s / √n, s the sample standard deviation. The ends from scipy would change
+    the last bit of the half width in `summary.csv`.
 
     Returns:
-        The half width in the unit of `values`; None for fewer than 3 runs, whose interval would say nothing.
+        The half width in the unit of `values`; None for fewer than 3 runs.
     """
     n = len(values)
     if n < SMALLEST_SAMPLE:
@@ -44,14 +44,14 @@ def t_interval(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """Mean difference of two methods with its 95% interval, one a study.
+    """Mean difference of two methods with its 95% interval, one per study.
 
     Args:
-        difference: Mean over the runs of the first method's score less the second's.
+        difference: Mean over the runs of the first method's score minus the second's.
         low: Lower end of the interval; NaN where there is none.
         high: Upper end; NaN where there is none.
         p: Two-sided p-value of no difference; NaN where there is none.
-        constant: Whether the difference is the same in every run, so that there is neither interval nor p.
+        constant: Whether the difference is the same in every run: then there is no interval and no p.
     """
 
     difference: Float[np.ndarray, " *studies"]
@@ -64,32 +64,29 @@ class PairedComparison:
 def paired_comparison(
     first: Float[np.ndarray, "*studies runs folds"], second: Float[np.ndarray, "*studies runs folds"]
 ) -> PairedComparison:
-    """Compare two methods over runs that share their number (and so their seed) and their folds.
+    """Compare two methods over runs with the same numbers (and so seeds) and folds.
 
-    With d_r the mean over the folds of run r of the differences, n runs and s the standard deviation of the d_r,
+    d_r is the mean difference over the folds of run r, n the number of runs, s the standard deviation of the d_r:
 
         t = mean(d) / (s / √n),  n - 1 degrees of freedom;  interval: mean(d) ± t(0.975, n - 1) · s / √n.
 
-    The run is the unit. Any two of F folds train on F - 2 common blocks of F - 1, and are scored on the same test
-    classes from the same seed, so the scores of a run rise and fall together: to take its folds for F independent ones
-    understates s and calls equal methods different far too often. Averaging over the folds first leaves one number a
-    run, and runs are independent whatever happens among the folds. What a fold does to every method cancels in the
-    difference.
+    The run is the unit. The folds of a run share training classes, test classes and the seed, so their scores are not
+    independent: to count them as independent finds far too many differences. The mean over the folds leaves one number
+    per run, and runs are independent. Effects of a fold on both methods cancel in the difference.
 
-    The corrected resampled t-test (Nadeau and Bengio, 2003) guesses the folds' correlation from the sizes of training
-    and test part. Here each method is run again with fresh seeds, so nothing needs guessing; and its guess is for test
-    parts that differ from split to split, where ours are one and the same.
+    The corrected resampled t-test (Nadeau and Bengio, 2003) estimates the correlation of folds whose test parts differ.
+    Here all folds have the same test classes, and runs with fresh seeds make the estimate unnecessary.
 
-    The interval is for these classes, these folds and these settings: it says what other seeds would give.
+    The interval says how scores vary with the seed, for these classes, folds and settings.
 
     Args:
-        first: Scores of one method; one fold where the folds' embeddings were scored together.
-        second: Scores of the other, same shape; one run that repeats for a method without randomness.
+        first: Scores of one method; one fold for concatenated embeddings.
+        second: Scores of the other, in the same shape, or one run of a method without randomness.
 
     Raises:
         ValueError: the shapes do not match.
     """
-    from scipy.stats import ttest_1samp  # of the differences: `ttest_rel` would take them after the folds' mean
+    from scipy.stats import ttest_1samp  # `ttest_rel` would take differences after the mean over folds
 
     if first.shape[-1] != second.shape[-1] or second.shape[-2] not in (1, first.shape[-2]):
         raise ValueError(f"scores (runs, folds) of {first.shape} and {second.shape} cannot be paired")
@@ -107,10 +104,10 @@ def paired_comparison(
 
 
 def holm(p: Float[np.ndarray, "*studies comparisons"]) -> Float[np.ndarray, "*studies comparisons"]:
-    """Holm's adjusted p-values: rejecting those below α errs anywhere in the family with probability at most α.
+    """Holm's adjusted p-values: with those below α significant, any error in the family has probability at most α.
 
-    With p sorted upwards and m of them, adjusted p_(i) = max over j <= i of min(1, (m - j + 1) p_(j)). A comparison
-    without a p-value (NaN) stays without one and counts as one of the family that shows nothing.
+    With m p-values in ascending order, adjusted p_(i) = max over j <= i of min(1, (m - j + 1) p_(j)). A comparison
+    without a p-value (NaN) keeps NaN and counts in m.
     """
     family = p.shape[-1]
     order = np.argsort(p, axis=-1, kind="stable")  # NaN last

@@ -1,4 +1,4 @@
-"""`levelfield study status`: jobs done, running, failed and to do, and the time left; in lines, or as plain values."""
+"""The progress of a study: jobs done, running, failed and to do, and the time left."""
 
 import time
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from levelfield.study.state import StudyState
 
 
 def status_lines(study: StudyFolder) -> list[str]:
-    """Where a study stands, one fact a line."""
+    """The progress of a study, one fact a line."""
     stands = status(study)
     lines = [f"{stands['study']} in {study.folder}", f"done     {stands['done']} of {stands['jobs']} jobs"]
     lines += [f"running  {each['job']} for {duration(each['seconds'])}" for each in stands["running"]]
@@ -23,18 +23,18 @@ def status_lines(study: StudyFolder) -> list[str]:
     else:
         lines.append("running  nothing")
     lines += [f"failed   {job}: {why}" for job, why in stands["failed"].items()]
-    lines += [f"failed   {method}: no trial had a score, so it has no runs" for method in stands["without_setting"]]
+    lines += [f"failed   {method}: no trial has a score, so it has no runs" for method in stands["without_setting"]]
     lines += [f"cap      {line}" for line in stands["cap"]]
     lines.append(f"to do    {stands['to_do']} jobs")
     lines.append(f"test     {stands['tested']} of {stands['to_test']} runs scored")
     if study.state.to_do:
         left = stands["seconds_left"]
-        lines.append("left     " + ("not known before a job is done" if left is None else f"about {duration(left)}"))
+        lines.append("left     " + ("unknown until a job is finished" if left is None else f"about {duration(left)}"))
     return lines
 
 
 def status(study: StudyFolder) -> dict[str, Any]:
-    """Where a study stands, as plain values: `to_do` leaves out what runs, `seconds_left` is None where unknown."""
+    """The progress of a study as plain values: `to_do` without running jobs, `seconds_left` None where unknown."""
     state, holder = study.state, study.holder()
     running = {} if holder is None else begun_jobs(study)
     to_do = state.to_do
@@ -58,7 +58,7 @@ def status(study: StudyFolder) -> dict[str, Any]:
 
 
 def begun_jobs(study: StudyFolder) -> dict[Job, float]:
-    """Jobs that have written their configuration and no result, with the seconds since; of a study that runs."""
+    """Running jobs, which have a configuration and no result, with the seconds since their start."""
     found = {}
     for job in study.state.to_do:
         config = study.folder / job.path / CONFIG
@@ -74,7 +74,7 @@ def _runs_to_test(state: StudyState) -> set[tuple[str, int]]:
 
 @dataclass
 class StageStanding:
-    """Jobs of a method in one stage."""
+    """The jobs of a method in one stage."""
 
     jobs: int = 0
     done: int = 0
@@ -83,9 +83,9 @@ class StageStanding:
 
 @dataclass
 class MethodStanding:
-    """A method's jobs by stage, in order, and its best validation score so far, MAP@R as a fraction, with its setting.
+    """A method's jobs by stage, and its best validation score so far, a fraction, with its setting.
 
-    Where nothing is searched that is the mean of the runs that are done.
+    Without a search, the score is the mean of the finished runs.
     """
 
     method: str

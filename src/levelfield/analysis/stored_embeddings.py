@@ -1,4 +1,4 @@
-"""The test embeddings that an evaluation has stored; nothing is embedded, and no sample is read."""
+"""Test embeddings stored by an evaluation; reads no sample and runs no model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +11,10 @@ SHOWN_RUN, SHOWN_FOLD = 0, 0
 
 
 def stored_embeddings(study: StudyFolder, job: Job, evaluation: str) -> EmbeddedTest | str:
-    """A job's embeddings of the test classes in an evaluation, or why they cannot be used."""
+    """A job's embeddings of the test classes in an evaluation, or why they are unusable."""
     path = job.path / EMBEDDINGS_FILE
     if job not in study.state.results:
-        return f"{job.path}/{RESULT}: missing, though its run was tested; resume the study to do the job again"
+        return f"{job.path}/{RESULT}: missing, though its run was tested; resume the study to repeat the job"
     origin = {"checkpoint": study.state.results[job]["checkpoint"], "evaluation": evaluation}
     embedded = EmbeddedTest.load(study.folder / path, origin)
     if embedded is not None:
@@ -26,16 +26,15 @@ def stored_embeddings(study: StudyFolder, job: Job, evaluation: str) -> Embedded
 def one_model_each(
     study: StudyFolder, tests: Mapping[tuple[str, int], dict[str, Any]] | None = None
 ) -> dict[str, EmbeddedTest]:
-    """Row of the table to what its model of the first run and fold made of the test samples.
+    """Row of the table to the test embeddings of its first run and fold.
 
-    Rows that were not tested or whose embeddings are not here are left out, and so is one of other samples than the
-    first's.
+    Rows without test scores or embeddings are left out, and rows with other samples than the first.
 
     Args:
-        tests: Test scores by method and run; None reads the stored ones, whose evaluation the ledger must hold.
+        tests: Test scores by method and run; None reads the stored ones.
 
     Raises:
-        UserError: a file is damaged, or the ledger does not hold its evaluation.
+        UserError: a file is damaged, or its evaluation is not in the ledger.
     """
     tests = study.tests() if tests is None else tests
     found: dict[str, EmbeddedTest] = {}

@@ -1,4 +1,4 @@
-"""What the comparisons of a study say, in plain sentences."""
+"""One plain sentence for each comparison of two methods."""
 
 import math
 from collections.abc import Sequence
@@ -11,85 +11,69 @@ from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.study.spec import StudySpec, first_search
 
 CAVEAT = (
-    "Each verdict speaks of the methods at their selected settings: an interval says what other seeds would give, and "
-    "does not contain the search's own variance, nor that of other classes."
+    "The intervals say how scores vary with the seed. They do not cover the luck of the search or other test classes."
 )
 
 
 def in_words(comparison: Comparison, second_search: Comparison | None = None) -> str:
-    """One plain sentence; of two methods the better one comes first.
+    """One sentence; of two methods the better one comes first.
 
     Args:
-        second_search: The largest difference of two searches of one method; a difference that is shown but no larger
-            is said to be so.
+        second_search: The largest difference of two searches of one method. The sentence says so if a significant
+            difference is no larger.
 
     Example:
-        ArcFace over contrastive: +0.4 points MAP@R, 95% interval -0.1 to +0.9: no difference shown
+        arcface is not significantly better than contrastive: +0.4 points MAP@R, 95% interval -0.1 to +0.9
     """
     if comparison.kind != OVER_BASELINE and comparison.difference < 0:
         comparison = turned(comparison)
     if comparison.kind == SECOND_SEARCH:
-        method = first_search(comparison.method)
         return (
-            f"two searches of {method} ({comparison.method} and {comparison.other}) differed by "
-            f"{amount(comparison).removeprefix('+')}: differences of that size or smaller between two losses can come "
-            "from their searches alone"
+            f"two searches of {first_search(comparison.method)} ({comparison.method} and {comparison.other}) differ by "
+            f"{amount(comparison).removeprefix('+')}: smaller differences between methods may come from their searches"
         )
-    found = f"{comparison.method} over {comparison.other}: {amount(comparison)}"
     if comparison.low is None or comparison.high is None or comparison.p_holm is None:
         few = comparison.n < SMALLEST_SAMPLE
-        return f"{found}: {TOO_FEW_RUNS if few else f'the same in all {comparison.n} runs, which gives no interval'}"
-    p = p_in_words(comparison.p_holm)
-    if comparison.shown:
-        verdict = f"{comparison.method} is {'better' if comparison.difference > 0 else 'worse'} ({p})"
-        if second_search is not None and abs(comparison.difference) <= abs(second_search.difference):
-            gap = points(abs(second_search.difference)).lstrip("+")
-            verdict += f", by no more than two searches of {first_search(second_search.method)} differed ({gap} points)"
-    elif comparison.low > 0 or comparison.high < 0:
-        verdict = f"no difference shown, as one of {comparison.family} comparisons may miss zero by chance ({p})"
-    else:
-        verdict = "no difference shown"
-    return f"{found}: {verdict}"
+        reason = TOO_FEW_RUNS if few else f"no interval, the same in all {comparison.n} runs"
+        return f"{comparison.method} over {comparison.other}: {amount(comparison)}, {reason}"
+    order = f"significantly {'worse' if comparison.difference < 0 else 'better'} than {comparison.other}"
+    sentence = f"{comparison.method} is {'' if comparison.shown else 'not '}{order}: {amount(comparison)}"
+    if comparison.shown or comparison.low > 0 or comparison.high < 0:
+        sentence += f", {p_in_words(comparison.p_holm)} over {comparison.family} comparisons"
+    if comparison.shown and second_search is not None and abs(comparison.difference) <= abs(second_search.difference):
+        gap = points(abs(second_search.difference)).lstrip("+")
+        sentence += f"; two searches of {first_search(second_search.method)} differ by as much ({gap} points)"
+    return sentence
 
 
 def all_in_words(comparisons: Sequence[Comparison]) -> list[str]:
-    """A sentence a comparison, in order; one no larger than two searches of one method have is said to be so."""
+    """A sentence for each comparison, in order."""
     second_searches = [c for c in comparisons if c.kind == SECOND_SEARCH]
     largest = max(second_searches, key=lambda c: abs(c.difference), default=None)
     return [in_words(c, largest) for c in comparisons]
 
 
-def verdict_lines(rows: Sequence[ResultRow], spec: StudySpec, most_sentences: int | None = None) -> list[str]:
-    """What the paired comparisons of separated MAP@R say; the page has the other metrics and every interval.
-
-    Args:
-        most_sentences: Of pairs that are shown to differ; of more there is a line a method: what it is better than.
-    """
+def verdict_lines(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
+    """The significant differences in separated MAP@R; the page has all metrics and all pairs."""
     comparisons = compare_all(rows, list(spec.methods), baselines=spec.baselines, halves=spec.halves)
     sentences = dict(zip(comparisons, all_in_words(comparisons), strict=True))
     pairs = [comparison for comparison in comparisons if comparison.kind == PAIR]
     shown = [sentences[comparison] for comparison in pairs if comparison.shown]
-    num_shown = len(shown)
-    if most_sentences is not None and num_shown > most_sentences:
-        shown = [
-            f"Shown, paired over {spec.runs} runs, 5% after Holm's correction over all {len(pairs)} pairs:",
-            *better_than(pairs),
-        ]
     lines = [*shown, *(sentences[comparison] for comparison in comparisons if comparison.kind == SECOND_SEARCH)]
-    if spec.runs >= SMALLEST_SAMPLE and len(pairs) > num_shown:
-        lines.append(f"No difference shown between {len(pairs) - num_shown} of {len(pairs)} pairs of methods.")
+    if spec.runs >= SMALLEST_SAMPLE and len(pairs) > len(shown):
+        lines.append(f"{len(pairs) - len(shown)} of {len(pairs)} pairs of methods do not differ significantly.")
     return [*lines, CAVEAT] if lines else []
 
 
 def better_than(pairs: Sequence[Comparison]) -> list[str]:
-    """A line a method that is shown better than another one, that with the most first."""
+    """One sentence for each method that is significantly better than another; the one that beats most comes first."""
     worse: dict[str, list[str]] = {}
     for pair in pairs:
         if pair.shown:
             better = pair if pair.difference > 0 else turned(pair)
             worse.setdefault(better.method, []).append(better.other)
     order = sorted(worse, key=lambda method: -len(worse[method]))
-    return [f"{method} is better than {', '.join(worse[method])}" for method in order]
+    return [f"{method} is significantly better than {', '.join(worse[method])}" for method in order]
 
 
 def points(fraction: float, decimals: int = 1) -> str:
@@ -98,7 +82,7 @@ def points(fraction: float, decimals: int = 1) -> str:
 
 
 def amount(comparison: Comparison) -> str:
-    """Difference and interval, with as many decimals (up to 3) as show on which side of zero the ends lie."""
+    """Difference and interval, with as many decimals (up to 3) as show on which side of zero the ends are."""
     ends = [end for end in (comparison.low, comparison.high) if end is not None]
     decimals = next((d for d in (1, 2) if all(round(100 * end, d) != 0 for end in ends)), 3)
     interval = ", 95% interval " + " to ".join(points(end, decimals) for end in ends) if ends else ""
@@ -107,7 +91,7 @@ def amount(comparison: Comparison) -> str:
 
 
 def p_in_words(p: float) -> str:
-    """Cut off, not rounded: 0.0499 is below the level and reads so."""
+    """Cut off, not rounded: 0.0499 is significant and reads so."""
     return "Holm's p < 0.001" if p < 0.001 else f"Holm's p = {math.floor(1000 * p) / 1000:.3f}"
 
 

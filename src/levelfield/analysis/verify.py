@@ -1,4 +1,4 @@
-"""`levelfield study verify`: does everything a study says follow from what it stored? Nothing is written."""
+"""`levelfield study verify`: compute a study's numbers again from its stored files. Nothing is written."""
 
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
@@ -18,25 +18,25 @@ from levelfield.study.state import StudyState
 from levelfield.study.test_scores import ONE_PCA_KEY, score_folds
 from levelfield.study.training_job import fixed_threads
 
-# Differing lines of a table that are shown; the others are counted.
+# Differing lines of a table that are printed; the others are counted.
 SHOWN_LINES = 5
 
 Tests = dict[tuple[str, int], dict[str, Any]]
 
 
 def verify_study(study: StudyFolder) -> list[str]:
-    """Compute the test scores and both tables again from the stored embeddings, and compare all that is stored.
+    """Compute the test scores and both tables again from the stored embeddings, and compare them with the stored ones.
 
-    Checked are each run's seed and setting (the one that its method's search selected), each checkpoint against its
-    job's result and the ledger, the data and the sources of each row where they are here, each run's test scores
-    against those of its embeddings and against the ledger, and `results.csv` and `summary.csv` byte by byte. Another
-    processor may give other last bits; a difference is shown with both values. An archive is verified against itself.
+    It checks each run's seed and setting (the one that the search chose), each checkpoint against its job's result and
+    the ledger, the data and the sources of each row if they are here, each run's test scores against its embeddings and
+    the ledger, and `results.csv` and `summary.csv` byte by byte. Another processor may change the last bits: a line
+    prints both values. An archive has no embeddings and no checkpoints to compare.
 
     Returns:
-        One line a problem; none where everything matches.
+        One line per problem; empty if everything matches.
 
     Raises:
-        UserError: a result or the ledger is damaged, or the ledger has no line of an evaluation that has scores.
+        UserError: a result or the ledger is damaged, or the ledger misses an evaluation that has scores.
     """
     spec, state, stored = study.spec, study.state, study.tests()
     problems = [*_settings(state), *_evaluations(study, stored), *compare_copy(study.folder)]
@@ -56,9 +56,9 @@ def verify_study(study: StudyFolder) -> list[str]:
 
 
 def remarks(study: StudyFolder) -> list[str]:
-    """What a reader should know though it is no mistake: rows that were kept, other versions, what is not compared."""
-    no_data = ["not compared: the data, which are not here"] if data_here(study) is None else []
-    unpacked = "not compared, for an archive has none: the weights, embeddings and logs of "
+    """Notes that are no problems: kept rows, different versions, and what was not compared."""
+    no_data = ["not compared: the data set, which is not here"] if data_here(study) is None else []
+    unpacked = "not compared, because an archive does not have them: the weights, embeddings and logs of "
     return [
         *no_data,
         *([unpacked + ", ".join(sorted(study.archived))] if study.archived else []),
@@ -68,7 +68,7 @@ def remarks(study: StudyFolder) -> list[str]:
 
 
 def _settings(state: StudyState) -> Iterator[str]:
-    """Runs whose seed or arguments are not those that follow from the study."""
+    """Runs with another seed or other arguments than the study gives them."""
     for job, result in state.results.items():
         if result["seed"] != (seed := job_seed(state.spec, job)):
             yield f"{job.path}: seed {result['seed']} is stored, {seed} follows from the study"
@@ -82,13 +82,13 @@ def _settings(state: StudyState) -> Iterator[str]:
 
 
 def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
-    """Checkpoints, results and scores that are not what their jobs wrote, or not what the ledger's last line says."""
+    """Checkpoints, results and scores that differ from their jobs' records or the ledger's last line."""
     lines = read_lines(study.ledger_file)
     last: Mapping[str, Any] = next((line for line in reversed(lines) if line["event"] == EVALUATED), {})
     if last and last["configuration"] != study.spec.configuration_hash():
         yield f"{LEDGER}: the last evaluation was of another configuration of the study"
     if not last and (found := sorted(study.folder.glob(f"jobs/*/run*/fold*/{EMBEDDINGS_FILE}"))):
-        yield f"{LEDGER} has no evaluation, though there are embeddings of the test classes: {found[0]}"
+        yield f"{LEDGER} has no evaluation, although there are embeddings of the test classes: {found[0]}"
     for job, result in study.state.results.items():
         if job.stage != "run" or failed(result):
             continue
@@ -111,7 +111,7 @@ def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
 
 
 def _changed_data(study: StudyFolder, stored: Tests) -> Iterator[str]:
-    """Data that are here and no longer those of the results: every file is read again."""
+    """Data that are here but differ from those of the results; every file is read again."""
     if study.archived >= {*study.spec.rows}:
         return
     results = [result for result in study.state.results.values() if result.get("data")]
@@ -126,7 +126,7 @@ def _changed_data(study: StudyFolder, stored: Tests) -> Iterator[str]:
 
 
 def _recomputed(study: StudyFolder, stored: Tests, problems: list[str]) -> Tests:
-    """Test scores of every run whose embeddings can be used; `problems` grows by those that cannot."""
+    """Test scores of every run with usable embeddings; the others are added to `problems`."""
     found = {}
     for (method, run), tested in stored.items():
         if method in study.archived:
@@ -158,7 +158,7 @@ def _differing(place: str, stored: Mapping[str, float], recomputed: Mapping[str,
 
 
 def _differing_lines(path: Path, recomputed: bytes) -> Iterator[str]:
-    """The first lines of a table that are not what they should be."""
+    """The first lines of a table that differ."""
     if not path.exists():
         yield f"{path.name}: missing; `levelfield study report` writes it"
         return

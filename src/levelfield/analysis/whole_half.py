@@ -1,4 +1,4 @@
-"""How to train a row where nothing is validated, by what its trainings on the folds of a study chose."""
+"""The length of a training on all training classes, from the trainings on a study's folds."""
 
 import json
 from pathlib import Path
@@ -18,8 +18,8 @@ class Training(NamedTuple):
     """A training on the whole training half.
 
     Attributes:
-        steps: Its length, at least 1.
-        alpha: Share of the trained weights for `AverageWithStart`; None where the study averages nothing.
+        steps: Number of steps, at least 1.
+        alpha: Share of the trained weights for `AverageWithStart`; None without an average.
     """
 
     steps: int
@@ -29,14 +29,13 @@ class Training(NamedTuple):
 def chosen_by_folds(study: StudyFolder, row: str) -> Training:
     """The lower median, over the folds of all runs, of the best step and of alpha.
 
-    A median is a length, and an alpha, that a fold has validated, and one fold that is unlike the others does not move
-    it. The most usual alpha of four folds would often be a tie.
+    Both were validated on a fold, and an outlier does not change them. A mode would often be a tie.
 
     Args:
-        row: A trained row, or one that is derived from it as an average.
+        row: A trained row, or an average derived from one.
 
     Raises:
-        UserError: no training of the row has ended with a checkpoint that was validated.
+        UserError: no training of the row was validated.
     """
     steps, alphas = [], []
     for run in range(study.spec.runs):
@@ -49,16 +48,16 @@ def chosen_by_folds(study: StudyFolder, row: str) -> Training:
             results = [study.state.results.get(job, {}) for job in folds_of(study.spec, row, run)]
             alphas += [result[ALPHA] for result in results if ALPHA in result]
     if not steps:
-        raise UserError(f"{row}: no run of {study.folder} was validated, so that nothing says how long to train it")
+        raise UserError(f"{row}: no run in {study.folder} was validated, so its training length is unknown")
     return Training(max(1, median_low(steps)), median_low(alphas) if alphas else None)
 
 
 def whole_half_command(study: StudyFolder, row: str, folder: Path) -> list[str]:
-    """The words of `levelfield fit` that train a row on the whole training half.
+    """The `levelfield fit` command that trains a row on the whole training half.
 
     Args:
         row: See `chosen_by_folds`.
-        folder: The study's folder, as a person names it.
+        folder: The study's folder, as the command names it.
     """
     training = chosen_by_folds(study, row)
     config = folds_of(study.spec, _trained(study, row), 0)[0].path / CONFIG

@@ -1,4 +1,4 @@
-"""A method's configuration with every default, as its first job wrote it."""
+"""The configuration of a method with all defaults, from its first job."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,13 +10,13 @@ from levelfield.study.jobs import CONFIG, RESULT, Job, read_result
 
 
 def class_name(value: Any) -> str:
-    """`ArcFaceLoss` from an import path, alone or with arguments."""
+    """`ArcFaceLoss` from an import path, with or without arguments."""
     path = value["class_path"] if isinstance(value, Mapping) else str(value)
     return path.rpartition(".")[2]
 
 
 def whole_config(study_folder: Path, method: str) -> dict[str, Any] | None:
-    """A method's configuration with every default, as its first job wrote it; None where no job has left it whole."""
+    """A method's configuration with every default; None if no job's file is complete."""
     for stage in ("run", "trial"):
         folder = study_folder / Job(method, stage, 0, 0).path
         result = read_result(folder / RESULT, ())
@@ -28,6 +28,6 @@ def whole_config(study_folder: Path, method: str) -> dict[str, Any] | None:
             if not set(SECTIONS) <= set(config):
                 continue
             if result.get("data"):
-                config["data"]["split"] = result["data"]["split"]  # where the configuration leaves it to the data set
+                config["data"]["split"] = result["data"]["split"]  # the configuration may leave it to the data set
             return config
     return None

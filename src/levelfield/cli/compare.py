@@ -1,4 +1,4 @@
-"""`levelfield compare PATH`: which embedding suits your data, from untouched features to a trained trunk."""
+"""`levelfield compare PATH`: finds the best embedding for your data, from pretrained features to a trained trunk."""
 
 import csv
 import io
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from levelfield.cli.options import Options
 from levelfield.cli.study import parse, study_options
 from levelfield.cli.study_output import Ending, answer
 from levelfield.core.configuration import Config, merge, set_dotted, stack
+from levelfield.core.other_names import OF_COMPARE
 from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.runtime.processes import cores_here
@@ -24,35 +26,32 @@ if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset
     from levelfield.data.index import SampleIndex
 
-HELP = """\
+PAGE = """\
 usage: levelfield compare PATH [--KEY VALUE ...]
 
-Which embedding suits your data, and does training pay? A ladder from cheap to dear: the features of the trunk as they
-are, a PCA and a whitening of them, a linear layer on the frozen trunk, the trunk itself trained by a pair loss and by a
-loss with class weights, with and without averaging with its start. Classes are split at random: one half trains and
-validates, the other is tested once, at the end. Validation chooses. The first line after the training says what to use,
-and the last one how. The same command goes on where it was stopped.
+Finds the best embedding for your data, and whether training pays. The command compares, from cheap to expensive: the
+features of a pretrained trunk, their PCA and whitening, a linear layer trained on the frozen trunk, and the whole trunk
+trained with two losses, with and without averaging its weights with the pretrained ones. It splits the classes at
+random: one half trains and validates, the other half is tested once, at the end. Validation selects the method. At the
+end it prints which method to use and the command to use it. The same command continues a stopped comparison.
 
-  PATH                a folder with a folder for each class, or a table (.csv, .parquet) with the columns path,label or
-                      text,label; 8 classes or more
-
-  --minutes N         time to fill, on this machine (default: 30); more time means larger images, more folds and more
-                      steps
-  --trunk FILE ...    another trunk, or several, of which the ladder goes on with the best features:
-                      configs/trunk/convnext_tiny.yaml
-  --stop-here         train nothing more: test what there is, and decide
-  --skip-broken       leave out the images that cannot be opened; without it they are named and nothing is trained
-  --output DIR        study folder (default: outputs/compare_<PATH>); the study file made for PATH is beside it
-
-and what `levelfield study run` takes: --executor.workers N, --add-method my_loss.MyLoss, --dry-run, --json, and
-settings of the data such as --data.transforms.crop_size 96.
+  PATH                  a folder with one folder per class, or a table (.csv, .parquet) with the columns path,label or
+                        text,label; at least 8 classes
+{options}
+  --executor.workers N  parallel jobs (default: one per core)
+  --data.KEY VALUE      settings of the data, e.g. --data.transforms.crop_size 96
 
   levelfield compare my_images
   levelfield compare my_texts.csv --minutes 10
   levelfield compare my_images --trunk configs/trunk/convnext_tiny.yaml configs/trunk/efficientnet_lite0.yaml
 
-14 methods side by side, searched or not: levelfield study run own_images_quick.yaml --data.dataset.table FILE
+To compare 14 losses: levelfield study run own_images_quick.yaml --data.dataset.table FILE
 """
+# Options of `study run` that the help does not repeat.
+HIDDEN = (
+    *("--from", "--config", "--recompute", "--keep", "--reopen-test", "--test-without-failed-runs", "--metrics"),
+    *("--selected_by", "--executor", *(f"--{count}" for count in COUNTS)),
+)
 MINUTES = 30.0
 MOST_NAMED = 20
 USUAL_TRUNK = {"image": "trunk/efficientnet_lite0.yaml", "text": "trunk/minilm.yaml"}
@@ -62,10 +61,10 @@ def main(argv: Sequence[str]) -> int:
     """Run `levelfield compare` with `argv` (what follows `compare`) and return the exit code.
 
     Raises:
-        UserError: a mistake, data that are too few to compare anything on, or images that cannot be opened.
+        UserError: a mistake, too few classes, or images that cannot be opened.
     """
     if not argv or {"-h", "--help"} & set(argv):
-        print(HELP, end="")
+        print(_options().page(["run"]), end="")
         return 0
     if argv[0].startswith("--"):
         raise UserError(f"levelfield compare {argv[0]}: give the PATH of your data first")
@@ -73,13 +72,15 @@ def main(argv: Sequence[str]) -> int:
     path = given.file
     for key in given.overrides:
         _check_option(key, path)
-    from levelfield.data.own import own_dataset  # with torch, which the help does not need
+    from levelfield.data.own import own_dataset  # imports torch, which the help does not need
 
     dataset = own_dataset(path, given.overrides.get("data.root"))
     if dataset is None:
-        raise UserError(f"{path} is neither a folder with a folder a class nor a .csv or .parquet table; give one")
+        if not Path(path).exists():
+            raise UserError(f"no file or folder '{path}'; correct the PATH")
+        raise UserError(f"{path}: give a folder with one folder per class, or a .csv or .parquet table")
     if given.skip_broken and dataset.modality == "text":
-        print(f"note: --skip-broken is passed over: {path} holds texts, and no images")
+        print(f"note: --skip-broken has no effect: {path} has texts, not images")
     name = f"compare_{Path(path).resolve().stem}"
     folder = given.output or Path("outputs", name)
     file = folder.with_suffix(".yaml")
@@ -89,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
     dataset = _unbroken(path, dataset, split, given.skip_broken, file, has_begun)
     if has_begun:
         if given.minutes is not None:
-            print(f"note: --minutes is passed over: {file} has the lengths that the comparison began with")
+            print(f"note: --minutes has no effect: the comparison has begun with the lengths in {file}")
     else:
         lines = _write_study(file, name, dataset, split, blocks, given)
         if not given.json:
@@ -100,26 +101,48 @@ def main(argv: Sequence[str]) -> int:
     return answer(given, Ending(["levelfield", "compare", *argv], partial(_conclusion, dataset=dataset)))
 
 
+def _options() -> Options:
+    """The options of `study run`, and those of `compare`."""
+    options = study_options({"run": PAGE}, OF_COMPARE)
+    options.hide(*HIDDEN)
+    options.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help=f"training time on this machine (default: {MINUTES:g}); more time: larger images, more folds and steps",
+    )
+    options.add_argument(
+        "--trunk",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE ...",
+        help="the trunk to use (configs/trunk/convnext_tiny.yaml); of several, the one with the best features",
+    )
+    options.add_argument(
+        "--skip-broken",
+        action="store_true",
+        help="leave out images that cannot be opened (default: stop)",
+    )
+    return options
+
+
 def _read(argv: Sequence[str]) -> Namespace:
-    """What the words of `compare` ask for: those of `study run`, with a data set in the place of a study file.
+    """The options of `compare`, as of `study run` with the data in place of a study file.
 
     Raises:
         UserError: A misspelt option, or a value that is not accepted.
     """
-    options = study_options()
-    options.add_argument("--minutes", type=float)
-    options.add_argument("--trunk", nargs="+", action="extend", default=[])
-    options.add_argument("--skip-broken", action="store_true")
-    given = parse(["run", *argv], options)
+    given = parse(["run", *argv], _options())
     if given.minutes is not None and not given.minutes > 0:
-        raise UserError("--minutes: give a number of minutes above 0")
+        raise UserError(f"--minutes {given.minutes:g}: give a number above 0")
     return given
 
 
 def _check_option(key: str, path: str) -> None:
     section = key.partition(".")[0]
     if f"{key}.".startswith("data.dataset."):
-        raise UserError(f"--{key}: {path} names the data; leave the option out")
+        raise UserError(f"--{key}: PATH ({path}) gives the data; leave the option out")
     if section in ("model", "search", "second_searches") or key in (
         "folds",
         "runs",
@@ -127,23 +150,23 @@ def _check_option(key: str, path: str) -> None:
         "trainer.max_epochs",
     ):
         raise UserError(
-            f"--{key}: compare chooses it; give --trunk and --minutes here, or run a study of your own: levelfield "
-            "study run own_images_quick.yaml"
+            f"--{key}: compare sets this itself from --trunk and --minutes; to set it, run a study: levelfield study "
+            "run own_images_quick.yaml"
         )
 
 
 def _split(dataset: "MetricDataset", overrides: Config) -> Config:
-    """A random split of the classes, unless the data or an option say another."""
-    said = {key.removeprefix("data."): value for key, value in overrides.items() if key.startswith("data.split")}
-    if said or dataset.default_split(dataset.read_index()) == "official":
-        return said
+    """A random split of the classes, unless the data or an option give another."""
+    given = {key.removeprefix("data."): value for key, value in overrides.items() if key.startswith("data.split")}
+    if given or dataset.default_split(dataset.read_index()) == "official":
+        return given
     return {"split": "random"}
 
 
 def _write_study(
     file: Path, name: str, dataset: "MetricDataset", split: Config, blocks: int, given: Namespace
 ) -> Sequence[str]:
-    """Measure, plan and write the study file; returns what is to be said of it."""
+    """Measure, plan and write the study file; returns the plan's lines for the user."""
     import numpy as np
 
     from levelfield.use.ladder import HEADS, definition, make_plan
@@ -169,10 +192,10 @@ def _write_study(
 
 
 def _blocks(path: str, dataset: "MetricDataset", split: Config) -> int:
-    """Blocks of classes, each of which a fold may validate.
+    """Blocks of classes that a fold can validate.
 
     Raises:
-        UserError: there are too few classes for two; says what can still be done.
+        UserError: too few classes for two blocks; names the command that still works.
     """
     from levelfield.data.splits import MIN_VALIDATION_CLASSES
 
@@ -188,27 +211,27 @@ def _blocks(path: str, dataset: "MetricDataset", split: Config) -> int:
     words = [part for file in files for part in ("--config", file)]
     fit = shlex.join(["levelfield", "fit", *words, f"--data.dataset.{key}", path, "--data.fold", "none"])
     raise UserError(
-        f"{path} has {classes} classes, {trained} of them to train and validate on: 4 are needed there (8 in all); add "
-        f"classes, or train without comparing: {fit}"
+        f"{path} has {classes} classes, {trained} of them to train and validate; compare needs 4 there (8 in all): "
+        f"add classes, or only train: {fit}"
     )
 
 
 def _of(dataset: "MetricDataset") -> tuple[str, str]:
-    """Which configuration of configs/data the data have, and the argument that names them."""
+    """The file of configs/data for the data, and the argument that names them."""
     if dataset.modality == "text":
         return "own_texts", "table"
     return ("image_folder", "folder") if hasattr(dataset, "folder") else ("own_images", "table")
 
 
 def _own_data(dataset: "MetricDataset", root: Any) -> Config:
-    """The section `data` that names somebody's data."""
+    """The section `data` of the study."""
     from levelfield.data.places import own_file
 
     kind, key = _of(dataset)
     place = str(own_file(getattr(dataset, key), root).resolve())
     own = {"class_path": f"levelfield.data.datasets.{type(dataset).__name__}", "init_args": {key: place}}
     shipped = stack(f"data/{kind}.yaml", Path(), "compare")["data"]
-    shipped.pop("transforms", None)  # the plan says how large images are
+    shipped.pop("transforms", None)  # the plan sets the size of images
     return {**shipped, "dataset": own}
 
 
@@ -222,10 +245,10 @@ def _unbroken(
 ) -> "MetricDataset":
     """The data set, or a table of its images that open, beside the study file.
 
-    Those that the table of a study that has begun lists are not opened again.
+    A study that has begun opens only images that are not in its table.
 
     Raises:
-        UserError: some do not open, and `skip_broken` is not set; or the study has begun with others.
+        UserError: some do not open, and `skip_broken` is not set; or the study has begun with other images.
     """
     from levelfield.data.datasets import ImageTable
 
@@ -241,18 +264,18 @@ def _unbroken(
     table = _table(dataset, index, split, whole)
     if has_begun and table != before:
         raise UserError(
-            f"{file.with_suffix('')} has begun with other images than those of {path} that open now, as {chosen} "
-            "lists them: choose another --output"
+            f"{file.with_suffix('')} has begun with other images (listed in {chosen}) than those in {path} that open "
+            "now: choose another --output"
         )
     write_atomically(chosen, table)
     return ImageTable(chosen)
 
 
 def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_broken: bool, listed: Set[str]) -> Any:
-    """Which samples open, looked at before anything is trained, for the test half would come last.
+    """Which samples open. All are opened before training, because the test half would fail only at the end.
 
     Args:
-        listed: files that were opened before.
+        listed: files that opened before.
 
     Raises:
         UserError: some do not, and `skip_broken` is not set.
@@ -269,12 +292,12 @@ def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_br
                 broken[position] = str(error)
     named = list(broken.values())[:MOST_NAMED]
     if len(broken) > MOST_NAMED:
-        named.append(f"and {len(broken) - MOST_NAMED:,} more (levelfield data verify {path} names all)")
+        named.append(f"and {len(broken) - MOST_NAMED:,} more (all: levelfield data verify {path})")
     print("\n".join(named), end="\n" * bool(named))
     if broken and not skip_broken:
         raise UserError(
-            f"{len(broken):,} of {len(index.keys):,} images of {path} cannot be opened; replace them, or leave them "
-            "out: --skip-broken"
+            f"{len(broken):,} of {len(index.keys):,} images in {path} cannot be opened: replace them, or skip them "
+            "with --skip-broken"
         )
     if broken:
         print(f"{len(broken):,} of {len(index.keys):,} images are left out")
@@ -297,12 +320,12 @@ def _table(dataset: "MetricDataset", index: "SampleIndex", split: Config, whole:
 
 def _place(dataset: "MetricDataset", key: str) -> str:
     file = dataset.file_of(key)
-    assert file is not None  # a image each
+    assert file is not None  # each sample is an image
     return str(file.parent.resolve() / file.name)  # a link to another image stays one
 
 
 def _conclusion(finished: Study, dataset: "MetricDataset") -> tuple[list[str], list[str]]:
-    """The decision with the table of the rungs, and the commands that follow from it."""
+    """The decision with its table, and the next commands."""
     from levelfield.analysis.ladder import decide, decision_lines, rungs
     from levelfield.analysis.whole_half import whole_half_command
     from levelfield.study.jobs import CHECKPOINT, CONFIG, Job

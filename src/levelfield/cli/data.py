@@ -17,50 +17,87 @@ from levelfield.errors import UserError, nearest
 if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset
 
-HELP = """\
-usage: levelfield data list|verify|prepare [NAME or your own FILE or FOLDER ...] [--root DIR] [--archive FILE ...]
+PAGES = {
+    "": """\
+usage: levelfield data list|verify|prepare [NAME ...] [OPTIONS]
 
-The data sets that have a name: what they are, where they lie, whether they are whole. Without a NAME, all of them.
+Lists, checks and downloads the data sets that levelfield knows by name. Without NAME: all of them.
 
-  list            classes, samples, whether it is ready, split, licence, source; with a NAME all of it as a card
-  verify          compares the counts with the published ones, opens every sample, test classes too, and reads
-                  its bytes again; lists what is wrong and exits with 2, and what is there more than once;
-                  your own data as well: a folder of class folders, or a table (.csv, .parquet)
-  prepare NAME    fetches the files (a transfer that stopped goes on), checks and unpacks them; what needs your
-                  agreement you fetch yourself and give as --archive FILE
+  list            show classes, samples, whether a data set is ready, split, licence, source; with NAME: one card each
+  verify          compare the counts with the published ones and open every sample; list problems and duplicates; exit
+                  with 2 if there are problems; also checks your own folder of class folders or table (.csv, .parquet)
+  prepare         download, check and unpack the files; files that need your agreement you download yourself
 
-  --root DIR      the folder that named data sets lie in (default: LEVELFIELD_DATA); --data.root is the same
-  --archive FILE  (prepare) a file that you have fetched yourself; may be given several times
+levelfield data COMMAND --help shows the options of one command.
 
-examples:
-  levelfield data list --root DIR
+  levelfield data list
   levelfield data prepare cub200 --root DIR
   levelfield data verify omniglot --root DIR
   levelfield data verify my_images.csv
-  levelfield fit --config configs/data/omniglot.yaml --data.root DIR --model.loss ArcFaceLoss
 
-Your own images need no name: --config configs/data/image_folder.yaml or configs/data/own_images.yaml (a table).
-"""
+Your own data need no name: levelfield compare my_images
+""",
+    "list": """\
+usage: levelfield data list [NAME ...] [--root DIR]
+
+Shows the named data sets: classes, samples, whether they are ready, split, licence, source. With NAME: one card each.
+
+{options}
+
+  levelfield data list --root DIR
+  levelfield data list omniglot
+""",
+    "verify": """\
+usage: levelfield data verify [NAME, FILE or FOLDER ...] [--root DIR]
+
+Compares the counts with the published ones, opens every sample (test classes too) and reads cached copies again.
+Lists problems and duplicates. Exits with 2 if there are problems. FILE is a table (.csv, .parquet) and FOLDER a folder
+of class folders of your own.
+
+{options}
+
+  levelfield data verify omniglot --root DIR
+  levelfield data verify my_images.csv
+""",
+    "prepare": """\
+usage: levelfield data prepare NAME ... [--root DIR] [--archive FILE ...]
+
+Downloads, checks and unpacks the files of a data set. The same command continues a stopped download.
+
+{options}
+
+  levelfield data prepare cub200 --root DIR
+""",
+}
 TABLE_WIDTH = 120
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `levelfield data` with `argv` (what follows `data`); returns the exit code, 2 where something is missing.
+    """Run `levelfield data` with `argv` (what follows `data`); return the exit code, 2 if something is wrong.
 
     Raises:
         UserError: a misspelt command, name or option.
     """
-    options = Options(HELP, ("list", "verify", "prepare"))
+    options = Options(PAGES, ("list", "verify", "prepare"))
     options.add_argument("names", nargs="*", default=[])
-    options.add_argument("--root", "--data.root")
-    options.add_option("--archive", used_by=("prepare",), action="append", default=[])
+    options.add_argument(
+        "--root", "--data.root", metavar="DIR", help="the folder with the data sets (default: LEVELFIELD_DATA)"
+    )
+    options.add_option(
+        "--archive",
+        used_by=("prepare",),
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a file that you have downloaded yourself; repeatable",
+    )
     arguments = options.read(_names_first(argv) or ["--help"])
     if arguments.archive and len(arguments.names) != 1:
-        raise UserError("--archive goes with one NAME: levelfield data prepare NAME --archive FILE")
+        raise UserError("--archive needs exactly one NAME: levelfield data prepare NAME --archive FILE")
     if arguments.command != "prepare" and arguments.root and not Path(arguments.root).is_dir():
-        raise UserError(f"--root {arguments.root}: no such folder; give the one that the data sets lie in")
+        raise UserError(f"--root {arguments.root}: no such folder; give the folder with the data sets")
     if arguments.command == "prepare" and not arguments.names:
-        raise UserError("prepare which data set? give its NAME (levelfield data list names them)")
+        raise UserError("prepare needs the NAME of a data set (levelfield data list shows them)")
     datasets = _chosen(arguments.names, arguments.root, own=arguments.command == "verify")
     console = Console()
     if not console.is_terminal:
@@ -74,7 +111,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _names_first(argv: Sequence[str]) -> list[str]:
-    """Every option takes a value, and argparse no names behind one."""
+    """Put names before options: argparse takes none behind an option with a value."""
     names, options, words = [], [], iter(argv)
     for word in words:
         if word.startswith("-"):
@@ -85,7 +122,7 @@ def _names_first(argv: Sequence[str]) -> list[str]:
 
 
 def named_datasets() -> "dict[str, type[MetricDataset]]":
-    """The data sets with published counts, by the names that `levelfield data` calls them."""
+    """Name to class of the data sets with published counts."""
     from levelfield.data import datasets
 
     kinds = (getattr(datasets, name) for name in datasets.__all__)
@@ -96,12 +133,12 @@ def named_datasets() -> "dict[str, type[MetricDataset]]":
 
 
 def _chosen(names: Sequence[str], root: str | None, own: bool) -> "list[MetricDataset]":
-    """The named data sets, all of them without a name; with `own` a name may be the path of one's own data."""
+    """The named data sets, or all without a name; with `own` a name may be the path of your own data."""
     return [dataset_named(name, root, own) for name in names or named_datasets()]
 
 
 def dataset_named(name: str, root: str | None = None, own: bool = True) -> "MetricDataset":
-    """The data set of that name; with `own` it may be the path of one's own data.
+    """The data set of that name; with `own` the name may be the path of your own data.
 
     Raises:
         UserError: there is none.
@@ -111,8 +148,8 @@ def dataset_named(name: str, root: str | None = None, own: bool = True) -> "Metr
     kinds = named_datasets()
     dataset = _build(kinds[name], root) if name in kinds else own_dataset(name, root) if own else None
     if dataset is None:
-        also = ", and it is no folder, no .csv and no .parquet table" if own else ""
-        raise UserError(f"no data set '{name}'{nearest(name, kinds, '')} (levelfield data list names them){also}")
+        also = ", nor a folder or a .csv or .parquet table of that path" if own else ""
+        raise UserError(f"no data set '{name}'{also}{nearest(name, kinds, '')} (levelfield data list shows them)")
     return dataset
 
 
@@ -131,9 +168,7 @@ def _list(console: Console, datasets: "Sequence[MetricDataset]", root: str | Non
         return 0
     table, broken = table_of(datasets)
     console.print(table, highlight=False, markup=False)
-    hint = (
-        "levelfield data list NAME shows a card with the layout; levelfield data prepare NAME fetches what is missing"
-    )
+    hint = "levelfield data list NAME shows the folder layout; levelfield data prepare NAME downloads missing files"
     _print(console, "\n".join([*broken, hint]))
     return 0
 
@@ -146,30 +181,28 @@ def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path], 
 
     reason = why_not_ready(dataset)
     if given and (reason is None or not has_root(type(dataset))):
-        _print(console, f"note: --archive {given[0]} is passed over: nothing of {dataset.name} has to be fetched")
+        _print(console, f"note: --archive {given[0]} has no effect: {dataset.name} needs no download")
     if not has_root(type(dataset)):
-        lines = [f"{dataset.name}: {reason or 'ready, nothing has to be fetched'}", *root_in_vain(dataset, root)]
+        lines = [f"{dataset.name}: {reason or 'ready, no download needed'}", *root_in_vain(dataset, root)]
         _print(console, "\n".join(lines))
         return 2 if reason else 0
     folder = folder_of(dataset)
     if folder is None:
-        raise UserError(f"{dataset.name} needs a folder to go to: give --root DIR or set LEVELFIELD_DATA")
+        raise UserError(f"{dataset.name} needs a folder: give --root DIR, or set LEVELFIELD_DATA")
     if reason is not None:
         _print(console, f"{dataset.name}: to {folder}; licence: {dataset.licence}")
         try:
             prepare(dataset, folder.parent, given, lambda line: _print(console, line), partial(_bar, console))
         except KeyboardInterrupt:
-            raise KeyboardInterrupt("what has arrived is kept, and the same command goes on there") from None
+            raise KeyboardInterrupt("the same command continues the download") from None
         except OSError as error:
             place = error.filename or folder
-            raise UserError(
-                f"cannot write {place} ({error.strerror}): make that possible or give another --root"
-            ) from None
+            raise UserError(f"cannot write {place} ({error.strerror}): change that, or give another --root") from None
     index = dataset.read_index()
     found = (len(index.class_names), len(index.keys))
     counts = f"{dataset.name}: {found[0]:,} classes, {found[1]:,} samples in {folder}"
     if found != dataset.expected_counts():
-        _print(console, f"{counts}; levelfield data verify {dataset.name} says what is wrong")
+        _print(console, f"{counts}; levelfield data verify {dataset.name} shows what is wrong")
         return 2
     _print(console, f"{counts}, as published; levelfield data verify {dataset.name} opens each")
     return 0
@@ -195,7 +228,7 @@ def _verify(console: Console, dataset: "MetricDataset", root: str | None, asked_
         with console.status(f"{dataset.name}: opening every sample"):
             report = dataset.verify()
     except UserError as error:
-        reason = f"not there: {error}" if dataset.num_classes_published is not None else error
+        reason = f"missing: {error}" if dataset.num_classes_published is not None else error
         _print(console, f"{dataset.name}: {reason}")
         return 2 if asked_for else 0
     published = "as published, " if dataset.num_classes_published is not None else ""

@@ -1,4 +1,4 @@
-"""What `levelfield data list` shows of a named data set: a row of a table, or a card."""
+"""A named data set in `levelfield data list`: a row of the table, or a card."""
 
 import inspect
 import os
@@ -16,7 +16,7 @@ from levelfield.errors import UserError
 
 
 def why_not_ready(dataset: MetricDataset) -> str | None:
-    """Why the data set cannot be read; None where it can."""
+    """Why the data set cannot be read; None if it can."""
     try:
         dataset.read_index()
     except UserError as error:
@@ -25,13 +25,13 @@ def why_not_ready(dataset: MetricDataset) -> str | None:
 
 
 def folder_of(dataset: MetricDataset) -> Path | None:
-    """Where the data set lies or would lie; None where no folder is given."""
+    """The folder of the data set, whether it exists or not; None if no root is given."""
     given = getattr(dataset, "root", None) or os.environ.get("LEVELFIELD_DATA")
     return Path(given) / (dataset.folder_name or dataset.name) if given and has_root(type(dataset)) else None
 
 
 def table_of(datasets: Sequence[MetricDataset]) -> tuple[Table, list[str]]:
-    """A row a data set, and a line for each whose folder is there but cannot be read."""
+    """The table, and a line for each data set whose folder exists but cannot be read."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("name", no_wrap=True)
     for counted in ("classes", "samples"):
@@ -58,7 +58,7 @@ def table_of(datasets: Sequence[MetricDataset]) -> tuple[Table, list[str]]:
 
 
 def card_of(dataset: MetricDataset) -> str:
-    """All that is known of a data set, a line a fact."""
+    """All facts about a data set, one per line."""
     kind = type(dataset)
     reason = why_not_ready(dataset)
     folder = folder_of(dataset)
@@ -82,7 +82,7 @@ def card_of(dataset: MetricDataset) -> str:
 
 
 def layout_of(kind: type[MetricDataset]) -> str:
-    """What the docstring of a data set says about its root."""
+    """The folder layout, from the docstring of a data set."""
     from docstring_parser import parse
 
     (text,) = (
@@ -97,5 +97,5 @@ def _first_line(docstring: str | None) -> str:
 
 def _describe(archive: Archive) -> str:
     size = f", {as_size(archive.size)}" if archive.size else ""
-    checksum = f"SHA-256 {archive.sha256}" if archive.sha256 else "no published checksum is known"
-    return f"{archive.file}{size}, {checksum}{'' if archive.url else '; to be fetched by hand'}"
+    checksum = f"SHA-256 {archive.sha256}" if archive.sha256 else "no published checksum"
+    return f"{archive.file}{size}, {checksum}{'' if archive.url else '; download it yourself'}"

@@ -1,4 +1,4 @@
-"""`validate`, `test` and `predict`: learner and data come from the checkpoint, which no option changes."""
+"""`levelfield validate`, `test` and `predict`: learner and data come from the checkpoint."""
 
 import argparse
 import inspect
@@ -11,7 +11,8 @@ from jsonargparse import Namespace
 from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import save
 
-from levelfield.cli.options import Options, configuration
+from levelfield.cli.evaluation_options import evaluation_options
+from levelfield.cli.options import configuration
 from levelfield.core.configuration import Config, flatten, init_args, merge, texts
 from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
 from levelfield.data.places import check_is_there, dataset_found_again, root_in_vain
@@ -31,11 +32,10 @@ from levelfield.training.settings import class_parser, instantiate, plain
 if TYPE_CHECKING:
     from levelfield.use.further import Further
 
-COMMANDS = ("validate", "test", "predict")
-# Where the data are and how they are loaded. Everything else about learner and data is the checkpoint's.
+# Where the data are and how they are loaded. The checkpoint has everything else about learner and data.
 OF_DATA = ("root", "dataset", "eval_batch_size", "num_workers", "cache", "features")
 TAKEN = ("trainer.", *(f"data.{key}" for key in OF_DATA))
-# Where and how a Trainer computes. All else that it takes is for training.
+# Where and how a Trainer computes. Its other arguments are for training.
 OF_EVALUATION = {
     *("accelerator", "strategy", "devices", "num_nodes", "precision", "deterministic", "benchmark", "inference_mode"),
     *("plugins", "profiler", "callbacks", "enable_progress_bar"),
@@ -65,19 +65,13 @@ def _read(args: list[str]) -> argparse.Namespace:
     Raises:
         UserError: An option that only `fit` or another command uses, or no checkpoint.
     """
-    options = Options(commands=COMMANDS, settings=())
-    options.add_argument("-c", "--config", action="append", default=[])
-    options.add_argument("--print_config", action="store_true")
-    options.add_argument("--ckpt_path", action="append", default=[])
-    options.add_argument("--trust", action="append", default=[])
-    options.add_option("--reopen-test", "--reopen_test", used_by=("test",))
-    options.add_option("--open-set", "--open_set", used_by=("test",), action="store_true")
-    options.add_option("--hierarchy", used_by=("test",), action="store_true")
-    options.add_option("--rerank", used_by=("test",), action="append", default=[])
+    options = evaluation_options()
     for option in (word.partition("=")[0] for word in args if word.startswith("--")):
         key = option.removeprefix("--").replace(".init_args.", ".")
         if any(f"{key}.".startswith(f"{other}.") for other in OF_FIT):
-            raise UserError(f"{option} is an option of fit: {args[0]} takes all from the checkpoint; leave it out")
+            raise UserError(
+                f"{option} is an option of fit: {args[0]} reads its settings from the checkpoint; leave it out"
+            )
     given = options.read(args)
     if not given.ckpt_path:
         raise UserError(f"levelfield {args[0]} needs --ckpt_path FILE, the best.ckpt of a fit")
@@ -87,14 +81,14 @@ def _read(args: list[str]) -> argparse.Namespace:
 
 
 class Evaluation(Training):
-    """A checkpoint that was trained before, with its data.
+    """A trained checkpoint with its data.
 
     Args:
         given: The options of the command.
-        asked: The settings beside the checkpoint's.
+        asked: Settings besides those of the checkpoint.
 
     Raises:
-        UserError: No checkpoint, or a setting that is read from it.
+        UserError: No checkpoint, or a setting that only the checkpoint may give.
     """
 
     def __init__(self, given: argparse.Namespace, asked: Config) -> None:
@@ -104,13 +98,13 @@ class Evaluation(Training):
         identified = isinstance(self.checkpoint["levelfield"].get("data"), dict)
         if "datamodule_hyper_parameters" not in self.checkpoint or not identified:
             raise UserError(
-                f"'{self.checkpoint_path}' was fitted with loaders of one's own, which it cannot name: in Python, "
+                f"'{self.checkpoint_path}' was trained on your own loaders, which it does not store: in Python, call "
                 "Trainer().test(MetricLearner.load_from_checkpoint(...), loader)"
             )
         for key in (key for key, _ in flatten(asked)):
             if not key.startswith(TAKEN):
                 option, command = key.replace(".init_args", ""), given.command
-                raise UserError(f"--{option}: {command} reads it from '{self.checkpoint_path}'; leave it out")
+                raise UserError(f"--{option}: {command} reads this from '{self.checkpoint_path}'; leave it out")
         note_unused_trust(given.trust, self.checkpoint)
         stored = data_arguments(self.checkpoint, self.checkpoint_path, given.trust)
         dataset = stored["dataset"]
@@ -118,7 +112,7 @@ class Evaluation(Training):
         super().__init__({**asked, "data": data_asked}, command=given.command, complete=False)
         found = plain(self.parser, self.config)["data"]
         refuse_other_dataset(stored, found, self.checkpoint_path)
-        # Only what was given: the rest is the checkpoint's.
+        # Only what was given: the checkpoint has the rest.
         in_dataset = {"root", *init_args(data_asked["dataset"])}
         stored |= {key: found[key] for key in data_asked}
         again = dataset_found_again(dataset, self.checkpoint_path.with_name("config.yaml"))
@@ -127,7 +121,7 @@ class Evaluation(Training):
 
     @property
     def distance(self) -> Any:
-        """What embeddings are compared by; a learner of your own need not say it."""
+        """The distance of embeddings; a learner of your own need not have one."""
         return getattr(self.model, "distance", "cosine")
 
     def printed(self) -> str:
@@ -136,7 +130,7 @@ class Evaluation(Training):
         return yaml.safe_dump({**settings, "model": self.checkpoint["hyper_parameters"]}, sort_keys=False)
 
     def build(self) -> None:
-        """Make the parts, with the checkpoint's weights."""
+        """Build the parts with the weights of the checkpoint."""
         self.seed()
         self.model = adapted(load_learner(None, self.checkpoint_path, trust=self.given.trust))
         self.datamodule = load_data(self.data, self.checkpoint_path, self.given.trust)
@@ -155,7 +149,7 @@ class Evaluation(Training):
         self.trainer.validate(self.model, datamodule=self.datamodule)
 
     def test(self) -> None:
-        """Evaluate on the test classes. The ledger has a line of it before any test label is used."""
+        """Evaluate on the test classes. The ledger gets its line before any test label is used."""
         further = self._further()
         record = RecordOpening(reopen=self.given.reopen_test, by="levelfield test")
         kept = KeepEmbeddings()
@@ -165,7 +159,7 @@ class Evaluation(Training):
             print(record.summary())
             lines = read_lines(record.folder / LEDGER)
             line = next(each for each in lines if (each["event"], each["id"]) == (EVALUATED, record.evaluation))
-            if not self.trainer.fast_dev_run:  # type: ignore[attr-defined] # which embeds one batch
+            if not self.trainer.fast_dev_run:  # type: ignore[attr-defined] # embeds one batch only
                 self._write_card(kept.samples, {**line, "number": record.count}, further)
 
     def _write_card(self, kept: EmbeddedSet, evaluation: dict[str, Any], further: "Further") -> None:
@@ -176,7 +170,7 @@ class Evaluation(Training):
         is_query = subset.is_query
         asks = None if is_query is None else torch.from_numpy(is_query)
         scores, _ = scores_of(kept.embeddings, kept.labels, asks, self.distance, tuple(SHOWN_METRICS))
-        coarse = subset.index.coarse_labels()  # of the samples in the data set's order, as they are kept
+        coarse = subset.index.coarse_labels()  # in the order of the data set, as the embeddings
         sections = further.sections(kept.embeddings, kept.labels, asks, self.distance, coarse)
         for section in sections:
             print("\n".join(section.lines()))
@@ -194,18 +188,18 @@ class Evaluation(Training):
         return further
 
     def predict(self) -> None:
-        """Embed every sample of the data set, without a label, into `embeddings.safetensors` beside the checkpoint."""
+        """Embed all samples of the data set, without labels, into `embeddings.safetensors` beside the checkpoint."""
         path = self.checkpoint_path.parent / "embeddings.safetensors"
         self.trainer.callbacks.append(EmbeddingWriter(path))  # type: ignore[attr-defined]
         self.trainer.predict(self.model, datamodule=self.datamodule, return_predictions=False)
-        print(f"embeddings and the samples' keys: {path}")
+        print(f"embeddings and sample keys: {path}")
 
 
 class EmbeddingWriter(Callback):
-    """Writes what `predict` embeds, in the data set's order, from all processes, each sample once.
+    """Writes the embeddings of `predict` from all processes, each sample once, in the order of the data set.
 
     Args:
-        path: the safetensors file: `embeddings` (N, D) float32; the samples' keys, in order, as lines of the metadata.
+        path: the safetensors file: `embeddings` (N, D) float32; the sample keys are lines of the metadata.
     """
 
     def __init__(self, path: Path) -> None:
@@ -222,16 +216,16 @@ class EmbeddingWriter(Callback):
         index = gather_rows(pl_module, torch.cat([part["index"] for part in self._parts]))
         subset = trainer.datamodule.predict_subset  # type: ignore[attr-defined]
         ordered = embeddings.new_empty((len(subset), embeddings.shape[1]))
-        ordered[index] = embeddings  # the data set is whole here
+        ordered[index] = embeddings  # predict has the whole data set
         if trainer.is_global_zero:
             keys = "\n".join(subset.index.keys)
             write_atomically(self.path, save({"embeddings": ordered.cpu().float()}, metadata={"keys": keys}))
 
 
 def note_unused_trust(names: list[str], checkpoint: dict[str, Any]) -> None:
-    """Print which `--trust` has no effect."""
+    """Print each `--trust` that has no effect."""
     parts = ("hyper_parameters", "datamodule_hyper_parameters")
     stored = {f"{text}." for part in parts for _, text in texts(checkpoint[part])}
     for name in sorted(set(names)):
         if not any(text.startswith(f"{name}.") for text in stored):
-            print(f"note: --trust {name} is passed over: the checkpoint names nothing of it")
+            print(f"note: --trust {name} has no effect: the checkpoint does not use it")

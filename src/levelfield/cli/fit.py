@@ -1,4 +1,4 @@
-"""`levelfield fit`: one training in a folder of its own, which `--resume` continues."""
+"""`levelfield fit`: one training in its own folder; `--resume` continues it."""
 
 from functools import partial
 from pathlib import Path
@@ -9,6 +9,7 @@ from lightning.pytorch import Callback
 
 from levelfield.cli.options import Options, configuration
 from levelfield.core.configuration import Config
+from levelfield.core.other_names import OF_TRAINING
 from levelfield.core.source_identity import sources
 from levelfield.errors import UserError
 from levelfield.metrics.table import title_of
@@ -24,15 +25,15 @@ from levelfield.training.run_folder import BEST, LAST, RunFolder, claim, is_firs
 from levelfield.training.settings import plain
 from levelfield.training.trust import own_packages
 
-# Options without a dot that are settings: a file can have them too.
+# Options without a dot that are settings: a file can set them too.
 SETTINGS = ("seed_everything", "name", "output", "checkpoint_seconds", "ckpt_path")
-# `seed_everything` sets these; a printed configuration has them.
+# `seed_everything` sets these, so a printed configuration has them.
 LINKED = ("model.seed", "data.seed")
 
 
 def main(argv: list[str]) -> int:
     """Run `levelfield fit` with `argv` (what follows `fit`) and return the exit code."""
-    options = Options(settings=SETTINGS)
+    options = Options(settings=SETTINGS, other_names=OF_TRAINING)
     options.add_argument("-c", "--config", action="append", default=[])
     options.add_argument("--print_config", action="store_true")
     options.add_argument("--resume", action="store_true")
@@ -51,7 +52,7 @@ def main(argv: list[str]) -> int:
 
 
 class Fit(Training):
-    """A training that claims a folder below `--output`, and resumes there or starts from a checkpoint's weights."""
+    """A training in a new folder below `--output`; can resume there, or start from the weights of a checkpoint."""
 
     _run: RunFolder
     _last: LastEpoch
@@ -61,10 +62,10 @@ class Fit(Training):
         super().__init__(config, command="fit", complete=complete)
 
     def build(self) -> None:
-        """Claim a folder and make the parts. Only the first process of a run claims one.
+        """Claim a folder and build the parts. Only the first process claims a folder.
 
         Raises:
-            UserError: a part is refused, or the fit cannot resume from its `last.ckpt`.
+            UserError: a part is invalid, or the fit cannot resume from its `last.ckpt`.
         """
         config = self.config
         _refuse_unusable(config, self._resume)
@@ -84,28 +85,30 @@ class Fit(Training):
             raise
 
     def _refuse_other_number(self) -> None:
-        """A process too many would train alone, one too few would be waited for."""
+        """Check the launcher's number of processes against devices x nodes: with another number a fit would hang."""
         launched, asked = launched_together(), self.trainer.num_devices * self.trainer.num_nodes
         if launched is None or launched[0] == "sbatch":
             return
         if launched[1] != asked:
             raise UserError(
-                f"{launched[0]} started this fit as {launched[2]}, for which --trainer.devices (of a machine) and "
-                f"--trainer.num_nodes make {asked}"
+                f"{launched[0]} started this fit as {launched[2]}, but --trainer.devices times --trainer.num_nodes is "
+                f"{asked}: make them equal"
             )
         nodes = launched_nodes()
         if nodes not in (None, self.trainer.num_nodes):
             raise UserError(
-                f"{launched[0]} started this fit on {nodes} nodes: give --trainer.num_nodes {nodes}, and by "
-                f"--trainer.devices how many processes a node has, not {self.trainer.num_devices} on "
-                f"{self.trainer.num_nodes}"
+                f"{launched[0]} started this fit on {nodes} nodes: give --trainer.num_nodes {nodes}, not "
+                f"{self.trainer.num_nodes}, and the processes of one node as --trainer.devices, not "
+                f"{self.trainer.num_devices}"
             )
 
     def _learn_folder(self) -> None:
-        """Let all processes know the folder of the first: each reads the checkpoint that a fit resumes from."""
+        """Broadcast the folder of the first process: each process reads the checkpoint to resume from."""
         strategy: Any = self.trainer.strategy
         several = self.trainer.num_devices * self.trainer.num_nodes > 1
-        if not several or strategy.launcher is None or strategy.launcher.is_interactive_compatible:  # forks know it
+        if (
+            not several or strategy.launcher is None or strategy.launcher.is_interactive_compatible
+        ):  # a forked process knows it
             return
         strategy.launcher.launch(strategy.setup_environment)  # starts the processes, unless srun or torchrun did
         path, state = strategy.broadcast((self._run.path, self._run.state))
@@ -124,18 +127,18 @@ class Fit(Training):
         return [self._last, *callbacks]
 
     def run(self) -> None:
-        """Trainer.fit, from `last.ckpt` if this fit was killed; nothing if it is finished.
+        """Trainer.fit, from `last.ckpt` if this fit was stopped. Does nothing if it is finished.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C, which Lightning would turn into an exit.
+            KeyboardInterrupt: Ctrl-C; Lightning would exit instead.
             Stopped: A signal came.
-            UserError: A callback or a weight does not fit.
+            UserError: A callback or a weight is wrong.
         """
         try:
             self._learn_folder()
             if self._run.state == "finished":
                 if is_first_process():
-                    print(f"{self._run.path} is finished: nothing to do (another one begins without --resume)")
+                    print(f"{self._run.path} is finished: nothing to do (without --resume a new fit begins)")
                 return
             self._begin()
             last = self._run.path / LAST if self._run.state == "unfinished" else None
@@ -169,10 +172,10 @@ class Fit(Training):
         of_trunk = [f"trunk: {trunk.summary()}"] if isinstance(trunk, Trunk) else []
         print("\n".join([*self.datamodule.overview(), *of_trunk]))
         if self._resume:
-            print(f"note: nothing to resume: no fit of these settings was stopped in {self._run.path.parent}")
+            print(f"note: nothing to resume: {self._run.path.parent} has no stopped fit of these settings")
 
     def conclusion(self) -> list[str]:
-        """What a finished fit says: its batches, its best score, and the next command."""
+        """The last lines of a fit: its batches, its best score, and the next command."""
         lines = [self.datamodule.summary()]
         if self.datamodule.notes:
             lines.append(f"note: {self.datamodule.notes}")
@@ -180,35 +183,35 @@ class Fit(Training):
         best = f"{self.folder}/{BEST}"
         if self.kept_last:
             next_command = f"next: levelfield predict --ckpt_path {best}{trusted}"
-            return [*lines, f"trained for {self.best_epoch + 1} epochs, the last one kept: {best}", next_command]
+            return [*lines, f"trained for {self.best_epoch + 1} epochs and kept the last: {best}", next_command]
         if not self.validated:
-            return [*lines, f"nothing was validated or kept: no {BEST}"]
+            return [*lines, f"nothing was validated: no {BEST}"]
         when = "before the first step" if self.best_epoch == BEFORE_TRAINING else f"in epoch {self.best_epoch}"
         score = f"best validation {title_of(self.selected_by)} {self.best_score:.4f} {when}: {best}"
         return [*lines, score, f"next: levelfield validate --ckpt_path {best}{trusted}"]
 
     def _how_to_resume(self) -> list[str]:
         if not (self._run.path / LAST).exists():
-            return ["no epoch is kept: the same command begins again"]
-        return ["the same command with --resume continues at the last whole epoch that it kept"]
+            return ["no epoch is kept: the same command starts again"]
+        return ["the same command with --resume continues after the last epoch that it kept"]
 
 
 def _default_name(config: Namespace) -> str:
-    """`<data set>-<loss>`, in the words of the command line."""
+    """`<data set>-<loss>`, with the names of the classes."""
     data, loss = config["data"]["dataset"]["class_path"], config["model"].get("loss")
     if loss is None:  # a LightningModule without the argument
         names = (data, config["model"]["learner"])
     else:
-        names = (data, loss.__name__ if callable(loss) else loss["class_path"])  # a function is there itself
+        names = (data, loss.__name__ if callable(loss) else loss["class_path"])  # a function is the value itself
     return "-".join(name.rpartition(".")[2] for name in names)
 
 
 def _refuse_unusable(config: Namespace, resume: bool) -> None:
-    """Raise UserError if a fit cannot do what was asked of its folder and its last state."""
+    """Raise UserError if the options of the folder or of the last checkpoint do not fit."""
     name, seconds = config.name, config.checkpoint_seconds
     if name is not None and (not name or Path(name).is_absolute() or ".." in Path(name).parts):
-        raise UserError(f"--name {name or repr('')}: give a folder's name, for it lies in {config.output}/fit")
+        raise UserError(f"--name {name or repr('')}: give the name of a folder inside {config.output}/fit")
     if not 0 <= seconds < float("inf"):
         raise UserError(f"--checkpoint_seconds {seconds:g}: give seconds, 0 or more")
     if resume and config.trainer.enable_checkpointing is False:
-        raise UserError("--resume needs last.ckpt, which --trainer.enable_checkpointing false does not keep")
+        raise UserError("--resume needs last.ckpt: leave --trainer.enable_checkpointing false out")

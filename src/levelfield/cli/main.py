@@ -1,4 +1,4 @@
-"""The one command line: fit; validate, test, predict; score, search, export; compare; study; data."""
+"""The command line: fit; validate, test, predict; score, search, export; compare; study; data."""
 
 import os
 import sys
@@ -6,7 +6,10 @@ import traceback
 from importlib import import_module
 
 from levelfield import __version__
+from levelfield.cli.evaluation_options import COMMANDS as EVALUATIONS
+from levelfield.cli.evaluation_options import evaluation_options
 from levelfield.cli.fit_help import fit_help
+from levelfield.core.other_names import COMMANDS as OTHER_NAMES
 from levelfield.errors import UserError, nearest, refused_file
 from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.imports import quick_imports
@@ -15,56 +18,37 @@ from levelfield.runtime.processes import FIRST, end_with_first
 from levelfield.runtime.signals import EXIT_CODE, StopAtOnce, Stopped, handling, is_first_rank, requeue
 
 HELP = f"""\
-levelfield {__version__}: compares deep metric learning methods on a level playing field
+levelfield {__version__}: compare deep metric learning methods under equal conditions
 
 usage: levelfield COMMAND [OPTIONS]
 
-  compare PATH        which embedding suits your images or texts, in N minutes        (compare --help)
-  study run FILE      compare methods: folds, runs, the test classes once, a table   (study --help)
-  fit                 train one method on one fold                                   (fit --help)
-  validate, test      score a checkpoint: --ckpt_path best.ckpt                      (validate --help)
-  predict, score      embed any data with it, or score another set: --data PATH      (predict --help)
-  search, export      find the nearest in a gallery; ONNX and torch.export           (search --help)
-  data list           the data sets, and whether they are there                      (data --help)
+  compare PATH        find the best embedding for your images or texts, in N minutes
+  study run FILE      compare methods over folds and runs, and test each once
+  fit                 train one method on one fold
+  validate, test      score a checkpoint on its validation or test classes
+  predict, score      embed any data with a checkpoint, or score it on another data set
+  search, export      find the nearest items in a gallery; write ONNX and torch.export files
+  data list           list the data sets; also data prepare and data verify
+
+levelfield COMMAND --help shows the options of a command.
 
 first steps
   levelfield study run configs/study/quickstart.yaml
   levelfield fit --config configs/data/glyphs.yaml --model.loss ArcFaceLoss --model.loss.margin 20
 
-  --debug             shows the traceback of an error
-  --version           prints the version
+  --debug             show the traceback of an error
+  --version           print the version
 """
 
-EVALUATIONS = ("validate", "test", "predict")
 USES = ("score", "search", "export")
 COMMANDS = ("fit", *EVALUATIONS, *USES, "compare", "study", "data")
-EVALUATION_HELP = """\
-usage: levelfield {} --ckpt_path FILE [--KEY VALUE ...]
-
-Learner and data are read from the checkpoint, and options that would change them are refused.
-
-  --ckpt_path FILE     the best.ckpt of a fit or of a study's job
-  --trust NAME         a module or class of your own, or of a library we do not know, that the checkpoint may use;
-                       may be given several times (docs/security.md)
-  --data.root DIR      where the data set lies now; --data.dataset.table or .folder where it was moved
-  --data.num_workers N, --trainer.devices N, --trainer.precision P
-                       and whatever else changes how it is computed, not what
-  --reopen-test WHY    (test) why the test classes are evaluated again; the ledger keeps it
-  --hierarchy          (test) also how many of the nearest are at least of the same coarse class, where a set has such
-  --open-set           (test) also whether one threshold tells pairs of one class from others: TAR at FAR, EER, AUROC
-  --rerank WAY         (test) also the scores after ranking anew: k_reciprocal, with settings as in
-                       k_reciprocal:k1=10,k2=4 (docs/metrics.md); several times
-
-validate scores the checkpoint's validation fold. test scores the test classes, and prints how many evaluations on them
-there have been. predict writes embeddings.safetensors beside the checkpoint.
-"""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0, 2 for a mistake in the input, 130 after Ctrl-C, 75 after a signal."""
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
-    if args[:1] not in (["study"], ["compare"]):  # these show the traceback of an own loss and go on
+    if args[:1] not in (["study"], ["compare"]):  # these show the traceback of an own loss and continue
         args = [word for word in args if word != "--debug"]
     if not args or args[0] in ("-h", "--help", "help"):
         print(HELP, end="")
@@ -93,13 +77,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(name: str, words: list[str]) -> int:
     if name not in COMMANDS:
-        raise UserError(f"no such command '{name}'{nearest(name, COMMANDS, '')} (levelfield --help lists them)")
+        meant = f"; {OTHER_NAMES[name]}" if name in OTHER_NAMES else nearest(name, COMMANDS, "", cutoff=0.6)
+        raise UserError(f"no such command '{name}'{meant} (levelfield --help lists all)")
     find_own_modules()
     options = {word.partition("=")[0] for word in words}
     if name in USES or (name == "predict" and options & {"--data", "-h", "--help"}):
         name, words = "use", [name, *words]
     if name in ("fit", *EVALUATIONS) and options & {"-h", "--help"}:
-        print(fit_help() if name == "fit" else EVALUATION_HELP.format(name), end="")  # without torch
+        help_page = fit_help() if name == "fit" else evaluation_options().page([name])
+        print(help_page, end="")  # without torch
         return 0
     if name in ("fit", *EVALUATIONS):
         end_with_first()
@@ -112,7 +98,7 @@ def _run(name: str, words: list[str]) -> int:
 
 
 def _stopped(stop: Stopped) -> int:
-    """Says how to go on, and lets SLURM do it."""
+    """Print how to continue, or have SLURM requeue the job."""
     if os.environ.get("LOCAL_RANK", "0") != "0" and FIRST in os.environ:
         return 0  # a process that the fit started itself: Lightning kills the fit if one fails
     if is_first_rank():
@@ -131,7 +117,7 @@ def _is_users(error: Exception) -> bool:
 
 
 def _one_line(error: Exception) -> str:
-    """The message; of an error that crossed from a loader process, only what it said there."""
+    """The message; of an error in a loader process, only its original message."""
     if isinstance(error, OSError):
         error = refused_file(error) or error
     lines = [line for line in str(error).strip().splitlines() if line.strip()]

@@ -1,9 +1,12 @@
-"""The words of a command: its own options by argparse, `--config FILE` and the settings of a training."""
+"""The options of a command: its own by argparse, `--config FILE` and the settings of a training."""
 
 import argparse
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from levelfield.core.configuration import (
@@ -16,54 +19,75 @@ from levelfield.core.configuration import (
     read_yaml,
     set_dotted,
 )
+from levelfield.core.other_names import option_here
 from levelfield.errors import UserError, nearest
 
 Settings = Sequence[tuple[str, str]]
 
 # The key of the class that a section's option names: `--model my_learner.MyLearner`.
 CLASS_OF = {"--model": "model.learner", "--data": "data.datamodule"}
+# Columns in front of what the help says about an option.
+INDENT = 24
 
 
 class Options(argparse.ArgumentParser):
-    """A command's own options, whose mistakes are UserErrors of one line.
+    """A command's own options and their help. A mistake is a UserError of one line.
 
     Args:
-        page: What `--help` prints; nothing where `cli/main.py` prints it before torch is imported.
-        commands: The values of the first word, if the command has commands of its own.
-        settings: Options without a dot that are settings of a training; None for a command that takes no settings, not
-            even dotted ones (`--trainer.max_epochs 3`).
+        pages: The help of each command, of "" without one. `{options}` stands for the options that the command uses.
+        commands: The values of the first word, if the command has subcommands.
+        settings: Options without a dot that are settings of a training. None takes no settings at all, not even dotted
+            ones (`--trainer.max_epochs 3`).
         settings_used_by: The commands that take settings; all by default.
+        other_names: Option as other programs call it, to what to give here (`levelfield.core.other_names`).
     """
 
     def __init__(
         self,
-        page: str = "",
+        pages: Mapping[str, str] = MappingProxyType({}),
         commands: Sequence[str] = (),
         settings: Sequence[str] | None = None,
         settings_used_by: Sequence[str] = (),
+        other_names: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        super().__init__(allow_abbrev=False)
-        self._page, self._commands = page, commands
+        super().__init__(allow_abbrev=False, add_help=False)
+        self._pages, self._commands, self._other_names = pages, commands, other_names
         self._settings = None if settings is None else [f"--{key}" for key in (*SECTIONS, *settings)]
         self._settings_used_by = settings_used_by or commands
         self._used_by: dict[str, Sequence[str]] = {}
         if commands:
             self.add_argument("command", metavar="COMMAND", choices=commands)
 
-    def format_help(self) -> str:
-        return self._page
-
     def add_option(self, *names: str, used_by: Sequence[str], **settings: Any) -> None:
         """Add an option that only some of the commands use: the others refuse it."""
         self._used_by |= dict.fromkeys(names, used_by)
         self.add_argument(*names, **settings)
 
+    def hide(self, *names: str) -> None:
+        """Leave options out of the help."""
+        for name in names:
+            self._option_string_actions[name].help = None
+
+    def page(self, words: Sequence[str]) -> str:
+        """The help of the command that `words` begin with."""
+        command = next((word for word in words if word in self._pages), "")
+        used = [
+            action
+            for action in self._actions
+            if action.help and command in self._used_by.get(action.option_strings[0], (command,))
+        ]
+        return self._pages[command].replace("{options}\n", "".join(map(_described, used)))
+
     def read(self, words: Sequence[str]) -> argparse.Namespace:
         """The command's own options; `settings` has the others, with their texts, in order.
 
         Raises:
+            SystemExit: The help was requested, and is printed.
             UserError: A misspelt command or option, or a value that is not accepted.
         """
+        if self._pages and {"-h", "--help"} & set(words):
+            print(self.page(words), end="")
+            raise SystemExit(0)
         own, settings, left = list[str](), list[tuple[str, str]](), list(words)
         while left:
             word = left.pop(0)
@@ -74,6 +98,8 @@ class Options(argparse.ArgumentParser):
                 raise UserError(f"{option} needs a value")
             else:
                 text = text if equals else left.pop(0)
+                if option == "--data" and (Path(text).is_dir() or Path(text).suffix in (".csv", ".parquet")):
+                    raise UserError(f"--data {text}: for your own data give {_own_data(text)}")
                 settings.append((CLASS_OF[option] if _names_class(option, text) else option[2:], text))
         given = self.parse_args(own)
         given.settings = settings
@@ -92,13 +118,32 @@ class Options(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         known = [*self._option_string_actions, *(self._settings or ())]
         if found := re.search(r"unrecognized arguments: (-[^\s=]+)", message):
-            raise UserError(f"no such option '{found[1]}'{nearest(found[1], known, '')}")
+            here = option_here(found[1], self._other_names)
+            meant = f"; give {here}" if here else nearest(found[1], known, "; --help lists them", cutoff=0.6)
+            raise UserError(f"no such option '{found[1]}'{meant}")
         if found := re.search(r"argument COMMAND: invalid choice: '([^']*)'", message):
             raise UserError(f"no such command '{found[1]}'{nearest(found[1], self._commands)}")
         if found := re.search(r"argument ([^\s/:]+)\S*: invalid (\w+) value: '(.*)'", message):
             raise UserError(f"{found[1]} {found[3]}: give {found[2]}")
         message = re.sub(r"the following arguments are required: (.*)", r"\1 is required", message)
         raise UserError(re.sub(r"argument ([^\s/:]+)\S*: expected .*argument.*", r"\1 needs a value", message))
+
+
+def _described(action: argparse.Action) -> str:
+    """An option's lines in the help."""
+    name = " ".join(filter(None, [*action.option_strings[:1], str(action.metavar or "")]))
+    lines = textwrap.wrap(str(action.help), width=120 - INDENT)
+    lines = ["", *lines] if len(name) > INDENT - 4 else lines
+    return "".join(
+        f"{start:<{INDENT}}{line}".rstrip() + "\n" for start, line in zip_longest([f"  {name}"], lines, fillvalue="")
+    )
+
+
+def _own_data(path: str) -> str:
+    """The options that train on a folder of images or on a table."""
+    if Path(path).is_dir():
+        return f"--config data/image_folder.yaml --data.dataset.folder {path}"
+    return f"--config data/own_images.yaml (of texts data/own_texts.yaml) --data.dataset.table {path}"
 
 
 def _names_class(option: str, text: str) -> bool:

@@ -1,4 +1,4 @@
-"""What `levelfield study` does and prints once its words are read."""
+"""The actions of `levelfield study` and their output."""
 
 import argparse
 import json
@@ -15,9 +15,7 @@ from typing import NamedTuple, TextIO
 from rich.console import Console
 
 from levelfield.analysis.results import collect_rows, summarise
-from levelfield.analysis.selection import search_lines
 from levelfield.analysis.status import status, status_lines
-from levelfield.analysis.verdicts import verdict_lines
 from levelfield.cli.options import without_options
 from levelfield.core.configuration import first_difference
 from levelfield.errors import UserError
@@ -30,18 +28,16 @@ from levelfield.study.dry_run import print_jobs
 from levelfield.study.same_study import check_archived, with_rows_of
 from levelfield.study.study_file import find_study
 
-# More pairs than these are told in a line a method: the table stays in sight.
-SENTENCES_ON_SCREEN = 10
-# Options, with the number of their values, that the command which adds a method does without.
+# Options, with the number of their values, that the printed next command leaves out.
 OF_ONE_RUN = {"--reopen-test": 1, "--from": 1, "--recompute": 1, "--keep": 1, "--json": 0, "--debug": 0}
 
 
 class Ending(NamedTuple):
-    """How a command that runs a study ends, if it is not `levelfield study` itself.
+    """The end of another command that runs a study.
 
     Attributes:
         again: The words that continue it after a stop.
-        conclude: Gives the lines above the places of a finished study's files, and those below them.
+        conclude: Returns the lines above and below the path of the page.
     """
 
     again: Sequence[str]
@@ -49,7 +45,7 @@ class Ending(NamedTuple):
 
 
 def answer(arguments: argparse.Namespace, ending: Ending | None = None) -> int:
-    """Do what a command asks for, print what came of it, and return the exit code."""
+    """Run a command, print its result, and return the exit code."""
     with _for_machines(arguments.json) as machine:
         console = Console()
         if not console.is_terminal:
@@ -62,9 +58,9 @@ def answer(arguments: argparse.Namespace, ending: Ending | None = None) -> int:
 
 
 @contextmanager
-def _for_machines(asked: bool) -> Iterator[TextIO | None]:
-    """Standard output for lines of JSON alone: what else is printed, in C too, goes to standard error meanwhile."""
-    if not asked:
+def _for_machines(json_lines: bool) -> Iterator[TextIO | None]:
+    """Keep standard output for lines of JSON; all other output, also of C code, goes to standard error."""
+    if not json_lines:
         yield None
         return
     sys.stdout.flush()
@@ -80,9 +76,11 @@ def _for_machines(asked: bool) -> Iterator[TextIO | None]:
 
 
 def _answer_of_archive(console: Console, arguments: argparse.Namespace, machine: TextIO | None) -> int:
-    """What is asked of an archive is asked of a folder that it is unpacked into."""
+    """Unpack an archive and run the command on the folder."""
     if arguments.command == "report" and arguments.output is None:
-        raise UserError(f"report {arguments.file}: say where it is unpacked and the page written: --output DIR")
+        raise UserError(
+            f"report {arguments.file}: an archive needs a folder for its content and the page: --output DIR"
+        )
     with tempfile.TemporaryDirectory() as aside:
         folder = arguments.output or Path(aside, Path(arguments.file).name.removesuffix(SUFFIX))
         unpack_study(Path(arguments.file), folder)
@@ -96,11 +94,13 @@ def _answer_of(console: Console, study: Study, arguments: argparse.Namespace, ma
         else:
             _print_lines(console, status_lines(study.record()))
     elif arguments.command == "report":
-        _print_study(console, study, again=True)
+        _print_table(console, study)
+        _print_page(console, study, again=True)
         if arguments.figures is not None:
             _print_lines(console, list(map(str, study.figures(arguments.figures))))
         if arguments.others:
             _print_lines(console, [str(write_ranks([study.folder, *arguments.others], study.record().report_folder))])
+        _print_lines(console, _next(study, arguments))
     elif arguments.command == "verify":
         return _verify(console, study)
     else:
@@ -109,11 +109,11 @@ def _answer_of(console: Console, study: Study, arguments: argparse.Namespace, ma
 
 
 def _to_run(console: Console, arguments: argparse.Namespace) -> Study:
-    """The study of a file, begun with an archive if one is given; `resume` goes on with its folder's settings."""
+    """The study of a file, started from an archive if one is given; `resume` uses the settings of its folder."""
     if is_archive(Path(arguments.file)):
         raise UserError(
-            f"{arguments.file} is an archive, which status, report and verify take; to train more, begin a study with "
-            f"it: levelfield study run FILE --from {arguments.file}"
+            f"{arguments.file} is an archive: only status, report and verify read it. To train more, start a study "
+            f"from it: levelfield study run FILE --from {arguments.file}"
         )
     file = find_study(arguments.file) if arguments.command == "run" else arguments.file
     study = Study(file, output=arguments.output, options=arguments.overrides, add_methods=arguments.add_method)
@@ -121,27 +121,27 @@ def _to_run(console: Console, arguments: argparse.Namespace) -> Study:
         asked, study = study, Study(study.folder, options=arguments.overrides)
         _print_lines(console, _differing_settings(asked, study))
     if arguments.archive is not None and study.asked.spec_file.is_file():
-        _print_lines(console, [f"note: --from {arguments.archive} is passed over: {study.folder} has begun"])
+        _print_lines(console, [f"note: --from {arguments.archive} has no effect: {study.folder} exists already"])
     elif arguments.archive is not None and not arguments.dry_run:
         unpack_study(arguments.archive, study.folder, lambda archived: check_archived(study.asked.spec, archived))
     return study
 
 
 def _differing_settings(asked: Study, begun: Study) -> list[str]:
-    """Says that a study goes on with its folder's settings, where its file has others."""
+    """A note that a study continues with its folder's settings, where its file has others."""
     settings = with_rows_of(asked.asked.spec, begun.asked.spec, begun.asked.spec.methods)
     difference = first_difference(asdict(begun.asked.spec), asdict(settings))
     if difference is None:
         return []
     key, there, here = difference
-    return [f"goes on as {begun.asked.spec_file} says: {key} is {there!r} there, {here!r} in {asked.file}"]
+    return [f"continues with {begun.asked.spec_file}: {key} is {there!r} there, {here!r} in {asked.file}"]
 
 
 def _verify(console: Console, study: Study) -> int:
     from levelfield.analysis.verify import remarks
 
     problems = study.verify()
-    follow = "results.csv and summary.csv follow from the stored embeddings and results, to the last bit"
+    follow = "results.csv and summary.csv match the stored embeddings and results, to the last bit"
     _print_lines(console, [*(problems or [f"{study.folder}: {follow}"]), *remarks(study.record())])
     return 2 if problems else 0
 
@@ -171,17 +171,17 @@ def _run(
         state = study.asked.read_again()
         again = ["levelfield", "study", *arguments.words] if ending is None else list(ending.again)
         print(
-            f"stopped with {len(state.results)} of {len(state.jobs)} jobs done; go on with: {shlex.join(again)}",
+            f"stopped with {len(state.results)} of {len(state.jobs)} jobs done; continue with: {shlex.join(again)}",
             file=sys.stderr,
         )
         if isinstance(stop, Stopped):
-            raise  # the command line says by which signal, and has SLURM requeue the job
+            raise  # the command line names the signal and lets SLURM requeue the job
         return 130
     above, below = ending.conclude(study) if ending is not None else ([], _next(study, arguments))
     if ending is None:
-        _print_brief(console, study)
+        _print_table(console, study)
     _print_lines(console, above)
-    _print_places(console, study, study.asked.had_work)
+    _print_page(console, study, study.asked.had_work)
     if machine is not None:
         rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
         print(json.dumps({"event": "summary", "rows": rows}), file=machine, flush=True)
@@ -190,35 +190,23 @@ def _run(
 
 
 def _next(study: Study, arguments: argparse.Namespace) -> list[str]:
-    if arguments.add_method or study.file is None:
-        return []
+    if arguments.command != "run" or arguments.add_method or study.file is None:
+        return [f"next: check all numbers: {shlex.join(['levelfield', 'study', 'verify', str(study.folder)])}"]
     again = ["levelfield", "study", *without_options(arguments.words, OF_ONE_RUN), "--add-method", "my_loss.MyLoss"]
-    return [f"next: your own loss beside these: {shlex.join(again)}"]
+    return [f"next: compare your own loss: {shlex.join(again)}"]
 
 
-def _print_study(console: Console, study: Study, again: bool) -> None:
-    """The comparison table with what must be said beside it and every comparison, and where the numbers are."""
-    record = study.record()
-    console.print(study.table())
-    verdicts = verdict_lines(collect_rows(record), record.spec, SENTENCES_ON_SCREEN)
-    _print_lines(console, [*search_lines(record), *verdicts])
-    _print_places(console, study, again)
+def _print_table(console: Console, study: Study) -> None:
+    console.print(study.table(), highlight=False)
 
 
-def _print_brief(console: Console, study: Study) -> None:
-    """What fits a screen: the table without the folds' embeddings side by side, and the conclusion."""
-    console.print(study.table(brief=True))
-    _print_lines(console, [*search_lines(study.record()), *study.conclusion()])
-
-
-def _print_places(console: Console, study: Study, again: bool) -> None:
-    """Where the tables and the page are, which are written again if asked or missing."""
+def _print_page(console: Console, study: Study, again: bool) -> None:
+    """Print the path of the page, and write page and tables if requested or missing."""
     record = study.record()
     page = record.report_folder / "index.html"
     if again or not page.is_file():
         study.report()
-    files = (record.results_file, record.summary_file, page)
-    _print_lines(console, [", ".join(str(study.folder / file.relative_to(record.folder)) for file in files)])
+    _print_lines(console, [f"page: {study.folder / page.relative_to(record.folder)}"])
 
 
 def _print_lines(console: Console, lines: Sequence[str]) -> None:

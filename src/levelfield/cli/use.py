@@ -1,76 +1,51 @@
-"""`levelfield predict --data`, `score`, `search` and `export`: what is done with a checkpoint that is trained."""
+"""`levelfield predict --data`, `score`, `search` and `export`: uses of a trained checkpoint."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from levelfield.cli.evaluation_options import RERANK, TRUST, add_further_scores
 from levelfield.cli.options import Options
+from levelfield.core.other_names import OF_A_CHECKPOINT
 from levelfield.errors import UserError
 
 if TYPE_CHECKING:
     from levelfield.use.encoder import Encoder
 
-CHECKPOINT_HELP = """\
-  --ckpt_path FILE    the best.ckpt of a fit or of a study's job; the folder of a study's run embeds with all its folds
-                      (embeddings side by side)
-  --device DEVICE     cpu or cuda; without it a GPU if there is one
-  --trust NAME        a module or class of your own that the checkpoint may use (docs/security.md); several times
-"""
-DATA_HELP = """\
-  --data PATH         a folder of pictures, in class folders or not; a table (.csv, .parquet) with the column path or
-                      text, and label where there are labels; a picture; a .txt file with a text a line
-  --skip-broken       leave out the pictures that cannot be opened, and name them
-"""
-HELP = {
-    "predict": f"""\
+PAGES = {
+    "predict": """\
 usage: levelfield predict --ckpt_path FILE [--data PATH] [--output FILE]
 
-Embeds any data with a checkpoint: its trunk, its evaluation transforms. Of labelled data the file has the labels, too,
-so that it can be scored: the ledger of the data set's evaluations gets a line.
+Embeds any images or texts with a checkpoint. If the data have labels, the file has them too, and the ledger of
+evaluations gets a line, because the file can be scored.
 
-{CHECKPOINT_HELP}{DATA_HELP}\
-  --output FILE       .parquet (name, label, embedding) or .safetensors; without it embeddings_<PATH>.parquet beside the
-                      checkpoint
+{options}
 
-Without --data it embeds all samples of the data set that the checkpoint was trained on, into embeddings.safetensors
-beside the checkpoint, and takes the options of validate and test (levelfield validate --help).
+Without --data the command embeds all samples of the checkpoint's own data set into embeddings.safetensors beside the
+checkpoint. It then takes the options of levelfield validate --help.
 
   levelfield predict --ckpt_path best.ckpt --data my_images --output my_images.parquet
 """,
-    "score": f"""\
+    "score": """\
 usage: levelfield score --ckpt_path FILE --data PATH
 
-Scores a checkpoint on a labelled set: what it has learnt of classes that it never saw. All classes of the set take
-part; levelfield test scores the unseen classes of the set that it was trained on. Each time is a line in the ledger of
-the set's evaluations, with a copy in ledger.jsonl beside the checkpoint.
+Scores a checkpoint on all classes of a labelled data set. To score the test classes of the checkpoint's own data set,
+use levelfield test. Each evaluation adds a line to the ledger of evaluations, and to ledger.jsonl beside the
+checkpoint.
 
-{CHECKPOINT_HELP}\
-  --data PATH         a folder with a folder a class; a table (.csv, .parquet) with the columns path,label or
-                      text,label; or a set that levelfield data list names, below LEVELFIELD_DATA
-  --hierarchy         also how many of the nearest are at least of the same coarse class, where a set has such
-  --open-set          also whether one threshold tells pairs of one class from others: TAR at FAR, EER, AUROC
-  --rerank WAY        also the scores after ranking anew: k_reciprocal, with settings as in k_reciprocal:k1=10,k2=4
-                      (docs/metrics.md); several times
-  --skip-broken       leave out the pictures that cannot be opened, and name them
+{options}
 
   levelfield score --ckpt_path best.ckpt --data my_images
 """,
-    "search": f"""\
-usage: levelfield search --ckpt_path FILE --gallery PATH --query PICTURE_OR_TEXT [--top K] [--output FILE]
+    "search": """\
+usage: levelfield search --ckpt_path FILE --gallery PATH --query IMAGE_OR_TEXT [--top K] [--output FILE]
 
-What of a gallery is nearest to a picture, or to a sentence. The gallery is embedded once; its index is kept in a hidden
-folder beside it (.levelfield; in LEVELFIELD_CACHE where that cannot be written), and renewed where it changes.
+Finds the items of a gallery that are nearest to an image or a text. The command embeds the gallery once and keeps the
+embeddings in a hidden folder beside it (.levelfield; in LEVELFIELD_CACHE if it cannot write there). If the gallery
+changes, it embeds only what is new.
 
-{CHECKPOINT_HELP}\
-  --gallery PATH      a folder of pictures; a table (.csv, .parquet) with the column path or text; a .txt file with a
-                      text a line
-  --query WHAT        the file of a picture, or a text
-  --top K             how many answers (default: 10)
-  --rerank WAY        rank anew: k_reciprocal, with settings as in k_reciprocal:k1=10,k2=4 (docs/metrics.md); the
-                      gallery's items are compared with each other for it
-  --output FILE       .png: a sheet of the pictures (default for pictures: answers.png); .html: a page
-  --skip-broken       leave out the pictures that cannot be opened, and name them
+{options}
 
   levelfield search --ckpt_path best.ckpt --gallery my_images --query my_images/class_0/0.png
   levelfield search --ckpt_path best.ckpt --gallery my_texts.csv --query "Where is my card?"
@@ -78,19 +53,18 @@ folder beside it (.levelfield; in LEVELFIELD_CACHE where that cannot be written)
     "export": """\
 usage: levelfield export --ckpt_path FILE --output DIR [--data PATH]
 
-Writes a checkpoint in the forms that other programs load, each compared with the learner on ten samples; one that
-differs by more than 5e-4 is refused.
+Writes a checkpoint in formats for other programs, and compares each with the learner on ten samples. It fails if an
+embedding differs by more than 5e-4. It needs pip install 'levelfield[export]'.
 
-  --ckpt_path FILE    the best.ckpt of a fit or of a study's job, or the folder of a study's run
-  --trust NAME        a module or class of your own that the checkpoint may use (docs/security.md); several times
-  --output DIR        a folder that is not there yet: embed.pt2 (torch.export) and embed.onnx, from a picture's crop or
-                      a text's tokens to the embedding; preprocess.pt2 and .onnx, or tokenizer.json; trunk.safetensors,
-                      which timm reads, and embedder.safetensors; adapter/, as peft has it; README.md, a model card
-  --data PATH         the ten samples, in the forms of levelfield predict; without it coarse noise, or ten sentences
+  embed.pt2, embed.onnx             torch.export and ONNX: from an image crop or tokens to the embedding
+  preprocess.pt2, preprocess.onnx   from an image to its crop; for texts tokenizer.json
+  trunk.safetensors                 the trunk, for timm
+  embedder.safetensors, adapter/    the embedder; the adapter, for peft
+  README.md                         a model card
+
+{options}
 
   levelfield export --ckpt_path best.ckpt --output exported
-
-It needs pip install 'levelfield[export]'.
 """,
 }
 REQUIRED = {
@@ -99,6 +73,20 @@ REQUIRED = {
     "search": ("ckpt_path", "gallery", "query"),
     "export": ("ckpt_path", "output"),
 }
+DATA = {
+    "predict": "a folder of images; a table (.csv, .parquet) with the column path or text, and label if there is one; "
+    "an image; a .txt file with one text per line",
+    "score": "a folder with one folder per class; a table (.csv, .parquet) with the columns path,label or text,label; "
+    "or a name from levelfield data list, in the folder LEVELFIELD_DATA",
+    "export": "the ten samples, as for levelfield predict (default: random images, or ten sentences)",
+}
+OUTPUT = {
+    "predict": ".parquet (name, label, embedding) or .safetensors (default: embeddings_<PATH>.parquet beside the "
+    "checkpoint)",
+    "search": ".png: a sheet of the images (default for images: answers.png); .html: a page",
+    "export": "a new folder",
+}
+METAVARS = {"predict": "FILE", "search": "FILE", "export": "DIR"}
 MOST_NAMED = 20
 
 
@@ -109,27 +97,58 @@ def main(argv: Sequence[str]) -> int:
         UserError: a mistake in the options, no checkpoint, or data that it cannot use.
     """
     command = argv[0]
-    if {"-h", "--help"} & set(argv):
-        print(HELP[command], end="")
-        return 0
-    options = Options(HELP[command], list(HELP))
-    options.add_argument("--ckpt_path")
-    options.add_argument("--trust", action="append", default=[])
-    options.add_option("--device", used_by=("predict", "score", "search"))
-    options.add_option("--data", used_by=("predict", "score", "export"))
-    options.add_option("--skip-broken", used_by=("predict", "score", "search"), action="store_true")
-    options.add_option("--hierarchy", used_by=("score",), action="store_true")
-    options.add_option("--open-set", used_by=("score",), action="store_true")
-    options.add_option("--rerank", used_by=("score", "search"), action="append", default=[])
-    options.add_option("--output", used_by=("predict", "search", "export"), type=Path)
-    options.add_option("--gallery", used_by=("search",))
-    options.add_option("--query", used_by=("search",))
-    options.add_option("--top", used_by=("search",), type=int, default=10)
-    given = options.read(argv)
+    given = _options(command).read(argv)
     for option in REQUIRED[command]:
         if getattr(given, option) is None:
             raise UserError(f"levelfield {command} needs --{option}: levelfield {command} --help")
     return {"predict": _predict, "score": _score, "search": _search, "export": _export}[command](given)
+
+
+def _options(command: str) -> Options:
+    options = Options(PAGES, list(PAGES), other_names=OF_A_CHECKPOINT)
+    options.add_argument(
+        "--ckpt_path",
+        metavar="FILE",
+        help="best.ckpt of a fit or of a study's job; or the folder of a study's run, which embeds with the "
+        "checkpoints of all folds and concatenates the embeddings",
+    )
+    options.add_option("--data", used_by=("predict", "score", "export"), metavar="PATH", help=DATA.get(command))
+    options.add_option(
+        "--gallery",
+        used_by=("search",),
+        metavar="PATH",
+        help="a folder of images; a table (.csv, .parquet) with the column path or text; a .txt file with one text per "
+        "line",
+    )
+    options.add_option("--query", used_by=("search",), metavar="WHAT", help="an image file, or a text")
+    options.add_option(
+        "--top", used_by=("search",), type=int, default=10, metavar="K", help="number of answers (default: 10)"
+    )
+    options.add_option(
+        "--output",
+        used_by=("predict", "search", "export"),
+        type=Path,
+        metavar=METAVARS.get(command),
+        help=OUTPUT.get(command),
+    )
+    add_further_scores(options, used_by=("score",))
+    options.add_option(
+        "--rerank", used_by=("score", "search"), action="append", default=[], metavar="METHOD", help=RERANK
+    )
+    options.add_option(
+        "--skip-broken",
+        used_by=("predict", "score", "search"),
+        action="store_true",
+        help="leave out images that cannot be opened, and name them",
+    )
+    options.add_option(
+        "--device",
+        used_by=("predict", "score", "search"),
+        metavar="NAME",
+        help="cpu or cuda (default: a GPU if there is one)",
+    )
+    options.add_argument("--trust", action="append", default=[], metavar="NAME", help=TRUST)
+    return options
 
 
 def _predict(given: Any) -> int:
@@ -177,7 +196,7 @@ def _score(given: Any) -> int:
         print("\n".join(section.lines()))
     print(f"Percent; ± is half a 95% interval over the {found.num_classes:,} classes.")
     if found.num_skipped:
-        print(f"{found.num_skipped:,} samples have no other of their class, and ask for none.")
+        print(f"{found.num_skipped:,} samples are the only one of their class and are not used as queries.")
     print(f"evaluation {found.evaluations} on this set, recorded in {found.ledger}")
     return 0
 
@@ -207,13 +226,13 @@ def _search(given: Any) -> int:
     print(f"{len(gallery.rows_GD):,} {samples.modality}s, {gallery.embedded:,} of them embedded now: {gallery.file}")
     itself = query.keys[0] if query.modality == "image" else None
     answers = gallery.answers(asked, given.top, encoder.distance, itself, *ways)
-    by = f", ranked anew by {ways[0]}" if ways else ""
+    by = f", ranked again by {ways[0]}" if ways else ""
     print(f"{SHOWN[encoder.distance]}  nearest to {given.query}{by}")
     for answer in answers:
         print(f"{answer.likeness:.4f}  {answer.name}{f'  ({answer.label})' if answer.label else ''}")
     if output is not None:
         write_answers(query, answers, encoder.distance, output)
-        print(f"to look at: {output}")
+        print(f"sheet: {output}")
     return 0
 
 
@@ -234,10 +253,10 @@ def _export(given: Any) -> int:
 def _met_before(seen: Sequence[str], num_classes: int) -> str:
     """Whether the classes are new to the checkpoint."""
     if not seen:
-        return f"none of the {num_classes:,} classes is called like one that the checkpoint was trained or validated on"
+        return f"the checkpoint was trained and validated on classes with other names than these {num_classes:,}"
     more = f" and {len(seen) - MOST_NAMED:,} more" if len(seen) > MOST_NAMED else ""
     return (
-        f"{len(seen):,} of the {num_classes:,} classes are called like those that the checkpoint was trained or "
+        f"{len(seen):,} of the {num_classes:,} classes have the name of a class that the checkpoint was trained or "
         f"validated on, and may not be new to it: {', '.join(seen[:MOST_NAMED])}{more}"
     )
 
@@ -249,7 +268,7 @@ def _encoder(given: Any) -> "Encoder":
 
 
 def _folder(checkpoint: str) -> Path:
-    """Where what is said of a checkpoint lies: beside it, or in the folder of the run."""
+    """The folder of a checkpoint, or of the run."""
     path = Path(checkpoint)
     return path if path.is_dir() else path.parent
 
@@ -261,7 +280,7 @@ def _say(notes: Sequence[str]) -> None:
 def _say_broken(lines: Sequence[str], count: int) -> None:
     _say(lines[:MOST_NAMED])
     if lines:
-        print(f"{len(lines):,} of {count:,} pictures are left out")
+        print(f"{len(lines):,} of {count:,} images are left out")
 
 
 @contextmanager

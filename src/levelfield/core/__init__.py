@@ -1,1 +1,1 @@
-"""What every package stands on: source identity and the ledger of the test classes."""
+"""Configurations, source digests and the ledger of evaluations, which all packages use."""

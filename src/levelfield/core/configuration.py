@@ -17,7 +17,7 @@ SECTIONS = ("model", "data", "trainer")
 CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
 MOST_VALUES = 1_000_000
 PACKAGE = Path(levelfield.__file__).parent
-# In the package where a wheel was installed, at the top of a checkout. Those of the working directory come first.
+# In the package of an installed wheel, or at the top of a checkout. The working directory comes first.
 INSTALLED = PACKAGE / "configs"
 FOLDERS = (Path("configs"), INSTALLED if INSTALLED.is_dir() else PACKAGE.parents[1] / "configs")
 
@@ -28,8 +28,8 @@ def find_configuration(name: str, kind: str = "", beside: Path = Path()) -> Path
     """The file of that name: a path, or a shipped one: `configs/data/glyphs.yaml`, `data/glyphs.yaml`, `data/glyphs`.
 
     Args:
-        kind: A folder of `configs` whose files are found by their bare name too: `study`.
-        beside: What a path is relative to.
+        kind: A folder of `configs` whose files also have a short name: `study`.
+        beside: The folder that a path is relative to.
     """
     inner = re.sub(r"^(\.{1,2}/|configs/)+", "", name)
     for place in (beside / name, *(folder / part / inner for folder in FOLDERS for part in ("", kind))):
@@ -40,29 +40,29 @@ def find_configuration(name: str, kind: str = "", beside: Path = Path()) -> Path
 
 
 def shipped_files(kind: str = "*") -> dict[str, Path]:
-    """Name (`data/glyphs.yaml`) to file of all configurations, or of one folder of `configs` and those in it."""
+    """Name (`data/glyphs.yaml`) to file of all configurations, or of those below one folder of `configs`."""
     files = [(folder, file) for folder in reversed(FOLDERS) for file in folder.glob(f"{kind}/**/*.yaml")]
     return {file.relative_to(folder).as_posix(): file for folder, file in files}
 
 
 def nearest_configuration(name: str, beside: Path = Path()) -> str:
-    """What a misspelt name probably means, as the end of a message."""
+    """The end of a message on a misspelt name: the nearest one."""
     shipped = [*shipped_files()]
     here = [str(Path(name).parent / file.name) for file in (beside / name).parent.glob("*.yaml")]
     return nearest(name, [*here, *shipped, *(f"configs/{file}" for file in shipped)], "; correct the path", cutoff=0.6)
 
 
 class Loader(yaml.SafeLoader):
-    """Safe YAML that reads `1e-4` as a number (YAML 1.1 makes it text), and refuses two things.
+    """Safe YAML that reads `1e-4` as a number (YAML 1.1 reads text).
 
-    Refused are a key that is twice in one mapping (the usual readers take the last one), and aliases by which a small
-    file has a huge content.
+    It rejects a key that is twice in one mapping, where other readers take the last one. It also rejects aliases that
+    blow a small file up.
     """
 
     def get_single_node(self) -> yaml.Node | None:
         node = super().get_single_node()
         if node is not None and _values(node, {}) > MOST_VALUES:
-            raise yaml.YAMLError(f"its aliases make more than {MOST_VALUES:,} values, or one of them holds itself")
+            raise yaml.YAMLError(f"its aliases expand to more than {MOST_VALUES:,} values, or one contains itself")
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -84,9 +84,9 @@ Loader.add_implicit_resolver(
 
 
 def _values(node: yaml.Node, counted: dict[int, float]) -> float:
-    """How many values a node has, each alias counted as what it means; infinitely many in a circle."""
+    """The number of values in a node with its aliases expanded; infinite if an alias contains itself."""
     if id(node) not in counted:
-        counted[id(node)] = float("inf")  # met again before it is counted: a circle
+        counted[id(node)] = float("inf")  # met again before it is counted: it contains itself
         parts = node.value if isinstance(node, yaml.CollectionNode) else []
         inner = [part for each in parts for part in (each if isinstance(each, tuple) else (each,))]
         counted[id(node)] = 1 + sum(_values(part, counted) for part in inner)
@@ -105,7 +105,7 @@ def read_yaml(path: Path) -> Config:
     """Read one YAML mapping.
 
     Raises:
-        UserError: The file is missing, is not YAML, holds no mapping or has a key twice.
+        UserError: The file is missing, is not YAML, is no mapping or has a key twice.
     """
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader)
@@ -115,15 +115,15 @@ def read_yaml(path: Path) -> Config:
         problem = " ".join(str(error).split())
         raise UserError(f"{path} cannot be read as YAML: {problem}") from None
     if not isinstance(content, dict | None):
-        raise UserError(f"{path} must hold a mapping (key: value lines), not {type(content).__name__}")
+        raise UserError(f"{path} must be a mapping (lines of key: value), not {type(content).__name__}")
     return content or {}
 
 
 def read_named(name: str, wanted_by: str, kind: str = "", beside: Path = Path()) -> Config:
-    """Read the mapping of a file; `name`, `kind` and `beside` are those of `find_configuration`.
+    """Read the mapping in a file; `name`, `kind` and `beside` as in `find_configuration`.
 
     Args:
-        wanted_by: What names the file, as a message begins: `--config`.
+        wanted_by: The option or key that names the file, for messages: `--config`.
 
     Raises:
         UserError: No such file, with the nearest name, or no mapping in it.
@@ -135,7 +135,7 @@ def read_named(name: str, wanted_by: str, kind: str = "", beside: Path = Path())
 
 
 def stack(layers: Any, folder: Path, wanted_by: str) -> Config:
-    """Merge a list of paths (relative to `folder`, or of shipped files) and inline mappings, in order."""
+    """Merge a list of files (relative to `folder`, or shipped) and inline mappings, in order."""
     merged: Config = {}
     for layer in as_list(layers):
         content = read_named(layer, wanted_by, "study", folder) if isinstance(layer, str) else layer
@@ -145,15 +145,15 @@ def stack(layers: Any, folder: Path, wanted_by: str) -> Config:
     return merged
 
 
-# The one merge.
+# Merging.
 
 
 def merge(old: Any, new: Any) -> Any:
-    """Lay `new` over `old`: files and options of a fit, layers of a study.
+    """Merge `new` over `old`: files and options of a fit, layers of a study.
 
     Mappings merge key by key and `key+` appends to a list. Anything else replaces, also a mapping that is the value of
-    one argument. Naming another class drops the old class' arguments, also those of a class that was not named. A bare
-    name stands for `{class_path: name}`, and keys laid over a class are its arguments.
+    one argument. Another class drops all arguments of the old one. A bare name means `{class_path: name}`, and keys
+    merged over a class are its arguments.
 
     Example:
         >>> merge({"class_path": "ArcFaceLoss", "init_args": {"margin": 20}}, {"scale": 30})
@@ -188,15 +188,15 @@ def _merge_class(old: Config, new: Any) -> Any:
 
 
 def _same_class(old: str, new: str) -> bool:
-    """Whether two import paths lead to one class: a package exports what is deeper, a bare name is short for any."""
+    """Whether two import paths can mean one class: a package may export it, and a bare name has no package."""
     short, long = sorted((old.split("."), new.split(".")), key=len)
     return short[-1] == long[-1] and long[: len(short) - 1] == short[:-1]
 
 
 def set_dotted(config: Any, dotted: str, value: Any) -> Any:
-    """A copy of `config` with `dotted` set; within a class, a key that is not its path is an argument of it.
+    """A copy of `config` with `dotted` set; a key below a class is an argument of the class.
 
-    In a list, the keys are those of the last entry: `trainer.callbacks+ EarlyStopping`, `trainer.callbacks.monitor x`.
+    In a list, keys belong to the last entry: `trainer.callbacks+ EarlyStopping`, `trainer.callbacks.monitor x`.
 
     Example:
         >>> set_dotted({"data": {"dataset": {"class_path": "ImageTable"}}}, "data.dataset.table", "t.csv")
@@ -217,17 +217,17 @@ def set_dotted(config: Any, dotted: str, value: Any) -> Any:
 
 
 def as_list(given: Any) -> list[Any]:
-    """What a key holds that takes one thing or a list of them."""
+    """The values of a key that takes one value or a list."""
     return [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
 
 
 def init_args(part: Any) -> Config:
-    """The arguments of a class in a configuration; none where it is its name alone."""
+    """The arguments of a class in a configuration; empty for a bare name."""
     return (part.get("init_args") or {}) if isinstance(part, dict) else {}
 
 
 def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted key and text of each text in a configuration; a class path has the key of its argument."""
+    """Dotted key and value of each text in a configuration; a class path has the key of its argument."""
     if isinstance(value, Mapping):
         for name, part in value.items():
             yield from texts(part, key if name in CLASS_KEYS else f"{key}.{name}".lstrip("."))
@@ -239,7 +239,7 @@ def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) for every leaf, lists being leaves."""
+    """Dotted key and value of every leaf; a list is a leaf."""
     for key, value in config.items():
         if isinstance(value, dict) and value:
             yield from flatten(value, f"{prefix}{key}.")
@@ -251,7 +251,7 @@ ABSENT = "nothing"
 
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """The first dotted key whose values differ, with both values (`ABSENT` where there is none), or None."""
+    """The first dotted key whose values differ, with both values (`ABSENT` for a missing one), or None."""
     old_leaves, new_leaves = dict(flatten(old)), dict(flatten(new))
     for key in [*new_leaves, *(key for key in old_leaves if key not in new_leaves)]:
         before, now = old_leaves.get(key, ABSENT), new_leaves.get(key, ABSENT)

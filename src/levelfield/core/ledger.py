@@ -1,8 +1,8 @@
-"""The ledger of the test classes: one line an evaluation, durable before the first test label is read.
+"""The ledger of evaluations: one line per evaluation, on disk before the first test label is read.
 
-There is one ledger per user and data set, next to the caches. It holds hashes of the evaluated samples, so that a set
-with one sample less, or under another name, is the same data set. A folder (a study's, a fit's) keeps a copy of its own
-lines. Every evaluation is allowed: reports show how many there were.
+There is one ledger per user and data set, next to the caches. It has hashes of the evaluated samples, so a data set
+with one sample less, or another name, is the same. The folder of a study or fit keeps a copy of its own lines. Every
+evaluation is allowed: reports show how many there were.
 """
 
 import hashlib
@@ -26,23 +26,23 @@ from levelfield.storage.atomic import make_durable, storing, without_links, writ
 LEDGER = "ledger.jsonl"
 SAMPLES = "samples"
 EVALUATED, FINISHED = "evaluated", "finished"
-# A data set is known again by this share of the samples of the smaller of two sets.
+# Two data sets are the same if they share this fraction of the smaller one's samples.
 SAME_SHARE = 0.5
 HASH_BYTES = 16
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What will be evaluated, before it is.
+    """An evaluation that is about to begin.
 
     Args:
         data: Name of the data set.
-        samples: A hash of each sample, in hexadecimal digits.
-        by: Who evaluates: `study smoke`, `levelfield test`.
-        checkpoints: Name to SHA-256 of what is evaluated.
+        samples: A hexadecimal hash of each sample.
+        by: The command: `study smoke`, `levelfield test`.
+        checkpoints: Name to SHA-256 of each checkpoint.
         configuration: SHA-256 of the settings.
-        reason: Why, where a person says so.
-        results: Name to SHA-256 of what led to the checkpoints.
+        reason: The user's reason, if given.
+        results: Name to SHA-256 of the results behind the checkpoints.
     """
 
     data: str
@@ -54,7 +54,7 @@ class Evaluation:
     results: Mapping[str, str] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """The line's content; the samples by one hash of them all, whatever their order."""
+        """The content of the line, with one hash of all samples that ignores their order."""
         return {
             "data": self.data,
             "samples": hashlib.sha256("".join(sorted(self.samples)).encode()).hexdigest(),
@@ -68,12 +68,12 @@ class Evaluation:
 
 
 def begin(evaluation: Evaluation, folder: Path | None = None, now: Callable[[], datetime] | None = None) -> str:
-    """Record an evaluation, durably, and return the id of its line. From here on test labels may be read.
+    """Record an evaluation on disk and return the id of its line. Afterwards test labels may be read.
 
-    An interrupted evaluation of the same checkpoints goes on: it has its line already.
+    An interrupted evaluation of the same checkpoints continues with its line.
 
     Args:
-        folder: Keeps a copy of the line; without one nothing is known to go on.
+        folder: Gets a copy of the line. Without a folder no evaluation can continue.
 
     Raises:
         UserError: the line cannot be written, or the folder's copy is damaged.
@@ -85,7 +85,7 @@ def begin(evaluation: Evaluation, folder: Path | None = None, now: Callable[[], 
         if line is None:
             head = {"event": EVALUATED, "id": uuid.uuid4().hex, "folder": _place_hash(folder), "time": _time(now)}
             line = {**head, **plain, "version": levelfield.__version__}
-            if folder is not None:  # first: whoever goes on finds the line here, and repeats it there
+            if folder is not None:  # first, so that an interrupted command can continue from it
                 _append(folder / LEDGER, line)
         place = _place_of(evaluation.samples) or cache_root() / "evaluations" / line["id"]
         if line not in read_lines(place / LEDGER):
@@ -100,7 +100,7 @@ def finish(
     folder: Path | None = None,
     now: Callable[[], datetime] | None = None,
 ) -> None:
-    """Record that all scores of an evaluation are written; once.
+    """Record, once, that all scores of an evaluation are written.
 
     Args:
         scores: Name to SHA-256 of each file of scores.
@@ -117,12 +117,12 @@ def finish(
 
 
 def has_line(identity: str, folder: Path) -> bool:
-    """Whether an evaluation is in a folder's copy: a worker on another node has another cache."""
+    """Whether a folder's copy has an evaluation; a worker on another node has another cache."""
     return any((line["event"], line["id"]) == (EVALUATED, identity) for line in read_lines(folder / LEDGER))
 
 
 def finished_evaluation(folder: Path) -> dict[str, Any] | None:
-    """The last evaluation of a folder where all its scores are written; None otherwise."""
+    """The last evaluation of a folder if all its scores are written, else None."""
     lines = read_lines(folder / LEDGER)
     last = next((line for line in reversed(lines) if line["event"] == EVALUATED), None)
     ended = {line["id"] for line in lines if line["event"] == FINISHED}
@@ -130,13 +130,13 @@ def finished_evaluation(folder: Path) -> dict[str, Any] | None:
 
 
 def evaluations_of(samples: Sequence[str]) -> list[dict[str, Any]]:
-    """The user's evaluations of the data set that the samples are of."""
+    """The user's evaluations of the data set with these samples."""
     place = _place_of(samples)
     return [] if place is None else _evaluations(read_lines(place / LEDGER))
 
 
 def evaluations_beside(folder: Path) -> list[dict[str, Any]]:
-    """The user's evaluations of the data sets that a folder's copy names, this folder's among them."""
+    """The user's evaluations of the data sets in a folder's copy, including those of the folder."""
     found: dict[str, dict[str, Any]] = {line["id"]: line for line in _evaluations(read_lines(folder / LEDGER))}
     for identity in list(found):
         place = _place_with(identity)
@@ -145,10 +145,10 @@ def evaluations_beside(folder: Path) -> list[dict[str, Any]]:
 
 
 def compare_copy(folder: Path) -> list[str]:
-    """In what a folder's copy differs from the user's ledger, as far as this holds lines of the folder.
+    """Differences between a folder's copy and the user's ledger, if the ledger has lines of the folder.
 
-    It holds none of an archive's lines, and none where the caches were removed. Of a folder that was copied or moved,
-    when an evaluation ended is not compared: each copy may have gone on.
+    It has none of an archive, and none after the caches were removed. For a copied or moved folder the end of an
+    evaluation is not compared, because each copy may have continued.
 
     Raises:
         UserError: the copy is damaged.
@@ -172,7 +172,7 @@ def compare_copy(folder: Path) -> list[str]:
 
 
 def _place_hash(folder: Path | None) -> str:
-    """Tells the folders of a user apart without naming them; empty without a folder."""
+    """A hash that distinguishes a user's folders without naming them; empty without a folder."""
     return "" if folder is None else hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
 
 
@@ -181,7 +181,7 @@ def _named(line: Mapping[str, Any]) -> str:
 
 
 def _interrupted(copy: list[dict[str, Any]], plain: dict[str, Any]) -> dict[str, Any] | None:
-    """The last evaluation of a folder, if it is this one and has not ended."""
+    """The last evaluation of a folder if it is this one and has not finished."""
     last = next((line for line in reversed(copy) if line["event"] == EVALUATED), None)
     if last is None or any((line["event"], line["id"]) == (FINISHED, last["id"]) for line in copy):
         return None
@@ -197,7 +197,7 @@ def _evaluations(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a ledger or of a copy; an unfinished last line was cut off before anything was read.
+    """The lines of a ledger or copy, without an unfinished last line: no label was read after it.
 
     Raises:
         UserError: another line is damaged.
@@ -214,7 +214,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         except (ValueError, TypeError):
             damaged = True
         if damaged:
-            raise UserError(f"{path} line {number} is damaged; restore the file from a copy")
+            raise UserError(f"{path}, line {number}: damaged; restore the file from a copy")
         lines.append(line)
     return lines
 
@@ -251,25 +251,25 @@ def _places() -> list[Path]:
 
 
 def _place_of(samples: Sequence[str]) -> Path | None:
-    """The ledger of the data set that shares most samples; None for a data set without one."""
+    """The ledger of the data set that shares most samples; None if there is none."""
     wanted = _shortened(samples)
     shares: dict[Path, float] = {}
     for place in _places():
         known = _read_samples(place / SAMPLES)
-        # Samples that nobody knows, of loaders of one's own, are together.
+        # All samples without hashes, from the user's own loaders, share a ledger.
         shares[place] = len(wanted & known) / min(len(wanted), len(known)) if wanted and known else wanted == known
     nearest = max(shares, key=lambda each: shares[each], default=None)
     return nearest if nearest is not None and shares[nearest] >= SAME_SHARE else None
 
 
 def _place_with(identity: str) -> Path | None:
-    """The ledger that holds an evaluation."""
+    """The ledger that has an evaluation."""
     return next((place for place in _places() if identity in (place / LEDGER).read_text(encoding="utf-8")), None)
 
 
 @contextmanager
 def _only_one() -> Iterator[None]:
-    """No other process of the user writes a ledger meanwhile."""
+    """Lock all ledgers of the user."""
     folder = cache_root() / "evaluations"
     with storing(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
-"""Which source a row's numbers follow from: a digest of the classes that its configuration names, by file.
+"""Digests of the source code behind a row's numbers: of the classes that its configuration names, by file.
 
 A digest covers what a class reaches: its own statements, the functions and classes that these use in the same file, and
-the same in the files that they import. It follows a user's files everywhere, and levelfield's within the package of the
-class (`losses/pairs.py` for a loss). Comments, docstrings, empty lines, another class in the same file and a new file
-change no digest. Nothing is imported; a name that code computes at run time, or a file that it reads, is not seen.
+the same in the files that they import. It follows all of a user's files, and files of levelfield in the package of the
+class (`losses/pairs.py` for a loss). Comments, docstrings, empty lines, other classes in the same file and new files
+change no digest. Nothing is imported. Names that code computes at run time, and files that it reads, are not covered.
 """
 
 import ast
@@ -27,9 +27,9 @@ import levelfield
 
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 LEVELFIELD = Path(levelfield.__file__).parent
-# The packages of the classes that a row names; a short name is looked for in what they export.
+# The packages of the classes in a row; short names are looked up there.
 PACKAGES = ("losses", "miners", "regularizers", "models", "data.datasets", "data.samplers", "data")
-# What a row has that names nothing else.
+# What a row uses if it names nothing else.
 DEFAULTS = {
     "model.trunk": "levelfield.models.TimmTrunk",
     "model.embedder": "levelfield.models.LinearEmbedder",
@@ -60,9 +60,9 @@ class _Source:
     """A module's file.
 
     Attributes:
-        name: As a module is named: `levelfield/losses/arcface.py`.
-        imports: Name to what it may be imported from, anywhere in the file.
-        stars: Modules of which it imports all.
+        name: The path as of a module: `levelfield/losses/arcface.py`.
+        imports: Name to its possible sources, anywhere in the file.
+        stars: Modules of `from module import *`.
         defined: Names that its statements bind.
     """
 
@@ -79,29 +79,29 @@ class _Source:
 
 
 def sources(config: Any) -> dict[str, str]:
-    """File to digest of the source that the classes of a configuration, or of a part of one, are made of.
+    """File to digest of the source code behind the classes of a configuration or of a part of it.
 
-    Files are named as modules are, `levelfield/losses/arcface.py` or `my_package/my_loss.py`, wherever they are.
+    Files are named like modules, `levelfield/losses/arcface.py` or `my_package/my_loss.py`, wherever they are.
     """
     return _known(frozenset(names_in(config)), tuple(sys.path)).now(_Files())
 
 
 def sources_of(configs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """`sources` of each of several configurations, for which each file is looked for once."""
+    """`sources` of several configurations; each file is looked up once."""
     files = _Files()
     return {key: _known(frozenset(names_in(each)), tuple(sys.path)).now(files) for key, each in configs.items()}
 
 
 def names_in(config: Any) -> list[str]:
-    """Every text of a configuration that could name a class, and the classes that it has without naming them.
+    """Every text of a configuration that could name a class, and the default classes.
 
-    The names alone have the same sources as the configuration.
+    These names have the same sources as the configuration.
     """
     return sorted({*_names(config), *_defaults(config)})
 
 
 class _Digests:
-    """The digests of some classes, computed again when one of their files has changed: a worker asks for each job."""
+    """The digests of some classes; computed again if a file has changed, because a worker checks them for each job."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = names
@@ -148,14 +148,14 @@ def _defaults(config: Any) -> Iterator[str]:
 
 
 class _Files:
-    """The modules' files as they are now, each looked for once."""
+    """The current files of modules, each looked up once."""
 
     def __init__(self) -> None:
         importlib.invalidate_caches()
         self._modules: dict[str, _Source | None] = {}
 
     def reached(self, names: Iterable[str]) -> "dict[_Source, str]":
-        """Every file that the classes reach, with the digest of what they reach of it."""
+        """Every file that the classes reach, with the digest of the part that they reach."""
         to_do = [target for name in names if (target := self._class(name)) is not None]
         texts: dict[_Source, set[str]] = {}
         seen: set[Target] = set()
@@ -177,7 +177,7 @@ class _Files:
         return {source: hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest() for source, found in ordered}
 
     def _class(self, name: str) -> Target | None:
-        """The class or function that an import path, or a shipped class's short name, means; None for other texts."""
+        """The class or function of an import path or of a short name; None for other texts."""
         module, _, kind = name.rpartition(".")
         for place in [module] if module else [f"{levelfield.__name__}.{package}" for package in PACKAGES]:
             found = self._resolve(Target(place, kind))
@@ -186,7 +186,7 @@ class _Files:
         return None
 
     def _resolve(self, target: Target, asked: tuple[Target, ...] = ()) -> Target | None:
-        """Where a name is defined: in its module, in one that this imports it from, or as a module; None if nowhere."""
+        """Where a name is defined: in its module, in a module that this one imports, or as a module itself."""
         source = self._source(target.module)
         if target in asked:  # modules that import each other
             return None
@@ -198,7 +198,7 @@ class _Files:
         return None if self._source(inner) is None else Target(inner, "")
 
     def _imported(self, source: _Source, name: str, asked: tuple[Target, ...] = ()) -> list[Target]:
-        """What a name of a module is, where the module imports it; all that it imports for an empty name."""
+        """The sources of a name that a module imports; of all its imports for an empty name."""
         stars = [Target(module, name) for module in source.stars]
         if not name:
             every = [*(target for targets in source.imports.values() for target in targets), *stars]
@@ -207,7 +207,7 @@ class _Files:
         return [found for target in every if (found := self._resolve(target, asked)) is not None]
 
     def _counts(self, importer: _Source | None, target: Target) -> bool:
-        """Whether a source counts: a user's always, levelfield's in a class's package, from the same package."""
+        """Whether a source counts: a user's always, levelfield's only within the package of the class."""
         source = self._source(target.module)
         if source is None or not source.is_shipped:
             return source is not None
@@ -216,7 +216,7 @@ class _Files:
         return any(target.module.startswith(f"{levelfield.__name__}.{package}") for package in PACKAGES)
 
     def _source(self, module: str) -> _Source | None:
-        """The source of a module that is the user's or levelfield's; None for any other."""
+        """The source of a module of the user or of levelfield; None for others."""
         if module not in self._modules:
             self._modules[module] = _read_module(module)
         return self._modules[module]
@@ -242,7 +242,7 @@ def _find(module: str) -> ModuleSpec | None:
     for position in range(len(rest)):
         if spec is None or spec.submodule_search_locations is None:
             return None
-        if INSTALLED & set(Path(spec.origin or "").parts):  # an installed package has no file of the user's
+        if INSTALLED & set(Path(spec.origin or "").parts):  # installed packages are not the user's files
             return None
         spec = _find_in(".".join([first, *rest[: position + 1]]), list(spec.submodule_search_locations))
     return spec
@@ -266,12 +266,12 @@ def _standard_library() -> list[Path]:
 
 @cache
 def _read(module: str, is_package: bool, file: Path, stamp: tuple[int, int]) -> _Source:
-    """A module's file as it is now: another time or size reads it again."""
+    """The current file of a module; another time or size reads it again."""
     name = module.replace(".", "/") + ("/__init__" if is_package else "") + file.suffix
     content = file.read_bytes()
     try:
         tree = ast.parse(content) if file.suffix == ".py" else None
-    except (SyntaxError, ValueError):  # whoever imports it says so
+    except (SyntaxError, ValueError):  # importing it reports the error
         tree = None
     if tree is None:
         whole = _Statement(hashlib.sha256(content).hexdigest(), frozenset(), frozenset())
@@ -301,7 +301,7 @@ def _read(module: str, is_package: bool, file: Path, stamp: tuple[int, int]) -> 
 
 
 def _targets(node: ast.AST, package: str) -> Iterator[tuple[str, Target]]:
-    """The names that an import binds, with what they are."""
+    """The names that an import binds, with their sources."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             yield alias.asname or alias.name.partition(".")[0], Target(alias.name, "")
@@ -313,7 +313,7 @@ def _targets(node: ast.AST, package: str) -> Iterator[tuple[str, Target]]:
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """The names that a statement at the top of a module gives to the module."""
+    """The names that a top-level statement binds."""
     if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         yield node.name
         return
@@ -325,9 +325,9 @@ def _bound(node: ast.AST) -> Iterator[str]:
 
 
 def _without_comments(content: bytes, tree: ast.Module) -> list[str]:
-    """The lines of a source with comments and docstrings taken out.
+    """The lines of a source without comments and docstrings.
 
-    By hand and not by `ast.dump` or `ast.unparse`, which differ between versions of Python.
+    `ast.dump` and `ast.unparse` differ between versions of Python.
     """
     lines = [line.rstrip(b"\r\n") for line in io.BytesIO(content)]
     for node in ast.walk(tree):

@@ -1,14 +1,14 @@
-"""Data sets, class-disjoint splits, batches and transforms; what needs torch is loaded when used."""
+"""Data sets, class-disjoint splits, batches and transforms; modules with torch are loaded when used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from levelfield.data import datasets
-from levelfield.data.datasets import *  # noqa: F403 # one file each: their list is made from the files
+from levelfield.data.datasets import *  # noqa: F403 # the list is built from the files
 from levelfield.data.splits import check_validation_classes, class_folds, split_classes
 
 if TYPE_CHECKING:
-    from levelfield.data.samplers import *  # noqa: F403 # as the data sets
+    from levelfield.data.samplers import *  # noqa: F403 # like the data sets
     from levelfield.data.subset import ClassSubset as ClassSubset
     from levelfield.data.transforms import ImageTransforms as ImageTransforms
 

@@ -1,4 +1,4 @@
-"""A prepared cache: images decoded and reduced once, in one memory-mapped file beside an index."""
+"""The image cache: images decoded and resized once, in one memory-mapped file with an index."""
 
 import hashlib
 import io
@@ -30,22 +30,22 @@ from levelfield.storage.atomic import TEMPORARY, replaced
 from levelfield.storage.lock import Lock
 
 INDEX = "index.npz"
-# A file of this size is made without being asked for.
+# `auto` writes files up to this size.
 MOST_BYTES = 4 << 30
-# Images that are opened to say how much room all of them take.
+# Number of images to open for an estimate of the size.
 LOOKED_AT = 16
-# Fewer images are decoded before loader processes are there.
+# Fewer images are decoded faster than loader processes start.
 FEW = 500
 
 
 class PreparedImages:
-    """The images of an index as `reduce` leaves them, read from a memory-mapped file instead of decoded.
+    """The resized images of an index, read from a memory-mapped file instead of decoded.
 
-    Made by `prepare_images`. A loader process opens the file for itself.
+    `prepare_images` builds it. Each loader process opens the file itself.
 
     Args:
-        pixels: the file: (height, width, 3) bytes of each image, one after the other.
-        places: of each key, where its bytes begin, and its height and width.
+        pixels: the file with (height, width, 3) bytes of each image, one after the other.
+        places: key to the start of its bytes, height and width.
     """
 
     def __init__(self, pixels: Path, places: dict[str, tuple[int, int, int]]) -> None:
@@ -54,7 +54,7 @@ class PreparedImages:
         self._bytes = np.memmap(pixels, dtype=np.uint8, mode="c")
 
     def load(self, key: str) -> UInt8[np.ndarray, "height width 3"]:
-        """One image, reduced: a view of the file, which writes to it do not reach."""
+        """One resized image: a copy-on-write view of the file."""
         start, height, width = self._places[key]
         return np.asarray(self._bytes[start : start + height * width * 3]).reshape(height, width, 3)
 
@@ -68,26 +68,24 @@ class PreparedImages:
 def prepare_images(
     dataset: MetricDataset, index: SampleIndex, read: Callable[[str], Picture], purpose: Mapping[str, Any]
 ) -> PreparedImages:
-    """The images of `index` from their cache, which is made or renewed first where it has to be.
+    """The images of `index` from their cache; writes the cache first if it is missing or out of date.
 
-    The cache lies in a folder of its own below `LEVELFIELD_CACHE` (by default `~/.cache/levelfield`). It is renewed
-    when the samples, or the bytes of a file, are not what it was made from. One process makes
-    it, with loader processes on the cores that it has, while others wait; what is there is always whole, whenever a
-    process is killed.
+    The cache is in its own folder below `LEVELFIELD_CACHE` (by default `~/.cache/levelfield`). It is written again if
+    the samples or the bytes of a file have changed. One process writes it, with loader processes on its cores, while
+    others wait. The cache is always complete, even if a process is killed.
 
     Args:
-        dataset: says where the images lie, those of `index` and no others.
-        read: opens the image of a key and reduces it, the same each time.
-        purpose: plain values that set this cache apart from others of the same data set: the half, and what `read`
-            does.
+        dataset: knows the files of the images; only those of `index` are opened.
+        read: opens and resizes the image of a key, always in the same way.
+        purpose: plain values that distinguish caches of one data set: the half, and the settings of `read`.
 
     Raises:
-        UserError: an image that cannot be opened, a data set without files, or no room to write.
+        UserError: an image that cannot be opened, a data set without files, or no space.
     """
     if dataset.modality == "text":
-        raise UserError(f"--data.cache is for images, and {dataset.name} holds texts: leave it out")
+        raise UserError(f"--data.cache is for images, but {dataset.name} has texts: leave it out")
     if not _has_files(dataset, index):
-        raise UserError(f"--data.cache is for image files on this machine, and {dataset.name} has none: leave it out")
+        raise UserError(f"--data.cache is for image files, but {dataset.name} has none: leave it out")
     return _prepared(_folder(dataset, purpose), stamp_of(dataset, index), dataset, index, read)
 
 
@@ -106,15 +104,16 @@ def _prepared(
 def prepared_where_it_pays(
     dataset: MetricDataset, index: SampleIndex, read: Callable[[str], Picture], purpose: Mapping[str, Any]
 ) -> PreparedImages | None:
-    """`prepare_images` where its file is there, or takes no more room than nobody has to be asked for; else None.
+    """`prepare_images` if the cache exists or is small enough, else None.
 
-    That is `MOST_BYTES`, and half of what is free where it goes. It takes image files, too, and a folder to write to.
+    Small enough means at most `MOST_BYTES` and half of the free space. The data set must have image files, and the
+    folder must be writable.
     """
     if dataset.modality == "text" or not _has_files(dataset, index):
         return None
     folder = _folder(dataset, purpose)
     is_new = not os.path.exists(folder / INDEX)
-    if is_new and not _fits(folder, index, read):  # before millions of files are hashed for the stamp
+    if is_new and not _fits(folder, index, read):  # before hashing millions of files for the stamp
         return None
     stamp = stamp_of(dataset, index)
     try:
@@ -135,7 +134,7 @@ def _folder(dataset: MetricDataset, purpose: Mapping[str, Any]) -> Path:
 
 
 def _fits(folder: Path, index: SampleIndex, read: Callable[[str], Picture]) -> bool:
-    """Whether there can be a folder with room for the images, and for no more than nobody has to be asked for."""
+    """Whether the folder is writable and the images are small enough for `auto`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         most = min(MOST_BYTES, shutil.disk_usage(folder).free // 2)
@@ -145,13 +144,13 @@ def _fits(folder: Path, index: SampleIndex, read: Callable[[str], Picture]) -> b
 
 
 def _room(index: SampleIndex, read: Callable[[str], Picture]) -> int:
-    """About the bytes that the images take, by some of them."""
+    """The estimated bytes of the images, from some of them."""
     some = index.keys[:: max(1, len(index.keys) // LOOKED_AT)]
     return len(index.keys) * sum(np.asarray(read(key)).size for key in some) // max(1, len(some))
 
 
 def place_of(dataset: MetricDataset) -> dict[str, Any]:
-    """The data set's class and where it lies: what stays when its images change."""
+    """The class and folder of the data set, which stay when its images change."""
     kind = type(dataset)
     arguments = {name: value for name, value in vars(dataset).items() if not name.startswith("_")}
     arguments["root"] = arguments.get("root") or os.environ.get("LEVELFIELD_DATA")
@@ -162,7 +161,7 @@ def place_of(dataset: MetricDataset) -> dict[str, Any]:
 
 
 def stamp_of(dataset: MetricDataset, index: SampleIndex) -> str:
-    """What the samples of `index` depend on: their content, and the versions of what decodes images."""
+    """A hash of what the cached images depend on: their content, and the versions of the decoders."""
     return dataset.once(("stamp", index.keys), lambda: _stamp(dataset, index))
 
 
@@ -171,7 +170,7 @@ def _stamp(dataset: MetricDataset, index: SampleIndex) -> str:
     for key, content in zip(index.keys, dataset.contents_of(index.keys), strict=True):
         digest.update(f"{key}\t{content}\n".encode())
     if dataset.modality == "image":
-        import torchvision  # takes as long as torch, which `levelfield data list` needs neither of
+        import torchvision  # slow to import
 
         digest.update(f"{PIL.__version__} {torchvision.__version__}".encode())
     return digest.hexdigest()
@@ -182,7 +181,7 @@ def _digest(*values: Any) -> str:
 
 
 def _read(folder: Path, stamp: str) -> PreparedImages | None:
-    """The cache in `folder`; None where there is none, or one of other images."""
+    """The cache in `folder`; None if it is missing or of other images."""
     try:
         with np.load(io.BytesIO((folder / INDEX).read_bytes())) as index:
             if str(index["stamp"]) != stamp:
@@ -192,13 +191,13 @@ def _read(folder: Path, stamp: str) -> PreparedImages | None:
             if pixels.stat().st_size != index["bytes"]:
                 return None
             keys = index["keys"].tolist()
-    except (FileNotFoundError, BadZipFile, EOFError, ValueError, KeyError):  # absent, or not what numpy writes
+    except (FileNotFoundError, BadZipFile, EOFError, ValueError, KeyError):  # missing or damaged
         return None
     return PreparedImages(pixels, {key: (start, *size) for key, start, size in zip(keys, starts, sizes, strict=True)})
 
 
 def _make(folder: Path, stamp: str, index: SampleIndex, read: Callable[[str], Picture]) -> None:
-    """Write the pixels, then the index that names them, and only then remove what was there before."""
+    """Write the pixels, then the index that names them, then remove the old cache."""
     print(f"decoding {len(index.keys):,} images once, into {folder}", file=sys.stderr)
     pixels = folder / f"pixels-{stamp[:16]}.bin"
     starts, sizes, written = [], [], 0
@@ -225,7 +224,7 @@ def _make(folder: Path, stamp: str, index: SampleIndex, read: Callable[[str], Pi
 
 
 def _in_order(index: SampleIndex, read: Callable[[str], Picture]) -> Iterator[np.ndarray]:
-    """The images of an index; many are opened by as many processes as there are cores."""
+    """The images of an index; many images are opened by one process per core."""
     if len(index.keys) < FEW:
         yield from (np.asarray(read(key)) for key in index.keys)
         return
@@ -237,7 +236,7 @@ def _in_order(index: SampleIndex, read: Callable[[str], Picture]) -> Iterator[np
         worker_init_fn=partial(end_with_parent, os.getpid()),
         collate_fn=_as_it_is,
     )
-    with torch.random.fork_rng(devices=[]):  # of what a loader draws: later draws do not know of a cache
+    with torch.random.fork_rng(devices=[]):  # a loader draws numbers: later draws must not depend on the cache
         for image in loader:
             if isinstance(image, str):
                 raise UserError(image)
@@ -246,7 +245,7 @@ def _in_order(index: SampleIndex, read: Callable[[str], Picture]) -> Iterator[np
 
 @dataclass(frozen=True)
 class _Opened(Dataset[Any]):
-    """The images of an index, or what is wrong with one: a loader process would add a traceback to that."""
+    """The images of an index; a broken one is its error message, because a loader process would add a traceback."""
 
     index: SampleIndex
     read: Callable[[str], Picture]

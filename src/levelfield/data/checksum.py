@@ -1,4 +1,4 @@
-"""Whether a file is the one that was meant."""
+"""Check downloaded files by their SHA-256."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from levelfield.storage.file_hash import file_hash
 
 
 def check(file: Path, archive: Archive, folder: Path) -> str:
-    """Compare a file's SHA-256 with the known one, or with what `record` left in `folder`; tells which it was.
+    """Compare a file's SHA-256 with the published or the recorded one; returns a sentence on the result.
 
     Raises:
         BadArchive: they differ.
@@ -17,23 +17,23 @@ def check(file: Path, archive: Archive, folder: Path) -> str:
         if digest != archive.sha256:
             raise BadArchive(
                 f"{file} has the SHA-256 {digest} instead of {archive.sha256}: "
-                "it is damaged or another file; delete it and fetch it again"
+                "it is damaged or another file; delete it and download it again"
             )
         return "SHA-256 as published"
     recorded = _record_file(archive, folder)
     if not recorded.exists():
-        return f"unverified: no published checksum is known; {recorded.name} records this one"
+        return f"unverified: there is no published checksum; {recorded.name} records this one"
     first = recorded.read_text().partition(" ")[0]
     if digest != first:
         raise BadArchive(
-            f"{file} has the SHA-256 {digest}, and {recorded} recorded {first} the first time: "
-            f"delete the file and fetch it again, or delete {recorded.name} if the publishers changed it"
+            f"{file} has the SHA-256 {digest}, but {recorded} recorded {first} the first time: "
+            f"delete the file and download it again, or delete {recorded.name} if the publishers changed it"
         )
-    return f"unverified: the same file as the first time, by {recorded.name}"
+    return f"unverified: the same file as the first time ({recorded.name})"
 
 
 def record(file: Path, archive: Archive, folder: Path) -> None:
-    """Write down the SHA-256 of a sound file where none is published, as `sha256sum --check` reads it."""
+    """Record the SHA-256 of a sound file if none is published, in the format of `sha256sum --check`."""
     if archive.sha256 is None:
         _record_file(archive, folder).write_text(f"{file_hash(file)}  {archive.file}\n")
 

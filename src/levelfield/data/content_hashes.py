@@ -1,4 +1,4 @@
-"""SHA-256 of samples' files, computed once: a file is the same while its path, size, times and inode are."""
+"""SHA-256 of sample files, computed again only if path, size, times or inode of a file change."""
 
 import hashlib
 import os
@@ -19,19 +19,19 @@ from levelfield.storage.file_hash import file_hash
 
 RECORD = np.dtype([("name", "<u8"), ("state", "<u8"), ("content", "u1", 32)])
 AT_A_TIME = 256
-# The command says so before it hashes more samples than these.
+# The command prints a line before it hashes more samples.
 MANY = 10_000
 
 
 def number_of(*values: str | int) -> int:
-    """64 bits that stand for some values."""
+    """A 64-bit hash of some values."""
     return int.from_bytes(hashlib.blake2b(repr(values).encode(), digest_size=8).digest(), "little")
 
 
 def file_state(path: Path | str) -> int:
-    """Another number once a file or folder has changed: from its size, its times of modification and its inode.
+    """A number that changes with a file or folder: from its size, modification times and inode.
 
-    The time of the last change (ctime) counts too: a copy that keeps the modification time does not keep it.
+    It includes the time of the last change (ctime), which a copy with the old modification time does not keep.
 
     Raises:
         UserError: there is no such file.
@@ -50,8 +50,8 @@ def sample_hash(path: Path) -> str:
         UserError: it cannot be read, or is not a regular file.
     """
     try:
-        if path.exists() and not path.is_file():  # opening a pipe may take for ever
-            raise UserError(f"{path} is not a regular file: take it out of the data set")
+        if path.exists() and not path.is_file():  # opening a pipe may block
+            raise UserError(f"{path} is not a regular file: remove it from the data set")
         return file_hash(path)
     except OSError as error:
         raise _unreadable(path, error) from None
@@ -64,16 +64,16 @@ def kept_hashes(
     compute: Callable[[int], str],
     again: bool,
 ) -> UInt8[np.ndarray, "samples 32"]:
-    """SHA-256 of each sample, from the file below `LEVELFIELD_CACHE` that keeps those of a folder.
+    """SHA-256 of each sample, from the file of its folder below `LEVELFIELD_CACHE`.
 
-    A damaged file counts as none. Where none can be written, the next start computes the hashes again.
+    A damaged file is ignored. If no file can be written, the next start computes the hashes again.
 
     Args:
-        folder: holds the samples.
+        folder: the folder of the samples.
         names: a number for each sample's file and key.
-        states: by `file_state`.
-        compute: gives the hash of the sample at a position, in hexadecimal digits; called in threads.
-        again: whether to compute them all, whatever is kept.
+        states: from `file_state`.
+        compute: returns the hexadecimal hash of the sample at a position; called in threads.
+        again: whether to compute all hashes again.
 
     Raises:
         UserError: a file cannot be read.
@@ -114,4 +114,4 @@ def _write(file: Path, records: np.ndarray) -> None:
 
 
 def _unreadable(path: Path | str, error: OSError) -> UserError:
-    return UserError(f"cannot read {path} ({error.strerror}): restore the file or take it out of the data set")
+    return UserError(f"cannot read {path} ({error.strerror}): restore the file or remove it from the data set")

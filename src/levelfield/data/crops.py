@@ -1,4 +1,4 @@
-"""Squares cut out of images, as bytes: what a loader stacks, and a device turns into what a trunk sees."""
+"""Square crops of images as bytes, which a loader stacks and a device converts to floats."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -15,17 +15,16 @@ Interpolation = Literal["bilinear", "bicubic"]
 
 
 class Crops:
-    """Brings an image to a size, cuts a box out of it and brings that to a square.
+    """Resizes an image, cuts out a box and resizes that to a square.
 
-    Called on an image it gives (3, crop_size, crop_size) float32 in [0, 1]: the trunk standardises with its own mean
-    and std. A loader takes `pixels` instead, the same before it is divided by 255, and makes a batch of these
-    (`stacked`, `as_floats`).
+    A call on an image returns (3, crop_size, crop_size) float32 in [0, 1]; the trunk standardizes with its own mean and
+    std. A loader takes `pixels` instead, before the division by 255, and stacks them (`stacked`, `as_floats`).
 
     Args:
         crop_size: side of the square, in pixels.
-        side: what the shorter side of the image, or with `square` both, is brought to first; None leaves it.
-        box: draws what is cut out, by torch's global generator and the image's size alone; None takes the middle.
-        flip: whether half of the images are mirrored; drawn after the box.
+        side: first resize the shorter side, or with `square` both sides, to this; None does not resize.
+        box: draws the box from torch's global generator and the size of the image; None takes the centre.
+        flip: whether to mirror half of the images; drawn after the box.
     """
 
     def __init__(
@@ -42,14 +41,14 @@ class Crops:
 
     @property
     def draws(self) -> bool:
-        """Whether what is cut out is random."""
+        """Whether the crop is random."""
         return self.box is not None or self.flip
 
     def __call__(self, image: Picture) -> Float[Tensor, "3 height width"]:
         return as_floats(stacked([self.pixels(image)]))[0].contiguous()
 
     def pixels(self, image: Picture) -> UInt8[np.ndarray, "height width 3"]:
-        """The square, of an image of Pillow's or of its bytes."""
+        """The square of a Pillow image or of its bytes."""
         image = brought_to(image, self.side, self.square, self.interpolation)
         top, left, height, width = self._box(*_size(image))
         if isinstance(image, Image.Image):
@@ -60,7 +59,7 @@ class Crops:
         return square[:, ::-1] if self.flip and torch.rand(1).item() < 0.5 else square
 
     def _box(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Top, left, height and width of what is cut out."""
+        """Top, left, height and width of the crop."""
         if self.box is not None:
             drawn = self.box.make_params([torch.empty(3, height, width, device="meta")])
             return drawn["top"], drawn["left"], drawn["height"], drawn["width"]
@@ -69,7 +68,7 @@ class Crops:
 
 
 def brought_to(image: Picture, side: int | None, square: bool, interpolation: Interpolation) -> Picture:
-    """An image with `side` as its shorter side, or as both; as it is where that is so, or `side` is None."""
+    """An image resized to `side` as its shorter side, or as both; unchanged if it has this size or `side` is None."""
     sides = _size(image)
     if side is None or (side == min(sides) and not (square and max(sides) > side)):
         return image
@@ -84,13 +83,13 @@ def stacked(squares: Sequence[UInt8[np.ndarray, "height width 3"]]) -> UInt8[Ten
 
 
 def stacked_floats(squares: Sequence[UInt8[np.ndarray, "height width 3"]]) -> Float[Tensor, "batch 3 height width"]:
-    """`as_floats(stacked(squares))` to the bit, by NumPy: torch would start a team of threads in each thread."""
+    """`as_floats(stacked(squares))` bit by bit, with NumPy: torch would start threads in each thread."""
     floats = np.multiply(np.stack(squares), np.float32(1 / 255), dtype=np.float32)
     return torch.from_numpy(floats).permute(0, 3, 1, 2)
 
 
 def as_floats(pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch 3 height width"]:
-    """What a trunk takes: values in [0, 1]."""
+    """The input of a trunk: values in [0, 1]."""
     return v2.functional.to_dtype(pixels, torch.float32, scale=True)
 
 

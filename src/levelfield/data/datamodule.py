@@ -1,4 +1,4 @@
-"""The datamodule: balanced training batches and a class-disjoint validation fold; the test classes stay sealed."""
+"""The datamodule: balanced training batches, a class-disjoint validation fold, and unopened test classes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,51 +31,52 @@ from levelfield.errors import UserError, refuse_below
 
 
 class MetricDataModule(LightningDataModule):
-    """Splits a data set by classes into training, validation and test, and feeds M-per-class batches.
+    """Splits a data set by classes into training, validation and test, and yields M-per-class batches.
 
     `setup("fit")` and `setup("validate")` read the labels once to split, then drop the test half: no test data set is
     built and no test image is opened before `setup("test")`. Each pass over `test_dataloader()` is an evaluation: the
-    ledger of the user's evaluations gets a line before the first batch. The batches of `predict_dataloader()` have no
+    user's ledger of evaluations gets a line before the first batch. The batches of `predict_dataloader()` have no
     labels.
 
     Args:
-        dataset: where samples and labels come from; not read before `setup`.
-        root: the folder that named data sets lie in; None takes the environment variable LEVELFIELD_DATA.
-        fold: the fold whose classes are held out for validation, 0 to `num_folds` - 1; `none` trains on the whole
-            training half and validates nothing.
-        num_folds: class-disjoint folds of the training half.
-        split: `half`, `powerful-benchmarker` (the Reality Check program's exact folds), `official` (the data set's own
-            halves), `vasilev-dyakonov` or `random` (drawn by `split_seed`, the folds too); None takes `official` for a
-            table with a column `split` and for In-shop Clothes, else `half`.
-        batch_size: samples of one batch over all processes together.
-        samples_per_class: M; a batch holds `batch_size` / M classes. None takes the attribute `samples_per_class` of
-            the loss' class, or 4.
+        dataset: class of the data set.
+        root: folder with the named data sets. None takes the environment variable LEVELFIELD_DATA.
+        fold: the fold held out for validation, 0 to `num_folds` - 1; `none` trains on the whole training half and
+            validates nothing.
+        num_folds: number of class-disjoint folds of the training half.
+        split: how classes are split: `half`, `powerful-benchmarker`, `official`, `vasilev-dyakonov` or `random`.
+            `powerful-benchmarker` has the folds of the Reality Check program, `official` the data set's own halves,
+            `random` draws halves and folds by `split_seed`. None takes `official` for a table with a column `split` and
+            for In-shop Clothes, else `half`.
+        batch_size: samples of a batch over all processes together.
+        samples_per_class: samples per class and batch (M). None takes the attribute `samples_per_class` of the loss
+            class, or 4.
         replacement: draw the M samples of a class with replacement.
-        sampler: class that says which samples a batch has; M of each class, or `ClassBalancedBatchSampler` where M does
-            not divide `batch_size`, or `ShuffledBatchSampler` for all in turn.
+        sampler: class that draws the batches. `MPerClassBatchSampler` draws M samples per class;
+            `ClassBalancedBatchSampler` also if M does not divide `batch_size`; `ShuffledBatchSampler` draws all samples
+            in turn.
         steps_per_epoch: batches of an epoch.
-        eval_batch_size: samples a batch when embedding.
-        num_workers: loader processes, which change no number. `auto` is none for texts and on a CPU, and for a GPU this
-            training's share of the machine's cores but one, at most 8.
-        transforms: crops and flips of images, e.g. `--data.transforms.crop_size 64`, or a class of your own with the
-            methods `train()` and `evaluate()`, `--data.transforms my_aug.Mine`.
-        cache: decode and reduce the images once, into a file that is then read instead (`levelfield.data.cache`); the
-            results are the same. The test half has a file of its own, made when it is opened. `auto` does so where the
-            samples are image files and theirs takes at most 4 GiB and half of what is free.
-        seed: of batches and augmentation.
-        features: train and evaluate on what a frozen trunk makes of each sample, computed once and kept
-            (`levelfield.data.features`); needs `--model.freeze_trunk true`. The test half has a file of its own, made
-            when it is opened.
-        split_seed: of `random` halves and folds; apart from `seed`, so that repeated trainings share their classes.
+        eval_batch_size: samples of a batch for embedding.
+        num_workers: loader processes; the number changes no result. `auto` is 0 for texts and on a CPU; on a GPU it is
+            this training's share of the cores minus one, at most 8.
+        transforms: crops and flips of images, or your own class with the methods `train()` and `evaluate()`. Set one
+            with `--data.transforms.crop_size 64`, name your class with `--data.transforms my_aug.Mine`.
+        cache: decode and resize the images once and read them from a cache file (`levelfield.data.cache`). The results
+            are the same. The test half has its own file, written at the first evaluation. `auto` caches image files if
+            the cache takes at most 4 GiB and half of the free space.
+        seed: seed of batches and augmentation.
+        features: train on features of the frozen trunk, computed once (`levelfield.data.features`). It needs
+            `--model.freeze_trunk true`. The test half has its own file, written at the first evaluation.
+        split_seed: seed of `random` halves and folds. It is not `seed`, so repeated trainings share their classes.
 
     Attributes:
-        notes: how the training batches differ from what was asked for, once they are made; empty if they do not.
-        device: what the batches are for where no Trainer says so.
-        evaluation: id of the ledger's line, where whoever asks for test samples has written one.
+        notes: how the training batches differ from the settings, once they are built; empty if they do not.
+        device: the device of the batches if there is no Trainer.
+        evaluation: id of the ledger's line, if somebody wrote one for these test samples.
 
     Raises:
-        UserError: a fold that is not there, too few classes for `num_folds`, transforms of images for texts, or a
-            Trainer with `overfit_batches`.
+        UserError: a fold that does not exist, too few classes for `num_folds`, image transforms for texts, or a Trainer
+            with `overfit_batches`.
 
     Example:
         >>> from levelfield.data.datasets import Glyphs
@@ -111,11 +112,11 @@ class MetricDataModule(LightningDataModule):
         refuse_below(1, "data", eval_batch_size=eval_batch_size, num_folds=num_folds)
         refuse_below(2, "data", batch_size=batch_size)
         if split_seed and split != "random":
-            raise UserError(f"--data.split_seed {split_seed} is of --data.split random: give both, or leave it out")
+            raise UserError(f"--data.split_seed {split_seed} needs --data.split random: give both, or leave it out")
         if isinstance(fold, int) and not 0 <= fold < num_folds:
             raise UserError(f"--data.fold {fold}: there are {num_folds} folds, 0 to {num_folds - 1}")
         if transforms is not None and dataset.modality == "text":
-            raise UserError(f"--data.transforms is for images, and {dataset.name} holds texts: leave it out")
+            raise UserError(f"--data.transforms is for images, but {dataset.name} has texts: leave it out")
         if transforms is not None and not (hasattr(transforms, "train") and hasattr(transforms, "evaluate")):
             raise UserError(f"--data.transforms {transforms!r}: give a class with the methods train() and evaluate()")
         self.dataset = dataset
@@ -150,14 +151,14 @@ class MetricDataModule(LightningDataModule):
         index = self.dataset.kept_index()
         split, trainval_classes, test_classes = self._halves(index)
         if stage == "test" or not len(test_classes) or np.isin(test_classes, index.labels).any():
-            # While nothing is tested, a folder's test images may be elsewhere.
+            # Before a test, the test images of a folder may be elsewhere.
             check_test_half(index, test_classes)
         train_classes, val_classes = trainval_classes, trainval_classes[:0]
         if isinstance(self.fold, int):
             folds = class_folds(trainval_classes, self.num_folds, variant=split, seed=self.split_seed)
             train_classes, val_classes = folds[self.fold]
         trainval = index.select(np.isin(index.labels, trainval_classes))
-        halves = f"random {self.split_seed}" if split == "random" else split  # each seed has caches of its own
+        halves = f"random {self.split_seed}" if split == "random" else split  # each seed has its own caches
         if stage in ("fit", "validate") and self.train_subset is None:
             if isinstance(self.fold, int):
                 check_validation_classes(folds, index.labels)
@@ -171,7 +172,7 @@ class MetricDataModule(LightningDataModule):
         if stage == "predict":
             unlabelled = replace(index, labels=np.zeros_like(index.labels))
             self.predict_subset = self._subset(self.dataset, unlabelled, np.zeros(1, dtype=index.labels.dtype))
-        if not self.hparams:  # made in Python: a checkpoint tells `levelfield validate` and `test` the same arguments
+        if not self.hparams:  # built in Python: `levelfield validate` and `test` read the arguments from the checkpoint
             self.save_hyperparameters(plain_arguments(self, MetricDataModule), logger=False)
         if self._identity is None:
             self._overview = self.dataset.overview(index, split, self.split_seed) + root_in_vain(
@@ -190,11 +191,10 @@ class MetricDataModule(LightningDataModule):
             }
 
     def use_features(self, extractor: Extractor) -> None:
-        """Has the samples that are set up come as features: the training half's from now on, made here where they are
-        not there yet; the test half's when the first batch is asked for.
+        """Replace the samples by features: those of the training half now, those of the test half at the first batch.
 
         Args:
-            extractor: a frozen trunk; a `MetricLearner` gives its own when it is set up.
+            extractor: a frozen trunk; a `MetricLearner` passes its own in its `setup`.
         """
         assert self.features
         if self.train_subset is not None and self.val_subset is not None:
@@ -208,7 +208,7 @@ class MetricDataModule(LightningDataModule):
             self.test_subset = FeatureSubset(self.test_subset, test, made)
 
     def evaluated(self, subset: ClassSubset | None) -> Float[Tensor, "samples features"]:
-        """The features of the training or validation samples by the evaluation transform, in their order."""
+        """The features of the training or validation samples, in their order, without augmentation."""
         assert isinstance(subset, FeatureSubset)
         return self._evaluated.index_select(0, subset.rows)
 
@@ -217,9 +217,9 @@ class MetricDataModule(LightningDataModule):
         return features_of(self.dataset, index, self.transform(), self.transforms, extractor, loading)
 
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint must know to be validated and tested on the same classes, as plain values.
+        """Plain values that a checkpoint needs for validation and test on the same classes.
 
-        The fingerprint covers the training half alone: nothing in it depends on a test sample.
+        The fingerprint covers only the training half: it depends on no test sample.
         """
         if self._identity is None:
             self.setup("validate")
@@ -230,19 +230,19 @@ class MetricDataModule(LightningDataModule):
         """The fingerprint of a half as it is on disk now.
 
         Args:
-            again: whether to read all its files again, whatever is kept of their content.
+            again: whether to read all files again, without stored hashes.
         """
         index = self.dataset.read_index()
         classes = self._halves(index)[1 if half == "training" else 2]
         return self.dataset.fingerprint(index.select(np.isin(index.labels, classes)), again)
 
     def overview(self) -> list[str]:
-        """Lines with the counts of the whole data set, and what of it is left out or looks like a slip."""
+        """Lines with the counts of the data set, samples that are left out and likely mistakes."""
         self.identity()
         return self._overview
 
     def check_test_half(self) -> None:
-        """Look, by the list of the samples alone, whether the test half can be scored: before any training for it.
+        """Check, from the list of samples only, that the test half can be scored.
 
         Raises:
             UserError: it cannot be scored.
@@ -256,12 +256,12 @@ class MetricDataModule(LightningDataModule):
         return [index.class_names[c] for c in self._halves(index)[2]]
 
     def test_sample_hashes(self) -> list[str]:
-        """A hash of each test sample, as the ledger of the evaluations holds them."""
+        """A hash of each test sample, as in the ledger of evaluations."""
         index = self.dataset.read_index()
         return list(self.dataset.contents_of(index.select(np.isin(index.labels, self._halves(index)[2])).keys))
 
     def summary(self) -> str:
-        """One line: the split in use, the fold, and how many classes are trained on and validated."""
+        """One line: the split, the fold, and the numbers of training and validation classes."""
         identity = self.identity()
         seed = f" {self.split_seed}" if identity["split"] == "random" else ""
         split, trained = f"split {identity['split']}{seed}", f"{len(identity['train_classes'])} classes trained on"
@@ -273,21 +273,21 @@ class MetricDataModule(LightningDataModule):
     def num_train_classes(self) -> int:
         """Classes of the training fold; class weights have this many rows."""
         if self.train_subset is None:
-            raise UserError("num_train_classes is known after setup('fit')")
+            raise UserError("call setup('fit') before num_train_classes")
         return len(self.train_subset.classes)
 
     def train_dataloader(self) -> DataLoader:
         assert self.train_subset is not None
         if self.trainer is not None and self.trainer.overfit_batches:  # type: ignore[attr-defined]
             raise UserError(
-                "overfit_batches takes samples in their order instead of M of each class: give limit_train_batches, or "
-                "a data set of few classes"
+                "overfit_batches takes samples in order, not M per class: give limit_train_batches, or a data set with "
+                "few classes"
             )
         sampler = self.training_batches(self.train_subset.labels)
-        if self.trainer is not None:  # loader processes ask for batches before Lightning says which epoch it is
+        if self.trainer is not None:  # loader processes request batches before Lightning sets the epoch
             sampler.set_epoch(self.trainer.current_epoch)
         self.notes = sampler.differences
-        # The sampler's are whole batches; a batch sampler Lightning would not leave alone.
+        # The sampler yields whole batches; Lightning would replace a batch sampler.
         return self._loader(self.train_subset, persistent=True, batch_size=None, sampler=sampler)
 
     def training_batches(self, labels: np.ndarray) -> TrainingBatchSampler:
@@ -311,24 +311,24 @@ class MetricDataModule(LightningDataModule):
         if self.fold != NO_FOLD:
             return self.eval_dataloader(self.val_subset, persistent=True)
         if self.trainer is not None and self.trainer.state.fn == "validate":
-            raise UserError("--data.fold none: the whole training half trained, so there is nothing to validate on")
+            raise UserError("--data.fold none trained on the whole training half: there are no validation classes")
         return []
 
     def test_dataloader(self) -> DataLoader:
-        """Each test sample once. A pass over it is an evaluation, which the ledger has before the first batch."""
+        """Each test sample once. Each pass is an evaluation; the ledger gets a line before the first batch."""
         return self.eval_dataloader(self.test_subset)
 
     def predict_dataloader(self) -> DataLoader:
-        """Each sample of the data set once, with 0 in place of its label."""
+        """Each sample of the data set once, with 0 as its label."""
         return self.eval_dataloader(self.predict_subset)
 
     def eval_dataloader(self, subset: ClassSubset | None, persistent: bool = False) -> DataLoader:
-        """Each sample of a subset in order, once; shared over processes, where the last ones may get repeats.
+        """Each sample of a subset in order, once, divided over processes; the last processes may get repeats.
 
-        That of the test subset is a `RecordedLoader`.
+        The loader of the test subset is a `RecordedLoader`.
 
         Args:
-            persistent: whether the loader processes stay for another pass.
+            persistent: whether the loader processes stay alive for another pass.
         """
         assert subset is not None
         sampler = EvalSampler(len(subset), rank=self._rank, world_size=self._world_size)
@@ -354,16 +354,16 @@ class MetricDataModule(LightningDataModule):
         return loader_processes(self.num_workers, self.dataset.modality, self._on_gpu, self._world_size)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Images that came to a GPU as bytes, as what a trunk takes, in the Trainer's precision."""
+        """Convert images from bytes to floats on the device, in the Trainer's precision."""
         if isinstance(batch, list) and isinstance(batch[0], Tensor) and batch[0].dtype == torch.uint8:
             floats = as_floats(batch[0])
-            # Lightning converts floats alone, before this.
+            # Lightning converts only floats, and before this.
             floats = floats if self.trainer is None else self.trainer.precision_plugin.convert_input(floats)
             return [floats, *batch[1:]]
         return batch
 
     def transform(self, train: bool = False) -> Callable[[Any], Any] | None:
-        """What is done to a sample before it joins a batch; nothing to a text."""
+        """The transform of a sample; None for a text."""
         if self.dataset.modality == "text":
             return None
         return self.transforms.train() if train else self.transforms.evaluate()
@@ -385,9 +385,9 @@ class MetricDataModule(LightningDataModule):
         return device.type == "cuda"
 
     def _source(self, index: SampleIndex, half: str) -> Source | Callable[[], Source]:
-        kept = False if self.features else self.cache  # features are kept, so that no sample is read twice
+        kept = False if self.features else self.cache  # features are cached, so no sample is read twice
         made = cache(lambda: source_of(self.dataset, index, half, self.transforms, kept))
-        return made if kept == "auto" else made()  # who asks for classes alone waits for no picture
+        return made if kept == "auto" else made()  # so that reading only classes waits for no image
 
     def _subset(
         self,

@@ -1,6 +1,6 @@
-"""Fetching a file over HTTP: it goes on where it stopped, is checked, and has its name only when it is whole.
+"""Download a file over HTTP: a stopped transfer continues, and the file gets its name when it is complete.
 
-By hand, for neither urllib nor `torch.hub.download_url_to_file` goes on where a transfer of gigabytes stopped.
+Neither urllib nor `torch.hub.download_url_to_file` can continue a stopped transfer.
 """
 
 import os
@@ -19,26 +19,26 @@ from levelfield.data.datasets.archives import Archive
 from levelfield.errors import UserError
 
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes that are there and the bytes in all, where these are known."""
+"""Called with the bytes so far and all bytes, if known."""
 
 CHUNK = 1 << 20
 ATTEMPTS = 5
-TIMEOUT = 60.0  # seconds without a byte
+TIMEOUT = 60.0  # seconds without data
 
 
 class _StoppedError(Exception):
-    """The transfer stopped; another attempt may go on."""
+    """The transfer stopped; another attempt may continue it."""
 
 
 def fetch(archive: Archive, folder: Path, remedy: str, progress: Progress, pause: float = 2.0) -> Path:
-    """The file of an archive in `folder`; what an earlier call left in `<file>.part` is not fetched again.
+    """The file of an archive in `folder`; continues an earlier download in `<file>.part`.
 
     Args:
-        remedy: how to come by the file otherwise; ends each message.
-        pause: seconds before the second attempt; twice as many before each further one.
+        remedy: another way to get the file, for messages.
+        pause: seconds before the second attempt; doubled for each further attempt.
 
     Raises:
-        UserError: no network, no such file, no room, or a transfer that keeps stopping.
+        UserError: no network, no such file, no space, or a transfer that keeps stopping.
     """
     assert archive.url is not None
     file, part = folder / archive.file, folder / f"{archive.file}.part"
@@ -57,25 +57,25 @@ def fetch(archive: Archive, folder: Path, remedy: str, progress: Progress, pause
             reason = str(error)
     there = part.stat().st_size if part.exists() else 0
     raise UserError(
-        f"{archive.url} stopped after {there:,} bytes ({reason}): run the command again, it goes on there; or {remedy}"
+        f"{archive.url} stopped after {there:,} bytes ({reason}): run the command again to continue; or {remedy}"
     )
 
 
 def check_room(folder: Path, needed: int) -> None:
-    """Refuse to begin what the disk cannot hold.
+    """Raise an error if the disk is too small.
 
     Raises:
-        UserError: naming what is needed and what is there.
+        UserError: names the needed and the free space.
     """
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"{folder} has {as_size(free)} free and {as_size(needed)} are needed: make room or give another --root"
+            f"{folder} has {as_size(free)} free, but {as_size(needed)} are needed: free space or give another --root"
         )
 
 
 def as_size(size: float) -> str:
-    """Bytes in the unit a person would use."""
+    """Bytes in a readable unit."""
     for unit in ("bytes", "KiB", "MiB"):
         if size < 1024:
             return f"{size:.4g} {unit}"
@@ -84,7 +84,7 @@ def as_size(size: float) -> str:
 
 
 def _transfer(archive: Archive, part: Path, remedy: str, progress: Progress) -> None:
-    """Fetch what `part` lacks.
+    """Download the rest of `part`.
 
     Raises:
         _StoppedError: the transfer stopped.
@@ -98,15 +98,17 @@ def _transfer(archive: Archive, part: Path, remedy: str, progress: Progress) -> 
         resumed = response.status == 206
         if resumed and not (response.headers.get("Content-Range") or "").startswith(f"bytes {have}-"):
             part.unlink()
-            raise _StoppedError("the server went on somewhere else")
+            raise _StoppedError("the server continued at another byte")
         have = have if resumed else 0
         length = response.headers.get("Content-Length")
         total = have + int(length) if length and length.isdecimal() else None
         if archive.size is not None and total is not None and total != archive.size:
-            raise UserError(f"{archive.url} is {total:,} bytes instead of {archive.size:,}, another file: {remedy}")
+            raise UserError(
+                f"{archive.url} has {total:,} bytes instead of {archive.size:,}, it is another file: {remedy}"
+            )
         check_room(part.parent, (total or 0) - have)
         validator = response.headers.get("ETag") or response.headers.get("Last-Modified")
-        if validator and not validator.startswith("W/"):  # a weak one does not promise the same bytes
+        if validator and not validator.startswith("W/"):  # a weak validator does not promise the same bytes
             _validator_file(part).write_text(validator)
         try:
             with part.open("ab" if resumed else "wb") as file:
@@ -115,13 +117,13 @@ def _transfer(archive: Archive, part: Path, remedy: str, progress: Progress) -> 
                     have += len(chunk)
                     progress(have, total)
         except OSError as error:
-            raise UserError(f"cannot write {part} ({error.strerror}): make room or give another --root") from None
+            raise UserError(f"cannot write {part} ({error.strerror}): free space or give another --root") from None
     if total is not None and have < total:
-        raise _StoppedError(f"{have:,} of {total:,} bytes came")
+        raise _StoppedError(f"{have:,} of {total:,} bytes arrived")
 
 
 def _open(archive: Archive, part: Path, have: int, remedy: str) -> HTTPResponse | None:
-    """The answer of the server, from byte `have` on where it can; None where there is nothing left to fetch."""
+    """The response of the server, from byte `have` on if possible; None if nothing is left to download."""
     assert archive.url is not None
     headers = {"User-Agent": f"levelfield/{__version__}", "Accept-Encoding": "identity"}
     if have:
@@ -140,7 +142,7 @@ def _open(archive: Archive, part: Path, have: int, remedy: str) -> HTTPResponse 
             raise _StoppedError("the file has changed") from None
         if error.code >= 500 or error.code == 429:
             raise _StoppedError(f"HTTP {error.code} {error.reason}") from None
-        raise UserError(f"{archive.url} is not to be had (HTTP {error.code} {error.reason}): {remedy}") from None
+        raise UserError(f"cannot download {archive.url} (HTTP {error.code} {error.reason}): {remedy}") from None
     except (URLError, OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         if isinstance(reason, TimeoutError | ConnectionResetError | HTTPException):
@@ -157,5 +159,5 @@ def _read(response: HTTPResponse) -> bytes:
 
 
 def _validator_file(part: Path) -> Path:
-    """What tells the server which version of its file the part belongs to."""
+    """The file with the validator: the server's version of the file."""
     return part.with_name(f"{part.name}.version")

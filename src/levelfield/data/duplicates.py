@@ -1,4 +1,4 @@
-"""Samples that are there more than once, found by their content; across the halves they make a test too easy."""
+"""Find samples with equal content; duplicates in both halves make a test too easy."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from levelfield.data.index import Sample, SampleIndex
 
 
 class Duplicate(NamedTuple):
-    """Keys of one content, with the class of each and whether it is a test class."""
+    """Keys with equal content, with the class of each and whether it is a test class."""
 
     keys: tuple[str, ...]
     class_names: tuple[str, ...]
@@ -36,10 +36,10 @@ class Duplicate(NamedTuple):
 def duplicates_of(
     index: SampleIndex, test_classes: Int[np.ndarray, " test"], digests: Mapping[str, bytes]
 ) -> list[Duplicate]:
-    """Group samples by their content's digest: what is in both halves first, then what is in several classes.
+    """Group samples by the digest of their content: duplicates in both halves first, then those in several classes.
 
     Args:
-        digests: of the samples that could be opened, by key.
+        digests: key to digest of the samples that were opened.
     """
     tested = set(test_classes.tolist())
     places: dict[bytes, list[tuple[str, int]]] = {}
@@ -59,14 +59,14 @@ def duplicates_of(
 
 
 def content_digest(sample: Sample) -> bytes:
-    """SHA-256 of a text, or of an image's size and pixels, whatever file they came from."""
+    """SHA-256 of a text, or of the size and pixels of an image."""
     if isinstance(sample, Image.Image):
         return hashlib.sha256(f"{sample.mode} {sample.size}\n".encode() + sample.tobytes()).digest()
     return hashlib.sha256(sample.encode()).digest()
 
 
 def describe_duplicates(duplicates: Sequence[Duplicate]) -> list[str]:
-    """One line that counts them and one for each; none where there are none."""
+    """One line with their number and one per duplicate; empty if there are none."""
     if not duplicates:
         return []
     both = sum(same.in_both_halves for same in duplicates)

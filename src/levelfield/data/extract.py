@@ -1,7 +1,7 @@
-"""Unpacking a zip or tar file that somebody else made: regular files alone, inside one folder, all or nothing.
+"""Unpack a zip or tar file safely: only regular files, inside one folder, all or nothing.
 
-By hand, for zipfile renames what tarfile's `filter="data"` refuses, that filter takes links and strips the root of a
-path, and neither has a limit of size.
+zipfile renames what tarfile's `filter="data"` rejects, that filter accepts links and strips the root of a path, and
+neither has a size limit.
 """
 
 import re
@@ -21,13 +21,13 @@ from levelfield.data.datasets.archives import BadArchive
 from levelfield.data.download import CHUNK, Progress, as_size, check_room
 from levelfield.errors import UserError
 
-# An archive that unpacks to more than so many times its own size is a bomb: pictures hardly shrink, texts to a tenth.
+# An archive that unpacks to more than this multiple of its size is a bomb: images hardly shrink, texts to a tenth.
 MOST_TIMES = 100
-# Small archives may say that much; zeros in a row, for one, shrink to a thousandth.
+# Any archive may unpack to this many bytes: runs of zeros shrink to a thousandth.
 ALWAYS_ALLOWED = 64 << 20
-BLOCK = 4096  # what a file takes on a disk, however empty
+BLOCK = 4096  # least space of a file on disk
 DAMAGE = (tarfile.TarError, BadZipFile, EOFError, zlib.error, LZMAError)
-AES = 99  # zip's number for it, in the place of a compression's
+AES = 99  # zip's number for encryption, in the field of the compression
 
 
 class _Member(NamedTuple):
@@ -38,18 +38,18 @@ class _Member(NamedTuple):
 
 
 def unpack(archive: Path, folder: Path, inside: str, progress: Progress, always_allowed: int = ALWAYS_ALLOWED) -> None:
-    """Unpack `archive` into `folder`, which it adds to: nothing that is there already is written over.
+    """Unpack `archive` into `folder` without overwriting anything.
 
     Args:
         archive: a zip file, or a tar file, compressed or not.
-        inside: the folder of the archive that is taken, without its own name; "" takes everything.
-        always_allowed: bytes that it may unpack to, however small it is.
+        inside: unpack only this folder of the archive, without its name; "" unpacks everything.
+        always_allowed: bytes that any archive may unpack to.
 
     Raises:
-        BadArchive: a file that is no whole archive, or unpacks to more than a hundred times its size; a member with an
-            absolute path or `..` in it, a link, a device, or a file that is encrypted or compressed in a way that
-            Python does not know.
-        UserError: something in `folder` has the same name, or there is no room. Nothing is left behind either way.
+        BadArchive: an incomplete archive, or one that unpacks to more than a hundred times its size; a member with an
+            absolute path or `..`, a link, a device, or a file with an encryption or compression that Python does not
+            know.
+        UserError: a name exists in `folder`, or there is no space. In all cases nothing is left behind.
     """
     aside = folder / f".{archive.name}.unpacking"
     shutil.rmtree(aside, ignore_errors=True)
@@ -65,7 +65,7 @@ def unpack(archive: Path, folder: Path, inside: str, progress: Progress, always_
         entries = sorted(aside.iterdir())
         for entry in entries:
             if (folder / entry.name).exists():
-                raise UserError(f"{folder / entry.name} is there already: move it away to unpack {archive} again")
+                raise UserError(f"{folder / entry.name} already exists: move it away to unpack {archive} again")
         for entry in entries:
             entry.rename(folder / entry.name)
     except UserError:
@@ -73,15 +73,15 @@ def unpack(archive: Path, folder: Path, inside: str, progress: Progress, always_
     except NotImplementedError as error:
         reason = str(error).partition("\n")[0]
         raise BadArchive(
-            f"{archive} is compressed or encrypted in a way that is not read here ({reason}): unpack it with another "
-            "program and pack it again"
+            f"{archive} has an unknown compression or encryption ({reason}): unpack it with another program and pack "
+            "it again"
         ) from None
-    # On a hostile file the two modules fail in ways of their own: a name that is no text, a number that is none.
+    # On a hostile file the two modules raise other errors, e.g. for names that are not text.
     except (*DAMAGE, ValueError, struct.error, RecursionError) as error:
         reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__  # tarfile writes five lines
-        raise BadArchive(f"{archive} is {_nature(archive)} ({reason}): delete it and fetch it again") from None
+        raise BadArchive(f"{archive} is {_nature(archive)} ({reason}): delete it and download it again") from None
     except OSError as error:
-        raise UserError(f"cannot unpack {archive} ({error.strerror or error}): mend that and run it again") from None
+        raise UserError(f"cannot unpack {archive} ({error.strerror or error}): fix that and run it again") from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -95,8 +95,8 @@ def _write(
         taken += max(member.size, BLOCK)
         if taken > most:
             raise BadArchive(
-                f"{archive} ({as_size(archive.stat().st_size)}) unpacks to more than {as_size(most)}: refused; fetch "
-                "the archive from its publishers"
+                f"{archive} ({as_size(archive.stat().st_size)}) unpacks to more than {as_size(most)}: rejected; "
+                "download the archive from its publishers"
             )
         path = _relative(archive, member)
         if inside and not path.is_relative_to(inside):
@@ -116,26 +116,26 @@ def _write(
 
 
 def _relative(archive: Path, member: _Member) -> PurePosixPath:
-    """Where a member goes, if it goes anywhere."""
+    """The path of a member in the folder."""
     if member.kind not in ("file", "folder"):
         raise BadArchive(
-            f"{archive} holds a {member.kind}, {member.name}: refused; fetch the archive from its publishers"
+            f"{archive} contains a {member.kind}, {member.name}: rejected; download the archive from its publishers"
         )
     name = member.name
     if re.match(r"[/\\]|[A-Za-z]:", name) or ".." in re.split(r"[/\\]", name):
         raise BadArchive(
-            f"{archive} writes outside its folder, to {name}: refused; fetch the archive from its publishers"
+            f"{archive} writes outside its folder, to {name}: rejected; download the archive from its publishers"
         )
     return PurePosixPath(name)
 
 
 def _zip_members(opened: ZipFile) -> Iterator[_Member]:
     for info in opened.infolist():
-        # A mode of 0 is what programs write that know none.
+        # Programs without modes write 0.
         mode = stat.S_IFMT(info.external_attr >> 16)
         kind = {0: "file", stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}.get(mode, "device")
         if info.flag_bits & 1 or info.compress_type == AES:
-            kind = "file under a password"
+            kind = "file with a password"
         elif info.is_dir():
             kind = "folder"
         yield _Member(info.filename, kind, info.file_size, partial(opened.open, info))
@@ -157,4 +157,4 @@ def _nature(archive: Path) -> str:
         start = file.read(512).lstrip().lower()
     if start.startswith((b"<!doctype", b"<html")):
         return "a web page instead of an archive"
-    return "not a whole zip or tar file"
+    return "not a complete zip or tar file"

@@ -1,4 +1,4 @@
-"""The file of features: computed a part at a time by all processes that want it, whole or absent."""
+"""The feature file: computed in parts by all processes that need it, complete or absent."""
 
 import json
 import sys
@@ -24,21 +24,21 @@ from levelfield.errors import UserError
 from levelfield.storage.checked_file import CheckedFile, is_whole, replaced_checked
 from levelfield.storage.lock import Lock
 
-# A part has about so many samples, more where there would be more parts than that.
+# Samples of a part, and the largest number of parts.
 PART_SAMPLES, MOST_PARTS = 2048, 64
 LOOK_SECONDS = 0.2
 OPTION = "--data.features"
 
-# Features of the samples from one position to another, batch by batch.
+# Returns features of the samples between two positions, batch by batch.
 Batches = Callable[[int, int], Iterator[Float[np.ndarray, "batch features"]]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some samples, whole batches of them.
+    """Some samples, in complete batches.
 
     Args:
-        file: where their features are kept until all parts are there.
+        file: keeps their features until all parts are complete.
     """
 
     file: Path
@@ -46,7 +46,7 @@ class Part:
     stop: int
 
     def read(self) -> Float[np.ndarray, "samples features"] | None:
-        """The features; None where there are none, or damaged ones."""
+        """The features; None if they are missing or damaged."""
         array = _loaded(self.file)
         return array if array is not None and array.ndim == 2 and len(array) == self.stop - self.start else None
 
@@ -58,21 +58,21 @@ def prepare_features(
     batch_size: int,
     batches: Batches,
 ) -> Float[Tensor, "samples features"]:
-    """The features of `index`'s samples from their file, which is made first where there is none.
+    """The features of the samples of `index` from their file; computes the file first if it is missing.
 
-    The file lies in `features/` below `LEVELFIELD_CACHE` and is named for all that the features depend on, so that
-    other samples, weights or transforms have another one. It is whole or absent, whenever a process is killed. All
-    processes that want it compute it together, a part each; a part that is whole stays for the next to come. A file or
-    part whose checksum is not that of its content is computed again.
+    The file is in `features/` below `LEVELFIELD_CACHE`. Its name is a hash of all that the features depend on, so other
+    samples, weights or transforms have another file. It is complete or absent, even if a process is killed. All
+    processes that need it compute parts of it; a complete part stays for later processes. A file or part with a wrong
+    checksum is computed again.
 
     Args:
-        index: the samples, whose order is that of the features.
-        purpose: what the features depend on beside the samples, as plain values.
-        batch_size: that of `batches`, of which a part has whole ones: bits depend on who comes along.
+        index: the samples, in the order of the features.
+        purpose: what the features depend on besides the samples, as plain values.
+        batch_size: size of `batches`. A part has complete batches, because features depend on their batch by rounding.
         batches: computes features.
 
     Raises:
-        UserError: a sample that cannot be opened, or no room to write.
+        UserError: a sample that cannot be opened, or no space.
     """
     folder = cache_root() / "features"
     stamp = stamp_of(dataset, index)
@@ -105,7 +105,7 @@ def _parts(file: Path, samples: int, batch_size: int) -> list[Part]:
 
 
 def _compute(parts: list[Part], file: Path, samples: int, batches: Batches, title: str) -> None:
-    """Compute the parts that are missing, beside other processes that do, until all are there or joined."""
+    """Compute missing parts, together with other processes, until all parts are complete or joined."""
     locks = {part: Lock(file.parent, part.file.stem.lstrip("."), title) for part in parts}
     told = False
     while (missing := [part for part in parts if part.read() is None]) and _mapped(file, samples) is None:
@@ -128,7 +128,7 @@ def _compute(parts: list[Part], file: Path, samples: int, batches: Batches, titl
 
 
 def _compute_part(part: Part, batches: Batches) -> None:
-    # What a loader draws leaves the process's generator alone: later draws do not know whether the file was there.
+    # A loader must not use the process's generator: later draws must not depend on whether the file existed.
     with torch.random.fork_rng(devices=[]), replaced_checked(part.file) as opened:
         begun = False
         for batch in batches(part.start, part.stop):
@@ -142,7 +142,7 @@ def _join(parts: list[Part], file: Path, samples: int) -> None:
     with replaced_checked(file) as opened:
         for i, part in enumerate(parts):
             features = part.read()
-            assert features is not None  # who removes parts has the lock and leaves the file
+            assert features is not None  # whoever removes parts has the lock and leaves the file
             if i == 0:
                 _write_header(opened, (samples, features.shape[1]))
             opened.write(np.ascontiguousarray(features).tobytes())
@@ -153,7 +153,7 @@ def _write_header(opened: CheckedFile, shape: tuple[int, int]) -> None:
 
 
 def _mapped(file: Path, samples: int) -> Tensor | None:
-    """What the file holds; None where there is none, or a damaged one."""
+    """The content of the file; None if it is missing or damaged."""
     array = _loaded(file)
     return torch.from_numpy(array) if array is not None and array.ndim == 2 and len(array) == samples else None
 
@@ -162,13 +162,13 @@ def _loaded(file: Path) -> np.ndarray | None:
     try:
         if not _is_whole(file, file_state(file)):
             return None
-        # Copy on write: nothing is written, but torch takes no array that is read-only.
+        # Copy on write, because torch takes no read-only array; nothing is written.
         return np.load(file, mmap_mode="c", allow_pickle=False)
-    except (FileNotFoundError, UserError, ValueError, EOFError):  # absent, or not what numpy writes
+    except (FileNotFoundError, UserError, ValueError, EOFError):  # missing or damaged
         return None
 
 
 @lru_cache(maxsize=256)
 def _is_whole(file: Path, state: int) -> bool:
-    """`is_whole`, read once by a process as long as the file stays as it is."""
+    """`is_whole`, computed once per process and state of the file."""
     return is_whole(file)

@@ -1,4 +1,4 @@
-"""A trunk's output for each sample, computed once and kept in a memory-mapped file; batches are rows of it."""
+"""Features of a frozen trunk, computed once into a memory-mapped file; batches are rows of it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,23 +21,23 @@ from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms, Transforms
 from levelfield.storage.provenance import computing_files, source_hash
 
-# What turns a sample of a data set into what a trunk gets.
+# From a sample to the input of a trunk.
 MADE_BY = ("levelfield.data.features", "levelfield.data.transforms", "levelfield.data.crops")
 
 
 class Extractor(Protocol):
-    """What makes features of samples: a trunk with its weights, on a device."""
+    """Computes features of samples: a trunk with its weights, on a device."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """All but the samples that the features' bits depend on, as plain values."""
+        """What features depend on besides the samples, as plain values."""
 
     def __call__(self, loader: DataLoader) -> Iterator[Float[np.ndarray, "batch features"]]:
         """Features of the samples of each of the loader's batches, float32."""
 
 
 class EachOnce(Dataset[Any]):
-    """The samples of an index in their order, as evaluation transforms them.
+    """The samples of an index in their order, with the evaluation transform.
 
     Args:
         dataset: opens the samples.
@@ -56,17 +56,17 @@ class EachOnce(Dataset[Any]):
 
 
 class FeatureSubset(ClassSubset):
-    """The samples of a `ClassSubset` as features: batches are rows of a tensor, and no sample is opened.
+    """The samples of a `ClassSubset` as features: batches are rows of a tensor; no sample is opened.
 
     `subset[[draw, draw, ...]]` is `{"features": (B, F), "labels": (B,), "index": (B,)}`.
 
     Args:
         subset: the samples, with their labels.
-        half: all samples that have features, these among them.
-        features: gives all features of `half`, (samples, F); called when a batch is asked for.
+        half: all samples with features, including those of `subset`.
+        features: returns all features of `half`, (samples, F); called for the first batch.
 
     Attributes:
-        rows: where each sample stands among the features.
+        rows: the row of each sample in the features.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class FeatureSubset(ClassSubset):
         return self.__getitems__(draw if isinstance(draw, list) else [draw])
 
     def __getitems__(self, draws: Sequence[Draw | int]) -> dict[str, Tensor]:
-        """A whole batch, for a loader that asks for it at once."""
+        """A whole batch at once, for a loader."""
         drawn = torch.tensor([int(draw) for draw in draws])
         taken = self._features().index_select(0, self.rows[drawn])
         return {"features": taken, "labels": self._labels[drawn], "index": self._positions[drawn]}
 
 
 def whole_batch(batch: Any) -> Any:
-    """The `collate_fn` of a `FeatureSubset`'s loader: a batch comes as it should be."""
+    """The `collate_fn` of a `FeatureSubset`'s loader: the batch is already complete."""
     return batch
 
 
@@ -101,12 +101,12 @@ def features_of(
     extractor: Extractor,
     loading: Mapping[str, Any],
 ) -> Float[Tensor, "samples features"]:
-    """The features of a half's samples by the evaluation transform.
+    """The features of the samples of a half, with the evaluation transform.
 
     Args:
-        transform: what evaluation does to a sample.
-        transforms: says what `transform` does to an image.
-        loading: arguments of the `DataLoader` that brings the samples to `extractor`.
+        transform: the evaluation transform of a sample.
+        transforms: the settings of `transform`.
+        loading: arguments of the `DataLoader` for `extractor`.
     """
 
     def batches(start: int, stop: int) -> Iterator[np.ndarray]:
@@ -115,7 +115,7 @@ def features_of(
 
     purpose = {
         "transforms": {} if dataset.modality == "text" else _in_words(transforms),
-        "batch_size": loading["batch_size"],  # the last bits of a feature depend on who comes along
+        "batch_size": loading["batch_size"],  # features depend on their batch by rounding
         "files": [computing_files(Path(datasets.__file__).parent), *map(source_hash, MADE_BY)],
         "sources": sources(f"{type(dataset).__module__}.{type(dataset).__qualname__}"),
         "extractor": extractor.identity,
@@ -124,7 +124,7 @@ def features_of(
 
 
 def _in_words(transforms: Any) -> dict[str, Any]:
-    """What of the transforms a feature depends on."""
+    """The settings of the transforms that a feature depends on."""
     if not isinstance(transforms, ImageTransforms):
         spec = transforms_spec(transforms)
         return {"own": spec, "sources": sources(spec["class_path"])}

@@ -1,4 +1,4 @@
-"""The list of a data set's samples, which is read without opening one."""
+"""The list of a data set's samples, read without opening them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +20,13 @@ class SampleIndex:
     """Keys and labels of samples; labels (N,) int64 index `class_names`.
 
     Attributes:
-        keys: a tuple, or a table's or a shard's `Keys`.
-        test_classes: the labels that the data set's own split tests on; None where it has no class-disjoint split.
-        roles: of each sample, whether it asks or is searched when the test classes are scored, or neither (`""`, in
-            training); None where each test sample asks all others.
-        left_out: a line for each kind of thing that was found where the samples lie and is none.
-        coarse_names: of each class, the group that it is of; None where the classes are not grouped.
-        positions: of each sample, where it is in the data set; None of an index that is whole.
+        keys: a tuple, or the `Keys` of a table.
+        test_classes: labels of the official test classes; None without a class-disjoint official split.
+        roles: the role of each sample in the test: query, gallery, or `""` for a training sample; None if each test
+            sample is a query among all others.
+        left_out: a line for each kind of file or row that is not a sample.
+        coarse_names: the coarse class of each class; None without coarse classes.
+        positions: the position of each sample in the data set; None for a complete index.
     """
 
     keys: Sequence[str]
@@ -39,7 +39,7 @@ class SampleIndex:
     positions: Int[np.ndarray, " samples"] | None = None
 
     def coarse_labels(self) -> Int[np.ndarray, " samples"] | None:
-        """The group of each sample's class, numbered in order of the names; None where there are none."""
+        """The coarse class of each sample, numbered in the order of names; None without coarse classes."""
         if self.coarse_names is None:
             return None
         return np.unique(self.coarse_names, return_inverse=True)[1].astype(np.int64)[self.labels]
@@ -47,7 +47,7 @@ class SampleIndex:
     def select(
         self, indices: Int[np.ndarray, " chosen"] | Bool[np.ndarray, " samples"] | Sequence[int]
     ) -> "SampleIndex":
-        """The samples at `indices` (or where a mask is true); class names and labels stay what they are."""
+        """The samples at `indices` (or where a mask is true); class names and labels stay the same."""
         positions = np.arange(len(self.keys))[np.asarray(indices)] if len(indices) else np.empty(0, np.int64)
         return replace(
             self,

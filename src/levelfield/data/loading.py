@@ -1,4 +1,4 @@
-"""Loaders of a subset's samples: who stacks them into batches, and how many processes open them."""
+"""Loaders of a subset: how samples become batches, and how many processes open them."""
 
 import os
 import shutil
@@ -17,9 +17,9 @@ from levelfield.data.features import FeatureSubset, whole_batch
 from levelfield.data.subset import ClassSubset
 from levelfield.runtime.processes import cores_here, end_with_parent
 
-# A GPU is fed by as many from a prepared cache; more only take memory.
+# Enough for a GPU with an image cache; more only take memory.
 MOST_PROCESSES = 8
-# Where Linux keeps shared memory, and what so many processes fill with batches of any usual size.
+# Linux's shared memory, and the size that this many processes need for usual batches.
 SHARED, LEAST_SHARED = Path("/dev/shm"), 1 << 30
 
 
@@ -33,14 +33,14 @@ def loader(
 ) -> DataLoader:
     """Batches of a subset: a list of samples, labels and index, or `FeatureSubset`'s dictionaries.
 
-    Images are stacked as bytes, and are floats in [0, 1] in the memory format channels_last when they leave the loader;
-    for a GPU they stay bytes, a quarter of what is copied, and become floats there (`crops.as_floats`).
+    Images are stacked as bytes and leave the loader as floats in [0, 1] in the memory format channels_last. For a GPU
+    they stay bytes, a quarter of the size, and become floats there (`crops.as_floats`).
 
     Args:
         processes: loader processes; features need none.
-        persistent: whether they stay for another pass.
-        kind: makes the loader.
-        how: further arguments of the `DataLoader`.
+        persistent: whether they stay alive for another pass.
+        kind: class of the loader.
+        how: more arguments of the `DataLoader`.
     """
     if isinstance(subset, FeatureSubset):
         return kind(subset, collate_fn=whole_batch, pin_memory=on_gpu, **how)
@@ -48,12 +48,12 @@ def loader(
     transform = subset.transform
     if isinstance(transform, Crops):
         transform, collate = transform.pixels, partial(_image_batch, as_bytes=on_gpu)
-    subset = ClassSubset(subset.dataset, subset.index, transform, subset.seed)  # a cache is made here, in this process
+    subset = ClassSubset(subset.dataset, subset.index, transform, subset.seed)  # writes a cache here, in this process
     return kind(subset, collate_fn=collate, **in_processes(processes, on_gpu, persistent), **how)
 
 
 def in_processes(processes: int, on_gpu: bool, persistent: bool = False) -> dict[str, Any]:
-    """How samples reach this process, by loader processes that end with it."""
+    """Arguments of a `DataLoader` whose processes end with this one."""
     return {
         "num_workers": processes,
         "persistent_workers": persistent and processes > 0,
@@ -63,11 +63,11 @@ def in_processes(processes: int, on_gpu: bool, persistent: bool = False) -> dict
 
 
 def opened_ahead(batches: DataLoader) -> Iterator[Any]:
-    """The batches of a loader; where it has no processes, a thread opens the next of pictures while one is in use.
+    """The batches of a loader; without loader processes, a thread opens the next batch of images in advance.
 
-    Pillow decodes and resizes without Python's lock. The thread ends with the last batch, or with whoever takes no
-    more; what cannot be opened is raised where its batch is asked for. Crops that draw stay in the caller's thread:
-    they draw from the process's generator, as others may meanwhile.
+    Pillow decodes and resizes without Python's lock. The thread ends with the last batch, or when the iterator is
+    closed; errors are raised with their batch. Random crops stay in the caller's thread, because they share the
+    generator of the process.
     """
     opened = iter(batches)
     transform = getattr(batches.dataset, "transform", None)
@@ -83,14 +83,13 @@ def opened_ahead(batches: DataLoader) -> Iterator[Any]:
 
 
 def loader_processes(asked: int | Literal["auto"], modality: str, on_gpu: bool, trainings: int = 1) -> int:
-    """How many processes open the samples of one training.
+    """The number of loader processes of one training.
 
-    `auto` leaves a core of this training's share of the machine to the training itself, and takes none for texts, which
-    need no opening, nor on a CPU, all of whose time the model takes, nor where shared memory, by which batches come, is
-    small (64 MB in a container that nobody gave more: a full one kills the process).
+    `auto` takes this training's share of the cores minus one. It takes none for texts, on a CPU (the model needs all
+    cores), or if shared memory is small (64 MB by default in a container: a full one kills the process).
 
     Args:
-        trainings: processes that train together, with loaders of their own.
+        trainings: processes that train together, each with its own loaders.
     """
     if asked != "auto":
         return asked

@@ -1,4 +1,4 @@
-"""What one process makes and others wait for: prepared images, features, tables."""
+"""Let one process write a cache while others wait."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,14 +13,14 @@ Made = TypeVar("Made")
 def made_once(
     lock: Lock, read: Callable[[], Made | None], make: Callable[[], None], what: str, option: str | None = None
 ) -> Made:
-    """What `read` finds. Where it finds nothing, one process calls `make` while the others wait for `lock`.
+    """The result of `read`. If there is none, one process calls `make` while the others wait for `lock`.
 
     Args:
-        what: is made, and where.
-        option: of the command, without which nothing has to be made.
+        what: what is written, and where, for messages.
+        option: the option that needs the cache, for messages.
 
     Raises:
-        UserError: no room to write.
+        UserError: no space.
     """
     with written(what, option), lock:
         found = read()
@@ -33,14 +33,14 @@ def made_once(
 
 @contextmanager
 def written(what: str, option: str | None = None) -> Iterator[None]:
-    """Say in a line what cannot be written, and what helps.
+    """Turn an error of writing into one line with remedies.
 
     Raises:
-        UserError: no room to write.
+        UserError: no space.
     """
     try:
         yield
-    except (OSError, FileRefused) as error:  # the latter is a lock's
-        remedies = ["make room there", "give another folder by the environment variable LEVELFIELD_CACHE"]
+    except (OSError, FileRefused) as error:  # FileRefused comes from a lock
+        remedies = ["free space there", "set the environment variable LEVELFIELD_CACHE to another folder"]
         *first, last = [*remedies, *([f"leave {option} out"] if option else [])]
         raise UserError(f"cannot write the {what} ({error.strerror}): {', '.join(first)}, or {last}") from None

@@ -1,4 +1,4 @@
-"""What a data set holds and what of it is left out, in the lines that `data verify`, `fit` and `study` all print."""
+"""Lines on a data set for `data verify`, `fit` and `study`: counts, omissions and likely mistakes."""
 
 import re
 import unicodedata
@@ -15,22 +15,22 @@ USUAL_FOLDS = 4
 
 
 def counts_of(name: str, index: SampleIndex) -> str:
-    """How many classes have a sample, and how many samples there are."""
+    """The numbers of classes with samples and of samples."""
     found = len(np.unique(index.labels))
     return f"{name}: {_number(found, 'class')}, {_number(len(index.keys), 'sample')}"
 
 
 def remarks_on(index: SampleIndex, test_classes: Int[np.ndarray, " test"], split: Split | None = None) -> list[str]:
-    """Of one's own data a line for each thing that is left out, and for each that looks like a slip.
+    """A line for each omission and for each likely mistake in your own data.
 
-    Only the list of the samples is looked at, their labels and roles; no sample is opened.
+    It reads only the list of samples with labels and roles, and opens no sample.
 
     Args:
-        split: the one in use; None for the data set's usual one.
+        split: the split; None for the default of the data set.
     """
     counts = np.bincount(index.labels, minlength=len(index.class_names))
     lines = list(index.left_out)
-    for held, what in ((0, "without a sample, in no fold"), (1, "with one sample, which has no other to be found by")):
+    for held, what in ((0, "without a sample, in no fold"), (1, "with one sample, which has no match")):
         names = [name for name, count in zip(index.class_names, counts, strict=True) if count == held]
         if names:
             lines.append(f"{_number(len(names), 'class')} {what}: {listed(names)}")
@@ -47,7 +47,7 @@ def _too_few_folds(trained: int) -> list[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
+    """The first names, and the number of others."""
     more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more
 
@@ -63,11 +63,11 @@ def _like_labels(names: Iterable[str]) -> list[str]:
     like = [" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
     if not like:
         return []
-    return [f"labels that differ by case, blanks or leading zeros alone are classes of their own: {listed(like)}"]
+    return [f"labels that differ only by case, blanks or leading zeros are different classes: {listed(like)}"]
 
 
 def _plain(name: str) -> str:
-    """A label without case, blanks and leading zeros; those of decimals stay."""
+    """A label in lower case without blanks and leading zeros, except those of decimals."""
     letters = "".join(unicodedata.normalize("NFKC", name).casefold().split())
     return re.sub(r"(?<![\d.,])0+(?=\d)", "", letters)
 
@@ -75,14 +75,14 @@ def _plain(name: str) -> str:
 def _columns_in_vain(index: SampleIndex, test_classes: Int[np.ndarray, " test"], split: Split | None) -> list[str]:
     lines = []
     if index.test_classes is not None and split not in (None, "official"):
-        lines.append(f"the column split is passed over for the split {split}")
+        lines.append(f"the column split has no effect with the split {split}")
     roles = np.array(index.roles or [""] * len(index.keys))
     tested = np.isin(index.labels, test_classes)
     trained = int(((roles != "") & ~tested).sum())
     if trained:
-        lines.append(f"roles outside the test half say nothing: {_number(trained, 'sample')} with one")
+        lines.append(f"roles outside the test half have no effect: {_number(trained, 'sample')} with one")
     queries, gallery = ({*index.labels[tested & (roles == role)].tolist()} for role in ("query", "gallery"))
     alone = [index.class_names[label] for label in sorted(queries - gallery)]
     if alone:
-        lines.append(f"{_number(len(alone), 'test class')} with queries alone, which are not scored: {listed(alone)}")
+        lines.append(f"{_number(len(alone), 'test class')} with queries only, which are not scored: {listed(alone)}")
     return lines

@@ -1,4 +1,4 @@
-"""Your own data, by the path of a folder of images or of a table."""
+"""Your own data, from the path of a folder of images or of a table."""
 
 from pathlib import Path
 
@@ -12,12 +12,13 @@ TABLES = (".csv", ".parquet")
 
 
 def own_dataset(path: str, root: str | None = None) -> MetricDataset | None:
-    """The data set that a path means: a folder of class folders, or a table of images (`path`) or of texts (`text`).
+    """The data set of a path: a folder of class folders, or a table of images (`path`) or texts (`text`).
 
-    A table with both columns lists images if its paths are called like images.
+    A table with both columns lists images if its paths have the suffixes of images. A missing path is looked up below
+    `root`, or below LEVELFIELD_DATA if `root` is None.
 
-    None where it is neither a folder nor called like a table. One that is not there by itself is sought below `root`,
-    or below LEVELFIELD_DATA where that is None.
+    Returns:
+        None if the path is neither a folder nor has the suffix of a table.
     """
     place = own_file(path, root)
     if place.is_dir():
@@ -31,12 +32,12 @@ def own_dataset(path: str, root: str | None = None) -> MetricDataset | None:
 
 
 def _lists_images(table: Path) -> bool:
-    """Whether most of the paths in a table with texts too are called like images, instead of like the texts' files."""
+    """Whether most paths of a table that also has texts have the suffixes of images."""
     images = rows = 0
     try:
         for some in read_table(table, ("path", "label")).rows:
             images += sum(Path(path).suffix.lower() in image_suffixes() for path in some.contents)
             rows += len(some.contents)
-    except UserError:  # of which reading it will tell
+    except UserError:  # reading the table gives the error
         return False
     return 2 * images > rows

@@ -1,4 +1,4 @@
-"""Where one's own data lie: what results, pages and checkpoints tell of it, and how it is found again."""
+"""Strip local directories from anything published, and find your own data again."""
 
 import os
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from levelfield.core.configuration import Loader
 from levelfield.errors import UserError
 from levelfield.storage.without_places import each_text, is_address, is_place, name_of
 
-MOST_CHARACTERS = 1 << 20  # of a `config.yaml`
+MOST_CHARACTERS = 1 << 20  # of a `config.yaml`, at most
 
 
 def without_way(value: Any, root: str | Path | None = None) -> Any:
-    """Plain values with each place as its path below `root` or `LEVELFIELD_DATA`, or as its last name.
+    """Plain values with each path relative to `root` or `LEVELFIELD_DATA`, or reduced to its last name.
 
-    What leaves the machine does not tell how its folders are called.
+    Published files must not contain the names of local folders.
     """
 
     def told(text: str) -> str:
@@ -31,7 +31,7 @@ def without_way(value: Any, root: str | Path | None = None) -> Any:
 
 
 def own_file(path: str | Path, root: str | Path | None) -> Path:
-    """The file or folder `path`; where there is none, the one below `root` or `LEVELFIELD_DATA`, if it is there."""
+    """The file or folder `path`; if it is missing, the one below `root` or `LEVELFIELD_DATA`, if it exists."""
     for base in ("", root, os.environ.get("LEVELFIELD_DATA")):
         if base is not None and Path(base, path).exists():
             return Path(base, path)
@@ -39,22 +39,22 @@ def own_file(path: str | Path, root: str | Path | None) -> Path:
 
 
 def root_in_vain(dataset: object, root: str | Path | None) -> list[str]:
-    """A line where `--data.root` is given and nothing is read from it; none where something is."""
+    """A line if `--data.root` is given but nothing is read from it; else empty."""
     if root is None:
         return []
     if not hasattr(dataset, "root"):
-        return [f"--data.root {root} is passed over: {type(dataset).__name__} reads nothing from it"]
+        return [f"--data.root {root} has no effect: {type(dataset).__name__} reads nothing from it"]
     for _, own in _own_paths(dataset):
         if not Path(os.path.abspath(own_file(own, root))).is_relative_to(os.path.abspath(root)):
-            return [f"--data.root {root} is passed over: {own} is there without it"]
+            return [f"--data.root {root} has no effect: {own} exists without it"]
     return []
 
 
 def check_is_there(dataset: object, root: str | Path | None) -> None:
-    """Raise a UserError that names the option to give if the folder or table of a data set does not exist."""
+    """Raise a UserError with the option to give if the folder or table of a data set does not exist."""
     for name, own in _own_paths(dataset):
         if not own_file(own, root).exists():
-            raise UserError(f"no {name} {own} here, nor below the data root: give --data.dataset.{name} PATH")
+            raise UserError(f"no {name} {own} here or below the data root: give --data.dataset.{name} PATH")
 
 
 def _own_paths(dataset: object) -> list[tuple[str, Any]]:
@@ -63,7 +63,7 @@ def _own_paths(dataset: object) -> list[tuple[str, Any]]:
 
 
 def dataset_without_ways(dataset: Mapping[str, Any], root: str | Path | None = None) -> dict[str, Any]:
-    """A data set's import path and arguments, without its root and the ways to its files."""
+    """A data set's import path and arguments, without its root and local folders."""
     arguments = dataset.get("init_args") or {}
     root = root or arguments.get("root")
     kept = {name: without_way(value, root) for name, value in arguments.items() if name != "root"}
@@ -71,12 +71,12 @@ def dataset_without_ways(dataset: Mapping[str, Any], root: str | Path | None = N
 
 
 def dataset_found_again(dataset: Mapping[str, Any], config: Path) -> dict[str, Any]:
-    """A checkpoint's data set, its files where the `config.yaml` beside the checkpoint says that they lie.
+    """A checkpoint's data set, with the paths from the `config.yaml` beside the checkpoint.
 
-    A path there counts where something has that path, and where its name is the one in the checkpoint.
+    Such a path counts if it exists and has the name in the checkpoint.
 
     Args:
-        dataset: import path and arguments, as `dataset_without_ways` leaves them.
+        dataset: import path and arguments, from `dataset_without_ways`.
         config: of the fit; it need not exist.
     """
     arguments = dict(dataset.get("init_args") or {})

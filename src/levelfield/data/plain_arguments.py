@@ -1,4 +1,4 @@
-"""A data set and a datamodule as plain values, as a configuration and a checkpoint hold them."""
+"""A data set and a datamodule as plain values, for configurations and checkpoints."""
 
 import inspect
 from dataclasses import asdict
@@ -10,7 +10,7 @@ from levelfield.data.transforms import ImageTransforms
 
 
 def dataset_spec(dataset: MetricDataset, root: str | None) -> dict[str, Any]:
-    """A data set as import path and arguments, without the way to its files, which is a machine's own."""
+    """A data set as import path and arguments, without local folders."""
     kind = type(dataset)
     arguments = {name: getattr(dataset, name) for name in inspect.signature(kind).parameters}
     spec = {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": arguments}
@@ -20,7 +20,7 @@ def dataset_spec(dataset: MetricDataset, root: str | None) -> dict[str, Any]:
 def transforms_spec(transforms: Any) -> dict[str, Any]:
     """Transforms as plain values: the fields of `ImageTransforms`, or import path and arguments of another class.
 
-    An argument of the latter is known by the attribute of its name.
+    An argument of another class is read from the attribute of its name.
     """
     if isinstance(transforms, ImageTransforms):
         return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(transforms).items()}
@@ -30,13 +30,13 @@ def transforms_spec(transforms: Any) -> dict[str, Any]:
 
 
 def plain_arguments(data: Any, kind: type) -> dict[str, Any]:
-    """The arguments that a datamodule takes as a `kind`, `MetricDataModule`, without the root."""
+    """The arguments of a datamodule as of the class `kind`, without the root."""
     names = inspect.signature(kind).parameters
     given = {name: getattr(data, name) for name in names if name != "sampler"}
     transforms = transforms_spec(data.transforms)
     text = data.dataset.modality == "text"
     path = f"{data.sampler.__module__}.{getattr(data.sampler, '__qualname__', '<locals>')}"
-    # Nothing that is done with a checkpoint takes training batches: a sampler without a name is left out.
+    # A checkpoint needs no training batches, so a sampler without a name is left out.
     named = {} if "<locals>" in path else {"sampler": {"class_path": path}}
     spec = dataset_spec(data.dataset, data.root)
     return {**given, "dataset": spec, "root": None, "transforms": None if text else transforms, **named}

@@ -1,4 +1,4 @@
-"""Making a named data set ready: fetch its archives, check them, unpack them."""
+"""Prepare a named data set: download its archives, check and unpack them."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -14,21 +14,21 @@ from levelfield.errors import UserError
 
 Tell = Callable[[str], None]
 Bar = Callable[[str], AbstractContextManager[Progress]]
-"""A progress bar under a caption."""
+"""A progress bar with a caption."""
 
 
 def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tell, bar: Bar) -> None:
-    """Fetch and unpack what is not there yet into `root/<name>/`.
+    """Download and unpack missing files into `root/<name>/`.
 
-    Downloads arrive in `.download/` there, and are removed once they are unpacked; a file in `given` stays where it is.
+    Downloads go into `.download/` there and are removed after unpacking; a file in `given` stays where it is.
 
     Args:
-        root: where named data sets lie; made if it is not there.
-        given: files that a person has fetched, by the names that the publishers gave them.
+        root: the folder of named data sets; created if missing.
+        given: files that the user has downloaded, with their original names.
         bar: shows the bytes of a transfer or of an unpacking.
 
     Raises:
-        UserError: a file that has to be fetched by hand, or what `fetch`, `check` and `unpack` raise.
+        UserError: a file that the user must download, or an error of `fetch`, `check` or `unpack`.
     """
     folder = root / (dataset.folder_name or dataset.name)
     missing = [archive for archive in dataset.archives if not (folder / archive.place).exists()]
@@ -36,13 +36,13 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tel
     waiting = [archive.file for archive in missing if archive.url is None and archive not in by_hand]
     if waiting:
         raise UserError(
-            f"{dataset.name}: {' and '.join(waiting)} cannot be fetched without you: agree to the terms at "
-            f"{dataset.source}, download, and run levelfield data prepare {dataset.name} "
+            f"{dataset.name}: download {' and '.join(waiting)} yourself, because the terms need your agreement: "
+            f"{dataset.source}; then run levelfield data prepare {dataset.name} "
             f"{' '.join(f'--archive {file}' for file in waiting)}"
         )
     arriving = folder / ".download"
     arriving.mkdir(parents=True, exist_ok=True)
-    # What is unpacked is at least as large as the archive, and both are there for a while.
+    # The unpacked files are at least as large as the archive, and both exist for a while.
     check_room(folder, sum((archive.size or 0) * (2 if archive.gives else 1) for archive in missing))
     for archive in missing:
         file = by_hand.get(archive) or _download(dataset, archive, arriving, tell, bar)
@@ -52,7 +52,7 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tel
                 with bar(f"unpacking {archive.file}") as progress:
                     unpack(file, folder, archive.inside, progress)
                 if not (folder / archive.gives).exists():
-                    raise BadArchive(f"{file} holds no {archive.gives}: get the right one from {dataset.source}")
+                    raise BadArchive(f"{file} has no {archive.gives}: get the right file from {dataset.source}")
         except BadArchive as error:
             if archive in by_hand:
                 raise
@@ -70,7 +70,7 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tel
 
 def _download(dataset: MetricDataset, archive: Archive, arriving: Path, tell: Tell, bar: Bar) -> Path:
     remedy = (
-        f"get {archive.file} from {dataset.source} by hand and run "
+        f"download {archive.file} from {dataset.source} yourself and run "
         f"levelfield data prepare {dataset.name} --archive {archive.file}"
     )
     tell(f"  {archive.file}: from {archive.url}")
@@ -79,7 +79,7 @@ def _download(dataset: MetricDataset, archive: Archive, arriving: Path, tell: Te
 
 
 def _match(dataset: MetricDataset, missing: Sequence[Archive], given: Sequence[Path]) -> Mapping[Archive, Path]:
-    """Which file is which archive: by name, or the only one that is missing."""
+    """Archive to given file: by name, or the only missing archive."""
     matched: dict[Archive, Path] = {}
     for file in given:
         if not file.is_file():

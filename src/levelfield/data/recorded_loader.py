@@ -1,4 +1,4 @@
-"""Loaders of test samples: the ledger has a line of each evaluation before its first batch is read."""
+"""Loaders of test samples that write a line into the ledger before the first batch."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,16 +14,15 @@ from levelfield.errors import UserError, refused_file
 class RecordedLoader(DataLoader):
     """Batches of test samples. Each pass is an evaluation, and its line is in the ledger before the first batch.
 
-    Of several processes that evaluate together the first writes the line.
+    If several processes evaluate together, the first writes the line.
 
     Args:
         of: The data set of the samples.
-        evaluation: Id of the ledger's line, where whoever asks for the batches has written it. None writes a line for
-            each pass.
-        together: Whether all processes of the group read their share of each pass: then they wait for the line.
+        evaluation: Id of the ledger's line, if the caller has written it. None writes a line for each pass.
+        together: Whether all processes of the group share each pass; then they wait for the line.
 
     Raises:
-        UserError: the line cannot be written; on every process that waits for it.
+        UserError: the line cannot be written; raised on every waiting process.
     """
 
     def __init__(
@@ -35,13 +34,13 @@ class RecordedLoader(DataLoader):
         self.together = together
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        # A generator: a Trainer asks for the iterator before its callbacks write a line, and for a batch after that.
+        # A generator: a Trainer gets the iterator before its callbacks write a line, and a batch after that.
         if self.evaluation is None:
             self._record()
         yield from super().__iter__()
 
     def sample_hashes(self) -> list[str]:
-        """A hash of each sample, as the ledger holds them."""
+        """A hash of each sample, as in the ledger."""
         return list(self.of.contents_of(self.dataset.index.keys))  # type: ignore[attr-defined] # of a ClassSubset
 
     def _record(self) -> None:
@@ -55,10 +54,10 @@ class RecordedLoader(DataLoader):
 
 
 def first_process_does(work: Callable[[], str]) -> str:
-    """What `work` returns in the first process of the group. All processes get it, or all raise its error.
+    """The result of `work` in the first process of the group. All processes get it, or all raise its error.
 
     Raises:
-        UserError: `work` raised one.
+        UserError: `work` raised a UserError.
         RuntimeError: `work` raised another error, in another process.
     """
     if not _in_group():
@@ -71,7 +70,7 @@ def first_process_does(work: Callable[[], str]) -> str:
         except Exception as error:
             failed = (refused_file(error) if isinstance(error, OSError) else None) or error
             outcome[1] = isinstance(failed, UserError), str(failed)
-    dist.broadcast_object_list(outcome)  # raised by the first process alone, the others would wait for it
+    dist.broadcast_object_list(outcome)  # if only the first process raised the error, the others would wait for it
     if failed is not None:
         raise failed
     if outcome[1] is not None:

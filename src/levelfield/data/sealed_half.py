@@ -1,4 +1,4 @@
-"""Whether a test half can be scored, from the list of its samples alone."""
+"""Check that a test half can be scored, from the list of its samples."""
 
 import numpy as np
 from jaxtyping import Int
@@ -10,18 +10,18 @@ MIN_TEST_CLASSES = 2
 
 
 def check_test_half(index: SampleIndex, test_classes: Int[np.ndarray, " test"]) -> None:
-    """Refuse a test half in which nothing could be retrieved, before anything is trained for it.
+    """Raise an error before training if nothing could be retrieved in the test half.
 
-    The table's rows, or the names of files, are looked at: how many samples the test classes have, and in which roles.
-    No sample is opened and nothing is kept.
+    It counts samples and roles of the test classes in the rows of a table, or the names of files. It opens no sample
+    and stores nothing.
 
     Raises:
-        UserError: naming a sample, the role or the number of classes, and what to do.
+        UserError: names a sample, the role or the number of classes, and what to do.
     """
     if not len(test_classes):
         raise UserError(
-            "no sample has the split test: give it to all samples of the classes that are to be tested, or rename the "
-            "column split to have the classes halved"
+            "no sample has the split test: set it for all samples of the test classes, or rename the column split to "
+            "split the classes in halves"
         )
     tested = np.isin(index.labels, test_classes)
     labels = index.labels[tested]
@@ -30,7 +30,7 @@ def check_test_half(index: SampleIndex, test_classes: Int[np.ndarray, " test"]) 
         found = int((np.unique(labels, return_counts=True)[1] >= 2).sum())
         if found < MIN_TEST_CLASSES:
             raise UserError(
-                f"{found} test classes have at least 2 samples and {MIN_TEST_CLASSES} must: add samples or classes"
+                f"{found} test classes have at least 2 samples, but {MIN_TEST_CLASSES} must: add samples or classes"
             )
         return
     if (roles == "").any():
@@ -40,4 +40,4 @@ def check_test_half(index: SampleIndex, test_classes: Int[np.ndarray, " test"]) 
         if role not in roles:
             raise UserError(f"no test sample has the role {role}: give it to some, or leave the roles out")
     if not np.isin(labels[roles == "query"], labels[roles == "gallery"]).any():
-        raise UserError("no test class has both queries and samples in the gallery: give each class some of both")
+        raise UserError("no test class has both queries and gallery samples: give each class some of both")

@@ -1,4 +1,4 @@
-"""Where a loader gets images from: their files, or the prepared cache."""
+"""Where a loader gets images: from files, or from the image cache."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,12 +16,12 @@ Source = MetricDataset | PreparedImages
 def source_of(
     dataset: MetricDataset, index: SampleIndex, half: str, transforms: Any, cache: bool | Literal["auto"]
 ) -> Source:
-    """What opens the samples of a half, and of no other.
+    """The object that opens the samples of one half.
 
     Args:
-        half: its name, with the split's.
-        transforms: those of a class of the user's read the images as they are.
-        cache: `MetricDataModule`'s.
+        half: its name, with the name of the split.
+        transforms: with the user's own class, images are read unchanged.
+        cache: as in `MetricDataModule`.
     """
     if not cache or not isinstance(transforms, ImageTransforms):
         return dataset

@@ -1,4 +1,4 @@
-"""Class-disjoint splits: the test half, and the folds of the half that is trained and validated on."""
+"""Class-disjoint splits: the test half, and the folds of the training half."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -9,7 +9,7 @@ from jaxtyping import Int, Shaped
 from levelfield.errors import UserError
 from levelfield.seeds import seed_of
 
-# In place of a fold's number: all classes of the training half train, and none validates.
+# Instead of a fold's number: all classes of the training half train, and none validates.
 NO_FOLD = "none"
 Split = Literal["half", "powerful-benchmarker", "official", "vasilev-dyakonov", "random"]
 Fold = tuple[Shaped[np.ndarray, " train"], Shaped[np.ndarray, " val"]]
@@ -23,16 +23,16 @@ def split_classes(
     official_test_classes: Shaped[np.ndarray, " test"] | Sequence[int] | Sequence[str] | None = None,
     seed: int = 0,
 ) -> tuple[Shaped[np.ndarray, " trainval"], Shaped[np.ndarray, " test"]]:
-    """Sort the classes that occur in `labels` and part them: `(trained and validated on, tested on)`.
+    """Sort the classes in `labels` and split them: `(training and validation classes, test classes)`.
 
-    `half` and `powerful-benchmarker` take the first half for training; an odd class out belongs to the test half.
-    `official` tests on `official_test_classes`. `vasilev-dyakonov` draws the halves as "Deep Metric Learning: Loss
-    Functions Comparison" does: scikit-learn's GroupShuffleSplit, half, random_state 0. `random` takes the first half
-    after a shuffle: the order of the SHA-256 of `split/<seed>/<place among the sorted classes>`. The official split of
-    Stanford Online Products differs from `half` by one class: 11317, a training class there, is a test class here.
+    `half` and `powerful-benchmarker` take the first half for training; with an odd number, the extra class is a test
+    class. `official` tests on `official_test_classes`. `vasilev-dyakonov` draws halves like "Deep Metric Learning: Loss
+    Functions Comparison": scikit-learn's GroupShuffleSplit, half, random_state 0. `random` takes the first half in the
+    order of the SHA-256 of `split/<seed>/<position among the sorted classes>`. The official split of Stanford Online
+    Products differs from `half` by one class: 11317 is a training class there and a test class here.
 
     Args:
-        seed: of `random`; other variants have none.
+        seed: seed of `random`; other variants ignore it.
 
     Raises:
         UserError: an unknown variant, or no official split.
@@ -48,13 +48,13 @@ def split_classes(
     if variant == "official":
         if official_test_classes is None:
             raise UserError(
-                "this data set has no class-disjoint split of its own: leave --data.split out for the half split "
-                "(a table can have a column split, with train and test)"
+                "this data set has no official class-disjoint split: leave --data.split out (or give a table a column "
+                "split with train and test)"
             )
         tested = np.isin(classes, np.asarray(official_test_classes))
         return classes[~tested], classes[tested]
     if variant == "vasilev-dyakonov":
-        from sklearn.model_selection import GroupShuffleSplit  # takes a second, which only this split should cost
+        from sklearn.model_selection import GroupShuffleSplit  # takes a second to import
 
         shuffle = GroupShuffleSplit(n_splits=1, train_size=0.5, random_state=0)
         train, test = next(shuffle.split(classes, groups=classes))
@@ -73,11 +73,11 @@ def class_folds(
 ) -> list[Fold]:
     """Cut the sorted classes into contiguous blocks; fold k is `(train_classes, val_classes)`, validating block k.
 
-    The folds cover every class, larger blocks first. `variant="powerful-benchmarker"` gives those of the Reality
-    Check's program instead: fold k starts `int(k * n / num_folds)` classes in, trains on the next
-    `n - n // num_folds` classes, wrapping round, and validates the `n // num_folds` after them. So fold 0 validates the
-    last block, and classes are left over that no fold validates where n is no multiple of `num_folds`.
-    `variant="random"` shuffles the classes by `seed` before they are cut: neighbours in the alphabet are often alike.
+    The folds cover every class, larger blocks first. `variant="powerful-benchmarker"` has the folds of the Reality
+    Check program: fold k starts at class `int(k * n / num_folds)`, trains on the next `n - n // num_folds` classes
+    (cyclically) and validates the `n // num_folds` classes after them. So fold 0 validates the last block, and if n is
+    not a multiple of `num_folds`, no fold validates the remaining classes. `variant="random"` first shuffles the
+    classes by `seed`, because neighbours in the alphabet are often similar.
 
     Raises:
         UserError: fewer than 2 validation classes in a fold, fewer than 2 folds, or an unknown variant.
@@ -94,7 +94,7 @@ def class_folds(
         raise UserError(f"num_folds is {num_folds}: give 2 or more (--data.fold none trains on all classes)")
     if len(classes) < MIN_VALIDATION_CLASSES * num_folds:
         raise UserError(
-            f"{len(classes)} classes in the half that is trained and validated on are too few for {num_folds} folds: "
+            f"{len(classes)} classes in the training half are too few for {num_folds} folds: "
             f"{num_folds} folds need {MIN_VALIDATION_CLASSES * num_folds} there, "
             f"{2 * MIN_VALIDATION_CLASSES * num_folds} classes in all; add classes or lower num_folds"
         )
@@ -110,7 +110,7 @@ def class_folds(
 
 
 def _shuffled(classes: Shaped[np.ndarray, " classes"], purpose: str, seed: int) -> Shaped[np.ndarray, " classes"]:
-    """Ordered by hashes: NumPy's generators may draw otherwise in a later version."""
+    """Shuffled by hashes, because NumPy's generators may change between versions."""
     return classes[sorted(range(len(classes)), key=lambda place: seed_of(purpose, seed, place))]
 
 
@@ -121,10 +121,10 @@ def _check_variant(variant: str) -> None:
 
 
 def check_validation_classes(folds: Sequence[Fold], labels: Int[np.ndarray, " samples"]) -> None:
-    """Refuse folds in which fewer than 2 validation classes have 2 samples: nothing could be retrieved there.
+    """Raise an error for folds where fewer than 2 validation classes have 2 samples: nothing could be retrieved.
 
     Raises:
-        UserError: naming the fold, and what to do.
+        UserError: names the fold, and what to do.
     """
     classes, counts = np.unique(labels, return_counts=True)
     retrievable = classes[counts >= 2]
@@ -132,6 +132,6 @@ def check_validation_classes(folds: Sequence[Fold], labels: Int[np.ndarray, " sa
         found = int(np.isin(val_classes, retrievable).sum())
         if found < MIN_VALIDATION_CLASSES:
             raise UserError(
-                f"fold {k} validates {found} classes with at least 2 samples and needs {MIN_VALIDATION_CLASSES}: "
+                f"fold {k} has {found} validation classes with at least 2 samples and needs {MIN_VALIDATION_CLASSES}: "
                 "add samples or classes, or lower the number of folds"
             )

@@ -1,4 +1,4 @@
-"""Millions of strings, each made when it is asked for; loader processes share what they are made from."""
+"""Lazily decoded sequences of millions of strings, whose bytes loader processes share."""
 
 import os
 import weakref
@@ -15,25 +15,24 @@ LETTERS, STARTS = "letters.bin", "starts.npy"
 
 
 class _SharedFile:
-    """A file of which processes read parts side by side. It closes when nothing refers to it."""
+    """A file that processes read in parallel. It closes when nothing refers to it."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._descriptor)
 
     def read(self, start: int, size: int) -> bytes:
-        """The bytes of a part; fewer where the file ends before."""
+        """The bytes of a part; fewer at the end of the file."""
         return os.pread(self._descriptor, size, start)
 
 
 class Strings:
-    """Strings by position: their letters take what they take in UTF-8, and each 8 bytes.
+    """Strings by position: each takes its length in UTF-8 plus 8 bytes.
 
     Args:
-        letters: the bytes of all, one after the other; or the file that they are read from, which keeps them out of the
-            process' memory.
-        starts: where each begins, and at last where the last one ends.
-        folder: of the file; another process opens it again instead of copying anything.
+        letters: the bytes of all strings, one after the other; or a file with them, which keeps them out of memory.
+        starts: the start of each string, and the end of the last one.
+        folder: folder of the file; another process opens the file again instead of copying.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class Strings:
 
     @classmethod
     def in_folder(cls, folder: Path) -> "Strings":
-        """Those that a `StringsWriter` has written into a folder."""
+        """The strings that a `StringsWriter` has written into a folder."""
         starts = np.asarray(np.load(folder / STARTS, mmap_mode="r"))
         return cls(_SharedFile(folder / LETTERS), starts, folder)
 
@@ -67,11 +66,11 @@ def _in_memory(letters: bytes, starts: Int[np.ndarray, " strings+1"]) -> Strings
 
 
 class StringsWriter:
-    """Takes strings in turn, into memory or a file.
+    """Writes strings one by one, into memory or a file.
 
     Args:
-        file: what takes the letters.
-        folder: of the file, for `Strings.in_folder`; None in memory.
+        file: gets the bytes.
+        folder: folder of the file, for `Strings.in_folder`; None in memory.
     """
 
     def __init__(self, file: BinaryIO, folder: Path | None = None) -> None:
@@ -81,7 +80,7 @@ class StringsWriter:
     @classmethod
     @contextmanager
     def of_folder(cls, folder: Path) -> Iterator["StringsWriter"]:
-        """One into files of a folder."""
+        """A writer into the files of a folder."""
         with open(folder / LETTERS, "wb") as file:
             yield cls(file, folder)
 
@@ -91,7 +90,7 @@ class StringsWriter:
         self._lengths.append(np.fromiter(map(len, encoded), np.int32, len(encoded)))
 
     def strings(self) -> Strings:
-        """All that were written."""
+        """All written strings."""
         starts = np.cumsum(np.concatenate(self._lengths), dtype=np.int64)
         if self._folder is None:
             assert isinstance(self._file, BytesIO)
@@ -102,11 +101,11 @@ class StringsWriter:
 
 
 class Keys(Sequence[str]):
-    """A tuple of strings that are not there before they are asked for.
+    """A lazily decoded sequence of strings.
 
     Args:
-        at: the string of a row.
-        rows: which of them, in order.
+        at: returns the string of a row.
+        rows: the rows, in order.
     """
 
     def __init__(self, at: Callable[[int], str], rows: Int[np.ndarray, " keys"]) -> None:

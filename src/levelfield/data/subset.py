@@ -1,4 +1,4 @@
-"""The samples of some classes of a data set, transformed, with labels that count from 0."""
+"""The samples of some classes of a data set, transformed, with labels from 0."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,23 +17,23 @@ from levelfield.seeds import seed_of
 
 
 class ClassSubset(Dataset[tuple[Any, int, int]]):
-    """`subset[draw] -> (transformed sample, label, index)` for the samples in `index`, and for no others.
+    """`subset[draw] -> (transformed sample, label, index)` for the samples in `index` only.
 
     `subset[[draw, draw, ...]]` is a list of such triples, for a sampler of whole batches.
 
-    `index` is the position in the data set. Randomness of the transform is a function of (seed, draw number) alone, for
-    transforms that draw from torch's generator; a plain integer counts as its own draw number.
+    `index` is the position in the data set. The randomness of a transform with torch's generator depends only on
+    (seed, draw number); a plain integer is its own draw number.
 
     Args:
-        dataset: opens the samples, or gives what does when the first is asked for.
-        index: the samples to serve, as selected from `dataset.read_index()`.
+        dataset: opens the samples, or returns the object that does, at the first sample.
+        index: the samples, selected from `dataset.read_index()`.
         transform: applied to each sample; None leaves samples as they are.
-        seed: of the transform's randomness.
+        seed: seed of the transform's randomness.
 
     Attributes:
-        classes: the classes that occur in `index`, in their order.
-        labels: the place in `classes` of each sample's class.
-        positions: where each sample is in the data set.
+        classes: the classes in `index`, in order.
+        labels: the position in `classes` of each sample's class.
+        positions: the position of each sample in the data set.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
 
     @property
     def is_query(self) -> Bool[np.ndarray, " samples"] | None:
-        """Which samples are searched for among the others; None where each is, among all others."""
+        """Which samples are queries; None makes each sample a query among all others."""
         if not any(self.index.roles or ()):
             return None
         return np.array([role == "query" for role in self.index.roles or ()])
 
     @property
     def dataset(self) -> Source:
-        """What opens the samples."""
+        """The object that opens the samples."""
         if callable(self._dataset):
             self._dataset = self._dataset()
         return self._dataset
@@ -84,12 +84,12 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         sample = self.dataset.load(self.index.keys[position])
         crops = getattr(self.transform, "__self__", self.transform)
         if isinstance(sample, np.ndarray) and not isinstance(crops, Crops):
-            sample = Image.fromarray(sample)  # for transforms of one's own
+            sample = Image.fromarray(sample)  # for your own transforms
         if self.transform is not None and isinstance(crops, Crops) and not crops.draws:
             sample = self.transform(sample)
         elif self.transform is not None:
             with torch.random.fork_rng(devices=[]):
-                # torch.manual_seed would seed the GPUs' generators too, which are not restored here.
+                # torch.manual_seed would also seed the generators of GPUs, which are not restored here.
                 torch.default_generator.manual_seed(seed_of("sample", self.seed, number))
                 sample = self.transform(sample)
         return sample, int(self.labels[position]), int(self.positions[position])

@@ -1,4 +1,4 @@
-"""Image transforms of training and evaluation; the defaults are those of the Reality Check."""
+"""Image transforms for training and evaluation; the defaults are those of the Reality Check."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from levelfield.errors import UserError
 
 @runtime_checkable
 class Transforms(Protocol):
-    """What `--data.transforms my_aug.Mine` names: any class with these two methods.
+    """Interface of `--data.transforms my_aug.Mine`: any class with these two methods.
 
-    They have no annotations here, for jsonargparse would ask the user's class for the same.
+    The methods have no annotations, because jsonargparse would require them in the user's class.
     """
 
     def train(self):  # type: ignore[no-untyped-def]
-        """What is done to a training image, an RGB image, before it joins a batch; it may draw by torch's generator."""
+        """The transform of a training image (RGB); it may draw from torch's generator."""
 
     def evaluate(self):  # type: ignore[no-untyped-def]
-        """What is done to an image that is embedded, without randomness."""
+        """The transform of an image for embedding, without randomness."""
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,19 @@ class ImageTransforms:
     """Resized crop and flip for training, centre crop for evaluation ("A Metric Learning Reality Check", section 4.1).
 
     Args:
-        crop_size: side of the square that the trunk sees, in pixels.
-        resize: shorter side that an image is brought to before it is cropped, in pixels. None cuts a training crop out
-            of the image as it is, and `eval_resize` says what evaluation does.
-        eval_resize: the same for evaluation alone; None takes `resize`.
-        scale: least and greatest share of the image's area in a training crop.
-        ratio: least and greatest width / height of a training crop.
+        crop_size: side of the square input of the trunk, in pixels.
+        resize: shorter side of an image before the crop, in pixels. None crops the original training image; then give
+            `eval_resize`.
+        eval_resize: `resize` for evaluation; None takes `resize`.
+        scale: smallest and largest area of a training crop, as a fraction of the image.
+        ratio: smallest and largest width / height of a training crop.
         horizontal_flip: mirror half of the training images; not for letters.
-        square: bring both sides to `resize`, so that the aspect is lost (Zhai and Wu).
-        random_crop: a training crop is `crop_size` wide and high where it is cut out, instead of brought to it;
-            `scale` and `ratio` then say nothing.
-        interpolation: between pixels, wherever an image is brought to a size.
+        square: resize both sides to `resize` and change the aspect ratio (Zhai and Wu).
+        random_crop: cut training crops of `crop_size` without resizing them; `scale` and `ratio` have no effect then.
+        interpolation: interpolation for resizing.
 
     Raises:
-        UserError: a crop that is larger than the resized image, or a range upside down.
+        UserError: a crop larger than the resized image, or a range in the wrong order.
     """
 
     crop_size: int = 227
@@ -58,13 +57,13 @@ class ImageTransforms:
 
     def __post_init__(self) -> None:
         if self.eval_side is None:
-            raise UserError("resize null crops the training images as they are: say what evaluation does, eval_resize")
+            raise UserError("resize null crops original training images: give eval_resize for evaluation")
         if self.resize is None and (self.square or self.random_crop):
-            raise UserError("square and random_crop need all images in one size: give resize")
+            raise UserError("square and random_crop need images of one size: give resize")
         for key, resize in (("resize", self.resize), ("eval_resize", self.eval_resize)):
             if resize is not None and not 0 < self.crop_size <= resize:
                 raise UserError(
-                    f"crop_size {self.crop_size} must be from 1 to {key}, {resize}: lower it or raise {key}"
+                    f"crop_size {self.crop_size} must be from 1 to {key} ({resize}): lower it or raise {key}"
                 )
         for key in ("scale", "ratio"):
             low, high = getattr(self, key)
@@ -73,11 +72,11 @@ class ImageTransforms:
 
     @property
     def reduced(self) -> int | None:
-        """What `reduce` brings an image to; None where training and evaluation do not begin alike."""
+        """The size after `reduce`; None if training and evaluation begin differently."""
         return self.resize if self.resize == self.eval_side else None
 
     def reduce(self) -> Callable[[Picture], Picture]:
-        """The first, fixed part of both `train` and `evaluate`: an image of which it was done before stays as it is."""
+        """The first, fixed step of `train` and `evaluate`; it leaves a reduced image unchanged."""
         return partial(brought_to, side=self.reduced, square=self.square, interpolation=self.interpolation)
 
     def train(self) -> Crops:
@@ -98,5 +97,5 @@ class ImageTransforms:
 
     @property
     def eval_side(self) -> int | None:
-        """The shorter side that evaluation brings an image to."""
+        """The shorter side of an image in evaluation."""
         return self.resize if self.eval_resize is None else self.eval_resize

@@ -14,32 +14,33 @@ LEAST_SPREAD = 1e-3
 
 
 class AdaFaceLoss(ClassificationLoss):
-    """Softmax classification with a margin that follows the embedding's norm, as a sign of the sample's quality.
+    """Softmax classification with a margin that depends on the embedding's norm, a sign of quality.
 
         L = mean_i CE( S f_ic, y_i )    f_ic = cos(theta_ic - m z_i) - (m z_i + m) for the own class, cos theta_ic else
         z_i = clip( (norm(x_i) - mean) / (std + 0.001) h, -1, 1 )
 
-    A norm far below the mean, z = -1, has ArcFace's margin, one at the mean CosFace's, one far above, z = 1, a margin
-    that weighs hard samples more. z is a constant for the gradient. Mean and standard deviation of the norms run over
-    the batches in training, from the first batch's. Angles stay in [0, 180] degrees. Embeddings come with their norms
-    (`normalize: false` in the learner): of unit length this is CosFace. With (N, D) embeddings and (N,) labels in
-    0..num_classes-1 it gives a scalar.
+    z is -1 for a norm far below the mean: the margin is then ArcFace's. At the mean it is CosFace's. Far above the mean
+    z is 1, and hard samples weigh more. z is a constant for the gradient. The mean and the standard deviation of the
+    norms are running averages over the training batches. They start at those of the first batch. Angles stay in [0,
+    180] degrees. Give embeddings with their norms (`normalize: false` in the learner): with unit length this is
+    CosFace.
 
     Args:
-        num_classes: C.
-        embedding_size: D.
+        num_classes: number C of classes; labels are 0 to C - 1.
+        embedding_size: length D of an embedding.
         margin: m, in radians and in units of cosine, at least 0.
         scale: S, above 0.
-        concentration: h, above 0; by 1/3 two thirds of the z lie in +-1/3.
-        momentum: how much of the running mean and standard deviation a batch leaves, in [0, 1).
-        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
-        weight_init: how the class weights begin (`ClassificationLoss`).
+        concentration: h, above 0; with 1/3, two thirds of the z are within +-1/3.
+        momentum: share of the running mean and standard deviation that a batch keeps, in [0, 1).
+        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
+        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
 
-    Cost: B C. When: samples of very unlike quality; raw embeddings.
+    Cost: B C. When: samples of very different quality; raw embeddings.
     Paper: Kim et al. 2022, "AdaFace: Quality Adaptive Margin for Face Recognition", arXiv:2204.00964.
 
-    Differs: the authors' code clips norms to [0.001, 100], and its mean and standard deviation begin at 20 and 100. In
-    a short training norms outrun a momentum of 0.99: after 25 steps on letters 91% of the z are clipped.
+    Differs: the authors' code clips norms to [0.001, 100]. Its mean and standard deviation start at 20 and 100. In a
+    short training the norms change faster than a momentum of 0.99 follows: after 25 steps on letters 91% of the z are
+    clipped.
     """
 
     norm_mean: Tensor

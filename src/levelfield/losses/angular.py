@@ -13,19 +13,18 @@ from levelfield.losses.pairs import EMPTY, ROW_VALUES, PairLoss, cosines, mean_o
 
 
 class AngularLoss(PairLoss):
-    """The angle at the negative of the triangle that it makes with a positive pair, bounded from above.
+    """Keeps the angle at the negative, in its triangle with a positive pair, below a bound.
 
         L = mean_{(i,p)} log( 1 + sum_{n in N(i)} e^f_ipn )
         f_ipn = 4 tan^2(alpha) (u_i + u_p).u_n - 2 (1 + tan^2(alpha)) u_i.u_p
 
-    u are unit vectors. N(i) are all samples of another class; a miner chooses the positive pairs alone. With (N, D)
-    embeddings and (N,) labels it gives a scalar.
+    u are unit vectors. N(i) are all samples of another class. A miner chooses only the positive pairs.
 
     Args:
         alpha: the bound, in degrees, in (0, 90).
-        normalize: False takes the embeddings as they come, as Fehervari et al. do (Eq 4, 5).
+        normalize: False takes the embeddings as they are, as Fehervari et al. do (Eq 4, 5).
 
-    Cost: pairs x B, in memory at most 64 MiB of it at a time. When: margins that do not depend on scale.
+    Cost: pairs x B, computed in pieces of at most 64 MiB. When: a margin that does not depend on scale.
     Paper: Wang et al. 2017, "Deep Metric Learning with Angular Loss", arXiv:1708.01682.
 
     Not for `torch.compile(fullgraph=True)`: the number of positive pairs sets the shapes.

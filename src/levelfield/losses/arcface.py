@@ -16,19 +16,19 @@ class ArcFaceLoss(ClassificationLoss):
 
         L = mean_i CE(S cos(theta_ic + m [c = y_i]), y_i)
 
-    theta_ic is the angle between embedding i and class weight c. Where theta + m would pass 180 degrees the own class'
-    cosine is cos theta - m sin m (m in radians): the logit jumps there, from -1 to -1.117 at the default margin. With
-    (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
+    theta_ic is the angle between embedding i and class weight c. Where theta + m would exceed 180 degrees, the cosine
+    of the own class is cos theta - m sin m (m in radians). The logit jumps there, from -1 to -1.117 at the default
+    margin.
 
     Args:
-        num_classes: C.
-        embedding_size: D.
+        num_classes: number C of classes; labels are 0 to C - 1.
+        embedding_size: length D of an embedding.
         margin: m, in degrees, in [0, 180].
         scale: S, above 0.
-        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
-        weight_init: how the class weights begin (`ClassificationLoss`).
+        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
+        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
 
-    Cost: B C. When: compact classes; many of them.
+    Cost: B C. When: many classes, each of which should be compact.
     Paper: Deng et al. 2019, "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", arXiv:1801.07698.
 
     Example:

@@ -33,10 +33,10 @@ class PairMasks(NamedTuple):
 class MetricLoss(nn.Module):
     """A loss over a batch of embeddings and their integer labels; subclasses write `compute`.
 
-    Whatever autocast says, `compute` runs in float32 (float64 stays float64), and whatever the precision of products is
-    set to, those of `levelfield.numerics` are true float32, their gradients too. A batch without anything to compare
-    gives 0 with a zero gradient; an embedding that is not finite never gives a finite loss. Random choices draw from
-    torch's global generator, the CPU's or the GPU's, so that processes that seed it alike choose alike.
+    `compute` runs in float32 (float64 stays float64), even under autocast. The matrix products of `levelfield.numerics`
+    and their gradients are true float32, whatever precision is set. A batch without anything to compare gives 0 with a
+    zero gradient. An embedding that is not finite never gives a finite loss. Random choices use torch's global
+    generator, the CPU's or the GPU's, so processes with equal seeds choose equally.
     """
 
     def forward(

@@ -11,25 +11,25 @@ from levelfield.numerics import rounding_of, unit
 
 
 class CentroidTripletLoss(MetricLoss):
-    """Each sample nearer to the centroid of its class's other samples than to the other classes' centroids.
+    """Each sample must be nearer to its class's centroid, without itself, than to other centroids.
 
         L = NZ_{(i, other class c in the batch)} [ D(u_i, c_{y_i} without i) - D(u_i, c_c) + m ]+
 
-    u are unit vectors, a centroid the mean of its class's u, made unit; D is the distance to the power q; NZ the mean
-    over the terms above 0. A class of one sample has no centroid without it: its sample is no anchor, but its centroid
-    repels the others. With `ref_emb` the centroids are the references', nothing left out. Takes no miner. Processes
-    compute it whole: a centroid is of many rows. With (N, D) embeddings and (N,) labels it gives a scalar.
+    u are unit vectors. A centroid is the mean of its class's u, made unit. D is the distance to the power q; NZ is the
+    mean over the terms above 0. A class with one sample has no centroid without it: the sample is no anchor, but its
+    centroid repels the others. With `ref_emb` the centroids are those of the references, with nothing left out. Takes
+    no miner. On several processes each computes the whole loss, because a centroid needs many rows.
 
     Args:
         margin: m.
         power: q, 1, or 2 as in Vasilev & D'yakonov.
-        normalize_centroids: False leaves a centroid the plain mean, as Vasilev & D'yakonov do.
+        normalize_centroids: False keeps each centroid the plain mean, as Vasilev & D'yakonov do.
 
     Cost: B C. When: noisy samples: a mean is steadier than a sample.
     Paper: Wieczorek et al. 2021, "On the Unreasonable Effectiveness of Centroids in Image Retrieval", arXiv:2104.13643.
 
-    Differs: the authors compare raw features with plain means, take the nearest other centroid alone, and a margin of
-    0.5.
+    Differs: the authors compare raw features with plain means. They use only the nearest other centroid, and a margin
+    of 0.5.
 
     Not for `torch.compile(fullgraph=True)`: the number of classes in the batch sets the shapes.
     """

@@ -9,20 +9,19 @@ from levelfield.losses.pairs import PairLoss, nonzero_mean, weighted_logsumexp
 
 
 class CircleLoss(PairLoss):
-    """Positives and negatives of an anchor pulled and pushed in proportion to how far each is from its optimum.
+    """Pulls positives and pushes negatives in proportion to their distance from the optimum.
 
         L = NZ_i softplus( LSE_{n in N(i)} gamma a_in (s_in - m)  +  LSE_{p in P(i)} -gamma a_ip (s_ip - (1 - m)) )
         a_in = [s_in + m]+    a_ip = [1 + m - s_ip]+
 
-    s is the cosine, LSE the log-sum-exp, NZ the mean over the anchors whose term is above 0; anchors without positives
-    or without negatives are left out. The weights a are constants for the gradient. With (N, D) embeddings and (N,)
-    labels it gives a scalar.
+    s is the cosine, LSE the log-sum-exp, NZ the mean over the anchors whose term is above 0. Anchors without positives
+    or without negatives are left out. The weights a are constants for the gradient.
 
     Args:
         m: relaxation, in units of cosine.
         gamma: scale, above 0.
 
-    Cost: B^2. When: positives and negatives are unequally far from done.
+    Cost: B^2. When: some pairs are nearly right and others far from it.
     Paper: Sun et al. 2020, "Circle Loss: A Unified Perspective of Pair Similarity Optimization", arXiv:2002.10857.
     """
 

@@ -21,21 +21,21 @@ class ClassificationLoss(MetricLoss):
     """Cross-entropy over classes that are weight vectors; subclasses write `logits(cosines, labels)`.
 
     Args:
-        num_classes: classes; labels are 0..num_classes-1.
-        embedding_size: D.
+        num_classes: number C of classes; labels are 0 to C - 1.
+        embedding_size: length D of an embedding.
         class_fraction: f in (0, 1]. A step classifies among the batch's classes and a uniform sample of the others,
             max(classes in the batch, round(f num_classes)) in all (Zhai & Wu 2019, section 4.5).
-        centers_per_class: K weight vectors a class, class-major in `class_weights`.
-        label_smoothing: mass in [0, 1) spread evenly over the classes in play.
-        weight_init: what each number of the class weights begins with: `normal`, N(0, 1), or `uniform` in +-1/sqrt(D)
-            (Zhai & Wu's code). Directions are spread alike; of a weight of length l a step of plain or momentum SGD
-            turns the direction in proportion to 1/l^2, here sqrt(D) and sqrt(1/3): 3 D times as far with `uniform`.
-            `class_means` begins with the means of the classes' embeddings, of length 1: a `MetricLearner` calls
-            `start_at_class_means` as a fit begins, and so must another loop; until then it is `normal`.
+        centers_per_class: K weight vectors for each class, class by class in `class_weights`.
+        label_smoothing: mass in [0, 1) spread evenly over the classes of the step.
+        weight_init: start of each number of the class weights: `normal`, N(0, 1), or `uniform` in +-1/sqrt(D) (Zhai &
+            Wu's code). The directions are spread the same way. A step of plain or momentum SGD turns a weight of length
+            l in proportion to 1/l^2. The lengths are sqrt(D) and sqrt(1/3), so `uniform` turns 3 D times as far.
+            `class_means` starts with the means of the classes' embeddings, of length 1. A `MetricLearner` calls
+            `start_at_class_means` when a fit begins; your own loop must do so too. Until then it is `normal`.
 
-    With a miner, each sample weighs as often as `indices_tuple` names it, divided by the largest such count; an empty
-    choice weighs all alike; with `weigh_anchors_only` as often as it is an anchor. `ref_emb` has no meaning here and
-    raises ValueError.
+    With a miner, a sample's weight is how often `indices_tuple` names it, divided by the largest such count. If the
+    miner chooses nothing, all samples weigh the same. With `weigh_anchors_only` only its count as an anchor matters.
+    `ref_emb` has no meaning here and raises ValueError.
     """
 
     weigh_anchors_only = False

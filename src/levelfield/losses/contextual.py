@@ -12,7 +12,7 @@ SLOPE = 10.0
 
 
 class ContextualLoss(MetricLoss):
-    """Samples of a class to have the same neighbours, beside a contrastive loss of cosines and a pull on their mean.
+    """Gives samples of a class the same neighbours, and adds a contrastive loss of cosines.
 
         L = la (1/B^2) sum_{i != j} (y_ij - w_ij)^2 + (1 - la - ga) C + ga (mean_ij s_ij - q)^2
         w_ij = (J_ij + J_ji)/2    J_ij = mean_{l in R(i)} W_lj
@@ -20,14 +20,14 @@ class ContextualLoss(MetricLoss):
         N_k(i) = {j: d_ij^2 <= d_i(k)^2 + e}    R(i) = {j in N_k/2(i): i in N_k/2(j)}
         C = NZ_{(i,p)} [m_pos - s_ip]+ + NZ_{(i,n)} [s_in - m_neg]+
 
-    y is 1 for two of a class, s the cosine, d the distance, d_i(k) the k-th least of i's, itself the first; the rest of
-    i is all that is not in N_k(i); NZ is the mean over the terms above 0. Whether j is in N(i) has the slope 10 with
-    respect to -d_ij^2 in the place of a derivative; d_i(k) and the sizes of N_k and rest are constants, as in the
-    authors' code, whose form this is. Takes no miner and no `ref_emb`. With (N, D) embeddings and (N,) labels it gives
-    a scalar.
+    The third term pulls the mean cosine to q. y is 1 for two samples of a class, s the cosine, d the distance. d_i(k)
+    is the k-th smallest distance from i, itself the first. The rest of i is everything outside N_k(i). NZ is the mean
+    over the terms above 0. Whether j is in N(i) has a slope of 10 with respect to -d_ij^2 instead of a derivative.
+    d_i(k) and the sizes of N_k and rest are constants, as in the authors' code, whose form this is. Takes no miner and
+    no `ref_emb`.
 
     Args:
-        k: neighbours, itself among them, from 2; the samples of a class in a batch.
+        k: neighbours, including the sample itself, at least 2; choose the samples of a class in a batch.
         epsilon: e, at least 0.
         pos_margin: m_pos, in units of cosine.
         neg_margin: m_neg, in units of cosine.
@@ -35,7 +35,7 @@ class ContextualLoss(MetricLoss):
         similarity_weight: ga, at least 0; la + ga at most 1.
         mean_similarity: q.
 
-    Cost: B^3. When: noisy labels; batches of some hundreds.
+    Cost: B^3. When: noisy labels; batches of some hundred samples.
     Paper: Liao et al. 2023, "Supervised Metric Learning to Rank for Retrieval via Contextual Similarity Optimization",
     arXiv:2210.01908.
     """

@@ -8,19 +8,18 @@ from levelfield.losses.pairs import PairLoss, nonzero_mean, pull_and_push, unit_
 
 
 class ContrastiveLoss(PairLoss):
-    """Positive pairs nearer than one margin, negative pairs farther than another.
+    """Positive pairs must be nearer than one margin, negative pairs farther than another.
 
         L = NZ_{(i,p)} [d_ip - m_pos]+^h  +  NZ_{(i,n)} [m_neg - d_in]+^h
 
-    d is the distance of unit vectors, in [0, 2]; NZ the mean over the terms above 0. With (N, D) embeddings and (N,)
-    labels it gives a scalar.
+    d is the distance of unit vectors, in [0, 2]. NZ is the mean over the terms above 0.
 
     Args:
-        pos_margin: m_pos; at or below 0 positives are pulled for ever.
+        pos_margin: m_pos; at or below 0 positives are pulled without end.
         neg_margin: m_neg.
         hinge_power: h, 1 as in the Reality Check or 2 as in Hadsell et al. and Vasilev & D'yakonov (Eq 1).
 
-    Cost: B^2. When: the baseline to beat; hard to beat once tuned.
+    Cost: B^2. When: the baseline; hard to beat once tuned.
     Papers: Hadsell, Chopra & LeCun 2006, https://doi.org/10.1109/CVPR.2006.100; this form Musgrave et al. 2020,
     arXiv:2003.08505 (Eq 1).
 

@@ -8,21 +8,19 @@ from levelfield.losses.classification import ClassificationLoss, WeightInit, tar
 
 
 class CosFaceLoss(ClassificationLoss):
-    """Softmax classification with a margin taken from the cosine to the own class; also called LMCL or AM-softmax.
+    """Softmax classification with a margin subtracted from the cosine to the own class (LMCL, AM-softmax).
 
         L = mean_i CE( S (cos_ic - m [c = y_i]), y_i )
 
-    With (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
-
     Args:
-        num_classes: C.
-        embedding_size: D.
+        num_classes: number C of classes; labels are 0 to C - 1.
+        embedding_size: length D of an embedding.
         margin: m, in units of cosine.
         scale: S, above 0.
-        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
-        weight_init: how the class weights begin (`ClassificationLoss`).
+        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
+        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
 
-    Cost: B C. When: compact classes; robust to tune.
+    Cost: B C. When: compact classes; easy to tune.
     Paper: Wang et al. 2018, "CosFace: Large Margin Cosine Loss for Deep Face Recognition", arXiv:1801.09414.
     """
 

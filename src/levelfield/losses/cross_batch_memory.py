@@ -11,24 +11,24 @@ from levelfield.losses.pairs import PairLoss, as_pairs
 
 
 class CrossBatchMemory(MetricLoss):
-    """Another loss, which compares each batch with the embeddings of the latest batches.
+    """Another loss, computed between each batch and the embeddings of the latest batches.
 
-    The batch enters the memory, in place of the oldest if it is full, and is then compared with all that is there, less
-    each sample with itself. Embeddings in the memory are constants for the gradient. In evaluation mode nothing enters.
-    The memory is part of the module's state.
+    The batch enters the memory first, in place of the oldest embeddings if it is full. It is then compared with
+    everything there, except each sample with itself. Embeddings in the memory are constants for the gradient. In
+    evaluation mode nothing enters. The memory is part of the module's state.
 
     Args:
-        loss: a loss of pairs or triplets, of this package or with the same call; without a miner one that compares
-            everything, for the memory names the pairs, and a loss that is told them draws no triplets of its own.
-        embedding_size: D.
-        memory_size: embeddings that the memory holds, at least a batch.
+        loss: a loss of pairs or triplets, of this package or with the same call. Without a miner it must compare
+            everything: the memory names the pairs, so the loss cannot draw its own triplets.
+        embedding_size: length D of an embedding.
+        memory_size: number of embeddings that the memory holds, at least a batch.
         miner: chooses among batch x memory; None compares everything.
 
-    Cost: B x memory. When: batches too small to hold the hard pairs.
+    Cost: B x memory. When: batches too small to contain hard pairs.
     Paper: Wang et al. 2020, "Cross-Batch Memory for Embedding Learning", arXiv:1912.06798.
 
-    Differs: the authors add the loss within the batch, weighted by 1, and use the memory after 1,000 steps; here it is
-    the memory alone, from the first step. `WeightedSum` adds the loss within the batch.
+    Differs: the authors add the loss within the batch, with weight 1, and use the memory after 1,000 steps. Here it is
+    only the memory, from the first step. `WeightedSum` adds the loss within the batch.
     """
 
     memory: Tensor

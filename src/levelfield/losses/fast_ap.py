@@ -16,12 +16,12 @@ class FastAPLoss(MetricLoss):
         L = mean_{i with P(i)} 1 - (1/#P(i)) sum_{k=0..B} h+_k H+_k / H_k
         h_k = sum_j max(0, 1 - abs(z_ij - 4k/B) B/4)    z_ij = d_ij^2 in [0, 4]
 
-    h+ counts positives, h all but the anchor, capitals are cumulative sums over the B + 1 nodes. d is the distance of
-    unit vectors. With a miner each anchor weighs as often as it is named, over the largest such count. With (N, D)
-    embeddings and (N,) labels it gives a scalar.
+    h+ counts positives, h everything except the anchor. Capitals are cumulative sums over the B + 1 nodes. d is the
+    distance of unit vectors. With a miner, an anchor's weight is how often it is named, divided by the largest such
+    count.
 
     Args:
-        num_bins: B.
+        num_bins: B, the number of bins.
 
     Cost: B^2. When: to optimise the ranking itself; large batches.
     Paper: Cakir et al. 2019, "Deep Metric Learning to Rank",

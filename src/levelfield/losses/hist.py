@@ -20,34 +20,34 @@ GREATEST_LOG_VARIANCE = 6.0
 
 
 class HISTLoss(ClassificationLoss):
-    """Samples classified by their distances to learnt distributions, and by a network over the hypergraph of the batch.
+    """Classifies samples by their distances to learnt distributions, and by a network over the batch's hypergraph.
 
         L = mean_i [ CE( -tau M_ic, y_i ) + lambda_s CE( z_ic, y_i ) ]    M_ic = sum_d (u_id - mu_cd)^2 / v_cd
         z = G phi( G (x theta_1 + b_1) ) theta_2 + G b_2    G = D_v^-1/2 H D_e^-1 H^T D_v^-1/2
         H_ie = 1 for the own class, e^(-alpha M_ie) else
 
-    mu_c is the unit vector of a class weight and v_cd = e^(s_cd) a variance, s learnt and clipped to [0, 6]. Each class
-    of the batch makes an edge e of the hypergraph H, D_v and D_e are its row and column sums; x are embeddings with
-    their norms (`normalize: false` in the learner), and phi is batch normalization, always by the batch at hand, and a
-    leaky ReLU of slope 0.1. The network belongs to the loss and learns with it; retrieval does without. With a miner,
-    samples weigh in both parts; all are in the hypergraph. With (N, D) embeddings and (N,) labels in
-    0..num_classes-1 it gives a scalar. The authors shuffle, which is one sample a class of many classes, and have layer
-    norm behind the embedder (`LinearEmbedder(layer_norm=True)`), which fixes the norms.
+    mu_c is the unit vector of a class weight. v_cd = e^(s_cd) is a variance, with s learnt and clipped to [0, 6]. Each
+    class of the batch is an edge e of the hypergraph H; D_v and D_e are its row and column sums. x are embeddings with
+    their norms (`normalize: false` in the learner). phi is batch normalization, always by the current batch, and a
+    leaky ReLU of slope 0.1. The network belongs to the loss and learns with it; retrieval does not use it. With a
+    miner, samples weigh in both parts; all are in the hypergraph. The authors shuffle, so a batch has many classes with
+    one sample each. They put layer norm after the embedder, which fixes the norms (`LinearEmbedder(layer_norm=True)`).
 
     Args:
-        num_classes: C.
-        embedding_size: D.
+        num_classes: number C of classes; labels are 0 to C - 1.
+        embedding_size: length D of an embedding.
         tau: scale of the distances, above 0.
-        alpha: how fast other classes' samples leave an edge, above 0.
+        alpha: how fast the share of other classes' samples in an edge falls, above 0.
         classification_weight: lambda_s, at least 0.
         hidden_size: T, width of the network.
-        network_rate: learning rate of the network in units of the loss' (`model.loss_lr`), the distributions', above 0.
-            Its weights are stored divided by it: exact for Adam and its kin without weight decay.
+        network_rate: learning rate of the network relative to the loss's (`model.loss_lr`, that of the distributions),
+            above 0. The network's weights are stored divided by it, which is exact for Adam and similar optimizers
+            without weight decay.
 
-    Class weights and s begin with a standard deviation of sqrt(2/C), by the authors' code.
+    Class weights and s start with a standard deviation of sqrt(2/C), as in the authors' code.
 
     Cost: B C D + B min(B, C) (D + T) + B T C. When: batches of many classes.
-    Paper: Lim et al. 2022, "Hypergraph-Induced Semantic Tuplet Loss for Deep Metric Learning", CVPR,
+    Paper: Lim et al. 2022, "Hypergraph-Induced Semantic Tuplet Loss for Deep Metric Learning",
     https://openaccess.thecvf.com/content/CVPR2022/html/Lim_Hypergraph-Induced_Semantic_Tuplet_Loss_for_Deep_Metric_Learning_CVPR_2022_paper.html.
     """
 

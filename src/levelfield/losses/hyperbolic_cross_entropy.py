@@ -19,26 +19,26 @@ def poincare_distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D
 
 
 class HyperbolicCrossEntropyLoss(PairLoss):
-    """Each positive pair against the anchor's negatives, by distances in a Poincare ball.
+    """Compares each positive pair with the anchor's negatives, by distances in a Poincare ball.
 
         L = mean_{(i,p)} -log( e^(-D_ip/T) / (e^(-D_ip/T) + sum_{n in N(i)} e^(-D_in/T)) )
         D_ij = (2/sqrt(c)) artanh( sqrt(c) norm(-z_i (+) z_j) )    z = tanh(sqrt(c) norm(v)) v / (sqrt(c) norm(v))
         v = min(1, r / norm(x)) x
 
-    (+) is the addition of Moebius, c = 0.1 the ball's curvature and r = 2.3 the clipping radius, the paper's values.
-    With two samples a class this is the paper's equation. Embeddings come with their norms and are ranked by D
-    (`normalize: false`, `distance: poincare` in the learner); the authors start the embedder at an orthogonal matrix
-    and a bias of 0 (`LinearEmbedder(orthogonal=True)`). With (N, D) embeddings and (N,) labels it gives a scalar.
+    (+) is Moebius addition, c = 0.1 the ball's curvature and r = 2.3 the clipping radius, all as in the paper. With two
+    samples of each class this is the paper's equation. Give embeddings with their norms and rank by D (`normalize:
+    false`, `distance: poincare` in the learner). The authors start the embedder at an orthogonal matrix and a bias of 0
+    (`LinearEmbedder(orthogonal=True)`).
 
     Args:
         temperature: T, above 0.
 
-    Cost: B^2. When: classes of classes, which hyperbolic space has room for; raw embeddings.
+    Cost: B^2. When: classes that form a hierarchy; raw embeddings.
     Paper: Ermolov et al. 2022, "Hyperbolic Vision Transformers: Combining Improvements in Metric Learning",
     arXiv:2203.10833.
 
-    Differs: of more than two samples a class the authors' code takes two of each at a time, so that a positive has the
-    negatives of these; here it has all of the anchor's.
+    Differs: with more than two samples of a class the authors' code takes two of each at a time, so a positive meets
+    only the negatives of these. Here it meets all of the anchor's.
     """
 
     matrix = staticmethod(poincare_distances)

@@ -9,21 +9,20 @@ from levelfield.losses.pairs import EMPTY, ROW_VALUES, PairLoss, distances, mean
 
 
 class LiftedStructureLoss(PairLoss):
-    """Each positive pair against the negatives of both its ends.
+    """Compares each positive pair with the negatives of both its samples.
 
         L = mean_{(i,p)} 1/2 [ J_ip + d_ip - m_pos ]+^2
         J_ip = log( sum_{n in N(i)} e^(m_neg - d_in) + sum_{n in N(p)} e^(m_neg - d_pn) )
 
     d is the distance of unit vectors, in [0, 2]. With `ref_emb`, N(p) are the references of another class than p, and
-    d_pn lies between references. A pair without negatives at either end gives 0. With (N, D) embeddings and (N,) labels
-    it gives a scalar.
+    d_pn is a distance between references. A pair without negatives at either sample gives 0.
 
     Args:
         neg_margin: m_neg.
         pos_margin: m_pos.
-        normalize: False takes the embeddings as they come, as Fehervari et al. do.
+        normalize: False takes the embeddings as they are, as Fehervari et al. do.
 
-    Cost: B^2. When: to compare with older work.
+    Cost: B^2. When: comparison with older work.
     Papers: Oh Song et al. 2016, arXiv:1511.06452; this form Musgrave et al. 2020, arXiv:2003.08505; Fehervari et al.
     2019, arXiv:1911.12528 (Eq 2).
     """

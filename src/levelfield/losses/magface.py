@@ -13,30 +13,30 @@ from levelfield.numerics import inner_products, unit
 
 
 class MagFaceLoss(ClassificationLoss):
-    """ArcFace with a margin that grows with the embedding's norm, which a regulariser pulls up: the norm tells quality.
+    """ArcFace with a margin that grows with the embedding's norm, so that the norm shows quality.
 
         L = mean_i CE( S cos(theta_ic + m(a_i) [c = y_i]), y_i ) + reg (1/a_i + a_i / u_a^2)
         a_i = norm(x_i) clipped to [l_a, u_a]    m(a) = l_m + (u_m - l_m) (a - l_a) / (u_a - l_a)
 
-    A norm outside of [l_a, u_a] has no gradient, as in the authors' code: choose l_a below the norms that training
-    begins with. Embeddings come with their norms (`normalize: false` in the learner). With a miner, samples weigh in
-    both parts. With (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
+    A regulariser pulls the norms up. A norm outside of [l_a, u_a] has no gradient, as in the authors' code: choose l_a
+    below the norms at the start of the training. Give embeddings with their norms (`normalize: false` in the learner).
+    With a miner, samples weigh in both parts.
 
     Args:
-        num_classes: C.
-        embedding_size: D.
+        num_classes: number C of classes; labels are 0 to C - 1.
+        embedding_size: length D of an embedding.
         lower_norm: l_a, above 0.
         upper_norm: u_a, above l_a.
         lower_margin: l_m, in degrees, in [0, 180]; the paper's 0.45 radians.
         upper_margin: u_m, in degrees, from l_m to 180; the paper's 0.8 radians.
         scale: S, above 0.
         regularizer_weight: reg, lambda_g in the paper, at least 0.
-        easy_margin: no margin where theta is 90 degrees or more, as the authors' code has it; False is the equation,
-            beyond 180 degrees as in `ArcFaceLoss`.
-        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
-        weight_init: how the class weights begin (`ClassificationLoss`).
+        easy_margin: no margin where theta is 90 degrees or more, as in the authors' code. False is the equation, with
+            the rule of `ArcFaceLoss` beyond 180 degrees.
+        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
+        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
 
-    Cost: B C. When: a norm that tells poor samples is wanted; raw embeddings.
+    Cost: B C. When: the norm should show which samples are poor; raw embeddings.
     Paper: Meng et al. 2021, "MagFace: A Universal Representation for Face Recognition and Quality Assessment",
     arXiv:2103.06627.
     """

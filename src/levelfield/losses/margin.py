@@ -14,25 +14,25 @@ from levelfield.losses.triplets import random_triplets
 
 
 class MarginLoss(PairLoss):
-    """Positives within, negatives beyond a boundary that may be learnt, summed over triplets.
+    """Positives must be within a boundary and negatives beyond it; the boundary may be learnt.
 
         L = sum_{(i,p,n)} ( [d_ip - b + m]+ + [b - d_in + m]+ ) / (active positive and negative terms)  + nu b
 
-    d is the distance of unit vectors, in [0, 2]. Sum and count go over triplets, which weighs a positive pair by #N(i)
-    and a negative pair by #P(i). nu b is there if b is learnt; with a b for each class it is sum_{(i,p,n)} nu b_{y_i}
-    with the same divisor. With (N, D) embeddings and (N,) labels it gives a scalar.
+    d is the distance of unit vectors, in [0, 2]. Sum and count run over triplets, so a positive pair weighs #N(i) and a
+    negative pair #P(i). The term nu b is present if b is learnt. With one b for each class it is sum_{(i,p,n)} nu
+    b_{y_i} with the same divisor.
 
     Args:
         margin: m.
         nu: weight of the regulariser.
-        beta: b, or what each b begins with.
+        beta: b, or the start of each b.
         triplets_per_anchor: "all", or a number of random ones (torch's global generator). A miner overrides it.
-        learn_beta: b is a parameter; give it a learning rate of its own and no weight decay.
-        num_classes: one b for each class, the anchor's; labels are then 0..num_classes-1.
-        beta_per_class: the same, the number told later by `set_num_classes`.
-        pairs: sum and count over pairs, each once (Vasilev & D'yakonov, Eq 4), in place of triplets.
+        learn_beta: b is a parameter; give it its own learning rate and no weight decay.
+        num_classes: one b for each class, that of the anchor; labels are then 0..num_classes-1.
+        beta_per_class: the same, with the number set later by `set_num_classes`.
+        pairs: sum and count over pairs, each once (Vasilev & D'yakonov, Eq 4), instead of triplets.
 
-    Cost: B^2. When: a boundary that is learnt; with `DistanceWeightedMiner`.
+    Cost: B^2. When: a learnt boundary; with `DistanceWeightedMiner`.
     Papers: Wu et al. 2017, "Sampling Matters in Deep Embedding Learning", arXiv:1706.07567; this form Musgrave et al.
     2020, arXiv:2003.08505.
     """

@@ -9,13 +9,12 @@ from levelfield.losses.pairs import PairLoss, weighted_logsumexp
 
 
 class MultiSimilarityLoss(PairLoss):
-    """Soft maximum of each anchor's positives that are too far and negatives that are too near.
+    """Soft maximum over each anchor's positives that are too far and negatives that are too near.
 
         L = mean_i  (1/alpha) log(1 + sum_{p in P(i)} exp(-alpha (s_ip - base)))
                   + (1/beta)  log(1 + sum_{n in N(i)} exp( beta  (s_in - base)))
 
-    s is the cosine. Anchors without positives stay in the mean. With (N, D) embeddings and (N,) labels it gives a
-    scalar.
+    s is the cosine. Anchors without positives stay in the mean.
 
     Args:
         alpha: sharpness for positives, above 0.

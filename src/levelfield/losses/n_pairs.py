@@ -11,18 +11,18 @@ from levelfield.numerics import inner_products
 
 
 class NPairsLoss(PairLoss):
-    """One pair of each class, each anchor to find its positive among those of all classes.
+    """Each anchor must find its positive among one positive of every class.
 
         L = mean_k CE( (u_ak . u_pl / T)_l, k )  +  l2_reg (mean_k norm(x_ak)^2 + mean_k norm(x_pk)^2)
 
-    (a_k, p_k) is the first positive pair of class k in the batch, or in the miner's choice; a class without one is left
-    out. u are unit vectors, x the embeddings as they come. With (N, D) embeddings and (N,) labels it gives a scalar.
+    (a_k, p_k) is the first positive pair of class k in the batch, or in the miner's choice. A class without one is left
+    out. u are unit vectors, x the embeddings as they are.
 
     Args:
         l2_reg: weight of the squared norms; Fehervari et al. use 5e-4.
-        symmetric: average with the loss of the pairs reversed.
+        symmetric: average with the loss of the reversed pairs.
         normalize: False takes u = x, as the paper and Fehervari et al. do.
-        temperature: T, above 0; the paper has none (1), with which unit vectors hardly train.
+        temperature: T, above 0. The paper has none (1), with which unit vectors hardly train.
 
     Cost: C^2. When: two samples a class, raw embeddings.
     Papers: Sohn 2016, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective",

@@ -12,17 +12,15 @@ class NormalizedSoftmaxLoss(ClassificationLoss):
 
         L = mean_i CE(cos(x_i, w_c) / T, y_i)
 
-    With (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
-
     Args:
-        num_classes: C.
-        embedding_size: D.
+        num_classes: number C of classes; labels are 0 to C - 1.
+        embedding_size: length D of an embedding.
         temperature: T, above 0.
-        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
-        label_smoothing: Fehervari et al. use 0.1.
-        weight_init: how the class weights begin (`ClassificationLoss`).
+        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
+        label_smoothing: mass spread evenly over the classes; Fehervari et al. use 0.1.
+        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
 
-    Cost: B C. When: the baseline to beat; one parameter to tune.
+    Cost: B C. When: the baseline; one parameter to tune.
     Paper: Zhai & Wu 2019, "Classification is a Strong Baseline for Deep Metric Learning", arXiv:1811.12649 (Eq 1).
     """
 

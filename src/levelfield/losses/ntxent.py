@@ -9,17 +9,16 @@ from levelfield.losses.pairs import PairLoss, mean_over, weighted_logsumexp
 
 
 class NTXentLoss(PairLoss):
-    """Each positive pair against the anchor's negatives; also called InfoNCE, or N-pairs in the Reality Check.
+    """Compares each positive pair with the anchor's negatives (InfoNCE; N-pairs in the Reality Check).
 
         L = mean_{(i,p)} -log( e^(s_ip/T) / (e^(s_ip/T) + sum_{n in N(i)} e^(s_in/T)) )
 
-    s is the cosine. The anchor's other positives are not below the line. Exact at any temperature. With (N, D)
-    embeddings and (N,) labels it gives a scalar.
+    s is the cosine. The anchor's other positives are not in the denominator. Exact at any temperature.
 
     Args:
         temperature: T, above 0.
-        probability_floor: f of -log(probability + f). 0 is exact; the Reality Check's program had 1e-20, which at its
-            optimum for SOP, T = 0.00024, takes the gradient from most pairs.
+        probability_floor: f of -log(probability + f). 0 is exact. The Reality Check's program used 1e-20, which at its
+            optimum for SOP, T = 0.00024, removes the gradient of most pairs.
 
     Cost: B^2. When: many classes in a batch; one parameter to tune.
     Papers: Sohn 2016, https://papers.nips.cc/paper/2016/hash/6b180037abbebea991d8b1232f8a8ca9-Abstract.html; Oord et

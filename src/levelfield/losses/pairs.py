@@ -92,8 +92,8 @@ class _SafeSqrt(torch.autograd.Function):
 class PairLoss(MetricLoss):
     """A loss of one number for each pair; subclasses write `pair_loss`.
 
-    `matrix` says which number: `staticmethod(cosines)`, the default, or `staticmethod(unit_distances)`. With
-    `normalize=False` (then `distances`) it is taken between the embeddings as they come. With `count_repeats` a pair
+    `matrix` chooses the number: `staticmethod(cosines)`, the default, or `staticmethod(unit_distances)`. With
+    `normalize=False` (then `distances`) it is computed from the embeddings as they are. With `count_repeats` a pair
     that a miner names twice counts twice.
     """
 

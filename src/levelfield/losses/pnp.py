@@ -13,17 +13,16 @@ Variant = Literal["O", "Ds", "Dq", "Iu", "Ib"]
 
 
 class PNPLoss(PairLoss):
-    """The negatives that stand before each positive of an anchor's ranking, counted by sigmoids.
+    """Counts, by sigmoids, the negatives that rank before each positive of an anchor.
 
         L = mean_{i with P(i)} (1/#P(i)) sum_{p in P(i)} f(R_ip)
         R_ip = sum_{n in N(i)} 1 / (1 + e^(-(s_in - s_ip)/T))
         f(R) = R (O)    log(1 + R) (Ds)    1 - 1/(1 + R)^alpha (Dq)
         f(R) = (1 + R) log(1 + R) - R (Iu)    R/b - log(1 + b R)/b^2 (Ib)
 
-    s is the cosine. f' falls with R for Ds and Dq, which leave far positives alone, and rises for Iu and Ib. Iu is the
-    integral of its f' = log(1 + R); the authors' code lacks the - R. The anchor is not in its own ranking; their code
-    counts it as a positive, which `ref_emb=embeddings` does too. With (N, D) embeddings and (N,) labels it gives a
-    scalar.
+    s is the cosine. f' falls with R for Ds and Dq, which ignore far positives, and rises for Iu and Ib. Iu is the
+    integral of its f' = log(1 + R); the authors' code lacks the - R. The anchor is not in its own ranking. The authors'
+    code counts it as a positive; `ref_emb=embeddings` does so too.
 
     Args:
         b: of Ib, above 0.
@@ -31,11 +30,11 @@ class PNPLoss(PairLoss):
         anneal: T, above 0.
         variant: which f.
 
-    Cost: pairs x B, some rows of it at a time. When: classes of several clusters, by Dq; large batches.
+    Cost: pairs x B, computed some rows at a time. When: classes of several clusters (Dq); large batches.
     Paper: Li et al. 2022, "Rethinking the Optimization of Average Precision: Only Penalizing Negative Instances before
     Positive Ones is Enough", arXiv:2102.04640.
 
-    Not for `torch.compile(fullgraph=True)`: the most positives of any anchor set the shapes.
+    Not for `torch.compile(fullgraph=True)`: the largest number of positives of an anchor sets the shapes.
     """
 
     count_repeats = False

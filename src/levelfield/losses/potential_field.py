@@ -20,29 +20,30 @@ GREATEST_ALPHA = 10.0
 
 
 class PotentialFieldLoss(ClassificationLoss):
-    """Samples and proxies as charges: those of a class attract each other, others repel, both less with the distance.
+    """Samples and proxies are charges: those of a class attract, others repel, less with distance.
 
         L = sum_{a != b} q_a q_b psi_ab
         psi_ab = -max(d_ab, delta)^-alpha for two of a class, min(d_ab, delta)^-alpha else
         d_ab = norm(u_a - u_b)
 
     a and b are the batch's samples and all proxies, u unit vectors. Within delta attraction is constant and has no
-    gradient, so that a class does not fall together; beyond it repulsion. Charges q are 1; with a miner a sample's is
-    how often `indices_tuple` names it, divided by the largest such count, so that who is not named neither feels the
-    field nor makes any. Points nearer than 0.002 count as that far apart, without a gradient: two may coincide. L is
-    the paper's total potential energy (its equations 1 to 6), a sum: it grows with the square of the number of points,
-    which the steps of Adam do not notice. With (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
+    gradient, so a class does not collapse. Beyond delta repulsion is constant. Charges q are 1. With a miner a sample's
+    charge is how often `indices_tuple` names it, divided by the largest such count. A sample that is not named feels no
+    field and makes none. Points nearer than 0.002 count as that far apart, without a gradient: two may coincide. L is
+    the paper's total potential energy (its equations 1 to 6). As a sum it grows with the square of the number of
+    points, which does not affect the steps of Adam.
 
     Args:
-        num_classes: C.
-        embedding_size: D.
-        centers_per_class: M, proxies a class; the paper has 15 for 100 classes (CUB, Cars) and 2 for 11,318 (SOP).
+        num_classes: number C of classes; labels are 0 to C - 1.
+        embedding_size: length D of an embedding.
+        centers_per_class: M, proxies for each class; the paper has 15 for 100 classes (CUB, Cars) and 2 for 11,318
+            (SOP).
         delta: Euclidean distance of unit vectors, above 0; the paper tried 0.1 to 0.3.
         alpha: how fast the field decays, in (0, 10]; the paper tried up to 6.
-        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
-        weight_init: how the proxies begin (`ClassificationLoss`).
+        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
+        weight_init: start of the proxies: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
 
-    Cost: (B + C M)^2, some rows of it at a time. When: noisy labels; classes of several clusters; not many classes.
+    Cost: (B + C M)^2, computed some rows at a time. When: noisy labels; classes of several clusters; not many classes.
     Paper: Bhatnagar & Ahuja 2025, "Potential Field Based Deep Metric Learning", arXiv:2405.18560.
     """
 

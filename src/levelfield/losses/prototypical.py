@@ -11,21 +11,20 @@ from levelfield.numerics import unit
 
 
 class PrototypicalLoss(MetricLoss):
-    """Each query classified by its distance to the mean of each class's support.
+    """Classifies each query by its distance to the mean of each class's support.
 
         L = mean_q CE( (-norm(x_q - mu_k)^2)_k, y_q )    mu_k = mean of the support of class k
 
-    The support of a class are its first samples in the batch, the rest its queries; a class of one sample is left out.
-    With `ref_emb` the references are the support and all embeddings of their classes queries. Nothing is random: ranks
-    that see the same batch see the same episode. Takes no miner. With (N, D) embeddings and (N,) labels it gives a
-    scalar.
+    The first samples of a class in the batch are its support, the rest its queries. A class with one sample is left
+    out. With `ref_emb` the references are the support, and all embeddings of their classes are queries. Nothing is
+    random: processes with the same batch have the same episode. Takes no miner.
 
     Args:
-        num_support: samples of a class in its support, at most all but one; None is half of them, rounded down.
-        squared: False takes the distance as printed in Fehervari et al. (Eq 13) in place of its square.
-        normalize: make the embeddings unit first.
+        num_support: support samples of a class, at most all but one; None is half of them, rounded down.
+        squared: False takes the distance, as printed in Fehervari et al. (Eq 13), instead of its square.
+        normalize: make the embeddings unit vectors first.
 
-    Cost: B C. When: few-shot episodes; half the batch supports.
+    Cost: B C. When: few-shot episodes; half of the batch is support.
     Paper: Snell et al. 2017, "Prototypical Networks for Few-shot Learning", arXiv:1703.05175.
 
     Not for `torch.compile(fullgraph=True)`: the numbers of classes and queries set the shapes.

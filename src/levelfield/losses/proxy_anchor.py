@@ -15,25 +15,24 @@ from levelfield.numerics import inner_products, unit
 
 
 class ProxyAnchorLoss(ClassificationLoss):
-    """Each class's proxy as the anchor of the batch: samples of the class pulled, all others pushed.
+    """Each class's proxy is an anchor: it pulls the class's samples and pushes all others.
 
         L = (1/#present) sum_{c present} log( 1 + sum_{y_i = c} e^(-a (cos_ic - m)) )
           + (1/C)        sum_c           log( 1 + sum_{y_i != c} e^(a (cos_ic + m)) )
 
-    With a miner, a sample of weight v adds v - 1 to its exponents. With (N, D) embeddings and (N,) labels in
-    0..num_classes-1 it gives a scalar.
+    With a miner, a sample of weight v adds v - 1 to its exponents.
 
     Args:
-        num_classes: C.
-        embedding_size: D.
+        num_classes: number C of classes; labels are 0 to C - 1.
+        embedding_size: length D of an embedding.
         margin: m, in units of cosine.
         alpha: a, above 0.
-        class_fraction: share of the classes in play at each step (`ClassificationLoss`); C in the equation is then
-            their number, so that the second mean is over other classes than without it.
-        weight_init: how the class weights begin: `paper`, N(0, 2 / C) (Kaiming, fan out) as in the paper's code, or
-            one of `ClassificationLoss`.
+        class_fraction: share of the classes that a step compares with, above 0 and at most 1. C in the equation is then
+            their number, so the second mean is over other classes than without it.
+        weight_init: start of the class weights: `paper`, N(0, 2 / C) (Kaiming, fan out) as in the paper's code, or one
+            of `ClassificationLoss`.
 
-    Cost: B C. When: quick convergence; many samples a class in a batch.
+    Cost: B C. When: fast convergence; many samples of a class in a batch.
     Paper: Kim et al. 2020, "Proxy Anchor Loss for Deep Metric Learning", arXiv:2003.13911.
     """
 

@@ -10,23 +10,22 @@ from levelfield.losses.pairs import weighted_logsumexp
 
 
 class ProxyNCALoss(ClassificationLoss):
-    """Softmax classification by squared distance to one proxy a class.
+    """Softmax classification by squared distance to one proxy for each class.
 
         L = mean_i CE( -k norm(u_i - w_c)^2, y_i )
 
-    u and w are unit vectors: without a miner this is the normalised softmax with temperature 1/(2k). With (N, D)
-    embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
+    u and w are unit vectors. Without a miner this is the normalised softmax with temperature 1/(2k).
 
     Args:
-        num_classes: C.
-        embedding_size: D.
-        softmax_scale: k, above 0. 1, the libraries' default, hardly trains; about 10 does.
-        exclude_positive: only the other classes below the line, as the paper and Fehervari et al. (Eq 14) print it; the
-            loss may then be below 0. Their vectors of length 3 are k = 9.
-        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
-        weight_init: how the class weights begin (`ClassificationLoss`).
+        num_classes: number C of classes; labels are 0 to C - 1.
+        embedding_size: length D of an embedding.
+        softmax_scale: k, above 0. With 1, the libraries' default, it hardly trains; about 10 works.
+        exclude_positive: only the other classes in the denominator, as the paper and Fehervari et al. (Eq 14) print it.
+            The loss may then be below 0. Their vectors of length 3 are k = 9.
+        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
+        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
 
-    Cost: B C. When: the normalised softmax with T = 1/(2k).
+    Cost: B C. When: as the normalised softmax with T = 1/(2k).
     Papers: Movshovitz-Attias et al. 2017, "No Fuss Distance Metric Learning using Proxies", arXiv:1703.07464; this form
     Musgrave et al. 2020, arXiv:2003.08505.
     """

@@ -12,22 +12,21 @@ from levelfield.numerics import inner_products, unit
 
 
 class ProxyTripletLoss(ClassificationLoss):
-    """Each sample nearer to its own class's proxy than to each other proxy, by a margin.
+    """Each sample must be nearer to its class's proxy than to other proxies, by a margin.
 
         L = NZ_{(i, c != y_i)} [ norm(u_i - w_{y_i})^2 - norm(u_i - w_c)^2 + m ]+
 
-    u and w are unit vectors, so that a term is [2 (cos_ic - cos_iy) + m]+. With (N, D) embeddings and (N,) labels in
-    0..num_classes-1 it gives a scalar.
+    u and w are unit vectors, so a term is [2 (cos_ic - cos_iy) + m]+.
 
     Args:
-        num_classes: C.
-        embedding_size: D.
+        num_classes: number C of classes; labels are 0 to C - 1.
+        embedding_size: length D of an embedding.
         margin: m, in units of squared distance.
-        reduction: "nonzero", over the terms above 0, or "mean" over all, as Fehervari et al. do.
-        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
-        weight_init: how the class weights begin (`ClassificationLoss`).
+        reduction: "nonzero" is the mean over the terms above 0, "mean" over all, as Fehervari et al. do.
+        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
+        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
 
-    Cost: B C. When: to compare with older work.
+    Cost: B C. When: comparison with older work.
     Papers: Movshovitz-Attias et al. 2017, arXiv:1703.07464; Fehervari et al. 2019, arXiv:1911.12528 (section 2.9).
     """
 

@@ -9,24 +9,23 @@ from levelfield.losses.pairs import PairLoss, mean_over, nonzero_mean, unit_dist
 
 
 class RankedListLoss(PairLoss):
-    """Positives inside a ball around the anchor, negatives outside a larger one.
+    """Positives must be inside a ball around the anchor, negatives outside a larger one.
 
         L = mean_i (1 - imb) L_P(i) + imb L_N(i)
         L_P(i) = sum_p w_ip v_ip / sum_p w_ip    over p with v_ip = d_ip - (alpha - m) > 0,  w_ip = e^(Tp v_ip)
         L_N(i) = sum_n w_in v_in / sum_n w_in    over n with v_in = alpha - d_in > 0,        w_in = e^(Tn v_in)
 
-    d is the distance of unit vectors, in [0, 2]; the gradient flows through the weights. With (N, D) embeddings and
-    (N,) labels it gives a scalar.
+    d is the distance of unit vectors, in [0, 2]. The gradient flows through the weights.
 
     Args:
-        margin: m, between the two balls.
+        margin: m, the gap between the two balls.
         Tn: sharpness of the negatives' weights.
         imbalance: imb in [0, 1]; 0.5 is half of Fehervari et al.'s L_P + L_N (Eq 8).
         alpha: radius of the outer ball; None is 1 + m/2.
         Tp: sharpness of the positives' weights.
-        reduction: "mean" over all anchors, or "nonzero", over those whose term is above 0, as Fehervari et al. do.
+        reduction: "mean" is over all anchors, "nonzero" over those whose term is above 0, as Fehervari et al. do.
 
-    Cost: B^2. When: to keep a class's spread: positives rest inside a ball.
+    Cost: B^2. When: classes should keep their spread inside a ball.
     Paper: Wang et al. 2019, "Ranked List Loss for Deep Metric Learning", arXiv:1903.03238.
     """
 

@@ -12,32 +12,31 @@ from levelfield.numerics import unit
 
 
 class RecallAtKLoss(PairLoss):
-    """One minus the recall among an anchor's k nearest, for several k, ranks and their threshold by sigmoids.
+    """One minus the recall among an anchor's k nearest, for several k, with sigmoids for steps.
 
         L = mean_{i with P(i)} mean_{k in K} 1 - (1/#P(i)) sum_{p in P(i)} G_1(k - R_ip)
         R_ip = 1 + sum_{j != i, j != p} G_2(s_ij - s_ip)    G_t(x) = 1 / (1 + e^(-x/T_t))
 
-    s is the cosine, j any other sample. The loss is not 0 at a perfect ranking: below k = #P no recall is 1. With
-    (N, D) embeddings and (N,) labels it gives a scalar.
+    s is the cosine, j any other sample. The loss is not 0 at a perfect ranking: for k below #P the recall is below 1.
 
     Args:
         recall_at: K, whole numbers from 1.
         recall_temperature: T_1, in ranks, above 0.
         rank_temperature: T_2, in units of cosine, above 0.
-        similarity_mixup: SiMix: of each two samples i, j of a class one more stands in the batch, a u_i + (1 - a) u_j,
-            not made unit again, so that its similarities are mixtures of theirs; a is drawn evenly from [0, 1] (torch's
+        similarity_mixup: SiMix: each two samples i, j of a class add one more to the batch, a u_i + (1 - a) u_j. It is
+            not made unit again, so its similarities are mixtures of theirs. a is drawn evenly from [0, 1] (torch's
             global generator). Takes no miner and no `ref_emb`.
 
-    For batches larger than memory: `chunk_size` of the learner, as the paper's second pass.
+    For batches larger than memory use `chunk_size` of the learner, as the paper's second pass.
 
-    Cost: pairs x B, some rows of it at a time; with `similarity_mixup` of the batch and its pairs. When: recall is what
-    counts; large batches.
+    Cost: pairs x B, computed some rows at a time; with `similarity_mixup` of the batch and its pairs. When: recall
+    matters most; large batches.
     Paper: Patel et al. 2022, "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", arXiv:2108.11179.
 
-    Differs: the authors' code counts the query in its own ranking, so that every rank is one higher, and has min(k, #P)
-    in the place of #P, which weighs small k more.
+    Differs: the authors' code counts the query in its own ranking, so every rank is one higher. It has min(k, #P)
+    instead of #P, which gives small k more weight.
 
-    Not for `torch.compile(fullgraph=True)`: the most positives of any anchor set the shapes.
+    Not for `torch.compile(fullgraph=True)`: the largest number of positives of an anchor sets the shapes.
     """
 
     count_repeats = False

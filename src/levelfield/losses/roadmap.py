@@ -11,7 +11,7 @@ from levelfield.losses.soft_ranks import SigmoidStep, levels_of_positives, soft_
 
 
 class ROADMAPLoss(PairLoss):
-    """An upper bound of one minus the average precision, which does not saturate, and a calibration of the cosines.
+    """An upper bound of one minus the average precision, plus a calibration of the cosines.
 
         L = mean_{i with P(i)} (1 - lambda) SupAP_i + lambda C_i
         SupAP_i = 1 - (1/#P(i)) sum_{p in P(i)} R+_ip / (R+_ip + sum_{n in N(i)} H-(s_in - s_ip))
@@ -20,24 +20,24 @@ class ROADMAPLoss(PairLoss):
         G(x) = 1 / (1 + e^(-x/T))
         C_i = (1/#P(i)) sum_{p in P(i)} [alpha - s_ip]+ + (1/#N(i)) sum_{n in N(i)} [s_in - beta]+
 
-    s is the cosine; positives push no positive. C is the mean over all of an anchor's pairs. With (N, D) embeddings and
-    (N,) labels it gives a scalar.
+    The bound does not saturate. s is the cosine. Positives do not push positives. C is the mean over all of an anchor's
+    pairs.
 
     Args:
         temperature: T, above 0.
         rho: slope for negatives far before a positive, above 0.
-        delta: how far is far, in units of cosine, at least 0.
+        delta: a negative is far from here on, in units of cosine, at least 0.
         weight: lambda, in [0, 1].
         alpha: the cosine that positives should reach.
         beta: the cosine that negatives should stay below.
 
-    Cost: pairs x B, some rows of it at a time. When: to optimise the ranking with batches that are not large.
+    Cost: pairs x B, computed some rows at a time. When: to optimise the ranking with batches that are not large.
     Paper: Ramzi et al. 2021, "Robust and Decomposable Average Precision for Image Retrieval", arXiv:2110.01445.
 
-    Differs: the authors' code counts the query as a positive in its own ranking, so that every rank is one higher,
-    begins the slope beyond delta at 1.44, where the equation has 1.493, and takes C over the batch's pairs above 0.
+    Differs: the authors' code counts the query as a positive in its own ranking, so every rank is one higher. Its slope
+    beyond delta starts at 1.44, where the equation has 1.493. It takes C over the batch's pairs above 0.
 
-    Not for `torch.compile(fullgraph=True)`: the most positives of any anchor set the shapes.
+    Not for `torch.compile(fullgraph=True)`: the largest number of positives of an anchor sets the shapes.
     """
 
     count_repeats = False

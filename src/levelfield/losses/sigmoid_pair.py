@@ -12,19 +12,19 @@ from levelfield.losses.pairs import PairLoss
 
 
 class SigmoidPairLoss(PairLoss):
-    """Each pair by itself told same or different by its cosine, with a scale and a bias that are learnt.
+    """Classifies each pair on its own as same or different, by its cosine.
 
         L = (1/B) sum_{(i,j)} log(1 + e^(-z_ij (t s_ij + b)))    z_ij = 1 for a positive pair, -1 for a negative one
 
-    s is the cosine; the labels say which pairs are positive, where the paper has the pairing of images and texts, and
-    no sample is compared with itself. B counts the anchors. t is learnt as its logarithm: give both a learning rate of
-    their own and no weight decay. With (N, D) embeddings and (N,) labels it gives a scalar.
+    The scale t and the bias b are learnt. s is the cosine. The labels say which pairs are positive; the paper pairs
+    images and texts. No sample is compared with itself. B is the number of anchors. t is learnt as its logarithm. Give
+    t and b their own learning rate and no weight decay.
 
     Args:
-        scale: what t begins with, above 0.
-        bias: what b begins with; far below 0, for most pairs are negative.
+        scale: start of t, above 0.
+        bias: start of b; far below 0, because most pairs are negative.
 
-    Cost: B^2. When: many classes in a batch; no sum over a row has to fit a temperature.
+    Cost: B^2. When: many classes in a batch; no sum over a row that a temperature must fit.
     Paper: Zhai et al. 2023, "Sigmoid Loss for Language Image Pre-Training", arXiv:2303.15343.
     """
 

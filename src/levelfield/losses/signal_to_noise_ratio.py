@@ -11,22 +11,21 @@ from levelfield.numerics import rounding_of
 
 
 class SignalToNoiseRatioContrastiveLoss(PairLoss):
-    """Contrastive loss of the ratio of the noise between two embeddings to the anchor's signal.
+    """Contrastive loss on the ratio of the noise between two embeddings to the anchor's signal.
 
         L = NZ_{(i,p)} [snr_ip - m_pos]+  +  NZ_{(i,n)} [m_neg - snr_in]+  +  reg mean_i abs(sum_k x_ik)
         snr_ij = Var(u_i - u_j) / Var(u_i)
 
-    u are unit vectors, Var the variance over their D coordinates; i, the anchor, and j are not exchangeable. NZ is the
-    mean over the terms above 0. An anchor whose coordinates are all equal is compared by Var(u_i - u_j) alone. With
-    (N, D) embeddings and (N,) labels it gives a scalar.
+    u are unit vectors, Var the variance over their D coordinates. The anchor i and j cannot be exchanged. NZ is the
+    mean over the terms above 0. An anchor with equal coordinates is compared by Var(u_i - u_j) only.
 
     Args:
         pos_margin: m_pos.
         neg_margin: m_neg.
-        regularizer_weight: reg, for embeddings, as they come, whose coordinates sum to 0. The Reality Check searched it
-            in [0, 1].
+        regularizer_weight: reg, which pulls the coordinate sum of the embeddings, as they are, to 0. The Reality Check
+            searched it in [0, 1].
 
-    Cost: B^2. When: coordinates that matter one by one.
+    Cost: B^2. When: single coordinates matter.
     Paper: Yuan et al. 2019, "Signal-To-Noise Ratio: A Robust Distance Metric for Deep Metric Learning",
     arXiv:1904.02616.
     """

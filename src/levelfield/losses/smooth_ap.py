@@ -9,21 +9,21 @@ from levelfield.losses.soft_ranks import SigmoidStep, levels_of_positives, soft_
 
 
 class SmoothAPLoss(PairLoss):
-    """One minus the average precision of each anchor's ranking, whose ranks are counted by sigmoids.
+    """One minus the average precision of each anchor's ranking, with ranks counted by sigmoids.
 
         L = mean_{i with P(i)} 1 - (1/#P(i)) sum_{p in P(i)} R+_ip / (R+_ip + sum_{n in N(i)} G(s_in - s_ip))
         R+_ip = 1 + sum_{q in P(i), q != p} G(s_iq - s_ip)    G(x) = 1 / (1 + e^(-x/T))
 
-    s is the cosine. The anchor is not in its own ranking, as the equation has it; the authors' code counts it as a
-    positive, which `ref_emb=embeddings` does too. With (N, D) embeddings and (N,) labels it gives a scalar.
+    s is the cosine. As in the equation, the anchor is not in its own ranking. The authors' code counts it as a
+    positive; `ref_emb=embeddings` does so too.
 
     Args:
         temperature: T, above 0.
 
-    Cost: pairs x B, some rows of it at a time. When: to optimise the ranking itself; large batches.
+    Cost: pairs x B, computed some rows at a time. When: to optimise the ranking itself; large batches.
     Paper: Brown et al. 2020, "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", arXiv:2007.12163.
 
-    Not for `torch.compile(fullgraph=True)`: the most positives of any anchor set the shapes.
+    Not for `torch.compile(fullgraph=True)`: the largest number of positives of an anchor sets the shapes.
     """
 
     count_repeats = False

@@ -9,17 +9,16 @@ from levelfield.losses.pairs import PairLoss, mean_over, weighted_logsumexp
 
 
 class SoftNearestNeighborLoss(PairLoss):
-    """The probability that a random neighbour, nearer ones likelier, is of the anchor's class.
+    """The probability that a random neighbour is of the anchor's class, nearer ones being likelier.
 
         L = mean_{i with P(i)} -log( sum_{p in P(i)} e^(s_ip/T) / sum_{j != i} e^(s_ij/T) )
 
-    s is the cosine. The anchor itself is in neither sum (Vasilev & D'yakonov's Eq 6 prints it in both). With (N, D)
-    embeddings and (N,) labels it gives a scalar.
+    s is the cosine. The anchor itself is in neither sum (Vasilev & D'yakonov's Eq 6 prints it in both).
 
     Args:
         temperature: T, above 0.
 
-    Cost: B^2. When: classes of several clusters: one near positive suffices.
+    Cost: B^2. When: classes of several clusters: one near positive is enough.
     Papers: Salakhutdinov & Hinton 2007, https://proceedings.mlr.press/v2/salakhutdinov07a.html; Frosst et al. 2019,
     arXiv:1902.01889.
     """

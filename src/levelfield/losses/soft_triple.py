@@ -13,31 +13,31 @@ from levelfield.numerics import inner_products, unit
 
 
 class SoftTripleLoss(ClassificationLoss):
-    """Softmax classification by the similarity to several centres a class, softly the nearest.
+    """Softmax classification with several centres for each class; the nearest weighs most.
 
         L = mean_i CE( la (sim_ic - m [c = y_i]), y_i )  +  reg R
         sim_ic = sum_k softmax_k(u_i.w_ck / gamma) u_i.w_ck
         R = mean over the pairs of centres of one class of sqrt(2 + 1e-5 - 2 w_ck.w_ck')
 
-    u and w are unit vectors. With (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
+    u and w are unit vectors.
 
     Args:
-        num_classes: C.
-        embedding_size: D.
-        centers_per_class: centres a class.
+        num_classes: number C of classes; labels are 0 to C - 1.
+        embedding_size: length D of an embedding.
+        centers_per_class: centres for each class.
         la: scale of the logits, above 0.
-        gamma: the larger, the more evenly the centres of a class share; the Reality Check found 19 to 59, nearly a
+        gamma: with a larger value the centres of a class share more evenly; the Reality Check found 19 to 59, nearly a
             mean.
         margin: m, in units of cosine.
-        reg_weight: reg, which draws the centres of a class together (of the classes in play).
-        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
-        weight_init: how the centres begin: `paper`, uniform in +-1/sqrt(their number) (Kaiming over the centres) as in
+        reg_weight: reg, which pulls the centres of a class together (for the classes of the step).
+        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
+        weight_init: start of the centres: `paper`, uniform in +-1/sqrt(their number) (Kaiming over the centres) as in
             the paper's code, or one of `ClassificationLoss`.
 
     Cost: B C. When: classes of several clusters.
     Paper: Qian et al. 2019, "SoftTriple Loss: Deep Metric Learning Without Triplet Sampling", arXiv:1909.05235.
 
-    Differs: the paper regularises by tau = 0.2, which is a `reg_weight` of 0.1; the default is 0.
+    Differs: the paper regularises by tau = 0.2, which is a `reg_weight` of 0.1; the default here is 0.
     """
 
     def __init__(

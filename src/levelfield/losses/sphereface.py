@@ -12,21 +12,20 @@ from levelfield.numerics import inner_products, unit
 
 
 class SphereFaceLoss(ClassificationLoss):
-    """Softmax classification with the angle to the own class multiplied; the embedding's norm scales the logits.
+    """Softmax classification that multiplies the angle to the own class; norms scale the logits.
 
         L = mean_i CE( S norm(x_i) psi(theta_ic), y_i )
         psi = (-1)^k cos(m theta) - 2k  for the own class, k = floor(m theta / pi);  cos theta for the others
 
-    It lives on the norms of the embeddings: give it embeddings that are not normalised, or a scale of about 30. With
-    (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a scalar.
+    It depends on the norms of the embeddings: give embeddings that are not normalised, or a scale of about 30.
 
     Args:
-        num_classes: C.
-        embedding_size: D.
+        num_classes: number C of classes; labels are 0 to C - 1.
+        embedding_size: length D of an embedding.
         margin: m, a whole number from 1.
         scale: S, above 0.
-        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
-        weight_init: how the class weights begin (`ClassificationLoss`).
+        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
+        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
 
     Cost: B C. When: raw embeddings, or a scale of 30.
     Paper: Liu et al. 2017, "SphereFace: Deep Hypersphere Embedding for Face Recognition", arXiv:1704.08063.

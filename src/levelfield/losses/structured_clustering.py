@@ -10,24 +10,24 @@ from levelfield.numerics import inner_products, unit
 
 
 class StructuredClusteringLoss(MetricLoss):
-    """The true clustering better than any other by how much the other disagrees with the labels (facility location).
+    """The true clustering must score better than any other, the more so if they disagree.
 
         L = [ max_S ( F(S) + gamma (1 - NMI(assignment to S, y)) ) - sum_k max_{j in k} -sum_{i in k} d_ij ]+
         F(S) = -sum_i min_{j in S} d_ij
 
-    S are as many samples of the batch as there are classes in it, chosen greedily and then by rounds of swapping a
-    medoid with a member of its cluster; NMI has the geometric mean of the entropies below. S and the assignment are
-    constants for the gradient. d is the distance of unit vectors; a sum over the batch, not a mean. Takes no miner and
-    no `ref_emb`. With (N, D) embeddings and (N,) labels it gives a scalar.
+    F is the score of facility location. S has as many samples of the batch as there are classes in it. They are chosen
+    greedily, then by rounds that swap a medoid with a member of its cluster. NMI is divided by the geometric mean of
+    the entropies. S and the assignment are constants for the gradient. d is the distance of unit vectors. The loss is a
+    sum over the batch, not a mean. Takes no miner and no `ref_emb`.
 
     Args:
         gamma: weight of the margin 1 - NMI.
         pam_iterations: rounds of swapping.
-        gamma_decay: what gamma is multiplied by every `decay_steps` steps, in (0, 1]; 0.94 in Oh Song et al., who
-            do not say how often. Steps are counted where the loss is called in training; a checkpoint holds the count.
-        decay_steps: batches between two such steps down.
+        gamma_decay: factor on gamma every `decay_steps` steps, in (0, 1]; 0.94 in Oh Song et al., who do not say how
+            often. Steps are the calls in training; a checkpoint holds the count.
+        decay_steps: batches between two decays.
 
-    Cost: C B^2 + C^3 B. When: to compare with older work; slow, as the papers warn, beyond a few hundred samples.
+    Cost: C B^2 + C^3 B. When: comparison with older work; slow, as the papers warn, beyond a few hundred samples.
     Papers: Oh Song et al. 2017, "Deep Metric Learning via Facility Location", arXiv:1612.01213; Fehervari et al. 2019,
     arXiv:1911.12528 (Eq 10 to 12).
 

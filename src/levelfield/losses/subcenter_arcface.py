@@ -12,21 +12,20 @@ from levelfield.numerics import inner_products, unit
 
 
 class SubCenterArcFaceLoss(ClassificationLoss):
-    """ArcFace with several centres a class, the nearest of which counts; noisy samples gather at the minor ones.
+    """ArcFace with several centres for each class, of which the nearest counts.
 
         L = mean_i CE( S cos(theta_ic + m [c = y_i]), y_i )    cos theta_ic = max_k u_i . w_ck
 
-    Beyond 180 degrees as in `ArcFaceLoss`. With (N, D) embeddings and (N,) labels in 0..num_classes-1 it gives a
-    scalar.
+    Noisy samples gather at the minor centres. Beyond 180 degrees as in `ArcFaceLoss`.
 
     Args:
-        num_classes: C.
-        embedding_size: D.
-        sub_centers: centres a class.
+        num_classes: number C of classes; labels are 0 to C - 1.
+        embedding_size: length D of an embedding.
+        sub_centers: centres for each class.
         margin: m, in degrees, in [0, 180].
         scale: S, above 0.
-        class_fraction: share of the classes in play at each step (`ClassificationLoss`).
-        weight_init: how the class weights begin (`ClassificationLoss`).
+        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
+        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
 
     Cost: B C. When: noisy labels; `get_outliers` finds them.
     Paper: Deng et al. 2020, "Sub-center ArcFace: Boosting Face Recognition by Large-Scale Noisy Web Faces",

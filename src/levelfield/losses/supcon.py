@@ -12,8 +12,8 @@ class SupConLoss(PairLoss):
 
         L = NZ_i -(1/#P(i)) sum_{p in P(i)} [ s_ip/T - log sum_{j != i} e^(s_ij/T) ]
 
-    s is the cosine, NZ the mean over the anchors whose term is above 0; anchors without positives are left out, and a
-    batch without any negative gives 0. With (N, D) embeddings and (N,) labels it gives a scalar.
+    s is the cosine. NZ is the mean over the anchors whose term is above 0. Anchors without positives are left out. A
+    batch without any negative gives 0.
 
     Args:
         temperature: T, above 0.

@@ -21,24 +21,24 @@ from levelfield.numerics import rounding_of
 
 
 class TripletMarginLoss(PairLoss):
-    """Each positive nearer to the anchor than each negative by a margin.
+    """Each positive must be nearer to the anchor than each negative, by a margin.
 
         L = NZ_{(i,p,n)} [d_ip^q - d_in^q + m]+
 
-    d is the distance of unit vectors, in [0, 2]; NZ the mean over the terms above 0. The sum over all triplets is
-    exact. With (N, D) embeddings and (N,) labels it gives a scalar.
+    d is the distance of unit vectors, in [0, 2]. NZ is the mean over the terms above 0. The sum over all triplets is
+    exact.
 
     Args:
         margin: m.
         swap: d_in is the smaller of the negative's distances to the anchor and to the positive.
-        smooth_loss: log(1 + exp(.)) in place of [.]+.
-        triplets_per_anchor: "all"; a number of random ones (torch's global generator); or "semihard", FaceNet's
-            rule: for each positive pair the nearest negative that is farther than the positive, else the farthest
-            negative, and the plain mean over positive pairs, zeros counted. A miner overrides it.
+        smooth_loss: log(1 + exp(.)) instead of [.]+.
+        triplets_per_anchor: "all"; a number of random ones (torch's global generator); or "semihard", FaceNet's rule.
+            It takes, for each positive pair, the nearest negative that is farther than the positive, else the farthest
+            negative. The loss is then the plain mean over positive pairs, zeros included. A miner overrides it.
         power: q, 1 as in the Reality Check (Eq 2) or 2 as in FaceNet and Vasilev & D'yakonov (Eq 2).
-        normalize: False takes the embeddings as they come, as Fehervari et al. do.
+        normalize: False takes the embeddings as they are, as Fehervari et al. do.
 
-    Cost: B^2 log B; `swap` and `smooth_loss` pairs x B. When: classes of varying spread; all triplets, or FaceNet's
+    Cost: B^2 log B; `swap` and `smooth_loss` pairs x B. When: classes of different spread; all triplets, or FaceNet's
     rule with "semihard".
     Papers: Weinberger & Saul 2009, https://jmlr.org/papers/v10/weinberger09a.html; Schroff et al. 2015,
     arXiv:1503.03832; this form Musgrave et al. 2020, arXiv:2003.08505 (Eq 2).

@@ -11,13 +11,12 @@ from levelfield.losses.pairs import PairLoss, mean_over, safe_sqrt, weighted_log
 
 
 class TupletMarginLoss(PairLoss):
-    """Each positive pair, made easier by an angle, against the anchor's negatives.
+    """Compares each positive pair, made easier by an angle, with the anchor's negatives.
 
         L = mean_{(i,p)} log( 1 + sum_{n in N(i)} e^(S (cos theta_in - cos(theta_ip - b))) )
 
-    theta is the angle between embeddings; b is slack, so that the loss of a pair rises again below it. cos(theta - b)
-    is taken as s cos b + sqrt(1 - s^2) sin b, finite where embeddings coincide. With (N, D) embeddings and (N,) labels
-    it gives a scalar.
+    theta is the angle between embeddings. b is slack, so the loss of a pair rises again below it. cos(theta - b) is
+    computed as s cos b + sqrt(1 - s^2) sin b, finite where embeddings coincide.
 
     Args:
         margin: b, in degrees.

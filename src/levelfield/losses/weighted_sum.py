@@ -20,18 +20,18 @@ from levelfield.losses.base import (
 
 
 class WeightedSum(MetricLoss):
-    """Several losses of one batch, each with its weight.
+    """A weighted sum of several losses on one batch.
 
         L = sum_k weight_k L_k
 
     Args:
-        losses: by names of one's own. The learner makes those that are given as classes or partials, and supplies
-            `num_classes` and `embedding_size` to those that ask; in a loop of one's own they are modules.
-        weights: by the same names, at least 0; 1 for a loss that is not named.
+        losses: by names of your choice. The learner makes those that are given as classes or partials, and supplies
+            `num_classes` and `embedding_size` to those that take them. In your own loop they are modules.
+        weights: by the same names, at least 0; 1 for a loss without one.
 
-    Each loss is given the miner's choice and the references. All weights that are learnt share `loss_lr`.
+    Each loss gets the miner's choice and the references. All learnt weights share `loss_lr`.
 
-    Cost: that of all. When: losses that say different things, of pairs and of class weights.
+    Cost: that of all losses. When: losses that complement each other, such as one of pairs and one with class weights.
     Paper: Musgrave et al. 2020, "PyTorch Metric Learning", arXiv:2008.09164 (`MultipleLosses`).
     """
 

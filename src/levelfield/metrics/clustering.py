@@ -27,15 +27,15 @@ def clustering_metrics(
     average: str = "arithmetic",
     metrics: Iterable[str] | None = None,
 ) -> dict[str, float]:
-    """Cluster L2-normalised embeddings by k-means into as many clusters as there are labels, and compare.
+    """Compare the labels with a k-means of the L2-normalised embeddings into as many clusters.
 
     Args:
         embeddings: (N, D) floating point, any scale.
         labels: (N,) integers, any values.
         seed: of the k-means.
-        method: `faiss`; scikit-learn's `exact` Lloyd iterations or `mini-batch`; `auto` takes faiss where it is
-            installed, otherwise exact up to 20,000 items and mini-batch beyond. Their clusters differ: compare scores
-            of one method only.
+        method: `faiss`; scikit-learn's `exact` Lloyd iterations or `mini-batch`; `auto` takes faiss if it is
+            installed, otherwise exact up to 20,000 items and mini-batch beyond. Their clusters differ: compare only
+            scores of one method.
         average: of the two entropies that NMI and AMI divide by: `arithmetic` or `geometric`, the literature's two.
         metrics: as in `partition_scores`.
 
@@ -43,7 +43,7 @@ def clustering_metrics(
         `nmi`, `ami` and `f1`, or what `metrics` names, as fractions.
 
     Raises:
-        ValueError: empty or non-finite embeddings, shapes that do not go together, labels that are not integers or
+        ValueError: empty or non-finite embeddings, shapes that do not match, labels that are not integers or
             fewer than two, or an unknown method, average or metric.
         ImportError: `method="faiss"` without faiss.
 

@@ -78,7 +78,7 @@ def poincare_similarity(
 
 
 def pack_bits(embeddings_GD: Float[Tensor, "items dim"]) -> UInt8[Tensor, "items bytes"]:
-    """Signs of the embeddings, eight to a byte: ceil(D / 8) bytes an item where float32 takes 4 D; 0 counts as not set.
+    """Signs of the embeddings, eight in a byte: ceil(D / 8) bytes an item instead of 4 D; 0 counts as not set.
 
     Source: Zhai and Wu, Classification is a Strong Baseline for Deep Metric Learning, BMVC 2019 (threshold at zero).
     """

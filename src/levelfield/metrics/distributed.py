@@ -26,25 +26,25 @@ DTYPES = (torch.float32, torch.int64, torch.uint8)
 class RetrievalMetrics(Metric):
     """`retrieval_metrics` over an epoch, exact on one process or many.
 
-    Each process hands in the embeddings it has computed together with their index in the data set. At `compute` repeats
-    of an index are dropped (a padded sampler brings them), and each process scores its share of the queries against
-    a copy of all embeddings. All processes return the same numbers.
+    Each process adds the embeddings it has computed, with their index in the data set. `compute` drops repeats of an
+    index, which come from a padded sampler. Each process scores its share of the queries against a copy of all
+    embeddings. All processes return the same numbers.
 
     Args:
         metrics: names as in `retrieval_metrics`; `recall` is that at 1, 2, 4 and 8. A name with a dot is your own
             function, `my_metric.hubness`, of all embeddings as the distance compares them: of unit length for cosine,
             signs for hamming.
-        num_samples: how many different samples the epoch must bring; None leaves that unchecked.
+        num_samples: number of different samples that the epoch must have; None does not check it.
         distance: `cosine`, `euclidean`, `hamming` or `poincare`, as in `retrieval_metrics`.
-        is_query: which samples are searched for, by their index in the data set, among those that are not; None
-            searches for each among all others.
+        is_query: which samples are queries, by their index in the data set; the others are the gallery. None
+            searches each among all others.
         num_queries: score a random sample of the queries that have a match against the whole gallery, and add
             `<metric>_ci95`, as `retrieval_metrics` does; the same sample each time.
         seed: of that sample.
         **kwargs: `torchmetrics.Metric`'s own.
 
     Raises:
-        ValueError: at `update`, shapes that do not go together or non-finite embeddings; at `compute`, on every
+        ValueError: at `update`, shapes that do not match or non-finite embeddings; at `compute`, on every
             process, no samples, or another number of them than `num_samples`.
 
     Example:

@@ -16,7 +16,7 @@ from levelfield.metrics.distances import normalize
 
 @dataclass(frozen=True)
 class EmbeddingHealth:
-    """How an embedding space spreads.
+    """Spread of an embedding space.
 
     Attributes:
         intra_class_similarity: mean cosine of the pairs that share a label, over all pairs.

@@ -46,17 +46,17 @@ def hierarchical_precision_at_r(
     distance: str = "cosine",
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
 ) -> Float64[Tensor, " queries"]:
-    """HP@R of each query, NaN where no other item is of its class; what ranks whom is as in `retrieval_metrics`.
+    """HP@R of each query, NaN if no other item has its class; ranks are those of `retrieval_metrics`.
 
     Args:
         embeddings: (N, D) floating point, any scale.
         labels: (N,) integers.
         coarse: (N,) integers, the same for all items of a class.
-        gallery: (G, D) items to retrieve from, where they are not the embeddings themselves.
+        gallery: (G, D) items to retrieve from; None takes the embeddings themselves.
         gallery_labels: (G,) their labels.
         gallery_coarse: (G,) their coarse classes.
         distance: `cosine`, `euclidean`, `hamming` or `poincare`.
-        memory_budget: bytes that similarities and what is made of them may take at a time.
+        memory_budget: bytes for similarities and their temporaries.
 
     Raises:
         ValueError: empty or non-finite embeddings, shapes that do not go together, a class of two coarse classes, or an

@@ -24,17 +24,17 @@ def nearest(
     similarity: Similarity = product,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
 ) -> tuple[Float[Tensor, "queries neighbors"], Int64[Tensor, "queries neighbors"]]:
-    """Similarities and numbers of the nearest, nearest first; of fewer items all.
+    """Similarities and numbers of the nearest items, nearest first.
 
-    Equal ones come in the order of `levelfield.metrics.ties`. Queries without a number in the gallery all begin at the
-    place 0, so that a query finds the same items alone and among others.
+    Equal similarities come in the order of `levelfield.metrics.ties`. Queries that are not in the gallery all start at
+    place 0, so a query finds the same items alone and among others.
 
     Args:
-        queries_ND: as the distance holds them (`DISTANCES`), and so the gallery.
-        count: K.
-        itself_N: each query's own number in the gallery, which is no neighbour of it; None where it has none.
-        similarity: of two sets held so.
-        memory_budget: bytes that similarities and what is made of them may take at a time.
+        queries_ND: in the form of the distance (`DISTANCES`), like the gallery.
+        count: K, the number of items; all if there are fewer.
+        itself_N: each query's own number in the gallery, which it does not retrieve; None if it has none.
+        similarity: of two sets in this form.
+        memory_budget: bytes for similarities and their temporaries.
     """
     count = min(count, len(gallery_GD) - (itself_N is not None))
     similarities_NK = torch.empty((len(queries_ND), count), device=queries_ND.device)

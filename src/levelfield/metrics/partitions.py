@@ -70,7 +70,7 @@ def partition_scores(
     average: str = "arithmetic",
     metrics: Iterable[str] | None = None,
 ) -> dict[str, float]:
-    """Compare clusters with labels; the formulas stand in `levelfield.metrics.table`.
+    """Compare clusters with labels; the formulas are in `levelfield.metrics.table`.
 
     Where a ratio is 0 / 0 it is 1 if the partitions are the same, otherwise 0, as in scikit-learn: one cluster of
     everything against several labels has NMI = AMI = 0 whatever the average.

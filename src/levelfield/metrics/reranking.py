@@ -35,24 +35,24 @@ class Reranked(NamedTuple):
 
 @dataclass(frozen=True)
 class KReciprocal:
-    """Two items are near if they are among each other's nearest and share such neighbours.
+    """Re-ranking: two items are near if they are among each other's nearest and share such neighbours.
 
         d* = (1 - weight) d_J + weight d    d = 1 - cosine
         d_J = 1 - sum min(V_p, V_g) / sum max(V_p, V_g)
 
     V_p is exp(-d) on R*(p), averaged over the k2 nearest of p. R*(p) are the items among the k1 nearest of p that have
     p among theirs, R(p, k1), with R(q, k1/2) of each such q if two thirds of it are in R(p, k1). As in the authors'
-    program an item is its own first neighbour, beyond the k1 and within the k2, and neighbours are those among queries
-    and gallery together: other queries than p take part. Unlike there, and as in the paper, V_p is not divided by its
-    sum, and d not by the largest.
+    program an item is its own first neighbour, in addition to the k1 and one of the k2. Neighbours are searched among
+    queries and gallery together, so other queries than p take part. As in the paper, and unlike in the program, V_p is
+    not divided by its sum, nor d by the largest.
 
     Cost: a product of all with all, and for each query some thousand sums. When: classes have many items, k1 of them or
     more.
 
     Args:
         k1: how many neighbours may be reciprocal.
-        k2: over how many V is averaged; 1 for itself alone.
-        weight: of the plain distance, lambda in the paper.
+        k2: number of items over which V is averaged; 1 for only itself.
+        weight: weight of the plain distance, lambda in the paper.
 
     Paper: Zhong et al. 2017, "Re-ranking Person Re-identification with k-reciprocal Encoding", arXiv:1701.08398.
     """

@@ -38,34 +38,33 @@ def retrieval_metrics(
     """Score how well each embedding retrieves the others that share its label.
 
     Without a gallery each embedding is a query against all others and never retrieves itself. Equal similarities are
-    ranked in an order that depends on no label (`levelfield.metrics.ties`), so that a collapsed embedding scores
-    chance. A query whose label no (other) gallery item has is left out of the means.
+    ranked in an order that depends on no label (`levelfield.metrics.ties`), so collapsed embeddings score chance. A
+    query without another item of its label is left out of the means.
 
     Args:
         embeddings: (N, D) floating point, any scale; converted to float32.
         labels: (N,) integers, any values.
-        gallery: (G, D) items to retrieve from, where they are not the embeddings themselves.
+        gallery: (G, D) items to retrieve from; None takes the embeddings themselves.
         gallery_labels: (G,) their labels.
         metrics: any of `map_at_r`, `r_precision`, `precision_at_1`, `recall` (all of `recall_at`), `recall_at_<k>`,
             `map` (full ranking), `map_at_<n>` (ranking cut at n neighbours) and `mrr`; None for the first four, `map`
             and `mrr`.
         recall_at: the k of recall@k.
         distance: `cosine`; `euclidean`, for embeddings that are not normalised; `hamming`, on signs packed into bits,
-            ceil(D / 8) bytes an item (embeddings of uint8 are taken to be packed already, see `pack_bits`);
-            `poincare`, of raw embeddings mapped into the ball of `HyperbolicCrossEntropyLoss`.
+            ceil(D / 8) bytes an item (uint8 means that they are packed already, see `pack_bits`); `poincare`, of raw
+            embeddings mapped into the ball of `HyperbolicCrossEntropyLoss`.
         per_query: return the score of each query instead of the mean, NaN for the queries left out.
         num_queries: score a random sample of the queries that have a match, and add `<metric>_ci95`, half the width of
             the mean's 95% interval (normal approximation, for a sample without replacement).
         seed: of that sample.
         rerank: rank by k-reciprocal neighbours (`levelfield.metrics.reranking`; cosine).
-        memory_budget: bytes that similarities and what is made of them may take at a time, beside a float32 copy of the
-            embeddings.
+        memory_budget: bytes for similarities and their temporaries, in addition to a float32 copy of the embeddings.
 
     Returns:
-        Fractions between 0 and 1 by metric, and `num_skipped`, the number of queries left out for want of a match.
+        Fractions between 0 and 1 by metric, and `num_skipped`, the number of queries without a match.
 
     Raises:
-        ValueError: empty or non-finite embeddings, shapes that do not go together, labels that are not integers, fewer
+        ValueError: empty or non-finite embeddings, shapes that do not match, labels that are not integers, fewer
             than two labels, an unknown metric or distance, or no query with a match.
 
     Example:

@@ -27,7 +27,7 @@ def map_at_r(places: Places) -> Float64[Tensor, " queries"]:
 
         1/R sum over m(i) <= R of i/m(i)
 
-    When: always; it rewards order among all matches and is what checkpoints and settings are selected by.
+    When: always: it rewards the order of all matches, and levelfield selects by it.
 
     Paper: Musgrave et al. 2020, "A Metric Learning Reality Check", arXiv:2003.08505, equations 3 and 4.
     """
@@ -39,7 +39,7 @@ def r_precision(places: Places) -> Float64[Tensor, " queries"]:
 
         |{i: m(i) <= R}| / R
 
-    When: beside MAP@R, as a share that needs no explanation; order within the R nearest does not count.
+    When: beside MAP@R, as an easy share; the order within the R nearest does not count.
 
     Paper: Musgrave et al. 2020, "A Metric Learning Reality Check", arXiv:2003.08505, section 3.2.
     """
@@ -47,11 +47,11 @@ def r_precision(places: Places) -> Float64[Tensor, " queries"]:
 
 
 def precision_at_1(places: Places) -> Float64[Tensor, " queries"]:
-    """Whether the nearest matches.
+    """Whether the nearest sample matches.
 
         [m(1) <= 1]
 
-    When: to compare with the literature, whose Recall@1 it is; it saturates early and may disagree with MAP@R.
+    When: comparison with the literature, where it is Recall@1; it saturates early and may disagree with MAP@R.
 
     Paper: Musgrave et al. 2020, "A Metric Learning Reality Check", arXiv:2003.08505, section 3.2.
     """
@@ -63,7 +63,7 @@ def recall_at_k(places: Places, k: int) -> Float64[Tensor, " queries"]:
 
         [m(1) <= k]
 
-    When: to compare with the literature.
+    When: comparison with the literature.
 
     Paper: Oh Song et al. 2016, "Deep Metric Learning via Lifted Structured Feature Embedding", arXiv:1511.06452.
     """
@@ -75,7 +75,7 @@ def mean_average_precision(places: Places) -> Float64[Tensor, " queries"]:
 
         1/R sum of i/m(i)
 
-    When: every match counts however far down; it takes the full ranking.
+    When: every match counts, however far down; needs the full ranking.
 
     Paper: Manning et al. 2008, "Introduction to Information Retrieval", https://nlp.stanford.edu/IR-book/,
     chapter 8.4.
@@ -88,7 +88,7 @@ def map_at_n(places: Places, n: int) -> Float64[Tensor, " queries"]:
 
         1/min(R, n) sum over m(i) <= n of i/m(i)
 
-    When: a search shows n results; also the ranking of hashing papers.
+    When: a search shows n results; also the ranking of papers on hashing.
 
     Paper: Manning et al. 2008, "Introduction to Information Retrieval", https://nlp.stanford.edu/IR-book/,
     chapter 8.4, cut at n.
@@ -97,11 +97,11 @@ def map_at_n(places: Places, n: int) -> Float64[Tensor, " queries"]:
 
 
 def mrr(places: Places) -> Float64[Tensor, " queries"]:
-    """Reciprocal of the place of the first match.
+    """Reciprocal rank of the first match.
 
         1/m(1)
 
-    When: one match is enough, and how soon it comes matters.
+    When: one match is enough, and it should come early.
 
     Paper: Voorhees 1999, "The TREC-8 Question Answering Track Report",
     https://trec.nist.gov/pubs/trec8/papers/qa_report.pdf.
@@ -110,11 +110,11 @@ def mrr(places: Places) -> Float64[Tensor, " queries"]:
 
 
 def hierarchical_precision(hits: Hits) -> Float64[Tensor, " queries"]:
-    """Share of the R nearest that match, those that match by coarse class alone counting half.
+    """Share of the R nearest that match; a match of only the coarse class counts half.
 
         (|{i <= R: same class}| + |{i <= R: same coarse class}|) / 2R
 
-    When: classes are grouped, and what is taken for another should at least be of the same group.
+    When: classes form groups, and a wrong result should at least be of the same group.
 
     Paper: Deng et al. 2011, "Hierarchical Semantic Indexing for Large Scale Image Retrieval",
     https://doi.org/10.1109/CVPR.2011.5995516; Barz and Denzler 2019, "Hierarchy-based Image Embeddings for Semantic
@@ -128,7 +128,7 @@ def nmi(partitions: Partitions) -> float:
 
         I / avg(H_1, H_2)
 
-    When: to compare with older work; chance alone gives a high value where classes are many and small.
+    When: comparison with older work; with many small classes chance alone gives a high value.
 
     Paper: Manning et al. 2008, "Introduction to Information Retrieval", https://nlp.stanford.edu/IR-book/,
     chapter 16.3.
@@ -141,7 +141,7 @@ def nmi_geometric(partitions: Partitions) -> float:
 
         I / sqrt(H_1 H_2)
 
-    When: to compare with a paper that divides so, as some programs do.
+    When: comparison with papers and programs that divide this way.
 
     Paper: Strehl and Ghosh 2002, "Cluster Ensembles", https://jmlr.org/papers/v3/strehl02a.html.
     """
@@ -149,11 +149,11 @@ def nmi_geometric(partitions: Partitions) -> float:
 
 
 def ami(partitions: Partitions) -> float:
-    """Mutual information beyond what partitions with these sizes have by chance.
+    """Mutual information beyond what chance gives partitions of these sizes.
 
         (I - E[I]) / (avg(H_1, H_2) - E[I])
 
-    When: clusters are what is wanted; chance gives 0.
+    When: you want clusters; chance gives 0.
 
     Paper: Vinh et al. 2010, "Information Theoretic Measures for Clusterings Comparison",
     https://jmlr.org/papers/v11/vinh10a.html, equation 24a.
@@ -163,11 +163,11 @@ def ami(partitions: Partitions) -> float:
 
 
 def f1(partitions: Partitions) -> float:
-    """F1 of the pairs that share a cluster, against those that share a label.
+    """F1 of the pairs that share a cluster, compared with those that share a label.
 
         2 P R / (P + R)
 
-    When: to compare with older work.
+    When: comparison with older work.
 
     Paper: Manning et al. 2008, "Introduction to Information Retrieval", https://nlp.stanford.edu/IR-book/,
     chapter 16.3.
@@ -176,11 +176,11 @@ def f1(partitions: Partitions) -> float:
 
 
 def tar_at_far(pairs: Roc, n: int) -> float:
-    """Pairs of one class that are accepted where at most one in 10^n of the others is.
+    """Share of same-class pairs accepted where at most one in 10^n other pairs is.
 
         max over t with FAR(t) <= 10^-n of TAR(t)    FAR(t) = P(s >= t | two classes)
 
-    When: whether two samples are of one class is decided by a threshold, and how often it may be wrong is given.
+    When: a threshold decides whether two samples match, and its rate of false accepts is given.
 
     Paper: Klare et al. 2015, "Pushing the Frontiers of Unconstrained Face Detection and Recognition",
     https://openaccess.thecvf.com/content_cvpr_2015/html/Klare_Pushing_the_Frontiers_2015_CVPR_paper.html.
@@ -189,11 +189,11 @@ def tar_at_far(pairs: Roc, n: int) -> float:
 
 
 def eer(pairs: Roc) -> float:
-    """Share of wrong decisions where as many pairs of one class are rejected as others are accepted; lower is better.
+    """Error rate at the threshold where both kinds of error are equally frequent; lower is better.
 
         FAR(t) = 1 - TAR(t), on the lines between the thresholds
 
-    When: one number for a threshold, where neither kind of error is the worse one.
+    When: one number for a threshold, if both kinds of error are equally bad.
 
     Paper: Martin et al. 1997, "The DET Curve in Assessment of Detection Task Performance",
     https://www.isca-archive.org/eurospeech_1997/martin97b_eurospeech.html.
@@ -206,11 +206,11 @@ def eer(pairs: Roc) -> float:
 
 
 def auroc(pairs: Roc) -> float:
-    """Probability that a pair of one class is more similar than a pair of two, ties by half.
+    """Probability that a same-class pair is more similar than another pair; ties count half.
 
         P(s > s') + P(s = s') / 2
 
-    When: all thresholds together; where classes are many it says little of the few false accepts that can be borne.
+    When: all thresholds together; with many classes it says little about rare false accepts.
 
     Paper: Hanley and McNeil 1982, "The meaning and use of the area under a ROC curve",
     https://doi.org/10.1148/radiology.143.1.7063747.

@@ -59,13 +59,13 @@ class Roc:
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verification_metrics` finds.
+    """Result of `verification_metrics`.
 
     Attributes:
         scores: fractions by metric.
         thresholds: of each TAR, the least similarity that is accepted: cosine; of `euclidean` and `poincare` the
             largest distance, of `hamming` the most bits that differ. Missing where no pair can be accepted.
-        not_given: why a metric has no score: the pairs are too few for it.
+        not_given: metrics without a score, with the reason: too few pairs.
         num_same: pairs of one class.
         num_other: pairs of two classes.
     """
@@ -87,7 +87,7 @@ def verification_metrics(
     distance: str = "cosine",
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
 ) -> Verification:
-    """Tell pairs of one class from pairs of two by one threshold on their similarity.
+    """Score how well one threshold on the similarity separates pairs of one class from pairs of two.
 
     Without a gallery the pairs are those of different embeddings, each once; with one, those of an embedding and an
     item of the gallery.
@@ -95,14 +95,14 @@ def verification_metrics(
     Args:
         embeddings: (N, D) floating point, any scale.
         labels: (N,) integers.
-        gallery: (G, D) items, where the embeddings are not compared among themselves.
+        gallery: (G, D) items; None compares the embeddings with each other.
         gallery_labels: (G,) their labels.
         metrics: any of `tar_at_far_1e-<n>`, `eer` and `auroc`; None for all, the first with n from 2 to 6.
         distance: `cosine`, `euclidean`, `hamming` or `poincare`, as in `retrieval_metrics`.
-        memory_budget: bytes that the similarities looked at together may take, beside the histograms (about 150 MB).
+        memory_budget: bytes for similarities at a time, in addition to the histograms (about 150 MB).
 
     Raises:
-        ValueError: empty or non-finite embeddings, shapes that do not go together, an unknown metric or distance, or no
+        ValueError: empty or non-finite embeddings, shapes that do not match, an unknown metric or distance, or no
             pair of one class, or of two.
 
     Example:

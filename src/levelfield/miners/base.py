@@ -13,8 +13,8 @@ from levelfield.numerics import inner_products, rounding_of, unit
 class Miner(nn.Module):
     """Chooses pairs or triplets of a batch; subclasses write `mine(matrix, positives, negatives)`.
 
-    Everything is in float32, whatever autocast says (float64 stays float64), and without gradient. Random choices draw
-    from torch's global generator, the CPU's or the GPU's.
+    Everything is float32 (float64 stays float64), even under autocast, and without gradient. Random choices use torch's
+    global generator, the CPU's or the GPU's.
     """
 
     @no_grad()

@@ -10,12 +10,12 @@ from levelfield.miners.base import Miner, distances
 
 
 class BatchEasyHardMiner(Miner):
-    """For each anchor its nearest positive, and the nearest of the negatives that are farther than it.
+    """For each anchor its nearest positive, and the nearest negative that is farther than it.
 
         p = argmin d_ap,  n = argmin of d_an over d_an > d_ap
 
-    d is the distance of unit vectors; a class may so lie in several places. Anchors without either are left out. Gives
-    (a, p, a, n).
+    d is the distance of unit vectors. A class may thus form several clusters. Anchors without either are left out.
+    Gives (a, p, a, n).
 
     Args:
         pos_strategy: "easy" for the nearest positive, "hard" for the farthest.

@@ -8,9 +8,9 @@ from levelfield.miners.base import Miner, distances
 
 
 class BatchHardMiner(Miner):
-    """For each anchor its farthest positive and its nearest negative; anchors without either are left out.
+    """For each anchor its farthest positive and its nearest negative.
 
-    Gives (a, p, n).
+    Anchors without either are left out. Gives (a, p, n).
 
     Paper: Hermans et al. 2017, "In Defense of the Triplet Loss for Person Re-Identification", arXiv:1703.07737.
     """

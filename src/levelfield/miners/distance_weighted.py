@@ -8,17 +8,17 @@ from levelfield.miners.base import Miner, distances
 
 
 class DistanceWeightedMiner(Miner):
-    """For each positive pair one random negative, such that distances are drawn evenly.
+    """For each positive pair one random negative, so that distances are drawn evenly.
 
         P(n) ~ 1/q(d_an),  q(d) = d^(D-2) (1 - d^2/4)^((D-3)/2)
 
-    q is the density of the distance of random points of the unit sphere. d is taken as `cutoff` where it is less; only
-    negatives nearer than `nonzero_loss_cutoff` are drawn, and pairs whose anchor has none are left out. Draws from
-    torch's global generator. Gives (a, p, n).
+    q is the density of the distance of random points on the unit sphere. A smaller d counts as `cutoff`. Only negatives
+    nearer than `nonzero_loss_cutoff` are drawn. Pairs whose anchor has none are left out. Draws from torch's global
+    generator. Gives (a, p, n).
 
     Args:
-        cutoff: below it all distances count alike, which bounds the weights.
-        nonzero_loss_cutoff: at and beyond it a negative is not drawn.
+        cutoff: smallest distance that counts, which bounds the weights.
+        nonzero_loss_cutoff: negatives at this distance or beyond are not drawn.
 
     Paper: Wu et al. 2017, "Sampling Matters in Deep Embedding Learning", arXiv:1706.07567 (section 4).
     """

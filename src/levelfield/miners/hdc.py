@@ -13,7 +13,7 @@ class HDCMiner(Miner):
 
         the ceil(f n) least similar of n positive pairs, the ceil(f n) most similar of n negative pairs
 
-    Gives (a1, p, a2, n). The paper's cascade filters so at several depths of a network; this is one such filter.
+    Gives (a1, p, a2, n). The paper's cascade filters like this at several depths of a network; this is one such filter.
 
     Args:
         filter_percentage: f, a fraction in (0, 1].

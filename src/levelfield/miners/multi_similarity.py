@@ -8,7 +8,7 @@ from levelfield.miners.base import Miner
 
 
 class MultiSimilarityMiner(Miner):
-    """Pairs that are hard relative to the anchor's other pairs.
+    """Pairs that are hard compared with the anchor's other pairs.
 
         p with s_ip - epsilon < max_n s_in,  n with s_in + epsilon > min_p s_ip
 

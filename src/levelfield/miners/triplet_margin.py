@@ -9,12 +9,13 @@ from levelfield.miners.base import Miner, distances
 
 
 class TripletMarginMiner(Miner):
-    """Triplets by how far the negative is beyond the positive, t = d_an - d_ap.
+    """Triplets chosen by how much farther the negative is than the positive, t = d_an - d_ap.
 
         "all" t <= margin    "hard" t <= 0    "semihard" 0 < t <= margin    "easy" t > margin
 
     d is the distance of unit vectors. Gives (a, p, n), as many as there are: time and memory grow with positive pairs x
-    N. FaceNet's rule, one semi-hard negative a positive pair, is `TripletMarginLoss(triplets_per_anchor="semihard")`.
+    N. FaceNet's rule, one semi-hard negative for each positive pair, is
+    `TripletMarginLoss(triplets_per_anchor="semihard")`.
 
     Args:
         margin: in units of distance.

@@ -8,16 +8,16 @@ from levelfield.miners.base import Miner, distances
 
 
 class UniformHistogramMiner(Miner):
-    """As many random pairs of each distance: so many of each bin that has any, of positives and of negatives.
+    """The same number of random pairs from each distance bin, for positives and for negatives.
 
         bins of equal width from the least distance of such a pair to the largest
 
     d is the distance of unit vectors. Draws with replacement, from torch's global generator. Gives (a1, p, a2, n).
 
     Args:
-        num_bins: of the positive pairs, and of the negative ones.
-        pos_per_bin: positive pairs of each bin that has any.
-        neg_per_bin: negative pairs of each bin that has any.
+        num_bins: bins of the positive pairs, and of the negative ones.
+        pos_per_bin: positive pairs from each bin that has any.
+        neg_per_bin: negative pairs from each bin that has any.
 
     Paper: Musgrave et al. 2020, "PyTorch Metric Learning", arXiv:2008.09164, the library that has it.
     """

@@ -11,19 +11,19 @@ from levelfield.errors import UserError
 
 
 class Embedder(nn.Module):
-    """A module built as `Embedder(num_features, embedding_size, ...)`; any module built so works too."""
+    """A module built as `Embedder(num_features, embedding_size, ...)`; any module built like this works too."""
 
 
 class LinearEmbedder(Embedder):
-    """One linear layer, the Reality Check's embedder.
+    """One linear layer, as in the Reality Check.
 
     Args:
-        num_features: length F of the trunk's features (the learner supplies it).
-        embedding_size: length D of an embedding (the learner supplies it).
+        num_features: length F of the trunk's features (levelfield supplies it).
+        embedding_size: length D of an embedding (levelfield supplies it).
         bias: whether the layer has a bias.
-        dropout: share of the features that a training step leaves out (Fehervari et al.'s proxy softmax: 0.5).
+        dropout: share of the features that a training step sets to 0 (Fehervari et al.'s proxy softmax: 0.5).
         orthogonal: whether the layer starts at an orthogonal matrix and a bias of 0 (Ermolov et al.'s hyperbolic loss).
-        layer_norm: whether layer norm without learnt scale and shift follows, so that embeddings have mean 0 and norm
+        layer_norm: whether layer norm without learnt scale and shift follows. Embeddings then have mean 0 and norm
             sqrt(D) (Lim et al.'s HIST).
     """
 
@@ -55,11 +55,11 @@ class LayerNormLinearEmbedder(Embedder):
     Fehervari et al.'s proxy softmax adds weight norm and dropout (section 2.9).
 
     Args:
-        num_features: length F of the trunk's features (the learner supplies it).
-        embedding_size: length D of an embedding (the learner supplies it).
+        num_features: length F of the trunk's features (levelfield supplies it).
+        embedding_size: length D of an embedding (levelfield supplies it).
         bias: whether the linear layer has a bias (the papers' has none).
-        dropout: share of the normed features that a training step leaves out.
-        weight_norm: learn length and direction of each row of the linear layer apart (Salimans & Kingma 2016,
+        dropout: share of the normalised features that a training step sets to 0.
+        weight_norm: learn length and direction of each row of the linear layer separately (Salimans & Kingma 2016,
             arXiv:1602.07868).
     """
 
@@ -77,10 +77,10 @@ class LayerNormLinearEmbedder(Embedder):
 
 
 class LayerNormEmbedder(Embedder):
-    """Layer norm without learnt scale and shift, and nothing more: Zhai & Wu's ResNet50 at 2,048.
+    """Only layer norm, without learnt scale and shift (Zhai & Wu's ResNet50 at 2,048).
 
     Args:
-        num_features: length F of the trunk's features (the learner supplies it).
+        num_features: length F of the trunk's features (levelfield supplies it).
         embedding_size: length D of an embedding, which must be F.
 
     Raises:
@@ -97,10 +97,10 @@ class LayerNormEmbedder(Embedder):
 
 
 class IdentityEmbedder(Embedder):
-    """The trunk's features as they are.
+    """The trunk's features without a layer on top.
 
     Args:
-        num_features: length F of the trunk's features (the learner supplies it).
+        num_features: length F of the trunk's features (levelfield supplies it).
         embedding_size: length D of an embedding, which must be F.
 
     Raises:
@@ -121,10 +121,10 @@ class MLPEmbedder(Embedder):
     Vasilev & D'yakonov's text head, 768-768-256, has one hidden layer of 768 and dropout 0.2.
 
     Args:
-        num_features: length F of the trunk's features (the learner supplies it).
-        embedding_size: length D of an embedding (the learner supplies it).
+        num_features: length F of the trunk's features (levelfield supplies it).
+        embedding_size: length D of an embedding (levelfield supplies it).
         hidden_sizes: length of each hidden layer.
-        dropout: share of a hidden layer that a training step leaves out.
+        dropout: share of a hidden layer that a training step sets to 0.
     """
 
     def __init__(

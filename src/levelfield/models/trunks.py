@@ -34,11 +34,11 @@ class Trunk(nn.Module, ABC):
         init_args: the arguments that build this trunk again, as plain values (checkpoints store them).
         mean: what the weights were trained with: per-channel mean of the images in [0, 1], RGB; none for texts.
         std: likewise.
-        licence: of the pretrained weights; None where nobody said.
+        licence: of the pretrained weights; None if unknown.
         weights_origin: where the weights came from, in words (checkpoints store them).
-        modality: what the trunk takes, as data sets have it; None where nobody said.
-        checkpoint_args: arguments beside `init_args` that build the trunk where the files it was made from are missing.
-        adapter: what learns in it while its own weights stay as they are (`levelfield.models.adapters`); usually None.
+        modality: what the trunk takes, as data sets have it; None if unknown.
+        checkpoint_args: further arguments that build the trunk without the files that it was made from.
+        adapter: the part that learns while the trunk's weights stay (`levelfield.models.adapters`); usually None.
     """
 
     num_features: int
@@ -112,7 +112,7 @@ class ModuleTrunk(Trunk):
         num_features: length F of a feature vector; None takes the module's attribute of that name.
 
     Raises:
-        UserError: nobody says how long a feature vector is, or the module gives features of another shape.
+        UserError: the length of a feature vector is unknown, or the module gives features of another shape.
     """
 
     def __init__(self, module: nn.Module, num_features: int | None = None) -> None:

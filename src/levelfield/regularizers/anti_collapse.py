@@ -13,24 +13,24 @@ Coded = Literal["embeddings", "class_weights"]
 
 
 class AntiCollapse(Regularizer):
-    """Samples, or class weights, that fill many dimensions: minus the bits, in nats, that code them up to an error.
+    """Makes samples or class weights fill many dimensions: minus their code length in nats.
 
         R = -1/2 log det( I + D / (N eps2) U^T U )
 
-    U are the N unit vectors of D numbers, in rows.
+    U are the N unit vectors of D numbers, in rows. The code gives them up to an error.
 
     Args:
         weight: how much R counts, at least 0; R grows with D.
         eps2: the mean squared error of the code, above 0; 0.5 is Yu et al.'s.
-        of: `embeddings`, for losses of pairs, or the `class_weights` of a loss that has them, of which N is the number.
+        of: `embeddings`, for losses of pairs, or the `class_weights` of a loss that has them; N is their number.
 
-    Cost: B D min(B, D). When: embeddings that use few of their dimensions (`val/effective_rank`, docs/tracking.md).
+    Cost: B D min(B, D). When: embeddings use few of their dimensions (`val/effective_rank`).
     Papers: Yu et al. 2020, "Learning Diverse and Discriminative Representations via the Principle of Maximal Coding
     Rate Reduction", arXiv:2006.08558; Jiang et al. 2024, "Anti-Collapse Loss for Deep Metric Learning Based on Coding
     Rate Metric", arXiv:2407.03106.
 
-    Differs: this is Yu et al.'s coding rate. Jiang et al. have exp(-R) of all proxies, with N / (D eps) in the place of
-    D / (N eps2).
+    Differs: this is Yu et al.'s coding rate. Jiang et al. have exp(-R) of all proxies, with N / (D eps) instead of D /
+    (N eps2).
     """
 
     def __init__(self, weight: float = 1.0, eps2: float = 0.5, of: Coded = "embeddings") -> None:

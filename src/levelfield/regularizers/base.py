@@ -11,20 +11,20 @@ RegularizedPart = Literal["embeddings", "raw_embeddings", "class_weights"]
 
 
 class Regularizer(nn.Module):
-    """A penalty on where points lie, whatever their classes, beside any loss; subclasses write `penalty(points)`.
+    """A penalty on where points are, whatever their classes, added to any loss; subclasses write `penalty(points)`.
 
         minimised: loss + weight * penalty
 
-    The learner gives it the embeddings of the whole batch, of all processes. Whatever autocast says, the penalty is in
-    float32 (float64 stays float64). One point alone has penalty 0; a point that is not finite never gives a finite
+    The learner gives it the embeddings of the whole batch, of all processes. The penalty is float32 (float64 stays
+    float64), even under autocast. A single point has penalty 0. A point that is not finite never gives a finite
     penalty.
 
     Args:
         weight: how much the penalty counts, at least 0.
 
     Attributes:
-        of: which points it is given: `embeddings` as the loss gets them, `raw_embeddings`, which a learner has with
-            `normalize=False` alone, or the `class_weights` of the loss.
+        of: which points it gets: `embeddings` as the loss gets them; `raw_embeddings`, which a learner has only with
+            `normalize=False`; or the `class_weights` of the loss.
     """
 
     of: RegularizedPart = "embeddings"

@@ -9,17 +9,18 @@ from levelfield.regularizers.base import Regularizer
 
 
 class KoLeo(Regularizer):
-    """Each sample away from its nearest neighbour of any class, by Kozachenko and Leonenko's estimate of the entropy.
+    """Pushes each sample away from its nearest neighbour of any class.
 
         R = -mean_i log( min_{j != i} norm(u_i - u_j) )
 
-    u are unit vectors. Those that coincide but for rounding, as repeats of a sample do, count as that far apart (1.4e-3
-    in float32), without a gradient: R is finite, and the gradient at most 725 / N a sample in float32.
+    The penalty follows Kozachenko and Leonenko's estimate of the entropy. u are unit vectors. Vectors that coincide
+    except for rounding, such as repeats of a sample, count as that far apart (1.4e-3 in float32), without a gradient.
+    So R is finite, and the gradient is at most 725 / N a sample in float32.
 
     Args:
-        weight: 0.1 in DINOv2.
+        weight: how much R counts, at least 0; 0.1 in DINOv2.
 
-    Cost: B^2. When: embeddings that crowd together; unseen classes that fall on one another.
+    Cost: B^2. When: embeddings crowd together; unseen classes overlap.
     Papers: Sablayrolles et al. 2019, "Spreading vectors for similarity search", arXiv:1806.03198; Oquab et al. 2023,
     "DINOv2: Learning Robust Visual Features without Supervision", arXiv:2304.07193.
     """

@@ -8,16 +8,16 @@ from levelfield.regularizers.base import Regularizer
 
 
 class SphericalConstraint(Regularizer):
-    """Raw embeddings of one length, so that a step of the optimizer turns all of them alike.
+    """Gives raw embeddings the same length, so that an optimizer step turns all of them equally.
 
         R = mean_i (norm(x_i) - m)^2
         m = mean_i norm(x_i)
 
-    x are the embeddings before they are normalised: the gradient of a cosine is in proportion to 1 / norm(x), so that
-    short embeddings turn faster than long ones. The learner takes it with `normalize=False`; losses of cosines
-    normalise by themselves.
+    x are the embeddings before normalisation. The gradient of a cosine is in proportion to 1 / norm(x), so short
+    embeddings turn faster than long ones. The learner needs `normalize=False`; losses of cosines normalise the
+    embeddings themselves.
 
-    Cost: B D. When: the norms of raw embeddings differ much (`train/embedding_norm_std`, docs/tracking.md).
+    Cost: B D. When: the norms of raw embeddings differ much (`train/embedding_norm_std`).
     Paper: Zhang et al. 2020, "Deep Metric Learning with Spherical Embedding", arXiv:2011.02785.
 
     Differs: the authors' script has a weight of 1.0; the shipped method has 0.1.

@@ -11,7 +11,7 @@ from levelfield.regularizers.base import Regularizer
 
 
 class Uniformity(Regularizer):
-    """Samples spread evenly over the sphere: the logarithm of the mean Gaussian potential of their pairs.
+    """Spreads samples evenly over the sphere: the logarithm of the pairs' mean Gaussian potential.
 
         R = log mean_{i != j} e^(-t norm(u_i - u_j)^2)
 
@@ -19,9 +19,9 @@ class Uniformity(Regularizer):
 
     Args:
         weight: how much R counts, at least 0.
-        t: above 0; the larger, the nearer the pairs that count.
+        t: above 0; with a larger value nearer pairs count more.
 
-    Cost: B^2. When: all of the batch is to be spread, not its nearest pairs alone; smoother than KoLeo.
+    Cost: B^2. When: the whole batch should spread, not only the nearest pairs; smoother than KoLeo.
     Paper: Wang & Isola 2020, "Understanding Contrastive Representation Learning through Alignment and Uniformity on the
     Hypersphere", arXiv:2005.10242.
     """

@@ -7,13 +7,13 @@ from levelfield.regularizers.base import Regularizer
 
 
 class ZeroMean(Regularizer):
-    """The numbers of each embedding with mean 0, as a signal's.
+    """Pulls the mean of each embedding's numbers to 0, as for a signal.
 
         R = mean_i abs(sum_k x_ik)
 
     x are the embeddings as the loss gets them.
 
-    Cost: B D. When: with `SignalToNoiseRatioContrastiveLoss`, whose variances then are lengths.
+    Cost: B D. When: with `SignalToNoiseRatioContrastiveLoss`, whose variances are then lengths.
     Paper: Yuan et al. 2019, "Signal-To-Noise Ratio: A Robust Distance Metric for Deep Metric Learning",
     arXiv:1904.02616.
     """

@@ -1,11 +1,11 @@
-"""What a study compared and what its numbers came from, read from its folder."""
+"""The setup of a study and the origin of its numbers, read from its folder."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from levelfield.analysis.selection import said_value
+from levelfield.analysis.selection import value_text
 from levelfield.analysis.written_config import class_name, whole_config
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import EMBEDDINGS_FILE, Job
@@ -15,8 +15,8 @@ from levelfield.study.spec import StudySpec, second_search
 Facts = list[tuple[str, str]]
 
 
-def compared(study: StudyFolder) -> Facts:
-    """Data, split, trunk, steps and tuning budget, each with its name; what the methods do not share is the first's."""
+def setup(study: StudyFolder) -> Facts:
+    """Data, split, trunk, batches and repetitions; settings that differ among methods are the first method's."""
     spec, results = study.spec, study.state.results.values()
     config = whole_config(study.folder, next(iter(spec.methods)))
     facts = [("methods", ", ".join(spec.methods))]
@@ -27,16 +27,17 @@ def compared(study: StudyFolder) -> Facts:
     if config is not None:
         model, batches, trainer = config["model"], config["data"], config["trainer"]
         if next(iter(spec.methods)) not in spec.modules:
-            frozen = "batch norm frozen" if model["freeze_batch_norm"] else "batch norm trains"
+            frozen = f"trained, batch norm {'frozen' if model['freeze_batch_norm'] else 'trained'}"
             frozen = "frozen" if model.get("freeze_trunk") else frozen
-            facts.append(("trunk", f"{_call(model['trunk'], ('mean', 'std'))}; {frozen}"))
-            facts.append(("embedding", f"{model['embedding_size']} numbers from {_call(model['embedder'])}"))
+            facts.append(("trunk", f"{_call(model['trunk'], ('mean', 'std'))}, {frozen}"))
+            facts.append(("embedding", f"{model['embedding_size']} numbers by {_call(model['embedder'])}"))
             facts.append(("optimizer", f"{class_name(model['optimizer'])}, learning rate {_rate(model)}"))
         facts.append(("batch", f"{batches['batch_size']} samples, {_batches(batches)}"))
         at_most = "" if spec.whole_half else "at most "
-        facts.append(("training", f"{at_most}{trainer['max_epochs']} epochs of {batches['steps_per_epoch']} steps"))
+        epochs = f"{trainer['max_epochs']} epoch{'s' * (trainer['max_epochs'] != 1)}"
+        facts.append(("training", f"{at_most}{epochs} of {batches['steps_per_epoch']} steps"))
     again = [method for method in spec.methods if second_search(method)]
-    seeds = "the same seeds for all methods" + (f" but {', '.join(again)}" if again else "")
+    seeds = "the same seeds for all methods" + (f" except {', '.join(again)}" if again else "")
     trained = "on the whole training half" if spec.whole_half else f"of {spec.folds} folds"
     facts.append(("repetitions", f"{spec.runs} run{'s' * (spec.runs != 1)} {trained}, {seeds}"))
     return facts
@@ -58,25 +59,29 @@ def _rate(model: Mapping[str, Any]) -> str:
 def _call(value: Any, hidden: Sequence[str] = ()) -> str:
     """`TimmTrunk(name: resnet50, weights: pretrained)` from a class path with its arguments."""
     arguments = value.get("init_args") if isinstance(value, Mapping) else None
-    said = ", ".join(f"{key}: {_say(v)}" for key, v in (arguments or {}).items() if key not in (*hidden, "root"))
-    return f"{class_name(value)}({said})" if said else class_name(value)
+    listed = ", ".join(f"{key}: {_plain(v)}" for key, v in (arguments or {}).items() if key not in (*hidden, "root"))
+    return f"{class_name(value)}({listed})" if listed else class_name(value)
 
 
-def _say(value: Any) -> str:
-    from levelfield.data.places import without_way  # with torch, which `study status` can spare
+def _plain(value: Any) -> str:
+    from levelfield.data.places import without_way  # imports torch, which `study status` does not need
 
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(without_way(value))
 
 
 def _split(data: Mapping[str, Any], spec: StudySpec, test: tuple[int, int] | None) -> str:
     classes = len({*data["train_classes"], *data["val_classes"]})
-    folds = "all, without validation" if spec.whole_half else f"and validate in {spec.folds} class-disjoint folds"
-    text = f"{data['split']}: {classes} classes train {folds}"
-    return text if test is None else f"{text}; {test[0]} test classes with {test[1]:,} samples"
+    folds = (
+        "all trained, no validation"
+        if spec.whole_half
+        else f"trained and validated in {spec.folds} class-disjoint folds"
+    )
+    text = f"{data['split']}: {classes} classes {folds}"
+    return text if test is None else f"{text}, {test[0]} test classes with {test[1]:,} samples"
 
 
 def _test_half(study_folder: Path, first: str) -> tuple[int, int] | None:
-    """(classes, samples) that were tested; None before the test classes were evaluated."""
+    """Number of test classes and test samples; None before the test classes are evaluated."""
     from safetensors import safe_open
 
     path = study_folder / Job(first, "run", 0, 0).path / EMBEDDINGS_FILE
@@ -88,7 +93,7 @@ def _test_half(study_folder: Path, first: str) -> tuple[int, int] | None:
 
 
 def origin(study: StudyFolder) -> Facts:
-    """Code, libraries, device, seeds, data and compute behind the numbers; several values stand with their counts."""
+    """Code, libraries, devices, seeds, data and compute; of several values each has its number of jobs."""
     spec, results = study.spec, list(study.state.results.values())
     known = [r["provenance"] for r in results if r.get("provenance")]
     facts = [
@@ -96,19 +101,19 @@ def origin(study: StudyFolder) -> Facts:
         ("libraries", _counted(", ".join(f"{k} {v}" for k, v in p["libraries"].items()) for p in known)),
         ("device", _counted(p.get("gpu") or p["device"] for p in known)),
         ("processor", _counted(p["processor"] for p in known)),
-        ("trunk weights", _counted(p.get("weights") or "not known" for p in known)),
-        ("threads a job", str(spec.threads)),
+        ("trunk weights", _counted(p.get("weights") or "unknown" for p in known)),
+        ("threads per job", str(spec.threads)),
         ("study seed", str(spec.seed)),
         ("data fingerprint", _counted(r["data"]["fingerprint"] for r in results if r.get("data"))),
-        ("study", spec.configuration_hash()),
+        ("configuration", spec.configuration_hash()),
     ]
     seconds = sum(r.get("seconds", 0.0) for r in results)
-    facts.append(("compute", f"{duration(seconds)} in {len(results)} jobs, tests not counted"))
+    facts.append(("compute", f"{duration(seconds)} in {len(results)} jobs, without the tests"))
     return facts
 
 
 def _version(code: Mapping[str, Any]) -> str:
-    commit = f", commit {code['commit'][:12]}" if code["commit"] else ", not from a checkout"
+    commit = f", commit {code['commit'][:12]}" if code["commit"] else ", not a checkout"
     return f"levelfield {code['levelfield']}{commit}{' with changes' if code['modified'] else ''}"
 
 
@@ -116,10 +121,10 @@ def _counted(values: Any) -> str:
     counts = Counter(values)
     if len(counts) == 1:
         return next(iter(counts))
-    return "; ".join(f"{value} ({count} jobs)" for value, count in sorted(counts.items())) or "not known"
+    return "; ".join(f"{value} ({count} jobs)" for value, count in sorted(counts.items())) or "unknown"
 
 
-def said_setting(parameters: Mapping[str, Any]) -> str:
-    """`loss.margin 23.2, loss_lr 0.00514`: a setting found by a search, without what all keys share."""
+def setting_text(parameters: Mapping[str, Any]) -> str:
+    """`loss.margin 23.2, loss_lr 0.00514`: a setting, its keys without their common parts."""
     short = {key.removeprefix("model.").replace("init_args.", ""): value for key, value in parameters.items()}
-    return ", ".join(f"{key} {said_value(value)}" for key, value in short.items())
+    return ", ".join(f"{key} {value_text(value)}" for key, value in short.items())

@@ -1,4 +1,4 @@
-"""What a study's trainings took, and the commands that give it again."""
+"""The time of a study's trainings, and the commands that repeat it."""
 
 import shlex
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ STAGES = {"trial": "search", "run": "runs"}
 
 
 def costs(study: StudyFolder) -> list[dict[str, Any]]:
-    """A row a method with its trainings and the time they took, then one of all; what was tested is not counted."""
+    """A row a method with its trainings and their time, without the tests, then a row of all."""
     found: dict[str, dict[str, Any]] = {}
     for job, result in study.state.results.items():
         for name in (job.method, "all"):
@@ -36,21 +36,21 @@ def costs(study: StudyFolder) -> list[dict[str, Any]]:
 
 
 def commands(study: StudyFolder, rows: list[ResultRow]) -> list[dict[str, str]]:
-    """What each does and its words, for somebody who has this page and a terminal."""
+    """Purpose and words of each command."""
     results = study.state.results
     known = next((each["provenance"] for each in results.values() if each.get("provenance")), None)
     found = []
     if known is not None:
-        found.append({"what": "the same versions", "words": _install(known)})
+        found.append({"what": "Install the same versions", "words": _install(known)})
     shipped = _shipped_as(study.spec)
     if shipped is not None:
         words = f"levelfield study run {shlex.quote(shipped)}" + " --data.root DIR" * _has_root(study.spec)
-        found.append({"what": "the whole study, anew", "words": words})
+        found.append({"what": "Run the study again", "words": words})
     folder = f"outputs/{study.folder.name}"
     name = shlex.quote(folder)
     found.append(
         {
-            "what": "from the study's folder: the page, and a check of all numbers",
+            "what": "Write this page again, and check all numbers",
             "words": f"levelfield study report {name}\nlevelfield study verify {name}",
         }
     )
@@ -58,11 +58,11 @@ def commands(study: StudyFolder, rows: list[ResultRow]) -> list[dict[str, str]]:
     if any(row.stage == "test" and row.method in trained for row in rows):
         job = folds_of(study.spec, best_method(rows, study.spec), 0)[0]
         path = shlex.quote(f"{folder}/{job.path}")
-        found.append({"what": f"one training, {job}", "words": f"levelfield fit --config {path}/{CONFIG}"})
+        found.append({"what": f"Repeat one training: {job}", "words": f"levelfield fit --config {path}/{CONFIG}"})
         found.append(
             {
-                "what": "its model in use",
-                "words": f"levelfield search --ckpt_path {path}/best.ckpt --gallery PICTURES_OR_TEXTS --query ONE",
+                "what": "Search with its model",
+                "words": f"levelfield search --ckpt_path {path}/best.ckpt --gallery IMAGES_OR_TEXTS --query ONE",
             }
         )
     return found
@@ -78,7 +78,7 @@ def _install(known: Mapping[str, Any]) -> str:
 
 
 def _has_root(spec: StudySpec) -> bool:
-    """Whether a study's data set is one of ours that lies in a folder which its user names."""
+    """Whether the study's data set is a shipped one with a folder, `--data.root`."""
     dataset = next(iter(spec.methods.values()))["data"]["dataset"]
     name = dataset["class_path"] if isinstance(dataset, dict) else dataset
     kind = getattr(datasets, name.rpartition(".")[2], None)
@@ -86,7 +86,7 @@ def _has_root(spec: StudySpec) -> bool:
 
 
 def _shipped_as(spec: StudySpec) -> str | None:
-    """The name of the shipped study that this is, None for another or one with other settings."""
+    """The name of the shipped study with exactly these settings; None without one."""
     for name, path in shipped_files("study").items():
         of_this_name = f"name: {spec.name}\n" in path.read_text(encoding="utf-8")
         if of_this_name and load_spec(path).configuration_hash() == spec.configuration_hash():

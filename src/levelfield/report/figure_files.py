@@ -1,4 +1,4 @@
-"""A study's figures as files for a paper: SVG and PDF, all of one width and one font."""
+"""A study's figures for a paper: SVG and PDF, all of one width and font."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ from levelfield.report.figures.style import style, to_pdf, to_svg
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.folder import StudyFolder
 
-PAPER_WIDTH = 6.9  # inches: both columns of a conference's page, where 9 points are 9 points
+PAPER_WIDTH = 6.9  # inches: two columns of a conference page
 
 
 def write_figures(study: StudyFolder, folder: Path) -> list[Path]:
     """Write each figure of the report and return the paths.
 
-    The letters are in the files (outlines in SVG, the font in PDF), no dates are: the same study gives the same bytes
-    with the same version of matplotlib. What there is nothing to draw in is left out.
+    The files hold their letters (outlines in SVG, the font in PDF) and no dates: the same study and the same version of
+    matplotlib give the same bytes. Figures with nothing to draw are left out.
     """
     results = Results(study, collect_rows(study), changed_files(study))
     written = []

@@ -1,55 +1,43 @@
-"""`report/index.html`: a study as one page, from its folder alone; the same folder gives the same bytes."""
+"""`report/index.html`: a study as one page, from its folder; the same folder gives the same bytes."""
 
-from collections import defaultdict
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from levelfield.analysis.cap import cap_lines
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, compare_all
-from levelfield.analysis.conclusion import verdict
-from levelfield.analysis.conditions import collapsed, differing_conditions
-from levelfield.analysis.integrity import changed_files, gap_lines
-from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, SummaryRow, collect_rows, embedding_kinds, summarise
+from levelfield.analysis.conclusion import best_untrained, conclusion, mean_scores
+from levelfield.analysis.conditions import collapsed, differing_conditions, warnings
+from levelfield.analysis.integrity import changed_files
+from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, collect_rows, embedding_kinds, summarise
 from levelfield.analysis.selection import selected
-from levelfield.analysis.verdicts import CAVEAT, all_in_words
-from levelfield.metrics.table import SHOWN_METRICS, as_shown, title_of
-from levelfield.report.conditions_and_origin import compared, origin, said_setting
+from levelfield.analysis.verdicts import CAVEAT, all_in_words, better_than
+from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS, as_shown, title_of
+from levelfield.report.conditions_and_origin import origin, setting_text, setup
 from levelfield.report.cost_and_commands import commands, costs
 from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_svg
-from levelfield.report.score_bars import cells_of, scale_of
-from levelfield.report.table import COLLAPSED, footnotes, origin_lines, own_in_table, score_lines, untrained_in_table
+from levelfield.report.table import COLLAPSED, METRICS, rows_in_order, score_text, unit, untrained_rows
 from levelfield.report.template import inside, render, size_of
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.folder import StudyFolder
-from levelfield.study.spec import ONE_PCA, StudySpec, without_value
+from levelfield.study.spec import ONE_PCA, StudySpec, is_baseline, one_pca, without_value
 
 KINDS = {
     PAIR: "Methods against each other",
-    SECOND_SEARCH: "Second searches of one method",
-    OVER_BASELINE: "Against the trunk without training",
+    OVER_BASELINE: "Methods against the best untrained row",
+    SECOND_SEARCH: "Two searches of one method",
 }
-# Those of the page in order, by what they show; one that has nothing to show is absent.
-SECTIONS = {
-    "table": "Scores on unseen classes",
-    "compared": "What was compared",
-    "comparisons": "Who is better",
-    "retrieval": "What is retrieved",
-    "similarities": "Similarities",
-    "searches": "Search",
-    "costs": "Cost",
-    "ledger": "Evaluations of the test classes",
-    "origin": "Where the numbers come from",
-}
-# More sentences than this are folded away below the figure; more than `FEW` on a search's bounds are, too.
-MANY, FEW = 30, 4
+# Sections of the template that show figures; a figure of another section gets its own.
+SECTIONS = ("Scores", "Comparisons", "Similarities", "Search")
+FIRST_ROWS, FIRST_UNTRAINED = 10, 4  # of the short table
+LINK = re.compile(r"arXiv:(\d{4}\.\d+)|(https?://\S+[\w/])")
 
 
 def write_report(study: StudyFolder) -> Path:
     """Write `report/index.html` and its figures, and return the page's path.
 
-    The page holds the figures too: it can be sent alone. It may be written at any time; what is not done yet is absent.
+    The page is one file with the figures inside. It may be written at any time, from the results that are there.
 
     Raises:
         UserError: a result is damaged.
@@ -57,10 +45,9 @@ def write_report(study: StudyFolder) -> Path:
     folder, results = study.report_folder, Results(study, collect_rows(study), changed_files(study))
     declared, drawn = report_figures(), draw_figures(results)
     figures = [(declared[name], inside(content), size_of(content)) for name, content in drawn.items()]
+    own = list(dict.fromkeys(each.section for each, *_ in figures if each.section not in SECTIONS))
     contents = _contents(study, results.rows, results.changed)
-    own = list(dict.fromkeys(each.section for each, *_ in figures if each.section not in SECTIONS.values()))
-    contents |= {"figures": figures, "own_sections": own, "sections": _sections(contents, own)}
-    page = render("page.html.j2", **contents)
+    page = render("page.html.j2", figures=figures, own_sections=own, **contents)
     with study.writing():
         for name in declared:
             if name in drawn:
@@ -71,118 +58,124 @@ def write_report(study: StudyFolder) -> Path:
     return folder / "index.html"
 
 
-def _sections(contents: Mapping[str, Any], own: Sequence[str]) -> dict[str, str]:
-    """Anchor to title of each section that the page has, in order; `own` are those of figures without another."""
-    always = ["ledger"]
-    always += ["retrieval"] if contents["ledger"] else []
-    always += ["similarities"] if contents["retrieval"] else []
-    found: dict[str, str] = {}
-    for name, title in SECTIONS.items():
-        if name == "costs":
-            found |= {section: section for section in own}
-        if name in always or contents.get(name):
-            found[name] = title
-    return found
-
-
 def draw_figures(results: Results) -> dict[str, bytes]:
-    """Name to SVG of each figure that there is something to draw in."""
+    """Name to SVG of each figure that has something to draw."""
     with style():
-        pictures = {name: figure.draw(results) for name, figure in report_figures().items()}
-        return {name: to_svg(picture) for name, picture in pictures.items() if picture is not None}
+        figures = {name: figure.draw(results) for name, figure in report_figures().items()}
+        return {name: to_svg(figure) for name, figure in figures.items() if figure is not None}
 
 
 def _contents(study: StudyFolder, rows: Sequence[ResultRow], changed: Mapping[Path, str]) -> dict[str, Any]:
-    """Everything the template shows but the figures."""
-    from levelfield.report.retrieval import retrieval_of  # with torch, which `study status` can spare
+    """Everything in the template except the figures."""
+    from levelfield.report.retrieval import retrieval_of  # imports torch, which `study status` does not need
 
-    spec, state, evaluations = study.spec, study.state, study.evaluations()
-    test, folds = summarise(rows), spec.folds_of("trial")
+    spec, state, marked = study.spec, study.state, collapsed(study)
+    order, kinds = rows_in_order(rows, spec), embedding_kinds(spec)
+    untrained = [row for row in order if is_baseline(row)][:FIRST_UNTRAINED]
+    first = [*untrained, *(row for row in order if not is_baseline(row))][:FIRST_ROWS]
+    beats, groups = _comparisons(spec, rows)
     by_one_pca = any(without_value(row.method) == ONE_PCA for row in rows)
-    warnings = collapsed(study)
-    columns, table = _table(spec, test, summarise(rows, stage="run"), warnings)
-    own = own_in_table(spec)
-    notes = footnotes(spec.runs, spec.folds, evaluations, [], untrained_in_table(spec), by_one_pca, own=own)
+    trials = f"{spec.search.trials} trial{'s' * (spec.search.trials != 1)} of each method"
     return {
         "name": spec.name,
-        "compared": compared(study),
-        "verdict": verdict(rows, spec),
-        "columns": columns,
-        "table": table,
-        "notes": [
-            *notes,
-            *warnings.values(),
-            *cap_lines(study),
-            *origin_lines(study),
-            *gap_lines(changed),
-        ],
-        "caveat": CAVEAT,
-        "comparisons": _verdicts(spec, rows),
-        "retrieval": retrieval_of(study, rows),
-        "many": MANY,
-        "few": FEW,
+        "conclusion": conclusion(study, rows),
+        "warnings": warnings(study, changed),
+        "first_scores": _scores(spec, rows, first, kinds[:1], METRICS, marked),
+        "left_out": len(order) - len(first),
+        "all_scores": _scores(spec, rows, order, kinds, (*SHOWN_METRICS, *spec.own_metrics), marked, full=True),
+        "unit": unit(spec),
+        "folds": spec.folds,
+        "untrained": untrained_rows(spec, by_one_pca),
+        "setup": setup(study),
         "conditions": differing_conditions(spec),
-        "budget": f"{spec.search.trials} trials a method ({spec.search.sampler}), each on all {folds} folds",
+        "better_than": beats,
+        "comparisons": groups,
+        "caveat": CAVEAT,
+        "retrieval": retrieval_of(study, rows),
+        "budget": f"{trials} ({spec.search.sampler}), each on {spec.folds_of('trial')} folds",
         "selected_by": title_of(spec.selected_by),
         "searches": _searches(study) if spec.search.trials else [],
         "costs": costs(study),
         "commands": commands(study, list(rows)),
-        "failed_runs": [(str(job), why) for job, why in state.failures("run").items()],
-        "without_setting": state.without_setting(),
-        "ledger": evaluations,
+        "ledger": study.evaluations(),
         "origin": origin(study),
+        "archived": sorted(study.archived),
         "jobs_done": (len(state.jobs) - len(state.to_do), len(state.jobs)),
     }
 
 
-def _table(
-    spec: StudySpec, test: Sequence[SummaryRow], validation: Sequence[SummaryRow], warned: Collection[str]
-) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
-    """The columns of the table of scores, and its lines by the kind of embedding."""
-    scores = {(row.method, row.embedding, row.metric): row for row in test}
-    validated = {row.method: row for row in validation}
-    metrics = (*SHOWN_METRICS, *spec.own_metrics)
-    lines = score_lines(spec.rows, test, validation, embedding_kinds(spec), metrics)
-    by_metric = [[row for row in test if row.metric == metric] for metric in metrics]
-    scales = [scale_of(rows) for rows in (*by_metric, validated.values())]
-    names = [*map(title_of, metrics), f"validation {title_of(spec.selected_by)}"]
-    columns = [{"name": name, "ends": scale and scale.ends} for name, scale in zip(names, scales, strict=True)]
-    table: dict[str, list[dict[str, Any]]] = {}
-    for embedding, found in lines.items():
-        table[embedding] = []
-        for line in found:
-            tested = [scores.get((line.method, embedding, metric)) for metric in metrics]
-            cells = cells_of(line, [*tested, validated.get(line.method)], scales)
-            name = line.method + COLLAPSED * (line.method in warned)
-            table[embedding].append({"method": name, "cells": cells, "runs": line.runs})
-    return columns, table
+def _scores(
+    spec: StudySpec,
+    rows: Sequence[ResultRow],
+    names: Sequence[str],
+    kinds: Sequence[str],
+    metrics: Sequence[str],
+    marked: Collection[str],
+    full: bool = False,
+) -> dict[str, Any]:
+    """A table of scores: its columns, and its lines by the kind of embedding.
+
+    Args:
+        full: With the validation scores and the number of runs.
+    """
+    scores = {(row.method, row.embedding, row.metric): row for row in summarise(rows)}
+    validated = {row.method: row for row in summarise(rows, stage="run")}
+    papers = _papers(spec)
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for kind in kinds:
+        one_by_one = dict.fromkeys(name for row in names for name in (row, one_pca(row)))
+        groups[kind] = lines = []
+        for name in names if kind == "separated" else one_by_one:
+            if name not in names and (name, kind, SELECTED_BY) not in scores:
+                continue
+            found = [scores.get((name, kind, metric)) for metric in metrics]
+            found += [validated.get(name) if kind == "separated" else None] * full
+            cells = [{"text": score_text(row), "value": row and row.mean} for row in found]
+            if full:
+                runs = next((row.n for row in found if row is not None), 0)
+                cells.append({"text": str(runs), "value": runs})
+            mark = COLLAPSED * (name in marked)
+            lines.append({"name": name, "mark": mark, "paper": papers.get(name), "cells": cells})
+    more = [f"validation {title_of(spec.selected_by)}", "runs"] if full else []
+    return {"columns": [*map(title_of, metrics), *more], "groups": groups}
 
 
-def _verdicts(spec: StudySpec, rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
-    """Sentences by metric, kind and embedding; MAP@R comes first."""
-    found = []
-    for metric, title in SHOWN_METRICS.items():
-        sentences: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for embedding in EMBEDDING_KINDS:
-            comparisons = compare_all(rows, list(spec.methods), metric, embedding, spec.baselines, spec.halves)
-            for comparison, sentence in zip(comparisons, all_in_words(comparisons), strict=True):
-                sentences[comparison.kind, embedding].append(sentence)
-        kinds = []
-        for kind, title_of_kind in KINDS.items():
-            said = {embedding: sentences[kind, embedding] for embedding in EMBEDDING_KINDS}
-            groups = [{"embedding": embedding, "sentences": lines} for embedding, lines in said.items() if lines]
-            if groups:
-                kinds.append({"title": title_of_kind, "groups": groups})
-        if kinds:
-            found.append({"metric": title, "kinds": kinds})
+def _papers(spec: StudySpec) -> dict[str, str]:
+    """Method to the paper of its loss: the first link in the docstring of a shipped loss."""
+    from levelfield import losses
+
+    found = {}
+    for method, config in spec.methods.items():
+        loss = config.get("model", {}).get("loss") or ""
+        name = str(loss["class_path"] if isinstance(loss, Mapping) else loss).removeprefix("levelfield.losses.")
+        if link := LINK.search(getattr(getattr(losses, name, None), "__doc__", None) or ""):
+            found[method] = link[2] or f"https://arxiv.org/abs/{link[1]}"
     return found
+
+
+def _comparisons(spec: StudySpec, rows: Sequence[ResultRow]) -> tuple[list[str], list[dict[str, Any]]]:
+    """Who beats whom by separated MAP@R, and all sentences, in groups with a title."""
+    means = mean_scores(rows)
+    baselines = {row: best_untrained(means, spec, row) or usual for row, usual in spec.baselines.items()}
+    beats: list[str] = []
+    groups: list[dict[str, Any]] = []
+    for embedding in EMBEDDING_KINDS:
+        found = compare_all(rows, list(spec.methods), SELECTED_BY, embedding, baselines, spec.halves)
+        if embedding == "separated":
+            beats = better_than([each for each in found if each.kind == PAIR])
+        sentences = list(zip(found, all_in_words(found), strict=True))
+        for kind, heading in KINDS.items():
+            of_kind = [sentence for each, sentence in sentences if each.kind == kind]
+            if of_kind:
+                groups.append({"title": f"{heading}, {embedding} ({len(of_kind)})", "sentences": of_kind})
+    return beats, groups
 
 
 def _searches(study: StudyFolder) -> list[dict[str, Any]]:
     return [
         {
             **vars(selection),
-            "setting": said_setting(selection.parameters),
+            "setting": setting_text(selection.parameters),
             "value": None if selection.value is None else as_shown(study.spec.selected_by, selection.value),
         }
         for selection in selected(study).values()

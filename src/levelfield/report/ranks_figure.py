@@ -1,6 +1,6 @@
-"""Critical-difference diagram: methods at their mean ranks, bars over those with no difference shown.
+"""Critical-difference diagram: methods at their mean ranks, with bars over those that do not differ significantly.
 
-By hand: scikit-posthocs 0.17 cuts off names as long as methods have, and brings statsmodels and seaborn.
+Without scikit-posthocs: its version 0.17 cuts off long names and needs statsmodels and seaborn.
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The diagram is laid out in inches, so that no label depends on another's room.
+# In inches.
 SCALE, EDGE, ROW, TOP, BAR, LETTER = 5.0, 0.15, 0.22, 0.95, 0.11, 0.09
 GROUP = "#2a6fbb"
 
@@ -38,7 +38,7 @@ def ranks_figure(ranks: Ranks) -> "Figure":
     for row, group in enumerate(groups):
         ends = [place(ranks.mean_ranks[group[0]]) - 0.04, place(ranks.mean_ranks[group[-1]]) + 0.04]
         axes.plot(ends, [TOP + BAR * (row + 1)] * 2, color=GROUP, linewidth=3.5, solid_capstyle="butt")
-    # Half a row apart, the lines of two equal methods do not run into one.
+    # Half a row lower, so that the lines of two equal methods do not coincide.
     columns = ((left, margin - 0.1, "right", 0.0), (right, margin + SCALE + 0.1, "left", 0.5))
     for column, end, side, lower in columns:
         for row, name in enumerate(column):
@@ -51,7 +51,7 @@ def ranks_figure(ranks: Ranks) -> "Figure":
 
 
 def _draw_scale(axes: "Axes", ranks: Ranks, start: float, end: float) -> None:
-    """The axis of ranks, and above it the critical difference at its scale and what was tested."""
+    """The axis of ranks with the critical difference above it."""
     k = len(ranks.mean_ranks)
     axes.plot([start, end], [TOP, TOP], color=INK, linewidth=1.2)
     for rank in range(1, k + 1):
@@ -62,9 +62,9 @@ def _draw_scale(axes: "Axes", ranks: Ranks, start: float, end: float) -> None:
     title = f"Mean rank on {len(ranks.datasets)} data sets (1 is best); Friedman's p {p}"
     axes.text(start, 0.2, title, ha="left", va="center", fontsize=10, color=INK)
     length = (end - start) * ranks.critical_difference / (k - 1)
-    text = f"critical difference {ranks.critical_difference:.1f}; a bar joins methods with no difference shown"
+    text = f"critical difference {ranks.critical_difference:.1f}; a bar joins methods that do not differ significantly"
     if length > end - start:
-        text = f"critical difference {ranks.critical_difference:.1f}: more than any two can differ on so few data sets"
+        text = f"critical difference {ranks.critical_difference:.1f}: too large for so few data sets"
         axes.text(start, 0.45, text, va="center", fontsize=8, color=INK)
         return
     axes.plot([start, start, start + length, start + length], [0.56, 0.62, 0.62, 0.56], color=INK, linewidth=1)

@@ -1,9 +1,10 @@
-"""Several studies in one page: the ranks of the methods they share, with critical-difference diagrams."""
+"""Ranks of methods over several studies on one page, with critical-difference diagrams."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from levelfield.analysis.conclusion import evaluated
 from levelfield.analysis.ranks import rank_methods
 from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_rows, summarise
 from levelfield.analysis.written_config import class_name
@@ -11,7 +12,7 @@ from levelfield.errors import UserError
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.ranks_figure import ranks_figure
-from levelfield.report.table import evaluated, score_text
+from levelfield.report.table import score_text
 from levelfield.report.template import inside, render
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.folder import StudyFolder
@@ -22,11 +23,11 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
     """Write `ranks.html` and its figures, and return the page's path.
 
     Args:
-        folders: Study folders, one a data set. Methods count that all have; a second search (`arcface@2`) does not.
+        folders: Study folders, one a data set. Methods that all have are ranked, without second searches (`arcface@2`).
 
     Raises:
-        UserError: a folder that holds no study or no test scores, two studies of one name, a method that is not the
-            same loss in all of them, or too few studies or methods for ranks.
+        UserError: a folder has no study or no test scores, two studies have one name, a method has different losses,
+            or there are too few studies or methods.
     """
     specs: dict[str, StudySpec] = {}
     summaries: dict[str, list[SummaryRow]] = {}
@@ -57,7 +58,7 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
 
 
 def _common_methods(specs: dict[str, StudySpec]) -> list[str]:
-    """Methods that all studies have, each the same loss, miner and regularizer everywhere."""
+    """Methods that all studies have, with the same loss, miner and regularizer."""
     first, *others = specs
     common = [m for m in specs[first].methods if m == first_search(m) and all(m in specs[o].methods for o in others)]
     for method in common:
@@ -76,7 +77,7 @@ def _kind(spec: StudySpec, method: str) -> str:
 
 
 def _section(embedding: str, scores: dict[str, dict[str, SummaryRow]], destination: Path) -> dict[str, Any]:
-    """Ranks by one kind of embedding, with their figure written."""
+    """Ranks by one kind of embedding; writes their figure."""
     ranks = rank_methods({name: {m: row.mean for m, row in by_method.items()} for name, by_method in scores.items()})
     with style():
         svg = to_svg(ranks_figure(ranks))

@@ -1,28 +1,28 @@
-"""What the page shows of the test samples: retrieved neighbours and confused classes, as plain values."""
+"""Retrieved neighbours and confused classes of the test samples, as plain values for the page."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from levelfield.analysis.conclusion import best_method
 from levelfield.analysis.neighbours import Retrieval
-from levelfield.analysis.results import ResultRow, summarise
+from levelfield.analysis.results import ResultRow
 from levelfield.analysis.stored_embeddings import SHOWN_FOLD, SHOWN_RUN, one_model_each
 from levelfield.errors import UserError
-from levelfield.metrics.table import SELECTED_BY
 from levelfield.report.scored_samples import ScoredSamples, scored_samples
+from levelfield.report.table import rows_in_order
 from levelfield.report.thumbnails import Thumbnails
 from levelfield.study.folder import StudyFolder
-from levelfield.study.spec import PCA, first_search, is_baseline
+from levelfield.study.spec import first_search, is_baseline
 
 QUERIES = 3  # of the best, of the median and of the worst
 NEIGHBOURS = {"image": 8, "text": 4}
 CONFUSED, EXAMPLES = 6, 4
 THUMBNAIL_SIDE = 96  # pixels
-LONGEST = 160  # letters of a text
+LONGEST = 160  # characters of a text
 
 
 def retrieval_of(study: StudyFolder, rows: Sequence[ResultRow]) -> dict[str, Any] | None:
-    """All of it, for the template and the page's program; None before the test classes were evaluated.
+    """Everything for the template and its script; None without stored embeddings of an evaluation.
 
     Raises:
         UserError: a file is damaged, or the ledger has no line of its evaluation.
@@ -60,14 +60,14 @@ def retrieval_of(study: StudyFolder, rows: Sequence[ResultRow]) -> dict[str, Any
             thumbnails.add(position, THUMBNAIL_SIDE)
         contents |= {"style": thumbnails.style, "left_out": thumbnails.left_out}
     labels = retrievals[shown[0]].labels
-    told = sorted(looked_at) if isinstance(found, ScoredSamples) else []
+    listed = sorted(looked_at) if isinstance(found, ScoredSamples) else []
     contents["program"] = {
         "kind": contents["modality"],
         "methods": contents["methods"],
         "shown": shown,
-        "classes": {str(label): names[label] for label in sorted({int(labels[each]) for each in told})},
-        "labels": {str(each): int(labels[each]) for each in told},
-        "texts": _texts(found, told) if contents["modality"] == "text" else {},
+        "classes": {str(label): names[label] for label in sorted({int(labels[each]) for each in listed})},
+        "labels": {str(each): int(labels[each]) for each in listed},
+        "texts": _texts(found, listed) if contents["modality"] == "text" else {},
         "gallery": gallery if isinstance(found, ScoredSamples) else [],
         "confusions": confusions if isinstance(found, ScoredSamples) else [],
     }
@@ -75,24 +75,19 @@ def retrieval_of(study: StudyFolder, rows: Sequence[ResultRow]) -> dict[str, Any
 
 
 def _order(study: StudyFolder, rows: Sequence[ResultRow], there: Sequence[str]) -> list[str]:
-    """The best method, the one after it and the trunk without training, as far as they are there."""
-    means = {
-        row.method: row.mean for row in summarise(rows) if (row.embedding, row.metric) == ("separated", SELECTED_BY)
-    }
-    trained = [method for method in there if not is_baseline(method) and method in means]
+    """The best method, the next one and the first untrained row, as far as they have embeddings."""
     best = best_method(rows, study.spec)
-    ranked = sorted(trained, key=lambda method: (method != best, -means[method]))
-    others = [method for method in ranked if first_search(method) != first_search(ranked[0])]
-    without = [method for method in there if is_baseline(method) and study.spec.reference_of(method) == PCA]
-    without = sorted(without, key=lambda method: -means.get(method, 0.0))
-    return [ranked[0], *others[:1], *without[:1]]
+    ordered = [row for row in rows_in_order(rows, study.spec) if row in there]
+    ranked = sorted((row for row in ordered if not is_baseline(row)), key=lambda row: row != best)
+    others = [row for row in ranked if first_search(row) != first_search(ranked[0])]
+    return [ranked[0], *others[:1], *filter(is_baseline, ordered[:1])]
 
 
 def _gallery(retrievals: Mapping[str, Retrieval], best: str, count: int) -> list[dict[str, Any]]:
-    """Queries chosen by the best method's MAP@R, each with what every row retrieves."""
+    """Queries chosen by the best method's MAP@R, with the neighbours that every row retrieves."""
     scores = dict(zip(retrievals[best].queries.tolist(), retrievals[best].scores.tolist(), strict=True))
-    asked = retrievals[best].examples(QUERIES)
-    flat = [(group, query) for group, queries in asked.items() for query in queries]
+    chosen = retrievals[best].examples(QUERIES)
+    flat = [(group, query) for group, queries in chosen.items() for query in queries]
     nearest = {
         method: each.nearest([query for _, query in flat], count).tolist() for method, each in retrievals.items()
     }
@@ -108,7 +103,7 @@ def _gallery(retrievals: Mapping[str, Retrieval], best: str, count: int) -> list
 
 
 def _confusions(retrievals: Mapping[str, Retrieval], shown: Sequence[str]) -> list[dict[str, Any]]:
-    """The pairs of classes that the best method confuses most, and how often the others shown do."""
+    """The pairs of classes that the best method confuses most, with the counts of the other rows shown."""
     return [
         {
             "classes": list(pair.classes),

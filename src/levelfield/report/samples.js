@@ -11,22 +11,22 @@
     made.append(...inside);
     return made;
   }
-  const picture = (sample, said) => kind === "text"
+  const thumb = (sample, name) => kind === "text"
     ? make("span", { class: "words" }, texts[sample])
-    : make("span", { class: `picture s${sample}`, role: "img", "aria-label": said, title: said });
+    : make("span", { class: `thumb s${sample}`, role: "img", "aria-label": name, title: name });
 
   // A method's answers: right and wrong by shape, word and colour.
   function answers(method, query, found) {
     const right = found.filter(each => labels[each] === labels[query]).length;
     const list = make("ol", { class: `strip ${kind}` }, ...found.map(each => {
       const hit = labels[each] === labels[query], name = className(each);
-      return make("li", { class: hit ? "hit" : "miss" }, picture(each, `${hit ? "right" : "wrong"}: ${name}`),
+      return make("li", { class: hit ? "hit" : "miss" }, thumb(each, `${hit ? "right" : "wrong"}: ${name}`),
         make("span", { class: "mark", title: name }, hit ? "✓" : "✗", make("span", { class: "aside" }, hit && kind === "image" ? "" : ` ${name}`)));
     }));
     return [make("p", { class: "label" }, make("b", {}, method), ` ${right} of ${found.length} right`), list];
   }
-  const asked = (sample, ...said) => make("div", { class: `asked ${kind}` }, picture(sample, `query: ${className(sample)}`),
-    make("p", {}, make("b", {}, className(sample)), ...said));
+  const queried = (sample, ...more) => make("div", { class: `queried ${kind}` }, thumb(sample, `query: ${className(sample)}`),
+    make("p", {}, make("b", {}, className(sample)), ...more));
 
   const place = document.getElementById("gallery"), pickers = [...document.querySelectorAll("select[data-row]")];
   function drawGallery() {
@@ -37,7 +37,7 @@
       if (!queries.length) continue;
       place.append(make("h3", {}, { best: "Best queries", median: "Median queries", worst: "Worst queries" }[group]));
       for (const query of queries) {
-        place.append(make("div", { class: "query" }, asked(query.sample, make("br"), `MAP@R ${query.score.toFixed(1)}`),
+        place.append(make("div", { class: "query" }, queried(query.sample, make("br"), `MAP@R ${query.score.toFixed(1)}`),
           make("div", { class: "rows" }, ...rows.flatMap(method => answers(method, query.sample, query.neighbours[method])))));
       }
     }
@@ -58,6 +58,6 @@
     confused.append(make("div", { class: "pair" },
       make("h3", {}, `${a} and ${b}`), make("p", { class: "label" }, `of ${pair.queries} queries find the other first: ${counts}`),
       make("ul", { class: `couples ${kind}` }, ...pair.examples.map(([query, found]) => make("li", {},
-        picture(query, `query: ${className(query)}`), make("span", { class: "arrow" }, "→ ✗"), picture(found, `found: ${className(found)}`))))));
+        thumb(query, `query: ${className(query)}`), make("span", { class: "arrow" }, "→ ✗"), thumb(found, `found: ${className(found)}`))))));
   }
 })();

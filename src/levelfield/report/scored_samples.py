@@ -1,4 +1,4 @@
-"""The pictures or texts of a tested study's test samples, where they are at hand."""
+"""The images or texts of a study's test samples, if the data set is here."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +11,12 @@ from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 from levelfield.study.folder import StudyFolder
 
-NOT_AT_HAND = (
-    "The data set's files were not at hand when this page was written: name their folder by LEVELFIELD_DATA and write "
-    "the page again with levelfield study report."
+NOT_HERE = (
+    "The data set was not here when this page was written. Set LEVELFIELD_DATA to its folder and run levelfield study "
+    "report again."
 )
 OTHER_SAMPLES = (
-    "The data set's files are no longer those that were scored, so that none is shown: restore them and write the page "
-    "again with levelfield study report."
+    "The data set's files are not the ones that were scored. Restore them and run levelfield study report again."
 )
 
 
@@ -26,7 +25,7 @@ class ScoredSamples:
     """The test samples in the order of the stored embeddings.
 
     Args:
-        dataset: Opens them.
+        dataset: Loads the samples.
         index: Their keys and labels.
         class_names: By label of the stored embeddings.
     """
@@ -36,7 +35,7 @@ class ScoredSamples:
     class_names: tuple[str, ...]
 
     def load(self, position: int) -> Any:
-        """A picture or a text.
+        """An image or a text.
 
         Raises:
             UserError: it cannot be opened.
@@ -45,21 +44,19 @@ class ScoredSamples:
 
 
 def scored_samples(study: StudyFolder, fingerprint: str) -> ScoredSamples | str:
-    """The samples that were scored, or a sentence why they are not shown.
-
-    They are looked up by a study's settings; this is asked for an evaluation that the ledger holds, and scores nothing.
+    """The samples that were scored, or a sentence why they cannot be shown. Nothing is scored.
 
     Args:
         fingerprint: Of the samples that were scored.
     """
     if (data := data_here(study)) is None:
-        return NOT_AT_HAND
+        return NOT_HERE
     try:
         index = data.dataset.read_index()
         test = index.select(np.isin(index.labels, data.dataset.test_classes(index, data.split, data.split_seed)))
         if data.dataset.fingerprint(test) != fingerprint:
             return OTHER_SAMPLES
     except UserError:
-        return NOT_AT_HAND
+        return NOT_HERE
     names = tuple(index.class_names[label] for label in np.unique(test.labels))
     return ScoredSamples(data.dataset, test, names)

@@ -1,4 +1,4 @@
-"""Pages that hold everything they show: one style, figures inside."""
+"""Pages with their style and figures inside."""
 
 import base64
 from typing import Any
@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 
 def render(template: str, **contents: Any) -> str:
-    """Fill in a template of this package; text is escaped, a name that is not given is an error."""
+    """Fill in a template of this package; text is escaped, a missing name is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -20,12 +20,12 @@ def render(template: str, **contents: Any) -> str:
 
 
 def inside(svg: bytes) -> str:
-    """A figure as an address, so that the page can be sent alone."""
+    """A figure as a data URL, so that the page is one file."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
 
 
 def size_of(svg: bytes) -> tuple[int, int]:
-    """Width and height in pixels, so that a page leaves a figure's room before it is loaded."""
+    """Width and height in pixels, so that the page reserves the figure's space."""
     drawing = ElementTree.fromstring(svg)
     width, height = (round(float(drawing.attrib[side].removesuffix("pt")) * 96 / 72) for side in ("width", "height"))
     return width, height

@@ -1,4 +1,4 @@
-"""Small pictures inside a page, a rule of its style each, so that one shown in many places is there once."""
+"""Small images inside a page, each one CSS rule, so that an image shown twice is stored once."""
 
 import base64
 import io
@@ -13,11 +13,11 @@ QUALITY = 72
 
 
 class Thumbnails:
-    """Thumbnails of test samples as WebP, at most 5 MB together as they stand in the page.
+    """Thumbnails of test samples as WebP, at most 5 MB of the page.
 
     Attributes:
-        rules: Of each picture, by the sample's position.
-        left_out: How many could not be opened, or would not have fitted.
+        rules: CSS rule by the sample's position.
+        left_out: Number of images that could not be opened or did not fit.
     """
 
     def __init__(self, samples: ScoredSamples) -> None:
@@ -27,15 +27,15 @@ class Thumbnails:
         self.left_out = 0
 
     def add(self, position: int, side: int) -> None:
-        """Take a sample's picture in, within a square of `side` pixels, unless it is there."""
+        """Add a sample's image, within a square of `side` pixels, unless it is there already."""
         if position in self.rules:
             return
         try:
-            picture = self._samples.load(position)
+            image = self._samples.load(position)
         except UserError:
             self.left_out += 1
             return
-        rule = f".s{position}{{background-image:url(data:image/webp;base64,{_webp(picture, side)})}}"
+        rule = f".s{position}{{background-image:url(data:image/webp;base64,{_webp(image, side)})}}"
         if self._bytes + len(rule) > MOST_BYTES:
             self.left_out += 1
             return
@@ -47,7 +47,7 @@ class Thumbnails:
         return "\n".join(self.rules[position] for position in sorted(self.rules))
 
 
-def _webp(picture: Image.Image, side: int) -> str:
+def _webp(image: Image.Image, side: int) -> str:
     content = io.BytesIO()
-    ImageOps.contain(picture.convert("RGB"), (side, side)).save(content, "WEBP", quality=QUALITY, method=4)
+    ImageOps.contain(image.convert("RGB"), (side, side)).save(content, "WEBP", quality=QUALITY, method=4)
     return base64.b64encode(content.getvalue()).decode()

@@ -1,4 +1,4 @@
-"""A study's tables, scores and verdicts as one more run of its group in W&B, or in TensorBoard next to its runs."""
+"""A study's tables, scores and verdicts as one more run of its group in W&B, or beside its runs in TensorBoard."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from levelfield.training.trackers import QUIET, TENSORBOARD, WANDB
 
 
 def track_summary(study: StudyFolder) -> None:
-    """Log the end of a study to the trackers of its methods, unless they have none or it is logged already."""
+    """Log the end of a study to its methods' trackers, once."""
     trackers = _trackers(study)
     if not trackers:
         return
@@ -29,7 +29,7 @@ def track_summary(study: StudyFolder) -> None:
 
 
 def _trackers(study: StudyFolder) -> dict[str, Any]:
-    """The trackers of the first method that has any, by the names of their classes."""
+    """Class name to tracker, of the first method with trackers."""
     for config in study.spec.methods.values():
         given = config["trainer"].get("logger")
         loggers = given if isinstance(given, list) else [given] if isinstance(given, dict | str) else []

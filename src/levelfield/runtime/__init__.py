@@ -1,1 +1,1 @@
-"""What surrounds a computation: signals, child processes, and the modules of one's own."""
+"""Signals, child processes, imports and your own modules."""

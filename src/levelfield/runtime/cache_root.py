@@ -1,4 +1,4 @@
-"""The folder of what is computed once and kept: prepared images, features, what a parser takes."""
+"""The folder of caches: prepared images, features, ledgers."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an import path names, or one line that says why there is nothing."""
+"""Import an object by its path, or explain in one line why that fails."""
 
 import importlib
 import inspect
@@ -11,7 +11,7 @@ def import_named(path: str, option: str) -> Any:
     """The class or function at `package.module.Name`.
 
     Args:
-        option: what asked for it, as the message begins: `--model.loss`.
+        option: the option for messages: `--model.loss`.
 
     Raises:
         UserError: no such module, no such name in it, or a module whose own import fails.
@@ -24,13 +24,13 @@ def import_named(path: str, option: str) -> Any:
 
 
 def why_not_importable(path: str) -> str | None:
-    """Why there is nothing at an import path, with the nearest right name; None if there is."""
+    """Why an import path does not exist, with the nearest name; None if it exists."""
     module_name, _, name = path.rpartition(".")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            return f"cannot import '{error.name}' (looked in the working directory too)"
+            return f"no module '{error.name}', also not in the working directory; correct the name, or install it"
         return f"importing '{module_name}' fails: no module '{error.name}'; install it"
     except SyntaxError as error:
         return f"importing '{module_name}' fails: {error.msg} ({error.filename}, line {error.lineno})"

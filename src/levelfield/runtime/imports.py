@@ -1,4 +1,4 @@
-"""Importing torch and what stands on it, without what it brings along in vain."""
+"""Import torch and its libraries without their unused dependencies."""
 
 import atexit
 import gc
@@ -13,13 +13,13 @@ from logging import getLogger
 from types import ModuleType
 from typing import Any
 
-# Packages that much imports and little uses: what is known of one without a look, and the modules that most ask for, in
-# an order in which they can be imported. Lightning and we take two classes of torchmetrics, whose other metrics import
-# scipy.signal and transformers.
+# Large packages of which we need little: attributes that are known without importing them, and (PIECES) the modules
+# that are enough, in the order of their imports. Lightning and levelfield use two classes of torchmetrics, whose other
+# metrics import scipy.signal and transformers.
 KNOWN: Mapping[str, Callable[[], Mapping[str, Any]]] = {
     "torchmetrics": lambda: {"__version__": version("torchmetrics"), "_logger": getLogger("torchmetrics")},
 }
-# timm imports wandb for a function that nobody calls, and does without it where it is missing.
+# timm imports wandb for a function that nobody calls, and works without it.
 HIDDEN = ("wandb",)
 PIECES: Mapping[str, Mapping[str, Sequence[str]]] = {
     "torchmetrics": {
@@ -31,7 +31,7 @@ PIECES: Mapping[str, Mapping[str, Sequence[str]]] = {
 
 
 class _InPieces(Loader):
-    """Leaves a package's own file for the first name that is asked for and is not in its pieces."""
+    """Runs the whole package only when a name outside its pieces is requested."""
 
     def __init__(self, whole: Loader) -> None:
         self.whole = whole
@@ -51,7 +51,7 @@ class _InPieces(Loader):
                 for piece, names in pieces.items():
                     found = import_module(piece)
                     vars(module).update({each: getattr(found, each) for each in names})
-            except (ImportError, AttributeError):  # in another version they need the whole: begun anew
+            except (ImportError, AttributeError):  # in another version they need the whole package: start again
                 for other in [other for other in sys.modules if other.startswith(f"{module.__name__}.")]:
                     del sys.modules[other]
             self.state = "waits"
@@ -60,7 +60,7 @@ class _InPieces(Loader):
             try:
                 self.whole.exec_module(module)
             except Exception:
-                self.state = "waits"  # the next who asks gets the same error
+                self.state = "waits"  # the next request gets the same error
                 raise
         if name in vars(module):
             return vars(module)[name]
@@ -77,11 +77,10 @@ class _Finder(MetaPathFinder):
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
-    """Imports torch and what stands on it in two thirds of the time.
+    """Import torch and its libraries in two thirds of the time.
 
-    What an import makes stays: Python would look through it for garbage again and again as it grows. Of the packages
-    above, what is used is imported, the rest when it is first asked for, in this process's life. A hidden package is
-    missing until the end.
+    Imported objects stay, so garbage collection during imports is wasted time. Packages above import their pieces now
+    and the rest when it is first used. A hidden package is missing until the end of the context.
     """
     collects, young, finder = gc.isenabled(), "torch" not in sys.modules, _Finder()
     hidden = [name for name in HIDDEN if name not in sys.modules]
@@ -95,7 +94,7 @@ def quick_imports() -> Iterator[None]:
         for name in hidden:
             sys.modules.pop(name, None)
         if collects:
-            if young:  # a process that holds little else
+            if young:  # a new process, which has few other objects
                 gc.freeze()
-                atexit.register(gc.unfreeze)  # libraries complain of what is not taken down in the end
+                atexit.register(gc.unfreeze)  # libraries warn about objects that are not destroyed at exit
             gc.enable()

@@ -1,4 +1,4 @@
-"""What launchers say of how many processes they have started for one command."""
+"""The number of processes that a launcher (torchrun, SLURM) has started for one command."""
 
 import os
 
@@ -11,7 +11,7 @@ LAUNCHERS = {
 
 
 def launched_together() -> tuple[str, int, str] | None:
-    """Who started this process as one of how many, and in words; None where it was started alone."""
+    """Launcher, number of processes, and both in words; None without a launcher."""
     step = "SLURM_STEP_NUM_TASKS" in os.environ
     for launcher, name in LAUNCHERS.items():
         count = os.environ.get(name, "1")
@@ -23,7 +23,7 @@ def launched_together() -> tuple[str, int, str] | None:
 
 
 def launched_nodes() -> int | None:
-    """On how many nodes a launcher has started the processes of this command; None where it does not say."""
+    """The number of nodes that a launcher uses for this command; None if unknown."""
     nodes = os.environ.get("SLURM_STEP_NUM_NODES", os.environ.get("SLURM_NNODES", ""))
     here = os.environ.get("LOCAL_WORLD_SIZE", "")
     if here.isdigit() and int(here) > 0:

@@ -1,16 +1,16 @@
-"""Where one's own modules are found: `--model.loss my_loss.MyLoss` from the working directory."""
+"""Find your own modules in the working directory: `--model.loss my_loss.MyLoss`."""
 
 import os
 import sys
 
 
 def find_own_modules() -> None:
-    """Lets the working directory be imported from, after everything else: a file there replaces no installed module."""
+    """Import from the working directory last, so that a file there replaces no installed module."""
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())
 
 
 def working_directory_last() -> None:
-    """Undoes that `python -m` and `python -c` look for each module in the working directory first."""
+    """Undo that `python -m` and `python -c` search the working directory first."""
     if sys.path[0] in ("", os.getcwd()):
         sys.path.append(sys.path.pop(0))

@@ -1,4 +1,4 @@
-"""Processes that have trained together part before they end."""
+"""Leave the process group before the process ends."""
 
 import atexit
 
@@ -7,19 +7,19 @@ import torch.distributed as dist
 
 
 def leave_group_at_exit() -> None:
-    """Let this process leave its gloo group, if it is in one, while the interpreter is still whole.
+    """Leave the gloo group, if there is one, before the interpreter shuts down.
 
-    Lightning leaves that to the end of the process, where gloo's threads may still hold a tensor: one that they free
-    then aborts the process (signal 6) after its work is done, and the launcher says that it failed.
+    Lightning leaves the group at the very end. If a thread of gloo then frees a tensor, the process aborts (signal 6)
+    after its work is finished, and the launcher reports a failure.
     """
     if dist.is_available() and dist.is_initialized() and dist.get_backend() == dist.Backend.GLOO:
         atexit.register(dist.destroy_process_group)
 
 
 def stay_in_group(random_state: torch.Tensor) -> None:
-    """Take it back, for a stage that begins: leaving waits for the others, and one that fails must not.
+    """Undo `leave_group_at_exit` for a new stage: leaving waits for the other processes, and a failing one must not.
 
-    Lightning seeds anew where it forms a group; from `random_state` on, it draws what one process would.
+    Lightning sets a new seed when it forms a group. Restoring `random_state` draws the same numbers as one process.
     """
     if dist.is_available():
         atexit.unregister(dist.destroy_process_group)

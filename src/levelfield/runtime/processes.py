@@ -1,4 +1,4 @@
-"""Processes that do not outlive the one that started them."""
+"""Child processes that end with their parent."""
 
 import os
 import subprocess
@@ -8,31 +8,31 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-# Between two looks at what other processes do.
+# Seconds between two checks of other processes.
 LOOK_SECONDS = 0.5
-# How a pool tells its workers how many they are.
+# Environment variable with the number of workers of a pool.
 SIDE_BY_SIDE = "LEVELFIELD_SIDE_BY_SIDE"
 
-# How the first process of a command tells those that Lightning starts for it which one it is.
+# Environment variable with the id of the first process, for the processes that Lightning starts.
 FIRST = "LEVELFIELD_FIRST_PROCESS"
 
 
 def cores_here() -> int:
-    """The cores that this process may use; its share of them where it is one of several workers of a study."""
+    """The cores that this process may use; a worker of a study gets its share."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // int(os.environ.get(SIDE_BY_SIDE, "1")))
 
 
 def end_with_parent(parent: int, number: int = 0) -> None:
-    """End this process once `parent`, for which it works, is gone, however it went.
+    """End this process when its `parent` ends for any reason.
 
     A loader process takes this as its `worker_init_fn`: `partial(end_with_parent, os.getpid())`.
 
     Args:
-        parent: Process id of the one that this one works for; asked for before this one is started.
-        number: Which loader this is; torch says so, and it does not matter.
+        parent: Process id of the parent, read before this process starts.
+        number: Number of the loader, from torch; not used.
     """
-    # A fork server stands between them: the default start of processes since Python 3.14.
+    # A fork server may be the direct parent: the default since Python 3.14.
     is_child = os.getppid() == parent
 
     def watch() -> None:
@@ -44,9 +44,9 @@ def end_with_parent(parent: int, number: int = 0) -> None:
 
 
 def end_with_first() -> None:
-    """Let the processes that Lightning will start for this command end with it, or end with the one that it is for.
+    """End the processes that Lightning starts for this command when the first process ends.
 
-    Lightning ends all when one of them fails, but leaves them behind, in wait for it, when the first does.
+    Lightning ends all processes if one of them fails, but not if the first does.
     """
     if os.environ.get("LOCAL_RANK", "0") == "0":
         os.environ[FIRST] = str(os.getpid())
@@ -55,7 +55,7 @@ def end_with_first() -> None:
 
 
 def end(processes: Sequence[subprocess.Popen]) -> None:
-    """End processes that this one started: at Ctrl-C, or after 20 s in which they write their last state, by force."""
+    """Stop child processes as by Ctrl-C, and kill them after 20 s."""
     for process in processes:
         process.terminate()
     for process in processes:
@@ -70,7 +70,7 @@ def end(processes: Sequence[subprocess.Popen]) -> None:
 
 
 def is_running(process: int) -> bool:
-    """Whether a process of this host runs; one that is dead and not yet buried does not."""
+    """Whether a process of this host runs; a zombie does not."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -79,5 +79,5 @@ def is_running(process: int) -> bool:
         return True
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:  # ended meanwhile, or a system without /proc
+    except OSError:  # it has ended, or the system has no /proc
         return not Path("/proc/self/stat").exists()

@@ -1,7 +1,7 @@
-"""Who has SIGTERM, SIGUSR1 and SIGUSR2, by which a cluster announces the end of a job, and the Ctrl-C of a study.
+"""Handle Ctrl-C and the signals by which a cluster announces the end of a job: SIGTERM, SIGUSR1 and SIGUSR2.
 
-They end the program at once. The exit code is 75, and the same command goes on: a study by itself, a fit with
-`--resume`, at its last whole epoch.
+They end the program at once with exit code 75. The same command continues: a study by itself, a fit with `--resume`
+after its last complete epoch.
 """
 
 import os
@@ -14,19 +14,19 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-# SIGUSR1 is what `#SBATCH --signal` is given here, SIGUSR2 what other scripts give; SIGTERM comes with a preemption.
+# SIGUSR1: `#SBATCH --signal` in our script; SIGUSR2: in other scripts; SIGTERM: a preemption.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 LOADER_SECONDS = 10
-OTHERS_SECONDS = 5  # of the processes of a run after its first one
+OTHERS_SECONDS = 5  # that the other processes of a run continue after the first stops
 AGAIN_SECONDS = 0.1
-EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, the same command can be given again
+EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: run the same command again
 
 
 class Stopped(SystemExit):
-    """A signal ended the work; what is done is kept.
+    """A signal ended the command; finished work is kept.
 
     Attributes:
-        remedy: How to go on, in words, where it takes more than the same command.
+        remedy: How to continue, if it takes more than the same command.
     """
 
     remedy = ""
@@ -41,10 +41,10 @@ class Stopped(SystemExit):
 
 @contextmanager
 def handling(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
-    """Let `handler` have the signals; they reach the main thread alone, so another one changes nothing.
+    """Handle the signals with `handler`. Only the main thread gets signals, so another thread changes nothing.
 
-    A cluster signals loader processes too. They were forked with the handlers: they go on until the training has ended,
-    or some seconds at most, so that it fails because of the signal and not because of them.
+    A cluster signals loader processes too, which have inherited the handlers. They continue until the training has
+    stopped, or for some seconds, so that the training reports the signal and not a dead loader.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -55,14 +55,14 @@ def handling(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
         if os.getpid() == process:
             handler(number, frame)
         elif number == signal.SIGTERM:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, whatever its parent had it do
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, whatever handler it inherited
             signal.alarm(LOADER_SECONDS)
 
     report = sys.unraisablehook
     timers: list[threading.Timer] = []
 
     def again(unraisable: "sys.UnraisableHookArgs") -> None:
-        """What a handler raises while an object is being deleted is lost there: the signal is sent once more, later."""
+        """Python drops an exception that a handler raises during a deletion: send the signal again, later."""
         if isinstance(unraisable.exc_value, Stopped):
             timers.append(threading.Timer(AGAIN_SECONDS, os.kill, (process, unraisable.exc_value.number)))
             timers[-1].start()
@@ -84,11 +84,11 @@ def handling(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
 class StopAtOnce:
     """A handler for work that can be repeated.
 
-    Of a run's several processes the first stops at once. It may be in a step that waits for the others, so they work on
-    for `OTHERS_SECONDS`.
+    The first process of a run stops at once. It may wait for the others in a step, so they continue for
+    `OTHERS_SECONDS`.
 
     Attributes:
-        number: The signal that came; 0 before one does.
+        number: The received signal; 0 before.
 
     Raises:
         Stopped: from a call.
@@ -107,19 +107,19 @@ class StopAtOnce:
 
 
 def is_first_rank() -> bool:
-    """Whether no launcher has made this process another than the first of its run."""
+    """Whether this is the first process of its run."""
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"))
 
 
 def requeue(stop: Stopped) -> str:
-    """Put this SLURM job back into the queue, if SLURM announced the end of its time; what came of it, in words.
+    """Requeue this SLURM job if SLURM announced the end of its time; returns a message.
 
-    After SIGTERM the job is cancelled, or preempted and requeued by SLURM itself: nothing is done.
+    After SIGTERM nothing is done: the job is cancelled, or SLURM requeues a preempted job itself.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None or stop.number == signal.SIGTERM or not is_first_rank():
         return ""
-    if "SLURM_ARRAY_JOB_ID" in os.environ:  # a number alone can mean the whole array
+    if "SLURM_ARRAY_JOB_ID" in os.environ:  # the job id alone can mean the whole array
         job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
     try:
         ended = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, timeout=60)
@@ -132,10 +132,10 @@ def requeue(stop: Stopped) -> str:
 
 @contextmanager
 def keeping_ctrl_c() -> Iterator[Callable[[], None]]:
-    """Python drops a KeyboardInterrupt that strikes within a destructor: what this yields raises it after all.
+    """Keep a Ctrl-C that arrives during a destructor, where Python drops it.
 
     Raises:
-        KeyboardInterrupt: from the function that is yielded, where Ctrl-C has struck.
+        KeyboardInterrupt: from the yielded function, after a Ctrl-C.
     """
     struck = threading.Event()
 

@@ -1,1 +1,1 @@
-"""What a study and a fit keep on disk: atomic files, locks, the ledger of the test classes, provenance."""
+"""Files of studies and fits: atomic writes, locks, checksums, provenance."""

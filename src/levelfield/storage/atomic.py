@@ -1,6 +1,6 @@
-"""Files that are either whole or absent, whatever kills the process: written aside, fsynced, renamed.
+"""Files that are either complete or absent, even if the process is killed: write a temporary file, fsync, rename.
 
-By hand: the standard library has nothing for it, and the package that had, atomicwrites, is no longer kept.
+The standard library has no such function, and the package atomicwrites is no longer maintained.
 """
 
 import json
@@ -15,15 +15,15 @@ from typing import Any, BinaryIO
 from levelfield.errors import refused_file
 from levelfield.runtime.processes import is_running
 
-TEMPORARY = ".tmp"  # what a killed process may leave
+TEMPORARY = ".tmp"  # a killed process may leave such files
 
 
 @contextmanager
 def storing(path: Path) -> Iterator[None]:
-    """Name the file where the system does not: an error of writing knows none.
+    """Add the name of the file to an error of writing.
 
     Raises:
-        UserError: the disk is full, the file too large, or may not be written.
+        UserError: the disk is full, the file is too large, or the permission is missing.
     """
     try:
         yield
@@ -35,7 +35,7 @@ def storing(path: Path) -> Iterator[None]:
 
 
 def make_durable(path: Path) -> None:
-    """Wait until a file's content, or the names in a folder, would survive a power cut."""
+    """Wait until the content of a file, or the names in a folder, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -44,21 +44,21 @@ def make_durable(path: Path) -> None:
 
 
 def new_file(path: Path) -> BinaryIO:
-    """A file that is made now: what has the name is removed, not written to, be it a link to another file."""
+    """Create a file. An earlier file or link of this name is removed, not written to."""
     path.unlink(missing_ok=True)
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
 
 
 def without_links(path: str, flags: int) -> int:
-    """An `opener` of `open` that follows no link where a file that grows should be."""
+    """An `opener` of `open` that follows no link."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
-    """A temporary file beside `path` that takes its place once it is whole and durable.
+    """A temporary file beside `path` that replaces it once it is complete and on disk.
 
-    Each writer has its own temporary file. Where several write the same file without a lock, the last one's stays.
+    Each writer has its own temporary file. If several processes write without a lock, the last one wins.
     """
     _remove_left_over(path)
     temporary = path.with_name(temporary_name(path.name, os.getpid()))
@@ -75,12 +75,12 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
 
 
 def temporary_name(name: str, process: int) -> str:
-    """A new name for what a process of this host writes until it is whole: `.results.csv.node1.4711.9f3a61c2.tmp`."""
+    """The name of a new temporary file of a process: `.results.csv.node1.4711.9f3a61c2.tmp`."""
     return f".{name}.{_host()}.{process}.{secrets.token_hex(4)}{TEMPORARY}"
 
 
 def _remove_left_over(path: Path) -> None:
-    """Remove what killed processes of this host left of a file."""
+    """Remove temporary files of killed processes of this host."""
     begins = f".{path.name}.{_host()}."
     with suppress(FileNotFoundError):
         for name in os.listdir(path.parent):
@@ -95,10 +95,10 @@ def _host() -> str:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that is whole or absent.
+    """Write a file that is complete or absent.
 
     Raises:
-        UserError: the system will not store it.
+        UserError: the system cannot store it.
     """
     with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds; None where there is none, or one that is damaged or not yet written whole."""
+    """The content of a JSON file; None if it is missing, damaged or incomplete."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""Files that end with the SHA-256 of what is before it: a damaged one is noticed when it is read."""
+"""Files that end with the SHA-256 of their content, so that reading detects damage."""
 
 import hashlib
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ AT_A_TIME = 1 << 20
 
 
 class CheckedFile:
-    """Takes the bytes of a checked file in turn."""
+    """Writes a checked file in parts."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._digest = file, hashlib.sha256()
@@ -36,7 +36,7 @@ def replaced_checked(path: Path) -> Iterator[CheckedFile]:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a file is there and ends with the SHA-256 of the rest; reads all of it."""
+    """Whether a file exists and ends with the SHA-256 of the rest; reads the whole file."""
     digest = hashlib.sha256()
     try:
         with path.open("rb") as file:

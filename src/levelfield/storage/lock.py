@@ -1,9 +1,9 @@
-"""Which process does which job of a study, or makes a cache; a dead process' locks are free.
+"""Locks: which process runs a job of a study, or writes a cache. The lock of a dead process is free.
 
-On a local disk the system's locks are used (flock): free as soon as their holder is dead. On any other file system a
-lock is a lease: a file that is created exclusively and that its holder touches every few seconds. A lease of a dead
-process is free at once on its own host, and after `LEASE_SECONDS` on others; a process that stood still for that long
-and has lost its lease is interrupted, as by Ctrl-C.
+On a local disk these are the system's locks (flock), which are free as soon as their holder is dead. On any other file
+system a lock is a lease: a file that is created exclusively and that its holder touches every few seconds. The lease of
+a dead process is free at once on its own host, and after `LEASE_SECONDS` on others. A process that stood still for that
+long and has lost its lease is interrupted, as by Ctrl-C.
 """
 
 import fcntl
@@ -29,16 +29,16 @@ LOCKS = "locks"
 
 
 class Lock:
-    """Holds one job, or another part, of a folder for this process, and says so in a file beside the lock.
+    """The lock of one job or other part of a folder; a file beside it describes the holder.
 
     Args:
         part: Path of the job within `jobs`, or the name of the part.
-        title: What is done, for `study status`.
-        keeper: The process that started this one for its work, if one did: without it this one ends.
+        title: The work, for `study status`.
+        keeper: The process that started this worker, if any; the worker ends with it.
 
     Attributes:
-        held: Whether this object holds it now.
-        predecessor: What the holder before said of itself, if it died as the holder.
+        held: Whether this object holds the lock now.
+        predecessor: The description of the last holder, if it died.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -58,7 +58,7 @@ class Lock:
 
     @cached_property
     def _lock(self) -> filelock.BaseFileLock:
-        """One for all attempts: a lease must be seen unchanged for as long as it lasts before it is taken over."""
+        """The same object for all attempts: it takes over a lease that it has seen unchanged for long enough."""
         seconds = lock_kind(self._folder / LOCKS).lease_seconds
         if seconds is None:
             return filelock.FileLock(self.path, thread_local=False, fallback_to_soft=False)
@@ -71,9 +71,9 @@ class Lock:
         return self.path.with_suffix(".json")
 
     def acquire(self, wait: bool = False) -> bool:
-        """Take the lock if no living process holds it, or wait for it; whether it is held now.
+        """Take the lock if no living process holds it, or wait for it; returns whether it is held now.
 
-        Who asks again and again asks the same object: another host's lease is over only for one that watched it.
+        To try repeatedly, use the same object: only an object that watched another host's lease can see it expire.
         """
         with storing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,14 +103,13 @@ class Lock:
 
     def _stop_work(self, loss: filelock.LeaseCompromise) -> None:
         print(
-            f"levelfield: {self.path}: another process has taken over, for this one was not heard of in time "
-            f"({loss.reason}); it stops",
+            f"levelfield: {self.path}: another process has taken the lock, because this one did not renew it in time "
+            f"({loss.reason}); this process stops",
             file=sys.stderr,
         )
         os.kill(os.getpid(), signal.SIGINT)
 
     def release(self) -> None:
-        """Let others have it."""
         if self.held:
             self.held = False
             entry = read_json(self._description) or {}
@@ -129,16 +128,16 @@ class Lock:
 
 
 def running(folder: Path) -> list[dict[str, Any]]:
-    """What living processes do in a folder: `part`, `host`, `process`, `title`, `since` (seconds of the epoch).
+    """The work of living processes in a folder: `part`, `host`, `process`, `title`, `since` (seconds of the epoch).
 
-    The longest comes first.
+    The oldest comes first.
     """
     found = [entry for entry in _descriptions(folder) if is_held(folder, entry["part"])]
     return sorted(found, key=lambda entry: entry["since"])
 
 
 def left_by_the_dead(folder: Path) -> list[dict[str, Any]]:
-    """What processes that died as holders said of themselves, as far as nobody has taken over."""
+    """Descriptions of stale locks: their holders died and nobody has taken over."""
     return [entry for entry in _descriptions(folder) if not is_held(folder, entry["part"])]
 
 

@@ -1,7 +1,7 @@
-"""Which locks hold in a folder: the system's on a local disk, leases on a file system that several hosts share.
+"""The kind of locks in a folder: the system's on a local disk, leases on a file system that several hosts share.
 
-Two processes that lock in different ways do not see each other, so the first one writes down, in `locks/kind`, which
-locks a folder has, and all others follow it.
+Two processes with different kinds of locks do not see each other. The first process writes the kind of a folder into
+`locks/kind`, and all others use it.
 """
 
 import os
@@ -17,17 +17,17 @@ import filelock
 from levelfield.errors import UserError
 
 KIND = "kind"
-# A holder of a lease that was not heard of for so long is taken for dead by other hosts.
+# Other hosts take the holder of a lease for dead if it is silent for this long.
 LEASE_SECONDS = 60.0
-# File systems of one machine, where flock is exclusive among all that can reach a file.
+# File systems of one machine, where flock excludes every other process.
 LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "tmpfs", "ramfs", "overlay")
-# What a second process does with a lock that this one holds.
+# A second process tries to take a lock that this one holds.
 TRY = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)"
 
 
 @dataclass(frozen=True)
 class LockKind:
-    """`lease_seconds` of a folder whose locks are leases; None where they are the system's."""
+    """`lease_seconds` of leases; None for the system's locks."""
 
     lease_seconds: float | None = None
 
@@ -36,10 +36,10 @@ class LockKind:
 
 
 def lock_kind(locks: Path) -> LockKind:
-    """The kind of locks in the folder `locks`, chosen and written there first if nobody has.
+    """The kind of locks in the folder `locks`; chooses and writes it if there is none.
 
     Raises:
-        UserError: no kind of lock holds there, or `kind` is damaged.
+        UserError: no kind of lock works there, or `kind` is damaged.
     """
     path = locks / KIND
     kind = _read(path)
@@ -58,7 +58,7 @@ def lock_kind(locks: Path) -> LockKind:
 
 
 def check_locks(locks: Path) -> None:
-    """Try the locks of a folder before anything rests on them.
+    """Test the locks of a folder before use.
 
     Raises:
         UserError: a second process gets a lock that this one holds.
@@ -67,13 +67,13 @@ def check_locks(locks: Path) -> None:
         _check_exclusive_creation(locks)
     elif not (_is_local(locks) and _system_locks_hold(locks)):
         raise UserError(
-            f"{locks}: the system's locks do not hold here (several hosts may share this file system), yet "
-            f"{locks / KIND} names them: stop what works in this folder, delete {locks} and start again"
+            f"{locks}: the system's locks do not work here (perhaps several hosts share this file system), but "
+            f"{locks / KIND} names them: stop all processes of this folder, delete {locks} and start again"
         )
 
 
 def _read(path: Path) -> LockKind | None:
-    """What `kind` says; None where it is not there."""
+    """The kind in the file; None if the file is missing."""
     for _ in range(100):
         try:
             words = path.read_text().split()
@@ -84,12 +84,12 @@ def _read(path: Path) -> LockKind | None:
         if len(words) == 2 and words[0] == "lease":
             with suppress(ValueError):
                 return LockKind(float(words[1]))
-        time.sleep(0.02)  # the process that made it is just writing
-    raise UserError(f"{path} is damaged: stop what works in this folder, delete {path.parent} and start again")
+        time.sleep(0.02)  # another process may be writing it
+    raise UserError(f"{path} is damaged: stop all processes of this folder, delete {path.parent} and start again")
 
 
 def _is_local(folder: Path) -> bool:
-    """Whether no other host can reach a folder; taken to be so where the system does not tell."""
+    """Whether only this host can reach a folder; true if the system does not tell."""
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:
@@ -99,7 +99,7 @@ def _is_local(folder: Path) -> bool:
         before, _, after = line.partition(" - ")
         mounts.append((before.split()[4].encode().decode("unicode_escape"), after.split()[0]))
     resolved = folder.resolve()
-    # The last of those mounted in one place lies on top.
+    # The last file system mounted in one place is on top.
     _, kind = max(
         ((place, kind) for place, kind in mounts if resolved.is_relative_to(place)), key=lambda mount: len(mount[0])
     )
@@ -112,7 +112,7 @@ def _system_locks_hold(locks: Path) -> bool:
     try:
         with lock.acquire(blocking=False):
             done = subprocess.run([sys.executable, "-I", "-S", "-c", TRY, str(probe)], capture_output=True)
-    except (OSError, NotImplementedError):  # ENOLCK, ENOSYS: this file system knows no locks
+    except (OSError, NotImplementedError):  # ENOLCK, ENOSYS: this file system has no locks
         return False
     finally:
         probe.unlink(missing_ok=True)
@@ -126,8 +126,8 @@ def _check_exclusive_creation(locks: Path) -> None:
         with suppress(FileExistsError):
             probe.touch(exist_ok=False)
             raise UserError(
-                f"{locks}: a second process gets a lock that is held, for this file system lets two create one file; "
-                "choose a folder on another one"
+                f"{locks}: locks do not work on this file system (two processes can create the same file); choose a "
+                "folder on another file system"
             )
     finally:
         probe.unlink(missing_ok=True)

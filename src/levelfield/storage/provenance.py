@@ -1,4 +1,4 @@
-"""Which code, libraries and device computed a result."""
+"""Code, libraries and device behind a result."""
 
 import hashlib
 import platform
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
     from torch.nn import Module
 
-# What a training and a search compute with; a package whose classes a learner holds is recorded beside them.
+# The packages of a training and a search; packages of a learner's classes are recorded too.
 LIBRARIES = ("torch", "torchvision", "lightning", "timm", "numpy", "scipy", "optuna", "pillow")
 SOURCE_SUFFIXES = (".py", ".csv")
 
 
 def _git(*arguments: str) -> str | None:
     folder = Path(levelfield.__file__).parent
-    # Without its lock: a look at a checkout must not write its index, nor leave a lock when it is killed.
+    # Without its lock: reading a checkout must not write its index or leave a lock behind.
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)
@@ -33,11 +33,11 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-@cache  # a process computes with the code that it imported, whatever the checkout turns into
+@cache  # a process computes with the code that it imported, even if the checkout changes
 def code_version() -> dict[str, Any]:
-    """Version of the package and, where it lies in a checkout, the commit and whether files differ from it."""
+    """Version of the package and, in a checkout, the commit and whether files differ from it."""
     known: dict[str, Any] = {"levelfield": levelfield.__version__, "commit": None, "modified": None}
-    # Installed into a virtual environment inside somebody's own repository, the commit would be theirs.
+    # In a virtual environment inside the user's repository, the commit would be the user's.
     if _git("ls-files", "--error-unmatch", "__init__.py") is not None:
         known["commit"] = _git("rev-parse", "HEAD")
         changes = _git("status", "--porcelain", "--untracked-files=no")
@@ -47,7 +47,7 @@ def code_version() -> dict[str, Any]:
 
 @cache  # as above: called when a process begins to work
 def computing_files(package: Path) -> str:
-    """SHA-256 over the source files of a package, their names among them."""
+    """SHA-256 of the source files of a package and of their names."""
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*")):
         name = path.relative_to(package)
@@ -58,7 +58,7 @@ def computing_files(package: Path) -> str:
 
 @cache  # as above
 def source_hash(module: str) -> str:
-    """SHA-256 of the source of a module that is imported."""
+    """SHA-256 of the source of an imported module."""
     return file_hash(Path(str(sys.modules[module].__file__)))
 
 
@@ -69,7 +69,7 @@ def library_versions() -> dict[str, str]:
 
 @cache
 def processor() -> str:
-    """The CPU's model and the widest instructions that torch uses on it."""
+    """The model of the CPU and the widest instructions that torch uses."""
     import torch
 
     name = platform.processor() or platform.machine()
@@ -89,11 +89,11 @@ def software() -> dict[str, Any]:
 
 
 def package_versions(module: "Module") -> dict[str, str]:
-    """Versions of the packages, levelfield aside, whose classes a network holds."""
+    """Versions of the packages, except levelfield, that a network's classes come from."""
     packages = {type(part).__module__.partition(".")[0].replace("_", "-") for part in module.modules()}
     versions = {}
     for package in sorted(packages - {"levelfield"}):
-        with suppress(PackageNotFoundError):  # one's own code, which is part of a study's identity
+        with suppress(PackageNotFoundError):  # the user's code, which a study identifies by its source
             versions[package] = version(package)
     return versions
 
@@ -108,5 +108,5 @@ def provenance(trainer: "Trainer", learner: "LightningModule") -> dict[str, Any]
         "libraries": {**library_versions(), **package_versions(learner)},
         "device": str(device),
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        "weights": getattr(getattr(learner, "trunk", None), "weights_origin", None),  # the user's may know none
+        "weights": getattr(getattr(learner, "trunk", None), "weights_origin", None),  # a user's trunk may not have it
     }

@@ -1,4 +1,4 @@
-"""Places of a machine, and of others: what of them a checkpoint, a result or a page may hold."""
+"""Remove local folders and addresses from checkpoints, results and pages."""
 
 import os
 import re
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Stands for the folder of a checkpoint in what it holds.
+# Stands for the folder of a checkpoint in its content.
 HERE = "{folder}"
 ADDRESS = re.compile(r"\w(://|::)")  # `https://host/file`, and fsspec's `reference::file`
 UPWARDS = re.compile(r"(^|/)\.\.(/|$)|(^|\\)\.\.\\")
@@ -23,7 +23,7 @@ def goes_upwards(text: str) -> bool:
 
 
 def is_place(text: str) -> bool:
-    """Whether a text leads out of the working directory and the data root: an address, an absolute path or a `..`."""
+    """Whether a text points outside the working directory and the data root: an address, an absolute path or `..`."""
     return is_address(text) or goes_upwards(text) or OUTSIDE.match(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""The settings of a training without its loggers: they change no number."""
+"""Training settings without loggers: logging never changes results."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ TRACKING = ("TrackTraining", "KeepInWandb")
 
 
 def without_trackers(trainer: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a Trainer without its `logger` and without our callbacks that log more to it.
+    """The settings of a Trainer without its `logger` and without our logging callbacks.
 
     Example:
         >>> without_trackers({"max_epochs": 2, "logger": "WandbLogger", "callbacks": ["TrackTraining"]})

@@ -1,4 +1,4 @@
-"""`--add-method`: a loss, `my_loss.MyLoss`, or a file of `configs/method`, as a further method of a study."""
+"""`--add-method`: add a loss (`my_loss.MyLoss`) or a file of `configs/method` to a study."""
 
 import inspect
 import re
@@ -22,8 +22,8 @@ from levelfield.study.search_space import read_space
 def added_methods(given: Sequence[str]) -> dict[str, Config]:
     """The methods of `--add-method`, by name.
 
-    A shipped method (`ntxent_koleo`) or another file (`my_method.yaml`) has the file's name. A loss has its class's
-    name, in small letters.
+    A shipped method (`ntxent_koleo`) or another file (`my_method.yaml`) gets the name of the file. A loss gets the name
+    of its class in lower case.
 
     Raises:
         UserError: a loss cannot be imported, a file is missing, or two have one name.
@@ -33,30 +33,29 @@ def added_methods(given: Sequence[str]) -> dict[str, Config]:
         file = _method_file(words)
         name, config = (file.stem, read_yaml(file)) if file is not None else method_of_loss(words)
         if name in found:
-            raise UserError(f"--add-method {words}: another added method is named {name!r} too; rename one")
+            raise UserError(f"--add-method {words}: two added methods are named {name!r}; rename one")
         found[name] = config
     return found
 
 
 def _method_file(words: str) -> Path | None:
-    """The file of a method that is named by its file; None where a loss is named."""
+    """The file of a method; None if a loss is named."""
     if (shipped := _shipped_methods().get(words)) is not None:
         return shipped
     if not words.endswith((".yaml", ".yml")):
         return None
     file = find_configuration(words, "method")
     if file is None:
-        raise UserError(f"--add-method {words}: there is no such file{nearest_configuration(words)}")
+        raise UserError(f"--add-method {words}: no such file{nearest_configuration(words)}")
     return file
 
 
 def method_of_loss(path: str) -> tuple[str, Config]:
-    """Name and configuration of a method that is a loss: `my_loss.MyLoss`, or `ArcFaceLoss` for a shipped one.
+    """Name and configuration of a method from a loss: `my_loss.MyLoss`, or the shipped `ArcFaceLoss`.
 
-    A shipped loss has the configuration of its file in `configs/method`. Another loss has its class attributes
-    `normalize`, `samples_per_class` and `loss_lr`; with class weights it draws one sample of a class otherwise. The
-    file's `search:` is searched, or the class attribute `search_space`, arguments to ranges:
-    `search_space = {"margin": {"low": 0.0, "high": 1.0}}`.
+    A shipped loss has the configuration and the `search:` of its file in `configs/method`. Another loss takes its class
+    attributes `normalize`, `samples_per_class` (1 by default if it has class weights) and `loss_lr`. Its attribute
+    `search_space` maps arguments to ranges: `search_space = {"margin": {"low": 0.0, "high": 1.0}}`.
 
     Raises:
         UserError: it cannot be imported, or the attribute is not a space.
@@ -86,7 +85,7 @@ def _shipped_methods() -> dict[str, Path]:
 
 
 def _file_of_shipped(loss: type) -> Path | None:
-    """The file of a shipped loss; of several the one with the shortest name, which has no miner."""
+    """The file of a shipped loss; of several files the one with the shortest name, which has no miner."""
     if not loss.__module__.startswith("levelfield."):
         return None
     wanted = f"levelfield.losses.{loss.__name__}"
@@ -96,21 +95,21 @@ def _file_of_shipped(loss: type) -> Path | None:
 
 def _loss_of(config: Config) -> str | None:
     model = config.get("model")
-    loss = model.get("loss") if isinstance(model, dict) else None  # the file may be another program's
+    loss = model.get("loss") if isinstance(model, dict) else None  # the file may be of another program
     return loss.get("class_path") if isinstance(loss, dict) else loss
 
 
 def _loss_class(path: str) -> Any:
     option = f"--add-method {path}"
     if "." not in path:
-        from levelfield import losses  # with torch, which --help does without
+        from levelfield import losses  # imports torch, which --help does not need
 
         if not hasattr(losses, path):
             near = nearest(path, [*_shipped_methods(), *losses.__all__], otherwise="")
-            raise UserError(f"{option}: neither a loss of levelfield nor a method of configs/method{near}")
+            raise UserError(f"{option}: no loss of levelfield and no file of configs/method has this name{near}")
     kind = import_named(f"{_module(path)}.{path.rpartition('.')[2]}", option)
     if not inspect.isclass(kind):
-        raise UserError(f"{option}: {path} is no class")
+        raise UserError(f"{option}: {path} is not a class; give the class of the loss")
     return kind
 
 

@@ -1,4 +1,4 @@
-"""A finished study as one small file: what it takes to add a method to it, without weights and embeddings."""
+"""A finished study as one small file, without weights and embeddings; enough to add a method to it."""
 
 import io
 import json
@@ -22,7 +22,7 @@ from levelfield.study.jobs import CONFIG, RESULT, folds_of, row_runs
 from levelfield.study.spec import STUDY, StudySpec
 
 SUFFIX = ".tar.xz"
-# All that an archive may hold, and how much of it: thousands of results name the same classes and shrink to a 250th.
+# What an archive may contain, and how much: thousands of results name the same classes and shrink to 1/250.
 PART = r"(?!\.)[A-Za-z0-9_.=,@-]+"
 MEMBER = (
     rf"({STUDY}|{LEDGER}|{ARCHIVED}|{KEPT}|{RESULTS_FILE}|{SUMMARY_FILE}|jobs/{PART}/{PART}/{PART}/({RESULT}|{CONFIG}))"
@@ -36,19 +36,19 @@ def is_archive(path: Path) -> bool:
 
 
 def write_archive(study: StudyFolder, file: Path) -> Path:
-    """Write the archive of a finished study: sorted, without times, owners or the way to the data.
+    """Write the archive of a finished study: sorted, without times, owners or the folder of the data.
 
     The same folder gives the same bytes with the same version of liblzma.
 
     Raises:
-        UserError: jobs are to do, a run is not tested, or a table is missing.
+        UserError: jobs remain, a run is not tested, or a table is missing.
     """
     if to_do := study.read_again().to_do:
-        raise UserError(f"{study.folder}: {to_do[0]} is not done; resume the study, then archive it")
+        raise UserError(f"{study.folder}: {to_do[0]} is not finished; resume the study first")
     tests = study.tests()
     for row, run in study.state.tested_runs():
         if (row, run) not in tests:
-            raise UserError(f"{study.folder}: {row} run {run} is not tested; resume the study, then archive it")
+            raise UserError(f"{study.folder}: {row} run {run} is not tested; resume the study first")
     stored = io.BytesIO()
     with tarfile.open(fileobj=stored, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, content in sorted(_contents(study)):
@@ -67,17 +67,17 @@ def _contents(study: StudyFolder) -> Iterator[tuple[str, bytes]]:
     files = {study.ledger_file, study.results_file, study.summary_file}
     files |= {study.test_file(*each) for each in study.state.tested_runs()}
     files |= {folder / job.path / RESULT for job in study.state.results}
-    # One configuration a row, for what a page says of it, and the rows that a person has kept.
+    # One configuration per row, for the page, and the rows of --keep.
     first_runs = [job for each in row_runs(spec) if each[1] == 0 for job in folds_of(spec, *each)]
     optional = [folder / KEPT, *filter(_is_anybodys, (folder / job.path / CONFIG for job in first_runs))]
     for path in files | {path for path in optional if path.is_file()}:
         if not path.is_file():
-            raise UserError(f"{path} is missing; `levelfield study report` writes a study's tables")
+            raise UserError(f"{path} is missing; levelfield study report writes it")
         yield path.relative_to(folder).as_posix(), path.read_bytes()
 
 
 def _is_anybodys(config: Path) -> bool:
-    """Whether a job's configuration is there and does not say where the data are on this machine."""
+    """Whether a job has a configuration without local folders."""
     return config.is_file() and not any(place.get("root") for place in _data_places(read_yaml(config)))
 
 
@@ -86,7 +86,7 @@ def _data_places(config: Config) -> list[Config]:
 
 
 def _without_root(config: Config) -> Config:
-    """A configuration without the way to the data, which differs from machine to machine."""
+    """A configuration without the folder of the data, which is local to a machine."""
     data = {key: value for key, value in config["data"].items() if key != "root"}
     if arguments := init_args(data.get("dataset")):
         kept = {key: value for key, value in arguments.items() if key != "root"}
@@ -95,16 +95,16 @@ def _without_root(config: Config) -> Config:
 
 
 def unpack_study(archive: Path, folder: Path, check: Callable[[StudySpec], None] = lambda spec: None) -> None:
-    """Begin a study's folder with what an archive holds; a refused archive leaves nothing behind.
+    """Create a study's folder from an archive; a rejected archive leaves nothing behind.
 
     Args:
-        check: Raises a UserError where the archive is of another study than the one that is started.
+        check: Raises a UserError if the archive is of another study.
 
     Raises:
-        UserError: no such file, no archive of a study, a file in it that none has, or a folder that is not empty.
+        UserError: no such file, not an archive of a study, an unexpected file in it, or a folder that is not empty.
     """
     if not archive.is_file():
-        raise UserError(f"{archive} does not exist; give an archive that `levelfield study archive` wrote")
+        raise UserError(f"{archive} does not exist; give an archive written by levelfield study archive")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is not empty: choose another --output to unpack {archive} into")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -115,10 +115,10 @@ def unpack_study(archive: Path, folder: Path, check: Callable[[StudySpec], None]
             (whole / name).write_bytes(content)
         for needed in (STUDY, LEDGER, ARCHIVED):
             if not (whole / needed).is_file():
-                raise UserError(f"{archive} is no archive of a study: it has no {needed}")
+                raise UserError(f"{archive} is not an archive of a study: it has no {needed}")
         study = StudyFolder.begun(whole)
         check(study.spec)
-        study.read_again(), study.tests()  # refuse damaged results
+        study.read_again(), study.tests()  # reject damaged results
         if folder.is_dir():
             folder.rmdir()
         os.replace(whole, folder)
@@ -128,7 +128,7 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
     """Name and content of each file in an archive.
 
     Raises:
-        UserError: it is damaged, or holds what no archive of a study has.
+        UserError: it is damaged or has an unexpected file.
     """
     number, size = 0, 0
     try:
@@ -136,24 +136,24 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
             for member in tar:
                 number, size = number + 1, size + member.size
                 if not member.isreg() or not re.fullmatch(MEMBER, member.name):
-                    raise UserError(f"{archive} holds {member.name}, which no archive of a study has: refused")
+                    raise UserError(f"{archive} contains {member.name}, which no archive of a study has: rejected")
                 if size > MOST_BYTES or number > MOST_MEMBERS:
-                    raise UserError(f"{archive} holds more than an archive of a study: refused")
+                    raise UserError(f"{archive} is larger than an archive of a study can be: rejected")
                 file = tar.extractfile(member)
                 content = b"" if file is None else file.read()
                 if member.name.endswith(".yaml"):
                     _refuse_aliases(archive, member.name, content)
                 yield member.name, content
     except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as error:
-        raise UserError(f"{archive} is damaged, or no archive: {error}") from None
+        raise UserError(f"{archive} is damaged or not an archive: {error}") from None
 
 
 def _refuse_aliases(archive: Path, name: str, content: bytes) -> None:
-    """A few aliases of aliases in YAML fill the memory; what we write has none."""
+    """Reject YAML aliases, which can fill the memory; levelfield writes none."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         found = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(content, Loader=loader))
     except yaml.YAMLError:
         found = True
     if found:
-        raise UserError(f"{archive}: {name} is not as levelfield writes it: refused")
+        raise UserError(f"{archive}: levelfield did not write {name}: rejected")

@@ -1,4 +1,4 @@
-"""The untrained rows: features of a trunk, projected by what the fold's training classes say."""
+"""The untrained rows: trunk features, projected by a map that is fitted on the training classes of a fold."""
 
 import time
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ from levelfield.training.frozen_trunk import TRUNKS
 
 
 def run_untrained(tasks: Sequence[Task], earlier: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """Do the jobs of one trunk and data: fit each fold's projection, score its validation classes.
+    """Run the jobs of one trunk and data set: fit the projection of each fold and score its validation classes.
 
-    All folds and references share the features. The first fold's job fits the PCA of the concatenated embedding too, on
-    the whole training half. Where all classes train there is nothing to score.
+    All folds and references share the features. The job of the first fold also fits the PCA of the concatenated
+    embedding on the whole training half. If all classes train, nothing is scored.
 
     Args:
-        earlier: What ended earlier attempts.
+        earlier: Why earlier attempts ended.
     """
     features = _Features()
     with fixed_threads(tasks[0].threads), memory_errors():
@@ -67,7 +67,7 @@ def _fit(task: Task, features: "_Features", earlier: Sequence[str]) -> dict[str,
 
 
 def _keep_untrained(task: Task, earlier: Sequence[str]) -> dict[str, Any]:
-    """The job of a LightningModule before its training: validate it and keep its weights."""
+    """The job of an untrained LightningModule: validate it and keep its weights."""
     started = time.monotonic()
     check_sources(task)
     training = build(task.config, task.empty_folder(), progress=False, trunks=task.folder / TRUNKS)
@@ -75,7 +75,7 @@ def _keep_untrained(task: Task, earlier: Sequence[str]) -> dict[str, Any]:
     module, trainer = training.datamodule, training.trainer
     module.setup("fit")
     score, scores = training.selected_by, dict[str, float]()
-    trainer.strategy.connect(training.model)  # what `save_checkpoint` stores
+    trainer.strategy.connect(training.model)  # for `save_checkpoint`
     if len(module.val_subset):
         trainer.validate(training.model, module.val_dataloader(), verbose=False)
         scores = {score: float(trainer.callback_metrics[f"val/{score}"])}
@@ -90,9 +90,9 @@ def _keep_untrained(task: Task, earlier: Sequence[str]) -> dict[str, Any]:
 
 
 class _Features:
-    """Features of a trunk's training half, made once, in an order that no fold changes.
+    """Features of a trunk's training half, computed once, in an order that is the same for all folds.
 
-    float32 features differ with the composition of a batch, and a resumed study must get the same ones.
+    float32 features depend on the composition of the batch, and a resumed study must get the same features.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class _Features:
         self._features: Float[Tensor, "samples features"] = torch.empty(0, 0)
 
     def of(self, training: Training) -> tuple[Float[Tensor, "n features"], Float[Tensor, "m features"]]:
-        """Those of the training and of the validation samples of a fold."""
+        """Features of the training and of the validation samples of a fold."""
         data, device = training.datamodule, training.trainer.strategy.root_device
         if data.features:
             data.use_features(TrunkExtractor(training.model.trunk, device))

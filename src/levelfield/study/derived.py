@@ -1,6 +1,6 @@
-"""Rows that are made of a trained row's models without training: an average with the start, or a PCA.
+"""Rows derived from the models of a trained row without training: an average with the initial weights, or a PCA.
 
-Wortsman et al. (2022, WiSE-FT): `alpha * trained + (1 - alpha) * start` keeps what the trunk knew before.
+Wortsman et al. (2022, WiSE-FT): `alpha * trained + (1 - alpha) * start` keeps what the trunk has learned before.
 """
 
 import copy
@@ -25,13 +25,13 @@ from levelfield.training.trust import own_packages
 
 
 def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Make a job's model of that of the job in `task.source`, score its validation classes, write the result.
+    """Derive a job's model from that of the job in `task.source`, score its validation classes, write the result.
 
     Args:
-        earlier: What ended earlier attempts.
+        earlier: Why earlier attempts ended.
 
     Raises:
-        UserError: the source has an embedder with weights: the mean of two heads is no head.
+        UserError: the embedder of the source has weights, of which no average is meaningful.
     """
     assert task.source is not None
     assert task.derived is not None
@@ -55,7 +55,7 @@ def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
             learner.trunk.load_state_dict(trained)
             _set_pca(learner, training)
         score = source["validation"].get(training.selected_by) if alpha == 1 else _validate(training)
-        # Lightning saves only what a Trainer has run; this embeds no sample.
+        # Lightning saves only a module that a Trainer has run; this embeds no sample.
         training.trainer.predict(learner, datamodule=training.datamodule, return_predictions=False)
         training.trainer.save_checkpoint(task.checkpoint, weights_only=True)
         found = {
@@ -73,7 +73,7 @@ def _trained(source: Path, training: Training) -> dict[str, Any]:
     learner = MetricLearner.load_from_checkpoint(source / CHECKPOINT, trust=own_packages(training.config_dump))
     if any(True for _ in learner.embedder.parameters()):
         raise UserError(
-            f"{source / CHECKPOINT}: derived rows are of trunks without a head; give the method "
+            f"{source / CHECKPOINT}: a derived row needs a trunk without a head; set for its method "
             "model.embedder: levelfield.models.IdentityEmbedder"
         )
     return learner.trunk.state_dict()
@@ -86,20 +86,20 @@ def _best_alpha(
     training: Training,
     validation: dict[str, float],
 ) -> float:
-    """The alpha that validation chooses, or the one that is given; `validation` is the trained weights' score."""
+    """The given alpha, or the one with the best validation score; `validation` is the score of the trained weights."""
     if given != VALIDATED:
         return float(given)
     if not validation:
-        raise UserError("derived: alpha: validated needs a validation fold; give a number")
+        raise UserError("derived: 'alpha: validated' needs a validation fold; give a number")
     scores = {1.0: validation[training.selected_by]}
     for alpha in CANDIDATES[1:]:
         training.model.trunk.load_state_dict(between(start, trained, alpha))
         scores[alpha] = _validate(training) or 0.0
-    return max(scores, key=scores.__getitem__)  # of equals the trained weights as they are
+    return max(scores, key=scores.__getitem__)  # if equal, the trained weights
 
 
 def _validate(training: Training) -> float | None:
-    """What selects the best epoch, of the validation classes; None where all classes train."""
+    """The validation score that selects epochs; None if all classes train."""
     data, learner = training.datamodule, training.model
     if not len(data.val_subset):
         return None

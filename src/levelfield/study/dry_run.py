@@ -1,4 +1,4 @@
-"""`--dry-run`: the jobs of a study, before or while it runs; nothing is built, read or trained."""
+"""`--dry-run`: print the jobs of a study without building, reading or training anything."""
 
 from rich import box
 from rich.console import Console
@@ -11,7 +11,7 @@ from levelfield.study.spec import is_baseline
 
 
 def print_jobs(console: Console, study: StudyFolder) -> None:
-    """A line for each row with the jobs of its search and of its runs, and how many have a result already."""
+    """Print one line per row with the jobs of its search and runs, and how many are finished."""
     spec = study.spec
     jobs = study_jobs(spec)
     table = Table(title=Text(spec.name), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
@@ -35,5 +35,5 @@ def print_jobs(console: Console, study: StudyFolder) -> None:
         f"{untrained} fits of the untrained rows"
     ]
     if unsearched := [row for row in spec.methods if spec.search.trials and not spec.trials(row)]:
-        lines.append(f"trained as they are, for nothing says what to search: {', '.join(unsearched)}")
+        lines.append(f"trained without a search, because they have no search space: {', '.join(unsearched)}")
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The look before the first job: every row is built once, so that a mistake shows before anything is computed."""
+"""Build every row once before the first job, so that mistakes show before anything is computed."""
 
 import tempfile
 import traceback
@@ -25,11 +25,11 @@ from levelfield.training.metadata import read_metadata, takes_metadata
 
 @dataclass(frozen=True)
 class Seen:
-    """What the study's results will follow from, as it is now.
+    """The data and weights that the results will depend on.
 
     Attributes:
-        data: Row to its training half, by `MetricDataModule.identity()`.
-        weights: Row to where its trunk's weights come from.
+        data: Row to its training half, as in `MetricDataModule.identity()`.
+        weights: Row to the origin of its trunk's weights.
         overview: Lines with the counts of the data set.
     """
 
@@ -42,16 +42,16 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Se
     """Build every row and read the data's index once.
 
     Args:
-        own: Rows with classes of the user. One that raises is given up, so that the other rows are computed.
+        own: Rows with the user's classes. If one raises an error, the study continues without it.
 
     Raises:
-        UserError: a row cannot be built, a loss gives no loss, or the data could not be trained on or tested.
+        UserError: a row cannot be built, a loss returns no loss, or the data cannot be used.
     """
     kept, seen = KeptParts(), dict[str, Training]()
     with tempfile.TemporaryDirectory() as folder:
         for row in spec.methods:
             try:
-                if spec.whole_half and spec.trials(row):  # the runs have other settings than the trials
+                if spec.whole_half and spec.trials(row):  # runs and trials have different settings
                     build(job_config(spec, Job(row, "run", 0, 0), {}), Path(folder), progress=False, kept=kept)
                 seen[row] = build(first_config(spec, row), Path(folder), progress=False, kept=kept)
             except UserError:
@@ -59,7 +59,7 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Se
             except (Exception, SystemExit) as error:
                 if row not in own:
                     raise
-                given_up.add(f"{row}, when it is built", in_words(error), row, traceback.format_exc())
+                given_up.add(f"{row}, when building it", in_words(error), row, traceback.format_exc())
         if not seen:
             given_up.refuse()
         halves = {spec.halves[row]: training.datamodule for row, training in seen.items()}
@@ -73,8 +73,8 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Se
             if row in own and type(training.model).training_step is MetricLearner.training_step:
                 _try_loss(row, training, data.train_subset, given_up)
     trunks = {row: getattr(training.model, "trunk", None) for row, training in seen.items()}
-    weights = {row: getattr(trunk, "weights_origin", None) for row, trunk in trunks.items()}  # a user's may know none
-    found = {row: half for row, half in spec.halves.items() if half in halves}  # a row that was given up may have none
+    weights = {row: getattr(trunk, "weights_origin", None) for row, trunk in trunks.items()}  # the user's may have none
+    found = {row: half for row, half in spec.halves.items() if half in halves}  # a row that was given up has none
     return Seen(
         {row: identities[half] for row, half in found.items()},
         {row: weights.get(spec.source_row(row)) for row in spec.rows},
@@ -83,7 +83,7 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Se
 
 
 def _try_loss(row: str, training: Training, subset: ClassSubset, given_up: GivenUp) -> None:
-    """Call a loss once, on noise and on the CPU; what fails there may do where a GPU trains."""
+    """Call a loss once on random embeddings on the CPU; what fails there may still work on a GPU."""
     learner, labels = training.model, subset.labels
     drawn = [int(draw) for draw in next(iter(training.datamodule.training_batches(labels)))]
     batch = torch.from_numpy(labels[drawn])
@@ -99,7 +99,7 @@ def _try_loss(row: str, training: Training, subset: ClassSubset, given_up: Given
     except UserError:
         raise
     except (torch.OutOfMemoryError, MemoryError):
-        pass  # of this moment: a job that lacks memory is tried again
+        pass  # perhaps temporary: a job without memory is tried again
     except (Exception, SystemExit) as error:
         if training.trainer.strategy.root_device.type == "cpu":
-            given_up.add(f"{row}, when its loss is called on noise", in_words(error), row, traceback.format_exc())
+            given_up.add(f"{row}, its loss on random embeddings", in_words(error), row, traceback.format_exc())

@@ -1,4 +1,4 @@
-"""A study's folder: its spec, results, test scores and ledger, and the one lock that a running study holds."""
+"""The folder of a study: its spec, results, test scores, ledger and locks."""
 
 import os
 import shutil
@@ -35,24 +35,24 @@ from levelfield.study.jobs import (
 from levelfield.study.spec import OF, STUDY, StudySpec, digest, is_baseline, row_folder
 from levelfield.study.state import StudyState
 
-# What a job's numbers are and follow from, without when and where it was done.
+# The numbers of a job and their causes, without time and machine.
 NUMBERS = ("configuration", "parameters", "seed", "checkpoint", "validation", "best_epoch", "failure")
-# What the test scores of a run are.
+# The test scores of a run.
 SCORES = ("separated", "concatenated", "one_pca", "num_skipped")
 RESULTS_FILE, SUMMARY_FILE = "results.csv", "summary.csv"
-# The rows of an archive, whose weights and logs are not here; the rows that are kept though their sources changed.
+# The rows of an archive, without weights and logs; the rows that --keep keeps although their sources changed.
 ARCHIVED, KEPT = "archived.json", "kept.json"
 LOCK, HOLDER, WRITING = ".lock", ".running.json", ".writing.lock"
-# How long what a killed process leaves behind may hold its lock: its workers see its end after half a second.
+# Seconds that the workers of a killed process may hold its lock: they notice its end after half a second.
 LEFT_SECONDS = 5.0
-AGAIN = "delete that result.json and resume to do this job again"
+AGAIN = "delete this result.json and resume to run the job again"
 
 
 class StudyFolder:
     """A study's folder, which need not exist yet, and its spec.
 
     Attributes:
-        had_work: Whether the last `run_study` found anything to do.
+        had_work: Whether the last `run_study` had anything to do.
     """
 
     had_work = False
@@ -66,24 +66,24 @@ class StudyFolder:
 
     @classmethod
     def begun(cls, folder: Path) -> "StudyFolder":
-        """The study that a folder holds.
+        """The study in a folder.
 
         Raises:
-            UserError: it holds none.
+            UserError: there is none.
         """
         if not (folder / STUDY).exists():
-            raise UserError(f"{folder} holds no study; begin it with `levelfield study run`, or name it with --output")
+            raise UserError(f"no study in {folder}; begin it with levelfield study run, or give its --output")
         return cls(folder, StudySpec.read(folder / STUDY))
 
     def write_spec(self) -> None:
-        """From here on the study has begun."""
+        """Write `study.yaml`: from here on the study has begun."""
         write_atomically(self.spec_file, self.spec.to_yaml().encode())
 
     # Results.
 
     @cached_property
     def stored(self) -> dict[Job, dict[str, Any]]:
-        """The content of every `result.json`, whatever computed it.
+        """The content of every `result.json`, of any configuration.
 
         Raises:
             UserError: one is damaged.
@@ -93,18 +93,18 @@ class StudyFolder:
 
     @cached_property
     def state(self) -> StudyState:
-        """Where the study stands, by the results on disk when it is first asked for.
+        """The state of the study by the results on disk at the first access.
 
         Raises:
-            UserError: a `result.json` is damaged, or of another job or configuration.
+            UserError: a `result.json` is damaged, or belongs to another job or configuration.
         """
         for job, result in self.stored.items():
             if result["configuration"] != self.spec.row_hashes[job.method]:
-                raise UserError(f"{self.folder / job.path / RESULT} is of another configuration; {AGAIN}")
+                raise UserError(f"{self.folder / job.path / RESULT} belongs to another configuration; {AGAIN}")
         return StudyState(self.spec, self.stored)
 
     def read_again(self) -> StudyState:
-        """Read every result again: a person may have deleted or damaged one since."""
+        """Read all results again: somebody may have deleted or changed one."""
         for name in ("stored", "state", "archived", "kept"):
             vars(self).pop(name, None)
         return self.state
@@ -116,20 +116,20 @@ class StudyFolder:
             return None
         place = asdict(job)
         if place != {key: result.get(key) for key in place}:
-            raise UserError(f"{path} is the result of another job; {AGAIN}")
+            raise UserError(f"{path} belongs to another job; {AGAIN}")
         if not failed(result):
             read_result(path, ("checkpoint", "validation"))
             needed = job.stage == "run" and job.method not in self.archived
             if needed and not self.checkpoint(job).is_file():
-                raise UserError(f"{self.checkpoint(job)} is missing beside a finished {RESULT}; {AGAIN}")
+                raise UserError(f"{self.checkpoint(job)} is missing, but its {RESULT} exists; {AGAIN}")
         return result
 
     def has_results(self, row: str) -> bool:
-        """Whether a job of a row has ended, by the names of the files alone."""
+        """Whether a job of a row has finished, by the names of the files only."""
         return any((self.folder / "jobs" / row_folder(row)).glob(f"*/fold*/{RESULT}"))
 
     def remove_row(self, row: str) -> None:
-        """Forget all results of a row, and of what is derived from it."""
+        """Delete all results of a row and of rows derived from it."""
         for derived, made in self.spec.derived.items():
             if made[OF] == row:
                 self.remove_row(derived)
@@ -139,45 +139,45 @@ class StudyFolder:
             vars(self).pop(name, None)
 
     def checkpoint(self, job: Job) -> Path:
-        """What a job learnt."""
+        """The checkpoint of a job."""
         return self.folder / job.path / checkpoint_name(job, self.spec.reference_of(job.method))
 
     def checkpoint_hash(self, job: Job) -> str:
         """SHA-256 of a finished job's checkpoint.
 
         Raises:
-            UserError: the file is not the one that the job wrote.
+            UserError: the file has changed since the job wrote it.
         """
         stored = self.state.results[job]["checkpoint"]
         if job.method not in self.archived and file_hash(self.checkpoint(job)) != stored:
             raise UserError(
-                f"{self.checkpoint(job)} has changed since its job ended; delete {self.folder / job.path / RESULT} and "
-                "resume to do this job again"
+                f"{self.checkpoint(job)} has changed since its job finished; delete {self.folder / job.path / RESULT} "
+                "and resume to run the job again"
             )
         return stored
 
     def checkpoint_hashes(self) -> dict[str, str]:
-        """Path in the folder to SHA-256 of everything that is tested."""
+        """Path in the folder to SHA-256 of every checkpoint that is tested."""
         jobs = [job for each in self.state.tested_runs() for job in folds_of(self.spec, *each)]
         return {str(job.path): self.checkpoint_hash(job) for job in jobs}
 
     def result_hashes(self) -> dict[str, str]:
-        """Row to SHA-256 of what all its jobs found, for the ledger."""
+        """Row to SHA-256 of the results of all its jobs, for the ledger."""
         found: dict[str, list[Any]] = {job.method: [] for job in self.state.results}
         for job, result in sorted(self.state.results.items(), key=lambda item: str(item[0].path)):
             found[job.method].append([str(job.path), {key: result[key] for key in NUMBERS if key in result}])
         return {row: digest(results) for row, results in found.items()}
 
     def task(self, job: Job, sources: Mapping[str, str], data: str, weights: str | None) -> Task:
-        """What a process needs to do a job that is ready.
+        """The task of a job that is ready.
 
         Args:
-            sources: Of the row.
+            sources: File to digest of the row's source code.
             data: Fingerprint of the training half.
-            weights: Where those of the trunk come from.
+            weights: Origin of the trunk's weights.
         """
         parameters = self.state.parameters(job)
-        assert parameters is not None, "the search has not said what to try"
+        assert parameters is not None, "the search has not suggested a setting"
         row = job.method
         return Task(
             study=self.spec.name,
@@ -197,20 +197,20 @@ class StudyFolder:
             source=None if (source := source_of(self.spec, job)) is None else self.folder / source.path,
         )
 
-    # Rows whose results were not computed here, or by other sources than those that are here now.
+    # Rows whose results were computed elsewhere, or with other source code.
 
     @cached_property
     def archived(self) -> frozenset[str]:
-        """The rows of an archive: of their jobs the results are here, and nothing else."""
+        """The rows of an archive: only the results of their jobs are here."""
         return frozenset(self._read_rows(ARCHIVED))
 
     @cached_property
     def kept(self) -> dict[str, dict[str, str]]:
-        """Row to the sources that a person has accepted in place of those of its results."""
+        """Row to the source digests that the user has accepted with --keep."""
         return self._read_rows(KEPT)
 
     def keep_row(self, row: str, sources: Mapping[str, str]) -> None:
-        """Accept a row's results though its sources are others now."""
+        """Accept the results of a row although its source code has changed."""
         self._write_rows(KEPT, {**self.kept, row: dict(sources)})
 
     def _read_rows(self, name: str) -> dict[str, dict[str, str]]:
@@ -228,33 +228,33 @@ class StudyFolder:
     # Test scores.
 
     def test_file(self, row: str, run: int) -> Path:
-        """Where the test scores of one run are."""
+        """The file with the test scores of one run."""
         return (self.folder / Job(row, "run", run, 0).path).with_name("test") / RESULT
 
     def test_hash(self, row: str) -> str:
-        """What the test scores of a row follow from besides its checkpoints."""
+        """SHA-256 of what the test scores of a row depend on besides its checkpoints."""
         return digest([self.spec.row_hashes[row], self.spec.metrics])
 
     def test_config(self, row: str) -> Config:
-        """A row's configuration with what its search chose."""
+        """The configuration of a row with the setting that its search selected."""
         searched = not is_baseline(row) and self.spec.trials(row) > 0
         chosen = self.state.chosen(row) if searched else None
         return job_config(self.spec, Job(row, "run", 0, 0), {} if chosen is None else chosen.parameters)
 
     def distance_of(self, row: str) -> str:
-        """By what a row's neighbours are ranked."""
+        """The distance for retrieval of a row."""
         return "cosine" if row not in self.spec.methods else self.test_config(row)["model"].get("distance", "cosine")
 
     def read_test(self, row: str, run: int) -> dict[str, Any] | None:
-        """The test scores of one run, None before they exist.
+        """The test scores of one run; None before they exist.
 
         Raises:
-            UserError: they are damaged, of another configuration, or of an evaluation that the ledger has not.
+            UserError: they are damaged, of another configuration, or of an evaluation that is not in the ledger.
         """
         return self._read_test(row, run, self._evaluations())
 
     def tests(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """Test scores by (row, run), those of the last evaluation that has any.
+        """Test scores by (row, run), from the last evaluation that has any.
 
         Raises:
             UserError: see `read_test`.
@@ -268,21 +268,21 @@ class StudyFolder:
         return [line["id"] for line in read_lines(self.ledger_file) if line["event"] == EVALUATED]
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """Every evaluation of the study's test classes, by whatever command, as far as this user's ledger and the
-        folder's copy know; the earliest first."""
+        """All evaluations on the study's test classes, by any command, in this user's ledger and the folder's copy, in
+        the order of time."""
         return sorted(evaluations_beside(self.folder), key=lambda line: (line["time"], line["id"]))
 
     def _read_test(self, row: str, run: int, ids: list[str]) -> dict[str, Any] | None:
         path = self.test_file(row, run)
         result = read_result(path, ("evaluation", "separated", "concatenated"))
         if result is not None and result["configuration"] != self.test_hash(row):
-            raise UserError(f"{path} is of another configuration; delete it and resume to test this run again")
+            raise UserError(f"{path} belongs to another configuration; delete it and resume to test this run again")
         if result is not None and result["evaluation"] not in ids:
-            raise UserError(f"{self.ledger_file} has no line of the evaluation that {path} is of; restore it")
+            raise UserError(f"{self.ledger_file} has no line for the evaluation of {path}; restore it from a copy")
         return result
 
     def is_finished(self) -> bool:
-        """Whether all is done and scored by one evaluation, so that nothing that computes has to be imported."""
+        """Whether all jobs are finished and scored in one evaluation, so that torch need not be imported."""
         if self.state.to_do:
             return False
         evaluation = finished_evaluation(self.folder)
@@ -294,19 +294,19 @@ class StudyFolder:
         return all(test is not None and test["evaluation"] == evaluation["id"] for test in tests)
 
     def is_foreign(self) -> bool:
-        """Whether the folder holds something else than a study."""
+        """Whether the folder contains anything but a study."""
         if not self.folder.is_dir() or self.spec_file.exists():
             return self.folder.exists() and not self.folder.is_dir()
-        return any(not path.name.startswith(".") for path in self.folder.iterdir())  # a killed study leaves those
+        return any(not path.name.startswith(".") for path in self.folder.iterdir())  # of a killed study
 
     # Locks.
 
     def writing(self) -> FileLock:
-        """No other process writes the tables and the page meanwhile: `study report` may be asked for while it runs."""
+        """Lock the tables and the page: `study report` may run at the same time as the study."""
         return FileLock(self.folder / WRITING)
 
     def holder(self) -> dict[str, Any] | None:
-        """Who runs the study now: `process`, `host` and `since`; None where nobody does."""
+        """The process that runs the study now: `process`, `host` and `since`; None if there is none."""
         lock = FileLock(self.folder / LOCK)
         if not (self.folder / LOCK).exists():
             return None
@@ -319,10 +319,10 @@ class StudyFolder:
 
     @contextmanager
     def only_one(self) -> Iterator[None]:
-        """No other process runs the study meanwhile; the lock of a killed one is free.
+        """Lock the study; the lock of a killed process is free.
 
         Raises:
-            UserError: another does; says which, and since when.
+            UserError: another process runs it; names the process and the time.
         """
         with storing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -333,7 +333,7 @@ class StudyFolder:
         except Timeout:
             known = read_json(holder) or {}
             who = f"process {known.get('process')} on {known.get('host')}, since {known.get('since')}"
-            raise UserError(f"{self.folder}: another process runs this study ({who}); wait for it, or end it") from None
+            raise UserError(f"{self.folder}: another process runs this study ({who}); wait for it or stop it") from None
         try:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             write_json(holder, {"process": os.getpid(), "host": socket.gethostname(), "since": now})

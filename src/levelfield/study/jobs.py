@@ -1,4 +1,4 @@
-"""The jobs of a study: their order, folders, seeds and configurations, and the `result.json` that ends each."""
+"""The jobs of a study: order, folders, seeds, configurations and the final `result.json`."""
 
 import copy
 import json
@@ -26,13 +26,13 @@ VALIDATION = "levelfield.training.callbacks.RetrievalValidation"
 
 @dataclass(frozen=True)
 class Job:
-    """One training, or one fit of an untrained row's projection: a row in one trial or run on one fold.
+    """One training, or one fit of the projection of an untrained row: a row in one trial or run on one fold.
 
     Args:
         method: The row.
-        stage: What `number` counts: `trial` (of the search) or `run` (of the setting that it found).
-        number: From 0.
-        fold: Which fold is validated, from 0; 0 too where all classes train.
+        stage: `trial` of the search, or `run` of the selected setting.
+        number: Number of the trial or run, from 0.
+        fold: The validated fold, from 0; also 0 if all classes train.
     """
 
     method: str
@@ -42,7 +42,7 @@ class Job:
 
     @property
     def path(self) -> Path:
-        """Folder of the job, relative to the study's."""
+        """Folder of the job, relative to that of the study."""
         return Path("jobs", row_folder(self.method), f"{self.stage}{self.number}", f"fold{self.fold}")
 
     def __str__(self) -> str:
@@ -51,22 +51,22 @@ class Job:
 
 @dataclass(frozen=True)
 class Task:
-    """A job with all that it needs: plain values that any process, on any node, can take.
+    """A job with all that it needs, as plain values for any process on any node.
 
     Args:
         study: The study's name, for trackers.
         folder: The study's folder.
-        config: What `levelfield fit --config` would take.
-        parameters: What the search gives the job, dotted key to value.
+        config: The configuration as for `levelfield fit --config`.
+        parameters: The setting from the search, dotted key to value.
         configuration: SHA-256 of the row's settings.
-        classes: Names of the classes that the row is made of.
-        sources: File to digest of their source.
+        classes: Names of the row's classes.
+        sources: File to digest of their source code.
         data: Fingerprint of the training half.
-        weights: Where the trunk's weights come from; None where nobody knows.
+        weights: Origin of the trunk's weights; None if unknown.
         threads: CPU threads.
-        folds: Of how many folds an untrained row has one PCA.
-        projection: What an untrained row does to the features.
-        derived: How the job's model is made of that of another job, in `source`; None for one that is trained.
+        folds: Number of folds for the one PCA of an untrained row.
+        projection: The map of an untrained row's features.
+        derived: How the model follows from that of the job `source`; None for a training.
     """
 
     study: str
@@ -91,11 +91,11 @@ class Task:
 
     @property
     def checkpoint(self) -> Path:
-        """What the job learns."""
+        """The checkpoint that the job writes."""
         return self.job_folder / checkpoint_name(self.job, self.projection)
 
     def empty_folder(self) -> Path:
-        """The job's folder, with nothing of an earlier attempt."""
+        """The folder of the job, without files of earlier attempts."""
         with storing(self.job_folder):
             if self.job_folder.exists():
                 shutil.rmtree(self.job_folder)
@@ -104,14 +104,14 @@ class Task:
 
 
 def checkpoint_name(job: Job, projection: str = PCA) -> str:
-    """The file that holds what a job learns."""
+    """The name of the file with the result of a job."""
     if not is_baseline(job.method) or projection == UNTRAINED:
         return CHECKPOINT
     return PCA_FILE if projection == PCA else PROJECTION_FILE
 
 
 def study_jobs(spec: StudySpec) -> list[Job]:
-    """All jobs in the order they are done: the untrained rows, then trial by trial and run by run, row by row."""
+    """All jobs in order: the untrained rows, then trial by trial and run by run, row by row."""
     trained = [row for row in spec.methods if not is_baseline(row)]
     searched = [row for row in trained if spec.trials(row)]
 
@@ -123,34 +123,34 @@ def study_jobs(spec: StudySpec) -> list[Job]:
 
 
 def row_runs(spec: StudySpec) -> list[tuple[str, int]]:
-    """Every (row, run) that is tested; an untrained row has one run, for nothing in it is random."""
+    """Every (row, run) that is tested; an untrained row is not random and has one run."""
     return [(row, run) for row in spec.rows for run in range(1 if is_baseline(row) else spec.runs)]
 
 
 def folds_of(spec: StudySpec, row: str, number: int, stage: str = "run") -> list[Job]:
-    """The jobs of one run, or trial, of a row."""
+    """The jobs of one run or trial of a row."""
     return [Job(row, stage, number, fold) for fold in range(spec.folds_of(stage))]
 
 
 def source_of(spec: StudySpec, job: Job) -> Job | None:
-    """The job whose model a job's is derived from; None for one that is trained."""
+    """The job from whose model a job is derived; None for a training."""
     return replace(job, method=spec.derived[job.method][OF]) if job.method in spec.derived else None
 
 
 def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Config:
-    """The configuration that `levelfield fit --config` would take to do the job.
+    """The configuration of a job as for `levelfield fit --config`.
 
     Args:
-        parameters: What the search gives it, dotted key to value; laid over the row's own.
+        parameters: The setting from the search, dotted key to value, merged over the configuration of the row.
     """
     config = copy.deepcopy(spec.config_of(job.method))
     if is_baseline(job.method) and spec.reference_of(job.method) != UNTRAINED:
-        config["model"].setdefault("loss", "levelfield.losses.ContrastiveLoss")  # a learner has one; nothing trains it
+        config["model"].setdefault("loss", "levelfield.losses.ContrastiveLoss")  # a learner needs one
     for key, value in parameters.items():
         config = set_dotted(config, key, value)
     blocks = spec.blocks_of(job.stage)
     config["data"] |= {"fold": job.fold, "num_folds": blocks} if blocks > 1 else {"fold": WHOLE_HALF}
-    config["trainer"].setdefault("devices", 1)  # whatever the machine has
+    config["trainer"].setdefault("devices", 1)  # also on a machine with several
     if spec.selected_by != SELECTED_BY:
         config["trainer"]["callbacks"] = _selecting(config["trainer"].get("callbacks"), spec.selected_by)
     config["seed_everything"] = job_seed(spec, job)
@@ -158,17 +158,17 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
 
 
 def _selecting(callbacks: Any, score: str) -> list[Any]:
-    """The callbacks of a training whose best epoch has the largest `score`."""
+    """The callbacks with `score` as the one that selects the best epoch."""
     found = as_list(callbacks)
     names = [each["class_path"] if isinstance(each, dict) else each for each in found]
     places = [place for place, name in enumerate(names) if name.rpartition(".")[2] == VALIDATION.rpartition(".")[2]]
-    if not places:  # first, as where none is given
+    if not places:  # first, as if none is given
         return [set_dotted(VALIDATION, "selected_by", score), *found]
     return [set_dotted(each, "selected_by", score) if n in places else each for n, each in enumerate(found)]
 
 
 def job_seed(spec: StudySpec, job: Job) -> int:
-    """Seed of a job; folds and rows share it, for equal conditions, and a second search has its own."""
+    """Seed of a job. Folds and rows share it, for equal conditions; a second search has its own."""
     again = second_search(job.method)
     return seed_of(spec.seed, job.stage, job.number, *([again] if again else []), bits=32)
 
@@ -177,14 +177,14 @@ def job_seed(spec: StudySpec, job: Job) -> int:
 
 
 def write_result(task: Task, found: Mapping[str, Any], earlier: Sequence[str] = ()) -> dict[str, Any]:
-    """Write `result.json`, the job's last file: from here on the job is done.
+    """Write `result.json`, the last file of a job: from here on the job is finished.
 
     Args:
-        found: What the job found, or `failure` and why.
-        earlier: What ended earlier attempts.
+        found: The result of the job, or `failure` with the reason.
+        earlier: Why earlier attempts ended.
 
     Raises:
-        UserError: the data or the weights have changed since the study's process looked at them.
+        UserError: the data or the weights have changed since the study began.
     """
     folder = task.job_folder
     data = found.get("data", {}).get("fingerprint", task.data)
@@ -208,16 +208,16 @@ def write_result(task: Task, found: Mapping[str, Any], earlier: Sequence[str] = 
     result["files"] = {path.name: file_hash(path) for path in logs}
     result |= {**found, **({"earlier_attempts": list(earlier)} if earlier else {})}
     write_json(folder / RESULT, result)
-    if task.job.stage != "run":  # nothing is tested with it, and hundreds of them fill a disk
+    if task.job.stage != "run":  # a trial is not tested, and hundreds of checkpoints fill a disk
         task.checkpoint.unlink(missing_ok=True)
     return result
 
 
 def read_result(path: Path, needed: Iterable[str]) -> dict[str, Any] | None:
-    """Read a `result.json`; None where the job is still to do.
+    """Read a `result.json`; None if the job is not finished.
 
     Raises:
-        UserError: the file is damaged. It was written whole, so the disk or a person changed it.
+        UserError: the file is damaged. It was written completely, so the disk or somebody has changed it.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -226,10 +226,10 @@ def read_result(path: Path, needed: Iterable[str]) -> dict[str, Any] | None:
     except ValueError:
         content = None
     if not isinstance(content, dict) or not {*needed, "configuration"} <= set(content):
-        raise UserError(f"{path} is damaged; delete it and resume the study to do this job again")
+        raise UserError(f"{path} is damaged; delete it and resume the study to run the job again")
     return content
 
 
 def failed(result: Mapping[str, Any]) -> bool:
-    """Whether a job ended without a model; `failure` says why."""
+    """Whether a job ended without a model; `failure` has the reason."""
     return "failure" in result

@@ -1,4 +1,4 @@
-"""What a study does and how long is left: a bar on a terminal, a line every ten seconds or lines of JSON elsewhere."""
+"""Progress of a study: a bar on a terminal, else a line every ten seconds or lines of JSON."""
 
 import json
 import time
@@ -16,7 +16,7 @@ from levelfield.study.jobs import Job, failed
 from levelfield.study.spec import is_baseline
 from levelfield.study.state import StudyState
 
-# Where there is no terminal.
+# Without a terminal.
 SECONDS_A_LINE = 10.0
 
 
@@ -29,10 +29,10 @@ def duration(seconds: float) -> str:
 
 
 def seconds_left(to_do: Iterable[Job], done: Mapping[Job, float], workers: int = 1) -> float | None:
-    """Expected time of the jobs to do: each as long as its row's mean so far, or else the mean of all.
+    """Expected time of the remaining jobs: each takes the mean of its row so far, or else the mean of all rows.
 
     Returns:
-        Seconds; None before any training is done, for the untrained rows' jobs say nothing about one.
+        Seconds; None before the first training is finished.
     """
     trained = [seconds for job, seconds in done.items() if not is_baseline(job.method)]
     if not trained:
@@ -49,10 +49,10 @@ class Progress:
     """Shows the progress of a study's jobs.
 
     Args:
-        console: Where to show it.
-        state: Where the study stands; a job is in it before `finished` is called.
-        workers: How many jobs run side by side.
-        machine: Gets a line of JSON for each job and each remark, instead of all that is for people.
+        console: The terminal.
+        state: The state of the study; it has a job before `finished` is called for it.
+        workers: Number of parallel jobs.
+        machine: Gets a line of JSON for each job and each message, instead of the terminal.
     """
 
     def __init__(self, console: Console, state: StudyState, workers: int, machine: TextIO | None = None) -> None:
@@ -76,7 +76,7 @@ class Progress:
             self._bar.stop()
 
     def finished(self, job: Job, result: dict[str, Any]) -> None:
-        """A job is done."""
+        """Report a finished job."""
         self._seconds[job] = result["seconds"]
         to_do = self.state.to_do
         left = seconds_left(to_do, self._seconds, self.workers) if to_do else 0.0
@@ -96,19 +96,19 @@ class Progress:
             self.line(f"{job}: failed, {result['failure']}")
 
     def testing(self, done: int, runs: int) -> None:
-        """So many runs are scored on the test classes."""
+        """Report the number of runs that are scored on the test classes."""
         if self._bar is not None:
             self._bar.update(self._task, description="test", completed=done, total=runs, left="")
 
     def line(self, text: str) -> None:
-        """Tell a person something."""
+        """Print a message."""
         if self._machine is not None:
             self._write({"event": "note", "note": text})
         else:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _row(self) -> str:
-        """The study and the row that it works at: the first that is not done."""
+        """The study and its first row that is not finished."""
         return f"{self.state.spec.name}{''.join(f': {job.method}' for job in self.state.to_do[:1])}"
 
     def _done(self) -> int:
@@ -127,5 +127,5 @@ def _numbers(result: Mapping[str, Any]) -> dict[str, Any]:
 def _score(result: Mapping[str, Any]) -> str:
     if failed(result):
         return f": failed, {result['failure']}"
-    scores = result["validation"].items()  # one, or none where all classes train
+    scores = result["validation"].items()  # one, or none if all classes train
     return "".join(f": validation {title_of(metric)} {as_shown(metric, score)}" for metric, score in scores)

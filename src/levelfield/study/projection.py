@@ -1,8 +1,7 @@
-"""What an untrained row's job learns: a projection of trunk features, by a PCA, a discriminant analysis or a
-whitening, or none.
+"""The projection of trunk features in an untrained row: a PCA, a discriminant analysis, a whitening, or none.
 
-The baseline's job on the first fold learns another one too, a PCA of the whole training half to folds x size: what the
-Reality Check compares concatenated embeddings with.
+The baseline's job on the first fold also fits a PCA of the whole training half to folds x size. The Reality Check
+compares concatenated embeddings with it.
 """
 
 import re
@@ -21,11 +20,11 @@ from levelfield.metrics.whitening import whitened_components, within_class_white
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.spec import FEATURES, LDA, TO_SIZE, WHITENING
 
-ONE = "one_"  # before the names of the tensors of the projection for all folds together
+ONE = "one_"  # prefix of the tensors of the projection for all folds together
 
 
 class Projection(NamedTuple):
-    """A centred linear map of features, in float64; without components the features stay as they are.
+    """A centred linear map of features in float64; without components the features are unchanged.
 
     Shapes: F features, C components.
     """
@@ -34,13 +33,13 @@ class Projection(NamedTuple):
     components_FC: Float[Tensor, "features components"] | None = None
 
     def __call__(self, features_NF: Float[Tensor, "samples features"]) -> Float[Tensor, "samples components"]:
-        """Project and L2-normalise, in float32."""
+        """Project and L2-normalize, in float32."""
         if self.mean_F is None or self.components_FC is None:
             return normalize(features_NF)
         return normalize(((features_NF.double() - self.mean_F) @ self.components_FC).float())
 
     def save(self, path: Path, one: "Projection | None" = None) -> None:
-        """Write it, with that for all folds together if there is one."""
+        """Write the projection, and that for all folds together if there is one."""
         tensors = {"mean": self.mean_F, "components": self.components_FC}
         if one is not None:
             tensors |= {f"{ONE}mean": one.mean_F, f"{ONE}components": one.components_FC}
@@ -55,7 +54,7 @@ class Projection(NamedTuple):
 
     @classmethod
     def load_one(cls, path: Path) -> "Projection | None":
-        """That for all folds together, if the job kept one."""
+        """The projection for all folds together, if there is one."""
         tensors = safetensors.torch.load(path.read_bytes())
         return cls(tensors[f"{ONE}mean"], tensors[f"{ONE}components"]) if f"{ONE}mean" in tensors else None
 
@@ -69,8 +68,8 @@ def fit_projection(
     """Fit a fold's projection on the features and labels of its training samples.
 
     Args:
-        kind: `pca` (to the methods' size), `features`, `lda`, `whitening` (no dimension lost) or `pca512`.
-        embedding_size: The methods' D.
+        kind: `pca` (to the embedding size of the methods), `features`, `lda`, `whitening` (all dimensions) or `pca512`.
+        embedding_size: D of the methods.
     """
     if kind == FEATURES:
         return Projection()
@@ -89,10 +88,10 @@ def fit_projection(
 def linear_discriminants(
     features: Float[Tensor, "samples features"], labels: Int[Tensor, " samples"], most: int
 ) -> Projection:
-    """The directions that part the classes best, by scikit-learn; at most `most`, and one fewer than classes.
+    """The directions that separate the classes best, by scikit-learn: at most `most`, and fewer than classes.
 
-    Each class's covariance is shrunk as Ledoit and Wolf (2004) say, for a class has fewer samples than the trunk
-    features. Deterministic: in float64, each direction signed so that its largest entry is positive.
+    The covariance of each class is shrunk (Ledoit and Wolf 2004), because a class has fewer samples than the trunk has
+    features. The result is deterministic: float64, with the largest entry of each direction positive.
     """
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis  # takes a second
 

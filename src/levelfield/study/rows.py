@@ -1,4 +1,4 @@
-"""Which rows a study has: methods, the values of a sweep and second searches, each with its whole configuration."""
+"""The rows of a study: methods, values of a sweep and second searches, each with its full configuration."""
 
 import itertools
 import re
@@ -33,13 +33,13 @@ from levelfield.study.study_file import PER_JOB, mapping, read_study_file, sort_
 from levelfield.study.suggest import SAMPLERS
 
 ALL = "all"
-# Settings of a Trainer with which nothing is trained, validated or kept.
+# Settings of a Trainer that would leave nothing trained, validated or kept.
 WITHOUT_CHECKPOINT = {
     "enable_checkpointing": (False,),
     "fast_dev_run": (True, *range(1, 100)),
     **dict.fromkeys(("max_epochs", "max_steps", "limit_train_batches", "limit_val_batches"), (0,)),
 }
-Values = list[tuple[str | None, Config]]  # name of a value of the sweep, or of one of each key, and its settings
+Values = list[tuple[str | None, Config]]  # name of a value, or of a combination of values, and its settings
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ def load_spec(
 
     Args:
         options: Dotted keys and values for all methods (`data.dataset.table`) or the study itself (`runs`).
-        added: Further methods, laid over the same base; one without a `search:` is not searched.
+        added: More methods over the same base; one without a `search:` is not searched.
 
     Raises:
-        UserError: a missing file, an unknown key, a value or a space that is not accepted.
+        UserError: a missing file, an unknown key, a wrong value or space.
     """
     content = read_study_file(path)
     own, sections, of_methods = sort_options(options or {})
@@ -103,14 +103,14 @@ def load_spec(
     for row in rows:
         if spec.halves[row] != spec.halves[other := alike.setdefault(value_of(row), row)]:
             raise UserError(
-                f"{path}: {other} and {row} would be tested on different samples: set {', '.join(HALVED_BY)} of data "
+                f"{path}: {other} and {row} would be tested on different samples: set data.{', data.'.join(HALVED_BY)} "
                 "for all methods, in the base or a sweep"
             )
     return spec
 
 
 def _modules(methods: Mapping[str, Config]) -> list[str]:
-    """The rows whose learner is no `MetricLearner`. Without an own learner nothing is imported."""
+    """The rows whose learner is not a `MetricLearner`. If no row names a learner, nothing is imported."""
     paths = {row: str((config.get("model") or {}).get("learner") or "") for row, config in methods.items()}
     if not any(paths.values()):
         return []
@@ -124,15 +124,15 @@ def _modules(methods: Mapping[str, Config]) -> list[str]:
 
 
 def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
-    """A begun study with dotted options over it; whether it is still the same study is checked later.
+    """A begun study with dotted options; whether it is still the same study is checked later.
 
     Raises:
-        UserError: an unknown key or a value that is not accepted.
+        UserError: an unknown key or a wrong value.
     """
     path = Path("options")
     own, sections, of_methods = sort_options(options)
     if sections["second_searches"]:
-        raise UserError("--second_searches: a study that was begun keeps its searches; choose another --output")
+        raise UserError("--second_searches: a study cannot change its searches after it began; choose another --output")
     methods = dict(spec.methods)
     for key, value in of_methods.items():
         methods = {row: set_dotted(config, key, value) for row, config in methods.items()}
@@ -149,21 +149,19 @@ def _counts(path: Path, given: Config) -> dict[str, Any]:
 
 
 def _layers(path: Path, methods: Any, added: Mapping[str, Config]) -> dict[str, Config]:
-    """Method to what it lays over the base; a method of an extended file that is null here is left out."""
+    """Method to its layers over the base; null drops a method of the extended file."""
     for name in mapping(methods, f"{path}: methods"):
         if not isinstance(name, str) or not re.fullmatch(f"(?![_.-]){NAME}", name) or name == ONE_PCA:
-            raise UserError(
-                f"{path}: method name {name!r}: use letters, digits, '_', '-' and '.', between quotes if it is no text"
-            )
+            raise UserError(f"{path}: method name {name!r}: use letters, digits, '_', '-' and '.'; quote a number")
     kept = {name: stack(m, path.parent, f"method {name} of {path}") for name, m in methods.items() if m is not None}
     if not kept:
-        raise UserError(f"{path}: 'methods' has no method; keep one")
+        raise UserError(f"{path}: 'methods' is empty; give at least one")
     for name in added:
         if name in kept:
-            raise UserError(f"--add-method: the study has a method named {name!r} already; rename the class")
+            raise UserError(f"--add-method: the study already has a method named {name!r}; rename the class or file")
     for name, layer in kept.items():
         if "metrics" in layer:
-            raise UserError(f"method {name} of {path}: 'metrics' are the study's; name them there")
+            raise UserError(f"method {name} of {path}: 'metrics' is a key of the study; set it there")
     return {**kept, **added}
 
 
@@ -176,7 +174,7 @@ def _rows(
     swept: tuple[list[str], Values],
     options: Config,
 ) -> Iterator[tuple[str, Row]]:
-    """Every row: a method, or one for each value of the sweep."""
+    """All rows: one per method, or one per method and value of the sweep."""
     spaces, (sweep, values) = mapping(content.get("spaces") or {}, f"{path}: spaces", layers), swept
     for name, layer in layers.items():
         config = merge(base, layer)
@@ -185,7 +183,7 @@ def _rows(
         if "sweep" in config:
             own = config.pop("sweep")
             if not sweep:
-                raise UserError(f"{path}: method {name}: its own sweep needs one of the study")
+                raise UserError(f"{path}: method {name}: its sweep needs a sweep in the study; add one there")
             of_row = read_sweep(path, own, sweep)[1]
         for value, settings in of_row:
             each = config
@@ -193,13 +191,13 @@ def _rows(
                 each = set_dotted(each, *setting)
             row = name if value is None else f"{name}[{value}]"
             if row == BASELINE:
-                raise UserError(f"{path}: {row!r} is the name of the untrained row; as a method, sweep model.trunk")
+                raise UserError(f"{path}: {row!r} is the untrained row: rename the method, or sweep model.trunk")
             _refuse_without_effect(path, row, options, sweep if value is not None else [], space)
             yield row, Row(_resolve(row, each), space)
 
 
 def _space(path: Path, name: str, spaces: Config, own: Any, search: SearchSettings) -> Config:
-    """What is searched of a method: what the study's `spaces:` says, or else the method's own `search:`."""
+    """The search space of a method: from the study's `spaces:`, else from the method's own `search:`."""
     if not search.trials or is_baseline(name):
         return {}
     place = f"search of method {name} of {path}"
@@ -211,16 +209,16 @@ def _space(path: Path, name: str, spaces: Config, own: Any, search: SearchSettin
 
 
 def read_sweep(path: Path, given: Any, study: Sequence[str] | None = None) -> tuple[list[str], Values]:
-    """The swept keys, and each combination of their values by name with the settings that go with it.
+    """The swept keys, and each combination of their values: name and settings.
 
-    A value in a list is its own name. In a mapping it maps to the settings that follow from it, which may set the key
-    itself: `data.samples_per_class: {none: {data.sampler: ..., data.samples_per_class: 1}, 5: {}}`.
+    In a list, a value is its own name. In a mapping, it maps to its settings, which may set the key itself:
+    `data.samples_per_class: {none: {data.sampler: ..., data.samples_per_class: 1}, 5: {}}`.
 
     Args:
-        study: The keys of the study, where `given` is a method's own sweep of the same keys.
+        study: The keys of the study, if `given` is a method's own sweep of the same keys.
 
     Raises:
-        UserError: a key without values, or a value that cannot be part of a row's name.
+        UserError: a key without values, or a value that does not fit into a row's name.
     """
     if not given:
         return [], [(None, {})]
@@ -236,13 +234,14 @@ def read_sweep(path: Path, given: Any, study: Sequence[str] | None = None) -> tu
             for value, follows in pairs:
                 if not re.fullmatch(NAME, str(value)) or not isinstance(follows, dict | None):
                     raise UserError(
-                        f"{path}: sweep of {key}: {value!r} cannot be part of a row's name; give it one, with the "
-                        f"settings that it stands for: {{name: {{{key}: ...}}}}"
+                        f"{path}: sweep of {key}: {value!r} does not fit into a row's name; give it a name: "
+                        f"{{name: {{{key}: ...}}}}"
                     )
             keys[str(key)] = [(str(value), {key: value, **(follows or {})}) for value, follows in pairs]
     if study is not None and list(keys) != list(study):
         raise UserError(
-            f"{path}: a method's own sweep must be of the study's {', '.join(study)}, not {', '.join(keys)}"
+            f"{path}: a method's sweep must have the keys of the study's sweep, {', '.join(study)}, not "
+            f"{', '.join(keys)}"
         )
     together: Values = []
     for each in itertools.product(*keys.values()):
@@ -252,44 +251,46 @@ def read_sweep(path: Path, given: Any, study: Sequence[str] | None = None) -> tu
 
 
 def _refuse_without_effect(path: Path, row: str, options: Config, sweep: Sequence[str], space: Config) -> None:
-    """Refuse an option for what a study sweeps or searches, whose values would replace it."""
+    """Reject an option for a setting that the study sweeps or searches: it would have no effect."""
     searched = {
         each.replace(".init_args", "") for key, place in read_space(space, row).items() for each in place.keys(key)
     }
     for key in sweep:
         if key in space:
-            raise UserError(f"{path}: method {row} searches {key}, which the study sweeps; give it another space")
+            raise UserError(f"{path}: method {row} searches {key}, which the study sweeps; leave one of them out")
     for key in options:
         if any(f"{key}.".startswith(f"{each}.") for each in sweep):
-            raise UserError(f"--{key}: the study tries several values of it; change its 'sweep:'")
+            raise UserError(f"--{key} has no effect: the study sweeps it; change 'sweep:' in the study file")
         if key.replace(".init_args", "") in searched:
             raise UserError(
-                f"--{key}: {without_value(row)} searches it, so that the value would have no effect; leave the option "
-                f"out, change the space in {path}, or search nothing: --search.trials 0"
+                f"--{key}: {without_value(row)} searches this setting, so the option has no effect; leave it out, "
+                f"change the space in {path}, or turn the search off: --search.trials 0"
             )
 
 
 def _resolve(row: str, config: Config) -> Config:
-    """The whole configuration of a row, checked as far as that needs no class."""
+    """The full configuration of a row, checked without importing classes."""
     mapping(config, f"method {row!r}", (*SECTIONS, "seed_everything"))
     config = {key: dict(mapping(config.get(key) or {}, f"method {row!r}: {key}")) for key in SECTIONS}
     trainer = config["trainer"]
-    if "devices" in trainer:  # how a batch is shared changes the numbers
-        whole_number(f"method {row!r}: trainer.devices (--executor.devices says which)", trainer["devices"], 1)
+    if "devices" in trainer:  # the number of devices changes results
+        whole_number(f"method {row!r}: trainer.devices (a number of devices)", trainer["devices"], 1)
     if trainer.get("num_nodes", 1) != 1:
-        raise UserError(f"method {row!r}: trainer.num_nodes is {trainer['num_nodes']!r}; a study's job has one node")
+        raise UserError(
+            f"method {row!r}: trainer.num_nodes is {trainer['num_nodes']!r}; a job has one node; leave it out"
+        )
     for key, value in trainer.items():
         if value in WITHOUT_CHECKPOINT.get(key, ()):
-            raise UserError(f"method {row!r}: trainer.{key} is {value!r}, which leaves no best checkpoint to test")
+            raise UserError(f"method {row!r}: trainer.{key} is {value!r}, which leaves nothing to test; leave it out")
     if any("selected_by" in init_args(callback) for callback in as_list(trainer.get("callbacks"))):
-        raise UserError(f"method {row!r}: trainer.callbacks: 'selected_by' is the study's; name it there")
+        raise UserError(f"method {row!r}: trainer.callbacks: 'selected_by' is a key of the study; set it there")
     for key in PER_JOB:
         config["data"].pop(key.removeprefix("data."), None)
     return config
 
 
 def read_search(path: Path, search: Config, options: Config) -> SearchSettings:
-    """The `search:` section with options over it; without trials its other keys mean nothing."""
+    """The `search:` section with its options; without trials its other keys have no effect."""
     names = [each.name for each in fields(SearchSettings)]
     settings = SearchSettings(**mapping({**search, **options}, f"{path}: search", names))
     for key, smallest in (("trials", 0), ("batch", 1), ("folds", 2)):
@@ -298,12 +299,12 @@ def read_search(path: Path, search: Config, options: Config) -> SearchSettings:
     if settings.sampler not in SAMPLERS:
         raise UserError(f"{path}: search.sampler {settings.sampler!r}{nearest(str(settings.sampler), SAMPLERS)}")
     if not settings.trials and (useless := [key for key in options if key != "trials"]):
-        raise UserError(f"--search.{useless[0]}: the study searches nothing; give --search.trials too")
+        raise UserError(f"--search.{useless[0]} has no effect without a search; give --search.trials too")
     return settings if settings.trials else SearchSettings()
 
 
 def _second_searches(path: Path, given: Any, options: Config, rows: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """(row, number from 2) of every further search: `all`, `[method, ...]` or `{all: 2}`; options are laid over it."""
+    """(row, number from 2) of every further search, from `all`, `[method, ...]` or `{all: 2}` and the options."""
     of_file = given if isinstance(given, dict) else dict.fromkeys(map(str, as_list(given or [])), 1)
     numbers = dict(options) if ALL in options else {**of_file, **options}
     mapping({**of_file, **options}, f"{path}: second_searches", (ALL, *rows))
@@ -315,12 +316,12 @@ def _second_searches(path: Path, given: Any, options: Config, rows: Sequence[str
 
 
 def _derived(path: Path, given: Any, rows: Mapping[str, Row]) -> Iterator[tuple[str, Config, Config]]:
-    """Each derived row with its configuration and with what it is made of; it may be made of an earlier one."""
+    """Each derived row with its configuration and its definition; it may be derived from an earlier one."""
     for row, made in mapping(given or {}, f"{path}: derived").items():
         place = f"{path}: derived.{row}"
         mapping(made, place, (OF, ALPHA, TO))
         if row in rows or not re.fullmatch(NAME, str(row)):
-            raise UserError(f"{place}: a method has this name, or it is no name; choose another")
+            raise UserError(f"{place}: a method has this name, or the name is not valid; choose another")
         if made.get(OF) not in rows:
             raise UserError(f"{place}: of: no method {made.get(OF)!r}{nearest(str(made.get(OF)), [*rows])}")
         if (ALPHA in made) == (TO in made):
@@ -333,10 +334,10 @@ def _derived(path: Path, given: Any, rows: Mapping[str, Row]) -> Iterator[tuple[
 
 
 def derived_config(config: Config, made: Config) -> Config:
-    """The configuration of a row that is derived from the row with `config`: nothing trains it."""
+    """The configuration of a row derived from the row with `config`: it is not trained."""
     left_out = ("loss", "miner", "regularizer")
     model = {key: value for key, value in config["model"].items() if key not in left_out}
-    model["loss"] = "levelfield.losses.ContrastiveLoss"  # a learner has one
+    model["loss"] = "levelfield.losses.ContrastiveLoss"  # a learner needs one
     if TO in made:
         model |= {"embedder": "levelfield.models.LinearEmbedder", "embedding_size": made[TO]}
     trainer = {key: value for key, value in config["trainer"].items() if key in ("accelerator", "devices", "precision")}
@@ -353,26 +354,26 @@ def _references(path: Path, given: Any, several_trunks: bool) -> list[str]:
         if not is_reference(str(name)):
             raise UserError(f"{path}: no reference {name!r}; there are: features, lda, whitening, pca512, whitening512")
     if len(set(names)) < len(names) or (names and several_trunks):
-        raise UserError(f"{path}: references: one is named twice, or there are several trunks; leave some out")
+        raise UserError(f"{path}: references: a name is repeated, or there are several trunks; remove it")
     return names
 
 
 def _selected_by(path: Path, given: Any) -> str:
     if not can_select(str(given)):
         names = [metric.key for metric in METRICS if metric.kind == "queries"]
-        raise UserError(f"{path}: selected_by: no validation gives {given!r}{nearest(str(given), names)}")
+        raise UserError(f"{path}: selected_by: no validation score {given!r}{nearest(str(given), names)}")
     return str(given)
 
 
 def read_metrics(path: Path, given: Any) -> list[str]:
-    """The names in a study's `metrics:`, one or a list of them; one with a dot is the user's own function.
+    """The names in a study's `metrics:`, one or a list; a name with a dot is the user's own function.
 
     Raises:
-        UserError: there is no such metric, or every study has it.
+        UserError: there is no such metric, or every study already has it.
     """
     kinds, names = ("queries", "partition"), [] if given is None else as_list(given)
     for name in names:
-        if is_own(str(name)):  # it is imported where the study is run
+        if is_own(str(name)):  # the study imports it when it runs
             continue
         found = named(str(name))
         if found is None or found[0].shown or found[0].kind not in kinds or min(found[1], default=1) < 1:

@@ -1,4 +1,4 @@
-"""Runs a study: its jobs on slots, then the evaluation on the test classes. It ends with results, without tables."""
+"""Run a study: its jobs on slots, then the evaluation on the test classes. Tables are written elsewhere."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TextIO
@@ -32,32 +32,32 @@ def run_study(
 ) -> StudyFolder:
     """Begin a study, or continue it where it stopped, and score its runs on the test classes.
 
-    A job with a `result.json` is done; any other begins again. What a job is given depends on the results only, so a
-    study that was killed ends with the same bytes as one that was not.
+    A job with a `result.json` is finished; any other starts again. Jobs depend on results only, so a study that was
+    killed ends with the same bytes as an undisturbed one.
 
     Args:
         slots: Where jobs run; by default in this process.
-        recompute: Rows or methods whose stale results are computed again.
-        keep: Rows or methods whose results stay though a source has changed.
-        retest: Why the runs are scored again though all are.
-        without_failed: Score the other runs though some failed.
-        stop_here: Do no job, and score the runs that are whole.
-        machine: Gets a line of JSON for each job that ends.
+        recompute: Rows or methods to compute again if their results are stale.
+        keep: Rows or methods whose results stay although their code has changed.
+        retest: The reason for scoring all runs again.
+        without_failed: Score the other runs although some failed.
+        stop_here: Run no job, and score the complete runs.
+        machine: Gets a line of JSON for each finished job.
         debug: Whether to show the traceback of a user's code.
 
     Returns:
-        The study as it ended: with the rows that its folder had besides.
+        The finished study, with all rows of its folder.
 
     Raises:
-        UserError: another process runs the study, another study is in the folder, a setting, the data or a result is
-            not usable, jobs are left that nothing helps, or runs failed.
+        UserError: another process runs the study, the folder has another study, a setting, the data or a result is
+            wrong, jobs cannot be finished, or runs failed.
     """
     slots, console = slots or Here(), console or Console()
     if (launched := launched_together()) is not None:
-        raise UserError(f"{launched[0]} started this study as {launched[2]}: start it once (srun --ntasks=1)")
+        raise UserError(f"{launched[0]} started this study as {launched[2]}: start one process only (srun --ntasks=1)")
     try:
         if study.is_foreign():
-            raise UserError(f"{study.folder} is not empty and holds no {STUDY}; choose another --output")
+            raise UserError(f"{study.folder} is not empty and has no {STUDY}; choose another --output")
         with study.only_one():
             if study.spec_file.is_file():
                 begun = StudyFolder.begun(study.folder)
@@ -84,7 +84,7 @@ def _print(console: Console, lines: Collection[str]) -> None:
 
 
 class _Running:
-    """One start of a study that has something to do."""
+    """One start of a study that is not finished."""
 
     def __init__(
         self,
@@ -107,25 +107,25 @@ class _Running:
         without_failed: bool,
         stop_here: bool,
     ) -> None:
-        """Do what is to do, then score the runs on the test classes."""
-        from levelfield.study.first_look import look_at_rows  # these import torch, and a finished study needs none
+        """Run the remaining jobs, then score the runs on the test classes."""
+        from levelfield.study.first_look import look_at_rows  # imports torch, which a finished study does not need
         from levelfield.study.seal import evaluate
         from levelfield.study.training_job import fixed_threads
 
         study = self.study
         for name in study.spec.own_metrics:
-            own_metric(name)  # refused before anything is computed
+            own_metric(name)  # fails before anything is computed
         with fixed_threads(study.spec.threads):
             data, weights = dict[str, str](), dict[str, str | None]()
             if study.state.to_do and not stop_here:
                 for slot in range(self.slots.number):
-                    self.slots.ready(slot)  # workers start while the rows are looked at
+                    self.slots.ready(slot)  # workers start during the first look
                 seen = look_at_rows(study.spec, own_rows(self.sources), self.given_up)
                 decisions = check_seen(study, seen.data, seen.weights, self.sources, recompute, keep)
                 _print(self.console, [*decisions, *seen.overview] if self.machine is None else [])
                 data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
                 weights = dict(seen.weights)
-            study.write_spec()  # a study that cannot be built has not begun
+            study.write_spec()  # only a study that can be built has begun
             with Progress(self.console, study.state, self.slots.number, self.machine) as progress:
                 self.progress = progress
                 if not stop_here:
@@ -133,7 +133,7 @@ class _Running:
                     do_all(jobs, self.slots, self._line, self.given_up)
                     self.given_up.refuse()
                 elif not study.state.tested_runs():
-                    raise UserError(f"{study.folder}: no run is whole yet, so there is nothing to score; run on")
+                    raise UserError(f"{study.folder}: no run is complete; leave --stop-here out")
                 evaluate(study, self.slots, progress, retest, without_failed or stop_here)
 
     def _line(self, text: str) -> None:
@@ -144,7 +144,7 @@ class _Running:
 
 
 class _Jobs:
-    """The jobs of a study, as work to do. To find a trial's setting takes seconds: it is a unit, too."""
+    """The jobs of a study as units of work. Suggesting a trial's setting takes seconds, so it is a unit too."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class _Jobs:
         self.sources, self.data, self.weights = sources, data, weights
         self.units: dict[str, Unit] = {}
         untrained = {row: study.spec.features_hash(row) for row in study.spec.rows if is_baseline(row)}
-        # Untrained rows that share the features are done together.
+        # Untrained rows with the same features are computed together.
         self.together = {row: [each for each in untrained if untrained[each] == untrained[row]] for row in untrained}
 
     def ready(self) -> Iterator[Unit]:
@@ -175,7 +175,7 @@ class _Jobs:
         if is_baseline(job.method):
             return self.together[job.method][0]
         asks = self.state.parameters(job) is None
-        return f"{job.method} trial {job.number}: what to try" if asks else str(job)
+        return f"{job.method} trial {job.number}: suggest a setting" if asks else str(job)
 
     def _unit(self, name: str, job: Job) -> Unit:
         from levelfield.study.baseline import run_untrained
@@ -208,7 +208,7 @@ class _Jobs:
     def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
         if not isinstance(unit.arguments[0], Task):
             return False
-        found = {"failure": f"{reasons[-1]}; again with no other job beside it", "seconds": 0.0}
+        found = {"failure": f"{reasons[-1]}; again when no other job ran", "seconds": 0.0}
         self.add(unit, write_result(unit.arguments[0], found, reasons[:-1]))
         return True
 

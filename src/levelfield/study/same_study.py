@@ -1,7 +1,7 @@
-"""Whether a folder's results are of the study that is started: each row's settings, data, weights and sources.
+"""Whether the results in a folder belong to the study: settings, data, weights and source code of each row.
 
-A row whose results differ in one of these is stale. The study refuses to mix: a person has it computed again, keeps it,
-or chooses another folder. Versions and devices are shown where they differ, and refuse nothing.
+If one of these differs, the results of the row are stale. The study does not mix them: compute the row again, keep it,
+or choose another folder. Different library versions and devices are allowed, and reports show them.
 """
 
 from collections import Counter, defaultdict
@@ -21,10 +21,10 @@ Sources = dict[str, dict[str, str]]  # row to file to digest
 
 @dataclass(frozen=True)
 class Stale:
-    """Why the results of a row are not of this study.
+    """Why the results of a row do not belong to this study.
 
     Attributes:
-        may_keep: Whether a person may keep them; not those of other settings or data, and not half of a row.
+        may_keep: Whether --keep can keep them: not with other settings or data, and not a part of a row.
     """
 
     why: str
@@ -32,7 +32,7 @@ class Stale:
 
 
 def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> StudySpec:
-    """A study with `rows` of its folder besides: a method that was added stays once it has a result."""
+    """A study with more `rows` from its folder: an added method stays once it has a result."""
     methods = {row: _placed(begun.methods[row], spec) for row in rows if row not in spec.methods}
     derived = {row: made for row, made in begun.derived.items() if row in methods}
     references = [name for name in begun.references if name not in spec.references]
@@ -47,16 +47,16 @@ def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> Stud
 
 
 def _placed(config: Config, spec: StudySpec) -> Config:
-    """A row of the folder with the way to the data that the study is started with: an archive says none."""
+    """A row of the folder with the data folder of the study; an archive has none."""
     root = next(iter(spec.methods.values()))["data"].get("root")
     return config if root is None else set_dotted(config, "data.root", root)
 
 
 def check_archived(asked: StudySpec, archived: StudySpec) -> None:
-    """Refuse an archive that is not of the study that is started.
+    """Reject an archive of another study.
 
     Raises:
-        UserError: names what differs.
+        UserError: names the difference.
     """
     pairs = [(key, getattr(archived, key), getattr(asked, key)) for key in ("runs", "metrics")]
     for row in archived.rows:
@@ -66,31 +66,33 @@ def check_archived(asked: StudySpec, archived: StudySpec) -> None:
         pairs.append(("methods", list(archived.methods), list(asked.methods)))
     for key, there, here in pairs:
         if there != here:
-            raise UserError(f"--from: {key} is {there!r} in the archive and {here!r} in the study asked for")
+            raise UserError(
+                f"--from: {key} is {there!r} in the archive and {here!r} in the study; give another archive"
+            )
 
 
 def row_sources(spec: StudySpec) -> Sources:
-    """Row to the sources of the classes that it is made of."""
+    """Row to the source digests of its classes."""
     return sources_of({row: spec.class_settings(row) for row in spec.rows})
 
 
 def own_rows(sources: Sources) -> set[str]:
-    """Rows that have a class of the user."""
+    """Rows with a class of the user."""
     return {row for row, files in sources.items() if any(not file.startswith("levelfield/") for file in files)}
 
 
 def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str], keep: Collection[str]) -> list[str]:
-    """Refuse results of other settings or sources, or do what a person has decided about them.
+    """Reject results of other settings or source code, or treat them as `recompute` and `keep` say.
 
     Args:
         recompute: Rows or methods whose stale results are removed; `all` for every row.
-        keep: Rows or methods whose results stay though a source has changed.
+        keep: Rows or methods whose results stay although their code has changed.
 
     Returns:
-        What was done, one line each.
+        One line per change.
 
     Raises:
-        UserError: names every stale row, why, and the remedies.
+        UserError: names every stale row, the reason, and what to do.
     """
     begun = StudySpec.read(study.spec_file) if study.spec_file.is_file() else study.spec
     if study.stored:
@@ -98,8 +100,8 @@ def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str],
             before, now = getattr(begun, key), getattr(study.spec, key)
             if before != now:
                 raise UserError(
-                    f"{study.spec_file}: {key} is {before!r} there and {now!r} in the study asked for; choose another "
-                    "--output, or ask for the old value again"
+                    f"{study.spec_file}: {key} is {before!r} there and {now!r} now; choose another --output, or give "
+                    "the old value"
                 )
     stale = {row: found for row in study.spec.rows if (found := _stale(study, begun, row, sources[row])) is not None}
     return settle(study, stale, sources, recompute, keep)
@@ -113,13 +115,13 @@ def check_seen(
     recompute: Collection[str],
     keep: Collection[str],
 ) -> list[str]:
-    """`check_same` for the data and the trunks' weights, which are known once the rows were built."""
+    """`check_same` for data and trunk weights, which are known after the rows are built."""
     stale: dict[str, Stale] = {}
     for job, result in study.state.results.items():
         before, half = result.get("data"), data.get(job.method)
         if before and half and before["fingerprint"] != half["fingerprint"]:
             old, now = ({*each["train_classes"], *each["val_classes"]} for each in (before, half))
-            what = f"class {min(old ^ now)!r} is in one training half only" if old ^ now else "a sample or its class"
+            what = f"class {min(old ^ now)!r} is only in one training half" if old ^ now else "a sample or its class"
             stale[job.method] = Stale(f"the data have changed on disk ({what})", False)
         known, here = result.get("provenance", {}).get("weights"), weights.get(job.method)
         if None not in (known, here) and known != here and job.method not in study.kept:
@@ -134,12 +136,12 @@ def settle(
     recompute: Collection[str],
     keep: Collection[str],
 ) -> list[str]:
-    """Do what a person has decided about stale rows, and refuse to go on with the others."""
+    """Recompute or keep stale rows as requested, and raise an error for the others."""
     again = {*stale} if "all" in recompute else {*named_rows(study.spec, recompute)} & {*stale}
     kept = {*named_rows(study.spec, keep)} & {*stale} - again
     for row in kept:
         if not stale[row].may_keep:
-            raise UserError(f"--keep {row}: {stale[row].why}, and its results would mix with others; --recompute {row}")
+            raise UserError(f"--keep {row}: {stale[row].why}, so its results cannot stay; give --recompute {row}")
     if left := {row: found for row, found in stale.items() if row not in again | kept}:
         raise UserError(_refusal(study, left))
     for row in again:
@@ -147,8 +149,8 @@ def settle(
     for row in kept:
         study.keep_row(row, sources[row])
     return [
-        *(f"{row}: computed again, for {stale[row].why}" for row in stale if row in again),
-        *(f"{row}: kept, though {stale[row].why}; reports say so" for row in stale if row in kept),
+        *(f"{row}: will be computed again: {stale[row].why}" for row in stale if row in again),
+        *(f"{row}: kept although {stale[row].why}; reports say so" for row in stale if row in kept),
     ]
 
 
@@ -158,11 +160,11 @@ def _refusal(study: StudyFolder, stale: Mapping[str, Stale]) -> str:
         by_reason[found.why].append(row)
     reasons = "; ".join(f"{', '.join(rows)}: {why}" for why, rows in by_reason.items())
     every = set(stale) >= set(study.spec.methods)
-    remedies = [f"compute them again: {_options('--recompute', ['all'] if every else stale)}"]
+    remedies = [f"to compute them again: {_options('--recompute', ['all'] if every else stale)}"]
     if can_stay := [row for row, found in stale.items() if found.may_keep]:
-        remedies.append(f"keep them, which reports show: {_options('--keep', can_stay)}")
-    remedies.append("restore what has changed, or choose another --output")
-    return f"{study.folder} has results that are not of this study: {reasons}. {'; '.join(remedies)}"
+        remedies.append(f"to keep them, which reports show: {_options('--keep', can_stay)}")
+    remedies.append("or restore the old state, or choose another --output")
+    return f"{study.folder} has results of another state of the study: {reasons}. {'; '.join(remedies)}"
 
 
 def _options(option: str, rows: Collection[str]) -> str:
@@ -170,7 +172,7 @@ def _options(option: str, rows: Collection[str]) -> str:
 
 
 def _stale(study: StudyFolder, begun: StudySpec, row: str, sources: Mapping[str, str]) -> Stale | None:
-    """Why a row's results are of other settings or sources; None where they are not, or there are none."""
+    """Why a row's results belong to other settings or source code; None if they do not, or if there are none."""
     results = [result for job, result in study.stored.items() if job.method == row]
     if any(result["configuration"] != study.spec.row_hashes[row] for result in results):
         known = row in begun.rows
@@ -192,17 +194,17 @@ def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
 
 
 def _is_whole(study: StudyFolder, row: str) -> bool:
-    """Whether every run of a row is trained and tested, so that nothing of it is computed any more."""
+    """Whether every run of a row is trained and tested."""
     runs = [each for each in row_runs(study.spec) if each[0] == row]
     trained = all(job in study.stored for each in runs for job in folds_of(study.spec, *each))
     return trained and all(study.test_file(*each).is_file() for each in runs)
 
 
-# What reports show.
+# For reports.
 
 
 def changed_sources(study: StudyFolder) -> list[tuple[str, list[str]]]:
-    """Rows whose sources here are others than those of their results, with the files; not those of an archive."""
+    """Rows whose source code has changed since their results, with the files; not those of an archive."""
     now, found = row_sources(study.spec), []
     for row in study.spec.rows:
         results = [result for job, result in study.stored.items() if job.method == row]
@@ -213,7 +215,7 @@ def changed_sources(study: StudyFolder) -> list[tuple[str, list[str]]]:
 
 
 def kept_lines(study: StudyFolder) -> list[str]:
-    """A sentence for each row that a person has kept though its sources have changed."""
+    """A sentence for each row that --keep keeps although its source code has changed."""
     lines = []
     for row, accepted in study.kept.items():
         of_row = [result for job, result in study.stored.items() if job.method == row]
@@ -224,7 +226,7 @@ def kept_lines(study: StudyFolder) -> list[str]:
 
 
 def differing_origins(study: StudyFolder) -> list[str]:
-    """A sentence for each library, version or device in which the results differ."""
+    """A sentence for each library version or device that differs between results."""
     values: dict[str, Counter[str]] = defaultdict(Counter)
     for result in (*study.stored.values(), *study.tests().values()):
         origin = result.get("provenance") or {}

@@ -1,6 +1,6 @@
-"""The last stage of a study: its runs are scored on the test classes, in one evaluation that the ledger holds first.
+"""The last stage of a study: score its runs on the test classes in one evaluation.
 
-The line is written and fsynced in `evaluate`, before the first unit that reads a test label is handed out.
+`evaluate` writes and fsyncs the line of the ledger before any unit of work reads a test label.
 """
 
 import tempfile
@@ -43,16 +43,16 @@ CHANGED = "rows or results have changed since the last one"
 
 @dataclass(frozen=True)
 class TestTask:
-    """One run in one evaluation, with all that a process needs to score it.
+    """One run in one evaluation, as plain values for any process.
 
     Args:
         folder: The study's folder.
-        config: The row's, with what its search chose.
-        configuration: SHA-256 of what the scores follow from besides the checkpoints.
-        checkpoints: What the folds learnt, with the SHA-256 of each.
-        file: Where the scores are written.
-        distance: By what neighbours are ranked.
-        metrics: What the study scores besides what every study does.
+        config: The configuration of the row, with the setting that its search selected.
+        configuration: SHA-256 of what the scores depend on besides the checkpoints.
+        checkpoints: The checkpoints of the folds, each with its SHA-256.
+        file: The file for the scores.
+        distance: The distance for retrieval.
+        metrics: The further metrics of the study.
         evaluation: Id of the ledger's line.
     """
 
@@ -71,18 +71,18 @@ class TestTask:
     evaluation: str
 
     def embeddings(self) -> list[tuple[Path, dict[str, str]]]:
-        """A fold each, the file of its test embeddings and what this must say that it was made from."""
+        """For each fold the file of its test embeddings and the origin that the file must have."""
         return [
             (path.with_name(EMBEDDINGS_FILE), {"checkpoint": content, "evaluation": self.evaluation})
             for path, content in self.checkpoints
         ]
 
     def stored(self) -> list[EmbeddedTest | None]:
-        """Test embeddings by fold, where this evaluation wrote them and they are whole."""
+        """Test embeddings by fold; None if this evaluation has not written them completely."""
         return [EmbeddedTest.load(*each) for each in self.embeddings()]
 
     def write(self, folds: Sequence[EmbeddedTest], origin: dict[str, Any]) -> dict[str, Any]:
-        """Score the embeddings of all folds, and write and return the scores."""
+        """Score the embeddings of all folds, write the scores and return them."""
         test = {
             **{"method": self.row, "stage": "test", "number": self.run, "evaluation": self.evaluation},
             "configuration": self.configuration,
@@ -95,15 +95,15 @@ class TestTask:
 
 
 def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str | None, without_failed: bool) -> None:
-    """Score every run of a study whose jobs are done; what an interrupted evaluation has scored stays.
+    """Score every run of a study whose jobs are finished; scores of an interrupted evaluation stay.
 
     Args:
-        retest: Why the runs are scored again though all are.
+        retest: The reason for scoring all runs again.
 
     Raises:
         UserError: a checkpoint or the data have changed, or runs failed.
     """
-    study.tests()  # refuses scores of an evaluation that the ledger has lost, before it gets another line
+    study.tests()  # raises an error if the ledger has lost an evaluation, before it gets another line
     configuration, checkpoints = study.spec.configuration_hash(), study.checkpoint_hashes()
     last = finished_evaluation(study.folder)
     same = last is not None and (last["configuration"], last["checkpoints"]) == (configuration, checkpoints)
@@ -133,9 +133,9 @@ def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str |
 
 
 def _refuse_missing_runs(study: StudyFolder) -> None:
-    """What is scored once is scored whole, unless a person decides otherwise."""
-    stay = "nothing is scored on the test classes while a run is missing:"
-    leave = "or leave out what failed by --test-without-failed-runs"
+    """Raise an error if runs are missing, because the test classes are scored once."""
+    stay = "the test classes are scored only when all runs are complete:"
+    leave = "or score the others with --test-without-failed-runs"
     for job, why in study.state.failures("run").items():
         path = study.folder / job.path / RESULT
         raise UserError(f"{job} failed ({why}); {stay} delete {path} and resume to try it again, {leave}")
@@ -147,7 +147,7 @@ def _halves(study: StudyFolder) -> dict[str, MetricDataModule]:
     """The data of each half of `StudySpec.halves`.
 
     Raises:
-        UserError: a half has changed: a row may have trained on what are test classes now.
+        UserError: a half has changed: a row may have trained on classes that are test classes now.
     """
     halves: dict[str, MetricDataModule] = {}
     for row in study.spec.methods:
@@ -160,23 +160,23 @@ def _halves(study: StudyFolder) -> dict[str, MetricDataModule]:
         here = now[study.spec.halves[job.method]]
         if result.get("data", {}).get("fingerprint", here) != here:
             raise UserError(
-                f"{study.folder / job.path}: the data have changed on disk since this job; restore them, or compute "
-                f"it again: --recompute {job.method}"
+                f"{study.folder / job.path}: the data on disk have changed since this job; restore them, or compute "
+                f"the row again: --recompute {job.method}"
             )
     return halves
 
 
 def _samples(halves: Iterable[MetricDataModule]) -> list[str]:
-    """Hashes of the test samples; one that several splits test counts once."""
+    """Hashes of the test samples; a sample in several test halves counts once."""
     first, *others = (data.test_sample_hashes() for data in halves)
     return [*first, *{sample for other in others for sample in other}.difference(first)]
 
 
 class _Tests:
-    """The runs of one evaluation, as work to do. The ledger's line must be written before this is made.
+    """The runs of one evaluation as units of work. The ledger must have its line before.
 
     Attributes:
-        scored: File to the scores in it.
+        scored: File to its scores.
     """
 
     def __init__(self, study: StudyFolder, evaluation: str, progress: Progress) -> None:
@@ -204,12 +204,12 @@ class _Tests:
                 threads=study.spec.threads,
                 evaluation=evaluation,
             )
-            # What no longer computes as it did then keeps the scores that it had.
+            # A row whose code has changed keeps its earlier scores.
             function = keep_scores if row in study.archived or row in study.kept else score_run
             self._to_do[f"test: {row} run {run}"] = Unit(f"test: {row} run {run}", row, function, (task,))
 
     def from_stored(self) -> bool:
-        """Score runs whose scores are lost by their stored embeddings, without a sample; whether that gave them all."""
+        """Score runs from their stored embeddings, without reading a sample; returns whether that gave all scores."""
         stored = [(unit.arguments[0], unit.arguments[0].stored()) for unit in self._to_do.values()]
         if any(None in folds for _, folds in stored):
             return False
@@ -230,7 +230,7 @@ class _Tests:
         return False
 
     def check_same_samples(self) -> None:
-        """Refuse to score the runs of one evaluation on different samples; names a run that was scored on others."""
+        """Raise an error if the runs of one evaluation would be scored on different samples."""
         last: dict[str, str] = {}  # of each half
         scored = [(path, self._halves[test["method"]], test) for path, test in self.scored.items()]
         for _, half, test in scored:
@@ -239,17 +239,17 @@ class _Tests:
             if test["data"]["fingerprint"] == last[half]:
                 continue
             raise UserError(
-                f"{other}: the test samples have changed on disk since this run was scored; restore them, or score all "
-                'runs again: --reopen-test "why"'
+                f"{other}: the test samples on disk have changed since this run was scored; restore them, or score all "
+                'runs again: --reopen-test "REASON"'
             )
 
 
-# The last row that this process has built in an evaluation, with its test samples: its other runs read the same.
+# The last row that this process has built in an evaluation, with its test samples: other runs of the row share them.
 _built: list[tuple[tuple[str, Config], Training, DataLoader]] = []
 
 
 def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Embed the test samples with the folds of one run, then score them; write both, and return the scores.
+    """Embed the test samples with the folds of one run and score them; writes both and returns the scores.
 
     Raises:
         UserError: the ledger has no line of the evaluation.
@@ -275,10 +275,10 @@ def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def keep_scores(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Take a run's scores over into an evaluation of the same samples.
+    """Copy the scores of a run into an evaluation of the same samples.
 
     Raises:
-        UserError: they were scored on other samples, or there are no scores.
+        UserError: the scores are missing or of other samples.
     """
     with fixed_threads(task.threads), memory_errors():
         data = _test_data(task)[0].datamodule
@@ -286,19 +286,19 @@ def keep_scores(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]
         here = data.dataset.fingerprint(data.test_subset.index)
     if test is None or test["data"]["fingerprint"] != here:
         what = "missing" if test is None else "of other test samples than those here"
-        raise UserError(f"{task.file}: {what}, and {task.row} is not computed here; choose another --output")
+        raise UserError(f"{task.file}: {what}, and {task.row} was not computed here; choose another --output")
     test |= {"evaluation": task.evaluation}
     write_json(task.file, test)
     return test
 
 
 def _test_data(task: TestTask) -> tuple[Training, DataLoader]:
-    """The test samples as a row's configuration reads them: the one place where a study opens them."""
+    """The test samples by the configuration of a row: the only place where a study opens them."""
     if not has_line(task.evaluation, task.folder):
-        raise UserError(f"{task.folder}: the ledger has no line {task.evaluation}: no test label is read")
+        raise UserError(f"{task.folder}: the ledger has no line {task.evaluation}, so no test label is read")
     key = task.evaluation, task.config
     if not _built or _built[0][0] != key:
-        _built.clear()  # before the next is built
+        _built.clear()  # free memory before the next
         with tempfile.TemporaryDirectory() as folder:
             training = build(task.config, Path(folder), progress=False)
         training.datamodule.setup("test")
@@ -310,10 +310,10 @@ def _test_data(task: TestTask) -> tuple[Training, DataLoader]:
 def _embed(
     trains: bool, paths: list[Path], training: Training, loader: DataLoader
 ) -> list[tuple[EmbeddedSet, Tensor | None]]:
-    """Embed the test samples with several folds, reading each sample once for all.
+    """Embed the test samples with several folds, reading each sample once.
 
     Returns:
-        A fold each, with the embeddings of the PCA for all folds together where the fold's job kept one.
+        One entry per fold, with the embeddings by the PCA for all folds together if the fold has it.
     """
     model, data, device = training.model, training.datamodule, training.trainer.strategy.root_device
     frozen = not trains or all(has_frozen_trunk_of(model, path) for path in paths)
@@ -328,14 +328,14 @@ def _embed(
             (features._replace(embeddings=p(features.embeddings)), None if one is None else one(features.embeddings))
             for p, one in found
         ]
-    shared = {"trunk": model.trunk} if frozen else {}  # it need not be built for each of them
+    shared = {"trunk": model.trunk} if frozen else {}  # build it only once
     learners = [_load(path, training, **shared) for path in paths]
     together = embed(SideBySide(learners), loader, device=device)
     return [(together._replace(embeddings=each.contiguous()), None) for each in together.embeddings.unbind(1)]
 
 
 def _load(path: Path, training: Training, **parts: Any) -> Any:
-    """What a job of the row has trained; the study's file, which names the classes, is the user's."""
+    """The model of a job. Its classes are trusted, because they come from the user's study file."""
     trust = own_packages(training.config_dump)
     return load_learner(type(training.model), path, "cpu", True, trust, parts)
 

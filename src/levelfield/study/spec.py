@@ -1,4 +1,4 @@
-"""A resolved study: one plain configuration a row, the names of rows, and what a row's numbers follow from."""
+"""A resolved study: one plain configuration per row, the names of rows, and what results depend on."""
 
 import copy
 import hashlib
@@ -26,20 +26,20 @@ ONE_PCA = "pretrained_one_pca"
 COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
 # `data.fold` of a job that trains on all training classes.
 WHOLE_HALF = "none"
-# Keys that a study.yaml need not have: the archives in results/ were made before these.
+# Keys that a study.yaml may lack, as in the archives of results/.
 OPTIONAL = {"blocks", "derived", "trunks", "selected_by", "modules"}
-# What the study's untrained rows do to the features of the trunk.
+# Maps of the trunk's features in untrained rows.
 PCA, FEATURES, LDA, WHITENING = "pca", "features", "lda", "whitening"
-# The untrained row of a LightningModule that is no MetricLearner: what it makes of the samples before it is trained.
+# The untrained row of a LightningModule that is not a MetricLearner: its embeddings before training.
 UNTRAINED = "untrained"
 TO_SIZE = rf"({PCA}|{WHITENING})([1-9][0-9]*)"
-# How a row is derived from a trained one.
+# Keys of a derived row.
 OF, ALPHA, TO, VALIDATED = "of", "alpha", "pca", "validated"
-# These change no number.
+# These change no result.
 NOT_IDENTITY = ("root", "num_workers", "cache")
 # Settings of the data that an untrained trunk does not see.
 TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "sampler", "steps_per_epoch")
-# Settings that say which samples are trained and which are tested on.
+# Settings that determine the training and the test half.
 HALVED_BY = ("dataset", "split", "split_seed")
 NAME = r"[A-Za-z0-9_.-]+"
 ROW = rf"(?![_.-]){NAME}(\[[A-Za-z0-9_.,-]+\])?(@[0-9]+)?"
@@ -47,13 +47,13 @@ ROW = rf"(?![_.-]){NAME}(\[[A-Za-z0-9_.,-]+\])?(@[0-9]+)?"
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How each method's arguments are searched before its runs.
+    """The search for each method's arguments before its runs.
 
     Args:
-        trials: Settings tried of each method; 0 runs the methods as they are configured.
+        trials: Settings to try for each method; 0 means no search.
         sampler: `gp` (Gaussian process), `tpe` or `random`.
-        batch: Trials suggested at once, so that as many workers can train them; it changes what is suggested.
-        folds: Class folds of a trial; None for the study's, or 4 where a run trains on all classes.
+        batch: Trials suggested at once, for as many workers; it changes the suggestions.
+        folds: Class folds of a trial; None for those of the study, or 4 if a run trains on all classes.
     """
 
     trials: int = 0
@@ -64,31 +64,31 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class StudySpec:
-    """What is compared and how; the fields are the keys of a study folder's `study.yaml`.
+    """A resolved study; the fields are the keys of `study.yaml` in its folder.
 
     Args:
         name: Title of the study; the default output folder is `outputs/<name>`.
-        folds: Class folds of the training classes, each validated once. 1 trains on all of them for a fixed time,
+        folds: Class folds of the training classes, each validated once. 1 trains on all classes for a fixed time,
             validates nothing and tests the last checkpoint.
-        runs: Repetitions with fresh seeds.
-        seed: Every job's seed is a function of this and its run.
-        threads: CPU threads of a job, whoever executes it: 1 and 2 threads give different weights.
-        methods: Row to the configuration that `levelfield fit --config` takes; `arcface@2` is a second search and
-            other seeds of `arcface`, for the difference that a method has from itself.
-        search: How arguments are searched.
-        spaces: Row to its search space, dotted keys to ranges; a row without one is not searched.
-        metrics: Test scores besides MAP@R, R-precision and precision@1, as `levelfield.metrics.table` names them, or
-            import paths of your own functions of embeddings and labels, `my_metric.hubness`.
-        sweep: The dotted keys that the study tries several values of: `softmax[64]` and `softmax[128]`.
-        blocks: Blocks that the training classes are cut into, each the validation classes of one fold; None for as many
-            as there are folds. With fewer folds only the first blocks are validated.
-        derived: Row to what it is made of, without training: `{of: ROW, alpha: 0.5}` is the mean of that row's weights
-            and of the ones that it started from, `{of: ROW, pca: 128}` its embeddings through a PCA.
-        trunks: Name to the settings of a further trunk, whose features are a row: `pretrained[features-NAME]`.
+        runs: Repetitions with new seeds.
+        seed: The seed of each job follows from this and its run.
+        threads: CPU threads of a job: 1 and 2 threads give different weights.
+        methods: Row to its configuration as for `levelfield fit --config`. `arcface@2` is a second search of `arcface`
+            with other seeds, to measure how much a method differs from itself.
+        search: The search for arguments.
+        spaces: Row to its search space, dotted keys to ranges; a row without a space is not searched.
+        metrics: Test scores besides MAP@R, R-precision and precision@1: names in `levelfield.metrics.table`, or import
+            paths of your own functions of embeddings and labels, `my_metric.hubness`.
+        sweep: The dotted keys with several values: `softmax[64]` and `softmax[128]`.
+        blocks: Blocks of the training classes, each the validation classes of one fold; None for one per fold. With
+            fewer folds only the first blocks are validated.
+        derived: Row to its definition, without training: `{of: ROW, alpha: 0.5}` is the mean of that row's weights and
+            its initial weights, `{of: ROW, pca: 128}` a PCA of its embeddings.
+        trunks: Name to the settings of another trunk, whose features are a row: `pretrained[features-NAME]`.
         references: Untrained rows besides the PCA of the trunk's features: `features`, `lda`, `whitening`,
             `pca512`, `whitening512`.
-        modules: Rows whose learner is another LightningModule than a `MetricLearner`.
-        selected_by: The validation score that chooses the best epoch and the best trial, the largest is best: one of
+        modules: Rows whose learner is a LightningModule but not a `MetricLearner`.
+        selected_by: The validation score that selects the best epoch and trial; the largest is best. A score of
             queries, or an import path as in `metrics`.
     """
 
@@ -124,25 +124,24 @@ class StudySpec:
         return row in self.methods and row not in self.derived and not is_baseline(row)
 
     def trials(self, row: str) -> int:
-        """Number of trials of a row, 0 for one that is not searched."""
+        """Number of trials of a row; 0 if it is not searched."""
         return self.search.trials if self.spaces.get(row) else 0
 
     def folds_of(self, stage: str) -> int:
-        """Trainings of a trial, or of a run."""
+        """Folds of a trial or of a run."""
         if stage == "trial":
             return self.search.folds or (COUNTS["folds"] if self.whole_half else self.folds)
         return self.folds
 
     def blocks_of(self, stage: str) -> int:
-        """Blocks of classes of which a trial, or a run, validates the first `folds_of`; 1 validates none."""
+        """Blocks of classes; a trial or run validates the first `folds_of`. 1 validates none."""
         return max(self.blocks or self.folds, self.folds_of(stage))
 
     def space(self, row: str) -> Space:
-        """What is searched of a row."""
         return read_space(self.spaces.get(row, {}), f"spaces of {self.name}: {row}")
 
     def own_setting(self, row: str) -> Config:
-        """What a row's configuration itself gives to the arguments that are searched, which the first trial tries."""
+        """The values of the searched arguments in a row's configuration: the first trial tries them."""
         return configured(self.space(row), self.methods.get(row, {}))
 
     @property
@@ -154,7 +153,7 @@ class StudySpec:
 
     @cached_property
     def _untrained(self) -> dict[str, tuple[str, str]]:
-        """Untrained row to the row whose trunk and data it has, and to what it does to the features."""
+        """Untrained row to the row with its trunk and data, and to its map of the features."""
         if any(map(is_baseline, self.methods)):
             return {}
         found: dict[str, tuple[str, str]] = {}
@@ -167,7 +166,7 @@ class StudySpec:
         return {**of_pca, **found}
 
     def _untrained_name(self, row: str, kind: str) -> str:
-        """`pretrained`; of a sweep that changes the untrained embedding, one a value: `pretrained[pca-96]`."""
+        """`pretrained`; in a sweep that changes the untrained embedding, one name per value: `pretrained[pca-96]`."""
         if kind == UNTRAINED:
             return f"{BASELINE}[{UNTRAINED}-{re.sub(r'[^A-Za-z0-9_.]+', '-', row).strip('-')}]"
         values = [value for key, value in self._swept_values(row) if _changes_untrained(key, kind)]
@@ -176,7 +175,7 @@ class StudySpec:
         return BASELINE if kind == PCA else f"{BASELINE}[{kind}]"
 
     def _swept_values(self, row: str) -> Iterator[tuple[str, str]]:
-        """Each swept key with the name of its value in a row; of a row that is not swept, the value that it has."""
+        """Each swept key with the name of its value in a row; in a row without a sweep, its configured value."""
         names = (value_of(row) or "").split(",")
         if len(names) != len(self.sweep) or not names[0]:
             settings = {key.replace(".init_args", ""): value for key, value in flatten(self.methods[row])}
@@ -185,7 +184,7 @@ class StudySpec:
         return zip(self.sweep, names, strict=True)
 
     def baseline_of(self, row: str) -> str:
-        """The untrained row that a row is compared with: the PCA of its trunk's features."""
+        """The untrained row to compare a row with: the PCA of its trunk's features."""
         if not self._untrained:
             own = f"{BASELINE}[{value_of(row)}]"
             return own if own in self.methods else next(filter(is_baseline, self.methods))
@@ -194,11 +193,11 @@ class StudySpec:
 
     @property
     def baselines(self) -> dict[str, str]:
-        """Trained row to the untrained one that it is compared with."""
+        """Trained row to its untrained row."""
         return {row: self.baseline_of(row) for row in self.methods if not is_baseline(row)}
 
     def source_row(self, row: str) -> str:
-        """The row whose trunk and data a row has: itself, or for an untrained one the first row with them."""
+        """The row with the trunk and data of a row: itself, or for an untrained row the first one with them."""
         return row if row in self.methods else self._untrained[row][0]
 
     def config_of(self, row: str) -> Config:
@@ -208,11 +207,11 @@ class StudySpec:
         return merge(config, self.trunks[trunk]) if trunk in self.trunks and is_baseline(row) else config
 
     def reference_of(self, row: str) -> str:
-        """What an untrained row does to the features, as under `references`, or `pca` (to the methods' size)."""
+        """The map of an untrained row: a name of `references`, or `pca` (to the embedding size of the methods)."""
         return self._untrained[row][1] if row in self._untrained else PCA
 
     def features_hash(self, row: str) -> str:
-        """Equal for untrained rows of one trunk and data, which share the trunk's features."""
+        """Equal for untrained rows with the same trunk and data, which share features."""
         settings = self.settings(row)
         if self.reference_of(row) == UNTRAINED:
             return digest(settings)
@@ -220,14 +219,14 @@ class StudySpec:
 
     @cached_property
     def halves(self) -> dict[str, str]:
-        """Equal for rows whose data are halved alike, so that they have the same training and the same test samples."""
+        """Equal for rows with the same training and test samples."""
         data = {row: _without_places(self.config_of(row))["data"] for row in self.rows}
         return {row: digest([each.get(key) for key in HALVED_BY]) for row, each in data.items()}
 
     # Identity.
 
     def settings(self, row: str) -> Config:
-        """The written settings that a row's numbers follow from: adding another row changes none of them."""
+        """The settings that a row's results depend on; other rows do not change them."""
         common: Config = {"folds": self.folds, "seed": self.seed, "threads": self.threads}
         common |= {} if self.blocks is None else {"blocks": self.blocks}
         common |= {} if self.selected_by == SELECTED_BY else {"selected_by": self.selected_by}
@@ -245,7 +244,7 @@ class StudySpec:
         return {**common, "model": model, "data": data, "projection": kind}
 
     def class_settings(self, row: str) -> Any:
-        """The settings that name the classes which a row is made of, and your own metric that selects its epochs."""
+        """The settings that name the classes of a row, and your own metric that selects its epochs."""
         config = self.config_of(row)
         metrics = [self.selected_by] if is_own(self.selected_by) else []
         if is_baseline(row) and self.reference_of(row) != UNTRAINED:
@@ -265,7 +264,7 @@ class StudySpec:
     # study.yaml
 
     def to_yaml(self) -> str:
-        """The content of `study.yaml`, without YAML's aliases: an archive may hold none."""
+        """The content of `study.yaml`, without YAML aliases, which an archive must not have."""
         return yaml.dump(asdict(self), Dumper=_WithoutAliases, sort_keys=False)
 
     @classmethod
@@ -273,7 +272,7 @@ class StudySpec:
         """The resolved `study.yaml` of a study's folder.
 
         Raises:
-            UserError: it is missing or damaged, or a row has a name that no study gives.
+            UserError: it is missing or damaged, or a row has an impossible name.
         """
         try:
             content = read_yaml(path)
@@ -284,7 +283,7 @@ class StudySpec:
                 return spec
         except (TypeError, AttributeError, KeyError, StopIteration):
             pass
-        raise UserError(f"{path} is damaged, or not the study.yaml of a study folder; restore it")
+        raise UserError(f"{path} is damaged, or not the study.yaml of a study folder; restore it from a copy")
 
 
 class _WithoutAliases(yaml.SafeDumper):
@@ -293,7 +292,7 @@ class _WithoutAliases(yaml.SafeDumper):
 
 
 def digest(plain: Any) -> str:
-    """SHA-256 of plain values, whatever the order of their keys."""
+    """SHA-256 of plain values, independent of the order of keys."""
     return hashlib.sha256(json.dumps(_with_text_keys(plain), sort_keys=True).encode()).hexdigest()
 
 
@@ -304,7 +303,7 @@ def _with_text_keys(plain: Any) -> Any:
 
 
 def _without_places(config: Config) -> Config:
-    """A configuration without what changes no number: where the data are, and who follows the training."""
+    """A configuration without settings that change no result: data folders and loggers."""
     plain = copy.deepcopy(config)
     for place in (plain.get("data", {}), init_args(plain.get("data", {}).get("dataset"))):
         for key in NOT_IDENTITY:
@@ -323,12 +322,12 @@ def _changes_untrained(key: str, kind: str) -> bool:
 
 
 def without_value(row: str) -> str:
-    """The method that is swept: `softmax@2` of `softmax[64]@2`."""
+    """The row without the value of a sweep: `softmax@2` of `softmax[64]@2`."""
     return re.sub(r"\[.*\]", "", row)
 
 
 def value_of(row: str) -> str | None:
-    """The value that a sweep gave a row: `64` of `softmax[64]`; None for one that is not swept."""
+    """The value of a sweep: `64` of `softmax[64]`; None without a sweep."""
     found = re.search(r"\[(.*)\]", row)
     return None if found is None else found[1]
 
@@ -344,7 +343,7 @@ def first_search(row: str) -> str:
 
 
 def row_folder(row: str) -> str:
-    """`softmax=64` for `softmax[64]`: shells and globs read brackets otherwise."""
+    """`softmax=64` for `softmax[64]`, because brackets have a meaning in shells and globs."""
     return row.replace("[", "=").replace("]", "")
 
 
@@ -354,12 +353,12 @@ def is_baseline(row: str) -> bool:
 
 
 def is_reference(name: str) -> bool:
-    """Whether a study file may name it under `references`."""
+    """Whether `references` of a study file may have this name."""
     return name in (FEATURES, LDA, WHITENING) or re.fullmatch(TO_SIZE, name) is not None
 
 
 def one_pca(baseline: str) -> str:
-    """What a table calls a baseline whose concatenated embedding is one PCA, not those of the folds side by side.
+    """The name in tables of a baseline whose concatenated embedding is one PCA instead of one per fold.
 
     Example:
         >>> one_pca("pretrained[pca-96]")
@@ -369,10 +368,10 @@ def one_pca(baseline: str) -> str:
 
 
 def named_rows(spec: StudySpec, names: Iterable[str]) -> list[str]:
-    """The rows that names mean, each a row or a method that is swept or searched again.
+    """The rows of names; a name is a row, or a method with several rows.
 
     Raises:
-        UserError: a name that the study has not.
+        UserError: a name that the study does not have.
     """
     found: dict[str, None] = {}
     for name in names:

@@ -1,6 +1,6 @@
-"""Where a study stands, from its results alone: what is done, what can be done next, with which setting.
+"""The state of a study, from its results only: finished jobs, the next jobs and their settings.
 
-Every answer is a function of the spec and of the results, in whatever order these came.
+Every answer is a function of the spec and the results, independent of their order.
 """
 
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ from levelfield.study.suggest import Trial, best_trial, suggest
 
 
 class StudyState:
-    """The finished jobs of a study and what follows from them.
+    """The finished jobs of a study and what follows.
 
     Attributes:
         jobs: All jobs, in order.
-        results: Content of the `result.json` of each finished job; `add` adds to what was given.
-        suggested: (row, trial) to what the search gives it, as far as it is known.
+        results: Content of the `result.json` of each finished job; `add` adds to this mapping.
+        suggested: (row, trial) to its setting from the search, as far as known.
     """
 
     def __init__(self, spec: StudySpec, results: dict[Job, dict[str, Any]]) -> None:
@@ -33,7 +33,7 @@ class StudyState:
             self.add(job, result)
 
     def add(self, job: Job, result: dict[str, Any]) -> None:
-        """Take the result of a job; it costs the same whether the study has forty jobs or four thousand."""
+        """Add the result of a job, in constant time."""
         self.results[job] = result
         self._unfinished.pop(job, None)
         if job.stage == "trial":
@@ -43,7 +43,7 @@ class StudyState:
                 ended.append(trial)
 
     def _trial(self, row: str, number: int) -> Trial | None:
-        """A trial whose folds are all done."""
+        """A trial whose folds are all finished."""
         found = [self.results.get(job) for job in folds_of(self.spec, row, number, "trial")]
         results = [result for result in found if result is not None]
         if len(results) < len(found):
@@ -54,12 +54,12 @@ class StudyState:
 
     @property
     def to_do(self) -> list[Job]:
-        """Jobs that are not done, without the runs of a row for which no trial had a score."""
+        """Remaining jobs, without the runs of a row if no trial of it has a score."""
         without = set(self.without_setting())
         return [job for job in self._unfinished if job.stage != "run" or job.method not in without]
 
     def ready(self) -> Iterator[Job]:
-        """Jobs to do, in order, that follow from what is done; a trial's setting may still have to be suggested."""
+        """Jobs that can start now, in order; the setting of a trial may not be suggested yet."""
         return (job for job in list(self._unfinished) if self._is_ready(job))
 
     def _is_ready(self, job: Job) -> bool:
@@ -76,13 +76,13 @@ class StudyState:
         return not is_baseline(job.method) and self.spec.trials(job.method) > 0
 
     def _trials_before(self, job: Job) -> int:
-        """How many trials of its row must have ended before a job."""
+        """The number of trials of its row that must finish before a job."""
         if job.stage == "run":
             return self.spec.trials(job.method)
         return job.number - job.number % self.spec.search.batch
 
     def parameters(self, job: Job) -> dict[str, Any] | None:
-        """What the search gives a job that is ready; None where `suggest` has to say it."""
+        """The setting of a job that is ready; None if `suggest` must be called."""
         if not self._is_searched(job):
             return {}
         if job.stage == "run":
@@ -98,15 +98,15 @@ class StudyState:
         return spec.space(row), earlier, job.number, spec.seed, row, spec.search.sampler, spec.own_setting(row)
 
     def trials(self, row: str) -> list[Trial]:
-        """The trials of a row that have ended, up to the first that has not."""
+        """The finished trials of a row, up to the first unfinished one."""
         return self._trials.get(row, [])
 
     def chosen(self, row: str) -> Trial | None:
-        """The trial whose setting the runs have, or would have by now; None where none has a value."""
+        """The best trial so far, whose setting the runs get; None if no trial has a value."""
         return best_trial(self.trials(row))
 
     def without_setting(self) -> list[str]:
-        """Rows whose trials have all ended without a score: they have no runs."""
+        """Rows without runs, because no trial has a score."""
         ended = [row for row, trials in self._trials.items() if trials and len(trials) == self.spec.trials(row)]
         return [row for row in ended if self.chosen(row) is None]
 
@@ -116,7 +116,7 @@ class StudyState:
         return {job: result["failure"] for job, result in found if failed(result)}
 
     def tested_runs(self) -> list[tuple[str, int]]:
-        """Every (row, run) that has a model a fold."""
+        """Every (row, run) that has a model for each fold."""
         return [each for each in row_runs(self.spec) if all(map(self._has_model, folds_of(self.spec, *each)))]
 
     def _has_model(self, job: Job) -> bool:
@@ -124,6 +124,6 @@ class StudyState:
 
 
 def first_config(spec: StudySpec, row: str) -> Config:
-    """The configuration of the first job of a row: a trial where it is searched."""
+    """The configuration of the first job of a row: of a trial if the row is searched."""
     job = Job(row, "trial" if spec.trials(row) else "run", 0, 0)
     return job_config(spec, job, suggest(*StudyState(spec, {}).suggest_arguments(job)))

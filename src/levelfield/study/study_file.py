@@ -1,4 +1,4 @@
-"""The YAML file that defines a study: found by path or name, read with the files that it extends, and its options."""
+"""The YAML file that defines a study: find it, read it with the files that it extends, sort its options."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -21,22 +21,22 @@ OWN_SECTIONS = ("search", "second_searches")
 
 
 def find_study(name: str) -> Path:
-    """The study file of that path, or of that name in configs/study, the working directory's or the shipped one.
+    """The study file of that path, or of that name in configs/study of the working directory or of the package.
 
     Raises:
-        UserError: there is none, with the nearest name.
+        UserError: there is none; suggests the nearest name or lists all.
     """
     if (file := find_configuration(name, "study")) is not None:
         return file
     if (Path(name) / STUDY).is_file():
-        raise UserError(f"{name} is the folder of a study; go on with it: levelfield study resume {name}")
-    names = sorted(file.removeprefix("study/") for file in shipped_files("study"))
-    searched = re.sub(r"^(\.{1,2}/|configs/|study/)+", "", name).removesuffix(".yaml") + ".yaml"
-    raise UserError(f"no study file {name!r}{nearest(searched, names, cutoff=0.4)}")
+        raise UserError(f"{name} is the folder of a study; continue it: levelfield study resume {name}")
+    names = [file.removeprefix("study/").removesuffix(".yaml") for file in sorted(shipped_files("study"))]
+    searched = re.sub(r"^(\.{1,2}/|configs/|study/)+", "", name).removesuffix(".yaml")
+    raise UserError(f"no study file {name!r}{nearest(searched, names, cutoff=0.6)}")
 
 
 def read_study_file(path: Path) -> Config:
-    """The keys of a study file, laid over those of the file that it extends.
+    """The keys of a study file, merged over those of the file that it extends.
 
     Raises:
         UserError: the file, or one that it extends, is missing or has an unknown key.
@@ -45,10 +45,10 @@ def read_study_file(path: Path) -> Config:
 
 
 def _read_extended(path: Path, extended_by: tuple[Path, ...] = ()) -> Config:
-    """A study file laid over the one that it `extends`, whose files stay relative to that one's folder.
+    """A study file merged over the one that it `extends`; paths stay relative to the file that has them.
 
-    `base+` appends to the other's base. Methods and overrides are further layers over its own; `overrides: {}` drops
-    its own. `spaces` and `search` are laid over it key by key. Any other key replaces.
+    `base+` appends to the base. Methods and overrides are further layers; `overrides: {}` drops the earlier ones.
+    `spaces` and `search` merge key by key. Any other key replaces.
     """
     content = read_yaml(path)
     name = content.pop("extends", None)
@@ -68,7 +68,7 @@ def _read_extended(path: Path, extended_by: tuple[Path, ...] = ()) -> Config:
     for key, value in content.items():
         if key == "base+":
             key, value = "base", [*as_list(below.get("base", [])), *as_list(value)]
-        elif key == "overrides":  # a layer each: what one appends (`key+`) is appended where they meet the base
+        elif key == "overrides":  # one layer each, so that `key+` appends when they merge over the base
             value = [*as_list(below.get(key) or []), value] if value else []
         elif key == "methods" and isinstance(value, dict):
             value = _layered(below.get(key) or {}, value)
@@ -83,7 +83,7 @@ def _read_extended(path: Path, extended_by: tuple[Path, ...] = ()) -> Config:
 
 
 def _layered(below: Config, methods: Config) -> Config:
-    """Methods of a file over those of the file that it extends: a method of both has the layers of both."""
+    """The methods of two files: a method in both has the layers of both."""
     found = dict(below)
     for name, layers in methods.items():
         again = layers is not None and below.get(name) is not None
@@ -92,7 +92,7 @@ def _layered(below: Config, methods: Config) -> Config:
 
 
 def _with_whole_paths(layers: Any, folder: Path) -> Any:
-    """Layers whose files are found from any folder."""
+    """Layers with absolute paths."""
     if isinstance(layers, list):
         return [_with_whole_paths(layer, folder) for layer in layers]
     file = find_configuration(layers, "study", folder) if isinstance(layers, str) else None
@@ -100,10 +100,10 @@ def _with_whole_paths(layers: Any, folder: Path) -> Any:
 
 
 def sort_options(options: Mapping[str, Any]) -> tuple[Config, dict[str, Config], Config]:
-    """Dotted options by what they set: the study's own keys, its `search` and `second_searches`, and all methods.
+    """Sort dotted options: keys of the study, its `search` and `second_searches`, settings of all methods.
 
     Raises:
-        UserError: an option that no study has.
+        UserError: an option that a study does not have.
     """
     own: Config = {}
     sections: dict[str, Config] = {section: {} for section in OWN_SECTIONS}
@@ -111,9 +111,9 @@ def sort_options(options: Mapping[str, Any]) -> tuple[Config, dict[str, Config],
     for key, value in options.items():
         section, _, rest = key.partition(".")
         if key == "name" or key in PER_JOB:
-            raise UserError(f"--{key} cannot be overridden: a study sets it itself (--folds, --runs and --seed can)")
+            raise UserError(f"--{key}: a study sets it for each job; leave it out, or give --folds, --runs or --seed")
         if key in ("model.loss", "model.miner"):
-            raise UserError(f"--{key} would give every method of the study the same one; use --add-method")
+            raise UserError(f"--{key} would be the same for every method; to add a method, give --add-method")
         if key in (*COUNTS, "metrics", "selected_by"):
             own[key] = value
         elif section in sections:
@@ -129,10 +129,10 @@ def mapping(content: Any, place: str, known: Collection[str] | None = None) -> C
     """`content` if it is a mapping of known keys.
 
     Raises:
-        UserError: names the place and the key.
+        UserError: names the file and the key.
     """
     if not isinstance(content, dict):
-        raise UserError(f"{place} must map names to their settings, not be {content!r}")
+        raise UserError(f"{place} must be a mapping (name: settings), not {content!r}")
     for key in content if known is not None else ():
         if key not in (known or ()):
             raise UserError(f"{place}: unknown key {key!r}{nearest(key, list(known or ()))}")
@@ -143,7 +143,7 @@ def whole_number(place: str, value: Any, smallest: int) -> int:
     """`value` if it is a whole number of at least `smallest`.
 
     Raises:
-        UserError: names the place.
+        UserError: names the key.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
         raise UserError(f"{place} must be a whole number of at least {smallest}, not {value!r}")

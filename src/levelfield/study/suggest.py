@@ -1,8 +1,8 @@
-"""The search for a method's arguments: what a trial tries is a function of the trials that have ended.
+"""The search for a method's arguments: the setting of a trial is a function of the finished trials.
 
-A sampler is made anew for each trial and seeded from (study seed, method, k); no state lives between trials, so a
-study that was killed and resumed, or shared between workers, searches exactly like one that was not. By hand, for a
-sampler of Optuna's that is kept alive, or comes back from its journal, suggests something else.
+Each trial gets a new sampler with a seed from (study seed, method, k). No state lives between trials, so a resumed
+study, or one with several workers, searches exactly like an undisturbed one. A sampler of Optuna that lives on, or is
+restored from its journal, would suggest other settings.
 """
 
 import statistics
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import optuna
 
 SAMPLERS = ("gp", "tpe", "random")
-# Trials before a model of the scores is trusted.
+# Trials before the first model of the scores.
 FIRST_POINTS = 5
-# A value this close to a bound, as a fraction of the range, may mean that the best lies beyond it.
+# Values this close to a bound, as a fraction of the range, are flagged.
 NEAR_BOUND = 0.01
 
 
@@ -31,10 +31,10 @@ class Trial:
     """One setting that was tried.
 
     Args:
-        number: Which trial of its method, from 0.
+        number: Number of the trial, from 0.
         parameters: Dotted key to value.
-        value: Mean over folds of the best validation score; None where the trial failed.
-        failure: Why it failed.
+        value: Mean over folds of the best validation score; None if the trial failed.
+        failure: The reason for a failure.
     """
 
     number: int
@@ -52,35 +52,34 @@ def suggest(
     sampler: str = "gp",
     own: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """What trial `number` of a method tries.
+    """The setting of trial `number` of a method.
 
-    The first trial has the method's own setting, so a search ends at that or better on the validation folds. The next
-    four are scrambled Sobol points, then the sampler decides (`random` from the second trial on). It is told the
-    trials in `finished`; those before `number` that are missing there, the earlier ones of the same batch, it is told
-    as running, which keeps the trials of a batch apart. A failed trial counts as the lower quartile of the values so
-    far: low enough to keep the search away, and no outlier that would spoil the model of the others.
+    The first trial has the method's own setting, so the search never ends below it on the validation folds. The next
+    four are scrambled Sobol points, then the sampler decides (`random` from the second trial on). The sampler sees the
+    trials in `finished`. Earlier trials of the same batch count as running, which keeps the trials of a batch apart. A
+    failed trial counts as the lower quartile of the values so far: low enough to keep the search away, but not an
+    outlier for the model.
 
     Args:
-        space: What is searched; an empty one suggests nothing.
-        finished: Trials that have ended, in any order.
-        seed: The study's.
-        method: Its name in the study; two names of one loss search differently.
+        space: The search space; an empty one suggests nothing.
+        finished: Finished trials, in any order.
+        seed: Seed of the study.
+        method: Name in the study; two names of one loss search differently.
         sampler: `gp` (Gaussian process, expected improvement), `tpe` or `random`.
-        own: The method's own setting, dotted key to value. A value outside its range, or a key that is missing, is
-            that of a Sobol point.
+        own: The method's own setting, dotted key to value. For a missing key, or a value outside its range, a Sobol
+            point decides.
 
     Returns:
-        Dotted key to value, the same for the same arguments in any process; tied keys and what follows from a choice
-        are among them.
+        Dotted key to value, with tied keys and the settings of choices; the same for the same arguments in any process.
 
     Raises:
-        ValueError: there is no such sampler.
+        ValueError: unknown sampler.
     """
     if sampler not in SAMPLERS:
         raise ValueError(f"no sampler {sampler!r}; there are {', '.join(SAMPLERS)}")
     if not space:
         return {}
-    # A space is the same whatever the order of its lines.
+    # The order of a space's lines does not matter.
     found = _suggest(dict(sorted(space.items())), finished, number, seed, method, sampler, own)
     return settings(space, found)
 
@@ -110,7 +109,7 @@ def _suggest(
 
 
 def _told_values(ended: Sequence[Trial]) -> list[tuple[dict[str, Any], float]]:
-    """Parameters and value of every ended trial; nothing before one has a value."""
+    """Parameters and value of every finished trial; empty before one has a value."""
     values = [trial.value for trial in ended if trial.value is not None]
     if not values:
         return []
@@ -122,7 +121,7 @@ def _sobol_point(space: Space, number: int, seed: int, method: str) -> dict[str,
     from scipy.stats.qmc import Sobol  # scipy.stats takes a second to import
 
     engine = Sobol(len(space), scramble=True, seed=seed_of("search", seed, method, bits=32))
-    # A Sobol sequence is drawn in powers of two.
+    # Sobol sequences have lengths of powers of two.
     positions = engine.random_base2(number.bit_length())[number]
     return {key: place.at(float(position)) for (key, place), position in zip(space.items(), positions, strict=True)}
 
@@ -141,7 +140,7 @@ def _ask(
     seed: int,
     sampler: str,
 ) -> dict[str, float]:
-    """The parameters that a new Optuna sampler suggests after the trials told to it."""
+    """The parameters that a new Optuna sampler suggests after these trials."""
     import optuna
     from optuna.trial import TrialState, create_trial
 
@@ -168,7 +167,7 @@ def _distribution(place: Range | Choice) -> "optuna.distributions.BaseDistributi
 def _sampler(name: str, seed: int) -> "optuna.samplers.BaseSampler":
     from optuna.samplers import GPSampler, TPESampler
 
-    # Ours are the first points: the sampler has none of its own.
+    # The first points are ours, so the sampler needs none.
     if name == "gp":
         return GPSampler(seed=seed, n_startup_trials=1)
     return TPESampler(seed=seed, n_startup_trials=1)
@@ -176,7 +175,7 @@ def _sampler(name: str, seed: int) -> "optuna.samplers.BaseSampler":
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Optuna in silence and on one thread, whatever the process has, and nothing of it left behind."""
+    """Run Optuna without messages and on one thread, and restore the process afterwards."""
     import optuna
     import torch
 
@@ -193,21 +192,21 @@ def _undisturbed() -> Iterator[None]:
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial | None:
-    """The trial of the highest value, the first of equals; None where none has a value."""
+    """The trial with the highest value, the first of equal ones; None if no trial has a value."""
     scored = [trial for trial in trials if trial.value is not None]
     return max(scored, key=lambda trial: (trial.value, -trial.number), default=None)
 
 
 def at_bound(space: Space, parameters: Mapping[str, Any]) -> list[str]:
-    """One sentence for each value on, or within 1% of the range of, a bound, with the advice to widen it."""
+    """One sentence for each value at a bound, or within 1% of the range of it."""
     sentences = []
     ranges = {key: place for key, place in space.items() if isinstance(place, Range)}
     for key, place in ranges.items():
         position = place.position(parameters[key])
         for distance, side, bound in ((position, "lower", place.low), (1 - position, "upper", place.high)):
-            if distance <= NEAR_BOUND + 1e-9:  # exactly 1% is not exact in binary
+            if distance <= NEAR_BOUND + 1e-9:  # 1% is not exact in binary
                 sentences.append(
-                    f"{key} is {parameters[key]:.4g}, on or within 1% of the {side} bound {bound:g} of its space: "
-                    "the best may lie beyond; widen the space and search again"
+                    f"{key} is {parameters[key]:.4g}, at or within 1% of the {side} bound {bound:g} of its space: a "
+                    "better value may be outside; widen the space and search again"
                 )
     return sentences

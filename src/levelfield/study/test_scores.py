@@ -1,4 +1,4 @@
-"""The test scores of a run, from the embeddings that its folds' models gave the test samples."""
+"""The test scores of a run, from the test embeddings of its folds."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,18 +19,18 @@ from levelfield.metrics.table import PARTITION_METRICS, SHOWN_METRICS
 from levelfield.storage.atomic import write_atomically
 from levelfield.training.embed import EmbeddedSet
 
-# Samples up to which k-means runs its exact iterations; what it takes must not depend on what is installed.
+# Up to so many samples k-means runs exact iterations; the method must not depend on installed packages.
 EXACT_SAMPLES = 20_000
-# In an untrained row's embeddings and test scores: those by one PCA of the whole training half.
+# Key of an untrained row's embeddings and test scores by one PCA of the whole training half.
 ONE_PCA_KEY = "one_pca"
 RANKS_KEY = "effective_rank"
 
 
 class EmbeddedTest(NamedTuple):
-    """A fold's embeddings of the test samples, and which of these are searched for among the others.
+    """The test embeddings of a fold, and which samples are queries.
 
-    `is_query` is None where each sample is searched for, among all others; `data` is the samples' fingerprint. The
-    first fold of an untrained row has the embeddings by one PCA to folds x size too.
+    If `is_query` is None, each sample is a query among all others. `data` is the fingerprint of the samples. The first
+    fold of an untrained row also has the embeddings by one PCA to folds x size.
     """
 
     samples: EmbeddedSet
@@ -39,14 +39,14 @@ class EmbeddedTest(NamedTuple):
     one_pca: Float[Tensor, "samples components"] | None = None
 
     def save(self, path: Path, origin: dict[str, str]) -> None:
-        """Write `embeddings.safetensors`, with what the embeddings were made from as its metadata."""
+        """Write `embeddings.safetensors`, with the origin of the embeddings as metadata."""
         tensors = {**self.samples._asdict(), "is_query": self.is_query, ONE_PCA_KEY: self.one_pca}
         known = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         write_atomically(path, safetensors.torch.save(known, metadata={**origin, "data": self.data}))
 
     @classmethod
     def load(cls, path: Path, origin: dict[str, str]) -> "EmbeddedTest | None":
-        """Read what `save` wrote; None where there is nothing whole, or it was made from something else."""
+        """Read the file of `save`; None if it is missing, incomplete or of another origin."""
         try:
             with safetensors.safe_open(path, framework="pt") as file:
                 metadata = dict(file.metadata() or {})
@@ -61,22 +61,22 @@ class EmbeddedTest(NamedTuple):
 
 
 def score_folds(folds: Sequence[EmbeddedTest], distance: str, metrics: Sequence[str]) -> dict[str, Any]:
-    """Scores of each fold's embeddings and of all folds' side by side, as in the run's `result.json`.
+    """Scores of each fold's embeddings and of the concatenated ones, as in the `result.json` of a run.
 
-    Those of an untrained row's one PCA for all folds are `one_pca`. `concatenated` is empty for a single fold. The
-    effective rank of each fold's embeddings tells whether they have collapsed; it is in no table of results.
+    `one_pca` has the scores of an untrained row's one PCA for all folds. `concatenated` is empty for a single fold. The
+    effective rank of each fold's embeddings detects a collapse; it is in no table of results.
 
     Args:
         folds: Embeddings of the same samples in the same order, by fold.
-        distance: By what neighbours are ranked.
-        metrics: What the study scores besides what every study does.
+        distance: Distance for retrieval.
+        metrics: Further metrics of the study.
     """
     labels, is_query = folds[0].samples.labels, folds[0].is_query
     for other in folds[1:]:
         assert torch.equal(other.samples.index, folds[0].samples.index)
         assert torch.equal(other.samples.labels, labels)
     wanted = (*SHOWN_METRICS, *metrics)
-    # Folds side by side are of unit length, where euclidean and poincare rank as cosine does.
+    # Concatenated embeddings have unit length, so euclidean and poincare rank like cosine.
     signs_or_cosine = "hamming" if distance == "hamming" else "cosine"
 
     def scores(embeddings: Tensor, by: str) -> dict[str, Any]:
@@ -104,9 +104,9 @@ def score_samples(
     distance: str = "cosine",
     metrics: Sequence[str] = tuple(SHOWN_METRICS),
 ) -> dict[str, Any]:
-    """Scores of the queries among the rest, or of each sample among all others where there are no queries.
+    """Scores of the queries among the other samples, or of each sample among all others without queries.
 
-    Clustering scores and those of the user's own metrics are of all samples, queries or not.
+    Clustering scores and the user's own metrics take all samples.
     """
     own = [metric for metric in metrics if is_own(metric)]
     retrieval = [metric for metric in metrics if metric not in (*PARTITION_METRICS, *own)]
@@ -128,5 +128,5 @@ def score_samples(
 
 
 def concatenate(folds: Sequence[Float[Tensor, "samples embedding"]]) -> Float[Tensor, "samples folds*embedding"]:
-    """Put the folds' L2-normalised embeddings side by side and normalise again."""
+    """Concatenate the L2-normalized embeddings of the folds and normalize again."""
     return normalize(torch.cat([normalize(fold) for fold in folds], dim=1))

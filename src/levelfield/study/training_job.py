@@ -1,6 +1,6 @@
-"""Does one job in the process that calls it: a `fit`, and its `result.json` last.
+"""Run one job in this process: a `fit`, and its `result.json` at the end.
 
-A job on several devices is a command of its own, `python -m levelfield.study.training_job TASK`: Lightning starts the
+A job on several devices is its own command, `python -m levelfield.study.training_job TASK`: Lightning starts the
 processes of the other devices by repeating the command.
 """
 
@@ -9,7 +9,7 @@ import sys
 if __name__ == "__main__":
     from levelfield.runtime.own_modules import working_directory_last
 
-    working_directory_last()  # before a library is looked for
+    working_directory_last()  # before the first import of a library
 
 import json
 import os
@@ -40,27 +40,27 @@ from levelfield.training.interruption import interruptible
 from levelfield.training.run_folder import is_first_process
 from levelfield.training.trackers import QUIET
 
-# What torch, CUDA's libraries and the system say of exhausted memory.
+# Messages of torch, CUDA and the system on exhausted memory.
 NO_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
-# Variables by which a launcher tells processes of each other: a job of a study has its own group.
+# Variables of a launcher; a job of a study has its own process group and must not see them.
 OF_A_LAUNCHER = {
     *LAUNCHERS.values(),
     *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID"),
     *("LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
 }
-# How long the other processes of a job may go on after one has failed.
+# Seconds that the other processes of a job may continue after one has failed.
 LAST_SECONDS = 5.0
 
 
 def run_job(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Do a job from its start, and write and return its result; a training that cannot be finished is one too.
+    """Run a job from its start; writes and returns its result. A failed training is a result too.
 
     Args:
-        earlier: What ended earlier attempts.
+        earlier: Why earlier attempts ended.
 
     Raises:
         OutOfMemory: memory is exhausted.
-        UserError: a setting or the data are not usable, or a source is not the one that the study began with.
+        UserError: a setting or the data are wrong, or the source code has changed since the study began.
     """
     started = time.monotonic()
     check_sources(task)
@@ -69,12 +69,12 @@ def run_job(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     return write_result(task, {"seconds": time.monotonic() - started, **found}, earlier)
 
 
-# What this process has imported, by the names of the classes: an edited file is not imported again.
+# Source digests at import, by the names of the classes: an edited file is not imported again.
 _imported: dict[tuple[str, ...], dict[str, str]] = {}
 
 
 def check_sources(task: Task) -> None:
-    """Refuse to compute a row with other sources than the study's process has seen, or than this one has imported.
+    """Raise an error if the source code has changed since the study began or since this process imported it.
 
     Raises:
         UserError: names the row and the file.
@@ -84,13 +84,13 @@ def check_sources(task: Task) -> None:
     for file in sorted({*task.sources, *here, *imported}):
         if len({task.sources.get(file), here.get(file), imported.get(file)}) > 1:
             raise UserError(
-                f"{task.job.method}: {file} has changed since this process or the study began; restore it, or start "
-                "the command (in a notebook the kernel) again"
+                f"{task.job.method}: {file} has changed since the study or this process began; restore it, or restart "
+                "the command (in a notebook the kernel)"
             )
 
 
 def _train(task: Task) -> dict[str, Any]:
-    """The training's part of the result, or `failure` and why."""
+    """The result of the training, or `failure` with the reason."""
     with fixed_threads(task.threads), memory_errors():
         if is_first_process():
             task.empty_folder()
@@ -114,7 +114,7 @@ def _train(task: Task) -> dict[str, Any]:
 
 
 def _build(task: Task) -> Training:
-    """The learner, data and Trainer of a job: the one place where a study's learner is built for training."""
+    """The learner, data and Trainer of a job: the only place where a study builds a learner for training."""
     job = task.job
     place = {"method": job.method, "stage": job.stage, job.stage: job.number, "fold": job.fold}
     tracked = {
@@ -140,13 +140,13 @@ def memory_errors() -> Iterator[None]:
             raise
         raise OutOfMemory(
             f"out of memory ({text[:160] or type(error).__name__}): lower --data.batch_size or the samples' size, or "
-            "give --model.chunk_size (docs/scale.md)"
+            "use GradientCaching (docs/tutorial_gpus.md)"
         ) from error
 
 
 @contextmanager
 def fixed_threads(number: int) -> Iterator[None]:
-    """Fix the number of threads: it changes the last bits of sums, and with them the weights."""
+    """Fix the number of threads, because it changes the last bits of sums and so the weights."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -159,7 +159,7 @@ def fixed_threads(number: int) -> Iterator[None]:
 
 
 def _train_in_processes(task: Task) -> dict[str, Any]:
-    """What `_train` does, with the same result and errors, in processes of its own, one a device."""
+    """`_train` in one process per device, with the same result and errors."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "task.json")
         file.write_text(json.dumps({**asdict(task), "folder": str(task.folder), "parent": os.getpid()}))
@@ -174,7 +174,7 @@ def _train_in_processes(task: Task) -> dict[str, Any]:
         assert process.stdout is not None
         outcome = Outcome("died", "its processes died")
         try:
-            if answer := process.stdout.readline():  # the first: the others may fail because of it
+            if answer := process.stdout.readline():  # of the first process: the others may fail because of it
                 outcome = Outcome(*json.loads(answer))
             process.communicate(timeout=None if outcome.kind in ("done", "died") else LAST_SECONDS)
         except subprocess.TimeoutExpired:
@@ -190,8 +190,8 @@ def _train_in_processes(task: Task) -> dict[str, Any]:
 
 
 def main(file: Path) -> int:
-    """One process of a job on several devices; the first, or one that fails, prints what came of it as JSON."""
-    answer, sys.stdout = sys.stdout, sys.stderr  # nothing else is printed there
+    """One process of a job on several devices; the first, or a failing one, prints the outcome as JSON."""
+    answer, sys.stdout = sys.stdout, sys.stderr  # only JSON goes to standard output
     plain = json.loads(file.read_text())
     parent = plain.pop("parent")
     end_with_parent(parent if is_first_process() else os.getppid())

@@ -1,7 +1,7 @@
-"""Units of work on slots: what is done next, what became of it, and what follows when a worker dies or lacks memory.
+"""Units of work on slots: choose the next unit, collect outcomes, and handle workers that die or lack memory.
 
-A slot is a pool of exactly one process, so that a death names the unit that it ended. One process decides: a study's
-jobs and its test stage both go through `do_all`.
+A slot is a pool of exactly one process, so a death is the death of one unit. One process decides: the jobs of a study
+and its test stage both go through `do_all`.
 """
 
 import gc
@@ -18,23 +18,23 @@ from typing import Any, NamedTuple, Protocol
 from levelfield.errors import OutOfMemory, UserError, refused_file
 from levelfield.runtime.signals import Stopped, keeping_ctrl_c
 
-# Deaths of processes over one unit until it is given up; over any units, one after the other, until the study ends.
+# Deaths of workers in one unit until it is given up; consecutive deaths in any units until the study ends.
 DEATHS, DEATHS_IN_A_ROW = 3, 9
-MORE_MEMORY = "is there enough memory? --executor.workers 1 needs the least"
-# Between two looks at whether the slots can still work, and at whether one has started.
+MORE_MEMORY = "if memory is short, give --executor.workers 1"
+# Seconds between two checks that the slots work, and that one has started.
 LOOK_SECONDS, START_SECONDS = 5.0, 0.25
-# A longer collection of garbage has walked over what a process has imported and keeps.
+# Seconds: a longer garbage collection is walking over imported modules.
 LONG_COLLECTION_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What one process does at once.
+    """One piece of work for one process.
 
     Args:
-        row: Whose work it is.
-        function: A function of a module, so that it can be sent. It is called with `arguments` and with the reasons
-            why there were earlier attempts, a tuple of sentences.
+        row: The row.
+        function: A function of a module, so that it can be pickled. It gets `arguments` and a tuple with the reasons
+            why earlier attempts ended.
     """
 
     name: str
@@ -44,51 +44,51 @@ class Unit:
 
 
 class Work(Protocol):
-    """What there is to do."""
+    """The work of a study."""
 
     def ready(self) -> Iterator[Unit]:
-        """Units that could be done now, in order; those that are being done may be among them."""
+        """Units that can start now, in order, with those that are running."""
 
     def add(self, unit: Unit, value: Any) -> None:
-        """A unit is done."""
+        """Take the value of a finished unit."""
 
     def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
-        """Memory did not suffice although nothing else ran; whether that is a result."""
+        """Memory was exhausted although nothing else ran; returns whether that is a result."""
 
 
 class Slots(Protocol):
-    """Where units are done.
+    """The processes that run units.
 
     Attributes:
-        number: How many are done side by side.
-        died: What a future raises when the process of its slot is gone.
+        number: Number of parallel units.
+        died: The exception of a future when the process of its slot has died.
     """
 
     number: int
     died: tuple[type[BaseException], ...]
 
     def ready(self, slot: int) -> bool:
-        """Whether a slot can take a unit; starts its process where it has none."""
+        """Whether a slot can take a unit; starts its process if there is none."""
 
     def submit(self, slot: int, function: Callable[..., Any], *arguments: Any) -> Future:
         """Call a function in the process of a slot that is ready."""
 
     def drop(self, slot: int) -> None:
-        """Forget the process of a slot, which has died."""
+        """Drop the dead process of a slot."""
 
     def check(self) -> None:
-        """Raise a UserError where no slot can work any more."""
+        """Raise a UserError if no slot can work any more."""
 
     def stop(self) -> None:
         """End all processes."""
 
 
 class Outcome(NamedTuple):
-    """What became of a unit, in words: a user's exception may not survive the way to another process.
+    """The outcome of a unit, as text: a user's exception may not be picklable.
 
     Attributes:
-        kind: `done`, `memory`, `mistake` (a UserError), `error` (of a user's code) or `died`.
-        value: What the function returned, or a sentence.
+        kind: `done`, `memory`, `mistake` (a UserError), `error` (in the user's code) or `died`.
+        value: The return value, or a sentence.
     """
 
     kind: str
@@ -96,8 +96,8 @@ class Outcome(NamedTuple):
     trace: str = ""
 
 
-class Ended(Exception):  # noqa: N818  # it says what became of a unit
-    """What the processes have said that a unit has started for itself."""
+class Ended(Exception):  # noqa: N818  # the name says what happened
+    """The outcome of the processes that a unit has started itself."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.value)
@@ -105,7 +105,7 @@ class Ended(Exception):  # noqa: N818  # it says what became of a unit
 
 
 def attempt(function: Callable[..., Any], *arguments: Any) -> Outcome:
-    """Call a unit's function; this is what runs in a slot."""
+    """Call the function of a unit, in a slot."""
     try:
         return Outcome("done", function(*arguments))
     except OutOfMemory as error:
@@ -115,33 +115,33 @@ def attempt(function: Callable[..., Any], *arguments: Any) -> Outcome:
     except Ended as ended:
         return ended.outcome
     except Stopped:
-        raise  # a signal to this process, where it is the slot
+        raise  # a signal to this process, if it is the slot
     except (Exception, SystemExit) as error:
         refused = refused_file(error) if isinstance(error, OSError) else None
         if refused is not None:
             return Outcome("mistake", str(refused))
         return Outcome("error", in_words(error), traceback.format_exc())
     finally:
-        collect_garbage()  # here: what the traceback held is free by now
+        collect_garbage()  # here, after the traceback is freed
 
 
 def in_words(error: BaseException) -> str:
-    """One line for an exception of a user's code."""
+    """One line for an exception in the user's code."""
     if isinstance(error, SystemExit):
         return "its code calls exit"
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 class GivenUp:
-    """Units and rows that nothing helps; the others go on, and the study ends with what it has to say of these.
+    """Units and rows that failed. The others continue, and the study ends with an error that names these.
 
     Args:
-        line: Tells a person something.
+        line: Prints a message.
         debug: Whether to show the traceback of a user's code.
 
     Attributes:
-        reasons: Unit to why it is not done.
-        rows: Rows whose code ended with an error: no unit of theirs is tried any more.
+        reasons: Unit to the reason for its failure.
+        rows: Rows whose code raised an error: their units are not tried any more.
     """
 
     def __init__(self, line: Callable[[str], Any], debug: bool = False) -> None:
@@ -150,10 +150,10 @@ class GivenUp:
         self._line, self._debug = line, debug
 
     def add(self, name: str, why: str, row: str | None = None, trace: str = "") -> None:
-        """Give a unit up, and the rest of its row if one is given."""
+        """Give up a unit, and the rest of its row if one is given."""
         self.reasons[name] = why
         self.rows |= set() if row is None else {row}
-        self._line(f"{trace if self._debug else ''}{name}: {why}; the others go on without {row or 'it'}")
+        self._line(f"{trace if self._debug else ''}{name}: {why}; the study continues without {row or 'it'}")
 
     def __contains__(self, unit: Unit) -> bool:
         return unit.name in self.reasons or unit.row in self.rows
@@ -162,34 +162,34 @@ class GivenUp:
         """Raise a UserError if there are any."""
         if self.reasons:
             reasons = "; ".join(f"{name}: {why}" for name, why in self.reasons.items())
-            raise UserError(f"not done: {reasons}. All other results are kept: correct it and start the command again")
+            raise UserError(f"not finished: {reasons}. All other results are kept: fix this and run the command again")
 
 
 def do_all(work: Work, slots: Slots, line: Callable[[str], Any], given_up: GivenUp) -> None:
-    """Do units until none is left but those that are given up.
+    """Run units until none is left except those that are given up.
 
-    A unit that lacks memory, or whose process dies twice, runs again with no other beside it. After three deaths it is
-    given up; after an error of a user's code its row is.
+    A unit that lacks memory, or whose process dies twice, runs again with no other unit in parallel. After three deaths
+    the unit is given up; after an error in the user's code its row is given up.
 
     Args:
-        line: Tells a person something.
+        line: Prints a message.
 
     Raises:
-        UserError: a mistake, at once, or workers that die whatever they do.
+        UserError: a mistake, at once, or workers that die in any unit.
     """
     with keeping_ctrl_c() as check:
         _Desk(work, slots, line, given_up).run(check)
 
 
 class _Desk:
-    """Hands units to slots and takes what came of them."""
+    """Gives units to slots and collects their outcomes."""
 
     def __init__(self, work: Work, slots: Slots, line: Callable[[str], Any], given_up: GivenUp) -> None:
         self.work, self.slots, self.line, self.given_up = work, slots, line, given_up
         self.free = list(range(slots.number))
         self.running: dict[Future, tuple[int, Unit]] = {}
-        self.attempts: dict[str, tuple[str, ...]] = {}  # unit to why there was more than one
-        self.alone: set[str] = set()  # units that run with no other beside them
+        self.attempts: dict[str, tuple[str, ...]] = {}  # unit to the reasons of its failed attempts
+        self.alone: set[str] = set()  # units that run with no other in parallel
         self.deaths: Counter[str] = Counter()
         self.deaths_in_a_row = 0
 
@@ -224,7 +224,7 @@ class _Desk:
         return (unit for unit in self.work.ready() if unit not in self.given_up)
 
     def _next(self, most: int) -> list[Unit]:
-        """The units to begin now: as many as there are usable slots, or one alone after all others."""
+        """The units to start now: as many as there are free slots, or one unit alone after all others."""
         names = {unit.name for _, unit in self.running.values()}
         if names & self.alone or not most:
             return []
@@ -235,7 +235,7 @@ class _Desk:
         words = (attempt, unit.function, *unit.arguments, self.attempts.get(unit.name, ()))
         try:
             future = self.slots.submit(slot, *words)
-        except self.slots.died:  # while it was idle
+        except self.slots.died:  # while idle
             self.slots.drop(slot)
             return
         self.free.remove(slot)
@@ -262,11 +262,11 @@ class _Desk:
             self._try_again(unit, outcome)
 
     def _try_again(self, unit: Unit, outcome: Outcome) -> None:
-        """Try a unit again whose process died, or that lacked memory, until that helps no more."""
+        """Try a unit again whose process died or that lacked memory, up to the limits."""
         reasons = self.attempts[unit.name] = (*self.attempts.get(unit.name, ()), outcome.value)
         self.deaths[unit.name] += outcome.kind == "died"
         if self.deaths_in_a_row == DEATHS_IN_A_ROW:
-            last = f"{DEATHS_IN_A_ROW} workers died one after the other, the last over {unit.name}"
+            last = f"{DEATHS_IN_A_ROW} workers died in a row, the last in {unit.name}"
             raise UserError(f"{last}; {MORE_MEMORY}")
         if outcome.kind == "memory" and unit.name in self.alone:
             if not self.work.fail(unit, reasons):
@@ -274,10 +274,10 @@ class _Desk:
         elif self.deaths[unit.name] == DEATHS:
             self.given_up.add(unit.name, f"{outcome.value}, {DEATHS} times; {MORE_MEMORY}")
         else:
-            if outcome.kind == "memory" or self.deaths[unit.name] > 1:  # the first time a person may have killed it
+            if outcome.kind == "memory" or self.deaths[unit.name] > 1:  # the first time somebody may have killed it
                 self.alone.add(unit.name)
             alone = " when nothing else runs" if unit.name in self.alone else ""
-            self.line(f"{unit.name}: {outcome.value}; tried again{alone}")
+            self.line(f"{unit.name}: {outcome.value}; will be tried again{alone}")
 
 
 class Here:
@@ -305,11 +305,11 @@ class Here:
 
 
 def collect_garbage() -> None:
-    """A Trainer's objects refer to each other: without this a process grows by megabytes a job."""
+    """Free a Trainer's objects, which refer to each other: else a process grows by megabytes per job."""
     started = time.perf_counter()
     gc.collect()
     if time.perf_counter() - started > LONG_COLLECTION_SECONDS:
-        gc.freeze()  # the next collections pass over what survives a long one
+        gc.freeze()  # later collections skip what survives a long one
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()

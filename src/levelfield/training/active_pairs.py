@@ -1,4 +1,4 @@
-"""How much of a batch a loss still learns from: pairs and triplets with a gradient, and those that a miner chose.
+"""Fractions of a batch's pairs and triplets that have a gradient, and that a miner selected.
 
 N embeddings of a batch, D dimensions.
 """
@@ -16,15 +16,15 @@ from levelfield.losses.triplets import count_violations, padded_positives
 def active_pairs(
     loss: nn.Module, embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"], chosen: IndicesTuple | None
 ) -> dict[str, Float[Tensor, ""]]:
-    """The share of a batch's positive and negative pairs that a loss of pairs has a slope in, or of its triplets.
+    """The fraction of a batch's positive and negative pairs, or triplets, with a gradient.
 
-    A triplet is active if it violates the margin of `TripletMarginLoss`, whatever the miner chose.
+    A triplet is active if it violates the margin of `TripletMarginLoss`, independent of the miner.
 
     Args:
-        chosen: What the miner gave the loss.
+        chosen: The output of the miner.
 
     Returns:
-        `active_positives` and `active_negatives`, or `active_triplets`; nothing for any other loss.
+        `active_positives` and `active_negatives`, or `active_triplets`; empty for other losses.
     """
     positives_NN, negatives_NN = pair_weights(labels, None, None, dtype=embeddings.dtype)
     if isinstance(loss, TripletMarginLoss):
@@ -49,10 +49,10 @@ def active_pairs(
 
 
 def mined_pairs(labels: Int[Tensor, " N"], chosen: IndicesTuple | None) -> dict[str, Float[Tensor, ""]]:
-    """The share of a batch's pairs or triplets that a miner chose, repeats counted.
+    """The fraction of a batch's pairs or triplets that a miner selected, with repeats.
 
     Returns:
-        `mined_positives` and `mined_negatives`, or `mined_triplets`; nothing without a miner.
+        `mined_positives` and `mined_negatives`, or `mined_triplets`; empty without a miner.
     """
     if chosen is None:
         return {}

@@ -1,4 +1,4 @@
-"""What a loader may yield: ours yield (samples, labels, index), others' need not; and the rows of all processes."""
+"""The batches of any loader, and gathering rows of all processes."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,9 +14,9 @@ FORMS = "(samples, labels), (samples, labels, index) or a dictionary with these 
 
 
 class Batch(NamedTuple):
-    """Samples with their labels and, where the loader tells, their positions in the data set.
+    """Samples with labels and, if the loader has them, positions in the data set.
 
-    With `are_features` the samples are what a trunk has made of them.
+    With `are_features` the samples are features of a trunk.
     """
 
     samples: Any
@@ -46,7 +46,7 @@ class Batch(NamedTuple):
 
 
 def samples_of(batch: Any) -> tuple[Any, Int[Tensor, " batch"] | None]:
-    """Samples and index of a batch that may have no labels: a dictionary, a pair, a triple, or the samples alone."""
+    """Samples and index of a batch that may have no labels: a dictionary, a pair, a triple, or only samples."""
     if isinstance(batch, Mapping):
         if "samples" not in batch:
             raise UserError("the loader's dictionaries have no 'samples': yield samples, or " + FORMS)
@@ -57,9 +57,9 @@ def samples_of(batch: Any) -> tuple[Any, Int[Tensor, " batch"] | None]:
 
 
 def as_weights(samples: Tensor, module: nn.Module) -> Tensor:
-    """Samples in the floating type of a module's weights, in which a half-precision training leaves them."""
+    """Samples in the dtype of a module's weights, which half-precision training may have changed."""
     if samples.dtype == torch.uint8:
-        from levelfield.data.crops import as_floats  # which imports all data sets
+        from levelfield.data.crops import as_floats  # imports all data sets
 
         samples = as_floats(samples)
     weights = next((weight for weight in module.parameters() if weight.is_floating_point()), None)
@@ -67,7 +67,7 @@ def as_weights(samples: Tensor, module: nn.Module) -> Tensor:
 
 
 def gather_rows(module: LightningModule, rows: Tensor, sync_grads: bool = False) -> Tensor:
-    """The rows of all processes, in the order of ranks; each process must hold as many."""
+    """The rows of all processes, in the order of ranks; each process must have equally many."""
     if module.trainer.world_size == 1:
         return rows
     gathered = module.all_gather(rows, sync_grads=sync_grads)

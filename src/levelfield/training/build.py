@@ -1,4 +1,4 @@
-"""One training as the command line and the studies build it: Trainer, learner and datamodule of a configuration."""
+"""Build one training from a configuration: Trainer, learner and datamodule."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -50,29 +50,29 @@ from levelfield.training.settings import instantiate, parse_training, plain, set
 from levelfield.training.trackers import place_trackers
 from levelfield.training.weight_averaging import averages
 
-# Numbers that a Trainer takes however small they are.
+# Numbers that a Trainer does not check.
 LEAST = {
     **{"accumulate_grad_batches": 1, "check_val_every_n_epoch": 1, "gradient_clip_val": 0},
     **{"log_every_n_steps": 0, "min_epochs": 0, "min_steps": 0, "num_sanity_val_steps": -1},
 }
 MOST_SEED = 2**32 - 1  # numpy's
 
-# What a process' trainings share.
+# Parts that the trainings of a process share.
 _kept = KeptParts()
 
 
 class Training:
-    """Trainer, learner and datamodule of a configuration. It is checked when this is made; `build` makes the parts.
+    """Trainer, learner and datamodule of a configuration. The constructor checks it; `build` builds the parts.
 
     Args:
-        config: What `levelfield fit --config` takes, as plain values.
-        folder: Where a training writes; None writes nothing.
-        progress: Whether a progress bar is shown.
-        tracked: What the trackers get: the run's `name`, its `group`, and more of what `wandb.init` takes.
-        trunks: Where a frozen trunk is kept once for several trainings; None has each checkpoint hold its own.
-        kept: Gives the parts that trainings share, the trunk as well, of one that is only looked at.
+        config: The configuration as for `levelfield fit --config`, as plain values.
+        folder: Folder of the training; None writes nothing.
+        progress: Whether to show a progress bar.
+        tracked: Arguments for `wandb.init`: the run's `name`, its `group`, and more.
+        trunks: Folder for a frozen trunk of several trainings; None stores it in each checkpoint.
+        kept: Parts that trainings share; also the trunk, for a training that is only checked.
         command: `fit`, `validate`, `test` or `predict`; None for a job of a study.
-        complete: Whether a learner without a loss, say, is refused: it cannot be built, but printed.
+        complete: Whether required arguments must be given; a configuration without them can only be printed.
 
     Raises:
         UserError: A key, class or value that is not accepted.
@@ -116,32 +116,32 @@ class Training:
             raise UserError(f"--seed_everything {seed}: give 0 to {MOST_SEED}")
 
     def printed(self) -> str:
-        """The configuration with all defaults, as `--print_config` prints it and `--config` takes it."""
+        """The configuration with all defaults, for `--print_config` and `--config`."""
         return self.parser.dump(self.config, skip_unset=False, skip_validation=True)
 
     def seed(self) -> None:
-        """Seed what is drawn while the parts are made."""
+        """Seed the draws during `build`."""
         seed_everything(self.config.seed_everything, workers=True)
 
     def build(self) -> None:
-        """Make the parts; nothing is written yet.
+        """Build the parts; writes nothing.
 
         Raises:
-            UserError: What a part refuses.
+            UserError: An invalid part.
         """
         self.seed()
         if self.folder is not None:
             of_a_fit = {"name": "-".join(self.folder.parts[-2:]), "group": self.folder.parent.name, "job_type": "fit"}
             place_trackers(self.config.trainer.logger, self.folder, self._tracked or of_a_fit)
         config = self.config.clone()
-        config.model.pop("learner", None)  # the classes are in the parser
+        config.model.pop("learner", None)  # the parser has the classes
         config.data.pop("datamodule", None)
         self.parts = instantiate(self.parser, config, self._builders())
         self.datamodule = self.parts.data
         self.model = self.parts.model
         if self.datamodule.features:
             if is_plain(self.model):
-                raise UserError("--data.features keeps what a MetricLearner's trunk makes of each sample: leave it out")
+                raise UserError("--data.features needs a MetricLearner: leave it out")
             check_features(self.model, MetricLearner.forward)
         adapted(self.model)
         self.config_dump = plain(self.parser, self.config)
@@ -153,7 +153,7 @@ class Training:
         self.datamodule.device = self.trainer.strategy.root_device
 
     def _builders(self) -> Mapping[type, Any]:
-        """What builds parts that this training shares with others of its process, if it is one of several."""
+        """Functions that build the parts that trainings of this process share."""
         if self._looked_at is not None:
             return self._looked_at.builders(frozen=self._model_class is MetricLearner)
         if self._trunks is None:
@@ -161,7 +161,7 @@ class Training:
         return _kept.builders(frozen=self.config.data.features and self._model_class is MetricLearner)
 
     def identity(self, config: Mapping[str, Any], sources: Mapping[str, str]) -> dict[str, Any]:
-        """What determines a training's numbers: its configuration wherever it lies, the data, the code, the machine."""
+        """What determines the results of a training: configuration, data, code and machine."""
         return {
             "configuration": determining(config),
             "data": self.datamodule.identity(),
@@ -178,7 +178,7 @@ class Training:
             callbacks.insert(0, RetrievalValidation())
         if self.datamodule.fold == NO_FOLD and self.command in (None, "fit"):
             callbacks = _without_validation(callbacks, config)
-            config["limit_val_batches"] = 0  # Lightning would warn of a list of no loaders
+            config["limit_val_batches"] = 0  # Lightning would warn about an empty list of loaders
         if self.folder is not None:
             if config.get("enable_checkpointing") is not False:
                 monitor = None if self.datamodule.fold == NO_FOLD else monitor_of(callbacks)
@@ -201,10 +201,10 @@ class Training:
             if isinstance(config.get(key), int | float):
                 refuse_below(smallest, "trainer", **{key: config[key]})
         if config.get("val_check_interval") == 0:
-            raise UserError("--trainer.val_check_interval 0: give batches, 1 or more, or a share of an epoch above 0.0")
+            raise UserError("--trainer.val_check_interval 0: give 1 or more batches, or a fraction of an epoch")
         if config.get("default_root_dir") is not None:
-            raise UserError("--trainer.default_root_dir: everything is written to the run's folder; give --output")
-        config["default_root_dir"] = str(self.folder)  # Lightning takes any hpc_ckpt_*.ckpt that lies there
+            raise UserError("--trainer.default_root_dir: give --output, the folder for all output")
+        config["default_root_dir"] = str(self.folder)  # Lightning loads any hpc_ckpt_*.ckpt from there
         plugins = as_list(config.pop("plugins", None))
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(AtomicCheckpoints(self._trunks, partial(complete_checkpoint, self.model, self.datamodule)))
@@ -214,23 +214,22 @@ class Training:
             named = f".accelerator {config['accelerator']}" if "backend found" in str(error) else ""
             raise UserError(f"--trainer{named}: {' '.join(str(error).split())}") from error
         if getattr(trainer.strategy, "_start_method", None) in ("spawn", "forkserver"):
-            raise UserError(f"--trainer.strategy {config['strategy']}: what a training holds cannot be sent; give ddp")
+            raise UserError(f"--trainer.strategy {config['strategy']}: a training cannot be pickled; give ddp")
         environment = trainer._accelerator_connector.cluster_environment
-        if trainer.num_nodes > 1 and isinstance(environment, LightningEnvironment):  # it would wait for them
+        if trainer.num_nodes > 1 and isinstance(environment, LightningEnvironment):  # it would wait forever
             raise UserError(
-                f"--trainer.num_nodes {trainer.num_nodes}: nothing has started this on the other nodes; start it by "
-                "torchrun on each, or by srun"
+                f"--trainer.num_nodes {trainer.num_nodes}: start the command with torchrun on each node, or with srun"
             )
         if isinstance(environment, SLURMEnvironment):
             environment.auto_requeue = False  # `signals.py` requeues
         return trainer
 
     def with_callbacks_of_command(self, callbacks: list[Callback]) -> list[Callback]:
-        """All callbacks of a training, in order; a command lays its own around those that every training has."""
+        """All callbacks of a training, in order; a command adds its own."""
         return callbacks
 
     def _loggers(self) -> list[Logger]:
-        """The trackers of the configuration; the CSV comes beside them in any case."""
+        """The trackers of the configuration; `metrics.csv` is always written too."""
         loggers = self.parts.trainer.logger
         return [] if loggers in (None, True, False) else as_list(loggers)
 
@@ -242,17 +241,17 @@ class Training:
 
     @property
     def validated(self) -> bool:
-        """Whether there is the best epoch's `best.ckpt`: not without checkpoints, validation or an epoch."""
+        """Whether `best.ckpt` is that of the best epoch; it needs checkpoints, validation and an epoch."""
         return self._best is not None and self._best.best_model_score is not None
 
     @property
     def kept_last(self) -> bool:
-        """Whether there is the last epoch's `best.ckpt`, of a training on the whole training half."""
+        """Whether `best.ckpt` is that of the last epoch, after a training on the whole training half."""
         return self._best is not None and self._best.monitor is None and bool(self._best.best_model_path)
 
     @property
     def selected_by(self) -> str:
-        """The score that tells the best epoch: `map_at_r`, or what `RetrievalValidation` says."""
+        """The score that selects the best epoch: `map_at_r`, or that of `RetrievalValidation`."""
         return monitor_of(self.trainer.callbacks).removeprefix("val/")  # type: ignore[attr-defined]
 
     @property
@@ -263,7 +262,7 @@ class Training:
             UserError: nothing was validated.
         """
         if not self.validated:
-            raise UserError("nothing was validated, so there is no best.ckpt: look at --trainer's limits and epochs")
+            raise UserError("nothing was validated, so there is no best.ckpt: check the limits and epochs of --trainer")
         return float(self._best.best_model_score)  # type: ignore[union-attr, arg-type]
 
     @property
@@ -273,10 +272,10 @@ class Training:
 
     @property
     def ending(self) -> dict[str, Any]:
-        """How a training ended that kept a checkpoint, as plain values.
+        """Plain values on the end of a training with a checkpoint.
 
-        `steps`, and `best_step`, those of `best.ckpt`; `stopped_by`, `patience` or `cap`, of a training `UntilDone`;
-        `alpha`, of `AverageWithStart`.
+        `steps`; `best_step`, the steps of `best.ckpt`; `stopped_by`, `patience` or `cap` with `UntilDone`; `alpha` with
+        `AverageWithStart`.
         """
         found: dict[str, Any] = {"steps": self.trainer.global_step, "best_step": int(self._kept()["global_step"])}
         for each in self.trainer.callbacks:  # type: ignore[attr-defined]
@@ -287,7 +286,7 @@ class Training:
         return found
 
     def _kept(self) -> dict[str, Any]:
-        """What `best.ckpt` holds; mapped, not read: the weights are not looked at."""
+        """The content of `best.ckpt`, memory-mapped, without reading the weights."""
         assert self.folder is not None
         return torch.load(self.folder / "best.ckpt", map_location="cpu", weights_only=True, mmap=True)
 
@@ -300,7 +299,7 @@ def build(
     trunks: Path | None = None,
     kept: KeptParts | None = None,
 ) -> Training:
-    """A training whose parts are made; nothing is written yet. The arguments are those of `Training`.
+    """A training with built parts; nothing is written yet. The arguments are those of `Training`.
 
     Raises:
         UserError: A key, class or value that is not accepted.
@@ -318,20 +317,20 @@ def _named(config: Config, section: str, key: str) -> str | None:
 
 
 def _without_validation(callbacks: list[Callback], trainer: Mapping[str, Any]) -> list[Callback]:
-    """The callbacks without early stopping by a validation score, of which there is none.
+    """The callbacks without early stopping, because there is no validation score.
 
     Raises:
-        UserError: nothing else says how long the training takes, or a validation is to choose an alpha.
+        UserError: the length of the training is not given, or validation should select an alpha.
     """
     for each in callbacks:
         if isinstance(each, AverageWithStart):
             each.refuse_without_validation()
     kept = [each for each in callbacks if not (isinstance(each, EarlyStopping) and each.monitor.startswith("val/"))]
     if trainer.get("max_epochs") == -1 and trainer.get("max_steps", -1) == -1 and trainer.get("max_time") is None:
-        raise UserError("--data.fold none trains for a fixed time: give --trainer.max_epochs")
+        raise UserError("--data.fold none trains without validation: give its length, --trainer.max_epochs")
     return kept
 
 
 def _without_roots(data: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint is the same wherever the data lie."""
+    """The data settings without local folders, so that checkpoints do not depend on them."""
     return {**data, "root": None, "dataset": dataset_without_ways(data["dataset"], data["root"])}

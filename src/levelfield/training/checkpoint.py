@@ -1,4 +1,4 @@
-"""Checkpoints: tensors, import paths and plain values, and how a learner is made of them again."""
+"""Checkpoints: tensors, import paths and plain values, and how to build a learner from them."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from levelfield.training.import_paths import plain_value
 from levelfield.training.rebuild import built, built_arguments, init_arguments
 from levelfield.training.trust import Missing, named_class
 
-# Parts that the caller of `load_from_checkpoint` may give, and those that embedding can do without.
+# Parts that the caller of `load_from_checkpoint` may give, and those that embedding does not need.
 GIVEN = ("trunk", "embedder", "loss", "miner", "regularizer")
 NOT_NEEDED = ("loss", "miner", "regularizer")
 USUAL_LEARNER = "levelfield.training.learner.MetricLearner"  # which imports this file
@@ -27,17 +27,17 @@ USUAL_DATA = "levelfield.data.datamodule.MetricDataModule"
 
 
 def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """A checkpoint's content, read without running code.
+    """The content of a checkpoint, read without running code.
 
     Raises:
-        UserError: no such file, unreadable, not written by levelfield, or a content that is refused.
+        UserError: no such file, unreadable, not written by levelfield, or a content that is not allowed.
     """
     if not Path(path).is_file():
         raise UserError(f"no checkpoint '{path}': give the best.ckpt of a fit with --ckpt_path")
     try:
         checkpoint = torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
-        raise UserError(f"cannot read checkpoint '{path}' ({type(error).__name__}): is it a complete file?") from error
+        raise UserError(f"cannot read checkpoint '{path}' ({type(error).__name__}): is the file complete?") from error
     if not isinstance(checkpoint, dict) or "levelfield" not in checkpoint:
         raise UserError(f"'{path}' is not a levelfield checkpoint: give the best.ckpt of a fit")
     check_content(checkpoint, path)
@@ -45,13 +45,13 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
 
 
 def add_own_part(learner: Any, checkpoint: dict[str, Any], datamodule: Any = None) -> None:
-    """Adds to what Lightning stores: data, classes, and where the trunk's weights came from.
+    """Add data, classes and the origin of the trunk's weights to a checkpoint.
 
-    A checkpoint is the same wherever the data are and however many processes load them: the rest loses each place.
+    Local folders are removed, so a checkpoint does not depend on them.
 
     Args:
         learner: any LightningModule.
-        datamodule: None for the Trainer's.
+        datamodule: None takes that of the Trainer.
     """
     for section in ("hyper_parameters", "datamodule_hyper_parameters"):
         if section in checkpoint:
@@ -74,7 +74,7 @@ def add_own_part(learner: Any, checkpoint: dict[str, Any], datamodule: Any = Non
 
 
 def has_frozen_trunk_of(learner: Any, path: str | Path) -> bool:
-    """Whether a learner's trunk is frozen and the one that a checkpoint was trained on."""
+    """Whether a learner's trunk is frozen and equal to the trunk of a checkpoint."""
     return learner.freeze_trunk and read_checkpoint(path)["levelfield"].get(KEY) == trunk_hash(learner.trunk)
 
 
@@ -89,7 +89,7 @@ def load_learner(
     """The learner of a checkpoint, in eval mode; see `MetricLearner.load_from_checkpoint`.
 
     Args:
-        kind: The class of any LightningModule; None for the one that the checkpoint names.
+        kind: The class of the learner; None takes that of the checkpoint.
     """
     checkpoint, trusted = read_checkpoint(origin, map_location), tuple(trust)
     with one_line(origin):
@@ -120,17 +120,17 @@ def load_learner(
         absent = learner.load_state_dict(state, strict=strict).missing_keys
     except (RuntimeError, TypeError, AttributeError) as error:
         line = " ".join(str(error).split())[:200]
-        raise UserError(f"'{origin}' is of another architecture than its configuration says: {line}") from error
-    # Without its tokenizer a text trunk would look where its name leads.
+        raise UserError(f"'{origin}' has another architecture than its configuration: {line}") from error
+    # Without its tokenizer a text trunk would load one by its name.
     if any(name.endswith("._extra_state") and name.partition(".")[0] not in (*parts, *NOT_NEEDED) for name in absent):
-        raise UserError(f"'{origin}' does not hold the tokenizer of its trunk: it is not loaded")
+        raise UserError(f"'{origin}' does not contain the tokenizer of its trunk: not loaded")
     learner.checkpoint_path = Path(origin)
     learner._trains_when_fitted = [module for module in learner.modules() if module.training]
     return learner.eval()
 
 
 def data_arguments(checkpoint: dict[str, Any], origin: Path | str, trust: Iterable[str] = ()) -> dict[str, Any]:
-    """The arguments of a checkpoint's datamodule as plain values, after a check of the classes that they name.
+    """The arguments of a checkpoint's datamodule as plain values, with checked classes.
 
     Raises:
         UserError: A class that is not allowed.
@@ -138,7 +138,7 @@ def data_arguments(checkpoint: dict[str, Any], origin: Path | str, trust: Iterab
     trusted = tuple(trust)
     with one_line(origin):
         arguments = dict(checkpoint["datamodule_hyper_parameters"])
-        built("data.num_workers", arguments.pop("num_workers", None), trusted)  # each machine has its own
+        built("data.num_workers", arguments.pop("num_workers", None), trusted)  # depends on the machine
         named_class("data.dataset", arguments["dataset"]["class_path"], trusted)
     return arguments
 
@@ -147,10 +147,10 @@ def load_data(arguments: dict[str, Any], origin: Path | str, trust: Iterable[str
     """The datamodule of a checkpoint.
 
     Args:
-        arguments: `data_arguments`, with the data set's place on this machine.
+        arguments: `data_arguments`, with the folder of the data set on this machine.
 
     Raises:
-        UserError: A class that is not allowed, or an argument that is refused.
+        UserError: A class that is not allowed, or an invalid argument.
     """
     trusted, given = tuple(trust), dict(arguments)
     with one_line(origin):
@@ -161,7 +161,7 @@ def load_data(arguments: dict[str, Any], origin: Path | str, trust: Iterable[str
 def _arguments(checkpoint: dict[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
     """A learner's arguments as plain values."""
     if unknown := [name for name in parts if name not in GIVEN]:
-        raise UserError(f"it takes {', '.join(GIVEN)} from its caller, no '{unknown[0]}'")
+        raise UserError(f"load_from_checkpoint takes {', '.join(GIVEN)}, not '{unknown[0]}'")
     arguments = dict(checkpoint["hyper_parameters"])
     of_trunk = checkpoint["levelfield"].get("trunk_args")
     if of_trunk and "trunk" not in parts:
@@ -172,7 +172,7 @@ def _arguments(checkpoint: dict[str, Any], parts: Mapping[str, Any]) -> dict[str
             arguments[name] = None
         elif value is None and name in ("trunk", "embedder"):
             raise UserError(
-                f"its {name} was an object of Python: give it again, "
+                f"its {name} was an object in Python: give it again, "
                 f"MetricLearner.load_from_checkpoint(..., {name}={name})"
             )
     return arguments
@@ -180,7 +180,7 @@ def _arguments(checkpoint: dict[str, Any], parts: Mapping[str, Any]) -> dict[str
 
 @contextmanager
 def one_line(origin: object) -> Iterator[None]:
-    """Turn whatever a damaged or foreign checkpoint raises into one line that names it."""
+    """Turn any error of a damaged or foreign checkpoint into one line that names the file."""
     try:
         yield
     except UserError as error:
@@ -188,5 +188,5 @@ def one_line(origin: object) -> Iterator[None]:
     except Exception as error:
         problem = " ".join(str(error).split())[:200]
         raise UserError(
-            f"'{origin}' describes no learner of this version of levelfield ({type(error).__name__}: {problem})"
+            f"'{origin}' is not a learner of this version of levelfield ({type(error).__name__}: {problem})"
         ) from error

@@ -1,6 +1,6 @@
-"""What a checkpoint says beside its tensors: plain values within limits that name no place.
+"""Check the content of a checkpoint besides its tensors: plain values within limits, without paths.
 
-A checkpoint may be a stranger's. Every command checks these values before it uses them.
+A checkpoint may come from anybody. Every command checks these values before use.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from levelfield.errors import UserError
 from levelfield.storage.without_places import goes_upwards, is_address, is_place
 
 SECTIONS = ("hyper_parameters", "datamodule_hyper_parameters", "levelfield")
-# A data set's own words, which nothing opens.
+# Texts of a data set, which nothing opens.
 CLASS_NAMES = ("levelfield.data.train_classes", "levelfield.data.val_classes")
 MOST_VALUES, DEEPEST = 100_000, 32
 MOST = 2**63 - 1
@@ -22,10 +22,10 @@ LIMITS = {
 
 
 def check_content(checkpoint: dict[str, Any], origin: object) -> None:
-    """Check what a checkpoint says besides its tensors.
+    """Check the content of a checkpoint besides its tensors.
 
     Raises:
-        UserError: a part of another kind, a place, a number past its limit, or more values than a learner has.
+        UserError: a part of another type, a path, a number above its limit, or too many values.
     """
     described = {section: checkpoint[section] for section in SECTIONS if section in checkpoint}
     if not all(isinstance(part, dict) for part in (*described.values(), checkpoint.get("state_dict"))):
@@ -46,12 +46,12 @@ def _check(described: Any, origin: object, is_refused: Callable[[str], bool]) ->
     for key, value in _values(described, origin):
         if isinstance(value, str) and is_refused(value):
             raise UserError(
-                f"'{origin}' names the place {value[:80]!r} at {key[:80]!r}, and a checkpoint must not name any: it is "
+                f"'{origin}' has the path or address {value[:80]!r} at {key[:80]!r}, which a checkpoint may not have: "
                 "not loaded"
             )
         most = LIMITS.get(key.rpartition(".")[2], MOST)
         if isinstance(value, int) and abs(value) > most:
-            raise UserError(f"'{origin}' has a number above {most:,} at {key[:80]!r}: it is not loaded")
+            raise UserError(f"'{origin}' has a number above {most:,} at {key[:80]!r}: not loaded")
 
 
 def _values(described: Any, origin: object) -> Iterator[tuple[str, Any]]:

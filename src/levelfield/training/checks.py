@@ -1,4 +1,4 @@
-"""Refusals before the first step: what a learner's parts must be to be called as the learner calls them."""
+"""Check a learner's parts before the first step."""
 
 import inspect
 from typing import Any
@@ -15,10 +15,10 @@ from levelfield.models.embedders import check_embedder
 
 
 def check_parts(learner: Any) -> None:
-    """Look at loss, miner, regularizer and embedder of a `MetricLearner`.
+    """Check loss, miner, regularizer and embedder of a `MetricLearner`.
 
     Raises:
-        UserError: one that the learner cannot call as it does, or a regularizer of points that the learner has not.
+        UserError: a part that the learner cannot call, or a regularizer of points that the learner does not have.
     """
     if learner.loss is None:
         raise UserError("this checkpoint was loaded without its loss: train a new learner with --model.loss")
@@ -28,14 +28,14 @@ def check_parts(learner: Any) -> None:
 
 
 def warn_of_traps(learner: Any) -> None:
-    """Warn of parts that would train worse than they could, or not resume, without an error.
+    """Warn about parts that silently train worse, or do not resume.
 
-    A trunk with random weights whose batch norm is frozen, and tensors of a user's part that no checkpoint holds.
+    These are a trunk with random weights and frozen batch norm, and plain tensors of a user's part.
     """
     frozen = [part for part in learner.trunk.modules() if isinstance(part, _BatchNorm) and not part.training]
     if frozen and learner.trunk.weights_origin == "random" and not learner.freeze_trunk:
         rank_zero_warn(
-            "the trunk starts at random weights, and its batch norm is frozen: give --model.freeze_batch_norm false",
+            "the trunk starts at random weights, but its batch norm is frozen: give --model.freeze_batch_norm false",
             category=UserWarning,
         )
     for name in ("embedder", "loss", "miner", "regularizer"):
@@ -43,77 +43,74 @@ def warn_of_traps(learner: Any) -> None:
         for module in part.modules() if isinstance(part, nn.Module) else ():
             for key in [key for key, value in vars(module).items() if isinstance(value, Tensor)]:
                 rank_zero_warn(
-                    f"--model.{name} {type(module).__name__}: self.{key} is a tensor that no checkpoint holds and that "
-                    f"moves to no device: self.register_buffer('{key}', ...)",
+                    f"--model.{name} {type(module).__name__}: self.{key} is a plain tensor, which checkpoints do not "
+                    f"store and devices do not get: use self.register_buffer('{key}', ...)",
                     category=UserWarning,
                 )
 
 
 def check_features(learner: Any, forward: Any) -> None:
-    """Refuse to train on features where the trunk, or another step before the embedder, could make others of a sample.
+    """Check that features are constant in a training: nothing before the embedder changes.
 
     Args:
         learner: a `MetricLearner`.
         forward: `MetricLearner.forward`, which features stand in for.
 
     Raises:
-        UserError: the trunk is not frozen, or the learner has a `forward` of its own.
+        UserError: the trunk is not frozen, or the learner has its own `forward`.
     """
     if not learner.freeze_trunk:
         raise UserError(
-            "--data.features keeps what the trunk makes of each sample, and this trunk trains: give "
-            "--model.freeze_trunk true, or leave --data.features out"
+            "--data.features needs a frozen trunk: give --model.freeze_trunk true, or leave --data.features out"
         )
     if type(learner).forward is not forward:
         raise UserError(
-            f"--data.features passes by the forward of {type(learner).__name__}: override embed_features, which gets "
-            "the trunk's output, or leave --data.features out"
+            f"--data.features skips the forward of {type(learner).__name__}: override embed_features, which gets the "
+            "features, or leave --data.features out"
         )
 
 
 def one_number(part: str, giver: Any, value: Any, needs_gradient: bool = False) -> Tensor:
-    """The value that a user's loss or regularizer returned.
+    """The return value of a user's loss or regularizer.
 
     Raises:
-        UserError: it is not one number, or has no gradient though it needs one.
+        UserError: it is not one number, or lacks a gradient.
     """
     option = f"--model.{part} {type(giver).__name__}"
     if not (isinstance(value, Tensor) and value.numel() == 1):
         given = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise UserError(f"{option} gave {given}: let its forward return one number, a tensor of shape ()")
+        raise UserError(f"{option} returned {given}: return one number, a tensor of shape ()")
     if needs_gradient and torch.is_grad_enabled() and not value.requires_grad:
         raise UserError(
-            f"{option} gave a number without a gradient: compute it from the embeddings by operations of torch, "
-            "without detach(), item() and no_grad()"
+            f"{option} returned a number without a gradient: compute it from the embeddings with torch, without "
+            "detach(), item() and no_grad()"
         )
     return value
 
 
 def with_class_weights(loss: nn.Module) -> list[ClassificationLoss]:
-    """The losses with class weights in a loss, itself among them."""
+    """The losses with class weights in a loss, including itself."""
     return [part for part in loss.modules() if isinstance(part, ClassificationLoss)]
 
 
 def check_call(loss: nn.Module, miner: nn.Module | None) -> None:
-    """Raises UserError unless loss and miner can be called with a batch, and the loss with the miner's choice."""
+    """Raise UserError unless loss and miner take a batch, and the loss takes the miner's selection."""
     if isinstance(loss, WeightedSum):
         for each in loss.losses.values():
             check_call(each, miner)
         return
     name = type(loss).__name__
     if not _takes(loss, 2):
-        raise UserError(f"--model.loss {name} is no loss: its forward does not take (embeddings, labels)")
+        raise UserError(f"--model.loss {name}: its forward must take (embeddings, labels)")
     if miner is None:
         return
     if not _takes(loss, 3):
         raise UserError(
-            f"--model.loss {name} takes no miner's choice: leave out --model.miner {type(miner).__name__}, or write "
+            f"--model.loss {name} cannot use a miner: leave out --model.miner {type(miner).__name__}, or define "
             "forward(embeddings, labels, indices_tuple=None)"
         )
     if not _takes(miner, 2):
-        raise UserError(
-            f"--model.miner {type(miner).__name__} is no miner: its forward does not take (embeddings, labels)"
-        )
+        raise UserError(f"--model.miner {type(miner).__name__}: its forward must take (embeddings, labels)")
 
 
 def _takes(module: nn.Module, arguments: int) -> bool:
@@ -132,14 +129,14 @@ def _check_regularizer(learner: Any) -> None:
     option = f"--model.regularizer {type(regularizer).__name__}"
     if regularizer.of == "raw_embeddings" and learner.normalize:
         raise UserError(
-            f"{option} is of raw embeddings, and --model.normalize true gives them all length 1: give "
-            "--model.normalize false (losses of cosines normalise by themselves)"
+            f"{option} needs raw embeddings, but --model.normalize true gives all of them length 1: give "
+            "--model.normalize false (losses of cosines normalize themselves)"
         )
     if regularizer.of != "class_weights":
         return
     name, losses = type(learner.loss).__name__, with_class_weights(learner.loss)
     if len(losses) != 1:
         raise UserError(
-            f"{option} is of class weights, of which --model.loss {name} has {len(losses) or 'none'}: "
-            "give a loss that has them once (docs/losses.md)"
+            f"{option} needs class weights, and --model.loss {name} has {len(losses) or 'none'}: give a loss with one "
+            "set of class weights (docs/losses.md)"
         )

@@ -1,4 +1,4 @@
-"""What contradicts a checkpoint is refused, never silently replaced by what the checkpoint holds."""
+"""Reject settings that contradict a checkpoint."""
 
 import sys
 from pathlib import Path
@@ -11,45 +11,44 @@ ARCHITECTURE = ("trunk", "embedder", "embedding_size")
 
 
 def refuse_other_model(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:
-    """Raises UserError if any of the learner's arguments differs; where pretrained weights came from does not count."""
+    """Raise UserError if an argument of the learner differs, except the origin of pretrained weights."""
     wanted, found = _leaves(expected), _leaves(given)
     for key in wanted:
         if not key.startswith("trunk.") or not key.endswith(".weights"):
-            # Where there was no class and one is given, its keys lie below.
+            # If a class is given where there was none, its keys are below.
             below = (value for other, value in found.items() if other.startswith(f"{key}."))
             _refuse(f"model.{key}", wanted[key], found.get(key, next(below, None)), checkpoint)
 
 
 def refuse_other_architecture(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:
-    """Raises UserError if a learner cannot take the weights of the checkpoint, except those of its loss."""
+    """Raise UserError if a learner cannot take the weights of the checkpoint, except those of its loss."""
     refuse_other_model({k: expected[k] for k in ARCHITECTURE}, {k: given[k] for k in ARCHITECTURE}, checkpoint)
 
 
 def refuse_other_dataset(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:
-    """Raises UserError if the datamodule's arguments name another data set."""
+    """Raise UserError if the datamodule's arguments name another data set."""
     _refuse("data.dataset", expected["dataset"]["class_path"], given["dataset"]["class_path"], checkpoint)
 
 
 def refuse_other_data(expected: dict[str, Any], found: dict[str, Any], checkpoint: Path | str) -> None:
-    """Raises UserError if the data on disk are not those that the checkpoint was trained on."""
+    """Raise UserError if the data on disk are not the training data of the checkpoint."""
     for key in DATA_MUST_AGREE:
         if expected.get(key) != found[key]:
             raise UserError(
-                f"the data set differs from the one '{checkpoint}' was trained on ({key}): "
-                "give the same data, or fit again"
+                f"the data set differs from that of '{checkpoint}' ({key}): give the same data, or fit again"
             )
 
 
 def _refuse(key: str, expected: Any, given: Any, checkpoint: Path | str) -> None:
     if _named(expected) != _named(given):
         raise UserError(
-            f"--{key.replace('.init_args', '')} {_short(given)} contradicts '{checkpoint}', trained with "
+            f"--{key.replace('.init_args', '')} {_short(given)} contradicts '{checkpoint}', which was trained with "
             f"{_short(expected)}: leave the option out"
         )
 
 
 def _named(value: Any) -> Any:
-    """The class that an import path names, for some have two paths; anything else as it is."""
+    """The class of an import path, because some classes have two paths; other values unchanged."""
     module, _, name = value.rpartition(".") if isinstance(value, str) else (None, None, None)
     return getattr(sys.modules.get(module or ""), name or "", value)
 

@@ -14,29 +14,29 @@ from levelfield.training.batches import Batch, as_weights
 
 
 class EmbeddedSet(NamedTuple):
-    """Embeddings with the labels and data set positions they belong to, on the CPU."""
+    """Embeddings with labels and positions in the data set, on the CPU."""
 
     embeddings: Float[Tensor, "samples embedding"]
     labels: Int[Tensor, " samples"]
     index: Int[Tensor, " samples"]  # type: ignore[assignment] # a field, not tuple's method of that name
 
 
-@torch.no_grad()  # not in inference mode: what moves to a device there can never be trained
+@torch.no_grad()  # not inference mode: tensors that move to a device there can never be trained
 def embed(
     module: nn.Module,
     dataloader: DataLoader,
     device: torch.device | str | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> EmbeddedSet:
-    """What `module` makes of each sample of `dataloader`; without an index, samples count in their order.
+    """Embed each sample of `dataloader`; without an index, samples are in their order.
 
-    A loader may give the features of samples instead, of which a learner makes what it makes of the samples.
+    A loader may yield features instead of samples for a learner.
 
     Args:
         module: a `MetricLearner` (embeddings) or a trunk (features); its mode is restored, also after an error.
         dataloader: batches in any order.
         device: where to compute; None stays where the module is.
-        progress: called with (batches done, batches in all).
+        progress: called with (finished batches, all batches).
     """
     if device is None:
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
@@ -53,7 +53,7 @@ def embed(
                 samples = as_weights(samples.to(device, non_blocking=True), module)
             if not are_features:
                 embeddings = module(samples)
-            else:  # which are what a trunk would make of them
+            else:  # features already
                 embeddings = samples if isinstance(module, Trunk) else module.embed_features(samples)  # type: ignore[operator]
             parts.append((embeddings.float().cpu(), labels, index))
             if progress is not None:

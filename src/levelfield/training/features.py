@@ -1,4 +1,4 @@
-"""Features of a frozen trunk, computed once: what makes them."""
+"""Compute the features of a frozen trunk."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -23,7 +23,7 @@ class TrunkExtractor:
 
     Args:
         trunk: its weights must not change while this is used.
-        device: where it computes.
+        device: device of the trunk.
     """
 
     def __init__(self, trunk: Trunk, device: torch.device) -> None:
@@ -31,7 +31,7 @@ class TrunkExtractor:
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
-        """All but the samples that the features' bits depend on, as plain values."""
+        """What features depend on besides the samples, as plain values."""
         trunk = self.trunk
         kind = type(trunk.module if isinstance(trunk, ModuleTrunk) else trunk)
         name = f"{kind.__module__}.{kind.__qualname__}"
@@ -50,7 +50,7 @@ class TrunkExtractor:
             "threads": None if on_gpu else torch.get_num_threads(),
         }
 
-    @torch.no_grad()  # not in inference mode: what moves to a device there can never be trained
+    @torch.no_grad()  # not inference mode: tensors that move to a device there can never be trained
     def __call__(self, loader: DataLoader) -> Iterator[Float[np.ndarray, "batch features"]]:
         """Features of each of the loader's batches of samples."""
         modes = [(part, part.training) for part in self.trunk.modules()]

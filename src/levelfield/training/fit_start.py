@@ -1,4 +1,4 @@
-"""What a learner does as a fit begins: it makes its loss, checks its parts, and sets the weights that start at data."""
+"""Start of a fit: build the loss, check the parts, and set weights that start at the data."""
 
 from typing import Any
 
@@ -12,18 +12,18 @@ from levelfield.training.make_loss import of_class
 from levelfield.training.metadata import read_metadata, takes_metadata
 from levelfield.training.weight_averaging import average_whole
 
-ROWS = 4096  # features that the embedder takes at a time
+ROWS = 4096  # features per batch of the embedder
 
 
 def start_fit(learner: Any, datamodule: Any, is_new: bool) -> None:
-    """Make a `MetricLearner` ready for its first step.
+    """Prepare a `MetricLearner` for its first step.
 
     Args:
-        datamodule: the Trainer's; None for loaders.
-        is_new: whether the weights have not been trained.
+        datamodule: datamodule of the Trainer; None for loaders.
+        is_new: whether the weights are untrained.
 
     Raises:
-        UserError: a part that does not fit the others or the data.
+        UserError: a part does not fit the others or the data.
     """
     _train_again(learner)
     learner.trunk.check_takes(getattr(datamodule, "dataset", None))
@@ -40,7 +40,7 @@ def start_fit(learner: Any, datamodule: Any, is_new: bool) -> None:
 
 
 def _train_again(learner: Any) -> None:
-    """Put a loaded learner back into training mode, except parts that do not learn, such as a teacher."""
+    """Put a loaded learner into training mode, except parts that do not train, such as a teacher."""
     if not learner.training:
         for module in learner._trains_when_fitted:
             module.training = True
@@ -52,12 +52,12 @@ def _train_again(learner: Any) -> None:
 
 
 def start_at_data(learner: Any, datamodule: Any) -> None:
-    """Set the embedder by what the trunk makes of the training samples, then class weights that start at class means.
+    """Set the embedder from the training features, then class weights that start at class means.
 
-    All processes of a training see all training samples, so that they start alike.
+    Every process sees all training samples, so all start with the same weights.
 
     Raises:
-        UserError: the loaders are not a MetricDataModule's, or the features have no such projection.
+        UserError: the data are not a MetricDataModule, or the features have no such projection.
     """
     losses = [each for each in with_class_weights(learner.loss) if each.starts_at_class_means]
     if learner.embedder_init == "random" and not losses:

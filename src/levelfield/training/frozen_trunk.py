@@ -1,7 +1,7 @@
-"""A frozen trunk kept once for many checkpoints, which hold what was learnt and the hash of their trunk.
+"""Store a frozen trunk once for many checkpoints, which contain only trained weights and the hash of their trunk.
 
-So is the trunk beside an adapter, which is what was learnt. A study's folder has it in `trunks/<SHA-256 of its
-content>.pt`, which a checkpoint in any folder below finds.
+The same holds for the trunk below an adapter. A study's folder has it in `trunks/<SHA-256 of its content>.pt`, where
+checkpoints in any folder below find it.
 """
 
 import io
@@ -21,11 +21,11 @@ from levelfield.storage.lock import Lock
 
 TRUNKS = "trunks"
 PREFIX = "trunk."
-KEY = "frozen_trunk"  # of a checkpoint's own part, beside the learner's `freeze_trunk`
+KEY = "frozen_trunk"  # in a checkpoint's own part
 
 
 def trunk_hash(trunk: nn.Module) -> str:
-    """SHA-256 of a trunk's own state, computed again only where a tensor has changed since."""
+    """SHA-256 of a trunk's state, computed again only if a tensor has changed."""
     has_adapter = getattr(trunk, "adapter", None) is not None
     tensors = [each for each in (*trunk.parameters(), *trunk.buffers()) if not (has_adapter and each.requires_grad)]
     seen = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
@@ -36,10 +36,10 @@ def trunk_hash(trunk: nn.Module) -> str:
 
 
 def without_trunk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The checkpoint of a learner whose trunk is frozen without the trunk, which `folder` then holds.
+    """The checkpoint of a learner without its frozen trunk, which is stored in `folder`.
 
     Args:
-        folder: `trunks` of a study; made where there is none. Several processes may store the same trunk.
+        folder: `trunks` of a study; created if missing. Several processes may store the same trunk.
     """
     name = checkpoint["levelfield"].get(KEY)
     if name is None:
@@ -63,13 +63,13 @@ def without_trunk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
 def with_trunk(
     checkpoint: dict[str, Any], path: str | Path, map_location: Any = "cpu", given: nn.Module | None = None
 ) -> dict[str, Any]:
-    """The checkpoint with its trunk, from the study's folder if it does not hold it.
+    """The checkpoint with its trunk, which may be in the study's folder.
 
     Args:
-        given: a trunk that may be the one; its weights then count, without a file.
+        given: a trunk that may be the same; then its weights are used without a file.
 
     Raises:
-        UserError: there is no such trunk, or its file has changed.
+        UserError: the trunk is missing, or its file has changed.
     """
     name = checkpoint.get("levelfield", {}).get(KEY)
     of_trunk = {key: value for key, value in checkpoint["state_dict"].items() if _of_trunk(key)}
@@ -82,13 +82,13 @@ def with_trunk(
 
 def _stored(name: Any, path: str | Path, map_location: Any) -> Mapping[str, Any]:
     if not isinstance(name, str) or not re.fullmatch("[0-9a-f]{64}", name):
-        raise UserError(f"'{path}' names no frozen trunk, though it holds none: is it a complete file?")
+        raise UserError(f"'{path}' has no trunk and names no frozen one: is it a complete file?")
     places = [folder / TRUNKS / f"{name}.pt" for folder in Path(path).resolve().parents]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
         raise UserError(
-            f"'{path}' holds what its study's job learnt, and no {TRUNKS}/{name}.pt lies in a folder above: copy that "
-            f"file of the study's folder to {places[0]}"
+            f"'{path}' needs the frozen trunk {TRUNKS}/{name}.pt of its study, which is in no folder above: copy it to "
+            f"{places[0]}"
         )
     try:
         trunk = torch.load(file, map_location=map_location, weights_only=True)

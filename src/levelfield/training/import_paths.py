@@ -1,4 +1,4 @@
-"""A part of a learner as import path and plain arguments, which is how a checkpoint names it."""
+"""Parts of a learner as import paths and plain arguments, for checkpoints."""
 
 import inspect
 from functools import partial
@@ -21,7 +21,7 @@ def plain_arguments(learner: Any, base: type, **parts: Any) -> dict[str, Any]:
     """The arguments that a checkpoint needs to build a `MetricLearner` again, as plain values.
 
     Args:
-        base: `MetricLearner`; a class of your own is named beside the arguments.
+        base: `MetricLearner`; your own class is named next to the arguments.
         parts: trunk, loss and embedder as they were given.
     """
     own = None if type(learner) is base else import_spec(type(learner))
@@ -31,7 +31,7 @@ def plain_arguments(learner: Any, base: type, **parts: Any) -> dict[str, Any]:
 
 
 def import_spec(thing: Any) -> Any:
-    """A module, class or partial as `{class_path, init_args}`; None for an object that does not know its arguments."""
+    """A module, class or partial as `{class_path, init_args}`; None for an object with unknown arguments."""
     if "<locals>" in getattr(thing, "__qualname__", type(thing).__qualname__):
         return None
     if isinstance(thing, nn.Module):
@@ -47,17 +47,17 @@ def import_spec(thing: Any) -> Any:
 
 
 def plain_value(value: Any) -> Any:
-    """A value as a checkpoint may hold it, also of a learner that calls `self.save_hyperparameters()`."""
+    """A value for a checkpoint, also of a learner that calls `self.save_hyperparameters()`."""
     return value if _is_plain(value) else import_spec(value)
 
 
 def _import_path(thing: Any) -> str:
-    """Where a class or function is imported from."""
+    """The import path of a class or function."""
     return f"{thing.__module__}.{thing.__qualname__}"
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value can be written into a checkpoint, which holds no objects."""
+    """Whether a value is plain enough for a checkpoint."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_plain(part) for key, part in value.items())
     if isinstance(value, list | tuple):

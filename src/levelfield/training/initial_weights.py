@@ -1,4 +1,4 @@
-"""A new training from the weights of a checkpoint, and which classes these weights have seen."""
+"""Start a training from the weights of a checkpoint, and check the classes that they have seen."""
 
 import warnings
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def start_from_checkpoint(
 ) -> None:
     """Give a learner the weights of a checkpoint, as `fit --ckpt_path` does; no optimizer state and no epochs.
 
-    The weights of the loss come along if loss and training classes are the same. Otherwise the loss starts as new.
+    The weights of the loss are used if loss and training classes are the same. Otherwise the loss starts new.
 
     Args:
         config: The configuration of the new training, with all defaults.
@@ -34,7 +34,7 @@ def start_from_checkpoint(
     checkpoint = read_checkpoint(path)
     if "datamodule_hyper_parameters" not in checkpoint or checkpoint["levelfield"].get("data") is None:
         raise UserError(
-            f"'{path}' was fitted with loaders of your own and does not name its classes: use it in Python, "
+            f"'{path}' was trained on your own loaders and does not name its classes: use it in Python, "
             "MetricLearner.load_from_checkpoint(...)"
         )
     then, now = without_places(checkpoint["hyper_parameters"]), without_places(config["model"])
@@ -62,7 +62,7 @@ def check_seen_classes(data: Mapping[str, Any], datamodule: MetricDataModule, pa
     """Warn if weights were trained on a class of the validation fold.
 
     Args:
-        data: What the checkpoint at `path` says about its data.
+        data: The data of the checkpoint at `path`.
 
     Raises:
         UserError: they were trained on, or selected by, a test class.
@@ -100,7 +100,7 @@ def _data_of(path: Path) -> Mapping[str, Any] | None:
         return None
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except RuntimeError:  # an old format, which is not a checkpoint of levelfield
+    except RuntimeError:  # an old format, not of levelfield
         return None
     if not isinstance(content, dict) or "levelfield" not in content:
         return None

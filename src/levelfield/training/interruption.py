@@ -1,4 +1,4 @@
-"""Ctrl-C and signals during a fit, past what Lightning makes of them."""
+"""Ctrl-C and signals during a fit, without the handling of Lightning."""
 
 import signal
 import threading
@@ -10,11 +10,11 @@ from levelfield.runtime.signals import Stopped
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn the exit by which Lightning answers Ctrl-C back into a KeyboardInterrupt.
+    """Turn Lightning's exit after Ctrl-C back into a KeyboardInterrupt.
 
     Raises:
         KeyboardInterrupt: Ctrl-C.
-        Stopped: a signal came, also if it ended the loader processes too.
+        Stopped: a signal came, even if it also ended the loader processes.
     """
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT) if in_main else None
@@ -22,13 +22,13 @@ def interruptible() -> Iterator[None]:
         yield
     except SystemExit as stop:
         if isinstance(stop, Stopped) or not isinstance(stop.__context__, KeyboardInterrupt):
-            raise  # a user's code calls exit
+            raise  # the user's code calls exit
         raise KeyboardInterrupt from None
     except RuntimeError as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, Stopped | KeyboardInterrupt):
             cause = cause.__context__
-        raise cause or error from None  # Lightning cannot tear down loaders that a signal ended or kept from starting
+        raise cause or error from None  # Lightning cannot tear down loaders that a signal has ended
     finally:
         if in_main:
             signal.signal(signal.SIGINT, handler)

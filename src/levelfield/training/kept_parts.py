@@ -1,4 +1,4 @@
-"""What a process' trainings share: the frozen trunk of the last one, and the list of a data set's samples."""
+"""Parts that trainings of a process share: the last frozen trunk, and the list of samples."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,14 +10,14 @@ from levelfield.data.datasets.base import MetricDataset
 from levelfield.models.trunks import Trunk
 from levelfield.training.frozen_trunk import trunk_hash
 
-# A list of samples is read again after this: a new file in a folder shows in no file that was looked at.
+# Seconds until a list of samples is read again: a new file in a folder changes no known file.
 LIST_SECONDS = 60.0
 
 
 class KeptParts:
-    """Builds parts of a training, or gives those of the last one again where building them would make the same.
+    """Builds parts of a training, or returns those of the last one if they would be the same.
 
-    Only parts of levelfield: of one's own nobody knows what it draws from, or what it remembers.
+    Only for classes of levelfield: a user's class may draw random numbers or keep state.
     """
 
     def __init__(self) -> None:
@@ -25,22 +25,21 @@ class KeptParts:
         self._dataset: tuple[tuple[Any, ...], MetricDataset, float] | None = None
 
     def builders(self, frozen: bool) -> Mapping[type, Callable[..., Any]]:
-        """What `instantiate` takes.
+        """The builders for `instantiate`.
 
         Args:
-            frozen: whether nothing in the training changes the trunk.
+            frozen: whether the training does not change the trunk.
         """
         return {MetricDataset: self.dataset, **({Trunk: self.trunk} if frozen else {})}
 
     def trunk(self, kind: type[Trunk], arguments: dict[str, Any]) -> Trunk:
         """A trunk with the weights that `kind(**arguments)` would have.
 
-        The same where class, arguments and the state of torch's generator are the same, which then moves on as if the
-        trunk had been built: what is built next draws what it would have drawn. So it is for all methods and folds of
-        a study's trial or run.
+        It is shared if class, arguments and the state of torch's generator are equal, as for all methods and folds of a
+        trial or run. The generator then moves on as if the trunk had been built, so later draws are the same.
 
         Raises:
-            UserError: the class' own.
+            UserError: an error of the class.
         """
         asked = (kind, repr(arguments), torch.get_rng_state().numpy().tobytes())
         if self._trunk is not None:
@@ -54,12 +53,12 @@ class KeptParts:
         return trunk
 
     def dataset(self, kind: type[MetricDataset], arguments: dict[str, Any]) -> MetricDataset:
-        """The data set `kind(**arguments)`, for some seconds with what was read of its list of samples.
+        """The data set `kind(**arguments)`, which keeps its list of samples for some seconds.
 
-        A file that has changed since then ends this: its size, times and inode are looked at each time.
+        A changed file ends this: size, times and inode are checked each time.
 
         Raises:
-            UserError: the class' own.
+            UserError: an error of the class.
         """
         asked, now = (kind, repr(arguments)), time.monotonic()
         if self._dataset is not None:

@@ -1,6 +1,6 @@
 """The LightningModule: trunk -> embedder -> L2 normalisation -> miner and loss."""
 
-from __future__ import annotations  # the parser resolves these names: losses, miners and data sets are not imported
+from __future__ import annotations  # so losses, miners and data sets need no import here; the parser resolves the names
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -31,37 +31,37 @@ if TYPE_CHECKING:
 class MetricLearner(LightningModule):
     """Learns embeddings with any metric loss.
 
-    A plain Trainer fits it: the learner brings callbacks that validate by retrieval, keep the best epoch, log the
+    A plain Trainer fits it. The learner brings callbacks that validate by retrieval, keep the best epoch, log the
     losses, seed each step, and record evaluations on the test classes (`levelfield.training.callbacks`). Loaders yield
     (samples, labels), (samples, labels, index) or dictionaries with these keys; index is the position in the data set.
 
     To change what a step computes, override `compute_loss`, `objective`, `embed_batch` or Lightning's `training_step`.
 
     Args:
-        trunk: network that turns samples into features, a `Trunk` or any module with an attribute `num_features`.
-        loss: any module with `forward(embeddings, labels)`. A loss with class weights is given as a class or partial:
-            arguments named `num_classes` and `embedding_size` are supplied once the training classes are known.
-        embedder: class, built with the trunk's number of features and `embedding_size`.
-        embedding_size: length D of an embedding.
-        embedder_init: where a linear embedder starts: at random weights; as a fit begins, at the PCA of the training
-            samples' features, or of these whitened within the training classes.
-        miner: chooses the pairs or triplets of a batch that the loss sees.
-        regularizer: a penalty on embeddings or class weights, which is added to the loss.
-        normalize: whether embeddings are L2-normalised before the loss and for retrieval; None takes the attribute
-            `normalize` of the loss' class, or true.
-        distance: what retrieval ranks by; euclidean is for methods whose embeddings stay raw, hamming keeps the signs
-            alone, a bit each, poincare is `HyperbolicCrossEntropyLoss`'s, of raw embeddings mapped into its ball.
-        freeze_trunk: the trunk stays as it is, in eval mode and without gradients; only embedder and loss learn.
-        freeze_batch_norm: keeps the trunk's batch norm layers in eval mode; their scale and shift still train.
-        seed: of the random choices in dropout, losses and miners.
+        trunk: network from samples to features: a `Trunk`, or any module with an attribute `num_features`.
+        loss: module with `forward(embeddings, labels)`. Give a loss with class weights as a class or partial: the
+            learner passes `num_classes` and `embedding_size` once it knows the training classes.
+        embedder: layers from features to embeddings: a class that takes the number of features and `embedding_size`.
+        embedding_size: length of an embedding.
+        embedder_init: initial weights of a linear embedder: `random`, the `pca` of the training features, or their
+            `whitening` within the training classes.
+        miner: selects the pairs or triplets of a batch for the loss.
+        regularizer: penalty on embeddings or class weights, added to the loss.
+        normalize: L2-normalize embeddings before the loss and for retrieval. None takes the attribute `normalize` of
+            the loss class, or true.
+        distance: distance for retrieval. `euclidean` is for embeddings that are not normalized, `hamming` compares
+            their signs, `poincare` is for `HyperbolicCrossEntropyLoss`.
+        freeze_trunk: train only embedder and loss; the trunk stays in eval mode.
+        freeze_batch_norm: keep the batch norm layers of the trunk in eval mode; their scale and shift still train.
+        seed: seed of dropout, losses and miners.
         optimization: the fields of `Optimization`, each by its own name: `loss_lr=0.1`.
 
     Attributes:
         checkpoint_path: the file that the learner was loaded from; None once it is trained.
 
     Raises:
-        UserError: a class-weight loss without data, a trunk of unknown length, labels that the loss cannot take, or
-            nothing that could learn.
+        UserError: a loss with class weights but no data, a trunk without `num_features`, labels that the loss cannot
+            take, or nothing to train.
 
     Example:
         >>> from levelfield.losses import ArcFaceLoss
@@ -72,7 +72,7 @@ class MetricLearner(LightningModule):
     """
 
     checkpoint_path: Path | None = None
-    metadata: Metadata | None = None  # the data set's further columns, for a loss that takes them; then a batch's
+    metadata: Metadata | None = None  # further columns of the data set, for a loss that takes them; then of a batch
     batch_metadata: Metadata | None = None
     _trains_when_fitted: Iterable[nn.Module] = ()
 
@@ -128,7 +128,7 @@ class MetricLearner(LightningModule):
         return self.embed_features(features)
 
     def embed_features(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch embedding"]:
-        """Embeddings of what the trunk has made of a batch of samples, L2-normalised if `normalize`."""
+        """Embeddings of a batch of trunk features, L2-normalised if `normalize`."""
         embeddings = self.embedder(features)
         embeddings = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
         return nn.functional.normalize(embeddings) if self.normalize else embeddings
@@ -159,12 +159,12 @@ class MetricLearner(LightningModule):
         forget_average(self)
 
     def build_loss(self, num_classes: int | None) -> None:
-        """Gives the loss the number of training classes; does nothing when it was given before."""
+        """Build the loss for this number of training classes; does nothing if it is built."""
         if self.num_classes is not None or (num_classes is None and self._loss_factory is None):
             return
         if num_classes is None:
             raise UserError(
-                "this loss needs the number of classes: fit with a MetricDataModule, or build the loss first"
+                "this loss needs the number of classes: fit with a MetricDataModule, or call build_loss first"
             )
         self.num_classes = num_classes
         if self._loss_factory is not None:
@@ -186,7 +186,7 @@ class MetricLearner(LightningModule):
     def objective(
         self, embeddings: Float[Tensor, "batch embedding"], labels: Int[Tensor, " batch"]
     ) -> dict[str, Tensor]:
-        """What a step of the whole (gathered) batch minimises, as `loss`, and what else is logged of it.
+        """The loss of the whole (gathered) batch as `loss`, and other numbers to log.
 
         Raises:
             UserError: a loss or penalty that is not one number, or a loss without a gradient.
@@ -204,7 +204,7 @@ class MetricLearner(LightningModule):
         return {"loss": loss + regularizer.weight * penalty, "regularizer": penalty.detach()}
 
     def compute_loss(self, embeddings: Float[Tensor, "batch embedding"], labels: Int[Tensor, " batch"]) -> Tensor:
-        """The loss of a whole (gathered) batch, with the miner's choice if there is one."""
+        """The loss of a whole (gathered) batch, with the miner's selection if there is a miner."""
         assert self.loss is not None
         choice = [] if self.miner is None else [self.miner(embeddings, labels)]
         extra = {} if self.batch_metadata is None else {"metadata": self.batch_metadata}
@@ -247,22 +247,22 @@ class MetricLearner(LightningModule):
         trust: Iterable[str] = (),
         **parts: Any,
     ) -> Self:
-        """The learner of a checkpoint, in eval mode, from nothing but the checkpoint. A fit trains it again.
+        """The learner of a checkpoint, in eval mode. The checkpoint is all it needs.
 
-        It is of the class that the checkpoint names, or that this is called on. This runs no code but that of
-        levelfield, of the libraries it depends on, of your own modules that are imported already, and of those that
-        `trust` names (docs/security.md).
+        Its class is the one in the checkpoint, or the subclass that this is called on. Loading runs only code of
+        levelfield, of its dependencies, of your modules that are already imported, and of modules in `trust`
+        (docs/security.md).
 
         Args:
             map_location: device of the tensors.
-            strict: whether the tensors must be just those of the learner.
-            trust: modules, or classes, that the checkpoint may use beside the known libraries', e.g. `["my_loss"]`.
-            parts: `trunk`, `embedder`, `loss`, `miner` or `regularizer` as MetricLearner takes them, in place of the
-                checkpoint's: for those that were objects in Python, which a checkpoint cannot name.
+            strict: whether the tensors must match the learner exactly.
+            trust: further modules or classes that the checkpoint may use, e.g. `["my_loss"]`.
+            parts: `trunk`, `embedder`, `loss`, `miner` or `regularizer` as MetricLearner takes them. Give the parts
+                that were objects in Python: a checkpoint cannot name these.
 
         Raises:
-            UserError: no such file, not a checkpoint of levelfield, a class that nobody trusts or that is of the wrong
-                kind, or tensors of another architecture.
+            UserError: no such file, not a checkpoint of levelfield, a class that is not trusted or of the wrong kind,
+                or tensors of another architecture.
         """
         from levelfield.training.checkpoint import load_learner
 

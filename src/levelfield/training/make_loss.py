@@ -1,6 +1,6 @@
-"""A loss given as a class or partial is made once the training classes are known.
+"""Build a loss that is given as a class or partial, once the training classes are known.
 
-The learner supplies `num_classes` and `embedding_size`.
+The learner passes `num_classes` and `embedding_size`.
 """
 
 import inspect
@@ -16,43 +16,43 @@ from levelfield.training.settings import SUPPLIED
 
 
 def supplied_arguments(factory: Callable) -> list[str]:
-    """Which of `num_classes` and `embedding_size` a class, partial or function is to be given.
+    """Which of `num_classes` and `embedding_size` a class, partial or function gets.
 
-    Those that have no default or a number, also where the `**kwargs` of a base class take them; and those of the losses
-    of a sum.
+    These are arguments without a default, or with a number, including those behind `**kwargs` of a base class and those
+    of the losses in a sum.
     """
     asked = {name for each in (factory, *_summed(factory).values()) for name in _asked(each)}
     return [name for name in SUPPLIED if name in asked]
 
 
 def make_loss(factory: Callable, num_classes: int | None, embedding_size: int) -> nn.Module:
-    """The loss that `factory` makes.
+    """The loss of `factory`.
 
     Args:
-        num_classes: None where the factory takes none.
+        num_classes: None if the factory takes none.
 
     Raises:
-        UserError: a partial that says another number.
+        UserError: a partial with another number.
     """
     supplied = dict(zip(SUPPLIED, (num_classes, embedding_size), strict=True))
     given = given_arguments(factory)
     for name in _asked(factory):
         if given.get(name, supplied[name]) != supplied[name]:
             raise UserError(
-                f"--model.loss.{name} {given[name]} is not the training's {supplied[name]}: leave it out, for it is "
-                "supplied"
+                f"--model.loss.{name} {given[name]}: the training has {supplied[name]}; leave the option out, because "
+                "the learner sets it"
             )
     made: dict[str, Any] = {name: supplied[name] for name in _asked(factory) if name not in given}
     if summed := _summed(factory):
         each_made = {name: make_loss(each, num_classes, embedding_size) for name, each in summed.items()}
         made["losses"] = {**given["losses"], **each_made}
-        if "losses" not in getattr(factory, "keywords", {}):  # it was given by position
+        if "losses" not in getattr(factory, "keywords", {}):  # given by position
             return loss_class(factory)(**{**given, **made})
     return factory(**made)
 
 
 def given_arguments(factory: Callable) -> dict[str, Any]:
-    """What a partial has been given, by name."""
+    """The arguments of a partial by name."""
     if not isinstance(factory, partial):
         return {}
     if _in_parser(factory):
@@ -62,38 +62,37 @@ def given_arguments(factory: Callable) -> dict[str, Any]:
 
 
 def loss_class(factory: Any) -> Any:
-    """The class or function behind a partial, in Python or of the command line."""
+    """The class or function behind a partial of Python or of the command line."""
     while isinstance(factory, partial):
         factory = factory.args[-1] if _in_parser(factory) else factory.func
     return factory
 
 
 def of_class(loss: Any, name: str, otherwise: Any) -> Any:
-    """An attribute of a loss' class, such as `normalize = False`, whether the loss is made already or not."""
+    """An attribute of a loss class, such as `normalize = False`, for a built or unbuilt loss."""
     kind = type(loss) if isinstance(loss, nn.Module) else loss_class(loss)
     return getattr(kind, name, otherwise) if inspect.isclass(kind) else otherwise
 
 
 def is_normalized(loss: Any, asked: bool | None) -> bool:
-    """Whether a loss gets normalised embeddings: what the user asked for, else what its class says, else they are."""
+    """Whether a loss gets normalized embeddings: by the option, else by its class, else true."""
     of_loss: bool = of_class(loss, "normalize", True)
     if asked and not of_loss:
         kind = type(loss) if isinstance(loss, nn.Module) else loss_class(loss)
         rank_zero_warn(
-            f"--model.normalize true: {kind.__name__} says normalize = False; leave the option out to give it raw "
-            "embeddings",
+            f"--model.normalize true: {kind.__name__} expects raw embeddings (normalize = False); leave the option out",
             category=UserWarning,
         )
     return of_loss if asked is None else asked
 
 
 def parameters(factory: Callable) -> dict[str, inspect.Parameter]:
-    """What a class or function takes by name, and what base classes take of the `**kwargs` that a class passes on."""
+    """The parameters of a class or function, and those of base classes behind `**kwargs`."""
     kind, found = loss_class(factory), dict[str, inspect.Parameter]()
     classes = [base for base in kind.__mro__ if "__init__" in vars(base)] if inspect.isclass(kind) else []
     for function in [vars(base)["__init__"] for base in classes] or [kind]:
         taken = inspect.signature(function).parameters
-        found |= {name: each for name, each in taken.items() if name not in found}  # the class' own come first
+        found |= {name: each for name, each in taken.items() if name not in found}  # those of the class come first
         if all(each.kind != each.VAR_KEYWORD for each in taken.values()):
             break
     collected = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -106,7 +105,7 @@ def _asked(factory: Callable) -> list[str]:
 
 
 def _summed(factory: Callable) -> dict[str, Callable]:
-    """The losses of a sum, an argument `losses` that is a mapping, that are yet to be made."""
+    """The unbuilt losses of a sum, from a mapping `losses`."""
     losses = given_arguments(factory).get("losses")
     if not isinstance(losses, Mapping):
         return {}
@@ -114,5 +113,5 @@ def _summed(factory: Callable) -> dict[str, Callable]:
 
 
 def _in_parser(factory: partial) -> bool:
-    """Whether the command line's parser made this partial: of its own function, whose last argument is the class."""
+    """Whether the command line's parser made this partial; then its last argument is the class."""
     return factory.func.__module__.startswith("jsonargparse")

@@ -14,11 +14,11 @@ from levelfield.training.batches import Batch, gather_rows
 
 
 class Metadata(Mapping[str, Tensor]):
-    """Numeric columns by name, a value a sample. A column of text is refused when it is asked for.
+    """Numeric columns by name, one value per sample. Access to a column of text raises an error.
 
     Args:
-        numeric: name to a float64 tensor (samples,), NaN where a cell is empty.
-        others: name to the first value that is no number.
+        numeric: name to a float64 tensor (samples,), with NaN for empty cells.
+        others: name to the first value that is not a number.
     """
 
     def __init__(self, numeric: Mapping[str, Tensor], others: Mapping[str, str]) -> None:
@@ -26,7 +26,7 @@ class Metadata(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         if name in self._others:
-            raise UserError(f"metadata['{name}']: the column holds text ({self._others[name]!r}); give it numbers")
+            raise UserError(f"metadata['{name}']: the column has text ({self._others[name]!r}); give it numbers")
         if name not in self._numeric:
             raise UserError(f"metadata['{name}']: the table has no such column{nearest(name, list(self._numeric))}")
         return self._numeric[name]
@@ -38,10 +38,10 @@ class Metadata(Mapping[str, Tensor]):
         return len(self._numeric)
 
     def of_batch(self, learner: LightningModule, batch: Batch) -> "Metadata":
-        """The values of the whole batch's samples, of all processes, on the device of the learner.
+        """The values for the whole batch of all processes, on the device of the learner.
 
         Raises:
-            UserError: the loader does not tell the samples' positions in the data set.
+            UserError: the loader yields no positions in the data set.
         """
         if batch.index is None:
             raise UserError("the loss takes metadata: let the loader yield (samples, labels, index)")
@@ -70,7 +70,7 @@ def read_metadata(datamodule: Any, loss: nn.Module) -> Metadata:
     columns = dataset.read_metadata(dataset.kept_index()) if hasattr(dataset, "read_metadata") else {}
     if not columns:
         raise UserError(
-            f"--model.loss {type(loss).__name__} takes metadata, and {type(dataset).__name__} has no further column: "
+            f"--model.loss {type(loss).__name__} takes metadata, but {type(dataset).__name__} has no further column: "
             "give an ImageTable or a TextTable with one"
         )
     numeric, others = dict[str, Tensor](), dict[str, str]()

@@ -1,13 +1,13 @@
-"""What Lightning need not say."""
+"""Messages of Lightning to hide."""
 
 import logging
 import warnings
 
-# Notices of Lightning about choices that levelfield made on purpose, or that a laptop user can do nothing about.
+# On intended choices of levelfield, or on things that the user cannot change.
 EXPECTED_NOTICES = (
     ".*does not have many workers.*",
     ".*Checkpoint directory .* exists and is not empty.*",
-    ".*The dirpath has changed from.*",  # a fit that goes on from a checkpoint writes to a folder of its own
+    ".*The dirpath has changed from.*",  # a fit from a checkpoint writes to its own folder
     ".*is an instance of `nn.Module` and is already saved during checkpointing.*",
     ".*Experiment logs directory .* exists and is not empty.*",
     ".*You are using `torch.load` with `weights_only=False`.*",
@@ -16,8 +16,8 @@ EXPECTED_NOTICES = (
     ".*in eval mode at the start of training.*",  # frozen batch norm
     ".*WeightAveraging callback with a model that overrides the configure_model.*",  # ours only synchronizes batch norm
     ".*LeafSpec.* is deprecated.*",
-    ".*GPU available but not used.*",  # `accelerator: cpu` was asked for
-    ".*`srun` command is available on your system but is not used.*",  # SLURM's machines run more than its jobs
+    ".*GPU available but not used.*",  # `accelerator: cpu` is intended
+    ".*`srun` command is available on your system but is not used.*",  # not every process on a SLURM machine is a job
 )
 
 

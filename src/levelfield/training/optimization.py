@@ -1,4 +1,4 @@
-"""How a learner's weights are optimised: a group of weights for each part, and for each layer of the trunk if asked."""
+"""Optimizer and learning rates: one group of weights per part, or per layer of the trunk."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ SchedulerFactory = Callable[[Optimizer], LRScheduler]
 
 
 def adamw(parameters: Iterable) -> Optimizer:
-    """AdamW at torch's defaults, fused on a CPU: the same numbers to rounding. The groups set the learning rates."""
+    """AdamW with torch's defaults, fused on a CPU (equal up to rounding). The groups set the learning rates."""
     groups = [{**each, "params": list(each["params"])} if isinstance(each, dict) else each for each in parameters]
     weights = [weight for each in groups for weight in (each["params"] if isinstance(each, dict) else [each])]
     fused = all(weight.device.type == "cpu" and weight.is_floating_point() for weight in weights)
     optimizer = torch.optim.AdamW(groups, fused=fused or None)
-    if fused:  # says that it undoes a scaling of gradients itself, whereupon Lightning refuses to clip them
+    if fused:  # fused optimizers claim to unscale gradients, and Lightning then refuses to clip them
         optimizer._step_supports_amp_scaling = False
     return optimizer
 
@@ -33,19 +33,19 @@ class Optimization:
     """Optimizer, learning rates and their schedule. A learner takes each field by its own name: `loss_lr=0.1`.
 
     Args:
-        optimizer: class; its groups carry the rates below.
+        optimizer: class of the optimizer.
         trunk_lr: learning rate of the trunk.
-        embedder_lr: learning rate of the embedder, and of each weight that is in neither trunk nor loss.
-        loss_lr: learning rate of the loss' own weights (class weights, learnt margins); None takes the attribute
-            `loss_lr` of the loss' class, or 0.01.
-        weight_decay: of all but the loss.
-        loss_weight_decay: of the loss' own weights.
-        lr_scheduler: class; its arguments count epochs, or steps.
-        lr_scheduler_interval: whether it moves on after each `epoch` or each `step` of the optimizer.
-        layer_decay: factor on `trunk_lr` from each layer of the trunk to the one before it (docs/trunks.md).
+        embedder_lr: learning rate of the embedder and of weights outside trunk and loss.
+        loss_lr: learning rate of the loss (class weights, learned margins). None takes the attribute `loss_lr` of the
+            loss class, or 0.01.
+        weight_decay: weight decay of all weights except those of the loss.
+        loss_weight_decay: weight decay of the loss.
+        lr_scheduler: class of the schedule.
+        lr_scheduler_interval: whether the schedule counts each `epoch` or each `step`.
+        layer_decay: factor on `trunk_lr` from each layer of the trunk to the layer below it (docs/trunks.md).
 
     Raises:
-        UserError: a negative rate.
+        UserError: a negative learning rate or weight decay.
     """
 
     optimizer: OptimizerFactory = adamw
@@ -72,13 +72,12 @@ class Optimization:
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def groups(self, learner: nn.Module) -> list[dict[str, Any]]:
-        """A group for each part with a weight that trains, and `rest`, at the embedder's rate, for all other weights.
+        """A group of weights for each part that trains, and `rest`, with the embedder's rate, for all other weights.
 
-        A weight that two parts share is in the group of the first one. With `layer_decay` each layer of the trunk is a
-        group.
+        A shared weight is in the group of the first part. With `layer_decay` each layer of the trunk is a group.
 
         Raises:
-            UserError: no weight trains, or the trunk does not say its layers.
+            UserError: no weight trains, or the layers of the trunk are unknown.
         """
         loss_lr = (
             getattr(type(learner.loss), "loss_lr", OF_THE_LOSS["model.loss_lr"])
@@ -104,8 +103,8 @@ class Optimization:
                 found.append({"params": weights, "name": name, **rates})
         if not found:
             raise UserError(
-                "nothing learns: no weight of the learner trains; leave --model.freeze_trunk out, or give another "
-                "--model.embedder"
+                "nothing to train: the learner has no weight that trains; leave --model.freeze_trunk out, or give "
+                "another --model.embedder"
             )
         return found
 

@@ -1,4 +1,4 @@
-"""A LightningModule or datamodule of the user's, by the name that `--model` or `--data` and a checkpoint give it."""
+"""Import the user's LightningModule or datamodule of `--model`, `--data` or a checkpoint."""
 
 from lightning.pytorch import LightningModule
 
@@ -8,7 +8,7 @@ from levelfield.runtime.import_path import import_named
 from levelfield.training.learner import MetricLearner
 from levelfield.training.make_loss import parameters
 
-# What a section's class is where none is named, and what a named one must extend.
+# The default class of a section, and the base of other classes.
 CLASSES: dict[str, tuple[type, type]] = {
     "model": (MetricLearner, LightningModule),
     "data": (MetricDataModule, MetricDataModule),
@@ -16,24 +16,24 @@ CLASSES: dict[str, tuple[type, type]] = {
 
 
 def own_class(section: str, path: str | None) -> type:
-    """The class that `--model` or `--data` names. One that extends the usual class takes all that this one takes.
+    """The class of `--model` or `--data`. A subclass of the default must take all arguments of the default.
 
     Args:
         section: `model` or `data`.
-        path: import path; None for the usual class.
+        path: import path; None for the default.
 
     Raises:
-        UserError: there is none, or another.
+        UserError: no such class, or a wrong one.
     """
     usual, base = CLASSES[section]
     if path is None:
         return usual
     option = f"--{section} {path}"
     if "." not in path:
-        raise UserError(f"{option}: give the class with its module, my_module.{path}")
+        raise UserError(f"{option}: give a class with its module (my_module.{path}), or a file with --config")
     kind = import_named(path, option)
     if not (isinstance(kind, type) and issubclass(kind, base)):
-        raise UserError(f"{option} is no {base.__name__}: write a class that extends {usual.__name__}")
+        raise UserError(f"{option} is not a {base.__name__}: write a class that extends {usual.__name__}")
     missing = sorted(parameters(usual).keys() - parameters(kind).keys()) if issubclass(kind, usual) else []
     if missing:
         raise UserError(

@@ -1,4 +1,4 @@
-"""LightningModules that know nothing of levelfield: what is done around them, so that fits and studies take them.
+"""Support for plain LightningModules in fits and studies.
 
 Such a module's `validation_step` returns the embeddings of its batch, or a dictionary with `embeddings`.
 """
@@ -26,20 +26,20 @@ from levelfield.training.weight_averaging import save_average
 
 
 def is_plain(module: LightningModule | type[LightningModule]) -> bool:
-    """Whether a module, or a class, is no `MetricLearner`."""
+    """Whether a module or class is not a `MetricLearner`."""
     kind = module if isinstance(module, type) else type(module)
     return not issubclass(kind, MetricLearner)
 
 
 def settings_of_others(kind: type[LightningModule]) -> set[str]:
-    """The settings of a `MetricLearner` that a class does not take: files of a study's base may have them."""
+    """The settings of a `MetricLearner` that a class does not take; the base of a study may have them."""
     if not is_plain(kind):
         return set()
     return (parameters(MetricLearner).keys() | parameters(Optimization).keys()) - parameters(kind).keys()
 
 
 def complete_checkpoint(module: LightningModule, datamodule: Any, checkpoint: dict[str, Any]) -> None:
-    """Add to a checkpoint what levelfield reads there, as a `MetricLearner` does by itself."""
+    """Add levelfield's part to a checkpoint, as a `MetricLearner` does itself."""
     if is_plain(module):
         save_average(module, checkpoint)
         checkpoint.setdefault("datamodule_hyper_parameters", dict(datamodule.hparams))
@@ -47,14 +47,14 @@ def complete_checkpoint(module: LightningModule, datamodule: Any, checkpoint: di
 
 
 def adapted(module: LightningModule) -> LightningModule:
-    """The module. A plain one brings the usual callbacks, and is tested and predicts by its `validation_step`."""
+    """The module. A plain one gets the usual callbacks, and tests and predicts with its `validation_step`."""
     if is_plain(module):
         own = module.configure_callbacks
         vars(module)["configure_callbacks"] = lambda: [*as_list(own()), *missing_callbacks(module.trainer)]
         if type(module).test_step is LightningModule.test_step:
             module.test_step = module.validation_step  # type: ignore[method-assign]
         module.predict_step = partial(_predict_step, module)  # type: ignore[method-assign]
-        if type(module).forward is LightningModule.forward:  # Lightning asks for one
+        if type(module).forward is LightningModule.forward:  # Lightning needs one
             vars(module)["forward"] = partial(_forward, module)
     return module
 
@@ -69,7 +69,7 @@ def _forward(module: LightningModule, samples: Any) -> Tensor:
 
 
 def _embed(module: LightningModule, batch: Any, batch_idx: int) -> Tensor:
-    """What `validation_step` returns where Lightning takes no logs."""
+    """The result of `validation_step`, without logging."""
     vars(module).update(log=_log_nothing, log_dict=_log_nothing)
     try:
         return embeddings_of(module.validation_step(batch, batch_idx))
@@ -82,7 +82,7 @@ def _log_nothing(*args: Any, **kwargs: Any) -> None:
 
 
 def embed_by_steps(module: LightningModule, loader: DataLoader, trainer: Mapping[str, Any]) -> EmbeddedSet:
-    """What `validation_step` returns for each batch of `loader`, with labels and positions, on the CPU.
+    """The result of `validation_step` for each batch of `loader`, with labels and positions, on the CPU.
 
     Args:
         trainer: the Trainer's `accelerator` and the like.

@@ -1,4 +1,4 @@
-"""Seeds what a training step draws, so that its draws depend on the seed and the step alone."""
+"""Seed the draws of a training step, so that they depend only on the seed and the step."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from levelfield.seeds import seed_of
 
 
 def seed_draws(device: torch.device, *key: str | int) -> None:
-    """Seed what draws on a device, by `seed_of(*key)`.
+    """Seed the generators of a device by `seed_of(*key)`.
 
-    `torch.manual_seed` would keep a traceback for each kind of accelerator that is not there, in case that it comes: a
-    quarter of a head's step, and memory that never ends.
+    `torch.manual_seed` would store a traceback for each missing kind of accelerator: a quarter of the time of a head's
+    step, and growing memory.
     """
     if device.type not in ("cpu", "cuda"):
         torch.manual_seed(seed_of(*key))
@@ -23,8 +23,8 @@ def seed_draws(device: torch.device, *key: str | int) -> None:
 
 
 def step_key(trainer: Trainer, learner: LightningModule, batch_idx: int) -> tuple[Any, ...]:
-    """What the draws of a training step follow from.
+    """The key of the draws of a training step.
 
-    Of the batches whose gradients are accumulated into one step, each draws its own.
+    Each of the batches that are accumulated into one step has its own draws.
     """
     return "step", getattr(learner, "seed", 0), trainer.global_step, batch_idx % trainer.accumulate_grad_batches

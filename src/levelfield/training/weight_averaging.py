@@ -1,4 +1,4 @@
-"""Lightning's `WeightAveraging` in a fit: it averages the whole learner, and checkpoints hold what was scored."""
+"""Lightning's `WeightAveraging` in a fit: average the whole learner, and store the scored weights in checkpoints."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -15,7 +15,7 @@ def averages(callbacks: Iterable[Callback]) -> list[WeightAveraging]:
 
 
 def average_whole(learner: LightningModule) -> None:
-    """Has the average begin at a learner that is set up: Lightning copies it before its loss is made."""
+    """Start the average at a complete learner: Lightning copies it before the loss is built."""
     for each in averages(learner.trainer.callbacks):  # type: ignore[attr-defined]
         each.setup(learner.trainer, learner, "fit")
         average = each._average_model
@@ -24,12 +24,12 @@ def average_whole(learner: LightningModule) -> None:
 
 
 def _unless_equal(mean: Callable[..., Tensor], average: Tensor, new: Tensor, number: Tensor | int) -> Tensor:
-    """Rounding would move the average of weights that do not learn, as a frozen trunk's."""
+    """The mean, without the rounding error that would change equal weights, as in a frozen trunk."""
     return torch.where(average == new, average, mean(average, new, number))
 
 
 def save_average(learner: LightningModule, checkpoint: dict[str, Any]) -> None:
-    """Puts the averaged weights into a checkpoint of weights only, for which Lightning asks no callback."""
+    """Put the averaged weights into a checkpoint with weights only, where Lightning calls no callback."""
     if "callbacks" in checkpoint or learner._trainer is None:
         return
     for each in averages(learner.trainer.callbacks):  # type: ignore[attr-defined]
@@ -39,6 +39,6 @@ def save_average(learner: LightningModule, checkpoint: dict[str, Any]) -> None:
 
 
 def forget_average(learner: LightningModule) -> None:
-    """After a fit the learner is the average. Lightning would test the weights before averaging of a checkpoint."""
+    """After a fit the learner is the average; Lightning would test the weights of a checkpoint before averaging."""
     for each in averages(learner.trainer.callbacks):  # type: ignore[attr-defined]
         each._average_model = None

@@ -1,1 +1,1 @@
-"""From a checkpoint to use: embeddings of any data, scores on another set, search, export, a model card."""
+"""Use a checkpoint: embed any data, score another data set, search, export, model cards."""

@@ -1,4 +1,4 @@
-"""Answers of a search to look at: a sheet of pictures (PNG), or a page (HTML) of pictures or texts."""
+"""The answers of a search as a sheet of images (PNG), or a page (HTML) of images or texts."""
 
 import base64
 import html
@@ -15,7 +15,7 @@ from levelfield.use.gallery import SHOWN, Answer
 from levelfield.use.samples import Samples
 
 SUFFIXES = {"image": (".png", ".html"), "text": (".html",)}
-# Of a thumbnail, of the words below it and of the gap between two, in pixels.
+# Pixels of a thumbnail, of the text below it and of the gap between two.
 SIDE, WORDS, GAP = 160, 34, 8
 COLUMNS = 6
 LONGEST = 24
@@ -27,16 +27,16 @@ td { padding: 4px 12px 4px 0; vertical-align: top }
 
 
 def check_output(path: Path, modality: str) -> None:
-    """Raises UserError for a file of another kind, before anything is embedded for it."""
+    """Raise UserError for a file of another kind, before anything is embedded."""
     if path.suffix.lower() not in SUFFIXES[modality]:
-        raise UserError(f"--output {path}: give a file that ends in {' or '.join(SUFFIXES[modality])}")
+        raise UserError(f"--output {path}: give a file ending in {' or '.join(SUFFIXES[modality])}")
 
 
 def write_answers(query: Samples, answers: Sequence[Answer], distance: str, path: Path) -> None:
-    """Write what the query is and what was found, with how alike each is.
+    """Write the query and its answers, with their similarities.
 
     Raises:
-        UserError: a file of another kind, or one that the system will not store.
+        UserError: a file of another kind, or one that the system cannot store.
     """
     check_output(path, query.modality)
     if path.suffix.lower() == ".png":
@@ -68,12 +68,12 @@ def contact_sheet(query: Samples, answers: Sequence[Answer]) -> Image.Image:
 
 
 def thumbnail(key: Path) -> Image.Image:
-    """A picture within a square of 160 pixels."""
+    """An image within a square of 160 pixels."""
     return ImageOps.contain(open_image(key), (SIDE, SIDE))
 
 
 def page(query: Samples, answers: Sequence[Answer], distance: str) -> str:
-    """One HTML file, with its pictures in it."""
+    """One HTML file that contains its images."""
     asked = html.escape(query.names[0])
     if query.modality == "image":
         body = _figure(query.keys[0], "query", query.names[0])

@@ -1,4 +1,4 @@
-"""A model card: what a checkpoint is, what it was trained on, what it scored; nothing that nobody measured."""
+"""A model card: what a checkpoint is, its training data and its measured scores."""
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -29,11 +29,11 @@ def keep_scores(
     evaluation: Mapping[str, Any],
     further: Sequence[Section] = (),
 ) -> None:
-    """Write what a test found beside its checkpoint, for the cards that are written of it.
+    """Write the scores of a test beside its checkpoint, for its cards.
 
     Args:
-        evaluation: Number, time and reason, as the ledger has them.
-        further: what was asked for beside the usual scores.
+        evaluation: Number, time and reason from the ledger.
+        further: requested further scores.
     """
     found = {metric: {"value": score.value, "ci95": score.ci95} for metric, score in scores.items()}
     content = {"checkpoint": file_hash(checkpoint), "classes": num_classes, "samples": num_samples}
@@ -46,13 +46,13 @@ def keep_scores(
 def write_card(
     folder: Path, paths: Sequence[Path], checkpoints: Sequence[Mapping[str, Any]], modality: str | None
 ) -> Path:
-    """Write the card of one checkpoint, or of those of a run's folds, into a folder.
+    """Write the card of one checkpoint, or of the checkpoints of a run's folds, into a folder.
 
     Args:
-        paths: of the checkpoints; the scores are those of the study that they lie in, or of the file that a test wrote
-            beside the only one, where they are its own.
+        paths: of the checkpoints. The scores come from their study, or from the file that `levelfield test` wrote
+            beside a single checkpoint.
         checkpoints: their content.
-        modality: what they embed.
+        modality: image or text.
     """
     hashes = [file_hash(path) for path in paths]
     tested = (read_json(paths[0].with_name(SCORES)) or {}) if len(paths) == 1 else {}
@@ -69,14 +69,14 @@ def card(
     scores: str,
     hashes: Sequence[str],
 ) -> str:
-    """The card's text, Markdown with the head that model hubs read."""
+    """The card as Markdown, with the metadata that model hubs read."""
     checkpoint, several = checkpoints[0], len(paths) > 1
     arguments, own = checkpoint["hyper_parameters"], checkpoint["levelfield"]
     trained = [each["levelfield"].get("data") or {} for each in checkpoints]
     data = trained[0]
-    # a learner of one's own may not say it
+    # a learner of your own may not have it
     sizes = [each["hyper_parameters"].get("embedding_size") for each in checkpoints]
-    of = f", {len(paths)} models' side by side" if several else ""
+    of = f", concatenated from {len(paths)} models" if several else ""
     into = f" into {sum(sizes)} numbers" if all(sizes) else ""
     given = paths[0].parent.parent.name if several else paths[0].name
     licence = own.get("licence")
@@ -86,8 +86,8 @@ def card(
         **({"pipeline_tag": TASKS[modality]} if modality in TASKS else {}),
     }
     trunk, loss = _named(arguments.get("trunk")), _named(arguments.get("loss"))
-    dataset = data.get("dataset", {}).get("class_path", "loaders of its own")
-    what = {"image": "pictures", "text": "texts"}.get(modality or "", "samples")
+    dataset = data.get("dataset", {}).get("class_path", "its own loaders")
+    what = {"image": "images", "text": "texts"}.get(modality or "", "samples")
     lines = [
         f"# {loss.partition(' (')[0]} on {dataset.rpartition('.')[2]}",
         f"Embeds {what}{into}{of}, compared by {arguments.get('distance', 'cosine')}.",
@@ -96,15 +96,15 @@ def card(
         "## Scores on classes that it was not trained on",
         scores,
         "## Licence",
-        f"The trunk began from: {own.get('weights', 'not said')}. Licence of these weights: "
-        f"{licence or 'not said by their source'}.",
+        f"Initial weights of the trunk: {own.get('weights', 'unknown')}. Licence of these weights: "
+        f"{licence or 'not given by their source'}.",
         "## Use",
         f"    levelfield predict --ckpt_path {given} --data PATH\n"
         f"    levelfield search --ckpt_path {given} --gallery PATH --query {QUERIES.get(modality or '', 'WHAT')}",
         "## Versions",
         _table({name: version(name) for name in LIBRARIES} | {"checkpoint, SHA-256": ", ".join(hashes)}),
     ]
-    body = "\n\n".join(lines).replace("<", "&lt;")  # a stranger's words may be HTML
+    body = "\n\n".join(lines).replace("<", "&lt;")  # text from others may contain HTML
     return f"---\n{yaml.safe_dump(head)}---\n\n{body}\n"
 
 
@@ -132,7 +132,7 @@ def _percent(score: Mapping[str, Any]) -> str:
 def _data(trained: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     data = trained[0]
     if not data:
-        return {"data": "loaders of its own, of which nothing is known"}
+        return {"data": "its own loaders; nothing is known about the data"}
     arguments = data["dataset"].get("init_args") or {}
     given = ", ".join(f"{key} {value}" for key, value in arguments.items() if value is not None)
     name = data["dataset"]["class_path"].rpartition(".")[2]

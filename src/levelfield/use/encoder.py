@@ -1,4 +1,4 @@
-"""Embeddings of any data with a checkpoint: its own trunk, its own evaluation transforms, nothing of its data."""
+"""Embed any data with a checkpoint: its trunk and its evaluation transforms."""
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -26,18 +26,18 @@ from levelfield.training.rebuild import built
 from levelfield.use.samples import Samples, record_labelled, samples_of
 
 CHECKPOINT = "best.ckpt"
-# Of the checkpoint's datamodule; one made with loaders of one's own has none.
+# Key of the checkpoint's datamodule; missing after training on your own loaders.
 USUAL_BATCH = 64
 
 
 class Embedded(NamedTuple):
-    """Embeddings in the order of the samples that could be opened.
+    """Embeddings in the order of the samples that were opened.
 
     Attributes:
-        names: what each sample is called (`levelfield.use.samples.Samples`).
-        labels: the class of each, where the data have labels.
-        positions: the place of each in the data.
-        left_out: why each sample that is missing could not be opened.
+        names: the name of each sample (`levelfield.use.samples.Samples`).
+        labels: the class of each sample, if the data have labels.
+        positions: the position of each sample in the data.
+        left_out: for each missing sample, why it could not be opened.
     """
 
     embeddings: Float[Tensor, "samples embedding"]
@@ -57,24 +57,23 @@ def embed(
     trust: Iterable[str] = (),
     transforms: ImageTransforms | None = None,
 ) -> Embedded:
-    """Embeddings of any data, also of data without labels.
+    """Embed any data, with or without labels.
 
-    Labels come with the embeddings, so that they can be scored: first the ledger of the data set's evaluations gets a
-    line.
+    If the data have labels, the result has them too and can be scored, so the ledger of evaluations gets a line first.
 
     Args:
-        checkpoint: the `best.ckpt` of a fit; the folder of a study's run, or a list, whose models' embeddings stand
-            side by side; or an `Encoder`, which is loaded once for many calls.
-        data: a folder, a table (CSV or Parquet, with a column `path` or `text`), a picture, a `.txt` file with a text
-            a line, or a list of files, of pictures of Pillow's or of texts.
-        skip_broken: leave out the pictures that cannot be opened.
-        batch_size: samples at a time; None takes the checkpoint's.
+        checkpoint: the `best.ckpt` of a fit; the folder of a study's run, or a list of files, whose embeddings are
+            concatenated; or an `Encoder`, which is loaded once for many calls.
+        data: a folder, a table (CSV or Parquet, with a column `path` or `text`), an image, a `.txt` file with one text
+            per line, or a list of files, Pillow images or texts.
+        skip_broken: leave out images that cannot be opened.
+        batch_size: samples at a time; None takes that of the checkpoint.
         device: where to compute; None takes a GPU if there is one.
-        trust: modules or classes that the checkpoint may use beside the known libraries' (docs/security.md).
-        transforms: of a checkpoint that was fitted with loaders of one's own, and knows none.
+        trust: further modules or classes that the checkpoint may use (docs/security.md).
+        transforms: required if the checkpoint was trained on your own loaders, because it has none then.
 
     Raises:
-        UserError: no checkpoint, no such data, or a picture that cannot be opened.
+        UserError: no checkpoint, no such data, or an image that cannot be opened.
 
     Example:
         embedded = levelfield.embed("outputs/fit/ImageFolder-ContrastiveLoss/0/best.ckpt", "my_images")
@@ -87,7 +86,7 @@ def embed(
 
 
 class Encoder:
-    """A checkpoint, or several whose embeddings stand side by side, ready to embed.
+    """A checkpoint, or several whose embeddings are concatenated, ready to embed.
 
     Args:
         checkpoint: a `best.ckpt`, the folder of a study's run with one for each fold, or a list of files.
@@ -97,16 +96,16 @@ class Encoder:
 
     Attributes:
         module: samples -> embeddings.
-        learners: one a checkpoint.
-        transforms: of evaluation, as the checkpoint has them.
-        modality: what it takes; None where the trunk does not say.
-        distance: what its embeddings are compared by.
-        checkpoints: what each file holds beside its tensors.
+        learners: one per checkpoint.
+        transforms: the evaluation transforms of the checkpoint.
+        modality: image or text; None if unknown.
+        distance: the distance of its embeddings.
+        checkpoints: the content of each file except tensors.
         hash: SHA-256 of each file.
-        hashes: likewise, by the file's name.
+        hashes: name of each file to its SHA-256.
 
     Raises:
-        UserError: no checkpoint, or several that do not go together.
+        UserError: no checkpoint, or several that do not fit together.
     """
 
     def __init__(
@@ -129,7 +128,7 @@ class Encoder:
         self.transforms = transforms or _transforms(self.checkpoints[0], self.paths[0], tuple(trust))
         distance = _one([getattr(learner, "distance", "cosine") for learner in self.learners], self.origin, "distances")
         several = len(self.learners) > 1
-        # Side by side they are of unit length, where both rank as cosine does.
+        # Concatenated embeddings have unit length, so both rank like cosine.
         self.distance = "cosine" if several and distance in ("euclidean", "poincare") else distance
         self.module: nn.Module = SideBySide(self.learners, self._share_a_trunk()) if several else self.learners[0]
         self.module.to(self.device).eval()
@@ -138,7 +137,7 @@ class Encoder:
         self.hashes = dict(zip(named, self.hash, strict=True))
 
     def samples(self, data: Any) -> Samples:
-        """What `data` means to this checkpoint."""
+        """The samples of `data` for this checkpoint."""
         return samples_of(data, self.modality, self.origin)
 
     def embed(
@@ -154,8 +153,8 @@ class Encoder:
         if samples.modality == "image":
             if self.transforms is None:
                 raise UserError(
-                    f"'{self.origin}' was fitted with loaders of one's own, whose transforms it does not know: in "
-                    "Python, levelfield.embed(..., transforms=ImageTransforms(...))"
+                    f"'{self.origin}' was trained on your own loaders and has no transforms: in Python, call "
+                    "levelfield.embed(..., transforms=ImageTransforms(...))"
                 )
             transform = self.transforms.evaluate()
         loader = DataLoader(
@@ -166,10 +165,10 @@ class Encoder:
         )
         found: EmbeddedSet = embed_batches(self.module, loader, self.device, progress)
         if not torch.isfinite(found.embeddings).all():
-            raise UserError(f"'{self.origin}' gives embeddings that are not finite: take another checkpoint")
+            raise UserError(f"'{self.origin}' gives embeddings that are not finite; use another checkpoint")
         left_out = [_why_broken(samples.source, samples.keys[at]) for at in found.index[found.labels == 1].tolist()]
         if len(left_out) == len(samples.keys):
-            raise UserError(f"none of the {len(left_out):,} pictures can be opened; the first: {left_out[0]}")
+            raise UserError(f"none of the {len(left_out):,} images can be opened; the first: {left_out[0]}")
         kept = found.labels == 0
         places = tuple(found.index[kept].tolist())
         labels = None if samples.labels is None else tuple(samples.labels[at] for at in places)
@@ -178,25 +177,25 @@ class Encoder:
 
     @property
     def batch_size(self) -> int:
-        """Samples at a time: the checkpoint's, for its embeddings depend on it by rounding."""
+        """Samples at a time: as in the checkpoint, because embeddings depend on it by rounding."""
         size = self.checkpoints[0].get("datamodule_hyper_parameters", {}).get("eval_batch_size")
         return size if isinstance(size, int) and size >= 1 else USUAL_BATCH
 
     def _share_a_trunk(self) -> bool:
         trunks = {content["levelfield"].get(FROZEN_TRUNK) for content in self.checkpoints}
         plain = all(
-            type(learner).forward is MetricLearner.forward and learner.freeze_trunk  # else an adapter of its own
+            type(learner).forward is MetricLearner.forward and learner.freeze_trunk  # else each has its own adapter
             for learner in self.learners
         )
         return len(trunks) == 1 and None not in trunks and plain
 
 
 class SideBySide(nn.Module):
-    """The unit vectors of several learners, one after another, normalised again: a study's concatenated embedding.
+    """The concatenated, normalized unit vectors of several learners, as in a study.
 
     Args:
-        learners: each sees the samples.
-        shared: whether their frozen trunks are one, so that the first's says what all would.
+        learners: each embeds the samples.
+        shared: whether they share one frozen trunk, which then runs once.
     """
 
     def __init__(self, learners: Sequence[MetricLearner], shared: bool) -> None:
@@ -214,7 +213,7 @@ class SideBySide(nn.Module):
 
 
 class Opened(Dataset[tuple[Any, int, int]]):
-    """`opened[position] -> (sample, broken, position)`; a white square stands for one that cannot be opened, broken 1.
+    """`opened[position] -> (sample, broken, position)`; a broken image (broken 1) is a white square.
 
     Raises:
         UserError: a sample that cannot be opened, unless they are skipped.
@@ -232,7 +231,7 @@ class Opened(Dataset[tuple[Any, int, int]]):
             sample = self.source.load(self.keys[position])
         except UserError as error:
             if not self.skip_broken:
-                raise UserError(f"{error}; --skip-broken leaves out what cannot be opened") from None
+                raise UserError(f"{error}; or skip such images with --skip-broken") from None
             from PIL import Image
 
             assert self.transform is not None
@@ -241,7 +240,7 @@ class Opened(Dataset[tuple[Any, int, int]]):
 
 
 def checkpoint_files(checkpoint: Any) -> list[Path]:
-    """The files that a checkpoint means: one, those of a list, or those of the folds of a study's run.
+    """The files of a checkpoint: one, those of a list, or those of the folds of a study's run.
 
     Raises:
         UserError: a folder without any.
@@ -254,13 +253,14 @@ def checkpoint_files(checkpoint: Any) -> list[Path]:
     found = sorted(folder.glob(f"fold*/{CHECKPOINT}")) or sorted(folder.glob(CHECKPOINT))
     if not found:
         raise UserError(
-            f"no checkpoint in '{checkpoint}': give a {CHECKPOINT}, or a study's run with fold*/{CHECKPOINT}"
+            f"no checkpoint in '{checkpoint}': give a {CHECKPOINT}, or the folder of a study's run with "
+            f"fold*/{CHECKPOINT}"
         )
     return found
 
 
 def usual_device(device: str | torch.device | None) -> torch.device:
-    """The device asked for, or a GPU if there is one.
+    """The given device, or a GPU if there is one.
 
     Raises:
         UserError: there is none of that name.
@@ -275,7 +275,7 @@ def usual_device(device: str | torch.device | None) -> torch.device:
 
 
 def _transforms(checkpoint: dict[str, Any], origin: Path, trust: tuple[str, ...]) -> Any:
-    """The transforms in a checkpoint, which are plain values; None in one that was fitted with loaders of your own."""
+    """The transforms in a checkpoint; None after training on your own loaders."""
     if "datamodule_hyper_parameters" not in checkpoint:
         return None
     given = checkpoint["datamodule_hyper_parameters"].get("transforms") or {}
@@ -288,14 +288,14 @@ def _transforms(checkpoint: dict[str, Any], origin: Path, trust: tuple[str, ...]
 
 
 def _modality(learner: nn.Module) -> Any:
-    """What a learner takes; None for one of your own that does not say it."""
+    """The modality of a learner; None if unknown."""
     return getattr(getattr(learner, "trunk", None), "modality", None)
 
 
 def _one(given: Sequence[Any], origin: object, what: str) -> Any:
-    """What all checkpoints agree on."""
+    """The common value of all checkpoints."""
     if any(each != given[0] for each in given):
-        raise UserError(f"the checkpoints of {origin} have different {what}: give those of one run")
+        raise UserError(f"the checkpoints of {origin} have different {what}; give checkpoints of one run")
     return given[0]
 
 
@@ -309,4 +309,4 @@ def _why_broken(source: Any, key: Any) -> str:
         source.load(key)
     except UserError as error:
         return str(error)
-    return f"{key} could not be opened before, and can now"
+    return f"{key} could not be opened before, but can be now"

@@ -1,4 +1,4 @@
-"""A checkpoint in the forms that other programs load, compared with the learner: torch.export, ONNX, safetensors."""
+"""Export a checkpoint for other programs (torch.export, ONNX, safetensors) and compare each file with the learner."""
 
 import os
 import shutil
@@ -26,12 +26,12 @@ from levelfield.use.encoder import Encoder
 from levelfield.use.programs import EmbedImages, EmbedTexts, Preprocess, check_can_be_exported
 from levelfield.use.samples import samples_of
 
-# The largest difference of an embedding's coordinate from the learner's, unit length: ONNX's kernels give 1e-4.
+# The largest allowed difference of a coordinate of unit vectors; ONNX kernels give 1e-4.
 BOUND = 5e-4
 COMPARED = 10
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 EMBED, PREPROCESS = "embed", "preprocess"
-# What is compared where no data are given.
+# Compared if no data are given.
 SENTENCES = (
     "Where is my card?",
     "It has not come yet, and I ordered it two weeks ago.",
@@ -47,12 +47,12 @@ SENTENCES = (
 
 
 class Compared(NamedTuple):
-    """How far a file's answers are from the learner's.
+    """The difference between an exported file and the learner.
 
     Attributes:
-        file: its name.
-        difference: the largest of a coordinate over all samples.
-        bound: what was allowed; None where the figure is told alone.
+        file: name of the file.
+        difference: the largest difference of a coordinate over all samples.
+        bound: the allowed difference; None if there is no bound.
     """
 
     file: str
@@ -61,7 +61,7 @@ class Compared(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A module, what it is called with, and which sides of its arguments may have any length."""
+    """A module, its example arguments, and their dynamic dimensions."""
 
     name: str
     module: nn.Module
@@ -72,30 +72,30 @@ class Program(NamedTuple):
 
 
 def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
-    """Write a folder with a checkpoint in the forms of other programs, and say how far each is from the learner.
+    """Write a folder with a checkpoint in formats of other programs; returns their differences from the learner.
 
     - `embed.pt2` (torch.export) and `embed.onnx`: `images` (B, 3, C, C) float32 from 0 to 1, or `input_ids` and
-      `attention_mask` (B, T), to `embeddings` (B, D); standardising is part of it.
+      `attention_mask` (B, T), to `embeddings` (B, D); it includes the standardization of images.
     - `preprocess.pt2` and `preprocess.onnx`: `pixels` (B, 3, H, W) uint8 to `images`, or `tokenizer.json`.
     - `trunk.safetensors`, which `timm.create_model(..., checkpoint_path=...)` reads, and `embedder.safetensors`.
-    - `adapter`, a folder as peft has them, where one was trained; all else then has it merged into the trunk.
-    - `export.json`: inputs, outputs and the differences found.
+    - `adapter`, a folder for peft, if an adapter was trained; the other files have it merged into the trunk.
+    - `export.json`: inputs, outputs and differences.
 
     Args:
         encoder: on the CPU.
-        output: a folder that is not there yet.
-        data: of which the first ten samples are compared; None takes noise, or sentences.
+        output: a new folder.
+        data: its first ten samples are compared; None takes random images, or sentences.
 
     Raises:
-        UserError: a package is missing, the learner has a way of its own, the folder is there, or a program differs by
-            more than 5e-4; nothing is left then.
+        UserError: a package is missing, the learner embeds in its own way, the folder exists, or a file differs by more
+            than 5e-4. Then nothing is written.
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise UserError(f"export needs {', '.join(missing)}: pip install 'levelfield[export]'")
+        raise UserError(f"export needs {', '.join(missing)}: run pip install 'levelfield[export]'")
     check_can_be_exported(encoder.learners, encoder.origin)
     if output.exists():
-        raise UserError(f"--output {output} is there already: give a folder that is not")
+        raise UserError(f"--output {output} already exists: give a new folder")
     with storing(output):
         output.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
@@ -108,7 +108,7 @@ def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
             if each.bound is not None and not each.difference <= each.bound:
                 raise UserError(
                     f"{each.file} differs from the learner by {each.difference:.1e}, more than {each.bound:.0e}: "
-                    f"nothing is exported from '{encoder.origin}'"
+                    f"'{encoder.origin}' was not exported"
                 )
         os.chmod(made, 0o755)
         with storing(output):
@@ -119,7 +119,7 @@ def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
 
 
 def _adapters(encoder: Encoder, folder: Path) -> None:
-    """Adapters as peft has them, and merged into the learners."""
+    """Write adapters for peft, and merge them into the learners."""
     for number, learner in enumerate(encoder.learners):
         if learner.trunk.adapter is not None:
             save_adapter(learner.trunk, folder / (f"adapter_{number}" if len(encoder.learners) > 1 else "adapter"))
@@ -129,10 +129,10 @@ def _adapters(encoder: Encoder, folder: Path) -> None:
 def _images(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
     transforms = encoder.transforms
     if transforms is None:
-        raise UserError(f"'{encoder.origin}' was fitted with loaders of one's own: its transforms are not known")
+        raise UserError(f"'{encoder.origin}' was trained on your own loaders and has no transforms to export")
     if not isinstance(transforms, ImageTransforms):
         raise UserError(
-            f"'{encoder.origin}' has transforms of your own, which export cannot write: use ImageTransforms"
+            f"'{encoder.origin}' has your own transforms, which export cannot write: train with ImageTransforms"
         )
     pictures = _pictures(encoder, data)
     crops = as_floats(stacked([transforms.evaluate().pixels(picture) for picture in pictures])).contiguous()
@@ -140,7 +140,7 @@ def _images(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
     batch = torch.export.Dim("batch")
     embed = Program(EMBED, EmbedImages(encoder.learners), (crops,), ("images",), "embeddings", ({0: batch},))
     sizes = {0: batch, 2: torch.export.Dim("height"), 3: torch.export.Dim("width")}
-    # Two sides that differ, so that neither is taken to be the other.
+    # Two different sides, so that neither is confused with the other.
     example = torch.zeros(2, 3, transforms.eval_side + 13, transforms.eval_side + 29, dtype=torch.uint8)  # type: ignore[operator]
     prepare = Program(PREPROCESS, Preprocess(transforms), (example,), ("pixels",), "images", (sizes,))
     with torch.inference_mode():
@@ -148,7 +148,7 @@ def _images(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
     found = [Compared(file, _difference(run(crops), expected), BOUND) for file, run in _written(embed, folder)]
     for file, run in _written(prepare, folder):
         images = torch.cat([run(each[None]) for each in pixels])
-        # What Pillow makes of a picture is what was trained on: how far it is, and how far the embedding, is told.
+        # Training uses Pillow's pixels: report how far these pixels and their embeddings differ.
         with torch.inference_mode():
             embedded = _difference(encoder.module(images), expected)
         pixel = float((images - crops).abs().mean())
@@ -184,12 +184,12 @@ def _texts(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
 
 
 def _written(program: Program, folder: Path) -> list[tuple[str, Callable[..., Tensor]]]:
-    """The program's two files by their names, each as a function that runs it from the file."""
+    """Name of each of the program's two files, with a function that runs the file."""
     import onnxruntime
 
     module = program.module.eval()
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # of torch's own code, of what comes in its next version
+        warnings.simplefilter("ignore")  # deprecations in torch's own code
         exported = torch.export.export(module, program.arguments, dynamic_shapes=program.dynamic)
         named: dict[str, Any] = {"input_names": list(program.inputs), "output_names": [program.output]}
         onnx: Any = torch.onnx.export(exported, dynamo=True, verbose=False, **named)
@@ -213,7 +213,7 @@ def _written(program: Program, folder: Path) -> list[tuple[str, Callable[..., Te
 
 
 def _weights(encoder: Encoder, folder: Path) -> list[Compared]:
-    """The weights alone, and what timm makes of those of its models."""
+    """Write the weights, and compare those of timm models after timm has read them."""
     found = []
     for number, learner in enumerate(encoder.learners):
         ending = f"_{number}" if len(encoder.learners) > 1 else ""
@@ -262,7 +262,7 @@ def _pictures(encoder: Encoder, data: Any) -> list[Any]:
 
 
 def _difference(given: Tensor, expected: Tensor) -> float:
-    """The largest of a coordinate, of vectors of unit length or, if they are longer, as a share of the longest."""
+    """The largest difference of a coordinate, relative to the longest vector if it is longer than 1."""
     return float((given - expected).abs().max() / max(1.0, float(expected.norm(dim=1).max())))
 
 

@@ -1,4 +1,4 @@
-"""What is measured of a set on request, beside the usual scores and never among them."""
+"""Further scores of a data set on request: hierarchy, open set, reranking."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from levelfield.metrics.reranking import KReciprocal, parse_reranking
 from levelfield.metrics.table import SHOWN_METRICS, title_of
 from levelfield.use.scores import Score, class_interval, scores_of
 
-# What the least similarity that is accepted is called, by distance.
+# The threshold in words, by distance.
 THRESHOLDS = {
     "cosine": "cosine at least {:.4f}",
     "euclidean": "distance at most {:.4f}",
@@ -26,7 +26,7 @@ THRESHOLDS = {
 
 
 class Row(NamedTuple):
-    """A measure: its title, its score, or none, and what is to be said of it."""
+    """A measure: its title, its score or None, and a note."""
 
     title: str
     score: Score | None
@@ -40,12 +40,12 @@ class Section(NamedTuple):
     rows: tuple[Row, ...]
 
     def lines(self) -> list[str]:
-        """As a terminal shows them, in percent."""
+        """Lines for a terminal, in percent."""
         width = max(len(row.title) for row in self.rows)
         return [self.title, *(f"  {row.title:<{width}}  {_percent(row)}".rstrip() for row in self.rows)]
 
     def plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Plain values for JSON."""
         rows = [
             {"title": row.title, "note": row.note, **({} if row.score is None else row.score._asdict())}
             for row in self.rows
@@ -55,12 +55,12 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class Further:
-    """What is asked for.
+    """The requested scores.
 
     Attributes:
         hierarchy: precision by coarse classes.
         open_set: AUROC, EER and TAR at FAR.
-        rerank: settings to rank anew by, each with scores of its own.
+        rerank: settings for ranking again, each with its own scores.
     """
 
     hierarchy: bool = False
@@ -68,15 +68,15 @@ class Further:
     rerank: tuple[KReciprocal, ...] = ()
 
     def check(self, distance: str, dataset: MetricDataset | None = None) -> None:
-        """Whether it can be had of a checkpoint with this distance, and of a data set.
+        """Check that a checkpoint with this distance, and a data set, can give the scores.
 
         Raises:
-            UserError: it ranks anew, which is by cosine; or the classes are not grouped.
+            UserError: reranking without cosine, or a data set without coarse classes.
         """
         if self.hierarchy and dataset is not None and dataset.read_index().coarse_names is None:
-            raise UserError(f"--hierarchy: {dataset.name} has no coarse classes (docs/metrics.md): leave it out")
+            raise UserError(f"--hierarchy: {dataset.name} has no coarse classes; leave the option out")
         if self.rerank and distance != "cosine":
-            raise UserError(f"--rerank is by cosine, and the checkpoint's distance is {distance}: leave it out")
+            raise UserError(f"--rerank needs the distance cosine, but the checkpoint has {distance}; leave it out")
 
     def sections(
         self,
@@ -89,9 +89,9 @@ class Further:
         """Measure a set.
 
         Args:
-            is_query: which samples are searched for among the others; None searches for each among all others.
+            is_query: which samples are queries; None makes each sample a query among all others.
             distance: of the checkpoint.
-            coarse: the group of each sample's class, where classes are grouped.
+            coarse: the coarse class of each sample, if there are any.
         """
         sets: Sequence[Tensor] = (embeddings, labels)
         if is_query is not None:
@@ -131,14 +131,14 @@ def _open_set(sets: Sequence[Tensor], distance: str) -> Section:
 def _reranked(way: KReciprocal, embeddings: Tensor, labels: Tensor, is_query: Tensor | None) -> Section:
     scores, _ = scores_of(embeddings, labels, is_query, metrics=tuple(SHOWN_METRICS), rerank=way)
     rows = tuple(Row(title_of(metric), score) for metric, score in scores.items())
-    return Section(f"Ranked anew by {way}", rows)
+    return Section(f"Ranked again by {way}", rows)
 
 
 def rerankings(texts: Sequence[str]) -> tuple[KReciprocal, ...]:
-    """Settings to rank anew by, each as `--rerank` takes it.
+    """Settings for ranking again, each in the form of `--rerank`.
 
     Raises:
-        UserError: another name, or no such setting.
+        UserError: unknown method or setting.
     """
     try:
         return tuple(parse_reranking(text) for text in texts)

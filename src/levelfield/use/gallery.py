@@ -1,4 +1,4 @@
-"""A gallery that can be searched: its embeddings are computed once, kept, and renewed where it changes.
+"""A gallery for search: its embeddings are computed once and stored; only changes are embedded again.
 
 Shapes: G items of the gallery, D dimensions.
 """
@@ -29,7 +29,7 @@ from levelfield.storage.atomic import write_atomically
 from levelfield.use.encoder import Embedded, Encoder
 from levelfield.use.samples import HIDDEN, KINDS, Samples
 
-# What the similarity by each distance is shown as.
+# The displayed similarity, by distance.
 SHOWN = {"cosine": "cosine", "euclidean": "distance", "hamming": "different bits", "poincare": "distance"}
 
 
@@ -37,10 +37,10 @@ class Answer(NamedTuple):
     """An item of the gallery.
 
     Attributes:
-        name: as its folder or table has it; a text itself.
+        name: its name in the folder or table; a text itself.
         label: its class, `""` without one.
-        likeness: its cosine to the query; of a checkpoint with another distance, that distance.
-        key: what opens it.
+        likeness: its cosine to the query, or its distance if the checkpoint has another distance.
+        key: opens it.
     """
 
     name: str
@@ -54,11 +54,11 @@ class Gallery:
     """Samples with their embeddings.
 
     Attributes:
-        samples: in the rows' order; those that could not be opened are not among them.
+        samples: in the order of the rows, without those that could not be opened.
         rows_GD: their embeddings.
         file: the index.
-        embedded: how many of them were embedded for this index, and not found in the one before.
-        left_out: why each sample that is missing could not be opened.
+        embedded: how many were embedded now and not read from the last index.
+        left_out: for each missing sample, why it could not be opened.
     """
 
     samples: Samples
@@ -75,14 +75,14 @@ class Gallery:
         skip_broken: bool = False,
         progress: Callable[[int, int], Any] | None = None,
     ) -> "Gallery":
-        """The gallery of a folder, a table or a file of texts, from its index where that is still true.
+        """The gallery of a folder, a table or a file of texts, from its index as far as that is current.
 
-        An index is `.levelfield/NAME-HASH.safetensors` beside the gallery, or in `LEVELFIELD_CACHE` where that folder
-        cannot be written to, one for each checkpoint. What was added or changed is embedded, by a file's size and time
-        or by the text, what was removed leaves.
+        An index is `.levelfield/NAME-HASH.safetensors` beside the gallery, or in `LEVELFIELD_CACHE` if that folder is
+        not writable; there is one per checkpoint. New and changed items, by size and time of a file or by text, are
+        embedded, and removed items are dropped.
 
         Raises:
-            UserError: nothing to search, or a picture that cannot be opened.
+            UserError: nothing to search, or an image that cannot be opened.
         """
         samples = encoder.samples(data)
         states = [_state(key) for key in samples.keys]
@@ -109,19 +109,19 @@ class Gallery:
         itself: Path | None = None,
         rerank: KReciprocal | None = None,
     ) -> list[Answer]:
-        """The items that are nearest to a query, nearest first; equal ones in the gallery's order.
+        """The items nearest to a query, nearest first; equal ones in the order of the gallery.
 
         Args:
-            query: of one sample.
+            query: the embedding of one sample.
             distance: `cosine`, `euclidean`, `hamming` or `poincare`.
-            itself: the file of the query, which is no answer.
-            rerank: the answers come in this order, with their cosines; by cosine alone.
+            itself: the file of the query, which is left out.
+            rerank: order the answers by this method; only for cosine.
         """
         if rerank is None:
             order, values = self._nearest(query.embeddings, min(top + 1, len(self.rows_GD)), distance)
             order = [place for place in order if not self._is(place, itself)]
         else:
-            order, values = self._ranked_anew(query.embeddings, itself, rerank)
+            order, values = self._reranked(query.embeddings, itself, rerank)
         bits = 8 * math.ceil(self.rows_GD.shape[1] / 8)
         shown = {
             "cosine": lambda value: value,
@@ -137,22 +137,22 @@ class Gallery:
     def _is(self, place: int, itself: Path | None) -> bool:
         return itself is not None and bool(self.samples.keys[place].resolve() == itself.resolve())
 
-    def _ranked_anew(
+    def _reranked(
         self, query: Float[Tensor, "1 dim"], itself: Path | None, rerank: KReciprocal
     ) -> tuple[list[int], dict[int, float]]:
-        """The places of all but the query's own, and their cosines."""
+        """The positions of all items except the query, reranked, and their cosines."""
         held, similarity = DISTANCES["cosine"]
         places = torch.tensor([place for place in range(len(self.rows_GD)) if not self._is(place, itself)]).long()
         if len(places) == 0:
             return [], {}
         asked, rows = held(query), held(self.rows_GD)[places]
-        anew = rerank(asked, rows, False, DEFAULT_MEMORY_BUDGET)
-        every = anew.similarity(anew.queries_ND, anew.gallery_GD)[0]
+        reranked = rerank(asked, rows, False, DEFAULT_MEMORY_BUDGET)
+        every = reranked.similarity(reranked.queries_ND, reranked.gallery_GD)[0]
         order = places[every.argsort(descending=True, stable=True)].tolist()
         return order, dict(zip(places.tolist(), similarity(asked, rows)[0].tolist(), strict=True))
 
     def _nearest(self, query: Float[Tensor, "1 dim"], count: int, distance: str) -> tuple[list[int], dict[int, float]]:
-        """The places of the nearest, and their similarities."""
+        """The positions of the nearest items, and their similarities."""
         held, similarity = DISTANCES[distance]
         if distance == "cosine" and self._flat is not None:
             found, places = (each[0].tolist() for each in self._flat.search(held(query).numpy(), count))
@@ -164,7 +164,7 @@ class Gallery:
 
     @cached_property
     def _flat(self) -> Any:
-        """faiss's exact index of the rows, for many queries; None where faiss is not installed."""
+        """The exact index of faiss, for many queries; None if faiss is not installed."""
         if find_spec("faiss") is None:
             return None
         import faiss  # an optional extra
@@ -175,50 +175,50 @@ class Gallery:
 
 
 def query_of(encoder: Encoder, query: str, gallery: Samples) -> Samples:
-    """The one sample that is searched for: a picture by its file, or a text.
+    """The query as a sample: an image by its file, or a text.
 
     Raises:
-        UserError: no such picture, or a picture for a checkpoint of texts.
+        UserError: no such image, or an image for a checkpoint of texts.
     """
     path = own_file(query, None)
     is_picture = path.suffix.lower() in image_suffixes() and path.is_file()
     if gallery.modality == "text":
         if is_picture:
-            raise UserError(f"--query {query} is a picture: '{encoder.origin}' takes {KINDS['text']}; give a sentence")
+            raise UserError(f"--query {query} is an image, but '{encoder.origin}' takes {KINDS['text']}; give a text")
         if not query.strip():
-            raise UserError("--query is empty: give a sentence")
+            raise UserError("--query is empty: give a text")
         return Samples((query,), (query,), "text")
     if not is_picture:
-        what = "no picture" if path.is_file() else "a folder" if path.is_dir() else "not there"
-        raise UserError(f"--query {query} is {what}: '{encoder.origin}' takes {KINDS['image']}; give the file of one")
+        what = "not an image" if path.is_file() else "a folder" if path.is_dir() else "not there"
+        raise UserError(f"--query {query} is {what}, but '{encoder.origin}' takes {KINDS['image']}; give an image file")
     return Samples((query,), (path,), "image")
 
 
 def _state(key: Any) -> str:
-    """What tells that a file is what it was; nothing for a text, which is all of itself."""
+    """Fingerprint of a file by size and time; none for a text."""
     if not isinstance(key, Path):
         return ""
     try:
         status = os.stat(key)
-    except OSError:  # opening it says why
+    except OSError:  # opening it gives the error
         return "missing"
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def _index_files(gallery: Path, encoder: Encoder) -> tuple[Path, Path]:
-    """Where the index lies: beside the gallery, or in the cache."""
+    """The files of the index: beside the gallery, and in the cache."""
     place = gallery.resolve()
     folder = place if place.is_dir() else place.parent
     made_by = json.dumps([encoder.hash, repr(encoder.transforms), encoder.batch_size])
     name = f"{place.name}-{hashlib.sha256(made_by.encode()).hexdigest()[:16]}.safetensors"
     of_place = hashlib.sha256(str(place).encode()).hexdigest()[:16]
     elsewhere = cache_root() / "search" / of_place / name
-    # A stranger's gallery could have its index written to any folder by a link.
+    # With a link, somebody else's gallery could redirect its index into any folder.
     return elsewhere if (folder / HIDDEN).is_symlink() else folder / HIDDEN / name, elsewhere
 
 
 def _first_read(*files: Path) -> tuple[Path, dict[str, Tensor]]:
-    """The first index that can be read, and its rows by their entries; the last one and none where none can."""
+    """The first readable index and its rows by entry; else the last file and no rows."""
     from safetensors import SafetensorError, safe_open
 
     for file in files:
@@ -232,7 +232,7 @@ def _first_read(*files: Path) -> tuple[Path, dict[str, Tensor]]:
 
 
 def _store(beside: Path, elsewhere: Path, entries: list[str], rows: Float[Tensor, "items dim"]) -> Path:
-    """Write the index beside the gallery, or where that cannot be done into the cache."""
+    """Write the index beside the gallery, or else into the cache."""
     from safetensors.torch import save
 
     content = save({"embeddings": rows.contiguous()}, metadata={"entries": json.dumps(entries)})

@@ -1,4 +1,4 @@
-"""Samples whose label may be wrong, and pictures that are nearly the same, by the embeddings of a labelled set.
+"""Find samples whose label may be wrong, and near duplicates, from the embeddings of a labelled data set.
 
 Shapes: N samples, D dimensions.
 """
@@ -20,27 +20,27 @@ SIMILARITY_BYTES = 9
 
 
 class Doubts(NamedTuple):
-    """What the neighbours of each sample say of its label.
+    """The label of each sample by its neighbours.
 
     Attributes:
-        agreement: share of the neighbours, weighed by similarity, that have the sample's label.
-        vote: the label that most of that weight is for.
+        agreement: fraction of the neighbours, weighted by similarity, with the label of the sample.
+        vote: the label with the largest weight.
     """
 
     agreement: Float[Tensor, " N"]
     vote: Int[Tensor, " N"]
 
     def suspects(self, at_most: float = 0.5) -> Int[Tensor, " suspects"]:
-        """Samples with an agreement below `at_most`, the least first, in their order where they tie."""
+        """Samples with an agreement below `at_most`, the lowest first; equal ones in their order."""
         order = self.agreement.argsort(stable=True)
         return order[self.agreement[order] < at_most]
 
 
 def label_doubts(embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"], neighbours: int = 10) -> Doubts:
-    """How far the nearest other samples agree with each label: a leave-one-out vote, each neighbour by its cosine.
+    """Agreement of each label with the nearest other samples: a leave-one-out vote weighted by cosine.
 
     Args:
-        neighbours: how many vote; more than a class has samples votes its small classes down.
+        neighbours: number of votes; with more votes than samples in a class, that class loses.
 
     Raises:
         UserError: fewer than 1 neighbour, or as many as there are samples.
@@ -52,11 +52,11 @@ def label_doubts(embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"], ne
         tensor([3])
     """
     if not 1 <= neighbours < len(labels):
-        raise UserError(f"{neighbours} neighbours of each of {len(labels)} samples: give 1 to {len(labels) - 1}")
+        raise UserError(f"neighbours={neighbours} with {len(labels)} samples: give 1 to {len(labels) - 1}")
     units_ND = normalize(embeddings)
     cosines_NK, items_NK = nearest(units_ND, units_ND, neighbours, torch.arange(len(labels), device=units_ND.device))
     weights_NK, votes_NK = cosines_NK.clamp_min(0), labels[items_NK]
-    # A label's weight is summed where it stands among the neighbours, so that no row is as long as there are classes.
+    # Sum weights per neighbour position, so that no row is as long as the number of classes.
     for_each_NK = (weights_NK[:, None] * (votes_NK[:, None] == votes_NK[:, :, None])).sum(2)
     vote_N = votes_NK.gather(1, for_each_NK.argmax(1, keepdim=True)).squeeze(1)
     own_N = (weights_NK * (votes_NK == labels[:, None])).sum(1)
@@ -64,7 +64,7 @@ def label_doubts(embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"], ne
 
 
 def near_duplicates(embeddings: Float[Tensor, "N D"], at_least: float = 0.98) -> Int[Tensor, "pairs 2"]:
-    """Pairs of samples with a cosine of `at_least` or more, the likest first; each once, the lower number first."""
+    """Pairs of samples with a cosine of at least `at_least`, the most similar first, each pair once."""
     units_ND = normalize(embeddings)
     pairs, cosines = [], []
     with full_precision(units_ND.device):

@@ -1,7 +1,7 @@
-"""What `levelfield compare` trains on somebody's data: from untouched features to a trained trunk, in the time given.
+"""The plan of `levelfield compare`: from pretrained features to a trained trunk, in the given time.
 
-Timings are measured once. What follows from them is in the study file that is made of a plan, so that a comparison that
-was stopped goes on with the same numbers.
+Timings are measured once and decide the plan. The study file has the plan, so a stopped comparison continues with the
+same settings.
 """
 
 import tempfile
@@ -35,40 +35,40 @@ if TYPE_CHECKING:
 
 # Sides of training crops, in pixels; all are multiples of 16.
 SIZES = (64, 80, 96, 112, 128, 144, 160, 192, 224)
-LOOKED_AT = 200  # images whose size is read from their headers
-NATIVE = 224  # of a trunk that does not say what it was trained with
-# Steps of a trunk that are worth its time, and how often they may be doubled where there is time.
+LOOKED_AT = 200  # number of images whose headers are read for their size
+NATIVE = 224  # of a trunk with an unknown training size
+# Training steps of a trunk, and how often they may be doubled if there is time.
 STEPS = {"image": 600, "text": 400}
 DOUBLINGS = 2
 FEWEST_STEPS = 100
-# Rates that raised validation MAP@R on CLINC150, 20 Newsgroups, Glyphs and Omniglot.
+# Learning rates that raised validation MAP@R on CLINC150, 20 Newsgroups, Glyphs and Omniglot.
 TRUNK_LR = {"image": 1e-4, "text": 2e-5}
-VALIDATIONS = 4  # of a training of the trunk
-HEAD_SECONDS = 25.0  # most that a head takes
+VALIDATIONS = 4  # per training of the trunk
+HEAD_SECONDS = 25.0  # at most, for a head
 EMBEDDING_SIZE = 128
 STARTS: tuple[EmbedderInit, ...] = ("pca", "whitening")
 HEADS = "protocol/heads.yaml"  # how the heads are trained
 PAIR, CLASSES = "ntxent", "normalized_softmax"
 MEASURED_STEPS, MEASURED_BATCHES = 3, 2
-USABLE = 0.85  # of the time, for processes need some to start
+USABLE = 0.85  # of the time; the rest starts processes
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of one core: of a training step of the trunk, and of embedding one sample."""
+    """Seconds of one core for a training step of the trunk, and for embedding one sample."""
 
     step: float
     sample: float
 
     def at(self, size: int, measured: int) -> "Costs":
-        """Those of another image size: a convolution's cost grows with the number of pixels."""
+        """The costs at another image size: they grow with the number of pixels."""
         ratio = (size / measured) ** 2
         return Costs(self.step * ratio, self.sample * ratio)
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Samples that a fold trains on, that it validates, and that are tested."""
+    """Numbers of training, validation and test samples of a fold."""
 
     train: int
     validated: int
@@ -77,12 +77,12 @@ class Counts:
 
 @dataclass(frozen=True)
 class Lengths:
-    """What fits into the time.
+    """The lengths that fit into the time.
 
     Attributes:
-        size: Side of a training crop in pixels; None for texts, and where a file or an option says it.
-        folds: Folds that are validated.
-        steps: Of a training of the trunk; 0 leaves these out.
+        size: Side of a training crop in pixels; None for texts, and if a file or an option sets it.
+        folds: Number of folds.
+        steps: Steps of a training of the trunk; 0 trains no trunk.
     """
 
     size: int | None
@@ -92,14 +92,14 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the study file is made of.
+    """The content of the study file.
 
     Attributes:
-        trunk: Name of the trunk that the ladder goes on with.
-        start: How a head starts.
+        trunk: Name of the selected trunk.
+        start: Initial weights of a head.
         num_features: Length of the trunk's features.
         embedding_size: Of a head, and of a PCA of the trained trunk.
-        lines: Says what was chosen, and why.
+        lines: The choices and their reasons.
     """
 
     lengths: Lengths
@@ -113,7 +113,7 @@ class Plan:
 
 def seconds(costs: Costs, counts: Counts, folds: int, steps: int) -> float:
     """Expected seconds of one core for the whole ladder."""
-    # Per fold and loss: validations, the choice among averages, the PCA; then three models embed the test samples.
+    # Per fold and loss: validations, selection of the average, PCA; then three models embed the test samples.
     trunk = steps * costs.step
     trunk += costs.sample * ((2 * VALIDATIONS + 2) * counts.validated + counts.train + 3 * counts.tested)
     features = costs.sample * (counts.train + counts.validated + counts.tested)
@@ -123,12 +123,12 @@ def seconds(costs: Costs, counts: Counts, folds: int, steps: int) -> float:
 def choose(
     costs: Costs, counts: Counts, most_folds: int, usual: int, budget: float, sizes: Sequence[int], measured: int
 ) -> Lengths:
-    """The largest images with which the usual steps fit into `budget` seconds of a core; then folds, then steps.
+    """The largest images for which the usual steps fit into `budget` seconds of a core; then folds, then steps.
 
     Args:
         costs: At the size `measured`.
-        usual: Steps that are worth their time.
-        sizes: Sides that may be chosen; empty where there is no choice.
+        usual: The usual number of steps.
+        sizes: Possible sides; empty if there is no choice.
     """
     size, here = None, costs
     for size in sorted(sizes, reverse=True):
@@ -156,13 +156,13 @@ def make_plan(
     blocks: int,
     budget: float,
 ) -> Plan:
-    """Measure the trunks on the data and choose what is trained.
+    """Measure the trunks on the data and choose the trainings.
 
     Args:
         tested: Number of test samples.
         base: The settings of the data.
         trunks: Name to the settings of each trunk.
-        blocks: Of classes, each of which a fold validates.
+        blocks: Blocks of classes; each fold validates one.
         budget: Seconds of one core.
     """
     first = next(iter(trunks.values()))
@@ -191,12 +191,12 @@ def make_plan(
     )
     if len(trunks) > 1:
         each = ", ".join(f"{name} {100 * scores[name][0][FEATURES]:.1f}" for name in trunks)
-        lines.append(f"validation MAP@R of the features: {each}; the ladder goes on with {trunk}")
+        lines.append(f"validation MAP@R of the features: {each}; compare continues with {trunk}")
     return Plan(lengths, blocks, trunk, start, num_features, size, tuple(lines))
 
 
 def definition(name: str, modality: str, data: Config, trunks: Mapping[str, Config], plan: Plan) -> Config:
-    """The study file of a plan: each rung is a row.
+    """The study file of a plan: one row per step of the ladder.
 
     Args:
         name: Of the study.
@@ -230,7 +230,7 @@ def definition(name: str, modality: str, data: Config, trunks: Mapping[str, Conf
 
 
 def trunk_settings(modality: str, steps: int) -> Config:
-    """What a training of the whole trunk lays over that of a head."""
+    """The settings of a training of the whole trunk over those of a head."""
     return {
         "model": {
             "freeze_trunk": False,
@@ -244,16 +244,16 @@ def trunk_settings(modality: str, steps: int) -> Config:
 
 
 def with_size(size: int | None) -> Config:
-    """The settings of training crops of `size` pixels, below those of a trunk that says its own; none for None."""
+    """The settings for training crops of `size` pixels, which a trunk may override; empty for None."""
     if size is None:
         return {}
     return {"data": {"transforms": {"crop_size": size, "resize": round(size * 8 / 7)}}}
 
 
 def _sizes(dataset: "MetricDataset", index: "SampleIndex", config: Config) -> tuple[tuple[int, ...], int | None, str]:
-    """Sides that crops may have, the one to measure at, and why no larger one."""
+    """Possible sides of crops, the side for the measurement, and the reason for the largest."""
     if dataset.modality == "text" or config["data"].get("transforms", {}).get("crop_size") is not None:
-        return (), None, ""  # the trunk's file, or an option, says it
+        return (), None, ""  # the trunk's file or an option sets it
     positions = torch.linspace(0, len(index.keys) - 1, min(LOOKED_AT, len(index.keys))).long().tolist()
     sides = []
     for position in positions:
@@ -268,7 +268,7 @@ def _sizes(dataset: "MetricDataset", index: "SampleIndex", config: Config) -> tu
 
 
 def _measure(config: Config, blocks: int, folder: Path) -> Costs:
-    """Time some steps of the trunk's training and the embedding of some samples."""
+    """Time some training steps of the trunk and the embedding of some samples."""
     whole = {"fold": 0, "num_folds": blocks, "cache": False, "num_workers": 0, "features": False}
     trained = {"data": {**whole, "steps_per_epoch": MEASURED_STEPS + 1}, "model": {"freeze_trunk": False}}
     training = build(merge(config, trained), folder, progress=False)
@@ -292,8 +292,8 @@ def _measure(config: Config, blocks: int, folder: Path) -> Costs:
 
 
 def _scores(config: Config, folds: int, blocks: int, folder: Path) -> tuple[dict[str, float], int, int]:
-    """Validation MAP@R of the features of a trunk and of each start of a head, means over folds; then the length of the
-    features and of an embedding."""
+    """Validation MAP@R of a trunk's features and of each start of a head (means over folds), and the lengths of
+    features and embeddings."""
     found: dict[str, list[float]] = {kind: [] for kind in (FEATURES, *STARTS)}
     shapes: list[tuple[int, int]] = []
     for fold in range(folds):

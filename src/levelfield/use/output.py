@@ -1,4 +1,4 @@
-"""Embeddings in a file that pandas, DuckDB or any other program reads: Parquet or safetensors."""
+"""Write embeddings to Parquet or safetensors files."""
 
 import errno
 import io
@@ -15,9 +15,9 @@ SUFFIXES = (".parquet", ".safetensors")
 
 
 def check_output(path: Path) -> None:
-    """Raises UserError for a file of another kind, or where none can be, before anything is embedded for it."""
+    """Raise UserError for a file of another kind or a folder without permission, before anything is embedded."""
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"--output {path}: give a file that ends in {' or '.join(SUFFIXES)}")
+        raise UserError(f"--output {path}: give a file ending in {' or '.join(SUFFIXES)}")
     with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
@@ -27,16 +27,16 @@ def check_output(path: Path) -> None:
 
 
 def write_embeddings(embedded: Embedded, path: Path, origin: Mapping[str, str]) -> None:
-    """Write embeddings with their samples' names, and labels where there are any.
+    """Write embeddings with the names of their samples, and labels if there are any.
 
     Parquet has the columns `name`, `label` and `embedding` (a list of fixed size, float32); safetensors the tensor
     `embeddings` (N, D), and `names` and `labels` as JSON lists in its metadata.
 
     Args:
-        origin: what the embeddings were made of, kept as the file's metadata.
+        origin: the origin of the embeddings, for the metadata of the file.
 
     Raises:
-        UserError: a file of another kind, or one that the system will not store.
+        UserError: a file of another kind, or one that the system cannot store.
     """
     check_output(path)
     rows = embedded.embeddings.contiguous()

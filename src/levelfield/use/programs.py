@@ -1,4 +1,4 @@
-"""A checkpoint as plain programs of tensors, which torch.export and ONNX take: from pixels or tokens to embeddings.
+"""A checkpoint as modules of tensors for torch.export and ONNX: from pixels or tokens to embeddings.
 
 Shapes: B samples, H x W pixels, C x C those of the crop, T tokens, F features, D dimensions.
 """
@@ -17,7 +17,7 @@ from levelfield.training.learner import MetricLearner
 
 
 class EmbedImages(nn.Module):
-    """(B, 3, C, C) float32 from 0 to 1 -> (B, D): what learners make of crops, side by side where there are several."""
+    """(B, 3, C, C) float32 from 0 to 1 -> (B, D): embeddings of crops; several learners are concatenated."""
 
     def __init__(self, learners: Sequence[MetricLearner]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class EmbedImages(nn.Module):
 
 
 class EmbedTexts(nn.Module):
-    """(B, T) token ids and (B, T) 1 for a token, 0 for padding -> (B, D)."""
+    """(B, T) token ids and (B, T) mask (1 token, 0 padding) -> (B, D)."""
 
     def __init__(self, learners: Sequence[MetricLearner]) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class EmbedTexts(nn.Module):
 
 
 class Head(nn.Module):
-    """Features -> an embedding, as `MetricLearner.embed_features` has it."""
+    """Features -> embedding, as in `MetricLearner.embed_features`."""
 
     def __init__(self, learner: MetricLearner) -> None:
         super().__init__()
@@ -63,8 +63,8 @@ class Head(nn.Module):
 class Preprocess(nn.Module):
     """(B, 3, H, W) uint8 of any size -> (B, 3, C, C) float32 from 0 to 1: the evaluation transform on tensors.
 
-    Pictures are brought to their size by torch's antialiased interpolation, rounded to whole grey levels; training and
-    evaluation do it by Pillow, whose pixels differ by a grey level here and there.
+    Images are resized by torch's antialiased interpolation and rounded to whole grey levels. Training and evaluation
+    use Pillow, whose pixels sometimes differ by one grey level.
 
     Args:
         transforms: of the checkpoint.
@@ -80,7 +80,7 @@ class Preprocess(nn.Module):
         height, width = pixels.shape[-2:]
         if self.square:
             size = [self.side, self.side]
-        else:  # the shorter side becomes `side`, without asking which it is
+        else:  # the shorter side becomes `side`, without a branch on which one it is
             shorter: Any = torch.sym_min(height, width)
             size = [self.side * height // shorter, self.side * width // shorter]
         resized = nn.functional.interpolate(pixels.float(), size, mode=self.interpolation, antialias=True)
@@ -89,27 +89,27 @@ class Preprocess(nn.Module):
         return cropped.round().clamp(0, 255) / 255
 
     def _middle(self, length: int) -> Int[Tensor, " crop"]:
-        """The places of the middle, its start rounded half to even as Python rounds."""
+        """The positions of the centre crop; its start is rounded half to even, as Python does."""
         half, odd = (length - self.crop) // 2, (length - self.crop) % 2
         return torch.arange(self.crop) + (half + odd * (half % 2))
 
 
 def side_by_side(parts: Sequence[Float[Tensor, "batch dim"]]) -> Float[Tensor, "batch dims"]:
-    """One embedding as it is; several as unit vectors, one after another, normalised again."""
+    """One embedding unchanged; several as concatenated unit vectors, normalized again."""
     if len(parts) == 1:
         return parts[0]
     return nn.functional.normalize(torch.cat([nn.functional.normalize(part) for part in parts], dim=1))
 
 
 def check_can_be_exported(learners: Sequence[MetricLearner], origin: str) -> None:
-    """Raises UserError for a learner whose way to an embedding is not the usual one, or whose tokens are its own."""
+    """Raise UserError for a learner with its own way to embed, or its own tokens."""
     for learner in learners:
         kind = type(learner)
         usual = all(getattr(kind, name, 0) is getattr(MetricLearner, name) for name in ("forward", "embed_features"))
         if not usual:
-            raise UserError(f"'{origin}' is of {kind.__name__}, which embeds in its own way: export it by torch.export")
+            raise UserError(f"'{origin}' is a {kind.__name__}, which embeds in its own way: call torch.export yourself")
         trunk = learner.trunk
         if trunk.modality == "text" and not isinstance(trunk, TransformersTrunk):
             raise UserError(
-                f"'{origin}' has a text trunk of its own, {type(trunk).__name__}: only transformers' export"
+                f"'{origin}' has the text trunk {type(trunk).__name__}: only TransformersTrunk can be exported"
             )

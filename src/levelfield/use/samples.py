@@ -1,4 +1,4 @@
-"""Samples to embed: a folder of pictures, a table, a file of texts, a list; labels where they are there."""
+"""Samples to embed: a folder of images, a table, a file of texts or a list, with labels if there are any."""
 
 import hashlib
 import os
@@ -21,12 +21,12 @@ from levelfield.errors import UserError
 
 Modality = Literal["image", "text"]
 COLUMNS = {"image": "path", "text": "text"}
-HIDDEN = ".levelfield"  # where a gallery's index lies
-KINDS = {"image": "pictures", "text": "texts"}
+HIDDEN = ".levelfield"  # folder of a gallery's index
+KINDS = {"image": "images", "text": "texts"}
 
 
 class Given:
-    """Opens a sample that is given as itself, or a picture by its file."""
+    """Opens a sample that is given directly, or an image file."""
 
     def load(self, key: Any) -> Sample:
         if isinstance(key, Path):
@@ -39,12 +39,12 @@ class Samples:
     """Samples in order.
 
     Attributes:
-        names: what each is called: its file as the folder or table has it, a text itself.
-        keys: what `source` opens each by.
-        modality: of all.
-        labels: the class of each, `""` where it has none; None where nobody said.
+        names: the file of each sample as in the folder or table; a text itself.
+        keys: the key of each sample for `source`.
+        modality: of all samples.
+        labels: the class of each sample, `""` without one; None if the data have no labels.
         source: opens them.
-        notes: a line for each thing that was left out, or looks like a slip.
+        notes: a line for each omission or likely mistake.
     """
 
     names: tuple[str, ...]
@@ -56,16 +56,16 @@ class Samples:
 
 
 def samples_of(data: Any, modality: Modality | None, origin: object) -> Samples:
-    """What `data` means to a checkpoint.
+    """The samples of `data` for a checkpoint.
 
     Args:
-        data: a folder of pictures, in class folders or not; a table with a column `path` or `text`, and `label` if
-            there are labels; a picture; a `.txt` file with a text a line; or a list of files, pictures or texts.
-        modality: what the checkpoint takes; None where it does not say.
+        data: a folder of images, in class folders or not; a table with a column `path` or `text`, and `label` if
+            there are labels; an image; a `.txt` file with one text per line; or a list of files, images or texts.
+        modality: modality of the checkpoint; None if unknown.
         origin: the checkpoint, for errors.
 
     Raises:
-        UserError: nothing of that kind is there.
+        UserError: there are no such samples.
     """
     if isinstance(data, str | Path):
         samples = _of_path(str(data), own_file(data, None), modality, origin)
@@ -74,11 +74,11 @@ def samples_of(data: Any, modality: Modality | None, origin: object) -> Samples:
     elif isinstance(data, Sequence):
         samples = _of_list(data, modality)
     else:
-        raise UserError(f"no samples in a {type(data).__name__}: give a folder, a table or a list")
+        raise UserError(f"data of type {type(data).__name__}: give a folder, a table or a list")
     if modality not in (None, samples.modality):
-        raise UserError(f"'{origin}' takes {KINDS[str(modality)]}, and {_named(data)} holds {KINDS[samples.modality]}")
+        raise UserError(f"'{origin}' takes {KINDS[str(modality)]}, but {_named(data)} has {KINDS[samples.modality]}")
     if not samples.keys:
-        raise UserError(f"{_named(data)} holds no {KINDS[samples.modality]}")
+        raise UserError(f"{_named(data)} has no {KINDS[samples.modality]}")
     return samples
 
 
@@ -92,11 +92,11 @@ def of_dataset(dataset: MetricDataset) -> Samples:
 
 
 def record_labelled(data: Any, samples: Samples, by: str, checkpoints: Mapping[str, str]) -> None:
-    """Write a line into the ledger where samples have labels: whoever gets both embeddings and labels can score them.
+    """Write a line into the ledger if the samples have labels: embeddings with labels can be scored.
 
     Args:
-        data: What the samples are of.
-        by: Who hands the labels out.
+        data: The data of the samples.
+        by: The command.
         checkpoints: Name to SHA-256 of each.
 
     Raises:
@@ -122,7 +122,7 @@ def _of_path(given: str, path: Path, modality: Modality | None, origin: object) 
     if path.is_dir():
         return in_folder(path)
     if not path.exists():
-        raise UserError(f"no such data '{given}': give a folder, a .csv or .parquet table, a picture or a .txt file")
+        raise UserError(f"no file or folder '{given}': give a folder, a .csv or .parquet table, an image or a .txt")
     if suffix in TABLES:
         return _in_table(path, modality, origin)
     if suffix == ".txt":
@@ -130,13 +130,11 @@ def _of_path(given: str, path: Path, modality: Modality | None, origin: object) 
         return Samples(texts, texts, "text")
     if suffix in image_suffixes():
         return Samples((given,), (path,), "image")
-    raise UserError(
-        f"{path} is neither a folder, a .csv or .parquet table, a picture nor a .txt file with a text a line"
-    )
+    raise UserError(f"{path}: give a folder, a .csv or .parquet table, an image or a .txt file with one text per line")
 
 
 def in_folder(folder: Path) -> Samples:
-    """The pictures in a folder and in those inside it; a picture's class is the folder that it lies in, at the top.
+    """The images in a folder and its subfolders; the class of an image is its folder at the top.
 
     Raises:
         UserError: there is none.
@@ -150,11 +148,11 @@ def in_folder(folder: Path) -> Samples:
             beside.append(entry.name)
     names = tuple(sorted(beside + below))
     if not names:
-        raise UserError(f"no pictures in {folder}: known are {', '.join(sorted(image_suffixes()))}")
+        raise UserError(f"no images in {folder}; supported are {', '.join(sorted(image_suffixes()))}")
     labels = None if beside else tuple(name.partition("/")[0] for name in names)
     notes = found.left_out()
     if beside and below:
-        notes.append(f"{len(beside):,} pictures lie beside the folders of {folder}: no labels are taken from these")
+        notes.append(f"{len(beside):,} images are next to the folders in {folder}, so the folders give no labels")
     return Samples(names, tuple(folder / name for name in names), "image", labels, notes=tuple(notes))
 
 
@@ -165,7 +163,7 @@ def _in_table(table: Path, modality: Modality | None, origin: object) -> Samples
     other = "text" if kind == "image" else "path"
     if column not in columns and other in columns:
         raise UserError(
-            f"'{origin}' takes {KINDS[kind]}: {table} has no column {column}, only {', '.join(columns)}; add it"
+            f"{table} has no column {column}, which '{origin}' needs for {KINDS[kind]}; it has {', '.join(columns)}"
         )
     found = read_table(table, (column,), ("label",))
     names: list[str] = []
@@ -189,8 +187,8 @@ def _of_list(data: Sequence[Any], modality: Modality | None) -> Samples:
     is_text = modality == "text"
     for number, each in enumerate(data):
         if not isinstance(each, str if is_text else str | Path | Image.Image):
-            wanted = "texts" if is_text else "files or pictures of Pillow"
-            raise UserError(f"sample {number} of the data is a {type(each).__name__}: give a list of {wanted}")
+            wanted = "texts" if is_text else "files or Pillow images"
+            raise UserError(f"sample {number} of the list is a {type(each).__name__}: give a list of {wanted}")
     names = tuple(str(number) if isinstance(each, Image.Image) else str(each) for number, each in enumerate(data))
     if is_text:
         return Samples(names, names, "text")
@@ -201,4 +199,4 @@ def _lines(file: Path) -> list[str]:
     try:
         return file.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise UserError(f"{file} is not UTF-8: save it as such") from None
+        raise UserError(f"{file} is not UTF-8: save it as UTF-8") from None

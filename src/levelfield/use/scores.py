@@ -1,4 +1,4 @@
-"""Scores of a set with intervals over its classes.
+"""Scores of a data set with intervals over its classes.
 
 Shapes: Q scored queries.
 """
@@ -15,12 +15,12 @@ from levelfield.analysis.statistics import t_quantile
 from levelfield.metrics import clustering_metrics, retrieval_metrics
 from levelfield.metrics.reranking import KReciprocal
 
-# Fewer classes than this say nothing of others.
+# Fewer classes give no interval.
 FEWEST_CLASSES = 3
 
 
 class Score(NamedTuple):
-    """A score from 0 to 1, and half the width of its 95% interval over classes; None where there is none."""
+    """A score from 0 to 1, and half the width of its 95% interval over classes, or None."""
 
     value: float
     ci95: float | None
@@ -34,12 +34,12 @@ def scores_of(
     metrics: Sequence[str] | None = None,
     rerank: KReciprocal | None = None,
 ) -> tuple[dict[str, Score], int]:
-    """Scores, the retrieval ones with intervals, and the number of queries that were left out.
+    """Scores, with intervals for retrieval, and the number of queries that were left out.
 
     Args:
-        is_query: which samples are searched for among the others; None searches for each among all others.
+        is_query: which samples are queries; None makes each sample a query among all others.
         distance: of `retrieval_metrics`.
-        metrics: retrieval metrics; None takes every usual one, and those of a clustering.
+        metrics: retrieval metrics; None takes all usual ones, and clustering metrics.
         rerank: of `retrieval_metrics`.
     """
     asked, gallery = (embeddings, labels), dict[str, Any]()
@@ -58,7 +58,7 @@ def scores_of(
 
 
 def class_interval(scores_Q: Float[Tensor, " queries"], labels_Q: Int[Tensor, " queries"]) -> float | None:
-    """Half the width of the 95% interval of the mean of queries, whose classes are a sample of all that there could be.
+    """Half the width of the 95% interval of a mean over queries, whose classes are a sample of all possible classes.
 
     With C classes, Q queries and mean m, the variance is C / (C - 1) sum over c of (sum of s - m over the queries of
     c)^2 / Q^2, and the quantile Student's with C - 1 degrees of freedom: queries of one class resemble each other.

@@ -1,4 +1,4 @@
-"""The cards of a study's runs, when its test classes have been evaluated: one in the folder of each run."""
+"""Model cards of a study's runs, after the test classes are evaluated: one in the folder of each run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from levelfield.use.card import CARD, write_card
 def write_study_cards(study: StudyFolder) -> list[Path]:
     """Write `jobs/METHOD/runN/README.md` of each tested run whose checkpoints are here.
 
-    Those that are newer than the run's scores stay. No result and no table follows from a card.
+    Cards that are newer than the scores of the run stay. No result depends on a card.
 
     Returns:
         The cards that were written.

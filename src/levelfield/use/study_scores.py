@@ -1,4 +1,4 @@
-"""What a study's test found of a checkpoint that lies in the study's folder, or of a run's, in the words of a card."""
+"""The test scores of a checkpoint, or of a run, in a study's folder, for a model card."""
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +15,13 @@ from levelfield.study.spec import STUDY, row_folder
 
 
 def study_scores(paths: Sequence[Path], hashes: Sequence[str]) -> str | None:
-    """The scores of one fold's checkpoint or of a whole run, beside its method's over all runs.
+    """The scores of one fold's checkpoint or of a whole run, next to those of its method over all runs.
 
     Args:
         hashes: SHA-256 of the checkpoints.
 
     Returns:
-        None where they are in no study's folder, or not those that it tested.
+        None if they are not in a study's folder, or not the checkpoints that it tested.
 
     Raises:
         UserError: the study's ledger is damaged.
@@ -41,7 +41,7 @@ def study_scores(paths: Sequence[Path], hashes: Sequence[str]) -> str | None:
     columns: dict[str, Mapping[str, str]] = {_named(len(found)): _percent(found)}
     whole = len(found) == len(test["separated"]) > 1
     if whole:
-        columns["embeddings side by side"] = _percent([test["concatenated"]])
+        columns["concatenated"] = _percent([test["concatenated"]])
     columns |= _of_all_runs(study / SUMMARY_FILE, run.parent.name, whole)
     rows = [[title_of(metric), *(column.get(metric, "") for column in columns.values())] for metric in found[0]]
     table = "\n".join(f"| {' | '.join(row)} |" for row in [["", *columns], ["---"] * (len(columns) + 1), *rows])
@@ -62,7 +62,7 @@ def _percent(scores: Iterable[Mapping[str, float]]) -> dict[str, str]:
 
 
 def _of_all_runs(table: Path, folder: str, whole: bool) -> dict[str, dict[str, str]]:
-    """What `summary.csv` has of a folder's method: the mean of its runs, one model or, of whole runs, together."""
+    """The means over runs in `summary.csv` for the method of a folder: of one model, or concatenated."""
     if not table.is_file():
         return {}
     with open(table, newline="") as file:

@@ -1,4 +1,4 @@
-"""How well a checkpoint serves a labelled set: scores with intervals, and a line in the ledger."""
+"""Score a checkpoint on a labelled data set: scores with intervals, and a line in the ledger."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,18 +19,18 @@ from levelfield.use.scores import Score, scores_of
 
 
 class Transfer(NamedTuple):
-    """What a checkpoint scores on a set.
+    """The scores of a checkpoint on a data set.
 
     Attributes:
         scores: by metric.
-        num_classes: of the samples that were embedded.
-        num_samples: likewise.
-        num_skipped: queries that have no other sample of their class to be found.
-        seen: classes that are called like one that the checkpoint was trained or validated on.
-        left_out: why each sample that is missing could not be opened.
-        evaluations: how many there have been of this set, by any checkpoint and any command.
-        ledger: the copy of the ledger's lines beside the checkpoint.
-        further: what was asked for beside.
+        num_classes: of the embedded samples.
+        num_samples: number of embedded samples.
+        num_skipped: samples without another sample of their class.
+        seen: classes with the name of a class that the checkpoint was trained or validated on.
+        left_out: for each missing sample, why it could not be opened.
+        evaluations: number of evaluations on this data set, of any checkpoint by any command.
+        ledger: copy of the ledger's lines beside the checkpoint.
+        further: requested further scores.
     """
 
     scores: dict[str, Score]
@@ -55,13 +55,13 @@ def transfer(
     """Score a checkpoint on all classes of a data set.
 
     Args:
-        folder: of the checkpoint; its copy of the ledger gets a line, too, before a label is used.
-        skip_broken: leave out the pictures that cannot be opened.
-        progress: called with (batches done, batches in all).
-        further: what to measure beside the usual scores.
+        folder: folder of the checkpoint; its copy of the ledger also gets a line before a label is used.
+        skip_broken: leave out images that cannot be opened.
+        progress: called with (finished batches, all batches).
+        further: further scores to compute.
 
     Raises:
-        UserError: the set has too few classes or samples, or a picture cannot be opened.
+        UserError: the data set has too few classes or samples, or an image cannot be opened.
     """
     index = dataset.read_index()
     _refuse_too_few(dataset, index)
@@ -91,19 +91,19 @@ def _learnt(encoder: Encoder) -> set[str]:
 
 
 def _asks(index: SampleIndex) -> Bool[np.ndarray, " samples"] | None:
-    """Which samples are searched for among the others; None where each is, among all others."""
+    """Which samples are queries; None makes each sample a query among all others."""
     return np.array([role == "query" for role in index.roles]) if index.roles and all(index.roles) else None
 
 
 def _refuse_too_few(dataset: MetricDataset, index: SampleIndex) -> None:
     found = int((np.unique(index.labels, return_counts=True)[1] >= 2).sum())
     if found < 2:
-        raise UserError(f"{dataset.name}: {found} classes have 2 samples or more and 2 must: add samples or classes")
+        raise UserError(f"{dataset.name}: {found} classes have 2 or more samples, 2 must: add samples or classes")
     asks = _asks(index)
     if asks is not None:
         there = np.unique(index.labels[~asks])
         if len(there) < 2 or not np.isin(index.labels[asks], there).any():
             raise UserError(
-                f"{dataset.name}: the gallery has {len(there)} classes, and needs 2 with one of a query among them: "
-                "mend the column role, or leave it out"
+                f"{dataset.name}: the gallery has {len(there)} classes; it needs 2, one of them in a query: fix the "
+                "column role, or leave it out"
             )

@@ -1,4 +1,4 @@
-"""A checkpoint of a study's row without training, for `levelfield predict`."""
+"""Write a checkpoint of an untrained row, for `levelfield predict`."""
 
 from pathlib import Path
 
@@ -18,10 +18,10 @@ FOLDER = "untrained"
 def write_untrained_checkpoint(study: StudyFolder, row: str) -> Path:
     """Write `untrained/<row>/best.ckpt` into a study's folder: the trunk, with fold 0's projection as its embedder.
 
-    Apart from the jobs' folders, because `levelfield predict` writes beside the checkpoint.
+    It is outside the folders of jobs, because `levelfield predict` writes beside the checkpoint.
 
     Args:
-        row: A baseline or a reference whose jobs are finished.
+        row: An untrained row whose jobs are finished.
     """
     job = Job(row, "run", 0, 0)
     of_row = Projection.load(study.checkpoint(job))
@@ -30,7 +30,7 @@ def write_untrained_checkpoint(study: StudyFolder, row: str) -> Path:
     config = job_config(study.spec, job, {})
     config["model"] = {key: config["model"][key] for key in ("trunk", "num_features") if key in config["model"]} | {
         "freeze_trunk": True,
-        "loss": "levelfield.losses.ContrastiveLoss",  # a learner has one
+        "loss": "levelfield.losses.ContrastiveLoss",  # a learner needs one
         "embedder": "levelfield.models.IdentityEmbedder",
         "embedding_size": len(of_pca.components_FC),
     }
@@ -47,7 +47,7 @@ def write_untrained_checkpoint(study: StudyFolder, row: str) -> Path:
             embedder.linear.weight.copy_(of_row.components_FC.T)
             embedder.linear.bias.copy_(-(of_row.mean_F @ of_row.components_FC))
     training.write_config()
-    # Lightning saves only what a Trainer has run; this embeds no sample.
+    # Lightning saves only a module that a Trainer has run; this embeds no sample.
     training.trainer.predict(training.model, datamodule=training.datamodule, return_predictions=False)
     training.trainer.save_checkpoint(folder / CHECKPOINT, weights_only=True)
     return folder / CHECKPOINT

@@ -50,7 +50,7 @@ def test_missing_and_malformed_lists(tmp_path: Path) -> None:
         (1, b"\xe9, 0, 0"),
     ):
         (folder / "train.txt").write_bytes(content)
-        with pytest.raises(UserError, match=rf"train\.txt, row {row} is not .* levelfield data prepare grocery_store"):
+        with pytest.raises(UserError, match=rf"train\.txt, row {row}(:| is) not .* levelfield data prepare"):
             GroceryStore(tmp_path).read_index()
     (folder / "train.txt").write_text("train/a.jpg, 1, 0\n")
     for part in ("val", "test"):

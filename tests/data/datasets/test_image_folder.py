@@ -87,15 +87,15 @@ def test_what_is_left_out_is_counted_with_its_reason(birds: Path) -> None:
         "image_folder: 2 classes, 4 samples",
         "2 left out: .heic, not an image that Pillow opens here",
         "1 left out: .txt, not an image that Pillow opens here",
-        "1 left out: Thumbs.db, which a program has left there",
-        "1 left out: __MACOSX, which a program has left there",
+        "1 left out: Thumbs.db, a file of another program",
+        "1 left out: __MACOSX, a file of another program",
         "1 left out: a link to a folder inside a class folder; put the images there",
         "1 left out: a name that is not UTF-8 or has several lines; rename it",
-        "1 left out: beside the class folders, in none of them",
-        "2 left out: hidden, the name begins with a dot",
+        "2 left out: hidden (the name begins with a dot)",
+        "1 left out: next to the class folders, in none of them",
         "1 left out: no suffix, not an image that Pillow opens here",
         "1 class without a sample, in no fold: owl",
-        "1 class with one sample, which has no other to be found by: jay",
+        "1 class with one sample, which has no match: jay",
         "1 class to train and validate on: too few for folds",
     ]
 
@@ -128,7 +128,7 @@ def test_missing_empty_and_flat_folders(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no folder .*nowhere"):
         ImageFolder(tmp_path / "nowhere").read_index()
     Image.new("RGB", (4, 4)).save(tmp_path / "flat.png")
-    with pytest.raises(UserError, match="a folder of their own"):
+    with pytest.raises(UserError, match="its own folder"):
         ImageFolder(tmp_path).read_index()
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no images"):

@@ -70,16 +70,16 @@ def test_a_missing_file_is_named_with_its_row_but_only_when_it_is_opened(tmp_pat
         ("path,label,path\na.png,0,b.png\n", "has 2 columns path"),
         ('path,label\na.png,0\n"b.png,0\nc.png,1\n', "row 3: a double quote is not closed"),
         ('path,label\na.png,0\n"b.png,0\nc.png,1\n"d.png",1\n', "row 3: a double quote is not closed"),
-        ('path,label\na.png,0\n"b.png,0\nc.png,1\nd.png",1\n', "row 3: a value takes in 2 rows after it; close"),
+        ('path,label\na.png,0\n"b.png,0\nc.png,1\nd.png",1\n', "row 3: a value contains the next 2 rows; close"),
         ('path,label\na.png,0\n"b.png,9\nc.png",1\n', "row 3: path has several lines; close the double quote"),
-        ("path,label\na.png,0\n./a.png,1\n", r"row 3: \./a\.png stands in row 2"),
-        ("path,label\na.png,0\nb/../a.png,1\n", r"row 3: b/\.\./a\.png stands in row 2"),
+        ("path,label\na.png,0\n./a.png,1\n", r"row 3: \./a\.png is already in row 2"),
+        ("path,label\na.png,0\nb/../a.png,1\n", r"row 3: b/\.\./a\.png is already in row 2"),
         ("", "it has none"),
         ("path,label\n", "has no rows"),
         ("path,label\na.png,0\nb.png,\n", "row 3: label is empty"),
         ("path,label\na.png,0\nb.png\n", "row 3: label is empty"),
         ("path,label\n,0\n", "row 2: path is empty"),
-        ("path,label\na.png,0\nb.png,1\na.png,1\n", r"row 4: a\.png stands in row 2"),
+        ("path,label\na.png,0\nb.png,1\na.png,1\n", r"row 4: a\.png is already in row 2"),
     ],
 )
 def test_mistakes_in_a_table(text: str, message: str, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_other_separators_are_read(separator: str, tmp_path: Path) -> None:
 
 def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
     images = table(tmp_path, "path,by,label,\na.png,me,0,1\n")
-    assert images.read_index().left_out == ("columns passed over: by, (no name)",)
+    assert images.read_index().left_out == ("columns ignored: by, (no name)",)
 
 
 def test_verify_lists_every_row_that_cannot_be_used(tmp_path: Path) -> None:
@@ -116,14 +116,14 @@ def test_parquet_columns_of_other_types(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="row 2: path is not UTF-8"):
         ImageTable(tmp_path / "bytes.parquet").read_index()
     pd.DataFrame({"path": ["a"], "label": [["x", "y"]]}).to_parquet(tmp_path / "lists.parquet")
-    with pytest.raises(UserError, match=r"the column label holds list<.*>: give one value a row"):
+    with pytest.raises(UserError, match=r"the column label has the type list<.*>: give one value per row"):
         ImageTable(tmp_path / "lists.parquet").read_index()
 
 
 def test_tables_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no table .*nowhere\.csv"):
         ImageTable(tmp_path / "nowhere.csv").read_index()
-    with pytest.raises(UserError, match=r"neither \.csv nor \.parquet"):
+    with pytest.raises(UserError, match=r"\.csv or \.parquet"):
         ImageTable(tmp_path / "table.xlsx").read_index()
     (tmp_path / "latin.csv").write_bytes("path,label\na.png,café\n".encode("latin-1"))
     with pytest.raises(UserError, match="UTF-8"):

@@ -43,7 +43,7 @@ def test_many_rows_give_what_a_csv_file_gives(tmp_path: Path) -> None:
     for read in (index, again):
         assert read.keys == few.keys
         assert (read.class_names, read.test_classes, read.roles) == (few.class_names, few.test_classes, few.roles)
-        assert read.left_out == few.left_out == ("columns passed over: by",)
+        assert read.left_out == few.left_out == ("columns ignored: by",)
         np.testing.assert_array_equal(read.labels, few.labels)
     half = index.labels > 4
     assert index.select(half).keys == few.select(half).keys
@@ -71,7 +71,7 @@ def test_they_are_read_once_and_anew_when_the_table_changes(tmp_path: Path, caps
         ("path", 23, " ", "row 23: path is empty"),
         ("path", 23, "a\0b", "row 23: path has a NUL byte"),
         ("path", 23, "a\nb", "row 23: path has several lines"),
-        ("path", 23, "2/c/../ä.png", r"row 23: 2/c/\.\./ä\.png stands in row 3 already"),
+        ("path", 23, "2/c/../ä.png", r"row 23: 2/c/\.\./ä\.png is already in row 3"),
         ("label", 39, None, "row 39: label is empty"),
         ("label", 39, "a\rb", "row 39: label has several lines"),
         ("split", 31, "Test", "row 31: class 3 is in test here and in train in row 4"),
@@ -117,7 +117,7 @@ def test_texts_come_from_the_file(tmp_path: Path) -> None:
 def test_a_csv_file_that_is_too_large_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("levelfield.data.datasets.csv_file.LARGEST_FILE", 10)
     (tmp_path / "t.csv").write_text("path,label\na.png,0\n")
-    with pytest.raises(UserError, match=r"t\.csv is larger than .* convert it to Parquet, by python -c") as refused:
+    with pytest.raises(UserError, match=r"t\.csv is larger than .* convert it to Parquet with python -c") as refused:
         ImageTable(tmp_path / "t.csv").read_index()
     command = str(refused.value).partition('python -c "')[2].removesuffix('"')
     exec(command)

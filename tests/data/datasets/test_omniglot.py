@@ -63,7 +63,7 @@ def test_missing_and_broken_zip_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"neither .*images_background\.zip"):
         Omniglot(tmp_path).read_index()
     (tmp_path / "omniglot" / "images_background.zip").write_bytes(b"PK half a download")
-    with pytest.raises(UserError, match="not a whole zip file"):
+    with pytest.raises(UserError, match="not a complete zip file"):
         Omniglot(tmp_path).read_index()
 
 

@@ -62,5 +62,5 @@ def test_processes_share_one_batch_and_epochs_differ() -> None:
 def test_bad_arguments_are_named() -> None:
     with pytest.raises(UserError, match="samples_per_class 76 is more than batch_size 75"):
         batches(samples_per_class=76)
-    with pytest.raises(UserError, match="a batch of 74 cannot be shared by 3 processes: use another number"):
+    with pytest.raises(UserError, match="a batch of 74 cannot be divided by 3 processes"):
         batches(samples_per_class=37, world_size=3)

@@ -59,5 +59,5 @@ def test_a_class_with_one_sample_trains() -> None:
 
 
 def test_replacement_is_refused() -> None:
-    with pytest.raises(UserError, match=r"give --data\.replacement false"):
+    with pytest.raises(UserError, match=r"--data\.replacement"):
         epochs(1, num_batches=1, replacement=True)

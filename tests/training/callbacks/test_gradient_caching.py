@@ -161,7 +161,7 @@ def test_dropout_and_stochastic_depth_are_drawn_again():
         torch.testing.assert_close(found[name], gradient, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.filterwarnings("ignore:--trainer.callbacks GradientCaching. batch norm takes the statistics of each chunk")
+@pytest.mark.filterwarnings("ignore:--trainer.callbacks GradientCaching. batch norm uses the statistics of each chunk")
 def test_running_statistics_are_updated_once():
     learner, reference = (learner_of(MultiSimilarityLoss(), 7, freeze_batch_norm=False) for _ in range(2))
     expected = by_autograd(reference)

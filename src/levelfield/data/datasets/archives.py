@@ -1,26 +1,25 @@
-"""What a named data set is published as: files to fetch, with their checksums."""
+"""The published files of a named data set, with checksums."""
 
 from dataclasses import dataclass
 
 from levelfield.errors import UserError
 
 
-class BadArchive(UserError):  # noqa: N818  # it says what the file is
-    """A file that is damaged, another one than was meant, or hostile: to be fetched anew."""
+class BadArchive(UserError):  # noqa: N818  # the name says what the file is
+    """A damaged, wrong or hostile file: download it again."""
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A file that a data set comes in, as its publishers offer it.
+    """A published file of a data set.
 
     Attributes:
-        file: its name.
-        gives: what lies in the data set's folder once the file is unpacked; None for a file that is used as it is.
-        url: where it is fetched; None where its publishers ask for an agreement or a sign-in first.
-        size: in bytes; None where it is not known with certainty.
-        sha256: None where it is not known with certainty: the first file fetched is then recorded, and called
-            unverified.
-        inside: the folder of the archive that is taken, without its own name; "" takes everything.
+        file: name of the file.
+        gives: the file or folder that unpacking creates; None for a file that is not unpacked.
+        url: download address; None if the publishers require an agreement or a login.
+        size: in bytes; None if unknown.
+        sha256: None if unknown: then the SHA-256 of the first download is recorded, as unverified.
+        inside: unpack only this folder of the archive, without its name; "" unpacks everything.
     """
 
     file: str
@@ -32,5 +31,5 @@ class Archive:
 
     @property
     def place(self) -> str:
-        """What the data set reads, in its folder."""
+        """The file or folder that the data set reads."""
         return self.gives or self.file

@@ -1,4 +1,4 @@
-"""What every data set gives: an index of keys and labels, read without opening a sample, and a way to open one."""
+"""The base class of data sets: an index of keys and labels, read without opening samples, and a way to open one."""
 
 import hashlib
 import inspect
@@ -27,16 +27,16 @@ from levelfield.errors import UserError
 
 @dataclass
 class VerifyReport:
-    """What `MetricDataset.verify` found; a data set is sound if there are no problems."""
+    """The result of `MetricDataset.verify`; a data set is sound if there are no problems."""
 
     name: str
     num_classes: int
     num_samples: int
     overview: list[str] = field(default_factory=list)
-    """The counts in words, and what was left out: `levelfield.data.overview`."""
+    """Counts and omissions as lines: `levelfield.data.overview`."""
     problems: list[str] = field(default_factory=list)
     duplicates: list[Duplicate] = field(default_factory=list)
-    """Not problems: published data sets are what they are."""
+    """Not problems: published data sets have duplicates."""
 
     @property
     def ok(self) -> bool:
@@ -46,32 +46,32 @@ class VerifyReport:
 class MetricDataset(ABC):
     """A data set of classes. `__init__` of a subclass stores its arguments and reads nothing.
 
-    The order of samples and classes depends on their names only, never on the file system. For use in Python a data set
-    is a sequence of `(sample, label)` with `labels` and `class_names`, from an index that is read once; everything else
-    here reads afresh.
+    The order of samples and classes depends only on their names, never on the file system. In Python a data set is a
+    sequence of `(sample, label)` with `labels` and `class_names`, from an index that is read once; everything else here
+    reads again.
     """
 
     name: ClassVar[str]
-    """As `levelfield data` calls it."""
+    """Name for `levelfield data`."""
     folder_name: ClassVar[str] = ""
-    """Where it lies below the root, if that is not its name."""
+    """Folder below the root, if it is not the name."""
     inner_folder: ClassVar[str] = ""
-    """What of it is read, where its archive brings a folder of its own."""
+    """Subfolder to read, if the archive has its own folder."""
     licence: ClassVar[str] = "your own"
     source: ClassVar[str] = "your own"
     modality: ClassVar[Literal["image", "text"]] = "image"
-    """What `load` gives; texts reach the trunk as they are, without a transform."""
+    """What `load` returns; texts reach the trunk without a transform."""
     own_split_by_default: ClassVar[bool] = False
-    """Whether the split of `SampleIndex.test_classes`, where there is one, is used unless another is asked for."""
+    """Whether the split of `SampleIndex.test_classes`, if there is one, is the default."""
     splits: ClassVar[str] = "half"
-    """The class-disjoint splits it has, the usual one first."""
+    """Its class-disjoint splits, the default first."""
     archives: ClassVar[tuple[Archive, ...]] = ()
-    """What `levelfield data prepare` fetches."""
+    """The files that `levelfield data prepare` downloads."""
     num_classes_published: ClassVar[int | None] = None
     num_samples_published: ClassVar[int | None] = None
 
     root: str | Path | None
-    """Where named data sets lie; data sets that name their own files have none."""
+    """Folder of named data sets; None for data sets with their own paths."""
 
     _index: SampleIndex | None = None
     _kept: dict[Any, Any] | None = None
@@ -79,18 +79,18 @@ class MetricDataset(ABC):
 
     @abstractmethod
     def read_index(self) -> SampleIndex:
-        """Keys, labels and class names as they are on disk now; opens no sample.
+        """Keys, labels and class names as currently on disk; opens no sample.
 
         Raises:
-            UserError: missing or malformed files, naming them and the remedy.
+            UserError: missing or malformed files; names them and the remedy.
         """
 
     @abstractmethod
     def load(self, key: str) -> Sample:
-        """One sample: an RGB image, or a text; not always in the thread that made the data set.
+        """One sample: an RGB image or a text. May run in another thread.
 
         Raises:
-            UserError: a file that is missing, truncated or not an image, naming it and the remedy.
+            UserError: a file that is missing, truncated or not an image; names it and the remedy.
         """
 
     def read_metadata(self, index: SampleIndex) -> Mapping[str, Coded]:
@@ -98,17 +98,17 @@ class MetricDataset(ABC):
         return {}
 
     def file_of(self, key: str) -> Path | None:
-        """The file that holds a sample, or the archive that it is in; None where the program draws it.
+        """The file of a sample, or the archive that contains it; None if the program draws it.
 
         Raises:
-            UserError: the file is missing, where the data set can say more than its name.
+            UserError: the file is missing.
         """
         return None
 
     def content_of(self, key: str) -> str:
-        """SHA-256 of what makes a sample, computed now: of its file's bytes, or of the key where there is no file.
+        """SHA-256 of a sample, computed now: of the bytes of its file, or of the key without a file.
 
-        A data set whose samples are drawn, or are parts of a file, hashes what makes them.
+        A data set whose samples are drawn, or are parts of a file, hashes what defines them.
 
         Raises:
             UserError: the file is missing or cannot be read.
@@ -117,7 +117,7 @@ class MetricDataset(ABC):
         return hashlib.sha256(key.encode()).hexdigest() if file is None else sample_hash(file)
 
     def contents_of(self, keys: Sequence[str], again: bool = False) -> Iterator[str]:
-        """`content_of` of each key; that of a file is kept below `LEVELFIELD_CACHE` until the file changes.
+        """`content_of` of each key; for files it is stored below `LEVELFIELD_CACHE` until the file changes.
 
         Args:
             again: whether to read all files again, whatever is kept.
@@ -141,10 +141,10 @@ class MetricDataset(ABC):
         return (content.tobytes().hex() for content in found)
 
     def fingerprint(self, index: SampleIndex, again: bool = False) -> str:
-        """SHA-256 over class names, and over key, class and content of the samples in `index`, of no others.
+        """SHA-256 of the class names, and of key, class and content of the samples in `index` only.
 
         Args:
-            again: whether to read all files again, whatever is kept of their content.
+            again: whether to read all files again, without stored hashes.
 
         Raises:
             UserError: a file is missing or cannot be read.
@@ -155,25 +155,25 @@ class MetricDataset(ABC):
         return digest.hexdigest()
 
     def index_files(self) -> list[Path]:
-        """Files and folders that change when the list of samples does, as far as a data set knows them."""
+        """Files and folders that change when the list of samples changes, as far as known."""
         return []
 
     def default_split(self, index: SampleIndex) -> Literal["half", "official"]:
-        """The split that is used unless another is asked for."""
+        """The default split."""
         return "official" if self.own_split_by_default and index.test_classes is not None else "half"
 
     def test_classes(
         self, index: SampleIndex, split: Split | None = None, split_seed: int = 0
     ) -> Int[np.ndarray, " test"]:
-        """Labels of the test half by a split, or by the default one."""
+        """Labels of the test half of a split, by default of the default split."""
         return self.halves(index, split, split_seed)[2]
 
     def halves(
         self, index: SampleIndex, split: Split | None = None, split_seed: int = 0
     ) -> tuple[Split, Int[np.ndarray, " trainval"], Int[np.ndarray, " test"]]:
-        """The split in use, the classes to train and validate on, and those to test.
+        """The split, its training and validation classes, and its test classes.
 
-        A class without a sample counts where the halves part, which must not depend on a test file, and nowhere else.
+        A class without samples counts only for the boundary of the halves, which must not depend on a test file.
         """
         used: Split = split or self.default_split(index)
         classes = np.arange(len(index.class_names))
@@ -181,21 +181,21 @@ class MetricDataset(ABC):
         return used, trainval_classes[np.isin(trainval_classes, index.labels)], test_classes
 
     def overview(self, index: SampleIndex, split: Split | None = None, split_seed: int = 0) -> list[str]:
-        """The counts, and of one's own data a line for each remark; published data sets are what they are."""
+        """The counts; for your own data also a line for each remark."""
         own = self.num_classes_published is None
         remarks = remarks_on(index, self.test_classes(index, split, split_seed), split) if own else []
         return [counts_of(self.name, index), *remarks]
 
     def expected_counts(self) -> tuple[int | None, int | None]:
-        """Numbers of classes and samples that `verify` expects; None where nothing is known."""
+        """Numbers of classes and samples that `verify` expects; None if unknown."""
         return self.num_classes_published, self.num_samples_published
 
     def read_all(self) -> tuple[SampleIndex, list[str]]:
-        """The index of all samples that can be used, and a line for each that cannot, at which `read_index` raises."""
+        """The index of all usable samples, and a line for each other one, for which `read_index` raises an error."""
         return self.read_index(), []
 
     def verify(self) -> VerifyReport:
-        """Compare the counts with the published ones, look at a table's split and roles, open and hash every sample."""
+        """Compare the counts with the published ones, check a table's split and roles, open and hash every sample."""
         index, problems = self.read_all()
         report = self.count(index)
         report.problems += problems
@@ -213,7 +213,7 @@ class MetricDataset(ABC):
         opened = list(digests)
         before, now = (self.contents_of(opened, again) for again in (False, True))
         report.problems += [
-            f"{key}: its bytes have changed, though size, times and inode of its file have not: restore it from a copy"
+            f"{key}: its bytes have changed, but size, times and inode of its file have not: restore it from a copy"
             for key, *contents in zip(opened, before, now, strict=True)
             if contents[0] != contents[1]
         ]
@@ -221,7 +221,7 @@ class MetricDataset(ABC):
         return report
 
     def count(self, index: SampleIndex) -> VerifyReport:
-        """A report on an index's counts alone."""
+        """A report on the counts of an index only."""
         report = VerifyReport(self.name, len(np.unique(index.labels)), len(index.keys), self.overview(index))
         for what, found, published in (
             ("classes", report.num_classes, self.expected_counts()[0]),
@@ -247,15 +247,15 @@ class MetricDataset(ABC):
         return self.load(index.keys[position]), int(index.labels[position])
 
     def keep_list(self) -> None:
-        """Read the list of the samples, and their files' hashes, once from now on: for trainings that last seconds."""
+        """From now on, read the list of samples and the hashes of files only once: for trainings of seconds."""
         self._kept, self._watched = {}, {}
 
     def kept_index(self) -> SampleIndex:
-        """`read_index`, the first time where the list is kept."""
+        """`read_index`; after `keep_list` only once."""
 
         def read() -> SampleIndex:
             if self._watched is not None:
-                with suppress(OSError, UserError):  # which `read_index` explains
+                with suppress(OSError, UserError):  # `read_index` gives the error
                     self._watched |= {str(path): file_state(path) for path in self.index_files()}
             return self.read_index()
 
@@ -263,14 +263,14 @@ class MetricDataset(ABC):
         return index
 
     def has_changed(self) -> bool:
-        """Whether a file that was looked at since `keep_list` has changed or is missing now."""
+        """Whether a file that was read since `keep_list` has changed or is missing."""
         try:
             return any(file_state(path) != state for path, state in (self._watched or {}).items())
         except UserError:
             return True
 
     def once(self, key: Any, read: Callable[[], Any]) -> Any:
-        """What `read` gives, the first time where the list is kept; `key` says what it is."""
+        """The result of `read`; after `keep_list` stored under `key`."""
         if self._kept is None:
             return read()
         if key not in self._kept:
@@ -284,12 +284,12 @@ class MetricDataset(ABC):
 
 
 def has_root(kind: type[MetricDataset]) -> bool:
-    """Whether it lies in the folder of named data sets; the others are installed with the package."""
+    """Whether a data set is in the folder of named data sets; others are installed with the package."""
     return "root" in inspect.signature(kind).parameters
 
 
 class NamedDataset(MetricDataset):
-    """A data set with a name, in a folder of its own below `root`, or below the environment's LEVELFIELD_DATA."""
+    """A named data set, in its own folder below `root` or LEVELFIELD_DATA."""
 
     def __init__(self, root: str | Path | None = None) -> None:
         self.root = root
@@ -312,11 +312,11 @@ class NamedDataset(MetricDataset):
 
     @property
     def remedy(self) -> str:
-        """What to do about a file of the publishers' that is missing or broken."""
-        return f"fetch it again, see levelfield data prepare {self.name}"
+        """What to do about a missing or broken file of the publishers."""
+        return f"download it again: levelfield data prepare {self.name}"
 
     def named_folder(self) -> Path:
-        """The data set's folder, or the inner one of its archive.
+        """The folder of the data set, or the inner folder of its archive.
 
         Raises:
             UserError: there is no such folder, or no root.
@@ -330,7 +330,7 @@ class NamedDataset(MetricDataset):
         folder = Path(given) / name
         if not folder.is_dir():
             raise UserError(
-                f"no folder {folder}: give the folder that holds {name}/ with --data.root DIR or LEVELFIELD_DATA "
-                "(levelfield data prepare fetches data sets)"
+                f"no folder {folder}: give the folder with {name}/ as --data.root DIR or LEVELFIELD_DATA "
+                "(levelfield data prepare downloads data sets)"
             )
         return folder / self.inner_folder

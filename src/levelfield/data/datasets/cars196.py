@@ -18,13 +18,13 @@ CLASS_NAMES = "devkit/cars_meta.mat"
 class Cars196(NamedDataset):
     """Krause, Stark, Deng and Fei-Fei, "3D Object Representations for Fine-Grained Categorization", 2013.
 
-    Classes are in the order of their official numbers. Both official layouts hold the same 16,185 photographs:
+    Classes are in the order of their official numbers. Both official layouts have the same 16,185 photographs:
 
     - `cars_annos.mat` and `car_ims/`;
     - `cars_train/`, `cars_test/`, `cars_test_annos_withlabels.mat` (here or in `devkit/`) and `devkit/`.
 
-    The second is a closed-set split: each class is in both parts. They are pooled and split by class, and one part
-    without the other is refused, for a model would be tested on the classes it was trained on.
+    The second is a closed-set split: each class is in both parts. The parts are merged and split by class. A single
+    part is rejected, because a model would be tested on its training classes.
     Tested with: a small replica.
 
     Args:
@@ -100,12 +100,12 @@ class Cars196(NamedDataset):
         ]
         if len(missing) == 4:
             raise UserError(
-                f"{folder} holds neither {ALL_IMAGES} with car_ims/ nor cars_train/ with cars_test/: {self.remedy}"
+                f"{folder} has neither {ALL_IMAGES} with car_ims/ nor cars_train/ with cars_test/: {self.remedy}"
             )
         if missing:
             raise UserError(
-                f"{folder} holds one part of the closed-set split, which trains on every class that it tests, and is "
-                f"refused: add {', '.join(missing)}, for all 16,185 images are pooled and split by class"
+                f"{folder} has only one part of the closed-set split: add {', '.join(missing)}, because all 16,185 "
+                "images are merged and split by class"
             )
         keys, class_ids = [], []
         for part, file in (("cars_train", folder / TRAIN_IMAGES), ("cars_test", labelled[0])):
@@ -131,4 +131,4 @@ class Cars196(NamedDataset):
         except KeyError:
             raise UserError(f"{file} has no variable {name}: {self.remedy}") from None
         except Exception as error:  # on a broken file scipy raises ValueError, TypeError, zlib.error and more
-            raise UserError(f"{file} is not a whole MATLAB file ({error}): {self.remedy}") from None
+            raise UserError(f"{file} is not a complete MATLAB file ({error}): {self.remedy}") from None

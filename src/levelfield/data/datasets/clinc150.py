@@ -14,15 +14,15 @@ from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
 PARTS = ("train", "val", "test")
-# Of each intent, as data/domains.json of the official repository has them.
+# Domain of each intent, from data/domains.json of the official repository.
 DOMAINS = Path(__file__).with_suffix(".csv")
 
 
 class CLINC150(TextDataset, NamedDataset):
     """Larson et al., "An Evaluation Dataset for Intent Classification and Out-of-Scope Prediction", EMNLP 2019.
 
-    Every intent is in each official part, so the parts are pooled and split by class instead. The 1,200 requests that
-    are out of scope have no intent and are left out. Classes are in order of their names. Coarse classes: the domains.
+    Every intent is in each official part, so the parts are merged and split by class. The 1,200 out-of-scope requests
+    have no intent and are left out. Classes are in the order of their names. Coarse classes: the domains.
     Tested with: the real files.
 
     Args:
@@ -66,8 +66,9 @@ class CLINC150(TextDataset, NamedDataset):
         return index, texts, problems
 
     def _parts_of(self, file: Path) -> dict[str, list[Any]]:
+        written = read_bytes(file, self.remedy)
         try:
-            content = json.loads(read_bytes(file, self.remedy).decode("utf-8-sig", errors="surrogateescape"))
+            content = json.loads(written.decode("utf-8-sig", errors="surrogateescape"))
         except ValueError as error:
             raise UserError(f"{file} is not JSON ({error}): {self.remedy}") from None
         for part in PARTS:

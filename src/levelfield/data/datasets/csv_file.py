@@ -1,4 +1,4 @@
-"""Reading the columns of a CSV file as text, each row with its number."""
+"""Read the columns of a CSV file as text, with row numbers."""
 
 import csv
 import io
@@ -14,25 +14,25 @@ from levelfield.errors import UserError
 
 NUL = "\udc00"
 SEPARATORS = ",;\t|"
-# A longer value is a quote that was not closed, or a whole book.
+# A longer value is probably an unclosed quote.
 LONGEST_VALUE = 10_000_000
 LONGEST_HEADER = 1_000_000
-# Short rows take some fifteen times as much memory, as text and as Python's strings.
+# Short rows take about 15 times their size in memory.
 LARGEST_FILE = 1 << 29
 
 
 def read_csv(table: Path, wanted: tuple[str, ...], optional: tuple[str, ...] = ()) -> TableFile:
-    """The columns wanted, whose first has the contents, and the optional ones.
+    """The wanted columns (the first has the contents) and the optional ones.
 
-    The file is UTF-8 with a header, its values parted by comma, semicolon, tab or `|`. Its rows are numbered as an
-    editor numbers the line that each begins in, so that the header is row 1.
+    The file is UTF-8 with a header; values are separated by comma, semicolon, tab or `|`. The number of a row is the
+    number of its first line in an editor, so the header is row 1.
 
     Raises:
-        UserError: the table cannot be read, is too large, lacks a column wanted, or has a column twice.
+        UserError: the table cannot be read, is too large, lacks a wanted column, or has a column twice.
     """
     if table.stat().st_size > LARGEST_FILE:
         raise UserError(
-            f"{table} is larger than {LARGEST_FILE >> 20} MiB, and a CSV file is read whole: convert it to Parquet, by "
+            f"{table} is larger than {LARGEST_FILE >> 20} MiB: convert it to Parquet with "
             'python -c "from pyarrow import csv, parquet; '
             f"parquet.write_table(csv.read_csv('{table}'), '{table.with_suffix('.parquet')}')\""
         )
@@ -44,7 +44,7 @@ def read_csv(table: Path, wanted: tuple[str, ...], optional: tuple[str, ...] = (
 
 
 def csv_columns(table: Path) -> list[str]:
-    """Names of the columns; none where the file cannot be read, of which reading its rows will tell."""
+    """Names of the columns; empty if the file cannot be read (reading its rows gives the error)."""
     try:
         content = _decoded(table)
     except OSError:
@@ -53,7 +53,7 @@ def csv_columns(table: Path) -> list[str]:
 
 
 class Row(NamedTuple):
-    """A row's number, and its values of the columns that were asked for: None for one that the table does not have."""
+    """A row's number and its values of the requested columns; None for a missing column."""
 
     number: int
     values: tuple[str | None, ...]
@@ -62,7 +62,7 @@ class Row(NamedTuple):
 def _read(
     table: Path, wanted: tuple[str, ...], optional: tuple[str, ...]
 ) -> tuple[list[Row], list[tuple[int, str]], list[str]]:
-    """The rows that can be read, number and problem of each other one, and the columns that nobody asked for."""
+    """The readable rows, number and problem of each other row, and the ignored columns."""
     content = _decoded(table)
     rows: list[Row] = []
     problems: list[tuple[int, str]] = []
@@ -73,7 +73,7 @@ def _read(
             reader = _reader(content, separator)
             names = [name.strip() for name in next(reader, [])]
             if any(NUL in name or _strange(name) for name in names):
-                raise UserError(f"{table} is not a CSV file in UTF-8: save it as one")
+                raise UserError(f"{table} is not a CSV file in UTF-8: save it as CSV in UTF-8")
             places = places_of(table, names, wanted, optional)
             passed_over = [name or "(no name)" for at, name in enumerate(names) if at not in places]
             while True:
@@ -82,26 +82,26 @@ def _read(
                 if values is None:
                     break
                 if any(values[len(names) :]):
-                    # A separator without quotes moves what follows it: the label would be a piece of the text.
+                    # An unquoted separator shifts the values behind it: the label would be a part of the text.
                     mark = {",": "comma", ";": "semicolon", "\t": "tab"}.get(separator, separator)
                     problems.append(
                         (
                             start,
-                            f"{len(values)} values for {len(names)} columns; put a value with a {mark} in it between "
-                            "double quotes",
+                            f"{len(values)} values for {len(names)} columns; put double quotes around a value with a "
+                            f"{mark}",
                         )
                     )
-                elif values:  # else a blank line
+                elif values:  # not a blank line
                     read = (None if at is None else values[at].strip() if at < len(values) else "" for at in places)
                     rows.append(Row(start, tuple(read)))
             rows = _without_rows_of_rows(rows, problems, separator, len(names), places[1] or 0)
     except csv.Error as error:
         if "field limit" in str(error):
-            remedy = f"it has a value of more than {LONGEST_VALUE:,} characters; shorten it, or close the double quote"
+            remedy = f"a value has more than {LONGEST_VALUE:,} characters; shorten it, or close the double quote"
         else:
             remedy = (
-                f"a double quote is not closed, or stands within a value ({error}); close it, or write it twice and "
-                "put the whole value between double quotes"
+                f"a double quote is not closed, or is inside a value ({error}); close it, or write it twice and put "
+                "double quotes around the value"
             )
         raise UserError(f"{table}, row {start}: {remedy}") from None
     return rows, problems, passed_over
@@ -110,18 +110,18 @@ def _read(
 def _without_rows_of_rows(
     rows: list[Row], problems: list[tuple[int, str]], separator: str, num_columns: int, label_at: int
 ) -> list[Row]:
-    """Without those with a value whose lines are rows by themselves: a quote opens it that a later row's closes."""
+    """The rows without those whose value contains further rows, because its quote is closed in a later row."""
     labels = {row.values[1] for row in rows}
 
     def is_row(line: str) -> bool:
-        values = line.split(separator)  # a comma in a sentence has a blank after it, which no label begins with
+        values = line.split(separator)  # a comma in a sentence has a blank after it; no label begins with a blank
         return '"' not in line and len(values) == num_columns and values[label_at] in labels
 
     kept = []
     for row in rows:
         lines = max(((value or "").replace("\r\n", "\n").split("\n") for value in row.values), key=len)
         if len(lines) > 1 and all(map(is_row, lines[:-1])):
-            reason = f"a value takes in {len(lines) - 1} rows after it; close the double quote that opens it"
+            reason = f"a value contains the next {len(lines) - 1} rows; close its double quote"
             problems.append((row.number, reason))
         else:
             kept.append(row)
@@ -129,9 +129,9 @@ def _without_rows_of_rows(
 
 
 def _decoded(table: Path) -> str:
-    """What is not UTF-8 becomes a lone surrogate, and NUL, at which csv stops, one that no byte becomes.
+    """The content of a file with lone surrogates for bytes that are not UTF-8 and for NUL, where csv stops.
 
-    So the rest of the table can be read, and the row can be named.
+    So the rest of the table can be read, and the error can name the row.
     """
     return table.read_bytes().decode("utf-8-sig", errors="surrogateescape").replace("\0", NUL)
 
@@ -145,7 +145,7 @@ def _reader(content: str, separator: str) -> Any:
 
 
 def _header(content: str, separator: str) -> list[str]:
-    """Names of the columns; none where that separator leaves quotes within them."""
+    """Names of the columns; empty if the separator leaves quotes inside them."""
     try:
         return [name.strip() for name in next(_reader(content[:LONGEST_HEADER], separator), [])]
     except csv.Error:
@@ -153,7 +153,7 @@ def _header(content: str, separator: str) -> list[str]:
 
 
 def _separator(content: str, wanted: Sequence[str] = ()) -> str:
-    """The one that gives the most of the columns wanted, then the most columns; the comma where all are alike."""
+    """The separator with the most wanted columns, then the most columns; the comma if all are equal."""
 
     def score(separator: str) -> tuple[int, int]:
         names = {name.lower() for name in _header(content, separator)}
@@ -164,7 +164,7 @@ def _separator(content: str, wanted: Sequence[str] = ()) -> str:
 
 @contextmanager
 def _values_up_to(characters: int) -> Iterator[None]:
-    """The csv module's limit of a value, which is the process' and 131,072 characters otherwise."""
+    """Set the csv module's limit for a value, by default 131,072 characters for the whole process."""
     before = csv.field_size_limit(characters)
     try:
         yield

@@ -12,8 +12,8 @@ from levelfield.errors import UserError
 class CUB200(NamedDataset):
     """Wah, Branson, Welinder, Perona and Belongie, "The Caltech-UCSD Birds-200-2011 Dataset", 2011.
 
-    Classes are in the order of `classes.txt`. The official split in `train_test_split.txt` has every species on both
-    sides and is passed over.
+    Classes are in the order of `classes.txt`. The official split in `train_test_split.txt` has every species in both
+    parts and is not used.
     Tested with: a small replica.
 
     Args:

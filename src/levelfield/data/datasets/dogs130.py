@@ -15,17 +15,17 @@ LISTS = ("train.lst", "validation.lst")
 class TsinghuaDogs130(NamedDataset):
     """Zou, Zhang, Mu and Zhang, "A new dataset of dog breed images", Computational Visual Media 6, 2020.
 
-    Every image in the low-resolution archive, 70,432 as Vasilev and D'yakonov count them; the publishers' lists name
-    70,428 of them. Classes are in the order of their folders' names, `<number of images>-n<number>-<breed>`. The lists
-    have every breed on both sides: they are not used to split, only checked by `verify` where they are there.
+    All 70,432 images of the low-resolution archive, as in Vasilev and D'yakonov; the publishers' lists name 70,428 of
+    them. Classes are in the order of their folders, `<number of images>-n<number>-<breed>`. The lists have every breed
+    in both parts, so they are not used as a split; `verify` checks them if they exist.
     Tested with: a small replica.
 
     Args:
-        root: holds `dogs130/low-resolution/` with a folder a breed, and perhaps `dogs130/TrainAndValList/` with
+        root: holds `dogs130/low-resolution/` with one folder per breed, and perhaps `dogs130/TrainAndValList/` with
             `train.lst` and `validation.lst`; None takes the environment's LEVELFIELD_DATA.
 
     Raises:
-        UserError: from `read_index`, no such folder, or none in it.
+        UserError: from `read_index`, no such folder, or no folders in it.
     """
 
     name = "dogs130"
@@ -52,7 +52,7 @@ class TsinghuaDogs130(NamedDataset):
         return self._images().file_of(key)
 
     def verify(self) -> VerifyReport:
-        """As for every data set, and that each image that the publishers' lists name is there."""
+        """The checks of every data set, and that all images in the publishers' lists exist."""
         report = super().verify()
         present = set(self.read_index().keys)
         for name in LISTS:

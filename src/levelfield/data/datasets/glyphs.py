@@ -19,7 +19,7 @@ FACES = (
     *(f"DejaVuSerif{style}" for style in ("", "-Bold", "-BoldItalic", "-Italic")),
     *(f"STIXGeneral{style}" for style in ("", "Bol", "BolIta", "Italic")),
 )
-"""The faces with letters, of matplotlib's; the Computer Modern ones have 60 letters, at code points of their own."""
+"""The typefaces of matplotlib with letters; those of Computer Modern have 60 letters at other code points."""
 
 MIN_FACES = 12
 
@@ -27,13 +27,13 @@ LOOKALIKES = frozenset(
     "ĐƉəΑΒΕΖΗΙΚΛΜΝΟΡΣΤΥΧΪΫεμοϲϳϷϸϹЀЁЅІЇЈАБВЕМНОПРСТХаеорсухёѕіїјѲҪҫҮһӀӐӑӒӓӔӕӖӗӘәӠӡӦӧӨөӯӱԐԚԛԜԝՕասօẟ"
     "\u1f71\u1f73\u1f75\u1f77ὸ\u1f79\u1f7b\u1f7dᾸᾹ\u1fbb\u1fc9\u1fcb\u1fd3ῘῙ\u1fdb\u1fe3Ῡ\u1feb\u1ff9\u1ffb\u2126\u212a\u212bꜦꞍ"
 )
-"""Characters that look like one of a lower code point in more than half of the faces that have both.
+"""Characters that look like one of a lower code point in more than half of the faces with both.
 
-Two pictures of 64 px are alike if the sum of their squared differences is at most 2% of the heavier one's sum of
-squares. A list, so that the classes do not depend on the version of FreeType; a test computes it again.
+Two images of 64 px look alike if the sum of their squared differences is at most 2% of the larger sum of squares. The
+list is fixed, so that classes do not depend on the version of FreeType; a test computes it again.
 """
 
-# In shares of the picture's side: no accent or descender of a face leaves the picture.
+# As fractions of the image's side: no accent or descender leaves the image.
 EM = 0.625
 BASELINE_HEIGHT = 0.72
 
@@ -41,17 +41,16 @@ BASELINE_HEIGHT = 0.72
 class Glyphs(MetricDataset):
     """A class is a letter (upper or lower case, in order of code points), a sample is a typeface: 1,228 classes.
 
-    Latin, Greek, Cyrillic, Armenian and Georgian letters that at least 12 of 16 faces have (1,348), without the 120
-    that look like another (Latin A, Greek Alpha). Black on white, on one baseline, centred from left to right, all
-    letters of a face to the same scale. Letters that differ by an accent are different classes: the data set is
-    fine-grained.
+    Latin, Greek, Cyrillic, Armenian and Georgian letters in at least 12 of 16 faces (1,348), without 120 that look like
+    another (Latin A, Greek Alpha). Black on white, on one baseline, centred horizontally, all letters of a face at the
+    same scale. Letters with different accents are different classes: the data set is fine-grained.
     Tested with: the typefaces themselves.
 
     Args:
-        num_classes: keep only the first so many letters; None keeps all. The first 240 are Latin, most of them with an
-            accent, and nearly as hard to tell apart as all: a pretrained EfficientNet-Lite0 scores MAP@R 0.13 on
-            their test half (0.10 on that of all; 0.25 on that of 240 letters spread evenly).
-        image_size: side of the pictures in pixels.
+        num_classes: keep only the first letters; None keeps all. The first 240 are Latin, most of them with an accent,
+            and nearly as hard to distinguish as all: a pretrained EfficientNet-Lite0 has MAP@R 0.13 on their test half
+            (0.10 for all letters; 0.25 for 240 evenly spread letters).
+        image_size: side of the images in pixels.
 
     Example:
         >>> glyphs = Glyphs(num_classes=240)
@@ -104,7 +103,7 @@ class Glyphs(MetricDataset):
         return image.convert("RGB")
 
     def content_of(self, key: str) -> str:
-        """SHA-256 of the letter, of its typeface's bytes and of the picture's side, which make the picture."""
+        """SHA-256 of the letter, the bytes of its typeface and the side of the image."""
         letter, face = key.split("/")
         file = _font_file(face)
         font = _font_hash(file, file_state(file))
@@ -119,7 +118,7 @@ class Glyphs(MetricDataset):
     @cached_property
     def _fonts(self) -> dict[str, ImageFont.FreeTypeFont]:
         size = round(EM * self.image_size)
-        # The basic layout is in every build of Pillow, and single letters need no shaping.
+        # Every build of Pillow has the basic layout, and single letters need no shaping.
         return {
             face: ImageFont.truetype(_font_file(face), size, layout_engine=ImageFont.Layout.BASIC) for face in FACES
         }
@@ -129,17 +128,17 @@ class Glyphs(MetricDataset):
 
 
 def _font_file(face: str) -> Path:
-    import matplotlib  # a tenth of a second that a list of the data sets does not need
+    import matplotlib  # slow to import; a list of data sets does not need it
 
     file = Path(matplotlib.get_data_path(), "fonts", "ttf", f"{face}.ttf")
     if not file.is_file():
-        raise UserError(f"no typeface {file}: install matplotlib from its wheel, which brings its typefaces along")
+        raise UserError(f"no typeface {file}: install matplotlib from its wheel, which has the typefaces")
     return file
 
 
 @lru_cache
 def _font_hash(file: Path, state: int) -> str:
-    """SHA-256 of a typeface's file; by `file_state` a changed one is read again."""
+    """SHA-256 of a typeface's file; `file_state` detects changes."""
     return sample_hash(file)
 
 

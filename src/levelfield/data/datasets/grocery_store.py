@@ -1,4 +1,4 @@
-"""Grocery Store: photographs of fruit, vegetables and cartons taken in shops with a telephone."""
+"""Grocery Store: photographs of fruit, vegetables and cartons, taken in shops with a phone."""
 
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import NamedDataset
@@ -12,8 +12,8 @@ PARTS = ("train", "val", "test")
 class GroceryStore(NamedDataset):
     """Klasson, Zhang and Kjellström, "A Hierarchical Grocery Store Image Dataset", WACV 2019: 81 fine classes.
 
-    Every class is in each of the official parts, so the parts are pooled and split by class instead. Coarse classes:
-    the official ones, such as Apple and Juice.
+    Every class is in each official part, so the parts are merged and split by class. Coarse classes: the official ones,
+    such as Apple and Juice.
     Tested with: the real files.
 
     Args:
@@ -51,6 +51,6 @@ class GroceryStore(NamedDataset):
         for number, line in read_lines(file, self.remedy)[headers:]:
             row = [value.strip() for value in line.split(",")]
             if len(row) < 3 or not row[1].isdecimal():
-                raise UserError(f"{file}, row {number} is not a name, a class and a coarse class: {self.remedy}")
+                raise UserError(f"{file}, row {number}: not a name, a class and a coarse class: {self.remedy}")
             rows.append(row)
         return rows

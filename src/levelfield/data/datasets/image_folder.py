@@ -1,4 +1,4 @@
-"""Your own images, a folder a class."""
+"""Your own images, in one folder per class."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from levelfield.data.index import SampleIndex
 from levelfield.data.places import own_file
 from levelfield.errors import UserError
 
-# What programs leave in folders: macOS, Windows, network storage, notebooks.
+# Files of macOS, Windows, network storage and notebooks.
 LEFT_BEHIND = frozenset(
     {"__macosx", "$recycle.bin", "system volume information", "desktop.ini", "thumbs.db", "ehthumbs.db"}
     | {"@eadir", "#recycle", "lost+found", "__pycache__"}
@@ -23,16 +23,16 @@ LEFT_BEHIND = frozenset(
 
 
 class ImageFolder(MetricDataset):
-    """Images in one folder a class, in order of the folders' names.
+    """Images in one folder per class, in the order of folder names.
 
-    Folders inside a class folder belong to it. What is read is what Pillow can open on this machine, by its name's
-    end; everything else is passed over and counted in the index' `left_out`: other files, hidden ones, what programs
-    leave behind (`__MACOSX`), links to folders, images beside the class folders. A class folder without images is no
-    class of any fold; it still counts where the classes are halved, so that the halves depend on the folders alone.
+    Folders inside a class folder belong to it. All files with a suffix that Pillow can open here are read. Everything
+    else is ignored and counted in `left_out` of the index: other and hidden files, files of programs (`__MACOSX`),
+    links to folders, images next to the class folders. A class folder without images is in no fold, but it
+    counts for the boundary of the halves, so the halves depend only on the folders.
 
     Args:
-        folder: holds the class folders.
-        root: a folder that is not there by itself is sought below it, or below LEVELFIELD_DATA where it is None.
+        folder: the folder with the class folders.
+        root: a missing folder is looked up below it, or below LEVELFIELD_DATA if it is None.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -53,18 +53,18 @@ class ImageFolder(MetricDataset):
     def read_index(self) -> SampleIndex:
         folder = own_file(self.folder, self.root)
         if not folder.is_dir():
-            raise UserError(f"no folder {folder}: give the folder that holds one folder a class")
+            raise UserError(f"no folder {folder}: give the folder with one folder per class")
         found = Found(folder)
         class_names = sorted(entry.name for entry in found.wanted(os.scandir(folder)) if found.is_class(entry))
         if not class_names:
-            raise UserError(f"{folder} holds no folders: put the images of each class into a folder of their own")
+            raise UserError(f"{folder} has no folders: put the images of each class into its own folder")
         keys, labels = [], []
         for label, class_name in enumerate(class_names):
             images = sorted(found.images(class_name))
             keys += images
             labels += [label] * len(images)
         if not keys:
-            raise UserError(f"no images in the folders of {folder}: known are {', '.join(sorted(image_suffixes()))}")
+            raise UserError(f"no images in the folders of {folder}; supported: {', '.join(sorted(image_suffixes()))}")
         return SampleIndex(
             tuple(keys), np.array(labels, dtype=np.int64), tuple(class_names), left_out=tuple(found.left_out())
         )
@@ -81,7 +81,7 @@ class ImageFolder(MetricDataset):
 
 
 class Found:
-    """What lies in a folder, and what of it is left out, by the reason."""
+    """The images in a folder, and counts of everything else by reason."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -92,12 +92,12 @@ class Found:
         return [f"{count:,} left out: {reason}" for reason, count in sorted(self._left_out.items())]
 
     def wanted(self, entries: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
-        """The entries of a folder that are neither hidden nor left there by a program."""
+        """The entries of a folder except hidden ones and files of programs."""
         for entry in entries:
             if entry.name.startswith("."):
-                self._left_out["hidden, the name begins with a dot"] += 1
+                self._left_out["hidden (the name begins with a dot)"] += 1
             elif entry.name.lower() in LEFT_BEHIND:
-                self._left_out[f"{entry.name}, which a program has left there"] += 1
+                self._left_out[f"{entry.name}, a file of another program"] += 1
             elif re.search("[\ud800-\udfff\\n]", entry.name):
                 self._left_out["a name that is not UTF-8 or has several lines; rename it"] += 1
             else:
@@ -106,11 +106,11 @@ class Found:
     def is_class(self, entry: os.DirEntry[str]) -> bool:
         if entry.is_dir():
             return True
-        self._left_out["beside the class folders, in none of them"] += 1
+        self._left_out["next to the class folders, in none of them"] += 1
         return False
 
     def images(self, below: str) -> Iterator[str]:
-        """Keys of the images in a folder and in those inside it.
+        """Keys of the images in a folder and its subfolders.
 
         Raises:
             UserError: a folder that cannot be read.

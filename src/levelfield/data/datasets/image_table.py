@@ -21,20 +21,19 @@ from levelfield.errors import UserError
 class ImageTable(MetricDataset):
     """Images listed in a CSV or Parquet table with the columns `path,label`; paths are relative to the table.
 
-    Samples are in the table's order. Classes are in order of their labels: by number where all are whole numbers, else
-    by name. Files are looked at only when they are opened.
+    Samples are in the order of the table. Classes are in the order of their labels: by number if all are whole numbers,
+    else by name. Image files are read only when they are opened.
 
-    A column `split` (`train`, `test`) says which classes are the test half, instead of the second half of the sorted
-    classes. A column `role` (`query`, `gallery`) has each test query searched for in the gallery alone, instead of
-    among all other test images; it says nothing about training rows.
+    A column `split` (`train`, `test`) sets the test classes; by default they are the second half of the sorted classes.
+    With a column `role` (`query`, `gallery`), test queries are searched only in the gallery; by default each test image
+    is a query among all others. Roles of training rows have no effect.
 
     Args:
         table: the CSV or Parquet file.
-        root: a table that is not there by itself is sought below it, or below LEVELFIELD_DATA where it is None.
+        root: a missing table is looked up below it, or below LEVELFIELD_DATA if it is None.
 
     Raises:
-        UserError: from `read_index`, a missing column, an empty value, a path that is listed twice, or a class that is
-            in both halves.
+        UserError: from `read_index`, a missing column, an empty value, a repeated path, or a class in both halves.
     """
 
     name = "image_table"
@@ -76,11 +75,11 @@ class ImageTable(MetricDataset):
                 number for number, path in zip(rows.numbers, rows.contents, strict=True) if str(PurePath(path)) == key
             )
             raise UserError(
-                f"{self.table}, row {next(numbers, '?')}: no file {file}; paths are relative to the table's folder"
+                f"{self.table}, row {next(numbers, '?')}: no file {file}; paths are relative to the folder of the table"
             )
         return file
 
 
 def _plain_path(path_at: Callable[[int], str], row: int) -> str:
-    """`./a.jpg` as `a.jpg`, and the like."""
+    """The normalized path: `a.jpg` for `./a.jpg`."""
     return str(PurePath(path_at(row)))

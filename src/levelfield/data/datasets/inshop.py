@@ -1,4 +1,4 @@
-"""In-shop Clothes: garments of an online shop, each from several sides."""
+"""In-shop Clothes: garments of an online shop, each from several views."""
 
 from pathlib import Path
 
@@ -16,8 +16,8 @@ ROLE_OF: dict[str, Role] = {"train": "", "query": "query", "gallery": "gallery"}
 class InShopClothes(NamedDataset):
     """Liu, Luo, Qiu, Wang and Tang, "DeepFashion: Powering Robust Clothes Recognition and Retrieval", CVPR 2016.
 
-    The In-shop Clothes Retrieval Benchmark: 25,882 images of 3,997 items to train on, and of 3,985 others 14,218
-    queries that are searched for in a gallery of 12,612. Classes are in the order of their item numbers.
+    The In-shop Clothes Retrieval Benchmark: 25,882 training images of 3,997 items; 14,218 queries and a gallery of
+    12,612 images of 3,985 other items. Classes are in the order of their item numbers.
     Tested with: a small replica.
 
     Args:
@@ -45,7 +45,7 @@ class InShopClothes(NamedDataset):
         rows = read_columns(file, COLUMNS, remedy, headers=2)
         announced = read_lines(file, remedy)[:1]
         if announced and announced[0][1] != str(len(rows)):
-            raise UserError(f"{file} announces {announced[0][1]} images in row 1 and lists {len(rows)}: {remedy}")
+            raise UserError(f"{file}: row 1 announces {announced[0][1]} images, but {len(rows)} are listed: {remedy}")
         check_listed_once(file, [(row, path) for row, (path, _, _) in rows], remedy)
         first_of: dict[str, tuple[int, bool]] = {}
         for row, (_, item, status) in rows:
@@ -53,7 +53,7 @@ class InShopClothes(NamedDataset):
                 raise UserError(f"{file}, row {row}: {status} is not train, query or gallery: {remedy}")
             first_row, first_trains = first_of.setdefault(item, (row, status == "train"))
             if first_trains != (status == "train"):
-                raise UserError(f"{file}, row {row}: {item} is trained on and tested on (row {first_row}): {remedy}")
+                raise UserError(f"{file}, row {row}: {item} is in both halves (see row {first_row}): {remedy}")
         items = sorted(first_of)
         return index_of_classes(
             ((path, item) for _, (path, item, _) in rows),
@@ -66,6 +66,6 @@ class InShopClothes(NamedDataset):
         return self._images() / key
 
     def _images(self) -> Path:
-        """The folder that the paths of the partition start from; each begins with `img/`."""
+        """The folder that the paths of the partition are relative to; each begins with `img/`."""
         folder = self.named_folder()
         return folder / "Img" if (folder / "Img").is_dir() else folder

@@ -1,4 +1,4 @@
-"""The rows of a table that can be used, in arrays; those of a large table in files that all processes share."""
+"""The usable rows of a table as arrays; for a large table in files that all processes share."""
 
 import io
 import json
@@ -20,19 +20,19 @@ from levelfield.runtime.cache_root import cache_root
 from levelfield.storage.atomic import read_json, write_json
 from levelfield.storage.lock import Lock
 
-# To be raised when what is kept of a table changes.
+# Increase it when the format of the files changes.
 FORMAT = 1
 WORDS = "rows.json"
 
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """The rows that can be used, a line for each that cannot, and what is passed over.
+    """The usable rows, a line for each other row, and the ignored columns.
 
     Attributes:
-        numbers: of the rows, as an editor or a reader of Parquet files counts them.
-        contents: their texts or paths.
-        splits: None where there is no such column; roles the same.
+        numbers: numbers of the rows, as an editor or a Parquet reader counts them.
+        contents: texts or paths.
+        splits: None without such a column; also for roles.
     """
 
     numbers: Int[np.ndarray, " rows"]
@@ -48,16 +48,16 @@ Read = Callable[[StringsWriter], LabelledRows]
 
 
 def rows_once(table: Path, columns: tuple[str, ...], read: Read, in_file: bool) -> LabelledRows:
-    """What `read` gives; where it is to be in a file, that of an earlier process, as long as the table is the same.
+    """The result of `read`; with `in_file` that of an earlier process, as long as the table is the same.
 
     The files are below `LEVELFIELD_CACHE`, in a folder that is named for the table's path, size, times and inode.
 
     Args:
-        columns: that are read.
-        read: hands the contents to a writer.
+        columns: the columns to read.
+        read: passes the contents to a writer.
 
     Raises:
-        UserError: what `read` raises, or no room to write.
+        UserError: an error of `read`, or no space.
     """
     if not in_file:
         return read(StringsWriter(io.BytesIO()))
@@ -67,9 +67,9 @@ def rows_once(table: Path, columns: tuple[str, ...], read: Read, in_file: bool) 
 
     def make() -> None:
         print(f"reading the rows of {table} once, into {folder}", file=sys.stderr)
-        for other in place.glob("*/" + WORDS):  # of the table as it was
+        for other in place.glob("*/" + WORDS):  # of an earlier state of the table
             shutil.rmtree(other.parent)
-        shutil.rmtree(folder, ignore_errors=True)  # what a killed process left
+        shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
         folder.mkdir(parents=True)
         with StringsWriter.of_folder(folder) as writer:
             _keep(read(writer), folder)
@@ -84,7 +84,7 @@ def _digest(*values: object) -> str:
 
 
 def _keep(rows: LabelledRows, folder: Path) -> None:
-    """Write all but the contents, which are there; the words last, for they say that all is there."""
+    """Write all but the contents, which are already written; the words last, because they mark a complete folder."""
     columns = {"label": rows.labels, "split": rows.splits, "role": rows.roles}
     for name, column in columns.items():
         if column is not None:

@@ -20,10 +20,10 @@ LARGEST_POST = 1 << 24  # 100 times the longest
 class News20(TextDataset, NamedDataset):
     """Lang, "NewsWeeder: Learning to Filter Netnews", ICML 1995, in the version that is sorted by date.
 
-    The whole of a post is its text: the header lines that this version keeps (from, subject, organization, lines and a
-    few more; 131 posts name their group there), quotations and signature; the trunk cuts it to its `max_length`. The
-    papers say nothing about headers. Every group is in both official parts, so the parts are pooled and split by class
-    instead. Classes are in order of the groups' names. Read from the official archive as it is, or from its folders.
+    The text is the whole post: the header lines of this version (from, subject, organization, lines and a few more; 131
+    posts name their group there), quotations and signature. The trunk truncates it to its `max_length`. The papers do
+    not mention headers. Every group is in both official parts, so the parts are merged and split by class. Classes are
+    in the order of group names. The data set reads the official archive or its folders.
     Tested with: the real files.
 
     Args:
@@ -31,7 +31,7 @@ class News20(TextDataset, NamedDataset):
             LEVELFIELD_DATA.
 
     Raises:
-        UserError: from `read_index`, a file or part that is missing, an archive that is not whole, or an empty post.
+        UserError: from `read_index`, a missing file or part, an incomplete archive, or an empty post.
     """
 
     name = "news20"
@@ -80,11 +80,13 @@ def _from_archive(file: Path, remedy: str) -> Iterator[tuple[str, str, str, byte
                 words = member.name.removeprefix("./").split("/")
                 if member.isfile() and len(words) == 3 and words[0] in PARTS:
                     if member.size > LARGEST_POST:
-                        raise UserError(f"{file}: {member.name} is no post, it has {member.size:,} bytes: {remedy}")
+                        raise UserError(
+                            f"{file}: {member.name} has {member.size:,} bytes, too many for a post: {remedy}"
+                        )
                     opened = archive.extractfile(member)
                     assert opened is not None
                     yield words[0], words[1], words[2], opened.read()
     except FileNotFoundError:
-        raise UserError(f"neither {file} nor its folders {' and '.join(PARTS)} beside it: {remedy}") from None
+        raise UserError(f"neither {file} nor the folders {' and '.join(PARTS)} next to it exist: {remedy}") from None
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise UserError(f"{file} is not a whole archive ({error}): {remedy}") from None
+        raise UserError(f"{file} is not a complete archive ({error}): {remedy}") from None

@@ -18,15 +18,15 @@ from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 
 PARTS = ("images_background", "images_evaluation")
-LARGEST_DRAWING = 1 << 20  # a thousand times the usual
+LARGEST_DRAWING = 1 << 20  # a thousand times the usual size
 
 
 class Omniglot(NamedDataset):
     """Lake, Salakhutdinov and Tenenbaum, "Human-level concept learning through probabilistic program induction", 2015.
 
-    Classes are in the order background set (964), evaluation set (659), and within each by alphabet and character: the
-    half that is trained and validated on lies wholly in the background set. 105 x 105 pixels, black on white. Read from
-    the official zip files as they are, or from their folders. Coarse classes: the alphabets.
+    Classes are in the order background set (964), evaluation set (659), and within each by alphabet and character, so
+    the training half is inside the background set. 105 x 105 pixels, black on white. The data set reads the official
+    zip files or their folders. Coarse classes: the alphabets.
     Tested with: the real files.
 
     Args:
@@ -87,17 +87,17 @@ class Omniglot(NamedDataset):
         return sample_hash(file) if file.suffix != ".zip" else hashlib.sha256(self._read(key)).hexdigest()
 
     def _read(self, key: str) -> bytes:
-        """A drawing's bytes in its zip file."""
+        """The bytes of a drawing in its zip file."""
         archive = self._archive(key.partition("/")[0])
         try:
             if archive.getinfo(key).file_size > LARGEST_DRAWING:
-                raise BadZipFile("it is no drawing, so large is it")
+                raise BadZipFile("it is too large for a drawing")
             return archive.read(key)
-        except (KeyError, BadZipFile, OSError, RuntimeError, zlib.error) as error:  # RuntimeError: how it is packed
-            raise UserError(f"cannot read {key} in {archive.filename} ({error}): fetch the file again") from None
+        except (KeyError, BadZipFile, OSError, RuntimeError, zlib.error) as error:  # RuntimeError: unknown compression
+            raise UserError(f"cannot read {key} in {archive.filename} ({error}): download the file again") from None
 
     def _files(self, part: str) -> list[str]:
-        """Paths below `omniglot/` of the drawings of a part, and of its character folders with a slash at the end."""
+        """Paths below `omniglot/` of the drawings of a part, and of its character folders with a final slash."""
         folder = self.named_folder() / part
         if not folder.is_dir():
             names = self._archive(part).namelist()
@@ -111,7 +111,7 @@ class Omniglot(NamedDataset):
         return found
 
     def _archive(self, part: str) -> ZipFile:
-        """The opened zip file of a part; each process opens its own, for a fork would share the place in the file."""
+        """The open zip file of a part; each process opens its own, because a fork would share the file position."""
         opened_by, archive = self._archives.get(part, (None, None))
         if archive is None or opened_by != os.getpid():
             file = self.named_folder() / f"{part}.zip"
@@ -119,11 +119,11 @@ class Omniglot(NamedDataset):
                 archive = ZipFile(file)
             except FileNotFoundError:
                 raise UserError(
-                    f"neither {file} nor a folder {file.stem} beside it: fetch it from {self.source}"
+                    f"neither {file} nor a folder {file.stem} next to it exists: download it from {self.source}"
                 ) from None
             except (BadZipFile, OSError, NotImplementedError, UnicodeDecodeError) as error:
                 raise UserError(
-                    f"{file} is not a whole zip file ({error}): fetch it again from {self.source}"
+                    f"{file} is not a complete zip file ({error}): download it again from {self.source}"
                 ) from None
             self._archives[part] = (os.getpid(), archive)
         return archive

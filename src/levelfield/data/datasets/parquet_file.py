@@ -1,4 +1,4 @@
-"""Reading the columns of a Parquet file as text, some rows at a time."""
+"""Read the columns of a Parquet file as text, some rows at a time."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,12 +17,12 @@ AT_A_TIME = 1 << 16
 
 
 def read_parquet(table: Path, wanted: Sequence[str], optional: Sequence[str] = ()) -> TableFile:
-    """The columns wanted, whose first has the contents, and the optional ones; rows are numbered from 1.
+    """The wanted columns (the first has the contents) and the optional ones; rows are numbered from 1.
 
-    Row groups are read as the rows are gone through, so that no more than some of one is in memory.
+    Row groups are read lazily, so only a part of one is in memory.
 
     Raises:
-        UserError: the table cannot be read, lacks a column wanted, or has a column twice.
+        UserError: the table cannot be read, lacks a wanted column, or has a column twice.
     """
     import pyarrow as pa
 
@@ -31,18 +31,18 @@ def read_parquet(table: Path, wanted: Sequence[str], optional: Sequence[str] = (
     for at in places:
         if at is not None and pa.types.is_nested(schema.field(at).type):
             column = schema.field(at)
-            raise UserError(f"{table}: the column {column.name} holds {column.type}: give one value a row")
+            raise UserError(f"{table}: the column {column.name} has the type {column.type}: give one value per row")
     columns = [None if at is None else schema.names[at] for at in places]
     return TableFile(_rows(table, columns), passed_over=[name for name in schema.names if name not in columns])
 
 
 def num_rows(table: Path) -> int:
-    """How many rows a Parquet file has."""
+    """Number of rows of a Parquet file."""
     return _opened(table).metadata.num_rows
 
 
 def parquet_columns(table: Path) -> list[str]:
-    """Names of the columns; none where the file cannot be read, of which reading its rows will tell."""
+    """Names of the columns; empty if the file cannot be read (reading its rows gives the error)."""
     try:
         return _opened(table).schema_arrow.names
     except UserError:
@@ -78,7 +78,7 @@ def _opened(table: Path) -> Any:
 
 
 def _coded(column: "pa.Array") -> Coded:
-    """The different values as text; two of them may be one."""
+    """The different values as text; two values may have the same text."""
     import pyarrow as pa
 
     try:
@@ -94,7 +94,7 @@ def _texts(column: "pa.Array") -> list[str]:
 
     try:
         values = column.to_pylist()
-    except UnicodeDecodeError:  # named with its row by who looks at the values
+    except UnicodeDecodeError:  # reported with its row later
         values = column.cast(pa.large_binary()).to_pylist()
     return [value.strip() if type(value) is str else _as_text(value) for value in values]
 

@@ -1,4 +1,4 @@
-"""Stanford Online Products: 22,634 things that were for sale, a few photographs of each."""
+"""Stanford Online Products: 22,634 products, with a few photographs of each."""
 
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import NamedDataset
@@ -52,7 +52,7 @@ class StanfordOnlineProducts(NamedDataset):
             check_listed_once(file, [(row, values[-1]) for row, values in rows], remedy)
             for row, (_, class_id, _, path) in rows:
                 if class_id in train_classes:
-                    raise UserError(f"{file}, row {row}: class {class_id} stands in Ebay_train.txt already: {remedy}")
+                    raise UserError(f"{file}, row {row}: class {class_id} is already in Ebay_train.txt: {remedy}")
                 samples.append((path, class_id))
                 name_of.setdefault(class_id, f"{path.partition('_final/')[0]}/{class_id}")
             if part == "train":

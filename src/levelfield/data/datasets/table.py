@@ -1,4 +1,4 @@
-"""Tables with a label a row, and with a split and a role where they have these columns."""
+"""Tables with one label per row, and optional columns split and role."""
 
 import os
 import re
@@ -18,20 +18,20 @@ from levelfield.data.strings import Keys, Strings, StringsWriter
 from levelfield.errors import UserError
 
 OPTIONAL_COLUMNS = ("split", "role")
-# A Parquet table of more rows is read once for all processes, into a file.
+# A Parquet table with more rows is read once into a file for all processes.
 MANY = 1_000_000
 
 
 def table_index(table: Path, labelled: LabelledRows, keys: Sequence[str] | None = None) -> SampleIndex:
-    """The index of a table's rows: labels numbered, the split and the roles of its columns checked.
+    """The index of a table's rows, with numbered labels and checked split and roles.
 
     Args:
-        table: named in errors.
+        table: for messages.
         labelled: from `read_labelled_rows`.
-        keys: of the samples; None takes the rows' content.
+        keys: keys of the samples; None takes the contents of the rows.
 
     Raises:
-        UserError: a split or role that is not known, or a class that is in both halves.
+        UserError: an unknown split or role, or a class in both halves.
     """
     labels, class_names = number_classes(labelled.labels)
     roles = None
@@ -64,7 +64,7 @@ def _test_classes(
         raise UserError(
             f"{table}, row {labelled.numbers[row]}: class {class_names[labels[row]]} is in {here} here and in {there} "
             f"in row {labelled.numbers[first_rows[labels[row]]]}; put each class into one of them, or rename the "
-            "column split to have the classes halved"
+            "column split to split the classes in halves"
         )
     return tuple(classes[tested[first_rows]].tolist())
 
@@ -72,7 +72,7 @@ def _test_classes(
 def _refuse_unknown(
     table: Path, labelled: LabelledRows, column: Coded, title: str, known: tuple[str, ...], before: int | None = None
 ) -> None:
-    """Refuse the first value that is not known, in the rows up to `before`, that one too."""
+    """Raise an error for the first unknown value in the rows up to and including `before`."""
     codes = column.codes if before is None else column.codes[: before + 1]
     unknown = np.array([name.lower() not in known for name in column.names])[codes]
     for row in np.flatnonzero(unknown)[:1].tolist():
@@ -85,13 +85,13 @@ def _refuse_unknown(
 
 
 def column_names(table: Path) -> list[str]:
-    """Names of a table's columns in lower case; none where it cannot be read, of which reading its rows will tell."""
+    """Names of a table's columns in lower case; empty if it cannot be read (reading its rows gives the error)."""
     names = parquet_columns(table) if _is_parquet(table) else csv_columns(table)
     return [name.strip().lower() for name in names]
 
 
 def read_table(table: Path, wanted: tuple[str, ...], optional: tuple[str, ...] = ()) -> TableFile:
-    """The columns of a CSV or Parquet file, see `read_csv` and `read_parquet`."""
+    """The columns of a CSV or Parquet file: see `read_csv` and `read_parquet`."""
     return (read_parquet if _is_parquet(table) else read_csv)(table, wanted, optional)
 
 
@@ -100,17 +100,17 @@ def _is_parquet(table: Path) -> bool:
 
 
 def read_labelled_rows(table: Path, content_column: str, label_column: str = "label") -> LabelledRows:
-    """All rows of the two columns, and of `split` and `role` where they are there, as text.
+    """All rows of the two columns, and of `split` and `role` if they exist, as text.
 
     Args:
-        table: the CSV or Parquet file, see `read_table`.
-        content_column: of a `path` each may stand there once, however it is written.
+        table: the CSV or Parquet file: see `read_table`.
+        content_column: each `path` may occur once, in any spelling.
 
     Raises:
-        UserError: the table is missing, malformed or without rows, or a column is missing or there twice.
+        UserError: the table is missing, malformed or without rows, or a column is missing or repeated.
     """
     if table.suffix.lower() not in (".csv", ".parquet"):
-        raise UserError(f"{table} is neither .csv nor .parquet: give a table in one of these formats")
+        raise UserError(f"{table}: give a table in the format .csv or .parquet")
     wanted = (content_column, label_column)
     if not table.is_file():
         raise UserError(f"no table {table}: give a CSV or Parquet file with the columns {','.join(wanted)}")
@@ -118,12 +118,12 @@ def read_labelled_rows(table: Path, content_column: str, label_column: str = "la
     many = _is_parquet(table) and num_rows(table) > MANY
     labelled = rows_once(table, wanted, lambda writer: _checked(table, found, wanted, writer), in_file=many)
     if not len(labelled.numbers) and not labelled.problems:
-        raise UserError(f"{table} has no rows: it needs one a sample, with {' and '.join(wanted)}")
+        raise UserError(f"{table} has no rows: give one row per sample, with {' and '.join(wanted)}")
     return labelled
 
 
 def read_metadata(table: Path, content_column: str, numbers: Int[np.ndarray, " rows"]) -> dict[str, Coded]:
-    """The columns of a table that no data set reads by itself, of the rows with these numbers.
+    """The further columns of a table, for the rows with these numbers.
 
     Raises:
         UserError: as `read_table`.
@@ -141,7 +141,7 @@ def read_metadata(table: Path, content_column: str, numbers: Int[np.ndarray, " r
 
 
 class _Column:
-    """Gathers a column's parts, the different values in order of the first row."""
+    """Collects the parts of a column; different values are in the order of their first row."""
 
     def __init__(self) -> None:
         self._code_of: dict[str, int] = {}
@@ -157,7 +157,7 @@ class _Column:
 
 
 def _checked(table: Path, found: TableFile, wanted: tuple[str, str], writer: StringsWriter) -> LabelledRows:
-    """The rows that can be used, whose contents go to `writer`, and a line for each that cannot."""
+    """The usable rows, with their contents in `writer`, and a line for each other row."""
     content_column, label_column = wanted
     numbers, hashes, problems = [np.empty(0, np.int64)], [np.empty(0, np.int64)], found.problems
     columns = [_Column() for _ in (label_column, *OPTIONAL_COLUMNS)]
@@ -181,7 +181,7 @@ def _checked(table: Path, found: TableFile, wanted: tuple[str, str], writer: Str
     strings, every = writer.strings(), np.concatenate(numbers)
     once, again = _once(strings, every, np.concatenate(hashes)) if content_column == "path" else (None, [])
     chosen = np.arange(len(every)) if once is None else once
-    passed_over = [f"columns passed over: {', '.join(found.passed_over)}"] if found.passed_over else []
+    passed_over = [f"columns ignored: {', '.join(found.passed_over)}"] if found.passed_over else []
     return LabelledRows(
         numbers=every[chosen],
         contents=Keys(strings.__getitem__, chosen),
@@ -194,9 +194,9 @@ def _checked(table: Path, found: TableFile, wanted: tuple[str, str], writer: Str
 
 
 def _faults(rows: Rows, content_column: str, label_column: str) -> dict[int, str]:
-    """What is wrong with a row's content, or with its label, by the row's position."""
+    """Position of a row to the fault in its content or label."""
     faults = {}
-    together = "".join(rows.contents)  # most tables have no fault, and one look at all is soon done
+    together = "".join(rows.contents)  # most tables have no fault, and checking all at once is fast
     if not all(rows.contents) or not together.isascii() or re.search(r"[\0\r\n]", together):
         found = ((position, _fault(content_column, content)) for position, content in enumerate(rows.contents))
         faults = {position: fault for position, fault in found if fault}
@@ -219,9 +219,9 @@ def _fault(column: str, value: str) -> str:
 def _once(
     paths: Strings, numbers: Int[np.ndarray, " rows"], hashes: Int[np.ndarray, " rows"]
 ) -> tuple[Int[np.ndarray, " once"], list[tuple[int, str]]]:
-    """Positions of the rows but those whose file stands in an earlier one, and the number and problem of these.
+    """Positions of the rows without repeated files, and number and problem of the others.
 
-    An image that is there twice would be its own nearest neighbour.
+    A repeated image would be its own nearest neighbour.
     """
     ordered = np.sort(hashes)
     repeated = ordered[1:][ordered[1:] == ordered[:-1]]
@@ -231,7 +231,7 @@ def _once(
         file, number = os.path.normpath(paths[position]), int(numbers[position])
         if file in first_row:
             again.append(position)
-            problems.append((number, f"{paths[position]} stands in row {first_row[file]} already; remove one"))
+            problems.append((number, f"{paths[position]} is already in row {first_row[file]}; remove one"))
         else:
             first_row[file] = number
     return np.delete(np.arange(len(numbers)), again), problems
@@ -245,7 +245,7 @@ def refuse_problems(problems: Sequence[str]) -> None:
 
 
 def content_fault(column: str, content: str) -> str:
-    """What is wrong with a value that was decoded with `surrogateescape`, and the remedy; empty where nothing is."""
+    """The fault of a value that was decoded with `surrogateescape`, and the remedy; empty without a fault."""
     if not content:
         return f"{column} is empty; fill it in or remove the row"
     if "\0" in content or NUL in content:
@@ -257,7 +257,7 @@ def content_fault(column: str, content: str) -> str:
 
 
 def number_classes(labels: Coded | Iterable[str]) -> tuple[Int[np.ndarray, " samples"], tuple[str, ...]]:
-    """Labels (N,) int64 and class names in order: by number where all are whole numbers, else by name."""
+    """Labels (N,) int64 and class names in order: by number if all are whole numbers, else by name."""
     coded = labels if isinstance(labels, Coded) else Coded.of(labels)
     occurring = np.unique(coded.codes)
     names = [coded.names[code] for code in occurring]

@@ -1,4 +1,4 @@
-"""What a table's reader gives: some rows at a time, each with its number, their values as text."""
+"""The output of a table reader: some rows at a time, with numbers and values as text."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from levelfield.errors import UserError
 
 
 class Coded(NamedTuple):
-    """A column whose values repeat: the different ones, and which of them each row has."""
+    """A column with repeated values: the different values, and the value number of each row."""
 
     names: list[str]
     codes: Int[np.ndarray, " rows"]
@@ -31,9 +31,9 @@ class Rows(NamedTuple):
     """Some rows, in order.
 
     Attributes:
-        numbers: as an editor or a reader of Parquet files counts them.
-        contents: of the column that is different in each row.
-        others: the other columns; None for one that the table does not have.
+        numbers: row numbers, as an editor or a Parquet reader counts them.
+        contents: the column with different values in each row.
+        others: the other columns; None for a missing column.
     """
 
     numbers: Int[np.ndarray, " rows"]
@@ -43,12 +43,12 @@ class Rows(NamedTuple):
 
 @dataclass
 class TableFile:
-    """What a table holds.
+    """The content of a table.
 
     Attributes:
-        rows: those that can be read, to be gone through once.
-        problems: row number and what is wrong of each other one.
-        passed_over: names of the columns that nobody asked for.
+        rows: the readable rows, as an iterator.
+        problems: row number and fault of each other row.
+        passed_over: names of the ignored columns.
     """
 
     rows: Iterable[Rows]
@@ -57,10 +57,10 @@ class TableFile:
 
 
 def places_of(table: Path, names: Sequence[str], wanted: Sequence[str], optional: Sequence[str]) -> list[int | None]:
-    """Where each column stands; names are compared without case and outer blanks.
+    """Position of each column; names are compared without case and outer blanks.
 
     Raises:
-        UserError: a column wanted that is not there, or any that is there twice.
+        UserError: a wanted column is missing, or a column is repeated.
     """
     known = [name.strip().lower() for name in names]
     for column in (*wanted, *optional):

@@ -17,17 +17,16 @@ from levelfield.data.strings import Keys
 class TextTable(TextDataset):
     """Texts in a CSV or Parquet table with the columns `text,label`; a CSV file is UTF-8.
 
-    Samples are in the table's order, called by their rows as an editor numbers them. Classes are in order of their
-    labels: by number where all are whole numbers, else by name. The columns `split` and `role` mean what they mean to
-    `ImageTable`.
+    Samples are in the order of the table and named by their row numbers in an editor. Classes are in the order of their
+    labels: by number if all are whole numbers, else by name. The columns `split` and `role` are those of `ImageTable`.
 
     Args:
         table: the CSV or Parquet file.
-        root: a table that is not there by itself is sought below it, or below LEVELFIELD_DATA where it is None.
+        root: a missing table is looked up below it, or below LEVELFIELD_DATA if it is None.
 
     Raises:
         UserError: from `read_index`, a missing column, or the first row whose text or label is empty, has a NUL byte or
-            is not UTF-8; `verify` lists them all.
+            is not UTF-8; `verify` lists all such rows.
     """
 
     name = "text_table"
@@ -60,7 +59,7 @@ def _called(number: int) -> str:
 
 
 class _TextOfRow(Mapping[str, str]):
-    """The texts by what their rows are called; `numbers` are the rows', ascending."""
+    """Name of a row to its text; `numbers` are the row numbers, ascending."""
 
     def __init__(self, numbers: Int[np.ndarray, " rows"], texts: Sequence[str]) -> None:
         self.numbers, self.texts = numbers, texts

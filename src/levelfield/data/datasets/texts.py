@@ -1,4 +1,4 @@
-"""What all data sets of texts share: they are read and checked as a whole, and their content identifies them."""
+"""The base class of data sets of texts: read and checked as a whole, and identified by their content."""
 
 import hashlib
 from abc import abstractmethod
@@ -13,7 +13,7 @@ from levelfield.errors import UserError
 
 
 class LabelledText(NamedTuple):
-    """A text, the place it stands in, and its class' name."""
+    """A text, its position in the files, and the name of its class."""
 
     key: str
     text: str
@@ -21,7 +21,7 @@ class LabelledText(NamedTuple):
 
 
 class TextDataset(MetricDataset):
-    """Texts, each kept as it was when the index was read last."""
+    """Texts, kept as they were when the index was read last."""
 
     modality = "text"
 
@@ -29,17 +29,17 @@ class TextDataset(MetricDataset):
 
     @abstractmethod
     def read_texts(self) -> tuple[SampleIndex, Sequence[str], list[str]]:
-        """The index and the texts of all samples that can be used, and a line for each that cannot.
+        """The index and the texts of all usable samples, and a line for each other sample.
 
         Raises:
-            UserError: a file that is missing or cannot be read at all.
+            UserError: a file is missing or cannot be read.
         """
 
     def read_index(self) -> SampleIndex:
-        """Keys, labels and class names as they are on disk now.
+        """Keys, labels and class names as currently on disk.
 
         Raises:
-            UserError: a file that is missing or cannot be read, or the first text that cannot be used.
+            UserError: a file is missing or cannot be read, or a text cannot be used.
         """
         index, problems = self.read_all()
         refuse_problems(problems)
@@ -51,7 +51,7 @@ class TextDataset(MetricDataset):
         return index, problems
 
     def texts_by_key(self, keys: Sequence[str], texts: Sequence[str]) -> Mapping[str, str]:
-        """How the texts are kept."""
+        """The mapping from key to text."""
         return dict(zip(keys, texts, strict=True))
 
     def load(self, key: str) -> str:
@@ -59,28 +59,28 @@ class TextDataset(MetricDataset):
             self.read_index()
         assert self._texts is not None
         if key not in self._texts:
-            raise UserError(f"{type(self).__name__} has no text {key}: its files have changed; start again")
+            raise UserError(f"{type(self).__name__} has no text {key}: its files have changed; start the command again")
         return self._texts[key]
 
     def file_of(self, key: str) -> Path | None:
-        return None  # a text is a part of one
+        return None  # a text is a part of a file
 
     def content_of(self, key: str) -> str:
         return hashlib.sha256(self.load(key).encode()).hexdigest()
 
 
 def index_of(samples: list[LabelledText]) -> tuple[SampleIndex, list[str]]:
-    """Index and texts; classes are numbered in order of their labels."""
+    """Index and texts; classes are in the order of their labels."""
     labels, class_names = number_classes(sample.label for sample in samples)
     keys = tuple(sample.key for sample in samples)
     return SampleIndex(keys, labels, class_names), [sample.text for sample in samples]
 
 
 def read_bytes(file: Path, remedy: str) -> bytes:
-    """A file's content.
+    """The content of a file.
 
     Raises:
-        UserError: it cannot be read, or is empty; ends with `remedy`.
+        UserError: it cannot be read, or is empty; the message ends with `remedy`.
     """
     try:
         content = file.read_bytes()

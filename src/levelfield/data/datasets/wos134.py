@@ -1,4 +1,4 @@
-"""WOS-134: abstracts of papers in the Web of Science, each of one of 134 areas."""
+"""WOS-134: abstracts of papers in the Web of Science, in 134 areas."""
 
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from levelfield.errors import UserError
 class WOS134(TextDataset, NamedDataset):
     """Kowsari et al., "HDLTex: Hierarchical Deep Learning for Text Classification", 2017: the set WOS-46985.
 
-    A line of `X.txt` is an abstract, the same line of `Y.txt` its area's number, which is the class. `YL1.txt` and
-    `YL2.txt` number domains, and areas within a domain; they are passed over.
+    A line of `X.txt` is an abstract; the same line of `Y.txt` is the number of its area, the class. `YL1.txt` and
+    `YL2.txt` number domains, and areas within a domain; they are not used.
     Tested with: a small replica.
 
     Args:
@@ -22,8 +22,8 @@ class WOS134(TextDataset, NamedDataset):
             environment's LEVELFIELD_DATA.
 
     Raises:
-        UserError: from `read_index`, a missing file, files of different lengths, or a line that is empty, is not UTF-8
-            or is no number.
+        UserError: from `read_index`, a missing file, files of different lengths, or a line that is empty, not UTF-8
+            or not a number.
     """
 
     name = "wos134"
@@ -46,9 +46,7 @@ class WOS134(TextDataset, NamedDataset):
         folder = self.named_folder()
         texts, areas = (self._lines(folder / name) for name in ("X.txt", "Y.txt"))
         if len(texts) != len(areas):
-            raise UserError(
-                f"{folder / 'X.txt'} has {len(texts)} lines, Y.txt {len(areas)}; they belong together: {self.remedy}"
-            )
+            raise UserError(f"{folder / 'X.txt'} has {len(texts)} lines, but Y.txt has {len(areas)}: {self.remedy}")
         samples, problems = [], []
         for row, (text, area) in enumerate(zip(texts, areas, strict=True), start=1):
             if fault := content_fault("the abstract", text):
@@ -61,6 +59,6 @@ class WOS134(TextDataset, NamedDataset):
 
     def _lines(self, file: Path) -> list[str]:
         content = read_bytes(file, self.remedy).decode("utf-8-sig", errors="surrogateescape")
-        # Not `splitlines`, for which many a character within an abstract ends a line.
+        # Not `splitlines`, which also splits at other characters within an abstract.
         lines = [line.strip() for line in content.replace("\r\n", "\n").split("\n")]
         return lines[:-1] if lines[-1] == "" else lines

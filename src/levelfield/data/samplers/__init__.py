@@ -1,4 +1,4 @@
-"""Which samples a batch has, and evaluation in order: the same on any number of processes."""
+"""Samplers of training batches and of evaluation: the same on any number of processes."""
 
 from levelfield.data.samplers.base import Draw, TrainingBatchSampler
 from levelfield.data.samplers.class_balanced import ClassBalancedBatchSampler

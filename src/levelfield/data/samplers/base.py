@@ -1,6 +1,6 @@
-"""What the samplers of training batches share: one stream of draws, the same on any number of processes.
+"""The base class of training samplers: one stream of draws, the same on any number of processes.
 
-They are DistributedSamplers, which a Lightning Trainer leaves as they are.
+They are DistributedSamplers, which a Lightning Trainer does not replace.
 """
 
 from abc import abstractmethod
@@ -17,8 +17,7 @@ from levelfield.errors import UserError
 class Draw(int):
     """One sample of a batch: its index in the data set, and its number in the stream of the whole run.
 
-    It is the index to a data set that knows nothing of draws. Random augmentation is seeded by `number`, so a repeated
-    index is another view.
+    For other data sets it is a plain index. `number` seeds random augmentation, so a repeated index gets another view.
 
     Example:
         >>> draw = Draw(1, number=64)
@@ -42,31 +41,31 @@ class Draw(int):
 
 
 class TrainingBatchSampler(DistributedSampler[list[Draw]]):
-    """Batches of indices, each a function of (seed, epoch, batch number) alone; what is in one a subclass says.
+    """Batches of indices, each a function of (seed, epoch, batch number) only. Subclasses draw the samples.
 
-    Rank r of W takes the contiguous slice [r * B / W, (r + 1) * B / W) of a batch: W processes see together what one
-    would. A sampler of one's own gives `indices_of`, and `prepare` where there is something to prepare or a batch has
+    Rank r of W takes the contiguous slice [r * B / W, (r + 1) * B / W) of a batch, so W processes together see the
+    batch of one. Your own sampler overrides `indices_of`, and `prepare` if it has something to prepare or batches of
     another `size`.
 
-    It is the `batch_sampler` of a loader over any data set. Where a Trainer runs on several processes, it must be the
-    `sampler` of a loader with `batch_size=None`, which Lightning leaves alone, and the data set must take a list of
-    indices (`ClassSubset` and `TensorDataset` do).
+    Use it as the `batch_sampler` of a loader over any data set. With a Trainer on several processes, use it as the
+    `sampler` of a loader with `batch_size=None`, which Lightning does not replace. Then the data set must take a list
+    of indices (`ClassSubset` and `TensorDataset` do).
 
     Args:
         labels: the class of each sample of the data set, (N,) integers.
         batch_size: samples in a batch, over all processes together.
-        samples_per_class: M, the samples of a class in a batch.
+        samples_per_class: M, the samples per class and batch.
         num_batches: batches in an epoch.
-        seed: of the whole stream.
-        rank: this process, 0 to world_size - 1.
+        seed: seed of the whole stream.
+        rank: number of this process, 0 to world_size - 1.
         world_size: number of processes; it must divide the size of a batch.
-        replacement: whether the samples of a class are drawn each from all of it, so that some may repeat.
+        replacement: whether to draw the samples of a class with replacement.
 
     Attributes:
-        size: samples in a batch as it is.
+        size: actual number of samples in a batch.
 
     Raises:
-        UserError: a number below 1, or a batch that cannot be shared by the processes.
+        UserError: a number below 1, or a batch that the processes cannot divide.
     """
 
     def __init__(
@@ -97,12 +96,12 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
             given = self.size == batch_size
             remedy = f"give {-(-batch_size // world_size) * world_size}, or use" if given else "use"
             raise UserError(
-                f"{'batch_size' if given else 'a batch of'} {self.size} cannot be shared by {world_size} processes: "
+                f"{'batch_size' if given else 'a batch of'} {self.size} cannot be divided by {world_size} processes: "
                 f"{remedy} another number of devices"
             )
 
     def prepare(self) -> None:
-        """Look at the arguments, once they are all here; what is kept for the batches is made here."""
+        """Check the arguments and prepare the batches."""
 
     @abstractmethod
     def indices_of(self, batch: int) -> Int[np.ndarray, " batch"]:
@@ -110,12 +109,12 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
 
     @property
     def differences(self) -> str:
-        """How the batches differ from what was asked for, as one line; empty if they do not."""
+        """How the batches differ from the arguments, in one line; empty if they do not."""
         return ""
 
     @property
     def sampler(self) -> "TrainingBatchSampler":
-        """This object: as a `batch_sampler`, Lightning calls `set_epoch` on its `sampler` only."""
+        """This object: Lightning calls `set_epoch` only on the `sampler` of a `batch_sampler`."""
         return self
 
     def __len__(self) -> int:
@@ -131,7 +130,7 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
 
 
 class SamplerFactory(Protocol):
-    """A class or partial that gives the sampler of the training batches."""
+    """A class or partial that returns the sampler of the training batches."""
 
     def __call__(
         self,

@@ -1,4 +1,4 @@
-"""Batches that are balanced over classes where the samples of a class do not divide the batch."""
+"""Class-balanced batches for any number of samples per class."""
 
 import numpy as np
 from jaxtyping import Int
@@ -12,17 +12,17 @@ from levelfield.seeds import seed_of
 class ClassBalancedBatchSampler(TrainingBatchSampler):
     """C = batch_size // samples_per_class classes drawn without replacement, then S = samples_per_class of each.
 
-    A batch has C S samples, as many as fit into `batch_size` (`differences` says so): of 75 and S = 12 it has 72. With
-    fewer than C classes all are used, S of each. Small classes and those with one sample are treated as
-    `MPerClassBatchSampler` treats them, with which it agrees where S divides the batch and there are C classes.
+    A batch has C S samples, at most `batch_size` (`differences` reports it): 72 for 75 and S = 12. With fewer than C
+    classes it uses all of them, S samples each. It treats small classes and classes with one sample like
+    `MPerClassBatchSampler`, and draws the same batches if S divides the batch and there are C classes.
 
-    When: the number of samples of a class is what is studied, as in Zhai and Wu's Table 4 (with `replacement`).
+    When: you study the number of samples of a class, as in Zhai and Wu's Table 4 (with `replacement`).
 
     Paper: Zhai and Wu 2019, "Classification is a Strong Baseline for Deep Metric Learning", arXiv:1811.12649,
     section 3.3.
 
     Raises:
-        UserError: S is larger than the batch, a batch that the processes cannot share, or fewer than 2 usable classes.
+        UserError: S is larger than the batch, the processes cannot divide the batch, or fewer than 2 usable classes.
 
     Example:
         >>> [len(batch) for batch in ClassBalancedBatchSampler([0, 0, 1, 1, 2, 2, 3, 3], 7, 2, num_batches=2)]

@@ -1,4 +1,4 @@
-"""Classes of which a batch takes several samples: who belongs to each, and a draw of some of them."""
+"""The classes of class-balanced batches: their members, and random draws."""
 
 from collections.abc import Sequence
 
@@ -11,10 +11,10 @@ Members = Int[np.ndarray, " members"]
 
 
 class TrainedClasses:
-    """The classes with 2 samples or more.
+    """The classes with at least 2 samples.
 
     Attributes:
-        num_left_out: classes with one sample, which leave training.
+        num_left_out: number of classes with one sample, which are not trained.
 
     Raises:
         UserError: fewer than 2 usable classes.
@@ -27,27 +27,26 @@ class TrainedClasses:
         self.num_left_out = len(first) - len(self)
         if len(self) < 2:
             raise UserError(
-                f"{len(self)} training classes have 2 samples or more; training needs at least 2 such classes"
+                f"{len(self)} training classes have at least 2 samples, but training needs 2 such classes: add samples"
             )
 
     def __len__(self) -> int:
         return len(self._first)
 
     def members(self, number: int) -> Members:
-        """Positions of a class' samples, ascending."""
+        """Positions of the samples of a class, ascending."""
         return self._order[self._first[number] : self._first[number] + self._counts[number]]
 
     @property
     def left_out(self) -> list[str]:
-        """A sentence on the classes that leave training, if there are any."""
+        """A sentence on the classes that are not trained, if there are any."""
         plural = "" if self.num_left_out == 1 else "es"
         return [f"{self.num_left_out} class{plural} with one sample left out of training"] if self.num_left_out else []
 
     def draw(self, counts: Sequence[int], replacement: bool, rng: np.random.Generator) -> Int[np.ndarray, " batch"]:
-        """Draw as many classes as `counts` has numbers, without replacement, and that many samples of each.
+        """Draw one class for each number in `counts`, without replacement, and that many samples of it.
 
-        A class with fewer samples is filled by repetition, all of its samples before any again, unless they are drawn
-        with replacement.
+        A class with fewer samples repeats them, each sample once before any again, unless drawn with replacement.
         """
         drawn = rng.choice(len(self), len(counts), replace=False)
         return np.concatenate(

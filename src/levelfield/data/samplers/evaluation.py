@@ -1,4 +1,4 @@
-"""Evaluation in order, each sample once, shared over processes."""
+"""Evaluation in order, each sample once, divided over processes."""
 
 from collections.abc import Iterator
 
@@ -6,11 +6,10 @@ from torch.utils.data import DistributedSampler
 
 
 class EvalSampler(DistributedSampler[int]):
-    """All samples in order, a contiguous share to each process, every share of the same length.
+    """All samples in order; each process gets a contiguous share of the same length.
 
-    The last shares are filled up with samples from the beginning, so that no process waits for another. Carry the index
-    of each sample and drop what is there twice before computing a score: a repeated sample is its own nearest
-    neighbour.
+    The last shares are filled with samples from the beginning, so that no process waits for another. Keep the index of
+    each sample and drop repeated samples before computing a score: a repeated sample is its own nearest neighbour.
     """
 
     def __init__(self, num_samples: int, rank: int = 0, world_size: int = 1) -> None:

@@ -12,14 +12,14 @@ from levelfield.seeds import seed_of
 class MPerClassBatchSampler(TrainingBatchSampler):
     """C = batch_size / samples_per_class classes drawn without replacement, then M = samples_per_class of each.
 
-    A class smaller than M is filled by repetition, all of its samples before any again, unless they are drawn with
-    replacement. Classes with one sample leave training (`num_left_out`). With fewer than C classes all are used, each
-    with more samples, so that the batch size stays (`differences` says so). The arguments are `TrainingBatchSampler`'s.
+    A class with fewer than M samples repeats them, each sample once before any again, unless drawn with replacement.
+    Classes with one sample are not trained (`num_left_out`). With fewer than C classes it uses all of them with more
+    samples each, so the batch size stays (`differences` reports it). The arguments are those of `TrainingBatchSampler`.
 
-    When: pairs, triplets and whatever compares samples of a batch.
+    When: pairs, triplets and other losses that compare samples of a batch.
 
     Raises:
-        UserError: a batch size that M or the number of processes does not divide, or fewer than 2 usable classes.
+        UserError: M or the number of processes does not divide the batch size, or fewer than 2 usable classes.
 
     Example:
         >>> [len(set(batch)) for batch in MPerClassBatchSampler([0, 0, 1, 1, 2, 2], 4, 2, num_batches=2)]
@@ -39,7 +39,7 @@ class MPerClassBatchSampler(TrainingBatchSampler):
 
     @property
     def effective_samples_per_class(self) -> float:
-        """Mean number of samples of a class in a batch; more than M where there are fewer than C classes."""
+        """Mean number of samples per class in a batch; more than M with fewer than C classes."""
         return self.batch_size / self.classes_per_batch
 
     @property
@@ -50,7 +50,7 @@ class MPerClassBatchSampler(TrainingBatchSampler):
             found.append(
                 f"batches hold {self.classes_per_batch} classes instead of {asked}, with "
                 f"{self.effective_samples_per_class:.3g} samples of each instead of {self.samples_per_class}: "
-                "there are no more"
+                "there are no more classes"
             )
         return "; ".join([*found, *self.classes.left_out])
 

@@ -1,4 +1,4 @@
-"""Batches of a shuffled data set, whatever the classes."""
+"""Batches of a shuffled data set, independent of classes."""
 
 import numpy as np
 from jaxtyping import Int
@@ -11,14 +11,14 @@ from levelfield.seeds import seed_of
 class ShuffledBatchSampler(TrainingBatchSampler):
     """All samples in a random order, pass after pass, cut into batches.
 
-    Each sample comes once before any comes again, whatever the number of batches in an epoch: the stream goes on where
-    the last epoch ended. A batch across the end of a pass may hold a sample twice. Classes with one sample train too.
-    `samples_per_class` is not looked at.
+    Each sample comes once before any comes again, independent of the epochs: the stream continues in the next epoch. A
+    batch across the end of a pass may have a sample twice. Classes with one sample train too. `samples_per_class` has
+    no effect.
 
-    When: losses with class weights, to compare with training without balanced batches (Zhai and Wu's Table 4, S none).
+    When: losses with class weights, compared with training without balanced batches (Zhai and Wu's Table 4, S none).
 
     Raises:
-        UserError: a batch that the processes cannot share, or `replacement`.
+        UserError: the processes cannot divide the batch, or `replacement`.
 
     Example:
         >>> sampler = ShuffledBatchSampler([0, 0, 0, 0, 1, 1], batch_size=2, samples_per_class=1, num_batches=3)
@@ -29,15 +29,14 @@ class ShuffledBatchSampler(TrainingBatchSampler):
     def prepare(self) -> None:
         if self.replacement:
             raise UserError(
-                "replacement is of the samples of a class, and ShuffledBatchSampler takes all samples in turn: give "
-                "--data.replacement false"
+                "--data.replacement true: ShuffledBatchSampler takes all samples in turn; leave the option out"
             )
         self._orders: dict[int, Int[np.ndarray, " samples"]] = {}
 
     def indices_of(self, batch: int) -> Int[np.ndarray, " batch"]:
         first = (self.epoch * self.num_batches + batch) * self.batch_size
         passes, places = np.divmod(np.arange(first, first + self.batch_size), len(self.labels))
-        # Those of the batch before mostly are this one's, too.
+        # Mostly those of the batch before.
         self._orders = {
             int(n): self._orders[n] if n in self._orders else self._order(int(n)) for n in np.unique(passes)
         }

@@ -1,4 +1,4 @@
-"""The figures of a report, one file each: the page finds them by looking in this folder."""
+"""The figures of the page, one file each; a new file in this folder is a new figure."""
 
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Results:
-    """What a figure draws from.
+    """What a figure is drawn from.
 
     Args:
-        changed: Files that a result no longer stands for, with what became of them.
+        changed: `changed_files` of the study.
     """
 
     study: "StudyFolder"
@@ -32,10 +32,10 @@ class ReportFigure:
     """What a file of this folder declares as `FIGURE`.
 
     Args:
-        section: The heading that it stands under; one that the page has not gets a section of its own.
+        section: Its heading; the page adds a section for a new one.
         alt: What it shows, for those who cannot see it.
-        draw: Gives the figure, or None where the study has nothing to draw in it.
-        note: What stands below it: how it is read.
+        draw: Returns the figure, or None where the study has nothing to draw.
+        note: How to read it; printed below.
     """
 
     section: str

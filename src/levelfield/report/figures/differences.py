@@ -1,4 +1,4 @@
-"""Forest plot of the paired differences: how much better one method is than another, with intervals and zero."""
+"""Forest plot of the paired differences of methods, with 95% intervals."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_ROWS = 30
-SHOWN, NOT_SHOWN, SEARCHES = "difference shown", "no difference shown", "two searches of one method"
+SHOWN, NOT_SHOWN, SEARCHES = "significant", "not significant", "two searches of one method"
 LOOKS = {SHOWN: (BLUE, "o", BLUE), NOT_SHOWN: (INK, "o", "white"), SEARCHES: (VERMILION, "D", VERMILION)}
 
 
@@ -27,14 +27,14 @@ def _draw(results: Results) -> "Figure | None":
     return differences_figure(comparisons) if comparisons else None
 
 
-FIGURE = ReportFigure("Who is better", "Paired differences in MAP@R with 95% intervals", _draw)
+FIGURE = ReportFigure("Comparisons", "Paired differences in MAP@R with 95% intervals", _draw)
 
 
 def differences_figure(comparisons: Sequence[Comparison]) -> "Figure":
-    """One row a pair, the better method by the first embedding named first; a panel an embedding.
+    """One row a pair, the method that is better by the first embedding first; a panel an embedding.
 
     Args:
-        comparisons: Pairs of methods by one metric. Of more than 30 pairs those with the best method are drawn.
+        comparisons: Pairs of methods by one metric. Of more than 30 pairs only those with the best method are drawn.
     """
     embeddings = list(dict.fromkeys(c.embedding for c in comparisons))
     rows = [_better_first(c) for c in comparisons if c.embedding == embeddings[0]]

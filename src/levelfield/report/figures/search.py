@@ -1,4 +1,4 @@
-"""Search curves: the best validation score so far against the trial, a panel a method."""
+"""Search curves: the best validation score after each trial, a panel a method."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ def _draw(results: Results) -> "Figure | None":
     return search_figure(searches, chosen, state.spec.selected_by) if searches else None
 
 
-FIGURE = ReportFigure("Search", "Best validation score so far against the trial, a panel a method", _draw)
+FIGURE = ReportFigure("Search", "Best validation score after each trial, a panel a method", _draw)
 
 
 def best_so_far(trials: Sequence[Trial]) -> list[tuple[int, float]]:
@@ -36,11 +36,11 @@ def best_so_far(trials: Sequence[Trial]) -> list[tuple[int, float]]:
 def search_figure(
     searches: Mapping[str, Sequence[Trial]], chosen: Mapping[str, int], score: str = SELECTED_BY
 ) -> "Figure":
-    """A panel a method: trials are dots, the best so far a line, the chosen one ringed, those without value below.
+    """A panel a method: dots are trials, the line is the best so far, the chosen trial has a ring.
 
     Args:
-        chosen: Method to the number of the trial whose setting its runs have.
-        score: What the values are.
+        chosen: Method to the number of its chosen trial.
+        score: The validation score.
     """
     factor, label = validation_axis(score)
     figure, panels = small_panels(len(searches), 1.6, "trial", label)

@@ -1,4 +1,4 @@
-"""Slices through each search: the score of every trial against each argument by itself."""
+"""The score of every trial against each searched argument."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -35,12 +35,12 @@ def short(key: str) -> str:
 def slices_figure(
     searches: Mapping[str, tuple[Space, Sequence[Trial]]], chosen: Mapping[str, int], score: str = SELECTED_BY
 ) -> "Figure":
-    """A panel an argument of a method; the chosen trial is a ring.
+    """A panel an argument of a method; the chosen trial has a ring.
 
     Args:
         searches: Method to its space and trials.
-        chosen: Method to the number of the trial whose setting its runs have.
-        score: What the values are.
+        chosen: Method to the number of its chosen trial.
+        score: The validation score.
     """
     factor, label = validation_axis(score)
     panels = [(method, key) for method, (space, _) in searches.items() for key in space]

@@ -1,4 +1,4 @@
-"""Histograms of the cosines of test samples of one class and of two, a panel a row of the table."""
+"""Histograms of the cosines of test samples of one class and of two classes, a panel a row of the table."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ BINS = 50
 
 
 def _draw(results: Results) -> "Figure | None":
-    # `study status` does without torch, which these import
+    # these import torch, which `study status` does not need
     from levelfield.analysis.separation import draw_samples, pair_similarities
     from levelfield.analysis.stored_embeddings import one_model_each
 
@@ -27,19 +27,18 @@ def _draw(results: Results) -> "Figure | None":
 
 FIGURE = ReportFigure(
     "Similarities",
-    "Histograms of the cosines of pairs of one class and of two, a panel a method, with their separation",
+    "Histograms of the cosines of pairs of one class and of two classes, a panel a row, with their separation",
     _draw,
-    note="Cosines of the pairs of up to 1,000 test samples, by one model of each row. The number above a panel is its "
-    "separation: the probability that a pair of one class is more alike than a pair of two, over all thresholds; 0.5 "
-    "is chance.",
+    note="Cosines of all pairs among up to 1,000 test samples, by one model of each row. The number above a panel is "
+    "the probability that a pair of one class is more similar than a pair of two classes; 0.5 is chance.",
 )
 
 
 def similarities_figure(pairs: Mapping[str, tuple[Any, Any]]) -> "Figure":
-    """A panel a method, both histograms of area 1, the one filled and the other a dashed line.
+    """A panel a method with two histograms of area 1: same class filled, two classes dashed.
 
     Args:
-        pairs: Method to the cosines of pairs of one class and of two.
+        pairs: Method to the cosines of pairs of one class and of two classes.
     """
     import numpy as np
     from matplotlib.lines import Line2D
@@ -49,7 +48,7 @@ def similarities_figure(pairs: Mapping[str, tuple[Any, Any]]) -> "Figure":
 
     figure, panels = small_panels(len(pairs), 1.3, "cosine", "density")
     lowest = min(min(same.min(), other.min()) for same, other in pairs.values())
-    # The cosines of a collapsed embedding are all 1: its bins still need a width.
+    # All cosines of a collapsed embedding are 1, and its bins still need a width.
     edges = np.linspace(min(max(-1.0, float(lowest)), 0.9), 1.0, BINS + 1)
     for axes, (method, (same, other)) in zip(panels, pairs.items(), strict=True):
         axes.set_title(f"{method}  {separation(same, other):.3f}")
@@ -58,7 +57,7 @@ def similarities_figure(pairs: Mapping[str, tuple[Any, Any]]) -> "Figure":
         axes.set_yticks([])
     handles = [
         Patch(color=BLUE, alpha=0.55, label="pairs of one class"),
-        Line2D([], [], color=VERMILION, linewidth=1.4, linestyle=(0, (3, 1.5)), label="pairs of two"),
+        Line2D([], [], color=VERMILION, linewidth=1.4, linestyle=(0, (3, 1.5)), label="pairs of two classes"),
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=2, fontsize=8.5)
     return figure

@@ -1,4 +1,4 @@
-"""What the figures share: colours that a colour-blind reader tells apart, small panels, files with the same bytes."""
+"""Colours for colour-blind readers, small panels, and files with the same bytes for the same figure."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, black and yellow left out: the one is text, the other unreadable on white.
+# Okabe and Ito's palette without black (the text) and yellow (unreadable on white).
 BLUE, VERMILION, GREEN, SKY, PURPLE, ORANGE = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#CC79A7", "#E69F00"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
 INK, FAINT = "#333333", "#9A9A9A"
 
-WIDTH = 8.4  # inches; the page shows it at about 800 px
+WIDTH = 8.4  # inches; about 800 px on the page
 PANELS_IN_A_ROW = 4
 
 RC: Any = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same letters everywhere
+    "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.titlelocation": "left",
@@ -48,8 +48,8 @@ RC: Any = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw in the report's style, whatever the user's matplotlibrc says."""
-    import matplotlib  # half a second that `status` does not need
+    """Draw in the report's style; the user's matplotlibrc has no effect."""
+    import matplotlib  # half a second that `study status` does not need
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
@@ -75,14 +75,14 @@ def small_panels(number: int, height: float, xlabel: str, ylabel: str) -> "tuple
     for spare in panels[number:]:
         spare.remove()
     for panel in panels[max(number - columns, 0) : number]:
-        panel.tick_params(labelbottom=True)  # the lowest panel of each column, whatever lies below was removed
+        panel.tick_params(labelbottom=True)  # the lowest panel of each column
     figure.supxlabel(xlabel, fontsize=9)
     figure.supylabel(ylabel, fontsize=9)
     return figure, panels[:number]
 
 
 def validation_axis(metric: str) -> tuple[int, str]:
-    """Factor and label of an axis of validation scores: percent, or the numbers themselves of the user's own metric."""
+    """Factor and label of an axis of validation scores: percent, or the user's own metric as it is."""
     return (1, f"validation {metric}") if is_own(metric) else (100, f"validation {title_of(metric)}, percent")
 
 
@@ -95,10 +95,10 @@ def rows_of_methods(axes: "Axes", names: Sequence[str]) -> None:
 
 
 def whole_numbers(axes: "Axes") -> None:
-    """Tick the horizontal axis at whole numbers alone."""
+    """Tick the horizontal axis at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
 
 
 def to_svg(figure: "Figure") -> bytes:

@@ -1,4 +1,4 @@
-"""What a study's sweep found: test scores against the value that was tried, a line a method."""
+"""Test scores against the swept value, a line a method."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Numbers that reach over more than this factor stand at equal ratios.
+# A range of more than this factor has a logarithmic axis.
 WIDE = 8
 SWEPT_EMBEDDING = "separated"
 
@@ -34,15 +34,13 @@ def _draw(results: Results) -> "Figure | None":
 
 
 def _of_value(baseline: str, method: str) -> str:
-    """A baseline by the value of the method that it is compared with, where it depends on the value."""
+    """The name of a baseline in the figure: with the swept value of its method, where it depends on the value."""
     if value_of(baseline) is None or value_of(method) is None:
         return baseline
     return f"{BASELINE}[{value_of(method)}]"
 
 
-FIGURE = ReportFigure(
-    "The sweep", "Test scores against the value that was tried, a line a method, with 95% intervals", _draw
-)
+FIGURE = ReportFigure("Sweep", "Test scores against the swept value, a line a method, with 95% intervals", _draw)
 
 
 def curves(rows: Sequence[SummaryRow], metric: str) -> dict[str, dict[str | None, SummaryRow]]:
@@ -55,10 +53,10 @@ def curves(rows: Sequence[SummaryRow], metric: str) -> dict[str, dict[str | None
 
 
 def sweep_figure(key: str, rows: Sequence[SummaryRow]) -> "Figure":
-    """A panel a metric; what is not swept is a dotted line across.
+    """A panel a metric; a method that is not swept is a dotted line.
 
     Args:
-        key: What is swept, a dotted key.
+        key: The swept setting, a dotted key.
         rows: Test scores of one kind of embedding, in the study's order.
     """
     values = list(dict.fromkeys(value for row in rows if (value := value_of(row.method)) is not None))
@@ -79,7 +77,7 @@ def sweep_figure(key: str, rows: Sequence[SummaryRow]) -> "Figure":
 
 
 def _places(values: Sequence[str]) -> dict[str, float]:
-    """Where each value stands: numbers where they belong, others side by side."""
+    """Place of each value: numbers at their value, others side by side."""
     with suppress(ValueError):
         return {value: float(value) for value in values}
     return {value: float(place) for place, value in enumerate(values)}

@@ -1,4 +1,4 @@
-"""Validation curves: the score on the validation fold after each epoch, a panel a method, a colour a fold."""
+"""Validation curves: the score after each epoch, a panel a method, a colour a fold."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -31,13 +31,13 @@ FIGURE = ReportFigure(
     "Training",
     "Validation score after each epoch of every run, a panel a method",
     _draw,
-    note="r is the mean lag-one autocorrelation of a method's curves of three evaluations or more, how little of their "
-    "steps is noise. The Reality Check has 0.81 for MAP@R, on curves of many more epochs; short rising ones have less.",
+    note="A dot is the checkpoint that was kept. r is the mean lag-one autocorrelation of a method's curves: the "
+    "higher, the smoother.",
 )
 
 
 class Curve(NamedTuple):
-    """Validation scores of one training: epochs trained, scores, and the epoch whose checkpoint was kept."""
+    """Validation scores of one training, and the epoch of the checkpoint that was kept."""
 
     fold: int
     epochs: list[int]
@@ -46,13 +46,13 @@ class Curve(NamedTuple):
 
 
 def read_curve(metrics: Path, fold: int, best_epoch: int, score: str = SELECTED_BY) -> Curve:
-    """The validation scores in a job's `metrics.csv`; epochs count from 0 there and from 1 in the curve."""
+    """The validation scores in a job's `metrics.csv`, where epochs count from 0; in the curve from 1."""
     scores = validation_scores(metrics, score)
     return Curve(fold, [epoch + 1 for epoch in scores], list(scores.values()), best_epoch + 1)
 
 
-def said_autocorrelation(curves: Sequence[Curve]) -> str:
-    """`, r 0.31`: the mean lag-one autocorrelation of the curves that have one; nothing where none has."""
+def autocorrelation_text(curves: Sequence[Curve]) -> str:
+    """`, r 0.31`: the mean lag-one autocorrelation of the curves with three scores or more; empty without any."""
     counted = [curve.scores for curve in curves if len(curve.scores) > 2 and max(curve.scores) > min(curve.scores)]
     if not counted:
         return ""
@@ -70,7 +70,7 @@ def validation_figure(curves: Mapping[str, Sequence[Curve]], score: str = SELECT
     folds = sorted({curve.fold for found in curves.values() for curve in found})
     colours = {fold: PALETTE[number % len(PALETTE)] for number, fold in enumerate(folds)}
     for axes, (method, found) in zip(panels, curves.items(), strict=True):
-        axes.set_title(f"{method}{said_autocorrelation(found)}")
+        axes.set_title(f"{method}{autocorrelation_text(found)}")
         for curve in found:
             colour = colours[curve.fold]
             axes.plot(curve.epochs, [factor * s for s in curve.scores], color=colour, linewidth=0.9, alpha=0.7)

@@ -1,7 +1,7 @@
-"""Where a study's units run: on this machine or on a Ray cluster. An executor changes no number.
+"""Where the units of a study run: on this machine or on a Ray cluster. An executor changes no result.
 
-To add one: a class with the methods of `workers.Slots`, whose first argument is the study's spec and whose others are
-its options. `--executor my_slots.MySlots --executor.queue long` takes one of your own.
+To add one, write a class with the methods of `workers.Slots`. Its first argument is the spec of the study, the others
+are its options: `--executor my_slots.MySlots --executor.queue long`.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ from levelfield.study.workers import Slots
 
 
 def make_slots(spec: StudySpec, name: str = "local", options: Mapping[str, Any] | None = None) -> Slots:
-    """The slots of `--executor NAME` with `--executor.<key> value`.
+    """The slots of `--executor NAME` with the options `--executor.KEY VALUE`.
 
     Args:
         name: A file of this package (`local` with its class `Local`), or the import path of a class.
 
     Raises:
-        UserError: no such executor, an unknown key or a value that is not accepted.
+        UserError: no such executor, an unknown option or a wrong value.
     """
     from levelfield.training.settings import class_parser, parse
 
@@ -38,7 +38,7 @@ def make_slots(spec: StudySpec, name: str = "local", options: Mapping[str, Any] 
 
 
 def on_cpu(spec: StudySpec) -> bool:
-    """Whether all rows of a study say that they train on the CPU."""
+    """Whether all rows of a study are configured to train on the CPU."""
     return all(config["trainer"].get("accelerator") == "cpu" for config in spec.methods.values())
 
 
@@ -48,7 +48,7 @@ def devices_of_a_job(spec: StudySpec) -> int:
 
 
 def refuse_below_one(**options: Any) -> None:
-    """Refuse an option of an executor that is not positive; None and `auto` are not given."""
+    """Raise an error for an option that is not positive; None and `auto` are allowed."""
     for key, value in options.items():
         if value not in (None, "auto") and not value > 0:
             raise UserError(f"--executor.{key} {value}: give a positive number")

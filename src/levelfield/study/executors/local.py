@@ -1,4 +1,4 @@
-"""Slots on this machine: one warm process each, or this process."""
+"""Slots on this machine: one process each, which stays alive, or this process."""
 
 import multiprocessing
 import os
@@ -25,17 +25,17 @@ from levelfield.study.workers import Here
 
 # Imports all that a worker needs.
 WORK = "levelfield.study.seal"
-# `auto`: a worker has as many jobs at least, for to start one takes as long as several short ones, ...
+# `auto`: jobs per worker at least, because a start takes as long as several short jobs, ...
 JOBS_EACH = 32
-# ... and as much memory, twice of what a training on features takes.
+# ... and memory per worker, twice what a training on features takes.
 BYTES_EACH = 2 << 30
-# `python -m` and `python -c` look for each module in the working directory first without it.
+# Without it `python -m` and `python -c` search the working directory first.
 SAFE_PATH = "PYTHONSAFEPATH"
 OF_A_WORKER = {
     SAFE_PATH: "1",
-    "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",  # loky would replace a worker that has grown by 300 MB
+    "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",  # else loky replaces a worker that has grown by 300 MB
 }
-# What of `CUDA_VISIBLE_DEVICES` hides all devices that follow.
+# Entries of `CUDA_VISIBLE_DEVICES` that hide all following devices.
 NO_DEVICE = ("-1", "NoDevFiles")
 
 
@@ -43,10 +43,10 @@ class Local:
     """Processes of this machine.
 
     Args:
-        workers: How many; 1 is this process. `auto` is one for each core where a job has one thread, or for each of the
-            GPUs times `jobs_per_device`, as far as cores, memory and jobs go; one where a job has several threads.
-        devices: GPUs that the workers take in turn, each as many as a job has; None takes all that CUDA shows.
-        jobs_per_device: How many workers `auto` lets share a GPU.
+        workers: Number of processes; 1 means this process. `auto` takes one per core if a job has one thread, or
+            `jobs_per_device` per GPU, as far as cores, memory and jobs allow; one if a job has several threads.
+        devices: GPUs that the workers take in turn, each as many as a job needs; None takes all visible GPUs.
+        jobs_per_device: Number of workers that share a GPU with `auto`.
 
     Raises:
         UserError: a number that is not positive.
@@ -75,9 +75,9 @@ class Local:
             group = self._devices[slot % len(self._devices)] if self._devices else None
             shown = {} if group is None else {"CUDA_VISIBLE_DEVICES": group}
             environment = {**self._environment, **shown}
-            os.environ[SAFE_PATH] = "1"  # of the processes that loky starts besides: they inherit this one's
+            os.environ[SAFE_PATH] = "1"  # for the helper processes of loky, which inherit it
             pool = ProcessPoolExecutor(1, initializer=_begin, initargs=(os.getpid(),), env=environment)
-            pool.submit(int)  # starts the process: its imports take as long as the study's first look
+            pool.submit(int)  # starts the process, which imports during the study's first look
             self._pools[slot] = pool
         return True
 
@@ -90,7 +90,7 @@ class Local:
         self._pools.pop(slot).shutdown(wait=False, kill_workers=True)
 
     def check(self) -> None:
-        """This machine can always start another process."""
+        """Do nothing: this machine can always start another process."""
 
     def stop(self) -> None:
         for slot in list(self._pools):
@@ -98,13 +98,13 @@ class Local:
 
 
 def _begin(parent: int) -> None:
-    """What a worker does before its first unit."""
+    """Prepare a worker before its first unit."""
     end_with_parent(parent)
-    os.setsid()  # Linux shares a busy machine by session: without one of its own a worker gets half
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the study's process, which ends this one
-    # loky would have a loader's processes start as its own, which they cannot.
+    os.setsid()  # Linux divides a busy machine by session: in its own session a worker gets a full share
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the study's process, which ends this one
+    # else loky's start method is used for loader processes, which fails.
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
-    os.dup2(2, 1)  # standard output may be for machines: nothing that a job prints belongs there
+    os.dup2(2, 1)  # standard output may be JSON: prints of a job go to standard error
     keep_freed_memory()
     find_own_modules()
     with quick_imports():
@@ -112,12 +112,12 @@ def _begin(parent: int) -> None:
 
 
 def _auto(spec: StudySpec, on_devices: int) -> int:
-    """As many workers as cores, memory, devices and jobs go round."""
+    """The number of workers that cores, memory, devices and jobs allow."""
     if spec.threads > 1:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     most = [cores, len(study_jobs(spec)) // JOBS_EACH, *([on_devices] if on_devices else [])]
-    with suppress(OSError, StopIteration):  # a system that does not say
+    with suppress(OSError, StopIteration):  # not Linux
         lines = Path("/proc/meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
         most.append(available * 1024 // BYTES_EACH)
@@ -125,7 +125,7 @@ def _auto(spec: StudySpec, on_devices: int) -> int:
 
 
 def _visible(devices: int | Sequence[int] | None) -> list[str]:
-    """The GPUs that a study may use, as `CUDA_VISIBLE_DEVICES` names them."""
+    """The GPUs that a study may use, as in `CUDA_VISIBLE_DEVICES`."""
     if devices is not None:
         return [str(device) for device in (devices if isinstance(devices, Sequence) else [devices])]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -135,6 +135,6 @@ def _visible(devices: int | Sequence[int] | None) -> list[str]:
 
 
 def _groups(devices: list[str], each: int) -> list[str]:
-    """The devices of the slots in turn, as many at once as a job has."""
+    """The devices of each slot, as many as a job needs."""
     groups = [devices[first : first + each] for first in range(0, len(devices) - each + 1, each)]
     return [",".join(group) for group in groups]

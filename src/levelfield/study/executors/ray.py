@@ -1,6 +1,6 @@
-"""Slots on a Ray cluster: one actor each, on whatever node has room.
+"""Slots on a Ray cluster: one actor each, on any node with room.
 
-The study's folder, the working directory and the data are on storage that all nodes share.
+The folder of the study, the working directory and the data must be on shared storage.
 """
 
 import logging
@@ -24,25 +24,25 @@ from levelfield.study.executors.local import WORK
 from levelfield.study.jobs import study_jobs
 from levelfield.study.spec import StudySpec
 
-STORE_BYTES = 80 << 20  # nothing large is sent
-# Variables of this process that the workers get.
+STORE_BYTES = 80 << 20  # only small objects are sent
+# Variables of this process that workers inherit.
 SETTINGS = ("LEVELFIELD_DATA", "LEVELFIELD_CACHE")
-# How long a cluster may be without a node that can work, or give no answer, until the study ends.
+# Seconds that a cluster may have no usable node, or not answer, until the study ends.
 LOST_SECONDS = 15.0
 ANSWER_SECONDS = 5.0
-# One after the other, until the study ends: the code may be missing on the nodes.
+# Consecutive failed starts until the study ends: the code may be missing on the nodes.
 MOST_FAILED_STARTS = 5
 
 
 class Ray:
-    """Actors of a cluster, or of this machine alone.
+    """Actors on a cluster, or only on this machine.
 
     Args:
-        workers: How many actors; `auto` is as many as there is room for when the study begins, one a job at most.
-        address: The cluster's, as `ray.init` takes it; by default RAY_ADDRESS, or this machine alone.
-        cpus: CPUs of an actor; by default as many as a job has threads.
-        gpus: GPUs of an actor, 0.25 for four on a GPU; by default as many as a job has devices, where the cluster has
-            GPUs and the jobs do not say that they train on the CPU.
+        workers: Number of actors; `auto` takes as many as have room when the study begins, at most one per job.
+        address: Address of the cluster as for `ray.init`; by default RAY_ADDRESS, or this machine only.
+        cpus: CPUs per actor; by default the threads of a job.
+        gpus: GPUs per actor, 0.25 for four actors per GPU; by default the devices of a job, if the cluster has GPUs and
+            the jobs do not train on the CPU.
 
     Raises:
         UserError: Ray is not installed, no cluster answers, it has no room, or a number is not positive.
@@ -60,7 +60,7 @@ class Ray:
         self._ray = _connected(address or os.environ.get("RAY_ADDRESS") or "local")
         exceptions = self._ray.exceptions
         self.died = (exceptions.RayActorError, exceptions.WorkerCrashedError, exceptions.NodeDiedError)
-        self._actors: dict[int, tuple[Any, Any]] = {}  # slot to its actor and to whether that has started
+        self._actors: dict[int, tuple[Any, Any]] = {}  # slot to its actor and to its start
         self._share = {"CPU": float(cpus or spec.threads)}
         if gpus or (self._ray.cluster_resources().get("GPU", 0) > 0 and not on_cpu(spec)):
             self._share["GPU"] = float(gpus or devices_of_a_job(spec))
@@ -80,7 +80,7 @@ class Ray:
         self._failed_starts = 0
 
     def ready(self, slot: int) -> bool:
-        """Whether the actor has started. It waits for room, and takes no unit before it has some."""
+        """Whether the actor has started; it waits for room."""
         if slot not in self._actors:
             actor = self._actor.remote(os.getcwd(), sys.path)
             self._actors[slot] = actor, actor.do.remote(os.getpid)
@@ -94,7 +94,7 @@ class Ray:
             self._failed_starts += 1
             if self._failed_starts == MOST_FAILED_STARTS:
                 reason = " ".join(str(error).split())[-200:]
-                raise UserError(f"no worker can start: has its node this levelfield? ({reason})") from None
+                raise UserError(f"no worker can start ({reason}): install this levelfield on all nodes") from None
             return False
         self._failed_starts = 0
         return True
@@ -106,27 +106,27 @@ class Ray:
         del self._actors[slot]
 
     def check(self) -> None:
-        """End a study whose cluster has lost its last node: Ray itself would wait for another without end."""
+        """Raise an error if the cluster has lost its last node: Ray itself would wait forever."""
         if _answer(self._room):
             self._lost_since = None
             return
         now = time.monotonic()
         self._lost_since = self._lost_since or now
         if now - self._lost_since > LOST_SECONDS:
-            self._actors.clear()  # they have ended
+            self._actors.clear()  # they are gone
             raise UserError(
-                f"the Ray cluster has no node left with {self._in_words()}; all finished jobs are kept: start a node "
-                "and the command again"
+                f"the Ray cluster has no node left with {self._in_words()}; finished jobs are kept: start a node, then "
+                "the same command"
             )
 
     def stop(self) -> None:
-        # Where the cluster is gone, neither call may keep the study from its end.
+        # If the cluster is gone, neither call may block the end of the study.
         for actor, _ in self._actors.values():
             _answer(partial(self._ray.kill, actor))
         _answer(self._ray.shutdown)
 
     def _room(self) -> int:
-        """How many actors the nodes have room for, whatever they do now."""
+        """The number of actors that the nodes have room for, ignoring their current load."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         return sum(min(int(node.get(kind, 0) / share + 1e-6) for kind, share in self._share.items()) for node in nodes)
 
@@ -135,7 +135,7 @@ class Ray:
 
 
 class _Worker:
-    """The process of a slot, on whatever node."""
+    """The process of a slot, on any node."""
 
     def __init__(self, folder: str, path: list[str]) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -155,12 +155,12 @@ def _connected(address: str) -> Any:
     Raises:
         UserError: it is not installed, or no cluster answers.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report to its makers
-    os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: any other process would starve the jobs
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
+    os.environ.setdefault("RAY_worker_niceness", "0")  # default 15: other processes would starve the jobs
     try:
         import ray
     except ImportError:
-        raise UserError("--executor ray: Ray is not installed: pip install 'levelfield[ray]'") from None
+        raise UserError("--executor ray needs pip install 'levelfield[ray]'") from None
     own = {"include_dashboard": False, "object_store_memory": STORE_BYTES} if address == "local" else {}
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -169,13 +169,13 @@ def _connected(address: str) -> Any:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"--executor.address {address}: no Ray cluster answers ({reason})") from error
     finally:
-        with suppress(ValueError):  # not the main thread, whose handler Ray replaces
+        with suppress(ValueError):  # only the main thread has handlers
             signal.signal(signal.SIGTERM, handler)
     return ray
 
 
 def _answer(question: Callable[[], Any]) -> Any:
-    """What a call to the cluster returns; None where it fails, or is still waiting after some seconds."""
+    """The result of a call to the cluster; None if it fails or takes too long."""
     answers: list[Any] = []
 
     def call() -> None:

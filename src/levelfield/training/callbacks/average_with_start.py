@@ -1,4 +1,4 @@
-"""Keeps an average of the trained weights and of those that the training began at."""
+"""Average the trained weights with the initial weights."""
 
 import io
 from collections.abc import Iterator, Mapping
@@ -19,13 +19,13 @@ from levelfield.training.callbacks.retrieval_validation import RetrievalValidati
 from levelfield.training.weight_averaging import averages
 
 VALIDATED: Literal["validated"] = "validated"
-CANDIDATES = (1.0, 0.75, 0.5, 0.25)  # the first of equals is chosen: the trained weights as they are
+CANDIDATES = (1.0, 0.75, 0.5, 0.25)  # the first of equal ones is selected: the trained weights
 
 Weights = Mapping[str, Tensor]
 
 
 def between(start: Mapping[str, Any], trained: Mapping[str, Any], alpha: float) -> dict[str, Any]:
-    """`alpha * trained + (1 - alpha) * start`; what is no weight, such as batch norm's counters, is the trained one.
+    """`alpha * trained + (1 - alpha) * start`; other values, such as counters of batch norm, are the trained ones.
 
     Rounding would move weights that have not changed, so these stay.
     """
@@ -40,19 +40,19 @@ def between(start: Mapping[str, Any], trained: Mapping[str, Any], alpha: float) 
 class AverageWithStart(Callback):
     """Keeps `alpha * trained + (1 - alpha) * start` (WiSE-FT, Wortsman et al. 2022, arXiv 2109.01903).
 
-    The average keeps what the pretrained weights know of other classes, and costs nothing when the learner is used. It
-    is of all weights that learn and of the running statistics of batch norm, except the loss' own weights: these begin
-    at random, and an embedding does not need them. With an adapter its two factors are averaged, not their product.
+    The average keeps knowledge of the pretrained weights about other classes and costs nothing after training. It
+    covers all trained weights and the running statistics of batch norm, but not the weights of the loss: these start
+    random, and embeddings do not need them. For an adapter, its two factors are averaged, not their product.
 
-    A `validated` alpha is chosen as the training ends: each candidate is validated with the weights of the best epoch,
-    and the checkpoint of this epoch gets the best average. Its row in `metrics.csv` has the alpha and all scores. With
-    a number, each validation, and so patience and best epoch, is of the average.
+    A `validated` alpha is selected at the end: each candidate is validated with the weights of the best epoch, whose
+    checkpoint gets the best average. Its row in `metrics.csv` has the alpha and all scores. With a number, every
+    validation is of the average, and so are patience and best epoch.
 
     Args:
-        alpha: Share of the trained weights, above 0 and at most 1; or chosen of 1, 0.75, 0.5 and 0.25.
+        alpha: Share of the trained weights, above 0 and at most 1; `validated` selects 1, 0.75, 0.5 or 0.25.
 
     Attributes:
-        chosen: The alpha of the weights that are kept; None before it is known.
+        chosen: The alpha of the stored weights; None before it is known.
 
     Raises:
         UserError: another alpha, one to validate where nothing is validated, or another average of weights.
@@ -74,13 +74,13 @@ class AverageWithStart(Callback):
     def refuse_without_validation(self) -> None:
         """Raises UserError for an alpha that no validation can choose."""
         if self.alpha == VALIDATED:
-            raise UserError(f"AverageWithStart.alpha is {VALIDATED}, and nothing is validated: give a number")
+            raise UserError(f"AverageWithStart.alpha is {VALIDATED}, but nothing is validated: give a number")
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and not trainer.enable_validation:
             self.refuse_without_validation()
         if stage == "fit" and averages(trainer.callbacks):  # type: ignore[attr-defined]
-            raise UserError("AverageWithStart beside another average of weights: leave one of the two callbacks out")
+            raise UserError("AverageWithStart and another average of weights: leave one of the two callbacks out")
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._start is None:  # else it comes from a checkpoint
@@ -156,7 +156,7 @@ class AverageWithStart(Callback):
             weight.copy_(mixed[name])
 
     def _replace_weights(self, kept: ModelCheckpoint, learner: LightningModule) -> None:
-        """Put the chosen average into the best epoch's checkpoint; a fit goes on from there with the trained ones."""
+        """Put the chosen average into the best epoch's checkpoint; a fit continues with the trained weights."""
         path = Path(kept.best_model_path)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         state, states = checkpoint["state_dict"], checkpoint.get("callbacks", {})
@@ -187,7 +187,7 @@ def _fits(trainer: Trainer) -> bool:
 
 
 def _validate(trainer: Any) -> float:
-    """The validation score of the learner as it is, which changes no other callback and is not logged."""
+    """The current validation score of the learner; changes no other callback and logs nothing."""
     with _scores_alone(trainer):
         trainer.validating = True
         trainer.fit_loop.epoch_loop.val_loop.run()

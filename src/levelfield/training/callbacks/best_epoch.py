@@ -1,4 +1,4 @@
-"""Has a plain Trainer keep the best epoch."""
+"""Let a plain Trainer keep the best epoch."""
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -10,7 +10,7 @@ from levelfield.training.weight_averaging import averages
 
 
 class BestEpoch(Callback):
-    """Has the checkpoint that a Trainer makes by default keep the epoch with the best `val/map_at_r`, not the last one.
+    """Lets the default checkpoint of a Trainer keep the epoch with the best `val/map_at_r`, not the last one.
 
     It sets the monitor of that `ModelCheckpoint`, or of one that you gave without monitor and file name. Lightning
     would drop all of a Trainer's `ModelCheckpoint`s for one that a learner brings. It changes nothing if you gave

@@ -4,13 +4,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class CompileTrunk(Callback):
-    """Has `torch.compile` make the trunk's steps and embeddings, from a fit's first batch on.
+    """Compiles the trunk with `torch.compile` at the first batch of a fit.
 
-    The first batch of each shape takes up to some minutes. Numbers differ by rounding, so a study's identity has it, as
-    it has every callback; checkpoints are those of a trunk that is not compiled.
+    The first batch of each shape can take minutes. Results differ by rounding, so a study treats it as another setting.
+    Checkpoints are those of an uncompiled trunk.
 
     Args:
-        backend: of `torch.compile`.
+        backend: backend of `torch.compile`.
     """
 
     def __init__(self, backend: str = "inductor") -> None:

@@ -1,4 +1,4 @@
-"""Gradient caching: the gradients of a batch whose activations do not fit into memory, chunk by chunk.
+"""Gradient caching: compute the gradients of a batch that exceeds memory, chunk by chunk.
 
 First the batch is embedded without keeping activations. Once the loss has given its gradient at the embeddings, each
 chunk goes through the network again, with activations, and takes its rows of that gradient back to the weights:
@@ -27,22 +27,22 @@ from torch.autograd.function import once_differentiable
 from levelfield.errors import UserError, refuse_below
 from levelfield.training.batches import Batch
 
-# How far, relative to their norm, the second pass' embeddings may lie from the first's: kernels with and without
-# gradient may round differently. Those of another dropout lie farther.
+# Largest distance between the embeddings of the two passes, relative to their norm: kernels with and without gradient
+# may round differently. Another dropout gives a larger distance.
 TOLERANCE = 0.05
 OPTION = "--trainer.callbacks GradientCaching"
-LOOKED_AT_EVERY = 100  # steps: to look is to wait for a GPU
+LOOKED_AT_EVERY = 100  # steps, because a check waits for the GPU
 
 
 class GradientCaching(Callback):
-    """Trains on batches that are larger than memory: the same gradients, for one more pass through the network.
+    """Trains on batches that exceed memory; one extra forward pass, the same gradients.
 
     Args:
-        chunk_size: of how many samples a training step keeps the activations at a time.
+        chunk_size: samples per chunk; a step keeps the activations of one chunk at a time.
 
     Raises:
-        UserError: a chunk without a sample, a strategy that shards the weights, samples that cannot be cut, or a second
-            pass that gives other embeddings than the first.
+        UserError: a chunk size below 1, a strategy that shards the weights, samples that cannot be split, or a second
+            pass with other embeddings than the first.
     """
 
     def __init__(self, chunk_size: int) -> None:
@@ -54,17 +54,17 @@ class GradientCaching(Callback):
             return
         strategy, learner = trainer.strategy, cast(Any, pl_module)
         if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
-            raise UserError(f"{OPTION}: it takes one device or --trainer.strategy ddp, no {type(strategy).__name__}")
+            raise UserError(f"{OPTION} needs one device or --trainer.strategy ddp, not {type(strategy).__name__}")
         if any(part.training for part in learner.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)):
             rank_zero_warn(
-                f"{OPTION}: batch norm takes the statistics of each chunk, not of the batch; "
-                "--model.freeze_batch_norm true takes neither",
+                f"{OPTION}: batch norm uses the statistics of each chunk, not of the batch; "
+                "--model.freeze_batch_norm true uses neither",
                 category=UserWarning,
             )
         self.wrap(learner)
 
     def wrap(self, learner: Any) -> None:
-        """Have the learner's `embed_batch` embed in chunks where gradients are computed."""
+        """Let the learner's `embed_batch` embed in chunks if gradients are computed."""
         embed_whole = learner.embed_batch
 
         def embed_batch(batch: Batch) -> Tensor:
@@ -83,15 +83,15 @@ class GradientCaching(Callback):
 
 
 def embed_in_chunks(learner: LightningModule, samples: Any, number: int, size: int) -> Float[Tensor, "batch embedding"]:
-    """Embeddings of a batch, whose backward embeds the chunks a second time, with the same random draws.
+    """Embeddings of a batch; the backward pass embeds the chunks again, with the same random draws.
 
     Args:
         learner: called with each chunk.
-        samples: a tensor or a list of `number` samples, or a dictionary of such.
-        size: samples of a chunk at most; chunks are as equal as they can be.
+        samples: a tensor or a list of `number` samples, or a dictionary of these.
+        size: largest number of samples per chunk; chunks have nearly equal sizes.
 
     Raises:
-        UserError: samples of another form; in the backward, embeddings that are not those of the first pass.
+        UserError: samples of another form; in the backward pass, different embeddings.
     """
     count = -(-number // size)
     bounds = [number * place // count for place in range(count + 1)]
@@ -138,8 +138,8 @@ class _EmbeddedTwice(torch.autograd.Function):
         _fill(ctx.buffers, buffers_after)  # running statistics are those of the first pass, updated once
         if learner.global_step % LOOKED_AT_EVERY == 0 and off.sqrt() > TOLERANCE * embeddings.norm():
             raise UserError(
-                f"{OPTION} embeds a batch twice, and the second time gave other embeddings: draw in the trunk by "
-                "torch's own generator, keep what changes in buffers, or leave the callback out"
+                f"{OPTION} embeds a batch twice, and the embeddings differ: let the trunk draw from torch's generator "
+                "and keep its state in buffers, or leave the callback out"
             )
         return None, None, *found
 
@@ -161,8 +161,8 @@ def _rows(samples: Any, number: int, rows: slice) -> Any:
         return {key: _rows(part, number, rows) for key, part in samples.items()}
     if not isinstance(samples, Tensor | list | tuple) or len(samples) != number:
         raise UserError(
-            f"{OPTION} cuts samples that come as a tensor or a list with a row for each label, or as a dictionary of "
-            "such: let the loader yield one, or leave the callback out"
+            f"{OPTION} splits samples in a tensor or a list with one row per label, or in a dictionary of these: let "
+            "the loader yield one, or leave the callback out"
         )
     return samples[rows]
 

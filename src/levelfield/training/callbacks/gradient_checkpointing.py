@@ -6,13 +6,13 @@ from levelfield.models.layers import recompute_activations
 
 
 class GradientCheckpointing(Callback):
-    """Keeps only what goes into the trunk's blocks, and computes the rest again in the backward pass.
+    """Recomputes activations of the trunk to save memory; one extra forward pass, the same gradients.
 
-    The gradients are the same; a step makes one more pass through the blocks.
+    It keeps only the inputs of the trunk's blocks.
     Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
 
     Raises:
-        UserError: the trunk's network cannot do it, or has batch norm that learns.
+        UserError: the trunk's network does not support it, or has batch norm in training mode.
     """
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,4 +1,4 @@
-"""Keeps what a validation or a test embeds."""
+"""Keep the embeddings of a validation or a test."""
 
 from typing import Any
 

@@ -23,7 +23,7 @@ NEIGHBOURS = 5
 class KeepInWandb(Callback):
     """Logs the table `val/neighbours` and the artifact `best.ckpt` to W&B when a fit ends; nothing without W&B.
 
-    The table is of the last weights, which embed the validation fold once more for it. Lightning's `log_model` refuses
+    The table is of the last weights, which embed the validation fold again for it. Lightning's `log_model` refuses
     an offline run.
 
     Args:

@@ -1,4 +1,4 @@
-"""Writes `last.ckpt`: a killed fit that resumes from it ends in the same bytes as one that was left alone."""
+"""Write `last.ckpt`, from which a killed fit resumes to the same bytes as an undisturbed one."""
 
 import signal
 import threading

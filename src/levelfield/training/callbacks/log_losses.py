@@ -1,4 +1,4 @@
-"""Logs what a training step returns, and ends a training whose loss is not finite."""
+"""Log the results of training steps, and end a training whose loss is not finite."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -66,7 +66,7 @@ class LogLosses(Callback):
 
 
 def _of_loss(loss: Any) -> Iterator[tuple[str, Any]]:
-    """What a loss, and each loss in it, has to say: its terms, and its weights that are single numbers."""
+    """The terms of a loss, and its weights that are single numbers, including those of inner losses."""
     if not isinstance(loss, nn.Module):
         return
     for name, part in loss.named_modules():

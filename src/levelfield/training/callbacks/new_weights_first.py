@@ -1,4 +1,4 @@
-"""Trains the new weights alone before the pretrained ones join."""
+"""Train only the new weights first, then all weights."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from levelfield.errors import UserError
 
 
 class NewWeightsFirst(Callback):
-    """In the first `epochs` embedder and loss train and the trunk's weights stay (Zhai and Wu 2019, section 4.1).
+    """Trains only embedder and loss in the first `epochs` (Zhai and Wu 2019, section 4.1).
 
-    Then a training of all weights begins: the optimizer forgets its moments, the schedule goes on. Until then the
-    trunk's gradients are computed and dropped: processes of a DDP run wait for each gradient.
+    Then all weights train: the optimizer resets its moments, the schedule continues. Before, the gradients of the trunk
+    are computed and dropped, because DDP waits for each gradient.
 
     Args:
-        epochs: how many epochs the trunk waits.
+        epochs: number of epochs without the trunk.
 
     Raises:
         UserError: fewer than 1 epoch.

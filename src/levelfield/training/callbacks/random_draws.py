@@ -1,4 +1,4 @@
-"""Has any LightningModule draw by the number of its step, so that a fit that resumes draws what it would have."""
+"""Seed the draws of any LightningModule by step, so that a resumed fit draws the same numbers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Writes each `trainer.test` into the ledger before a test label is used, with what is tested."""
+"""Record each `trainer.test` in the ledger before a test label is used."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from levelfield.training.callbacks.retrieval_validation import only
 
 
 class RecordOpening(Callback):
-    """Makes `trainer.test` an evaluation whose line in the ledger says what is tested, and why.
+    """Records `trainer.test` in the ledger with the checkpoint and the reason.
 
     A copy of the line is in `ledger.jsonl` beside the checkpoint that is tested: `ckpt_path`, or the one that the
     learner was loaded from. Of a learner that comes from training, the line has the hash of the weights, and the copy
@@ -25,7 +25,7 @@ class RecordOpening(Callback):
     second one.
 
     A `MetricLearner` brings this callback along; give one to the Trainer for a reason. Without it the datamodule writes
-    a line, which does not say what is tested.
+    a line without the checkpoint.
 
     Args:
         reopen: Why the test classes are evaluated, kept in the line.

@@ -20,7 +20,7 @@ from levelfield.metrics.own import is_own, own_metric
 from levelfield.metrics.table import COLLAPSED_RANK, MONITOR, SELECTED_BY, SHOWN_METRICS, can_select
 from levelfield.training.batches import Batch
 
-# Embeddings that tell whether all have collapsed.
+# Number of embeddings for the check of a collapse.
 LOOKED_AT = 512
 
 
@@ -35,16 +35,15 @@ class RetrievalValidation(Callback):
     Args:
         metrics: names of `levelfield.metrics.retrieval_metrics`, or your own function of all embeddings and labels,
             `my_metric.hubness` (docs/metrics.md).
-        val_queries: validate on a random sample of the validation fold's samples, each searched for among all, and log
-            `val/map_at_r_ci95` and the like beside the scores: half the width of the 95% interval of the score that all
-            samples would have, over the draw of the queries alone. The same samples at each epoch, for all methods. The
-            test scores are of all samples. None takes all.
-        selected_by: the score that tells the best epoch, the largest is best; one of `metrics`, or added to them.
+        val_queries: validate with this many random queries, the same at each epoch and for all methods. It also logs
+            half the width of the 95% interval over the draw of the queries, as `val/map_at_r_ci95`. Test scores use all
+            samples. None takes all.
+        selected_by: the score that selects the best epoch; the largest is best.
 
     Raises:
         TrainingFailed: an embedding that is not finite, on every process.
-        UserError: the Trainer leaves samples out, several processes share a loader that tells no index, or your own
-            metric is not there or gives no finite number.
+        UserError: the Trainer leaves samples out, several processes share a loader without index, or your own metric is
+            missing or returns no finite number.
     """
 
     def __init__(
@@ -167,7 +166,7 @@ class RetrievalValidation(Callback):
 
 
 def embeddings_of(outputs: Any) -> Tensor:
-    """What a validation step returned: embeddings (N, D), or a mapping with `embeddings`.
+    """The embeddings (N, D) that a validation step returned, perhaps in a mapping.
 
     Raises:
         UserError: it returned something else.
@@ -183,13 +182,13 @@ def embeddings_of(outputs: Any) -> Tensor:
 
 
 def monitor_of(callbacks: Iterable[Callback]) -> str:
-    """The logged score that tells the best epoch of a training with these callbacks, such as `val/map_at_r`."""
+    """The logged score that selects the best epoch, such as `val/map_at_r`."""
     found = (each.selected_by for each in callbacks if isinstance(each, RetrievalValidation))
     return next((f"val/{name}" for name in found), MONITOR)
 
 
 def embeds_some(trainer: Trainer) -> bool:
-    """Whether a validation is none: Lightning's look at some batches."""
+    """Whether this is only a check of some batches by Lightning."""
     return trainer.sanity_checking or bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
 
 
@@ -203,14 +202,14 @@ def _refuse_a_part(trainer: Trainer, loaders: Any, num_batches: Any, stage: str)
 
 
 def only(loaders: Any) -> Any:
-    """The one loader (or its number of batches) of what may be a collection; of several Lightning asks for an index."""
+    """The loader (or its number of batches), which may be inside a collection."""
     if isinstance(loaders, Mapping):
         loaders = list(loaders.values())
     return loaders[0] if isinstance(loaders, Sequence) else loaders
 
 
 def _is_query(samples: Any) -> Bool[np.ndarray, " samples"] | None:
-    """Which samples are searched for, by their position in the data set."""
+    """Which samples are queries, by position in the data set."""
     of_subset, positions = getattr(samples, "is_query", None), getattr(samples, "positions", None)
     if of_subset is None or positions is None:
         return of_subset
@@ -220,7 +219,7 @@ def _is_query(samples: Any) -> Bool[np.ndarray, " samples"] | None:
 
 
 def _num_samples(loader: Any) -> int | None:
-    """How many different samples a loader goes through, where its sampler tells."""
+    """Number of different samples of a loader, if its sampler knows it."""
     sampler = getattr(loader, "sampler", None)
     samples = getattr(sampler, "dataset", None) if isinstance(sampler, DistributedSampler) else None
     samples = getattr(sampler, "data_source", samples)

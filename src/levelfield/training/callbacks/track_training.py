@@ -18,19 +18,19 @@ from levelfield.training.active_pairs import active_pairs, mined_pairs
 from levelfield.training.batches import Batch
 from levelfield.training.callbacks.retrieval_validation import embeddings_of, embeds_some
 
-# Validation samples and rows of class weights that the statistics are of: more give the same numbers.
+# Number of validation samples and of rows of class weights for the statistics: more give the same numbers.
 MOST_SAMPLES, MOST_ROWS = 20_000, 1_000
 HEALTH = ("intra_class_similarity", "inter_class_similarity", "effective_rank")
 
 
 class TrackTraining(Callback):
-    """Logs statistics of the training (docs/tracking.md) to each logger of the Trainer except `CSVLogger`.
+    """Logs statistics of the training (docs/tutorial_gpus.md) to each logger of the Trainer except `CSVLogger`.
 
-    At the end it logs the best validation score, such as `best/map_at_r`. It changes nothing of the training. On
-    several processes the statistics of the validation are of the first one's share.
+    At the end it logs the best validation score, such as `best/map_at_r`. It does not change the training. On several
+    processes the validation statistics are those of the first process.
 
     Args:
-        every_n_steps: How often; the first step is among them.
+        every_n_steps: Steps between two logs, including the first step.
     """
 
     def __init__(self, every_n_steps: int = 50) -> None:
@@ -51,7 +51,7 @@ class TrackTraining(Callback):
         self._first_rows = [(weight, _some(weight.detach(), MOST_ROWS).clone()) for weight in learnt]
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        # Where the gradients of several batches make one step, the last of them is logged.
+        # If the gradients of several batches are accumulated, the last batch is logged.
         if self._seen is None and _trackers(trainer) and trainer.global_step % self.every_n_steps == 0:
             self._watch(pl_module)
 

@@ -1,4 +1,4 @@
-"""Trains until the validation score stops to rise, and validates less often the longer that takes."""
+"""Train until the validation score stops rising, with fewer validations in longer trainings."""
 
 from math import ceil, inf
 
@@ -12,23 +12,23 @@ from levelfield.training.callbacks.retrieval_validation import monitor_of
 
 
 class UntilDone(EarlyStopping):
-    """Validates after `first` steps, then each time that their number has doubled, and every `every` steps from there.
+    """Validates after `first` steps, then whenever the steps have doubled, but at least every `every` steps.
 
-    By default that is after 100, 200, 400 and 800 steps, then every 400. A validation is at the end of the epoch that
-    reaches such a step, and at the end of the Trainer's last epoch. The training ends after `patience` validations
-    without a better `val/map_at_r`, or what `RetrievalValidation` is `selected_by`; or at the Trainer's `max_epochs` or
-    `max_steps`, which are the cap.
+    By default after 100, 200, 400 and 800 steps, then every 400. A validation runs at the end of the epoch that reaches
+    such a step, and at the end of the last epoch. The training ends after `patience` validations without a better
+    `val/map_at_r` (or another score of `RetrievalValidation.selected_by`). `max_epochs` or `max_steps` of the Trainer
+    are the cap.
 
     Args:
         first: Steps before the first validation.
         every: Most steps between two validations.
-        patience: Validations without a better score, after which a training is done.
+        patience: Validations without a better score until the training ends.
 
     Attributes:
-        is_done: Whether patience, not the cap, has ended the training.
+        is_done: Whether patience ended the training, not the cap.
 
     Raises:
-        UserError: less than one step or validation, or the Trainer says how often it validates.
+        UserError: less than one step or validation, or the Trainer sets the validations.
     """
 
     def __init__(self, first: int = 100, every: int = 400, patience: int = 3) -> None:
@@ -50,10 +50,10 @@ class UntilDone(EarlyStopping):
         for key, usual in (("check_val_every_n_epoch", 1), ("val_check_interval", 1.0)):
             found = getattr(trainer, key)
             if stage == "fit" and (type(found), found) != (type(usual), usual):  # an interval of 1 is a batch
-                raise UserError(f"--trainer.{key}: UntilDone says when to validate; leave one of the two out")
+                raise UserError(f"--trainer.{key}: UntilDone decides when to validate; leave one of the two out")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._plan(trainer)  # of an epoch that a training goes on in, which does not start again
+        self._plan(trainer)  # for a resumed training, whose epoch does not start again
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._plan(trainer)

@@ -1,4 +1,4 @@
-"""Validates before the first step, so that the start of a training is among the checkpoints to choose from."""
+"""Validate before the first step, so that the initial weights can be the best checkpoint."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,16 +7,16 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
-# What `metrics.csv` and `best_epoch` call the start: the epoch before 0.
+# The epoch of the initial weights in `metrics.csv` and `best_epoch`.
 BEFORE_TRAINING = -1
 
 
 class ValidateFirst(Callback):
     """Scores the validation fold before the first step; `ModelCheckpoint` keeps the start if no epoch is better.
 
-    For a training that begins at something good, such as `--model.embedder_init pca`. In `metrics.csv` the start is
-    epoch -1. Early stopping counts trained epochs alone: a training may fall below its start and come back. A training
-    that goes on from a checkpoint has begun before, and is not validated again.
+    Use it for good initial weights, such as `--model.embedder_init pca`. In `metrics.csv` they are epoch -1. Early
+    stopping counts only trained epochs, because a training may first get worse. A training that continues from a
+    checkpoint is not validated again.
     """
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -37,13 +37,13 @@ class ValidateFirst(Callback):
             stop.load_state_dict(state)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if checkpoint["epoch"] == BEFORE_TRAINING:  # a fit that goes on from it begins with epoch 0
+        if checkpoint["epoch"] == BEFORE_TRAINING:  # a fit that continues from it begins with epoch 0
             checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["completed"] = 0
 
 
 @contextmanager
 def _before_epoch_0(trainer: Trainer) -> Iterator[None]:
-    """Loggers and checkpoints are told epoch -1."""
+    """Loggers and checkpoints see epoch -1."""
     epochs = trainer.fit_loop.epoch_progress.current
     epochs.completed = BEFORE_TRAINING
     try:

@@ -1,0 +1,74 @@
+"""Counts the words of the documentation, and finds long sentences and words that a page should not use.
+
+python scripts/words.py            words per page
+python scripts/words.py --check    also exits with 1 if a rule is broken
+
+Prose is what remains without code, tables, HTML comments and the addresses of links.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "results/README.md", "benchmarks/README.md", "CHANGELOG.md")
+MOST_WORDS = {"README.md": 500, "CHANGELOG.md": 300, "benchmarks/README.md": 1200}
+MOST_IN_ALL, LONGEST_SENTENCE = 14_000, 25
+AVOIDED = (
+    r"mended|anew|once more|of ours|one's own|but for|in vain|told of|house|rooms?|pictures?|"
+    r"lies? (?:in|below|beside|beyond)|stands? (?:in|for itself|beside)|goes on|go on|is asked|was said|nobody|beside"
+)
+# Words of the list that are right where they are, with their page.
+ALLOWED: set[tuple[str, str]] = set()
+
+
+def prose(text: str) -> list[str]:
+    """The paragraphs of a page, each one line."""
+    text = re.sub(r"^(`{3,}|~{3,}).*?^\1|<!--.*?-->", "\n", text, flags=re.M | re.S)
+    text = re.sub(r"^(?:\|.*| {4,}\S.*)$", "", text, flags=re.M)
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*#]|\d+\.) )", text)
+    return [joined for block in blocks if (joined := " ".join(block.split()).lstrip("#-* "))]
+
+
+def sentences(paragraph: str) -> list[str]:
+    """Inline code counts as one word."""
+    plain = re.sub(r"`[^`]+`", "code", paragraph)
+    return re.split(r"(?<=[.!?:;])\s+", plain)
+
+
+def broken(page: str, paragraphs: list[str]) -> list[str]:
+    """What breaks a rule on a page, a line each."""
+    found = []
+    for paragraph in paragraphs:
+        for sentence in sentences(paragraph):
+            if len(sentence.split()) > LONGEST_SENTENCE:
+                found.append(f"{page}: {len(sentence.split())} words: {sentence}")
+        for match in re.finditer(rf"\b(?:{AVOIDED})\b", re.sub(r"`[^`]+`", "code", paragraph), re.IGNORECASE):
+            if (page, match[0].lower()) not in ALLOWED:
+                found.append(f"{page}: '{match[0]}': {paragraph[:80]}")
+    return found
+
+
+def main() -> int:
+    pages = sorted({path for pattern in PAGES for path in ROOT.glob(pattern)})
+    counts, faults = {}, []
+    for path in pages:
+        page = str(path.relative_to(ROOT))
+        paragraphs = prose(path.read_text(encoding="utf-8"))
+        counts[page] = sum(len(paragraph.split()) for paragraph in paragraphs)
+        faults += broken(page, paragraphs)
+        if counts[page] > MOST_WORDS.get(page, counts[page]):
+            faults.append(f"{page}: {counts[page]} words, at most {MOST_WORDS[page]}")
+    counts["all"] = sum(counts.values())
+    if counts["all"] > MOST_IN_ALL:
+        faults.append(f"all pages: {counts['all']} words, at most {MOST_IN_ALL}")
+    check = "--check" in sys.argv[1:]
+    print(*faults if check else [f"{number:6,} {page}" for page, number in counts.items()], sep="\n")
+    return int(check and bool(faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
