@@ -31,3 +31,16 @@ def test_files_and_classes_are_there(page: str) -> None:
         except (ImportError, AttributeError):
             missing.add(name)
     assert not missing
+
+
+def test_pages_that_the_code_names_are_there() -> None:
+    folders = ("src", "configs", "scripts", "examples", "papers", "notebooks")
+    files = [file for folder in folders for file in (REPOSITORY / folder).rglob("*") if file.is_file()]
+    named = {
+        page
+        for file in files
+        if file.suffix in {".py", ".yaml", ".sh", ".ipynb", ".j2"}
+        for page in re.findall(r"\bdocs/[\w/]+\.md", file.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 5
+    assert not {page for page in named if not (REPOSITORY / page).is_file()}

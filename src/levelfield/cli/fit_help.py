@@ -22,7 +22,7 @@ Trains one method on one fold and keeps the best checkpoint.
 """
 TAIL = """\
 Arguments of a class: --model.loss ArcFaceLoss --model.loss.margin 20
-A learner of your own: --model my_learner.MyLearner (docs/own_learner.md)
+A learner of your own: --model my_learner.MyLearner (docs/own_parts.md)
 trainer: any argument of Lightning's Trainer, e.g. --trainer.max_epochs 5 --trainer.devices 2
 Callbacks: --trainer.callbacks+ GradientCheckpointing   recompute activations to save memory; one extra forward pass
            --trainer.callbacks+ GradientCaching --trainer.callbacks.chunk_size 64   batches that exceed memory

@@ -221,7 +221,7 @@ def study_options(pages: Mapping[str, str] = PAGES, other_names: Mapping[str, st
         used_by=TRAINING,
         default="local",
         metavar="NAME",
-        help="where jobs run: local (default), or ray, on the nodes of a cluster (docs/execution.md)",
+        help="where jobs run: local (default), or ray, on the nodes of a cluster (docs/ray_and_slurm.md)",
     )
     return options
 
