@@ -85,21 +85,21 @@ def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec) -
         first = f"Use the features as they are: nothing has a higher validation MAP@R {of_folds}."
     else:
         gains = [best.test[metric] - features.test[metric] for metric in (SELECTED_BY, PRECISION)]
-        words = ", ".join(
-            f"{SHOWN_METRICS[metric]} {100 * features.test[metric]:.1f} -> {100 * best.test[metric]:.1f}"
+        words = " and ".join(
+            f"{SHOWN_METRICS[metric]} {100 * best.test[metric]:.1f} (untrained features {100 * features.test[metric]:.1f})"
             for metric in (SELECTED_BY, PRECISION)
         )
-        first = f"Use {_in_words(decision.row)}: on unseen classes, from the features as they are, {words} percent."
+        first = f"Use {_in_words(decision.row)}: on unseen classes {words}, in percent."
         if min(gains) < 0:
             first = (
                 f"Use the features as they are: validation prefers {_in_words(decision.row)}, but it is worse on "
-                f"unseen classes: {words} percent."
+                f"unseen classes: {words}, in percent."
             )
     lines = [first, f"Validation chose it {of_folds}. The test classes were scored after that."]
     tall = max(len(rung.row) for rung in found)
     heading = ("validation", "MAP@R", "P@1", "seconds")
     lines += ["", " " * tall + "".join(f"{text:>{width}}" for text, width in zip(heading, WIDTHS, strict=True))]
-    for rung in found:
+    for rung in sorted(found, key=lambda rung: not rung.row.startswith(UNTOUCHED[:-1])):  # the features first
         scores = [rung.validation, *(rung.test.get(metric) for metric in (SELECTED_BY, PRECISION))]
         cells = ["" if score is None else f"{100 * score:.1f}" for score in scores] + [f"{rung.seconds:.0f}"]
         mark = "  <" if rung.row == decision.row else ""
