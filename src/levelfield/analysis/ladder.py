@@ -86,8 +86,8 @@ def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec) -
     else:
         gains = [best.test[metric] - features.test[metric] for metric in (SELECTED_BY, PRECISION)]
         words = " and ".join(
-            f"{SHOWN_METRICS[metric]} {100 * best.test[metric]:.1f} (untrained features {100 * features.test[metric]:.1f})"
-            for metric in (SELECTED_BY, PRECISION)
+            f"{SHOWN_METRICS[key]} {100 * best.test[key]:.1f} (untrained features {100 * features.test[key]:.1f})"
+            for key in (SELECTED_BY, PRECISION)
         )
         first = f"Use {_in_words(decision.row)}: on unseen classes {words}, in percent."
         if min(gains) < 0:
