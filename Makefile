@@ -7,16 +7,16 @@ AXE := node_modules/axe-core/axe.min.js# checks whether the study's page can be 
 .PHONY: help quickstart benchmarks notebooks axe test test-oldest test-full test-gpu lint docs constraints
 
 help:
-	@echo "make quickstart  sets up $(VENV) and compares five losses on a frozen trunk"
-	@echo "make notebooks   executes notebooks/ again, and keeps what they show"
-	@echo "make test        the tests, at most 10 minutes on 2 cores"
-	@echo "make test-oldest the core ones with the lowest versions that pyproject.toml allows, at most 10 minutes on 2 cores"
-	@echo "make test-full   the long ones too, at most an hour"
-	@echo "make axe         axe-core, with which tests check the study's page; test-full fetches it"
-	@echo "make test-gpu    those that need CUDA, some minutes; without it each is skipped"
-	@echo "make lint        ruff, mypy, and who may import whom"
+	@echo "make quickstart  creates $(VENV) and compares five losses on a frozen trunk"
+	@echo "make notebooks   runs the notebooks and stores their output"
+	@echo "make test        the tests, about 20 minutes on 2 cores"
+	@echo "make test-oldest the core tests with the lowest versions that pyproject.toml allows"
+	@echo "make test-full   the long tests too, about an hour"
+	@echo "make axe         fetches axe-core, which checks the study's page for accessibility"
+	@echo "make test-gpu    the tests that need CUDA; they are skipped without it"
+	@echo "make lint        ruff, mypy, imports, and the words of the documentation"
 	@echo "make docs        the documentation site, build/site/index.html"
-	@echo "make benchmarks  speed and memory beside other libraries, into benchmarks/README.md; 40 minutes"
+	@echo "make benchmarks  speed and memory next to other libraries, into benchmarks/README.md; 40 minutes"
 	@echo "make constraints writes the versions in $(VENV) to constraints.txt"
 	@echo "PYTHON=python3.12 chooses the interpreter that $(VENV) is made with"
 
