@@ -62,7 +62,7 @@ def test_every_shipped_space_is_read_and_searched(path: Path) -> None:
     [
         ([1], "s.yaml must map dotted keys to ranges"),
         ({"m": 3}, "s.yaml: m must be a range"),
-        ({"m": {"low": 0, "hihg": 1}}, "s.yaml: m has an unknown 'hihg'"),
+        ({"m": {"low": 0, "hihg": 1}}, "s.yaml: m: unknown key 'hihg'"),
         ({"m": {"low": 0}}, "s.yaml: m: high must be a number, not None"),
         ({"m": {"low": "a", "high": 1}}, "s.yaml: m: low must be a number, not 'a'"),
         ({"m": {"low": 0, "high": float("inf")}}, "s.yaml: m: high must be a number, not inf"),
