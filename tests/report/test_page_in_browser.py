@@ -36,10 +36,7 @@ def test_the_page_works_in_a_browser(page: Path) -> None:
 
 async def looked_at(page: Path) -> None:
     async with browser_tab() as tab:
-        await tab.call("Performance.enable", timeDomain="threadTicks")
         await tab.open(page)
-        measured = (await tab.call("Performance.getMetrics"))["metrics"]
-        assert next(each["value"] for each in measured if each["name"] == "TaskDuration") < 2, "seconds to open it"
         assert tab.requests == [page.resolve().as_uri()]
 
         before = await tab.run(f"{COLUMN}.map(cell => Number(cell.dataset.value))")
