@@ -44,8 +44,8 @@ TRUNK = ("ntxent", "multi_similarity", "normalized_softmax", "arcface")
 # Cell to the name of a study's folder.
 CELLS = {
     "200 steps, random": "{}",
-    "200 steps, PCA": "{}_pca",
     "until done, random": "converged_{}_random",
+    "200 steps, PCA": "{}_pca",
     "until done, PCA": "converged_{}_pca",
 }
 DONE, BEST = "until done, random", "until done, PCA"
@@ -279,7 +279,7 @@ def draw(path: Path) -> None:
         axes.set_xlim(-0.4, len(heads) - 0.6)
     panels[0].set_ylabel("MAP@R less untrained features, points")
     lines = [plt.Line2D([], [], color=colour, marker="o", ms=3) for colour in ("tab:blue", "tab:orange")]
-    panels[-1].legend(lines, ["pair losses", "class-weight losses"], fontsize=7, loc="upper left")
+    figure.legend(lines, ["pair losses", "class-weight losses"], fontsize=8, loc="outside upper right", ncols=2)
     figure.savefig(path, metadata={"Date": None})
 
 
