@@ -38,3 +38,34 @@ def test_pair_less_class_and_the_count_above_the_features_follow_from_the_archiv
     )
     counts = [line for line in printed.splitlines() if line.startswith("| Banking77 |")][1]
     assert counts.split("|")[2].split()[0] == str(above)
+
+
+def test_the_tables_of_the_page_follow_from_the_kept_studies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+    module = importlib.import_module("questions")
+    page = (REPOSITORY / "docs/which_loss.md").read_text()
+    signs = module.by_cell("", lambda _, study: module.interval(module.pair_less_class(study))).strip()
+    assert signs in page
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.count("`") == 4]
+    assert len(rows) == 7
+    folders = {
+        **{title: name for name, title in module.SETS.items()},
+        "20 Newsgroups": "news20",
+        "Typefaces": "typefaces",
+    }
+    for title, features, pca, lda, *best in rows:
+        untrained, starts = summary(folders[title]), (summary(folders[title]), summary(f"{folders[title]}_pca"))
+        shown = [f"{untrained[f'pretrained{of}']:.1f}" for of in ("[features]", "", "[lda]")]
+        assert [features, pca, lda] == shown
+        fourteen = [method for method in starts[1] if not method.startswith("pretrained")]
+        assert len(fourteen) == 14
+        for cell, scores in zip(best, starts, strict=True):
+            method = max(fourteen, key=lambda each: scores[each])
+            assert (cell.split()[0], cell.split()[-1]) == (f"{scores[method]:.1f}", f"`{method}`")
+
+
+def summary(name: str) -> dict[str, float]:
+    """Method to its separated test MAP@R, in percent."""
+    with open(REPOSITORY / "results" / name / "summary.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if (row["embedding"], row["metric"]) == ("separated", "map_at_r")]
+    return {row["method"]: 100 * float(row["mean"]) for row in rows}
