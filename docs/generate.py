@@ -14,6 +14,7 @@ import lists
 import yaml
 from sphinx.application import Sphinx
 
+from levelfield.cli.data import COMMANDS as DATA_COMMANDS
 from levelfield.cli.main import COMMANDS, main
 from levelfield.cli.study import COMMANDS as STUDY_COMMANDS
 from levelfield.runtime.signals import EXIT_CODE
@@ -120,7 +121,8 @@ def searched(key: str, space: dict) -> list[str]:
 def commands_page() -> str:
     """Each command's help; a subcommand is shown if it has its own."""
     helps: dict[str, str] = {}
-    for words in [*((name,) for name in COMMANDS), *(("study", name) for name in STUDY_COMMANDS)]:
+    below = [("study", name) for name in STUDY_COMMANDS] + [("data", name) for name in DATA_COMMANDS]
+    for words in [*((name,) for name in COMMANDS), *below]:
         with redirect_stdout(io.StringIO()) as printed, suppress(SystemExit):
             main([*words, "--help"])
         helps.setdefault(printed.getvalue(), " ".join(words))

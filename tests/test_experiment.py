@@ -74,7 +74,7 @@ def test_the_figures_are_shown_inline(folder: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"study": "tyo"}, r"no study file 'tyo'; did you mean 'toy.yaml'\?"),
+        ({"study": "tyo"}, r"no study file 'tyo'; did you mean 'toy'\?"),
         ({"study": "toy", "options": {"rusn": 3}}, r"unknown option --rusn; did you mean 'runs'\?"),
         ({"study": "toy", "add_methods": ["ArcFaseLoss"]}, r"did you mean 'ArcFaceLoss'\?"),
         ({"study": "nowhere/toy", "output": "x"}, "no study file 'nowhere/toy'"),

@@ -17,6 +17,7 @@ from levelfield.errors import UserError, nearest
 if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset
 
+COMMANDS = ("list", "verify", "prepare")
 PAGES = {
     "": """\
 usage: levelfield data list|verify|prepare [NAME ...] [OPTIONS]
@@ -78,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         UserError: a misspelt command, name or option.
     """
-    options = Options(PAGES, ("list", "verify", "prepare"))
+    options = Options(PAGES, COMMANDS)
     options.add_argument("names", nargs="*", default=[])
     options.add_argument(
         "--root", "--data.root", metavar="DIR", help="the folder with the data sets (default: LEVELFIELD_DATA)"
