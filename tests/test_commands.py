@@ -71,7 +71,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     (folder / "intents.csv").write_text((folder / "texts.csv").read_text().replace("thing", "intent"))
     own_images(folder).rename(folder / "my_images.csv")
     for number, image in enumerate(sorted(folder.glob("*.png"))):
-        for name in ("my_images", "birds", "groceries"):
+        for name in ("my_images", "grocery"):
             of_class = folder / name / f"class_{image.name.partition('_')[0]}"
             of_class.mkdir(parents=True, exist_ok=True)
             shutil.copy(image, of_class / f"{number}.png")
