@@ -32,7 +32,7 @@ PROGRAMS = {
     "scontrol": "printf 'node1\\nnode2\\n'",
     # As the real one, `status` finds nodes only after `start` began.
     "ray": "case $1 in start) exec sleep 60 ;; status) "
-    "until grep -q '^ray.start.*--head' {folder}/words; do sleep 0.1; done; "
+    "for i in $(seq 300); do grep -q '^ray.start.*--head' {folder}/words && break; sleep 0.1; done; "
     "printf 'Active:\\n 1 node_a\\n 1 node_b\\n' ;; esac",
 }
 
