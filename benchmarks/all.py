@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "benchmarks/README.md"
-BLOCK = re.compile(r"^(    python benchmarks/(\w+)\.py.*)\n\n<!-- printed -->\n.*?^<!-- -->$", re.M | re.S)
+BLOCK = re.compile(r"^(    python benchmarks/(\w+)\.py[^\n]*)\n\n<!-- printed -->\n.*?^<!-- -->$", re.M | re.S)
 
 
 def machine() -> str:
