@@ -49,13 +49,14 @@ def test_it_is_short() -> None:
     assert len(prose.split()) <= MOST_WORDS
 
 
-def test_the_first_screen_has_a_question_three_commands_eight_lines_and_a_picture() -> None:
+def test_the_first_screen_has_a_question_its_commands_eight_lines_and_a_picture() -> None:
     first = README.partition("\n## ")[0]
     parts = ("**Is your new metric loss better, and by how much?**", SHELL[0], PYTHON[0], "](docs/neighbours.png)")
     places = [first.index(part) for part in parts]
     assert places == sorted(places)
     assert [" ".join(words) for words in COMMANDS] == [
         "make quickstart",
+        "source .venv/bin/activate",
         "levelfield compare my_images/",
         "levelfield study run quickstart --add-method my_loss.MyLoss",
     ]
@@ -113,7 +114,7 @@ def test_make_quickstart_after_its_installation(tmp_path: Path, run: Callable, m
 def test_compare(my_images: Path, run: Callable) -> None:
     Path("tiny.yaml").write_text(yaml.safe_dump({"model": {"trunk": TINY}}))
     few = ("--trunk", "tiny.yaml", "--data.transforms.crop_size", "32", "--data.steps_per_epoch", "1")
-    code, _, complaint = run(*COMMANDS[1][1:], *few)
+    code, _, complaint = run(*COMMANDS[2][1:], *few)
     assert code == 0, complaint
     found = rows(my_images.parent / "outputs/compare_my_images/summary.csv")
     assert {"pretrained[features]", "head_ntxent", "trunk_ntxent", "trunk_ntxent_averaged"} < set(found)
@@ -125,7 +126,7 @@ def test_a_loss_of_ones_own_beside_the_quickstart_s(my_images: Path, run: Callab
     source = page.partition("```python\n")[2].partition("```")[0]
     assert len([line for line in source.splitlines() if line.strip()]) == 10
     Path("my_loss.py").write_text(source)
-    code, _, complaint = run(*COMMANDS[2][1:], *SMALL, "--data.dataset.num_classes", "48")
+    code, _, complaint = run(*COMMANDS[3][1:], *SMALL, "--data.dataset.num_classes", "48")
     assert code == 0, complaint
     assert len(rows(my_images.parent / "outputs/quickstart/summary.csv")) == 5 + 4 + 1
 

@@ -144,8 +144,16 @@ def test_a_split_without_test_rows_is_refused_before_training(tmp_path: Path) ->
     table = with_columns(own_images(tmp_path), role=False)
     frame = pd.read_csv(table)
     frame.assign(split="train").to_csv(table, index=False)
-    with pytest.raises(UserError, match="no sample has the split test"):
+    with pytest.raises(UserError, match="set the column split to test"):
         MetricDataModule(ImageTable(table), transforms=SMALL).setup("fit")
+
+
+def test_a_final_model_may_train_on_all_classes_and_has_nothing_to_test(tmp_path: Path) -> None:
+    module = MetricDataModule(ImageTable(own_images(tmp_path)), fold="none", split="all", transforms=SMALL)
+    module.setup("fit")
+    assert len(module.dataset.read_index().class_names) == module.num_train_classes
+    with pytest.raises(UserError, match="no test classes"):
+        module.setup("test")
 
 
 def test_queries_without_anything_to_be_found_are_refused_or_named(tmp_path: Path) -> None:

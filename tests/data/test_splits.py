@@ -59,7 +59,7 @@ def test_sixteen_classes_are_the_fewest_for_four_folds(variant: str) -> None:
 
 
 def test_an_unknown_variant_is_refused() -> None:
-    wanted = "'half', 'powerful-benchmarker', 'official', 'vasilev-dyakonov' or 'random'"
+    wanted = "'half', 'powerful-benchmarker', 'official', 'vasilev-dyakonov', 'random' or 'all'"
     for split in (split_classes, class_folds):
         with pytest.raises(UserError, match=wanted):
             split(np.arange(8), variant="thirds")

@@ -44,10 +44,10 @@ class MetricDataModule(LightningDataModule):
         fold: the fold held out for validation, 0 to `num_folds` - 1; `none` trains on the whole training half and
             validates nothing.
         num_folds: number of class-disjoint folds of the training half.
-        split: how classes are split: `half`, `powerful-benchmarker`, `official`, `vasilev-dyakonov` or `random`.
+        split: how classes are split: `half`, `powerful-benchmarker`, `official`, `vasilev-dyakonov`, `random` or `all`.
             `powerful-benchmarker` has the folds of the Reality Check program, `official` the data set's own halves,
-            `random` draws halves and folds by `split_seed`. None takes `official` for a table with a column `split` and
-            for In-shop Clothes, else `half`.
+            `random` draws halves and folds by `split_seed`, `all` has no test half. None takes `official` for a table
+            with a column `split` and for In-shop Clothes, else `half`.
         batch_size: samples of a batch over all processes together.
         samples_per_class: samples per class and batch (M). None takes the attribute `samples_per_class` of the loss
             class, or 4.
@@ -150,8 +150,9 @@ class MetricDataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         index = self.dataset.kept_index()
         split, trainval_classes, test_classes = self._halves(index)
-        if stage == "test" or not len(test_classes) or np.isin(test_classes, index.labels).any():
-            # Before a test, the test images of a folder may be elsewhere.
+        # Before a test, the test images of a folder may be elsewhere.
+        there = not len(test_classes) or np.isin(test_classes, index.labels).any()
+        if stage == "test" or (there and split != "all"):
             check_test_half(index, test_classes)
         train_classes, val_classes = trainval_classes, trainval_classes[:0]
         if isinstance(self.fold, int):

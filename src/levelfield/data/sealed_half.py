@@ -20,8 +20,8 @@ def check_test_half(index: SampleIndex, test_classes: Int[np.ndarray, " test"]) 
     """
     if not len(test_classes):
         raise UserError(
-            "no sample has the split test: set it for all samples of the test classes, or rename the column split to "
-            "split the classes in halves"
+            "there are no test classes: --data.split all has none; in a table, set the column split to test for all "
+            "samples of the test classes, or rename the column to split the classes in halves"
         )
     tested = np.isin(index.labels, test_classes)
     labels = index.labels[tested]

@@ -11,7 +11,7 @@ from levelfield.seeds import seed_of
 
 # Instead of a fold's number: all classes of the training half train, and none validates.
 NO_FOLD = "none"
-Split = Literal["half", "powerful-benchmarker", "official", "vasilev-dyakonov", "random"]
+Split = Literal["half", "powerful-benchmarker", "official", "vasilev-dyakonov", "random", "all"]
 Fold = tuple[Shaped[np.ndarray, " train"], Shaped[np.ndarray, " val"]]
 
 MIN_VALIDATION_CLASSES = 2
@@ -29,7 +29,8 @@ def split_classes(
     class. `official` tests on `official_test_classes`. `vasilev-dyakonov` draws halves like "Deep Metric Learning: Loss
     Functions Comparison": scikit-learn's GroupShuffleSplit, half, random_state 0. `random` takes the first half in the
     order of the SHA-256 of `split/<seed>/<position among the sorted classes>`. The official split of Stanford Online
-    Products differs from `half` by one class: 11317 is a training class there and a test class here.
+    Products differs from `half` by one class: 11317 is a training class there and a test class here. `all` has no test
+    class, for a final model.
 
     Args:
         seed: seed of `random`; other variants ignore it.
@@ -45,6 +46,8 @@ def split_classes(
     """
     _check_variant(variant)
     classes = np.unique(np.asarray(labels))
+    if variant == "all":
+        return classes, classes[:0]
     if variant == "official":
         if official_test_classes is None:
             raise UserError(
