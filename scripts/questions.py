@@ -1,16 +1,16 @@
-"""Answers to the questions of results/questions.md, from the archives in results/.
+"""Writes the answers in results/questions.md and results/answers.svg, from the archives in results/.
 
-python scripts/questions.py                         prints the tables
-python scripts/questions.py --figure results/answers.svg    draws them
+python scripts/questions.py
 
-A study that is not kept is left out, and the tables say so.
+A study that is not kept is left out, and the tables say so. A study NAME_longer has a higher cap on the steps for
+those losses of NAME of which more than 5% of the trainings reached the cap: its scores take their place.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
+import json
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,14 +50,21 @@ CELLS = {
 }
 DONE, BEST = "until done, random", "until done, PCA"
 FEATURES = "pretrained[features]"
+# Where the answers begin in questions.md.
+MARK = "<!-- scripts/questions.py writes the rest -->"
 MAP, P1 = "map_at_r", "precision_at_1"
 
 
 @dataclass(frozen=True)
 class Kept:
-    """An archive in results/: test scores, and for a converged study the ends of its trainings."""
+    """A study in results/ with its test scores.
 
-    archive: Path
+    Attributes:
+        archives: That of the study, and that of its continuation with a higher cap.
+        rows: Of both; the continuation's take the place of the study's.
+    """
+
+    archives: list[Path]
     rows: list[ResultRow]
 
     def runs(self, method: str, metric: str = MAP) -> list[float]:
@@ -70,13 +77,20 @@ class Kept:
 
     def ends(self) -> tuple[int, int, list[str]]:
         """Trainings at the cap, all trainings of the runs, and settings at a bound."""
-        with tempfile.TemporaryDirectory() as aside:
-            unpack_study(self.archive, Path(aside, "study"))
-            study = StudyFolder.begun(Path(aside, "study"))
-            results = [result for job, result in study.state.results.items() if job.stage == "run"]
-            ends = [by for result in results if (by := result.get("ending", {}).get("stopped_by"))]
-            bounds = [f"`{row}`: {advice}" for row, each in selected(study).items() for advice in each.advice]
-            return ends.count("cap"), len(ends), bounds
+        ends: dict[str, list[str]] = {}
+        bounds: list[str] = []
+        for archive in self.archives:
+            with tempfile.TemporaryDirectory() as aside:
+                unpack_study(archive, Path(aside, "study"))
+                study = StudyFolder.begun(Path(aside, "study"))
+                found: dict[str, list[str]] = {}
+                for job, result in study.state.results.items():
+                    if job.stage == "run" and (by := result.get("ending", {}).get("stopped_by")):
+                        found.setdefault(job.method, []).append(by)
+                ends |= found
+                bounds += [f"`{row}`: {advice}" for row, each in selected(study).items() for advice in each.advice]
+        stopped = [by for each in ends.values() for by in each]
+        return stopped.count("cap"), len(stopped), bounds
 
 
 @cache
@@ -91,9 +105,28 @@ def kept(name: str) -> Kept | None:
         lines = list(csv.DictReader(io.TextIOWrapper(file, newline="")))
     types = get_type_hints(ResultRow)
     read = {int | None: lambda text: int(text) if text else None, float: float, str: str}
-    return Kept(
-        archive, [ResultRow(**{name: read[types[name]](text) for name, text in line.items()}) for line in lines]
-    )
+    rows = [ResultRow(**{name: read[types[name]](text) for name, text in line.items()}) for line in lines]
+    longer = kept(f"{name}_longer")
+    if longer is None:
+        return Kept([archive], rows)
+    continued = {row.method for row in longer.rows}
+    rows = [row for row in rows if row.method not in continued] + longer.rows
+    return Kept([archive, *longer.archives], rows)
+
+
+def evaluations(data: str) -> int:
+    """How often the studies in results/ evaluated the test classes of a data set's fixed halves, by their ledgers."""
+    found = set()
+    for archive in RESULTS.glob("*/archive.tar.xz"):
+        study = archive.parent.name
+        drawn = study.startswith(("averaging_", "glyphs_240"))  # other halves, or other classes
+        if data in study and not drawn:
+            with tarfile.open(archive) as members:
+                file = members.extractfile("ledger.jsonl")
+                assert file is not None
+                events = [json.loads(line) for line in file]
+            found |= {event["id"] for event in events if event["event"] == "evaluated"}
+    return len(found)
 
 
 def cells(data: str) -> Iterator[tuple[str, Kept]]:
@@ -226,24 +259,25 @@ def caps_and_bounds() -> str:
 
 def answers() -> str:
     """All tables, in the order of the questions."""
-    less = "1. The mean of the four pair losses less that of the four class-weight losses"
+    less = "**1.** The mean of the four pair losses less that of the four class-weight losses"
     signs = by_cell(
         f"{less}, points of MAP@R ± half a 95% interval over runs", lambda _, each: interval(pair_less_class(each))
     )
     counts = by_cell(
-        "3. Losses, of eight, above the untrained features in MAP@R / in P@1",
+        "**3.** Losses, of eight, above the untrained features in MAP@R / in P@1",
         lambda data, each: f"{above_features(data, each, MAP)} / {above_features(data, each, P1)}",
     )
-    over = "2. Over contrastive, until done from the PCA, points of MAP@R; `shown` by Holm's correction over 28 pairs"
-    change = "4. Mean change over the eight losses (smallest to largest), and standard deviation between them, points"
+    over = "**2.** Over contrastive, until done from the PCA, points of MAP@R; `shown` by Holm's correction over 28 pairs"
+    change = "**4.** Mean change over the eight losses (smallest to largest), and standard deviation between them, points"
     parts = [
         signs,
         f"{over}\n\n{beats_contrastive()}",
         counts,
         f"{change}\n\n{changes()}",
-        f"5. Two searches of one loss, points of MAP@R\n\n{search_noise()}",
-        f"7 and 8. The trunk trained, MAP@R / P@1 in percent\n\n{trained_trunk()}",
-        f"Trainings at the cap, and settings at a bound of their space\n\n{caps_and_bounds()}",
+        f"**5.** Two searches of one loss, points of MAP@R\n\n{search_noise()}",
+        f"**7 and 8.** The trunk trained, MAP@R / P@1 in percent\n\n{trained_trunk()}",
+        f"**Evaluations** of the test classes\n\n{table(list(SETS.values()), {'times': [str(evaluations(d)) for d in SETS]})}",
+        f"**Trainings** at the cap, and settings at a bound of their space\n\n{caps_and_bounds()}",
     ]
     return "\n\n".join(parts)
 
@@ -284,13 +318,9 @@ def draw(path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--figure", type=Path, help="an SVG file to draw into, instead of the tables")
-    given = parser.parse_args()
-    if given.figure is None:
-        print(answers())
-    else:
-        draw(given.figure)
+    draw(RESULTS / "answers.svg")
+    page = RESULTS / "questions.md"
+    page.write_text(page.read_text().partition(MARK)[0] + f"{MARK}\n\n{answers()}\n")
 
 
 if __name__ == "__main__":

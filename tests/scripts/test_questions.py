@@ -64,6 +64,19 @@ def test_the_tables_of_the_page_follow_from_the_kept_studies(monkeypatch: pytest
             assert (cell.split()[0], cell.split()[-1]) == (f"{scores[method]:.1f}", f"`{method}`")
 
 
+def test_the_appendix_is_what_its_command_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+    module = importlib.import_module("laptop")
+    page = module.page()
+    assert (REPOSITORY / "results/laptop.md").read_text() == page
+    means = {data: summary(data) for data in module.ALL}
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")]
+    scored = {row[0].strip("`"): row[1:8] for row in rows if len(row) == 12}
+    assert len(scored) == 4 + 14 + 18
+    for method, cells in scored.items():
+        assert [cell.split()[0] for cell in cells] == [f"{means[data][method]:.1f}" for data in module.ALL]
+
+
 def summary(name: str) -> dict[str, float]:
     """Method to its separated test MAP@R, in percent."""
     with open(REPOSITORY / "results" / name / "summary.csv", newline="") as file:
