@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import get_type_hints
 
+import numpy as np
 from scipy.stats import kendalltau
 
 from levelfield.analysis.comparison import PAIR, SECOND_SEARCH, compare_all, scores_of
@@ -40,6 +41,7 @@ SETS = {
 PAIRS = ("contrastive", "triplet_margin", "ntxent", "multi_similarity")
 CLASSES = ("proxy_nca", "normalized_softmax", "cosface", "arcface")
 LOSSES = (*PAIRS, *CLASSES)
+SPLIT, SPLITS = ("contrastive", "multi_similarity", "normalized_softmax", "arcface"), 4
 TRUNK = ("ntxent", "multi_similarity", "normalized_softmax", "arcface")
 # Cell to the name of a study's folder.
 CELLS = {
@@ -222,6 +224,22 @@ def search_noise() -> str:
     return table(["second search less first"], rows) if rows else "not run"
 
 
+def split_noise() -> str:
+    """Standard deviation of a loss's score over splits and over runs, each less the mean of the losses there."""
+    rows = {}
+    for data in ("glyphs", "grocery_store"):
+        study = kept(f"splits_{data}")
+        if study is None:
+            continue
+        scores = np.array([[study.runs(f"{loss}[{split}]") for split in range(SPLITS)] for loss in SPLIT])
+        of_losses = scores - scores.mean(axis=0)  # losses x splits x runs
+        over_splits = of_losses.mean(axis=2).var(axis=1, ddof=1).mean() ** 0.5
+        over_runs = of_losses.var(axis=2, ddof=1).mean() ** 0.5
+        between = of_losses.mean(axis=(1, 2)).std(ddof=1)
+        rows[SETS[data]] = [f"{over_splits:.1f}", f"{over_runs:.1f}", f"{between:.1f}"]
+    return table(["over splits", "over runs", "between losses"], rows) if rows else "not run"
+
+
 def trained_trunk() -> str:
     rows = {}
     for data, title in SETS.items():
@@ -275,6 +293,7 @@ def answers() -> str:
         counts,
         f"{change}\n\n{changes()}",
         f"**5.** Two searches of one loss, points of MAP@R\n\n{search_noise()}",
+        f"**6.** Standard deviations of a loss's score less the mean of four losses, points of MAP@R\n\n{split_noise()}",
         f"**7 and 8.** The trunk trained, MAP@R / P@1 in percent\n\n{trained_trunk()}",
         f"**Evaluations** of the test classes\n\n{table(list(SETS.values()), {'times': [str(evaluations(d)) for d in SETS]})}",
         f"**Trainings** at the cap, and settings at a bound of their space\n\n{caps_and_bounds()}",

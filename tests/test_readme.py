@@ -76,11 +76,16 @@ def test_what_it_names_is_there() -> None:
 
 def test_its_claims_are_those_of_the_kept_tables() -> None:
     names = ("grocery_store", "banking77", "glyphs", "clinc150", "typefaces", "news20", "omniglot")
-    losses = [row.split("|")[-2] for row in README.splitlines() if row.startswith("| [")]
-    assert len(losses) == 7
+    table = [row.split("|")[2:-1] for row in README.splitlines() if re.match(r"\| .* `\w+` \|$", row)]
+    assert len(table) == len(names)
     ahead = {name: rows(RESULTS / name / "summary.csv") for name in names}
     fourteen = [method for method in rows(RESULTS / "glyphs_pca/summary.csv") if not method.startswith("pretrained")]
     assert len(fourteen) == 14
+    for (*untrained, best), scores in zip(table, ahead.values(), strict=True):
+        wanted = [f"{scores[f'pretrained{of}']:.1f}" for of in ("[features]", "", "[lda]")]
+        assert [cell.strip() for cell in untrained] == wanted
+        loss = max(fourteen, key=lambda each: scores[each])
+        assert (best.split()[0], best.split()[-1]) == (f"{scores[loss]:.1f}", f"`{loss}`")
     ahead = {
         name: scores["pretrained[features]"]
         for name, scores in ahead.items()
