@@ -9,7 +9,7 @@ from levelfield.losses.classification import ClassificationLoss, WeightInit
 from levelfield.losses.pairs import safe_sqrt
 from levelfield.numerics import inner_products, unit
 
-# Of the spread of norms, as in the authors' code: norms that are all but equal are equal.
+# Added to the standard deviation of the norms, as in the authors' code: nearly equal norms count as equal.
 LEAST_SPREAD = 1e-3
 
 
@@ -65,7 +65,7 @@ class AdaFaceLoss(ClassificationLoss):
         self.scale = scale
         self.concentration = concentration
         self.momentum = momentum
-        self.register_buffer("norm_mean", torch.zeros(()))  # 0 until a batch was seen
+        self.register_buffer("norm_mean", torch.zeros(()))  # 0 until the first batch
         self.register_buffer("norm_std", torch.zeros(()))
 
     def compute(
@@ -88,14 +88,14 @@ class AdaFaceLoss(ClassificationLoss):
 
     @no_grad()
     def quality(self, embeddings: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
-        """z of each embedding, by the running mean and standard deviation; 0 before any batch was seen."""
+        """z of each embedding, by the running mean and standard deviation; 0 before the first batch."""
         deviations = (_norms(embeddings) - self.norm_mean) / (self.norm_std + LEAST_SPREAD)
         z = (deviations * self.concentration).clamp(-1, 1).to(embeddings.dtype)
         return torch.where(self.norm_mean > 0, z, 0.0)
 
     @no_grad()
     def _observe(self, norms: Float[Tensor, " N"]) -> None:
-        """The batch enters the running mean and standard deviation, unless it holds a number that is not finite."""
+        """Update the running mean and standard deviation with the batch, unless a norm is not finite."""
         now = torch.stack([norms.mean(), norms.std(correction=min(1, len(norms) - 1))])
         before = torch.stack([self.norm_mean, self.norm_std]).to(now.dtype)
         kept = torch.where(before[0] > 0, self.momentum * before + (1 - self.momentum) * now, now)

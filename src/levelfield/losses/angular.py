@@ -22,7 +22,7 @@ class AngularLoss(PairLoss):
 
     Args:
         alpha: the bound, in degrees, in (0, 90).
-        normalize: False takes the embeddings as they are, as Fehervari et al. do (Eq 4, 5).
+        normalize: False uses the embeddings without normalisation, as Fehervari et al. do (Eq 4, 5).
 
     Cost: pairs x B, computed in pieces of at most 64 MiB. When: a margin that does not depend on scale.
     Paper: Wang et al. 2017, "Deep Metric Learning with Angular Loss", arXiv:1708.01682.
@@ -49,7 +49,7 @@ class AngularLoss(PairLoss):
         dots_NM = cosines(anchors, others)
         tan2 = math.tan(math.radians(self.alpha)) ** 2
         i, p = positives.nonzero(as_tuple=True)
-        hidden_NM = (negatives - 1) * -EMPTY  # minus infinity, nearly, where n is of the class
+        hidden_NM = (negatives - 1) * -EMPTY  # about minus infinity where n is no negative
         of_anchors_NM = 4 * tan2 * dots_NM + hidden_NM
         of_positives_MM = 4 * tan2 * dots_NM if ref_emb is None else None
 
@@ -57,13 +57,13 @@ class AngularLoss(PairLoss):
             """log sum_n e^(4 tan^2(alpha) (u_i + u_p).u_n); the term of u_i.u_p does not depend on n."""
             if of_positives_MM is not None:
                 return (of_anchors_NM.index_select(0, i) + of_positives_MM.index_select(0, p)).logsumexp(1)
-            between_KM = cosines(others.index_select(0, p), others)  # references: rows of theirs alone are ever held
+            between_KM = cosines(others.index_select(0, p), others)  # with references: only these rows are in memory
             return (of_anchors_NM.index_select(0, i) + 4 * tan2 * between_KM).logsumexp(1)
 
         parts = list(zip(*(pairs.split(max(32, ROW_VALUES // len(others))) for pairs in (i, p)), strict=True))
         if len(parts) == 1:
             sums_K = sums_of(i, p)
-        else:  # made anew in the backward pass
+        else:  # recomputed in the backward pass
             sums_K = torch.cat(
                 [checkpoint(sums_of, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
             )

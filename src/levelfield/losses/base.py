@@ -1,4 +1,4 @@
-"""What all losses share: the call and its checks.
+"""The base class of all losses: the call and its checks.
 
 Shapes in names and types: N embeddings, M references (the embeddings themselves unless `ref_emb` is given), D
 dimensions.
@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, autocast, nn, no_grad, promote_types
 
 IndicesTuple = tuple[Tensor, ...]
-# What `MetricLoss.compute` is given, for those who write it.
+# Types of the arguments of `MetricLoss.compute`, for subclasses.
 Points = Float[Tensor, "N D"]
 Labels = Int[Tensor, " N"]
 Choice = IndicesTuple | None
@@ -24,7 +24,7 @@ RefLabels = Int[Tensor, " M"] | None
 
 
 class PairMasks(NamedTuple):
-    """Which pairs count, each once: in the place of lists of indices, which take sixteen times the room."""
+    """The pairs that count, each once. Lists of their indices would take sixteen times the memory."""
 
     positives: Bool[Tensor, "N M"]
     negatives: Bool[Tensor, "N M"]
@@ -50,15 +50,15 @@ class MetricLoss(nn.Module):
         """The loss.
 
         Args:
-            embeddings: one row a sample.
+            embeddings: one row for each sample.
             labels: their classes; any integers for a loss of pairs, 0..num_classes-1 for a loss with class weights.
-            indices_tuple: what a miner chose, (a, p, n) or (a1, p, a2, n); None compares everything.
-            ref_emb: what the embeddings are compared with, nothing left out; by default themselves, less each itself.
+            indices_tuple: the choice of a miner, (a, p, n) or (a1, p, a2, n); None compares everything.
+            ref_emb: compare each embedding with all of these; None compares it with the rest of the batch.
             ref_labels: the classes of `ref_emb`.
 
         Raises:
-            ValueError: a shape or type that does not fit; a class out of range (on the CPU, outside compilation;
-                elsewhere the loss is NaN, which costs no synchronisation).
+            ValueError: a shape or type that does not fit, or a class out of range. On a GPU or in compiled code such a
+                class makes the loss NaN instead, which costs no synchronisation.
         """
         check_batch(embeddings, labels, ref_emb, ref_labels)
         if indices_tuple is not None:
@@ -77,20 +77,20 @@ class MetricLoss(nn.Module):
         raise NotImplementedError
 
     def set_num_classes(self, num_classes: int) -> None:
-        """Told once, before training and before a checkpoint is loaded; for losses with a parameter for each class."""
+        """Called once, before training and before a checkpoint is loaded; for losses with parameters per class."""
 
 
 class LossFactory(Protocol):
-    """A class, partial or function that gives a loss. It gets those of the two arguments that it names.
+    """A class, partial or function that returns a loss. It gets those of the two arguments that it takes.
 
-    An argument that may be None is left alone: `num_classes=None` says that the loss does without.
+    It does not get an argument whose default is None: with `num_classes=None` the loss works without classes.
     """
 
     def __call__(self, *, num_classes: int, embedding_size: int) -> nn.Module: ...
 
 
 class MetricLossFactory(Protocol):
-    """A `LossFactory` of ours; by itself, for short names to mean ours before those of torch.nn."""
+    """A `LossFactory` of a levelfield loss: with this type a short name means levelfield's loss before torch.nn's."""
 
     def __call__(self, *, num_classes: int, embedding_size: int) -> MetricLoss: ...
 
@@ -101,7 +101,7 @@ def sample_weights(
 ) -> Float[Tensor, " N"]:
     """How often the miner names each sample, divided by the largest count; 1 without a miner or an empty choice.
 
-    With `anchors_only` the other indices are of references and do not count.
+    With `anchors_only` only the indices of anchors count.
     """
     ones = embeddings.new_ones(len(embeddings))
     if indices_tuple is None:
@@ -114,7 +114,7 @@ def sample_weights(
 
 
 def can_look(tensor: Tensor) -> bool:
-    """Whether the values of a tensor may decide what is done next: a GPU would be waited for, a compiler breaks off."""
+    """Whether code may branch on a tensor's values: a GPU would have to synchronise, and a compiler would stop."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -124,7 +124,7 @@ def sum_of_zeros(embeddings: Tensor) -> Float[Tensor, ""]:
 
 
 def check_batch(embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_labels: Tensor | None) -> None:
-    """Raise ValueError, in one line, if shapes or types do not fit."""
+    """Raise ValueError if shapes or types do not fit."""
     _check_points("embeddings", embeddings, "labels", labels)
     if (ref_emb is None) != (ref_labels is None):
         given, missing = ("ref_labels", "ref_emb") if ref_emb is None else ("ref_emb", "ref_labels")
@@ -138,7 +138,7 @@ def check_batch(embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_
 
 
 def check_indices(indices_tuple: IndicesTuple) -> None:
-    """Raise ValueError, in one line, unless these are (a, p, n) or (a1, p, a2, n) of matching lengths, or masks."""
+    """Raise ValueError unless these are (a, p, n) or (a1, p, a2, n) of matching lengths, or masks."""
     if isinstance(indices_tuple, PairMasks):
         return
     lengths = [len(indices) for indices in indices_tuple]
@@ -151,7 +151,7 @@ def check_indices(indices_tuple: IndicesTuple) -> None:
 
 
 def check_above_0(**numbers: float) -> None:
-    """Raise ValueError, in one line, unless all these arguments of a loss are above 0."""
+    """Raise ValueError unless all these arguments of a loss are above 0."""
     if any(number <= 0 for number in numbers.values()):
         raise ValueError(f"{' and '.join(f'{name}={number}' for name, number in numbers.items())} must be above 0")
 

@@ -17,8 +17,8 @@ class CentroidTripletLoss(MetricLoss):
 
     u are unit vectors. A centroid is the mean of its class's u, made unit. D is the distance to the power q; NZ is the
     mean over the terms above 0. A class with one sample has no centroid without it: the sample is no anchor, but its
-    centroid repels the others. With `ref_emb` the centroids are those of the references, with nothing left out. Takes
-    no miner. On several processes each computes the whole loss, because a centroid needs many rows.
+    centroid repels the others. With `ref_emb` a centroid is the mean of all references of its class. Takes no miner.
+    With several processes, each computes the whole loss, because a centroid needs many rows.
 
     Args:
         margin: m.

@@ -1,4 +1,4 @@
-"""What the losses with class weights share. N samples, C classes in play, K centres a class, D dimensions."""
+"""Base class of the losses with class weights. N samples, C classes of the step, K centres a class, D dimensions."""
 
 import math
 from typing import Literal, get_args
@@ -13,7 +13,7 @@ from levelfield.numerics import inner_products, unit
 
 WeightInit = Literal["normal", "uniform", "class_means"]
 
-# How far the centres of a class begin from the mean of its unit embeddings.
+# The first distance of a centre from the mean of the unit embeddings of its class.
 CENTER_NOISE = 0.1
 
 
@@ -27,7 +27,7 @@ class ClassificationLoss(MetricLoss):
             max(classes in the batch, round(f num_classes)) in all (Zhai & Wu 2019, section 4.5).
         centers_per_class: K weight vectors for each class, class by class in `class_weights`.
         label_smoothing: mass in [0, 1) spread evenly over the classes of the step.
-        weight_init: start of each number of the class weights: `normal`, N(0, 1), or `uniform` in +-1/sqrt(D) (Zhai &
+        weight_init: start of each entry of the class weights: `normal`, N(0, 1), or `uniform` in +-1/sqrt(D) (Zhai &
             Wu's code). The directions are spread the same way. A step of plain or momentum SGD turns a weight of length
             l in proportion to 1/l^2. The lengths are sqrt(D) and sqrt(1/3), so `uniform` turns 3 D times as far.
             `class_means` starts with the means of the classes' embeddings, of length 1. A `MetricLearner` calls
@@ -76,14 +76,14 @@ class ClassificationLoss(MetricLoss):
     def start_at_class_means(self, embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"]) -> None:
         """Make the weights of a class the direction of the mean of its unit embeddings.
 
-        Each of several centres is moved by `CENTER_NOISE` in the direction that it was drawn at: centres that coincide
-        have the same gradients for ever, or only the first of them has any.
+        Of several centres, each is moved by `CENTER_NOISE` in its random initial direction. Otherwise all centres of a
+        class would get the same gradient, or only the first would get any.
 
         Args:
             embeddings: those of all training samples.
 
         Raises:
-            ValueError: a class without a sample, or a label that is no class.
+            ValueError: a class without a sample, or a label out of range.
         """
         labels = checked_classes(labels, self.num_classes)[0]
         if missing := {*range(self.num_classes)} - {*labels.tolist()}:
@@ -120,7 +120,7 @@ class ClassificationLoss(MetricLoss):
         labels: Int[Tensor, " N"],
         sample_weights: Float[Tensor, " N"],
     ) -> Float[Tensor, ""]:
-        """The loss of the classes in play; `labels` count among them."""
+        """The loss over the classes of the step; `labels` are positions among them."""
         losses_N = self.losses(self.class_logits(embeddings, class_weights, labels), labels)
         return (losses_N * sample_weights).mean()
 
@@ -131,15 +131,15 @@ class ClassificationLoss(MetricLoss):
     def class_logits(
         self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "CK D"], labels: Int[Tensor, " N"]
     ) -> Float[Tensor, "N C"]:
-        """Logits of the classes in play; by default `logits` of the cosines."""
+        """Logits of the classes of the step; by default `logits` of the cosines."""
         directions, K = unit(class_weights), self.centers_per_class
-        if K > 1:  # centre by centre: a reduction over centres then runs along whole rows of classes
+        if K > 1:  # order by centre, so that a reduction over centres runs along whole rows of classes
             directions = directions.unflatten(0, (-1, K)).transpose(0, 1).flatten(0, 1)
         cosines = inner_products(unit(embeddings), directions)
         return self.logits(cosines if K == 1 else cosines.unflatten(1, (K, -1)), labels)
 
     def logits(self, cosines: Float[Tensor, "N *K C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
-        """Logits from the cosines between embeddings and class weights; `labels` says each row's own class.
+        """Logits from the cosines between embeddings and class weights; `labels` are the rows' own classes.
 
         `cosines` are (N, C), or (N, K, C) where a class has several centres.
         """
@@ -147,8 +147,8 @@ class ClassificationLoss(MetricLoss):
 
     @no_grad()
     def _sample_classes(self, labels: Int[Tensor, " N"]) -> tuple[Int[Tensor, " C"], Int[Tensor, " N"]]:
-        """The classes in play, ascending, and the labels counted among them."""
-        # Seeded alike: the same sample on every process; in half precision, as torch's default type, keys would tie.
+        """The classes of the step, ascending, and the labels as positions among them."""
+        # Equal seeds draw the same classes on every process. float32: half precision, if torch's default, has ties.
         keys = torch.rand(self.num_classes, device=labels.device, dtype=torch.float32)
         keys[labels] = -1.0
         size = max(1, round(self.class_fraction * self.num_classes))
@@ -164,10 +164,10 @@ def target_mask(cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Flo
 
 
 def checked_classes(labels: Int[Tensor, " N"], num_classes: int) -> tuple[Int[Tensor, " N"], Tensor | None]:
-    """Labels that can index classes, and whether all of them could; None where they were looked at, and could.
+    """Labels that can index classes, and whether all were in range; None if that was checked here.
 
     Raises:
-        ValueError: a label outside 0..num_classes-1, on the CPU outside compilation.
+        ValueError: a label outside 0..num_classes-1, on the CPU and not in compiled code.
     """
     if not can_look(labels):
         inside = (labels >= 0) & (labels < num_classes)
@@ -182,5 +182,5 @@ def checked_classes(labels: Int[Tensor, " N"], num_classes: int) -> tuple[Int[Te
 
 
 def where_known(in_range: Tensor | None, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """NaN in the place of a loss of labels that are no classes, by the second answer of `checked_classes`."""
+    """The loss, or NaN if a label was out of range; `in_range` is from `checked_classes`."""
     return loss if in_range is None else torch.where(in_range, loss, torch.nan)

@@ -7,7 +7,7 @@ from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels
 from levelfield.losses.pairs import cosines, pair_weights, pull_and_push
 from levelfield.numerics import inner_products, unit
 
-# Of a step in the backward pass, as in the authors' code.
+# Slope of a step function in the backward pass, as in the authors' code.
 SLOPE = 10.0
 
 
@@ -21,13 +21,13 @@ class ContextualLoss(MetricLoss):
         C = NZ_{(i,p)} [m_pos - s_ip]+ + NZ_{(i,n)} [s_in - m_neg]+
 
     The third term pulls the mean cosine to q. y is 1 for two samples of a class, s the cosine, d the distance. d_i(k)
-    is the k-th smallest distance from i, itself the first. The rest of i is everything outside N_k(i). NZ is the mean
-    over the terms above 0. Whether j is in N(i) has a slope of 10 with respect to -d_ij^2 instead of a derivative.
-    d_i(k) and the sizes of N_k and rest are constants, as in the authors' code, whose form this is. Takes no miner and
-    no `ref_emb`.
+    is the k-th smallest distance from i, and i itself is the first. The rest of i is everything outside N_k(i). NZ is
+    the mean over the terms above 0. Whether j is in N(i) has a slope of 10 with respect to -d_ij^2 instead of a
+    derivative. d_i(k) and the sizes of N_k and rest are constants. The loss follows the authors' code. Takes no miner
+    and no `ref_emb`.
 
     Args:
-        k: neighbours, including the sample itself, at least 2; choose the samples of a class in a batch.
+        k: neighbours, including the sample itself, at least 2; set it to the samples of a class in a batch.
         epsilon: e, at least 0.
         pos_margin: m_pos, in units of cosine.
         neg_margin: m_neg, in units of cosine.

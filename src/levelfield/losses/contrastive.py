@@ -15,7 +15,7 @@ class ContrastiveLoss(PairLoss):
     d is the distance of unit vectors, in [0, 2]. NZ is the mean over the terms above 0.
 
     Args:
-        pos_margin: m_pos; at or below 0 positives are pulled without end.
+        pos_margin: m_pos; at or below 0 positives are always pulled.
         neg_margin: m_neg.
         hinge_power: h, 1 as in the Reality Check or 2 as in Hadsell et al. and Vasilev & D'yakonov (Eq 1).
 

@@ -63,8 +63,7 @@ class CrossBatchMemory(MetricLoss):
         ref_emb: Float[Tensor, "M D"] | None = None,
         ref_labels: Int[Tensor, " M"] | None = None,
     ) -> Float[Tensor, ""]:
-        """The loss of batch against memory; `indices_tuple`, if given, chooses within the batch and adds to it, in
-        evaluation too.
+        """The loss of batch against memory; `indices_tuple` adds pairs within the batch, also in evaluation.
 
         Raises:
             ValueError: `ref_emb` is given, a batch larger than the memory, or a shape that does not fit.
@@ -83,7 +82,7 @@ class CrossBatchMemory(MetricLoss):
             return (embeddings * 0).sum()
         chosen = self._choose(embeddings, labels, memory, memory_labels, places)
         if indices_tuple is not None:
-            if places is None:  # in evaluation the batch stands behind the memory, for its own choice alone
+            if places is None:  # in evaluation, append the batch to the memory for its own pairs only
                 places = len(memory) + torch.arange(len(labels), device=labels.device)
                 memory, memory_labels = torch.cat([memory, embeddings.detach()]), torch.cat([memory_labels, labels])
             if len(chosen) != len(indices_tuple):
@@ -93,9 +92,9 @@ class CrossBatchMemory(MetricLoss):
             chosen = tuple(torch.cat(parts) for parts in zip(chosen, within, strict=True))
         return self.loss(embeddings, labels, chosen, memory, memory_labels)
 
-    @torch.compiler.disable  # the count of what entered changes each step, and would have the compiler begin anew
+    @torch.compiler.disable  # `entered` changes each step and would cause a recompilation
     def _enter(self, embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
-        """Write the batch over the oldest entries; returns where."""
+        """Write the batch over the oldest entries and return its positions."""
         places = (self.entered + torch.arange(len(labels), device=labels.device)) % self.memory_size
         self.memory[places] = embeddings.to(self.memory.dtype)
         self.memory_labels[places] = labels.long()
@@ -116,7 +115,7 @@ class CrossBatchMemory(MetricLoss):
         memory_labels: Int[Tensor, " M"],
         places: Int[Tensor, " N"] | None,
     ) -> IndicesTuple:
-        """What to compare, less each sample with itself."""
+        """What to compare, without each sample with itself."""
         if self.miner is not None and len(memory) > 0:
             chosen = self.miner(embeddings, labels, memory, memory_labels)
         else:

@@ -53,7 +53,7 @@ class FastAPLoss(MetricLoss):
     def _histograms(
         self, heights: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
     ) -> tuple[Float[Tensor, "N B+1"], Float[Tensor, "N B+1"]]:
-        """Each entry shared between the two nodes around it by nearness: of the positives, of the negatives."""
+        """Histograms of positives and of negatives; each entry is split between the two nodes around it."""
         B = self.num_bins
         with no_grad():
             node = heights.floor().clamp_(0, B - 1).nan_to_num_(0)

@@ -1,4 +1,4 @@
-"""HIST loss: learnt distributions of classes, and a network over the hypergraph that they make of a batch."""
+"""HIST loss: learnt distributions of classes, and a network over the hypergraph of a batch."""
 
 import math
 from functools import partial
@@ -13,7 +13,7 @@ from levelfield.losses.classification import ClassificationLoss
 from levelfield.numerics import inner_products, unit
 
 LEAKAGE = 0.1
-# Of the batch normalization: torch's.
+# Epsilon of the batch normalization, as in torch.
 LEAST_VARIANCE = 1e-5
 # The largest logarithm of a variance.
 GREATEST_LOG_VARIANCE = 6.0
@@ -29,9 +29,9 @@ class HISTLoss(ClassificationLoss):
     mu_c is the unit vector of a class weight. v_cd = e^(s_cd) is a variance, with s learnt and clipped to [0, 6]. Each
     class of the batch is an edge e of the hypergraph H; D_v and D_e are its row and column sums. x are embeddings with
     their norms (`normalize: false` in the learner). phi is batch normalization, always by the current batch, and a
-    leaky ReLU of slope 0.1. The network belongs to the loss and learns with it; retrieval does not use it. With a
-    miner, samples weigh in both parts; all are in the hypergraph. The authors shuffle, so a batch has many classes with
-    one sample each. They put layer norm after the embedder, which fixes the norms (`LinearEmbedder(layer_norm=True)`).
+    leaky ReLU of slope 0.1. The network belongs to the loss and learns with it; retrieval does not use it. A miner's
+    weights apply to both parts; all samples are in the hypergraph. The authors shuffle, so a batch has many classes
+    with one sample each. They put layer norm after the embedder (`LinearEmbedder(layer_norm=True)`): it fixes norms.
 
     Args:
         num_classes: number C of classes; labels are 0 to C - 1.
@@ -104,8 +104,8 @@ class HISTLoss(ClassificationLoss):
     def network_logits(
         self, embeddings: Float[Tensor, "N D"], distances: Float[Tensor, "N C"], labels: Int[Tensor, " N"]
     ) -> Float[Tensor, "N C"]:
-        """z. No shape depends on the labels' values: all classes make edges, those of no sample weighing 0; or, where
-        samples are fewer, each makes its class's, weighing a share of it."""
+        """z; its shapes do not depend on the labels. Each class is an edge, of weight 0 without samples. With fewer
+        samples than classes, each sample is an edge of its class instead: the k edges of a class weigh 1 / k each."""
         if self.num_classes <= len(labels):
             own = labels[:, None] == torch.arange(self.num_classes, device=labels.device)
             shares = own.any(0).to(distances.dtype)
@@ -115,7 +115,7 @@ class HISTLoss(ClassificationLoss):
             distances = distances[:, labels]
         incidence = torch.where(own, 1.0, (-self.alpha * distances).exp())
         of_nodes = inner_products(incidence, shares[None]).rsqrt()
-        of_edges = incidence.sum(0).where(shares > 0, 1.0)  # of an edge that weighs 0 the sum may have underflown
+        of_edges = incidence.sum(0).where(shares > 0, 1.0)  # the sum of an edge that weighs 0 may underflow
         nodes = of_nodes * incidence
         edges = nodes * (shares / of_edges)
 

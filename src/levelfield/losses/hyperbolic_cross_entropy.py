@@ -12,7 +12,7 @@ from levelfield.numerics import CURVATURE, in_ball, rounding_of
 
 
 def poincare_distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-    """Distances in the Poincare ball of points as `in_ball` has them; exactly 0 between those that coincide."""
+    """Distances in the Poincare ball of points from `in_ball`; exactly 0 between those that coincide."""
     rooms = (1 - anchors.square().sum(1, keepdim=True)) * (1 - others.square().sum(1))
     apart = safe_sqrt(squared_distances(anchors, others) / rooms, rounding_of(anchors))
     return apart.asinh() * (2 / math.sqrt(CURVATURE))
@@ -37,8 +37,8 @@ class HyperbolicCrossEntropyLoss(PairLoss):
     Paper: Ermolov et al. 2022, "Hyperbolic Vision Transformers: Combining Improvements in Metric Learning",
     arXiv:2203.10833.
 
-    Differs: with more than two samples of a class the authors' code takes two of each at a time, so a positive meets
-    only the negatives of these. Here it meets all of the anchor's.
+    Differs: with more than two samples of a class the authors' code takes two of each at a time, so it compares a
+    positive only with the negatives among these. Here all negatives of the anchor count.
     """
 
     matrix = staticmethod(poincare_distances)

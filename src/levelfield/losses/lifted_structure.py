@@ -20,7 +20,7 @@ class LiftedStructureLoss(PairLoss):
     Args:
         neg_margin: m_neg.
         pos_margin: m_pos.
-        normalize: False takes the embeddings as they are, as Fehervari et al. do.
+        normalize: False uses the embeddings without normalisation, as Fehervari et al. do.
 
     Cost: B^2. When: comparison with older work.
     Papers: Oh Song et al. 2016, arXiv:1511.06452; this form Musgrave et al. 2020, arXiv:2003.08505; Fehervari et al.
@@ -50,7 +50,7 @@ class LiftedStructureLoss(PairLoss):
     def _pushes_of_references(
         self, positives: Float[Tensor, "N M"], others: Float[Tensor, "M D"], ref_labels: Int[Tensor, " M"]
     ) -> Float[Tensor, " M"]:
-        """Of those references that are a positive of some anchor, so many at a time that their rows take 64 MiB."""
+        """`_pushes` of each reference that is a positive of an anchor, in blocks of rows of 64 MiB."""
         (needed,) = positives.any(0).nonzero(as_tuple=True)
         of_positive = others.new_full((len(others),), EMPTY)
         for rows in needed.split(max(32, ROW_VALUES // len(others))):

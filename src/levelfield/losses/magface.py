@@ -20,7 +20,7 @@ class MagFaceLoss(ClassificationLoss):
 
     A regulariser pulls the norms up. A norm outside of [l_a, u_a] has no gradient, as in the authors' code: choose l_a
     below the norms at the start of the training. Give embeddings with their norms (`normalize: false` in the learner).
-    With a miner, samples weigh in both parts.
+    A miner's sample weights apply to both parts.
 
     Args:
         num_classes: number C of classes; labels are 0 to C - 1.

@@ -63,7 +63,7 @@ class MarginLoss(PairLoss):
             self.beta = nn.Parameter(torch.full((num_classes or 1,), self.initial_beta))
 
     def set_num_classes(self, num_classes: int) -> None:
-        """Make one b for each class, if that was asked for and they are not there yet."""
+        """With `beta_per_class`, make one learnt b for each class, unless they exist already."""
         if isinstance(self.beta, nn.Parameter) and self.beta_per_class and len(self.beta) != num_classes:
             self.beta = nn.Parameter(torch.full((num_classes,), self.initial_beta))
 
@@ -103,10 +103,10 @@ class MarginLoss(PairLoss):
         return where_known(in_range, loss)
 
     def _beta_of(self, labels: Int[Tensor, " N"], dtype: torch.dtype) -> tuple[Float[Tensor, " N"], Tensor | None]:
-        """Each anchor's b, and whether all labels are classes, if that is not known."""
+        """Each anchor's b, and the second value of `checked_classes`."""
         if isinstance(self.beta, nn.Parameter):
             beta = self.beta.to(dtype).reshape(-1)
-        else:  # a number made on the device, not brought there
+        else:  # created on the device, not copied to it
             beta = torch.full((1,), self.beta, dtype=dtype, device=labels.device)
         if (len(beta) == 1 and not self.beta_per_class) or not self.learn_beta:
             return beta.expand(len(labels)), None

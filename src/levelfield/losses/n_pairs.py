@@ -16,13 +16,13 @@ class NPairsLoss(PairLoss):
         L = mean_k CE( (u_ak . u_pl / T)_l, k )  +  l2_reg (mean_k norm(x_ak)^2 + mean_k norm(x_pk)^2)
 
     (a_k, p_k) is the first positive pair of class k in the batch, or in the miner's choice. A class without one is left
-    out. u are unit vectors, x the embeddings as they are.
+    out. u are unit vectors, x the embeddings before normalisation.
 
     Args:
         l2_reg: weight of the squared norms; Fehervari et al. use 5e-4.
         symmetric: average with the loss of the reversed pairs.
         normalize: False takes u = x, as the paper and Fehervari et al. do.
-        temperature: T, above 0. The paper has none (1), with which unit vectors hardly train.
+        temperature: T, above 0. The paper has none (T = 1); unit vectors hardly train with that.
 
     Cost: C^2. When: two samples a class, raw embeddings.
     Papers: Sohn 2016, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective",

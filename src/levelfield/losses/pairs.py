@@ -1,4 +1,4 @@
-"""What the losses of pairs share: pair matrices, which pairs count, and means over them.
+"""The base class of the losses of pairs: pair matrices, which pairs count, and means over them.
 
 N embeddings, M references (the embeddings themselves unless `ref_emb` is given), D dimensions.
 """
@@ -22,9 +22,9 @@ from levelfield.losses.base import (
 )
 from levelfield.numerics import inner_products, rounding_of, unit
 
-# The log-sum-exp of nothing; finite, so that a row with nothing to compare has a zero gradient.
+# The log-sum-exp of an empty row; finite, so that the row has a zero gradient.
 EMPTY = -1e30
-# Of the rows of references or triangles that are held at a time where they are not what the batch itself has.
+# Values in memory at a time, where a loss computes a matrix larger than the batch's in blocks of rows.
 ROW_VALUES = 2**24
 
 
@@ -34,8 +34,8 @@ def cosines(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Floa
 
 
 def squared_distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-    """Squared Euclidean distances; rounding may leave a negative one."""
-    if torch.compiler.is_compiling():  # which fuses passes by itself, and takes no tensor twice
+    """Squared Euclidean distances; rounding may make them negative."""
+    if torch.compiler.is_compiling():  # the compiler fuses passes itself, and accepts no tensor twice
         return _squares(anchors, others)
     return _SquaredDistances.apply(anchors, others)
 
@@ -46,7 +46,7 @@ def _squares(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Flo
 
 
 class _SquaredDistances(torch.autograd.Function):
-    """Fewer passes over N x M than autograd makes of the same."""
+    """`_squares` with fewer passes over N x M than by autograd."""
 
     @staticmethod
     def forward(ctx: Any, anchors: Tensor, others: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class _SquaredDistances(torch.autograd.Function):
 
 
 def distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-    """Euclidean distances at any scale; 0, with a zero gradient, between points that coincide but for rounding."""
+    """Euclidean distances at any scale; 0, with a zero gradient, between points that coincide up to rounding."""
     return safe_sqrt(squared_distances(anchors, others))
 
 
@@ -93,8 +93,8 @@ class PairLoss(MetricLoss):
     """A loss of one number for each pair; subclasses write `pair_loss`.
 
     `matrix` chooses the number: `staticmethod(cosines)`, the default, or `staticmethod(unit_distances)`. With
-    `normalize=False` (then `distances`) it is computed from the embeddings as they are. With `count_repeats` a pair
-    that a miner names twice counts twice.
+    `normalize=False` (then `distances`) the embeddings are not normalised. With `count_repeats` a pair that a miner
+    names twice counts twice.
     """
 
     matrix = staticmethod(cosines)
@@ -116,7 +116,7 @@ class PairLoss(MetricLoss):
     def points(
         self, embeddings: Float[Tensor, "N D"], ref_emb: Float[Tensor, "M D"] | None
     ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "M D"]]:
-        """Anchors and what they are compared with, normalised unless `normalize=False`."""
+        """Anchors and references, normalised unless `normalize=False`."""
         anchors = unit(embeddings) if self.normalize else embeddings
         if ref_emb is None:
             return anchors, anchors
@@ -181,9 +181,9 @@ def weighted_softmax(logits: Float[Tensor, "N M"], weights: Float[Tensor, "N M"]
 
 
 class _WeightedLogSumExp(torch.autograd.Function):
-    """(log-sum-exp, softmax), whose derivatives are in terms of the softmax, so that they have derivatives in turn.
+    """(log-sum-exp, softmax). The derivatives use the softmax, so they can be differentiated again.
 
-    One buffer, and no exponential below e^-80: those of terms that vanish beside the largest are slow on a CPU.
+    It uses one buffer, and no exponential below e^-80: these do not change the sum and are slow on a CPU.
     """
 
     @staticmethod
@@ -219,7 +219,7 @@ def pull_and_push(
 
 
 class _PullAndPush(torch.autograd.Function):
-    """Three buffers of N x M where autograd takes nine of the same: what fresh memory costs is most of the time."""
+    """`pull_and_push` with three buffers of N x M; autograd takes nine, and allocating them takes most of the time."""
 
     @staticmethod
     def forward(
@@ -243,7 +243,7 @@ class _PullAndPush(torch.autograd.Function):
 
 
 def nonzero_mean(terms: Tensor, weights: Tensor) -> Float[Tensor, ""]:
-    """Weighted mean over the terms above 0 alone, none being below; 0 if there is none."""
+    """Weighted mean over the terms above 0; 0 if there are none. No term may be below 0."""
     with no_grad():
         active = (weights * terms.sign()).sum()
     return (weights * terms).sum() / active.clamp_min(1)

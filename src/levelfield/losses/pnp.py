@@ -58,7 +58,7 @@ class PNPLoss(PairLoss):
         return mean_over((present * penalties).sum(1) / count.clamp_min(1), (count > 0).to(matrix.dtype))
 
     def _penalty(self, before: Float[Tensor, "N P"]) -> Float[Tensor, "N P"]:
-        """f of how many negatives stand before."""
+        """f of the number of negatives before a positive."""
         if self.variant == "Ds":
             return before.log1p()
         if self.variant == "Dq":

@@ -11,11 +11,11 @@ from levelfield.losses.classification import ClassificationLoss, WeightInit
 from levelfield.losses.pairs import ROW_VALUES
 from levelfield.numerics import inner_products, unit
 
-# Pairs that are held at a time on a CPU, whose cache they then stay in; on a GPU `ROW_VALUES`.
+# Pairs in memory at a time on a CPU, so that they fit its cache; on a GPU `ROW_VALUES`.
 CACHED_VALUES = 2**18
-# Distance from which on points count as so far apart: in float32 more than rounding makes of two that coincide.
+# Smaller distances count as this one. Rounding in float32 gives points that coincide a smaller distance.
 NEAREST = 2e-3
-# Beyond, the field of two points that coincide overflows float32.
+# With a larger alpha, the field of two points that coincide overflows float32.
 GREATEST_ALPHA = 10.0
 
 
@@ -78,7 +78,7 @@ class PotentialFieldLoss(ClassificationLoss):
 
 
 class _Energy(torch.autograd.Function):
-    """The sum of psi, and its derivative at once; for a derivative of that, the same once more under autograd."""
+    """The energy; `forward` also computes its derivative, which `backward` repeats under autograd for a second one."""
 
     @staticmethod
     def forward(ctx: Any, points: Tensor, labels: Tensor, charges: Tensor, delta: float, alpha: float) -> Tensor:
@@ -98,24 +98,24 @@ class _Energy(torch.autograd.Function):
 def energy_and_slopes(
     points: Float[Tensor, "n D"], labels: Int[Tensor, " n"], charges: Float[Tensor, " n"], delta: float, alpha: float
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "n D"]]:
-    """sum_{a != b} q_a q_b psi_ab of unit vectors and its derivative, some rows at a time; each pair is met once."""
+    """sum_{a != b} q_a q_b psi_ab of unit vectors and its derivative, in blocks of rows from the diagonal on."""
     n, near, level = len(points), NEAREST**2, delta**2
     size = max(1, (CACHED_VALUES if points.device.type == "cpu" else ROW_VALUES) // n)
     norms = points.square().sum(1)
     weighed = charges[:, None] * torch.cat([points, torch.ones_like(points[:, :1])], 1)
-    energy = charges.square().sum() * delta**-alpha  # less the diagonal's, which the blocks have
+    energy = charges.square().sum() * delta**-alpha  # cancels the diagonal, which the blocks include
     slopes = torch.zeros_like(points)
     for first in range(0, n, size):
         last = min(first + size, n)
         squares = norms[first:last, None] + norms[first:] - 2 * inner_products(points[first:last], points[first:])
         same = labels[first:last, None] == labels[first:]
-        # Held where the field is constant.
+        # Clamped where the field is constant.
         held = torch.where(same, squares.clamp_min(level), squares.clamp(min(near, level), level))
         psi = held.pow(-alpha / 2)
         psi = torch.where(same, -psi, psi)
         of_squares = torch.where(squares == held, psi / held, 0) * (-alpha / 2)
         orders = charges[first:].clone()
-        orders[last - first :] *= 2  # pairs with a later block stand for both of their orders
+        orders[last - first :] *= 2  # a pair with a later block counts for both orders
         energy = energy + (charges[first:last] * inner_products(psi, orders[None]).squeeze(1)).sum()
         slopes[first:last] += _away(points[first:last], of_squares, weighed[first:])
         if last < n:

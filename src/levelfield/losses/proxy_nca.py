@@ -21,7 +21,7 @@ class ProxyNCALoss(ClassificationLoss):
         embedding_size: length D of an embedding.
         softmax_scale: k, above 0. With 1, the libraries' default, it hardly trains; about 10 works.
         exclude_positive: only the other classes in the denominator, as the paper and Fehervari et al. (Eq 14) print it.
-            The loss may then be below 0. Their vectors of length 3 are k = 9.
+            The loss may then be below 0. Their vectors of length 3 correspond to k = 9.
         class_fraction: share of the classes that a step compares with, above 0 and at most 1.
         weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
 

@@ -23,11 +23,11 @@ class RecallAtKLoss(PairLoss):
         recall_at: K, whole numbers from 1.
         recall_temperature: T_1, in ranks, above 0.
         rank_temperature: T_2, in units of cosine, above 0.
-        similarity_mixup: SiMix: each two samples i, j of a class add one more to the batch, a u_i + (1 - a) u_j. It is
-            not made unit again, so its similarities are mixtures of theirs. a is drawn evenly from [0, 1] (torch's
-            global generator). Takes no miner and no `ref_emb`.
+        similarity_mixup: SiMix: each pair of samples i, j of a class adds a sample a u_i + (1 - a) u_j to the batch. It
+            is not normalised again, so its similarities are mixtures of theirs. a is uniform in [0, 1] (torch's global
+            generator). Takes no miner and no `ref_emb`.
 
-    For batches larger than memory use `chunk_size` of the learner, as the paper's second pass.
+    For batches larger than memory use the callback `GradientCaching`, as the paper's second pass.
 
     Cost: pairs x B, computed some rows at a time; with `similarity_mixup` of the batch and its pairs. When: recall
     matters most; large batches.
@@ -75,7 +75,7 @@ class RecallAtKLoss(PairLoss):
     ) -> Float[Tensor, ""]:
         levels, present = levels_of_positives(matrix, positives)
         step = SigmoidStep(self.rank_temperature)
-        ranks = 0.5 + soft_counts(matrix, levels, positives + negatives, step)  # 1/2 is itself: G(0)
+        ranks = 0.5 + soft_counts(matrix, levels, positives + negatives, step)  # 1 - G(0), which the sum contains
         hits = torch.stack([((k - ranks) / self.recall_temperature).sigmoid() for k in self.recall_at]).mean(0)
         count = present.sum(1)
         return mean_over(1 - (present * hits).sum(1) / count.clamp_min(1), (count > 0).to(matrix.dtype))

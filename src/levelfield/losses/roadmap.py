@@ -35,7 +35,7 @@ class ROADMAPLoss(PairLoss):
     Paper: Ramzi et al. 2021, "Robust and Decomposable Average Precision for Image Retrieval", arXiv:2110.01445.
 
     Differs: the authors' code counts the query as a positive in its own ranking, so every rank is one higher. Its slope
-    beyond delta starts at 1.44, where the equation has 1.493. It takes C over the batch's pairs above 0.
+    beyond delta starts at 1.44, where the equation has 1.493. It averages C over the pairs whose term is above 0.
 
     Not for `torch.compile(fullgraph=True)`: the largest number of positives of an anchor sets the shapes.
     """

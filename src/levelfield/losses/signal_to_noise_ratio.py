@@ -22,8 +22,8 @@ class SignalToNoiseRatioContrastiveLoss(PairLoss):
     Args:
         pos_margin: m_pos.
         neg_margin: m_neg.
-        regularizer_weight: reg, which pulls the coordinate sum of the embeddings, as they are, to 0. The Reality Check
-            searched it in [0, 1].
+        regularizer_weight: reg, which pulls the coordinate sum of the embeddings (not normalised) to 0. The Reality
+            Check searched it in [0, 1].
 
     Cost: B^2. When: single coordinates matter.
     Paper: Yuan et al. 2019, "Signal-To-Noise Ratio: A Robust Distance Metric for Deep Metric Learning",
@@ -38,7 +38,7 @@ class SignalToNoiseRatioContrastiveLoss(PairLoss):
 
     @staticmethod
     def matrix(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-        """snr_ij: (D - 1) Var(u) is the squared length of u less its mean."""
+        """snr_ij: (D - 1) Var(u) is the squared length of u minus its mean."""
         anchors = anchors - anchors.mean(1, keepdim=True)
         others = others - others.mean(1, keepdim=True)
         signal = anchors.square().sum(1, keepdim=True)

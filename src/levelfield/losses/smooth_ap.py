@@ -38,7 +38,7 @@ class SmoothAPLoss(PairLoss):
     ) -> Float[Tensor, ""]:
         step = SigmoidStep(self.temperature)
         levels, present = levels_of_positives(matrix, positives)
-        same = 0.5 + soft_counts(levels, levels, present.to(matrix.dtype), step)  # 1/2 is itself: G(0)
+        same = 0.5 + soft_counts(levels, levels, present.to(matrix.dtype), step)  # 1 - G(0), which the sum contains
         others = soft_counts(matrix, levels, negatives, step)
         count = present.sum(1)
         losses = 1 - (present * same / (same + others)).sum(1) / count.clamp_min(1)

@@ -1,6 +1,6 @@
-"""Soft ranks: how many of a row stand before each of its positives, counted by a step that has a slope.
+"""Soft ranks: how many items of a row rank before each of its positives, counted by a differentiable step.
 
-N anchors, M others, P the most positives of any anchor.
+N anchors, M others, P the largest number of positives of an anchor.
 """
 
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from torch import Tensor
 from levelfield.losses.pairs import ROW_VALUES
 from levelfield.losses.triplets import padded_positives
 
-# Of (positive, other) that are held at a time on a CPU, whose cache they then stay in; on a GPU `ROW_VALUES`.
+# Pairs (positive, other) in memory at a time on a CPU, so that they fit its cache; on a GPU `ROW_VALUES`.
 CACHED_VALUES = 2**17
-# A sigmoid is flat to 1e-26 beyond; numbers near the least of float32 are slow on a CPU.
+# Beyond this a sigmoid is flat to 1e-26, and the smallest float32 numbers are slow on a CPU.
 FLAT = 60.0
 
 
 class Step(Protocol):
-    """Counts an item that stands x above another, nearly 0 far below; both may write over x."""
+    """How much an item counts that is x above another: nearly 0 if far below. Both methods may overwrite x."""
 
     def value(self, x: Tensor) -> Tensor: ...
 
@@ -44,7 +44,7 @@ class SigmoidStep:
 def levels_of_positives(
     matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"]
 ) -> tuple[Float[Tensor, "N P"], Bool[Tensor, "N P"]]:
-    """Each anchor's entries of `matrix` at its positives, padded, and which of them are real."""
+    """Each anchor's entries of `matrix` at its positives, padded, and a mask of the real ones."""
     columns, present = padded_positives(positives)
     return matrix.gather(1, columns), present
 
@@ -52,12 +52,12 @@ def levels_of_positives(
 def soft_counts(
     matrix: Float[Tensor, "N M"], levels: Float[Tensor, "N P"], weights: Float[Tensor, "N M"], step: Step
 ) -> Float[Tensor, "N P"]:
-    """How many stand above each level of their row: sum_j w_ij step(x_ij - l_ip)."""
+    """How many entries of a row are above each of its levels: sum_j w_ij step(x_ij - l_ip)."""
     return _SoftCounts.apply(matrix, levels, weights, step)
 
 
 class _SoftCounts(torch.autograd.Function):
-    """Some rows at a time, in the backward pass anew, so that P x M is never held for all of them."""
+    """Computed in blocks of rows, and again in the backward pass: N x P x M values are never in memory at once."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, levels: Tensor, weights: Tensor, step: Step) -> Tensor:
@@ -78,7 +78,7 @@ class _SoftCounts(torch.autograd.Function):
 
 
 def _blocks(matrix: Tensor, levels: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """How far each of some rows stands above each of their levels, (rows, P, M), and what else there is of the rows."""
+    """For each block of rows: their entries minus their levels, (rows, P, M), and the same rows of `others`."""
     held = CACHED_VALUES if matrix.device.type == "cpu" else ROW_VALUES
     size = max(1, held // max(1, levels.shape[1] * matrix.shape[1]))
     for rows, levels_of_rows, *rest in zip(*(each.split(size) for each in (matrix, levels, *others)), strict=True):

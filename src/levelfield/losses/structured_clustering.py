@@ -10,7 +10,7 @@ from levelfield.numerics import inner_products, unit
 
 
 class StructuredClusteringLoss(MetricLoss):
-    """The true clustering must score better than any other, the more so if they disagree.
+    """The true clustering must score better than any other, by a margin that grows with their disagreement.
 
         L = [ max_S ( F(S) + gamma (1 - NMI(assignment to S, y)) ) - sum_k max_{j in k} -sum_{i in k} d_ij ]+
         F(S) = -sum_i min_{j in S} d_ij
@@ -58,12 +58,12 @@ class StructuredClusteringLoss(MetricLoss):
             raise ValueError("StructuredClusteringLoss clusters the batch and takes neither a miner nor ref_emb")
         points = unit(embeddings)
         others = 1 - torch.eye(len(points), dtype=points.dtype, device=points.device)
-        dist_NN = unit_distances(points, points) * others  # exactly 0 to oneself
+        dist_NN = unit_distances(points, points) * others  # exactly 0 on the diagonal
         _, class_of = labels.unique(return_inverse=True)
         onehot_NC = torch.nn.functional.one_hot(class_of).to(dist_NN.dtype)
         own_cost_NC = torch.where(
             onehot_NC > 0, inner_products(dist_NN, onehot_NC.T), torch.inf
-        )  # of j as the medoid of its class
+        )  # if j were the medoid of its class
         true_score = -own_cost_NC.amin(0).sum()
         fixed_NN = dist_NN.detach().nan_to_num(2.0)  # an embedding that is not finite is far from all
         medoids = self.search(fixed_NN, class_of)
@@ -82,7 +82,7 @@ class StructuredClusteringLoss(MetricLoss):
 
     @no_grad()
     def search(self, dist: Float[Tensor, "N N"], class_of: Int[Tensor, " N"]) -> Int[Tensor, " C"]:
-        """S: greedy, then rounds of swaps, both over the score F(S) + gamma (1 - NMI)."""
+        """S: greedy, then rounds of swaps, both by the score F(S) + gamma (1 - NMI)."""
         samples = torch.arange(len(dist), device=dist.device)
         medoids = samples[:0]
         for _ in range(int(class_of.max()) + 1):
@@ -94,7 +94,7 @@ class StructuredClusteringLoss(MetricLoss):
             for k in range(len(medoids)):
                 members = samples[_nearest(dist, medoids) == k]
                 if len(members) == 0:
-                    continue  # of points that coincide the first takes all
+                    continue  # if medoids coincide, the first has all members
                 swapped = medoids.repeat(len(members), 1)
                 swapped[:, k] = members
                 medoids[k] = members[self._scores(dist, class_of, swapped).argmax()]

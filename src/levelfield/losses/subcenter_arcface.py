@@ -64,7 +64,7 @@ class SubCenterArcFaceLoss(ClassificationLoss):
     ) -> tuple[Int[Tensor, " outliers"], Float[Tensor, "C D"]]:
         """Samples farther than `threshold` degrees from their class's dominant centre, and those centres.
 
-        The dominant centre of a class is the one that is nearest to most of its samples, the first of those that tie.
+        The dominant centre of a class is the one that is nearest to most of its samples, the first of a tie.
         """
         weights_CKD = self.class_weights.to(embeddings.dtype).unflatten(0, (self.num_classes, self.sub_centers))
         cosines_NK = inner_products(unit(weights_CKD)[labels], unit(embeddings)[:, None]).squeeze(2)

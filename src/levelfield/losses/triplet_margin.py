@@ -36,7 +36,7 @@ class TripletMarginLoss(PairLoss):
             It takes, for each positive pair, the nearest negative that is farther than the positive, else the farthest
             negative. The loss is then the plain mean over positive pairs, zeros included. A miner overrides it.
         power: q, 1 as in the Reality Check (Eq 2) or 2 as in FaceNet and Vasilev & D'yakonov (Eq 2).
-        normalize: False takes the embeddings as they are, as Fehervari et al. do.
+        normalize: False uses the embeddings without normalisation, as Fehervari et al. do.
 
     Cost: B^2 log B; `swap` and `smooth_loss` pairs x B. When: classes of different spread; all triplets, or FaceNet's
     rule with "semihard".
@@ -96,7 +96,7 @@ class TripletMarginLoss(PairLoss):
     def _hinge_of_all(
         self, dist: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"], once: bool
     ) -> Float[Tensor, ""]:
-        """The hinge is linear in the distances once it is known how many active triplets each pair stands in."""
+        """Count the active triplets of each pair: with these counts the hinge is linear in the distances."""
         if are_few(dist):
             near = dist
             per_positive, per_negative = compare_triplets(dist, positives, negatives, self.margin)
@@ -139,7 +139,7 @@ class TripletMarginLoss(PairLoss):
         count = negatives.sum(1, keepdim=True).long()
         ranked, order = dist.detach().masked_fill(negatives == 0, torch.inf).sort(1)
         farther = torch.searchsorted(ranked, near.detach(), right=True)
-        rank = torch.minimum(farther, count - 1).clamp_min(0)  # past the end: the farthest
+        rank = torch.minimum(farther, count - 1).clamp_min(0)  # none is farther: take the farthest
         far = dist.gather(1, order.gather(1, rank))
         weights = (present & (count > 0)).to(dist.dtype)
         return mean_over(self._penalty(near - far + self.margin), weights)

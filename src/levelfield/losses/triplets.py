@@ -1,6 +1,6 @@
 """Triplets (i, p, n) without a table of them: lists of positives, and counts of the triplets that violate a margin.
 
-N anchors, M others, K positive pairs, P the most positives of any anchor.
+N anchors, M others, K positive pairs, P the largest number of positives of an anchor.
 """
 
 import torch
@@ -10,9 +10,9 @@ from torch import Tensor, no_grad
 from levelfield.losses.base import IndicesTuple, can_look
 from levelfield.numerics import inner_products
 
-# On a GPU so many distances are sorted whole: to learn how few would do takes longer than the rest of such a loss.
+# On a GPU up to this many entries are sorted in full: reading P back would take longer than the rest of the loss.
 SORTED_WHOLE = 2**22
-# So many triplets are compared one by one, which on a CPU takes fewer operations than to sort distances.
+# On a CPU up to this many triplets are compared one by one, with fewer operations than sorting the distances.
 COMPARED = 2**16
 
 
@@ -28,9 +28,9 @@ def positive_pairs(positives: Float[Tensor, "N M"]) -> tuple[Int[Tensor, " K"], 
 def padded_positives(
     positives: Float[Tensor, "N M"], once: bool = False
 ) -> tuple[Int[Tensor, "N P"], Bool[Tensor, "N P"]]:
-    """Each anchor's positives in a row, padded, and which entries are real.
+    """Each anchor's positives in a row, padded, and a mask of the real entries.
 
-    With `once`, which says that no pair counts twice, a GPU is not waited for to learn P: a row holds all M others.
+    `once` says that no pair counts twice. Then a GPU does not synchronise to learn P: a row has all M others.
     """
     if once and not can_look(positives) and positives.numel() <= SORTED_WHOLE:
         columns = (positives == 0).to(torch.uint8).sort(dim=1, stable=True).indices
@@ -52,7 +52,7 @@ def count_violations(
     negatives: Float[Tensor, "N M"],
     margin: float,
 ) -> tuple[Float[Tensor, "N P"], Float[Tensor, "N M"]]:
-    """In how many triplets with near_ip > far_in - margin each positive and each negative stands.
+    """Number of triplets with near_ip > far_in - margin that contain each positive and each negative.
 
     Sorting an anchor's positives and looking up where each negative falls among them takes O(N M log P), not O(N P M).
     """
@@ -74,7 +74,7 @@ def are_few(dist: Float[Tensor, "N M"]) -> bool:
 def compare_triplets(
     dist: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"], margin: float
 ) -> tuple[Float[Tensor, "N M"], Float[Tensor, "N M"]]:
-    """`count_violations` by a table of all triplets, the positives in their columns."""
+    """`count_violations` by a table of all triplets, with the positives in their own columns."""
     violated = (dist[:, :, None] > (dist - margin)[:, None, :]).to(dist.dtype)
     per_positive = positives * inner_products(violated, negatives[:, None])[:, :, 0]
     return per_positive, negatives * inner_products(positives[:, None], violated.mT)[:, 0]
@@ -86,7 +86,7 @@ def random_triplets(
 ) -> tuple[IndicesTuple, Float[Tensor, " T"]]:
     """For each anchor, random positives and random negatives, with replacement, and how often each triplet counts.
 
-    Drawn from torch's global generator. On a GPU, anchors without either have triplets too, which count 0 times.
+    Drawn from torch's global generator. On a GPU, anchors without positives or negatives have triplets of count 0.
     """
     usable = (positives.sum(1) > 0) & (negatives.sum(1) > 0)
     if not can_look(positives):
@@ -106,12 +106,12 @@ def random_triplets(
 
 @no_grad()
 def draw_evenly(counts: Float[Tensor, "N M"], draws: int) -> Int[Tensor, "N draws"]:
-    """Columns of each row in proportion to its whole counts, without a look at them; the first where all are 0.
+    """Random columns of each row in proportion to its whole counts; the first column where all are 0.
 
-    `torch.multinomial` has the CPU wait until it knows that no row is empty.
+    `torch.multinomial` would synchronise with the GPU to check that no row is empty.
     """
     reached = counts.long().cumsum(1)
-    # In float64: half precision as torch's default type has too few numbers to reach every column.
+    # float64: half precision, if torch's default, has too few numbers to reach every column.
     shares = torch.rand(len(counts), draws, device=counts.device, dtype=torch.float64)
     places = (shares * reached[:, -1:]).long()
     return torch.searchsorted(reached, torch.minimum(places, reached[:, -1:] - 1), right=True)

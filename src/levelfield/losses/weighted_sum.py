@@ -25,8 +25,8 @@ class WeightedSum(MetricLoss):
         L = sum_k weight_k L_k
 
     Args:
-        losses: by names of your choice. The learner makes those that are given as classes or partials, and supplies
-            `num_classes` and `embedding_size` to those that take them. In your own loop they are modules.
+        losses: by names of your choice. The learner builds those that are classes or partials, and supplies
+            `num_classes` and `embedding_size` to those that take them. In your own loop, give modules.
         weights: by the same names, at least 0; 1 for a loss without one.
 
     Each loss gets the miner's choice and the references. All learnt weights share `loss_lr`.

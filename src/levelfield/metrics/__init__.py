@@ -1,4 +1,4 @@
-"""Retrieval, clustering and open-set scores of embeddings; modules are loaded when used, for `table` needs no torch."""
+"""Retrieval, clustering and open-set scores of embeddings. Modules load on first use: `table` needs no torch."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

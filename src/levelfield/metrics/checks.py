@@ -1,4 +1,4 @@
-"""Errors of inputs, raised before anything is computed."""
+"""Checks of inputs before anything is computed."""
 
 import torch
 from torch import Tensor

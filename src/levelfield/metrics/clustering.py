@@ -36,7 +36,7 @@ def clustering_metrics(
         method: `faiss`; scikit-learn's `exact` Lloyd iterations or `mini-batch`; `auto` takes faiss if it is
             installed, otherwise exact up to 20,000 items and mini-batch beyond. Their clusters differ: compare only
             scores of one method.
-        average: of the two entropies that NMI and AMI divide by: `arithmetic` or `geometric`, the literature's two.
+        average: mean of the two entropies that NMI and AMI divide by: `arithmetic` or `geometric`; papers use both.
         metrics: as in `partition_scores`.
 
     Returns:
@@ -73,7 +73,7 @@ def k_means(
         method = "exact" if len(embeddings_ND) <= 20_000 else "mini-batch"
     if method in ("auto", "faiss"):
         return faiss_k_means(embeddings_ND, num_clusters, seed)
-    from sklearn.cluster import KMeans, MiniBatchKMeans  # takes a second, which only clustering should cost
+    from sklearn.cluster import KMeans, MiniBatchKMeans  # takes a second
 
     if method == "exact":
         found = KMeans(num_clusters, n_init=1, random_state=seed).fit_predict(embeddings_ND)
@@ -91,7 +91,7 @@ def faiss_k_means(embeddings_ND: np.ndarray, num_clusters: int, seed: int) -> In
         num_clusters,
         niter=20,
         seed=seed,
-        # All points take part, and classes of a few samples are no cause for faiss's warning.
+        # Use all points, and do not warn about classes with few samples.
         min_points_per_centroid=1,
         max_points_per_centroid=len(embeddings_ND),
     )

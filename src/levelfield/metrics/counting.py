@@ -1,9 +1,9 @@
-"""Places in the full ranking of a set against itself, by counting: each similarity is computed once, for S = S^T.
+"""Places in the full ranking of a set against itself, by counting. As S = S^T, each similarity is computed once.
 
     m(i) = i + |{g of another class: s_qg > s_qi, or s_qg = s_qi and g - q < i - q (mod G)}|
 
-of the i-th nearest item of the query's class, where items are numbered in the order of the circle of
-`levelfield.metrics.ties`. A block is an arc of the circle, and comes before an item or after it as a whole.
+m(i) is the place of the i-th nearest item of the query's class. Items are numbered in the order of the circle of
+`levelfield.metrics.ties`. A block is an arc of the circle: all of it comes before an item, or all of it after.
 
 Shapes: G items, T items of one block, P - 1 other items of the largest class, R pairs of a query and one of them,
 D dimensions.
@@ -20,17 +20,17 @@ from torch.nn.functional import pad
 from levelfield.metrics.ranking import ClassMembers, Similarity, tie_free_keys
 from levelfield.metrics.ties import tie_places
 
-# A tile of similarities and what is compared with it stay near a processor's cache; a GPU has little to do in such.
+# Most rows of a tile on a CPU, so that it stays in the cache, and fewest rows of any tile.
 CPU_BLOCK = 1024
 LEAST_BLOCK = 256
-# Counting takes time for each item of the query's class, and a sort does not.
+# Mean size of a class above which sorting is faster: its time does not depend on the size.
 MAX_MEAN_RELEVANT = 12
-# Of each item of each query's class: its index, similarity, count, and the copies that the blocks hold.
+# For each item of each query's class: its index, similarity, count, and their copies in the blocks.
 ENTRY_BYTES = 48
 
 
 def counting_block(num_relevant_G: Integer[Tensor, " gallery"], memory_budget: int) -> int:
-    """Rows of a block whose tile of two buffers takes half of the budget; 0 where counting does not pay."""
+    """Rows of a block, so that two tiles take half of the budget; 0 if counting is slower or needs too much memory."""
     block = math.isqrt(memory_budget // 2 // 8) // 32 * 32
     if num_relevant_G.device.type == "cpu":
         block = min(block, CPU_BLOCK)
@@ -46,7 +46,7 @@ def counting_block(num_relevant_G: Integer[Tensor, " gallery"], memory_budget: i
 def counted_places(
     embeddings_GD: Num[Tensor, "gallery dim"], labels_G: Integer[Tensor, " gallery"], similarity: Similarity, block: int
 ) -> tuple[Int64[Tensor, "gallery places"], Bool[Tensor, "gallery places"]]:
-    """Ascending places (1 = nearest) of each item's own class, and which of the entries hold one."""
+    """Ascending places (1 = nearest) of the items of each item's class, padded, and a mask of the real ones."""
     circle_G = tie_places(len(labels_G), labels_G.device).argsort()
     labels_G = labels_G[circle_G]  # from here on an item's number is its position in this order
 
@@ -56,7 +56,7 @@ def counted_places(
     items_GP, own_GP = own_similarities(rows_of, labels_G, similarity, block)
     steps_GP = (items_GP - torch.arange(len(items_GP), device=items_GP.device)[:, None]) % len(items_GP)
     nearest_GP = tie_free_keys(own_GP, steps_GP).argsort(dim=1, descending=True)
-    # The item itself and those that fill up are last, at -inf.
+    # The item itself and the padding are last, at -inf.
     items_GP, own_GP = (each.gather(1, nearest_GP)[:, :-1] for each in (items_GP, own_GP))
     found_GP = own_GP > -torch.inf
     del steps_GP, nearest_GP
@@ -82,7 +82,7 @@ def counted_places(
 
 
 class Block:
-    """Consecutive items, those with more of their own class first, and similarities to these in descending order."""
+    """Consecutive items, those of large classes first, and their similarities to their class in descending order."""
 
     def __init__(
         self,
@@ -103,12 +103,12 @@ class Block:
         return (items >= self.start) & (items < self.start + self.block)
 
     def rows(self, rows_of: Callable[[Tensor], Tensor]) -> Num[Tensor, "block dim"]:
-        """Of all blocks equally many, so that all products are rounded alike; what fills up is counted nowhere."""
+        """The rows, padded to the size of a block, so that all products are rounded alike. Padding is never counted."""
         rows_TD = rows_of(self.index_T)
         return pad(rows_TD, (0, 0, 0, self.block - len(rows_TD)))
 
     def column_of(self, items_R: Int64[Tensor, " pairs"]) -> Int64[Tensor, " pairs"]:
-        """Where items of this block stand in it."""
+        """Columns of items of this block."""
         columns_T = torch.empty_like(self.index_T)
         columns_T[self.index_T - self.start] = torch.arange(len(columns_T), device=columns_T.device)
         return columns_T[items_R - self.start]
@@ -119,7 +119,7 @@ class Block:
         """How many of the other block's items come before each item of the query's own class."""
         counts_TP = torch.zeros_like(self.items_TP)
         queries_T1 = self.index_T[:, None]
-        # A block that holds the item or the query is no whole arc: where it has equal similarities, each is looked at.
+        # A block with the item or the query is not a whole arc: equal similarities are compared one by one.
         is_inside_TP = others.holds(self.items_TP) | (others is self)
         is_before_TP = comes_first(others.start, self.items_TP, queries_T1) & ~is_inside_TP
         limit_PT = torch.where(is_before_TP, self.below_TP, self.own_TP).T.contiguous()
@@ -137,14 +137,14 @@ class Block:
 
 
 def comes_first(one: int | Tensor, other: Tensor, start: Tensor) -> Tensor:
-    """Whether the one position is reached before the other, around the circle from a third on."""
+    """Whether position `one` comes before `other` on the circle from `start`."""
     return (one < other) ^ (one < start) ^ (other < start)
 
 
 def own_similarities(
     rows_of: Callable[[Tensor], Tensor], labels_G: Integer[Tensor, " gallery"], similarity: Similarity, block: int
 ) -> tuple[Int64[Tensor, "gallery places"], Float[Tensor, "gallery places"]]:
-    """The items of each item's class, ascending, and how similar they are: -inf for itself and where it has fewer."""
+    """The items of each item's class, ascending, and their similarities; -inf for the item itself and the padding."""
     members = ClassMembers(labels_G)
     items_GP, valid_GP = members.of(labels_G)
     own_GP = torch.full(items_GP.shape, -torch.inf, device=labels_G.device)
@@ -156,7 +156,7 @@ def own_similarities(
     for end, next_end in zip(ends, [*ends[1:], math.inf], strict=True):
         if next_end - start <= block:
             continue
-        # A window of whole classes in the order of the labels; what else lies in it is not looked at.
+        # A window of whole classes in the order of the labels; other items in it are ignored.
         first = min(start, len(order_G) - block)
         window_T = order_G[first : first + block]
         rows_TD = rows_of(window_T)

@@ -17,15 +17,15 @@ from levelfield.numerics import CLIP_RADIUS, CURVATURE, in_ball, true_float32, u
 
 # Matrix products of fewer rows may round differently from those of larger blocks.
 MIN_BLOCK = 32
-# Items whose bits are unpacked, or whose float64 products are formed, at a time.
+# Items at a time whose bits are unpacked, or whose float64 products are computed.
 TILE = 4096
-# Squared distances of float32 points below this share of their squares are 0: a difference in their last digit.
+# Squared distances below this share of the squares of the points are 0: float32 points differ in the last digit only.
 COINCIDENT = 2.0**-46
 
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Products in true float32, whatever autocast and torch's settings of precision say outside."""
+    """Compute products in true float32, whatever autocast and torch's precision settings are."""
     with true_float32(), torch.autocast(device.type, enabled=False):
         yield
 
@@ -61,7 +61,7 @@ def euclidean_similarity(
 def poincare_similarity(
     queries_BD: Float[Tensor, "block dim"], gallery_GD: Float[Tensor, "gallery dim"], out: Tensor | None = None
 ) -> Float[Tensor, "block gallery"]:
-    """Less the Poincare distance of `points_of_ball`, 2 / sqrt(c) asinh sqrt(|q - g|^2 / ((1 - |q|^2) (1 - |g|^2)))."""
+    """Minus the Poincare distance in the unit ball, 2 / sqrt(c) asinh sqrt(|q - g|^2 / ((1 - |q|^2) (1 - |g|^2)))."""
     queries_BD = queries_BD.double()
     squares_B1 = queries_BD.square().sum(dim=1, keepdim=True)
 
@@ -70,7 +70,7 @@ def poincare_similarity(
         squares_T = gallery_TD.square().sum(dim=1)
         both_BT = squares_B1 + squares_T
         apart_BT = both_BT.sub(product(queries_BD, gallery_TD), alpha=2)
-        apart_BT.masked_fill_(apart_BT < both_BT.mul_(COINCIDENT), 0)  # rounding would part equal points, and ties
+        apart_BT.masked_fill_(apart_BT < both_BT.mul_(COINCIDENT), 0)  # equal points stay equal despite rounding
         rooms_BT = (1 - squares_B1) * (1 - squares_T)
         return apart_BT.div_(rooms_BT).sqrt_().asinh_().mul_(-2 / math.sqrt(CURVATURE))
 
@@ -90,7 +90,7 @@ def pack_bits(embeddings_GD: Float[Tensor, "items dim"]) -> UInt8[Tensor, "items
 def hamming_similarity(
     queries_BY: UInt8[Tensor, "block bytes"], gallery_GY: UInt8[Tensor, "gallery bytes"], out: Tensor | None = None
 ) -> Float[Tensor, "block gallery"]:
-    """8 Y - 2 x (number of different bits), exact; the gallery stays packed but for a tile at a time."""
+    """8 Y - 2 x (number of different bits), exact. Only a tile of the gallery is unpacked at a time."""
     signs_BD = unpack_signs(queries_BY)
     return by_tiles(lambda tile_TY: product(signs_BD, unpack_signs(tile_TY)), len(queries_BY), gallery_GY, out)
 
@@ -101,7 +101,7 @@ def by_tiles(
     gallery_GD: Num[Tensor, "gallery dim"],
     out: Tensor | None,
 ) -> Float[Tensor, "block gallery"]:
-    """Float32 similarities, found for so many gallery items at a time that what they are made of takes little room."""
+    """Float32 similarities, computed for a tile of gallery items at a time to save memory."""
     num_gallery = len(gallery_GD)
     if out is None:
         out = torch.empty((num_queries, num_gallery), device=gallery_GD.device)
@@ -129,7 +129,7 @@ def normalize(embeddings: Num[Tensor, "items dim"]) -> Float[Tensor, "items dim"
 
 
 def raw(embeddings: Num[Tensor, "items dim"]) -> Float[Tensor, "items dim"]:
-    """The embeddings as they are, in float32."""
+    """The embeddings in float32, not normalised."""
     return embeddings.detach().float()
 
 
@@ -138,14 +138,14 @@ def points_of_ball(embeddings: Num[Tensor, "items dim"]) -> Float[Tensor, "items
     points_ND = torch.empty(embeddings.shape, device=embeddings.device)
     for rows_RD, points_RD in zip(embeddings.detach().split(TILE), points_ND.split(TILE), strict=True):
         rows_RD = rows_RD.double()
-        # Squares of the largest numbers would be infinite; what is divided stays beyond the radius that clips it.
+        # Squares of the largest numbers would be infinite. Divided rows are still long enough to be clipped.
         beyond_R1 = (rows_RD.abs().amax(dim=1, keepdim=True) / CLIP_RADIUS).clamp_min(1)
         points_RD.copy_(in_ball(rows_RD / beyond_R1))
     return points_ND
 
 
 def at_one_scale(*sets: Float[Tensor, "items dim"]) -> list[Float[Tensor, "items dim"]]:
-    """The sets times one power of two, if squares of differences might not fit float32 otherwise; it ranks alike."""
+    """The sets times one power of two, if squared differences might not fit float32. The ranking does not change."""
     largest = max(float(embeddings.abs().max()) for embeddings in sets)
     if largest == 0 or 2.0**-20 < largest < 2.0**50:
         return list(sets)
@@ -154,11 +154,11 @@ def at_one_scale(*sets: Float[Tensor, "items dim"]) -> list[Float[Tensor, "items
 
 
 def packed(embeddings: Num[Tensor, "items dim"]) -> UInt8[Tensor, "items bytes"]:
-    """Packed bits; uint8 is taken to be packed already."""
+    """Packed bits; uint8 counts as packed already."""
     return embeddings if embeddings.dtype == torch.uint8 else pack_bits(embeddings.detach())
 
 
-# How embeddings are held, and the similarity of two sets held so.
+# How embeddings are prepared, and the similarity of two prepared sets.
 DISTANCES = {
     "cosine": (normalize, product),
     "euclidean": (raw, euclidean_similarity),

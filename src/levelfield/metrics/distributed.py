@@ -19,7 +19,7 @@ from levelfield.metrics.retrieval import drawn_queries, half_interval
 from levelfield.metrics.scores import Wanted
 from levelfield.metrics.table import SHOWN_METRICS
 
-# What states hold, the type that a process without data hands in first.
+# Types of the states; a process without data sends the first.
 DTYPES = (torch.float32, torch.int64, torch.uint8)
 
 
@@ -32,12 +32,12 @@ class RetrievalMetrics(Metric):
 
     Args:
         metrics: names as in `retrieval_metrics`; `recall` is that at 1, 2, 4 and 8. A name with a dot is your own
-            function, `my_metric.hubness`, of all embeddings as the distance compares them: of unit length for cosine,
-            signs for hamming.
+            function, `my_metric.hubness`. It gets all embeddings as the distance compares them: unit vectors for
+            cosine, signs for hamming.
         num_samples: number of different samples that the epoch must have; None does not check it.
         distance: `cosine`, `euclidean`, `hamming` or `poincare`, as in `retrieval_metrics`.
         is_query: which samples are queries, by their index in the data set; the others are the gallery. None
-            searches each among all others.
+            compares each with all others.
         num_queries: score a random sample of the queries that have a match against the whole gallery, and add
             `<metric>_ci95`, as `retrieval_metrics` does; the same sample each time.
         seed: of that sample.
@@ -45,7 +45,7 @@ class RetrievalMetrics(Metric):
 
     Raises:
         ValueError: at `update`, shapes that do not match or non-finite embeddings; at `compute`, on every
-            process, no samples, or another number of them than `num_samples`.
+            process, no samples, or not `num_samples` of them.
 
     Example:
         >>> metric = RetrievalMetrics(metrics=("map_at_r",), num_samples=4)
@@ -73,7 +73,7 @@ class RetrievalMetrics(Metric):
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
-        # `compute` asks the other processes itself, for no more than it needs.
+        # `compute` gathers from the other processes itself, only what it needs.
         super().__init__(**{"dist_sync_fn": gather_rows, "sync_on_compute": False, **kwargs})
         self.own = [] if isinstance(metrics, str) else [name for name in metrics if is_own(name)]
         shipped = [name for name in metrics if name not in self.own] if self.own else metrics
@@ -162,7 +162,7 @@ class RetrievalMetrics(Metric):
             excludes_self=excludes_self,
         )
         table_QM = torch.stack([scores[name] for name in self.wanted.names], dim=1)
-        if shared:  # not their sums: the mean is to be that of one process to the last bit
+        if shared:  # scores, not sums: the mean equals that of one process to the last bit
             table_QM = torch.cat(gather_rows(table_QM.view(torch.int64), self.process_group)).view(torch.float64)
         values = dict(zip(self.wanted.names, table_QM.T.contiguous(), strict=True))
         found = {name: float(each.sum() / len(scored)) for name, each in values.items()}
@@ -188,13 +188,13 @@ def first_of_each(index_N: Int64[Tensor, " items"]) -> Int64[Tensor, " unique"]:
 
 
 def gather_rows(rows: Tensor, group: Any = None) -> list[Tensor]:
-    """All processes' tensors, whose first dimensions may differ; a process without data hands in an empty one."""
+    """The tensors of all processes. Their first dimensions may differ; a process without data gives an empty one."""
     width = rows.shape[1] if rows.ndim == 2 else 0
     mine = torch.tensor([len(rows), width, DTYPES.index(rows.dtype)], device=rows.device)
     shapes = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(shapes, mine, group=group)
     lengths, widths, dtypes = (each.tolist() for each in torch.stack(shapes).unbind(1))
-    width, dtype = max(widths), DTYPES[max(dtypes)]  # one without data knows neither
+    width, dtype = max(widths), DTYPES[max(dtypes)]  # a process without data knows neither
     padded = rows.new_zeros((max(lengths), width) if width else (max(lengths),), dtype=dtype)
     if len(rows):
         padded[: len(rows)] = rows

@@ -1,4 +1,4 @@
-"""How much the nearest that are of another class are at least of the same coarse class.
+"""Hierarchical precision: whether neighbours of another class are at least of the same coarse class.
 
 Shapes: N queries given, Q of them scored, G gallery items, B queries of one block, K neighbours.
 """
@@ -16,17 +16,17 @@ from levelfield.metrics.ranking import tie_free_keys
 from levelfield.metrics.table import hierarchical_precision
 from levelfield.metrics.ties import steps_from
 
-# Of a similarity: itself, its key and what the keys are made of.
+# For each similarity: the value, its key and the temporaries of keys.
 SIMILARITY_BYTES = 32
 
 
 @dataclass(frozen=True)
 class Hits:
-    """What a query finds among its R nearest, R others being of its class.
+    """What a query finds among its R nearest, where R other items are of its class.
 
     Attributes:
         of_class_Q: items of its class.
-        of_coarse_Q: items of its coarse class, these among them.
+        of_coarse_Q: items of its coarse class, including those of its class.
         num_relevant_Q: R, at least 1.
     """
 
@@ -59,7 +59,7 @@ def hierarchical_precision_at_r(
         memory_budget: bytes for similarities and their temporaries.
 
     Raises:
-        ValueError: empty or non-finite embeddings, shapes that do not go together, a class of two coarse classes, or an
+        ValueError: empty or non-finite embeddings, shapes that do not go together, a class in two coarse classes, or an
             unknown distance.
 
     Example:

@@ -12,7 +12,7 @@ from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET
 from levelfield.metrics.ranking import Similarity, block_starts, tie_free_keys
 from levelfield.metrics.ties import steps_from, tie_places
 
-# Of a similarity: itself, its key, and what of both is selected.
+# For each similarity: the value, its key, and the selected ones.
 SIMILARITY_BYTES = 32
 
 
@@ -33,7 +33,7 @@ def nearest(
         queries_ND: in the form of the distance (`DISTANCES`), like the gallery.
         count: K, the number of items; all if there are fewer.
         itself_N: each query's own number in the gallery, which it does not retrieve; None if it has none.
-        similarity: of two sets in this form.
+        similarity: function of two sets in this form.
         memory_budget: bytes for similarities and their temporaries.
     """
     count = min(count, len(gallery_GD) - (itself_N is not None))

@@ -1,4 +1,4 @@
-"""A metric of your own by its import path, `my_metric.hubness`: a function of embeddings and labels."""
+"""Your own metric by its import path, `my_metric.hubness`: a function of embeddings and labels."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def own_metric(name: str) -> Callable[[Tensor, Tensor], Any]:
 
 
 def own_score(name: str, embeddings: Float[Tensor, "samples dim"], labels: Integer[Tensor, " samples"]) -> float:
-    """What your metric says of embeddings in the order of the data set.
+    """The value of your metric for embeddings in the order of the data set.
 
-    It gets copies on the CPU, float32 and int64, so that NumPy and scikit-learn take them.
+    It gets copies on the CPU, float32 and int64, so that NumPy and scikit-learn accept them.
 
     Raises:
-        UserError: it gives something else than one number.
-        TrainingFailed: the number is not finite, as of collapsed embeddings; a search goes on with the next trial.
+        UserError: it does not return one number.
+        TrainingFailed: the number is not finite, e.g. of collapsed embeddings; a search continues with the next trial.
     """
     found = own_metric(name)(embeddings.detach().float().cpu().clone(), labels.detach().long().cpu().clone())
     try:

@@ -1,7 +1,7 @@
 """Agreement of two partitions of the same items: NMI, AMI and pairwise F1.
 
-scikit-learn's AMI loops over all pairs of clusters, minutes at the size of Stanford Online Products; its expectation
-depends on their sizes only, and few sizes differ.
+scikit-learn's AMI loops over all pairs of clusters, which takes minutes for Stanford Online Products. The expectation
+depends only on the sizes of clusters, and there are few different sizes.
 
 Shapes: N items, A distinct cluster sizes of one partition, B of the other, C clusters.
 """
@@ -19,13 +19,13 @@ from levelfield.metrics.table import PARTITION_METRICS
 
 @dataclass(frozen=True)
 class Partitions:
-    """Two partitions of the same items, by what scores are made of.
+    """The counts that scores of two partitions of the same items need.
 
     Attributes:
-        clusters_C: items of each cluster of the one.
-        labels_C: items of each class of the other.
-        joint_C: items of each pair of a cluster and a class that share any.
-        average: of the entropies, `arithmetic` or `geometric`.
+        clusters_C: number of items of each cluster.
+        labels_C: number of items of each class.
+        joint_C: number of items that a cluster and a class share, for each pair that shares any.
+        average: mean of the entropies, `arithmetic` or `geometric`.
     """
 
     clusters_C: Int64[Tensor, " clusters"]
@@ -59,7 +59,7 @@ class Partitions:
         return num_pairs(self.clusters_C) + num_pairs(self.labels_C)
 
     def ratio(self, part: float, whole: float) -> float:
-        """Where it is 0 / 0: 1 if the partitions are the same, otherwise 0."""
+        """part / whole; 0 / 0 is 1 if the partitions are the same, otherwise 0."""
         same = float(len(self.clusters_C) == len(self.labels_C) == len(self.joint_C))
         return part / whole if abs(whole) >= 1e-12 else same
 
@@ -76,7 +76,7 @@ def partition_scores(
     everything against several labels has NMI = AMI = 0 whatever the average.
 
     Args:
-        average: of the entropies in `nmi` and `ami`, `arithmetic` or `geometric`, the literature's two.
+        average: mean of the entropies in `nmi` and `ami`, `arithmetic` or `geometric`; papers use both.
         metrics: any of `nmi`, `nmi_geometric`, `ami` and `f1`; None for all but the second.
 
     Raises:
@@ -101,7 +101,7 @@ def num_pairs(counts_C: Int64[Tensor, " clusters"]) -> int:
 
 
 def entropy(counts_C: Int64[Tensor, " clusters"]) -> Float64[Tensor, ""]:
-    """Of the cluster of a random item, in nats."""
+    """Entropy of the cluster of a random item, in nats."""
     return torch.special.entr(counts_C.double() / counts_C.sum()).sum()
 
 

@@ -1,4 +1,4 @@
-"""Scores of single queries, by whichever way of ranking is cheapest for them.
+"""Scores of single queries, by the cheapest way of ranking for them.
 
 Shapes: N queries given, Q of them scored, G gallery items, B queries of one block, P items with the query's label,
 D dimensions.
@@ -18,9 +18,9 @@ from levelfield.metrics.scores import Wanted, scores_from_places
 from levelfield.metrics.ties import tie_places
 
 DEFAULT_MEMORY_BUDGET = 400 * 2**20
-# More rows in a block bring no speed.
+# Larger blocks are not faster.
 MAX_BLOCK = 512
-# Places, precisions and their temporaries, in int64 and float64.
+# For each item of the class: places, precisions and their temporaries, in int64 and float64.
 MEMBER_BYTES = 120
 
 
@@ -45,8 +45,8 @@ def score_queries(
         num_relevant_N: matches of each query, as `count_relevant` gives them.
         similarity: of two blocks, symmetric.
         excludes_self: the queries are the gallery, and none retrieves itself.
-        is_symmetric: where they are, what stands for an item in the gallery stands for it as a query.
-        memory_budget: bytes that similarities and what is made of them may take at a time.
+        is_symmetric: with `excludes_self`, an item has the same representation as a query and in the gallery.
+        memory_budget: bytes for similarities and their temporaries.
     """
     scores = {name: torch.zeros(len(scored_Q), dtype=torch.float64, device=queries_ND.device) for name in wanted.names}
     if len(scored_Q) == 0:
@@ -58,14 +58,14 @@ def score_queries(
     if not wanted.needs_full_ranking:
         depth = min(depth, wanted.num_neighbors(int(num_relevant_Q.max())))
     largest_class = int(num_relevant_Q.max()) + int(excludes_self)
-    # Float32 similarities, their sorted values as deep as the ranking goes, and what is made of each member of a class.
+    # Float32 similarities, their sorted values down to the depth, and temporaries for each item of a class.
     bytes_a_row = 4 * num_gallery + 4 * (depth + 1) + MEMBER_BYTES * largest_class
     rows = SimilarityRows(
         queries_ND, gallery_GD, scored_Q, similarity, excludes_self, is_symmetric, memory_budget, bytes_a_row
     )
 
     def keep(positions_B: Tensor, places_BP: Tensor, found_BP: Tensor) -> None:
-        if not rows.mirrored:  # sums over as many places, whichever way they were found, are rounded alike
+        if not rows.mirrored:  # equal widths, so that sums are rounded alike
             room = (0, largest_class - places_BP.shape[1])
             places_BP, found_BP = pad(places_BP, room), pad(found_BP, room)
         block = scores_from_places(places_BP, found_BP, num_relevant_Q[positions_B], wanted)
@@ -94,12 +94,12 @@ def score_queries(
 class SimilarityRows:
     """Rows of similarities of the scored queries to the whole gallery, a block at a time.
 
-    Where most of a set is scored against itself and half of its matrix fits the budget, only blocks on and above the
+    If most of a set is scored against itself and half of its matrix fits the budget, only blocks on and above the
     diagonal are computed.
 
     Attributes:
         tie_places_G: the items' places on the circle of `levelfield.metrics.ties`.
-        starts_Q: the scored queries' places; queries apart from the gallery are numbered after it.
+        starts_Q: the scored queries' places; queries outside the gallery are numbered after it.
     """
 
     def __init__(
@@ -125,12 +125,12 @@ class SimilarityRows:
         self.block = min(MAX_BLOCK, memory_budget // (2 if self.mirrored else 1) // bytes_a_row)
 
     def blocks(self) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:
-        """Positions in `scored_Q` and their rows, -inf where a query meets itself; the next rows may overwrite them."""
+        """Positions in `scored_Q` and their rows, -inf for a query with itself. The next block may overwrite them."""
         if self.mirrored:
             yield from self.mirrored_blocks()
             return
         positions_Q = torch.arange(len(self.scored_Q), device=self.scored_Q.device)
-        # Fresh memory for each block would cost a tenth of the product, in page faults.
+        # New memory for each block would add a tenth to the time of the product, by page faults.
         buffer_BG = torch.empty((0, 0), device=self.gallery_GD.device)
         for start, stop in block_starts(len(positions_Q), self.block):
             positions_B = positions_Q[start:stop]
@@ -157,7 +157,7 @@ class SimilarityRows:
 def count_relevant(
     query_labels_N: Integer[Tensor, " queries"], gallery_labels_G: Integer[Tensor, " gallery"], excludes_self: bool
 ) -> Int64[Tensor, " queries"]:
-    """Number of gallery items with each query's label, without the query itself where it is one of them."""
+    """Number of gallery items with each query's label, without the query itself if `excludes_self`."""
     classes_C, counts_C = gallery_labels_G.unique(return_counts=True)
     slots_N = torch.searchsorted(classes_C, query_labels_N.contiguous()).clamp(max=len(classes_C) - 1)
     counts_N = torch.where(classes_C[slots_N] == query_labels_N, counts_C[slots_N], 0)

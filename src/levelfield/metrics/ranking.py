@@ -18,11 +18,11 @@ from torch import Tensor
 from levelfield.metrics.distances import MIN_BLOCK
 from levelfield.metrics.ties import CIRCLE, steps_from
 
-# Of two blocks, into a given tensor if there is one.
+# The similarity of two blocks, written into `out` if given.
 Similarity = Callable[..., Tensor]
-# Values of the rows whose ties are told apart at a time.
+# Values of the rows whose ties are resolved at a time.
 TEMPORARY_VALUES = 2**20
-# Rows that are sorted at a time, which stay in the processor's cache.
+# Rows that are sorted at a time, so that they stay in the processor's cache.
 SORTED_ROWS = 8
 
 
@@ -38,8 +38,8 @@ def symmetric_blocks(
 ) -> Iterator[tuple[int, int, Float[Tensor, "block gallery"]]]:
     """Rows of the similarity matrix of a set with itself; only blocks on and above the diagonal are computed.
 
-    Each block leaves its transpose for the blocks below it, G^2 / 2 values in all, freed as they are used. The rows
-    handed out are overwritten by the next ones.
+    Each block stores its transpose for the blocks below it: G^2 / 2 values in all, freed after use. The next block
+    overwrites the rows.
     """
     num_items = len(embeddings_GD)
     edges = block_starts(num_items, block)
@@ -66,7 +66,7 @@ class ClassMembers:
     def of(
         self, labels_B: Integer[Tensor, " block"]
     ) -> tuple[Int64[Tensor, "block items"], Bool[Tensor, "block items"]]:
-        """Ascending indices of the items with each label, every one of which the gallery has, and which are real."""
+        """Ascending indices of the items with each label (all in the gallery), padded, and a mask of the real ones."""
         slots_B = torch.searchsorted(self.classes_C, labels_B.contiguous())
         counts_B = self.counts_C[slots_B]
         steps_P = torch.arange(int(counts_B.max()), device=labels_B.device)
@@ -77,7 +77,7 @@ class ClassMembers:
 def tie_free_keys(
     similarities_BG: Float[Tensor, "block gallery"], steps_BG: Int64[Tensor, "block gallery"]
 ) -> Int64[Tensor, "block gallery"]:
-    """Integers in the order of the float32 similarities; of equal ones fewer steps give the larger integer."""
+    """Integers in the order of the float32 similarities; of equal similarities, fewer steps give the larger integer."""
     bits_BG = (similarities_BG + 0.0).view(torch.int32)  # -0.0 becomes 0.0
     bits_BG = torch.where(bits_BG < 0, bits_BG ^ 0x7FFFFFFF, bits_BG)
     return bits_BG.long().mul_(CIRCLE).add_(CIRCLE - 1).sub_(steps_BG)
@@ -93,8 +93,8 @@ def places_of(
 ) -> Int64[Tensor, "block items"]:
     """Ascending places of chosen items in each row's ranking; `depth + 1` for those not valid or further down.
 
-    The `depth` largest values are sorted and each item's looked up. Rows where such a value is not alone are sorted
-    again, by keys without ties.
+    The `depth` largest values are sorted, and the value of each item is looked up. Rows in which such a value occurs
+    more than once are sorted again, by keys without ties.
 
     Args:
         starts_B: the queries' places on the circle of `levelfield.metrics.ties`.
@@ -102,7 +102,7 @@ def places_of(
     """
     num_gallery = similarities_BG.shape[1]
     depth = min(depth, num_gallery)
-    # One more than the ranking holds shows whether its last value is alone.
+    # One value more than `depth` shows whether the last one occurs more than once.
     sorted_BV = largest_values(similarities_BG, min(depth + 1, num_gallery))
     places_BP, tied_BP = look_up(sorted_BV, similarities_BG.gather(1, items_BP))
     tied_B = (tied_BP & valid_BP & (places_BP <= depth)).any(dim=1)
@@ -118,7 +118,7 @@ def places_of(
 def look_up(
     sorted_BV: Num[Tensor, "block values"], values_BP: Num[Tensor, "block items"]
 ) -> tuple[Int64[Tensor, "block items"], Bool[Tensor, "block items"]]:
-    """1 + the number of larger values in each row of ascending ones, and whether the value is there more than once."""
+    """1 + the number of larger values in each ascending row, and whether the value occurs more than once."""
     ends_BP = torch.searchsorted(sorted_BV, values_BP, right=True)
     tied_BP = (ends_BP >= 2) & (sorted_BV.gather(1, (ends_BP - 2).clamp(min=0)) == values_BP)
     return sorted_BV.shape[1] - ends_BP + 1, tied_BP
@@ -127,7 +127,7 @@ def look_up(
 def largest_values(similarities_BG: Num[Tensor, "block gallery"], count: int) -> Num[Tensor, "block count"]:
     """The `count` largest values of each row, ascending.
 
-    numpy selects and sorts values on the CPU some twenty times faster than torch, whose sort carries indices.
+    numpy selects and sorts values on the CPU about twenty times faster than torch, which also sorts indices.
     """
     if similarities_BG.device.type != "cpu":
         return similarities_BG.topk(count, dim=1).values.flip(1).contiguous()

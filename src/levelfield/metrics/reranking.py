@@ -1,7 +1,7 @@
-"""A ranking that looks at the neighbours' neighbours: cosine, in bounded memory.
+"""Re-ranking by the neighbours of neighbours: cosine, in bounded memory.
 
-It takes the queries and the gallery as rows of length 1 and gives what is ranked in their place. Where the queries are
-the gallery's own items, a query is no neighbour of itself, and the others' neighbourhoods hold it as any item.
+It takes queries and gallery as unit vectors and returns what is ranked instead of them. If the queries are the items of
+the gallery, a query is not its own neighbour, but it may be a neighbour of other items.
 
 Shapes: N queries, G gallery items, M items of both (or G where they are the same), B rows of one block, K neighbours,
 D dimensions, E entries of a sparse matrix.
@@ -19,14 +19,14 @@ from torch import Tensor
 from levelfield.metrics.distances import product
 from levelfield.metrics.nearest import nearest
 
-# Of the ranking, for the command line.
+# Name of the re-ranking on the command line.
 NAME = "k_reciprocal"
 # Values of a block's temporaries.
 BLOCK_VALUES = 2**22
 
 
 class Reranked(NamedTuple):
-    """What is ranked in place of queries and gallery, and their similarity; larger is nearer, as of the `DISTANCES`."""
+    """What is ranked instead of queries and gallery, and their similarity; larger is nearer, as in `DISTANCES`."""
 
     queries_ND: Num[Tensor, "queries any"]
     gallery_GD: Num[Tensor, "gallery any"]
@@ -42,12 +42,12 @@ class KReciprocal:
 
     V_p is exp(-d) on R*(p), averaged over the k2 nearest of p. R*(p) are the items among the k1 nearest of p that have
     p among theirs, R(p, k1), with R(q, k1/2) of each such q if two thirds of it are in R(p, k1). As in the authors'
-    program an item is its own first neighbour, in addition to the k1 and one of the k2. Neighbours are searched among
-    queries and gallery together, so other queries than p take part. As in the paper, and unlike in the program, V_p is
-    not divided by its sum, nor d by the largest.
+    program an item is its own first neighbour: in addition to the k1, and one of the k2. Neighbours are searched among
+    queries and gallery together, so queries other than p take part. As in the paper, and unlike in the program, V_p is
+    not divided by its sum, nor d by its maximum.
 
-    Cost: a product of all with all, and for each query some thousand sums. When: classes have many items, k1 of them or
-    more.
+    Cost: the similarities of all pairs, and for each query some thousand sums. When: classes have many items, k1
+    of them or more.
 
     Args:
         k1: how many neighbours may be reciprocal.
@@ -126,7 +126,7 @@ class Encoded:
         return out
 
     def _shared(self, query: int) -> Float[np.ndarray, " items"]:
-        """Sum of the minima of V of an item and of each item; what holds none of its entries is not looked at."""
+        """sum min(V_p, V_g) of item p and each item g. Only items that share an entry with p are visited."""
         here = slice(self.vectors.indptr[query], self.vectors.indptr[query + 1])
         columns, values = self.vectors.indices[here], self.vectors.data[here]
         starts, stops = self.holders.indptr[columns], self.holders.indptr[columns + 1]
@@ -140,7 +140,7 @@ def parse_reranking(text: str) -> KReciprocal:
     """`k_reciprocal`, with settings or without: `k_reciprocal:k1=10,k2=4`.
 
     Raises:
-        ValueError: another name, no such setting, or a value that it cannot have.
+        ValueError: an unknown name or setting, or an invalid value.
     """
     name, _, given = text.partition(":")
     if name != NAME:
@@ -161,7 +161,7 @@ def parse_reranking(text: str) -> KReciprocal:
 def expanded(
     neighbors_MK: Int64[Tensor, "items neighbors"], k1: int
 ) -> tuple[Int64[Tensor, " entries"], Int64[Tensor, " entries"]]:
-    """Item and member of each R*, some more than once; `neighbors_MK` are an item and its k1 nearest."""
+    """Items and the members of their R*, some repeated; a row of `neighbors_MK` is an item and its k1 nearest."""
     half_MH = neighbors_MK[:, : k1 // 2 + 1]
     within_MK, half_within_MH = reciprocal(neighbors_MK), reciprocal(half_MH)
     items, members = [], []

@@ -38,8 +38,8 @@ def retrieval_metrics(
     """Score how well each embedding retrieves the others that share its label.
 
     Without a gallery each embedding is a query against all others and never retrieves itself. Equal similarities are
-    ranked in an order that depends on no label (`levelfield.metrics.ties`), so collapsed embeddings score chance. A
-    query without another item of its label is left out of the means.
+    ranked in an order that depends on no label (`levelfield.metrics.ties`), so collapsed embeddings score as by
+    chance. A query without another item of its label is left out of the means.
 
     Args:
         embeddings: (N, D) floating point, any scale; converted to float32.
@@ -102,7 +102,7 @@ def retrieval_metrics(
     if bool((gallery_labels == gallery_labels[0]).all()):
         raise ValueError(f"all {len(gallery_labels)} gallery items have the label {int(gallery_labels[0])}; use two")
 
-    labels, gallery_labels = labels.long(), gallery_labels.long()  # few operators take torch's other unsigned integers
+    labels, gallery_labels = labels.long(), gallery_labels.long()  # few operators support other unsigned integers
     num_relevant = count_relevant(labels, gallery_labels, excludes_self)
     scored = (num_relevant > 0).nonzero().squeeze(1)
     num_skipped, num_matched = len(labels) - len(scored), len(scored)
@@ -143,7 +143,7 @@ def retrieval_metrics(
 
 
 def drawn_queries(matched_M: Int64[Tensor, " matched"], num_queries: int, seed: int) -> Int64[Tensor, " drawn"]:
-    """A random sample of the queries, without replacement, in their order; all where there are no more."""
+    """A random sample of the queries, without replacement, in their order; all if there are no more."""
     generator = torch.Generator().manual_seed(seed_of("queries", seed))
     drawn = torch.randperm(len(matched_M), generator=generator)[:num_queries]
     return matched_M[drawn.sort().values.to(matched_M.device)]

@@ -14,19 +14,19 @@ from torch import Tensor
 from levelfield.metrics.table import METRICS, Metric, named
 
 OF_QUERIES = [metric for metric in METRICS if metric.kind == "queries"]
-# What None asks for; `recall` stands for each k of `recall_at`.
+# The metrics for None; `recall` stands for each k of `recall_at`.
 USUAL = tuple(metric.key.removesuffix("_at_<k>") for metric in OF_QUERIES if metric.usual)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The scores that were asked for: row and number by key of the result, in order."""
+    """The requested scores: row and number by key of the result, in order."""
 
     rows: dict[str, tuple[Metric, tuple[int, ...]]]
 
     @classmethod
     def parse(cls, metrics: Iterable[str] | None, recall_at: Sequence[int] = (1, 2, 4, 8)) -> "Wanted":
-        """Expand `recall` to one key for each k of `recall_at`; None asks for all metrics.
+        """Expand `recall` to one key for each k of `recall_at`; None means the usual metrics.
 
         Raises:
             ValueError: an unknown name, or a k below 1.
@@ -57,7 +57,7 @@ class Wanted:
 
     @property
     def needs_full_ranking(self) -> bool:
-        """Whether places are needed however far down they are."""
+        """Whether a score needs all places, however far down."""
         return "all" in self.depths
 
     def num_neighbors(self, max_relevant: int) -> int:
@@ -68,7 +68,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the items that share a query's label stand in its ranking; m(i) is the place of the i-th, R their number.
+    """Places of the items with a query's label in its ranking; m(i) is the place of the i-th, R their number.
 
     Attributes:
         places_QP: ascending places (1 = nearest); entries that are not `found_QP` are ignored.
@@ -103,6 +103,6 @@ def scores_from_places(
     num_relevant_Q: Int64[Tensor, " queries"],
     wanted: Wanted,
 ) -> dict[str, Float64[Tensor, " queries"]]:
-    """Score each query; `Places` says what the arguments hold, each metric's function what it computes."""
+    """Score each query; `Places` explains the arguments."""
     places = Places(places_QP.clamp(min=1).double(), found_QP, num_relevant_Q.double())
     return {name: metric.score(places, *number) for name, (metric, number) in wanted.rows.items()}

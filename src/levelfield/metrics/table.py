@@ -1,4 +1,4 @@
-"""Every metric's formula and row, from which all else takes names, titles and defaults; free of torch's import.
+"""The formula and row of every metric: the source of names, titles and defaults. It does not import torch.
 
 To add a metric: its function, its row in `METRICS`, its test.
 """
@@ -39,7 +39,7 @@ def r_precision(places: Places) -> Float64[Tensor, " queries"]:
 
         |{i: m(i) <= R}| / R
 
-    When: beside MAP@R, as an easy share; the order within the R nearest does not count.
+    When: next to MAP@R, as an easy share; the order within the R nearest does not count.
 
     Paper: Musgrave et al. 2020, "A Metric Learning Reality Check", arXiv:2003.08505, section 3.2.
     """
@@ -225,13 +225,13 @@ class Metric:
 
     Attributes:
         key: as results name it; `<k>` and `<n>` stand for a number.
-        title: as people read it.
+        title: as tables and figures show it.
         kind: `queries`, a retrieval score of each query, `partition`, of a clustering of the embeddings; `coarse`, of
-            classes in groups, or `pairs`, of a threshold on similarities, for `levelfield test` and `score` alone.
-        score: of a `Places` and the key's number, of a `Partitions`, of `Hits`, or of a `Roc` and the key's number.
-        depth: neighbours that it looks at: as many as the `key` says, the query's `R`, or `all`.
+            classes in groups, or `pairs`, of a threshold on similarities, only for `levelfield test` and `score`.
+        score: function of a `Places` and the key's number, a `Partitions`, `Hits`, or a `Roc` and the key's number.
+        depth: neighbours that it needs: the number in the `key`, the query's `R`, or `all`.
         usual: whether a call that names no metric computes it, `recall_at_<k>` for the k of `recall_at`.
-        shown: whether validation and studies compute it unasked, and tables and figures show it.
+        shown: whether validation and studies compute it by default, and tables and figures show it.
         also: other names in papers.
     """
 
@@ -265,7 +265,7 @@ METRICS = (
 SHOWN_METRICS = {metric.key: metric.title for metric in METRICS if metric.shown}
 PARTITION_METRICS = {metric.key: metric for metric in METRICS if metric.kind == "partition"}
 PAIR_METRICS = {metric.key: metric for metric in METRICS if metric.kind == "pairs"}
-# What tells the methods' ranks, and the best epoch and trial unless a training or study says another; its logged name.
+# The metric that ranks methods, and selects epoch and trial unless a training or study sets another; its logged name.
 SELECTED_BY = "map_at_r"
 MONITOR = f"val/{SELECTED_BY}"
 # Embeddings of a lower effective rank have collapsed: nearly all lie on one line.
@@ -273,13 +273,13 @@ COLLAPSED_RANK = 1.5
 
 
 def title_of(key: str) -> str:
-    """What people call a key: `R@4` of `recall_at_4`; an unknown one stays."""
+    """The title of a key: `R@4` of `recall_at_4`; an unknown key is its own title."""
     found = named(key)
     return key if found is None else re.sub("(?<=@)[kn]$|<n>", lambda _: str(found[1][0]), found[0].title)
 
 
 def as_shown(key: str, value: float, digits: int = 4) -> str:
-    """A score as people read it: percent, or the number itself of your own metric, to so many digits.
+    """A score as text: percent, or for your own metric the number itself with `digits` digits.
 
     Example:
         >>> as_shown("map_at_r", 0.3123), as_shown("my_metric.hubness", -0.83214)
@@ -289,7 +289,7 @@ def as_shown(key: str, value: float, digits: int = 4) -> str:
 
 
 def can_select(key: str) -> bool:
-    """Whether a validation can score it, to tell the best epoch: a score of queries, or your own metric."""
+    """Whether validation can compute it and select the best epoch: a score of queries, or your own metric."""
     found = named(key)
     return is_own(key) or (found is not None and found[0].kind == "queries" and min(found[1], default=1) > 0)
 

@@ -1,7 +1,7 @@
-"""The order of equal similarities. It depends on no label, so that a collapsed embedding scores chance.
+"""The order of equal similarities. It depends on no label, so collapsed embeddings score as by chance.
 
-Each item has a place on a circle, a hash of its number. A query meets equal items in the order of the circle, beginning
-at its own place. So each item comes first for equally many queries, and sorted labels score as shuffled ones do. With
+Each item has a place on a circle, a hash of its number. A query ranks equal items in the order of the circle, starting
+at its own place. So each item comes first for equally many queries, and sorted labels score like shuffled ones. With
 one order for all queries, the class of its first item would decide.
 
 Shapes: N items, B queries of one block.
@@ -17,7 +17,7 @@ CIRCLE = 2**32
 
 
 def tie_places(num_items: int, device: torch.device) -> Int64[Tensor, " items"]:
-    """The places of the items 0, 1, ..., no two alike: the 32-bit finaliser of MurmurHash3, a bijection.
+    """The places of the items 0, 1, ..., all different: the 32-bit finaliser of MurmurHash3, a bijection.
 
     Source: Appleby, https://github.com/aappleby/smhasher/blob/master/src/MurmurHash3.cpp (`fmix32`).
     """

@@ -1,9 +1,9 @@
-"""Open-set measures: whether one threshold tells pairs of one class from pairs of two, counted in bounded memory.
+"""Open-set measures: how well one threshold separates pairs of one class from pairs of two, in bounded memory.
 
-A pair's similarity is brought to [-1, 1] and rounded to 2^-21, near what float32 products are rounded to: a histogram
-of all pairs is then exact, ties included, and no N x N matrix is needed.
+The similarity of a pair is scaled to [-1, 1] and rounded to 2^-21, about the rounding of float32 products. Then a
+histogram of all pairs is exact, ties included, and no N x N matrix is needed.
 
-Shapes: N items that ask, G items of the gallery, T thresholds, R rows and C columns of one tile.
+Shapes: N queries, G items of the gallery, T thresholds, R rows and C columns of one tile.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,17 +22,17 @@ from levelfield.numerics import CLIP_RADIUS
 
 # Similarities are rounded to multiples of 1 / STEPS.
 STEPS = 2**21
-# Of a pair: its similarity, its bin and their temporaries.
+# For each pair: its similarity, its bin and their temporaries.
 PAIR_BYTES = 32
-# Errors that a rate must rest on: the true one is then within 30% at 90% confidence, were the pairs independent.
+# Fewest errors for a rate: the true rate is then within 30% at 90% confidence, if pairs were independent.
 FEWEST_ERRORS = 30
-# False accept rates, as powers of a tenth, that are asked for unasked.
+# The default false accept rates 10^-n, by n.
 FAR_EXPONENTS = (2, 3, 4, 5, 6)
 
 
 @dataclass(frozen=True)
 class Roc:
-    """Share of the pairs that is accepted, from the threshold above all similarities to the one below all.
+    """Share of accepted pairs, from a threshold above all similarities to one below all.
 
     Attributes:
         far_T: of the pairs of two classes, ascending from 0 to 1.
@@ -63,8 +63,8 @@ class Verification:
 
     Attributes:
         scores: fractions by metric.
-        thresholds: of each TAR, the least similarity that is accepted: cosine; of `euclidean` and `poincare` the
-            largest distance, of `hamming` the most bits that differ. Missing where no pair can be accepted.
+        thresholds: for each TAR, the smallest accepted cosine; for `euclidean` and `poincare` the largest accepted
+            distance, for `hamming` the largest number of different bits. Missing where no pair can be accepted.
         not_given: metrics without a score, with the reason: too few pairs.
         num_same: pairs of one class.
         num_other: pairs of two classes.
@@ -145,10 +145,10 @@ def _counts(
     likeness: Callable[[Tensor, Tensor], Tensor],
     room: int,
 ) -> tuple[Int64[Tensor, " bins"], Int64[Tensor, " bins"]]:
-    """Pairs of one class and of two by their similarity's bin, of the items or of these and a gallery.
+    """Number of pairs of one class and of two by bin of similarity, among the items or between them and a gallery.
 
     Args:
-        room: pairs that are looked at together, or those of one row.
+        room: largest number of pairs at a time, but at least one row.
     """
     device, no_pair = labels[0].device, 2 * STEPS + 1
     numbers_G = torch.arange(len(held[-1]), device=device)
@@ -181,12 +181,12 @@ def _wanted(metrics: Iterable[str] | None) -> dict[str, tuple[Metric, tuple[int,
 def _likeness(
     distance: str, similarity: Callable[[Tensor, Tensor], Tensor], held: list[Num[Tensor, "items dim"]]
 ) -> tuple[Callable[[Tensor, Tensor], Tensor], Callable[[float], float]]:
-    """Similarities in [-1, 1], and what such a one is called: a cosine, a distance, a number of bits."""
+    """Similarities in [-1, 1], and what such a similarity means: a cosine, a distance, a number of bits."""
     if distance == "hamming":
         bits = 8 * held[0].shape[1]
         return lambda *blocks: similarity(*blocks).div_(bits), lambda value: round(bits * (1 - value) / 2)
     if distance == "euclidean":
-        # No two items are farther apart; the same number for each set of the same embeddings.
+        # No distance is larger; the bound is the same if the gallery holds the same embeddings.
         bound = max(sum(float(each.double().norm(dim=1).max()) for each in (held[0], held[-1])), 1e-30)
 
         def nearness(*blocks: Tensor) -> Float[Tensor, "rows columns"]:
@@ -194,7 +194,7 @@ def _likeness(
 
         return nearness, lambda value: bound * (1 - value)
     if distance == "poincare":
-        farthest = 4 * CLIP_RADIUS  # between points opposite at the radius that clips them
+        farthest = 4 * CLIP_RADIUS  # distance of opposite points at the clipping radius
         return lambda *blocks: similarity(*blocks).mul_(2 / farthest).add_(1), lambda value: farthest * (1 - value) / 2
     return similarity, lambda value: value
 

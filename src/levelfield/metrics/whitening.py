@@ -23,16 +23,16 @@ def whitened_components(
 def within_class_whitening(
     embeddings: Float[Tensor, "items dim"], labels: Int[Tensor, " items"]
 ) -> Float[Tensor, "dim dim"]:
-    """W = S^-1/2, after which the embeddings x W of a class vary alike in all directions; symmetric, float64.
+    """W = S^-1/2: the embeddings x W of a class vary equally in all directions. Symmetric, float64.
 
         S = (1 - s) S_w + s trace(S_w) / D I    S_w = 1/N sum_i (x_i - m_{y_i}) (x_i - m_{y_i})^T
 
     m_c is the mean of a class. scikit-learn's `ledoit_wolf` chooses s in [0, 1] (Ledoit & Wolf 2004,
-    https://doi.org/10.1016/S0047-259X(03)00096-4): it minimises the expected squared error of S, and counts the
-    differences from a class's mean as N independent ones.
+    https://doi.org/10.1016/S0047-259X(03)00096-4): it minimises the expected squared error of S, as if the N
+    differences from class means were independent.
 
     Raises:
-        ValueError: shapes, values that are not finite, or no difference within any class.
+        ValueError: shapes that do not match, values that are not finite, or no difference within any class.
     """
     from sklearn.covariance import ledoit_wolf  # takes a second
 

@@ -14,7 +14,7 @@ class AngularMiner(Miner):
 
         |u_a - u_p| / (2 |u_n - u_c|) > tan(angle),  u_c = (u_a + u_p) / 2
 
-    u are unit vectors. Gives (a, p, n), as many as there are: time and memory grow with positive pairs x N.
+    u are unit vectors. Gives all such (a, p, n): time and memory grow with positive pairs x N.
 
     Args:
         angle: in degrees, in (0, 90).
@@ -29,7 +29,7 @@ class AngularMiner(Miner):
         self.angle = angle
 
     def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "rows M"]:
-        """Squared distances; those of `others` among themselves are the last M rows."""
+        """Squared distances; the last M rows are those between `others`."""
         rows = anchors if others is anchors else torch.cat([anchors, others])
         return distances(rows, others).square()
 

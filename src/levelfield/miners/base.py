@@ -1,6 +1,4 @@
-"""What the miners share. N embeddings, M references (the embeddings themselves unless `ref_emb` is given), D
-dimensions.
-"""
+"""The base class of the miners. N embeddings, M references (the embeddings if `ref_emb` is None), D dimensions."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -45,13 +43,13 @@ class Miner(nn.Module):
             return self.mine(self.matrix(anchors, others), positives, ~same)
 
     def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-        """What `mine` looks at, from unit vectors: their cosines, unless a subclass says otherwise."""
+        """The matrix for `mine`, from unit vectors: their cosines, unless a subclass overrides it."""
         return inner_products(anchors, others)
 
     def mine(
         self, matrix: Float[Tensor, "N M"], positives: Bool[Tensor, "N M"], negatives: Bool[Tensor, "N M"]
     ) -> tuple[Tensor, ...]:
-        """The choice from `matrix` and which pairs are positive and which negative."""
+        """Choose from `matrix`, given which pairs are positive and which negative."""
         raise NotImplementedError
 
 

@@ -12,9 +12,9 @@ class DistanceWeightedMiner(Miner):
 
         P(n) ~ 1/q(d_an),  q(d) = d^(D-2) (1 - d^2/4)^((D-3)/2)
 
-    q is the density of the distance of random points on the unit sphere. A smaller d counts as `cutoff`. Only negatives
-    nearer than `nonzero_loss_cutoff` are drawn. Pairs whose anchor has none are left out. Draws from torch's global
-    generator. Gives (a, p, n).
+    q is the density of the distance of random points on the unit sphere. A d below `cutoff` counts as `cutoff`.
+    Only negatives nearer than `nonzero_loss_cutoff` are drawn. Pairs whose anchor has none are left out. Draws from
+    torch's global generator. Gives (a, p, n).
 
     Args:
         cutoff: smallest distance that counts, which bounds the weights.
@@ -31,7 +31,7 @@ class DistanceWeightedMiner(Miner):
         self.nonzero_loss_cutoff = nonzero_loss_cutoff
 
     def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-        """log 1/q(d), and minus infinity where d is too far to be drawn."""
+        """log 1/q(d), and minus infinity where d is too large to be drawn."""
         D = anchors.shape[1]
         dist = distances(anchors, others)
         clamped = dist.clamp_min(self.cutoff)
@@ -53,5 +53,5 @@ class DistanceWeightedMiner(Miner):
 
 
 def draw(log_weights: Float[Tensor, "K M"]) -> Int[Tensor, " K"]:
-    """A column of each row by its weight, the first to arrive of exponential times; `torch.multinomial` would look."""
+    """Draw a column of each row by its weight, as the first of exponential times; `torch.multinomial` synchronises."""
     return (log_weights - torch.empty_like(log_weights).exponential_().log()).argmax(1)

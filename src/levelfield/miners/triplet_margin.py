@@ -13,8 +13,8 @@ class TripletMarginMiner(Miner):
 
         "all" t <= margin    "hard" t <= 0    "semihard" 0 < t <= margin    "easy" t > margin
 
-    d is the distance of unit vectors. Gives (a, p, n), as many as there are: time and memory grow with positive pairs x
-    N. FaceNet's rule, one semi-hard negative for each positive pair, is
+    d is the distance of unit vectors. Gives all such (a, p, n): time and memory grow with positive pairs x N. FaceNet's
+    rule, one semi-hard negative for each positive pair, is
     `TripletMarginLoss(triplets_per_anchor="semihard")`.
 
     Args:

@@ -1,4 +1,4 @@
-"""LoRA: a few weights beside the layers of a trunk that stays as it is, through peft."""
+"""LoRA through peft: a few added weights at the layers of a frozen trunk."""
 
 import copy
 import re
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from levelfield.errors import UserError, refuse_below
 from levelfield.storage.atomic import storing, write_atomically
 
-# How peft names an adapter's weights, and the layer beside them.
+# How peft names an adapter's weights, and the original layer.
 WEIGHTS = re.compile(r"\.lora_")
 BESIDE = ".base_layer."
 MOST_NAMED = 12
 
 
 class LoRA:
-    """The product of two thin matrices beside a layer's weights, 0 at the start.
+    """The product of two thin matrices, added to a layer's weights; 0 at the start.
 
         W x + alpha / r B A x,  A of r x in, B of out x r
 
@@ -26,12 +26,12 @@ class LoRA:
 
     Args:
         rank: r.
-        alpha: with r the factor of the product; None takes r, a factor of 1.
+        alpha: the product is multiplied by alpha / r; None takes r, a factor of 1.
         target_modules: how the names of the layers end, e.g. `[qkv]`; None takes all linear layers.
-        dropout: share of x that the product is not given, in training.
+        dropout: share of x that is 0 for the product, in training.
 
     Attributes:
-        spec: import path and arguments that make this adapter again, as plain values.
+        spec: import path and arguments that build this adapter again, as plain values.
 
     Example:
         >>> LoRA(rank=4).alpha
@@ -52,12 +52,12 @@ class LoRA:
         self.dropout = dropout
 
     def settings(self, targets: list[str]) -> Any:
-        """peft's, for layers of these names."""
+        """peft's settings for layers of these names."""
         return _peft().LoraConfig(r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout, target_modules=targets)
 
 
 def add_adapter(trunk: Any, adapter: LoRA) -> None:
-    """Puts an adapter into a trunk, in place, and freezes all else of it. Its features are at first those without.
+    """Add an adapter to a trunk, in place, and freeze all other weights. At first the features do not change.
 
     Raises:
         UserError: peft is not installed, the trunk has an adapter, or no such layers.
@@ -82,13 +82,13 @@ def add_adapter(trunk: Any, adapter: LoRA) -> None:
     trunk.requires_grad_(False)
     try:
         peft.inject_adapter_in_model(adapter.settings(targets), network)
-    except ValueError as error:  # depthwise convolutions, say
+    except ValueError as error:  # e.g. depthwise convolutions
         raise UserError(f"{option}: {' '.join(str(error).split())[:200]}") from error
     trunk.adapter = adapter
 
 
 def merge_adapter(trunk: Any) -> None:
-    """Adds an adapter's weights to those that they stand beside, in place: the trunk is then one without an adapter."""
+    """Add an adapter's weights to the original weights, in place. Then the trunk has no adapter."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     network = _network(trunk)
@@ -102,9 +102,9 @@ def merge_adapter(trunk: Any) -> None:
 
 
 def save_adapter(trunk: Any, folder: Path) -> None:
-    """Writes an adapter as peft does: `adapter_config.json` and `adapter_model.safetensors`.
+    """Write an adapter as peft does: `adapter_config.json` and `adapter_model.safetensors`.
 
-    `peft.PeftModel.from_pretrained(network, folder)` puts it into the network without it, of timm or transformers.
+    `peft.PeftModel.from_pretrained(network, folder)` adds it to the original network of timm or transformers.
     """
     from safetensors.torch import save
 
@@ -120,25 +120,25 @@ def save_adapter(trunk: Any, folder: Path) -> None:
 
 
 def own_state(trunk: nn.Module) -> dict[str, Any]:
-    """A trunk's state without its adapter, under the names that it has without."""
+    """A trunk's state without its adapter, under the names of the trunk without it."""
     state = trunk.state_dict()
     return without_adapter(state) if getattr(trunk, "adapter", None) is not None else state
 
 
 def without_adapter(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a state is no adapter's, under the names without."""
+    """A state without the adapter's weights, under the names of the trunk without it."""
     return {key.replace(BESIDE, "."): value for key, value in state.items() if not WEIGHTS.search(key)}
 
 
 def beside_adapter(state: Mapping[str, Any], adapter: Mapping[str, Tensor]) -> dict[str, Any]:
-    """`without_adapter` undone: a state under the names that it has beside an adapter's weights."""
+    """The inverse of `without_adapter`: a state under the names of the trunk with its adapter."""
     adapted = {WEIGHTS.split(key)[0] for key in adapter if WEIGHTS.search(key)}
     places = ((key, key.rpartition(".")) for key in state)
     return {f"{at}{BESIDE}{last}" if at in adapted else key: state[key] for key, (at, _, last) in places}
 
 
 def _network(trunk: Any) -> Any:
-    """The module of a trunk that its library knows."""
+    """The module of timm or transformers in a trunk, or the user's own."""
     return getattr(trunk, "model", getattr(trunk, "module", trunk))
 
 

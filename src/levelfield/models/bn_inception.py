@@ -19,7 +19,7 @@ MEAN_BGR = (104.0, 117.0, 128.0)  # of values from 0 to 255
 
 
 class Widths(NamedTuple):
-    """Channels of an inception block; one without a 1x1 branch halves the sides and passes its pool on as it is."""
+    """Channels of an inception block; one without a 1x1 branch halves the sides and has no pool projection."""
 
     one: int
     three_reduce: int
@@ -29,7 +29,7 @@ class Widths(NamedTuple):
     pool: int
 
 
-# Figure 5 of the paper, but for the pool projections of 4c and 4d: 96 there, 128 in the checkpoint.
+# Figure 5 of the paper, except the pool projections of 4c and 4d: 96 there, 128 in the checkpoint.
 BLOCKS = {
     "3a": Widths(64, 64, 64, 64, 96, 32),
     "3b": Widths(64, 64, 96, 64, 96, 64),
@@ -45,7 +45,7 @@ BLOCKS = {
 
 
 class BNInception(nn.Module):
-    """The network; submodules lie side by side under the checkpoint's names.
+    """The network; all submodules are on one level, under the checkpoint's names.
 
     Args:
         num_classes: outputs of the classification head `last_linear`; 0 leaves the head out.
@@ -95,13 +95,13 @@ class BNInception(nn.Module):
         ]
         if not BLOCKS[block].one:
             return torch.cat([*branches, halve(maps)], dim=1)
-        # 5b alone pools by maximum; the others average, the zeros of the padding included.
+        # Only 5b pools by maximum; the others average, including the zeros of the padding.
         pooled = functional.max_pool2d(maps, 3, 1, 1) if block == "5b" else functional.avg_pool2d(maps, 3, 1, 1)
         first = self._apply_chain(block, ("1x1",), maps)
         return torch.cat([first, *branches, self._apply_chain(block, ("pool_proj",), pooled)], dim=1)
 
     def forward(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch outputs"]:
-        """Features, or logits where there is a head, of images in BGR, 0 to 255, less their mean."""
+        """Features, or logits if there is a head. Images are BGR, 0 to 255, minus the mean."""
         maps = halve(self._apply_unit("conv1_7x7_s2", images))
         maps = halve(self._apply_unit("conv2_3x3", self._apply_unit("conv2_3x3_reduce", maps)))
         for block in BLOCKS:
@@ -110,14 +110,14 @@ class BNInception(nn.Module):
 
 
 class BNInceptionTrunk(Trunk):
-    """BN-Inception, pooled, without its head: 1,024 features. Images come in [0, 1] RGB; the trunk turns them round.
+    """BN-Inception, pooled, without its head: 1,024 features. Images are RGB in [0, 1]; the trunk converts them to BGR.
 
     Args:
         weights: `pretrained` (the public ImageNet checkpoint, downloaded once), a file, `package:<import name>`, or
             None for random weights.
 
     Raises:
-        UserError: weights that cannot be had or do not fit, or images of a size that the network cannot halve.
+        UserError: weights that are not available or do not fit, or images of a size that the network cannot halve.
 
     Example:
         >>> trunk = BNInceptionTrunk(weights=None)
@@ -149,5 +149,5 @@ class BNInceptionTrunk(Trunk):
 
 
 def halve(maps: Tensor) -> Tensor:
-    """Half the sides by maximum; a last column or row that fills no window counts, as in Caffe."""
+    """Max pooling to half the sides; an incomplete last window counts, as in Caffe."""
     return functional.max_pool2d(maps, kernel_size=3, stride=2, ceil_mode=True)

@@ -1,4 +1,4 @@
-"""A linear embedder that starts as a projection of features: their PCA, or that of their whitening within classes."""
+"""A linear embedder that starts as a projection: the PCA of features, or of features whitened within classes."""
 
 from typing import Literal
 
@@ -32,11 +32,11 @@ def start_embedder(
     features_NF: Float[Tensor, "samples features"],
     labels_N: Int[Tensor, " samples"],
 ) -> None:
-    """Make `embedder` a projection x -> C^T (x - mean), C the principal components of `features_NF`, or with
-    `whitening` C = W V, V the principal components of the features whitened by W = S^-1/2.
+    """Make `embedder` the projection x -> C^T (x - mean).
 
-    Deterministic, in float64 up to the weights: `levelfield.metrics.pca` and `levelfield.metrics.whitening`. Where
-    samples or features are too few for all components, the other rows start at 0.
+    C are the principal components of `features_NF`. With `whitening`, C = W V, where V are the principal components of
+    the features whitened by W = S^-1/2. Deterministic, and in float64 except the weights (`levelfield.metrics.pca`,
+    `levelfield.metrics.whitening`). If samples or features are too few for all components, the other rows start at 0.
 
     Raises:
         UserError: features that are not finite, or none that differ within a class.
@@ -54,7 +54,7 @@ def start_embedder(
             mean_F, components_FC = features_NF.double().mean(0), whitened_components(features_NF, labels_N, size)
         except ValueError as error:
             raise UserError(f"{OPTION} {kind}: {error}; give pca") from error
-        # As long as the PCA's on average: cosines stay, and a step of the same rate turns both embedders as far.
+        # The same average length as the PCA's: cosines do not change, and equal steps turn both embedders equally far.
         components_FC *= size**0.5 / torch.linalg.matrix_norm(components_FC)
     embedder.linear.weight.zero_()[:size] = components_FC.T
     embedder.linear.bias.zero_()[:size] = -(mean_F @ components_FC)

@@ -1,4 +1,4 @@
-"""GoogLeNet with batch norm, Zhai & Wu's and DREML's trunk, as torchvision has it."""
+"""torchvision's GoogLeNet with batch norm, the trunk of Zhai & Wu and of DREML."""
 
 from typing import Any
 
@@ -10,18 +10,18 @@ from levelfield.models.trunks import Standardise, Trunk
 from levelfield.models.weights import load_weights
 
 WEIGHTS_LICENCE = "BSD-3-Clause (torchvision)"
-WEIGHTS_SHA256 = "1378be20"  # all of it that torchvision publishes, in the file's name
+WEIGHTS_SHA256 = "1378be20"  # torchvision publishes only its beginning, in the file name
 
 
 class GoogLeNetTrunk(Trunk):
-    """GoogLeNet, pooled, without its three heads: 1,024 features. Images come in [0, 1]; the trunk standardises them.
+    """GoogLeNet, pooled, without its three heads: 1,024 features. Images are in [0, 1]; the trunk standardises them.
 
     Args:
         weights: `pretrained` (torchvision's ImageNet checkpoint, downloaded once), a file, `package:<import name>`, or
             None for random weights.
 
     Raises:
-        UserError: weights that cannot be had or do not fit.
+        UserError: weights that are not available or do not fit.
 
     Example:
         >>> trunk = GoogLeNetTrunk(weights=None)
@@ -38,7 +38,7 @@ class GoogLeNetTrunk(Trunk):
         self.init_args = {"weights": weights}
         self.num_features = 1024
         self.mean = self.std = (0.5, 0.5, 0.5)  # what the checkpoint's `transform_input` makes of ImageNet's statistics
-        model: Any = GoogLeNet(aux_logits=False, init_weights=False)  # its own way of random weights takes seconds
+        model: Any = GoogLeNet(aux_logits=False, init_weights=False)  # its own initialisation takes seconds
         model.fc = model.dropout = nn.Identity()
         self.model = model
         if weights == "pretrained":

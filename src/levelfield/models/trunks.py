@@ -18,7 +18,7 @@ from levelfield.runtime.imports import quick_imports
 if TYPE_CHECKING:
     from levelfield.models.adapters import LoRA
 
-# Arguments of timm's models that are the name of a layer, of a way to pool, and the like.
+# Arguments of timm's models whose values are names, e.g. of a layer or of a pooling.
 NAMED_BY_WORDS = frozenset(
     {"act_layer", "attn_layer", "fc_norm", "global_pool", "mlp_layer", "norm_layer", "pool_type", "pos_embed"}
     | {"rope_type", "stem_type", "weight_init"}
@@ -32,13 +32,13 @@ class Trunk(nn.Module, ABC):
     Attributes:
         num_features: length F of a feature vector.
         init_args: the arguments that build this trunk again, as plain values (checkpoints store them).
-        mean: what the weights were trained with: per-channel mean of the images in [0, 1], RGB; none for texts.
+        mean: per-channel mean of the images in [0, 1], RGB, that the weights were trained with; empty for texts.
         std: likewise.
         licence: of the pretrained weights; None if unknown.
         weights_origin: where the weights came from, in words (checkpoints store them).
-        modality: what the trunk takes, as data sets have it; None if unknown.
+        modality: what the trunk takes, as in data sets; None if unknown.
         checkpoint_args: further arguments that build the trunk without the files that it was made from.
-        adapter: the part that learns while the trunk's weights stay (`levelfield.models.adapters`); usually None.
+        adapter: the part that trains while the trunk's weights are frozen (`levelfield.models.adapters`); usually None.
     """
 
     num_features: int
@@ -56,7 +56,7 @@ class Trunk(nn.Module, ABC):
         """Features of a batch."""
 
     def check_takes(self, dataset: object) -> None:
-        """Raises UserError for a data set of another modality; one that does not say its own is taken."""
+        """Raise UserError for a data set of another modality. A data set without `modality` is accepted."""
         given = getattr(dataset, "modality", self.modality)
         if self.modality is not None and given != self.modality:
             known = {"text": "configs/trunk/minilm.yaml", "image": "configs/trunk/efficientnet_lite0.yaml"}
@@ -66,10 +66,10 @@ class Trunk(nn.Module, ABC):
             )
 
     def freeze(self) -> None:
-        """No weight learns.
+        """Freeze all weights.
 
         Raises:
-            UserError: an adapter is to learn in it.
+            UserError: the trunk has an adapter.
         """
         if self.adapter is not None:
             raise UserError(
@@ -79,13 +79,13 @@ class Trunk(nn.Module, ABC):
         self.requires_grad_(False)
 
     def keep_frozen(self, whole: bool, batch_norm: bool) -> None:
-        """Put what stays as it is back into eval mode, in training: all of the trunk, or its batch norm."""
+        """Put the frozen part back into eval mode during training: the whole trunk, or its batch norm."""
         for part in self.modules() if whole or batch_norm or self.adapter is not None else ():
             if whole or isinstance(part, nn.modules.batchnorm._BatchNorm):
                 part.training = False
 
     def _with(self, adapter: "LoRA | None") -> None:
-        """Put an adapter, if there is one, into this trunk, whose weights are loaded."""
+        """Add the adapter, if there is one, to this trunk after its weights are loaded."""
         if adapter is not None:
             from levelfield.models.adapters import add_adapter
 
@@ -108,7 +108,7 @@ class ModuleTrunk(Trunk):
     """Any module that turns samples into feature vectors, as a trunk.
 
     Args:
-        module: gets images from 0 to 1, or a list of texts. Its attributes that a `Trunk` has are this trunk's too.
+        module: gets images from 0 to 1, or a list of texts. This trunk takes over attributes of a `Trunk` that it has.
         num_features: length F of a feature vector; None takes the module's attribute of that name.
 
     Raises:
@@ -136,7 +136,7 @@ class ModuleTrunk(Trunk):
 
     def forward(self, samples: Any) -> Float[Tensor, "batch features"]:
         if isinstance(samples, Tensor):
-            samples = samples.contiguous()  # a module that wants images in channels_last says so
+            samples = samples.contiguous()  # a module may convert images to channels_last itself
         features = self.module(samples)
         if features.ndim != 2 or features.shape[1] != self.num_features:
             raise UserError(
@@ -155,7 +155,7 @@ def as_trunk(module: nn.Module) -> Trunk:
 
 
 class TimmTrunk(Trunk):
-    """Any image model of timm by name, pooled, without its head. Images come in [0, 1]; the trunk standardises them.
+    """Any image model of timm by name, pooled, without its head. Images are in [0, 1]; the trunk standardises them.
 
     Args:
         name: a model that `timm.list_models()` lists, e.g. `resnet50`, `tf_efficientnet_lite0`.
@@ -167,11 +167,11 @@ class TimmTrunk(Trunk):
         arguments: further arguments of the model itself, e.g. `{"drop_path_rate": 0.1}`, `{"img_size": 224}`, or
             `{"global_pool": "avgmax"}`: half the sum of average and maximum, which Proxy Anchor's trunks add (Kim et
             al. 2020, arXiv:2003.13911; a factor of 2 changes no direction).
-        adapter: learns in the trunk, whose own weights stay as they are (docs/trunks.md).
+        adapter: trains in the trunk, whose own weights are frozen (docs/trunks.md).
 
     Raises:
         UserError: no such model (with the nearest name), an argument that it does not take or that this class sets
-            itself, or weights that cannot be had.
+            itself, or weights that are not available.
 
     Example:
         >>> trunk = TimmTrunk("resnet10t", weights=None)
@@ -231,7 +231,7 @@ class TimmTrunk(Trunk):
         return self.model(self.standardise(images).contiguous(memory_format=torch.channels_last))
 
     def _refuse_size(self, height: int, width: int) -> None:
-        """Raises UserError for images that the patches do not tile, or the position embeddings are not of."""
+        """Raise UserError for a size that patches do not tile, or that the position embeddings do not have."""
         patches: Any = getattr(self.model, "patch_embed", None)
         if not getattr(patches, "img_size", None) or not hasattr(patches, "strict_img_size") or patches.dynamic_img_pad:
             return
@@ -250,10 +250,10 @@ class TimmTrunk(Trunk):
 
 
 def check_timm_arguments(arguments: Any, origin: str) -> None:
-    """Raises unless a checkpoint's arguments of an image model are numbers, or words that name a layer.
+    """Check that a checkpoint's arguments of an image model are numbers, or words that name a layer.
 
     Raises:
-        UserError: another argument, by which timm might look for a file.
+        UserError: another argument, which timm might use as a file name.
     """
     for name, value in arguments.items():
         numbers = value if isinstance(value, list) else [value]
@@ -264,10 +264,10 @@ def check_timm_arguments(arguments: Any, origin: str) -> None:
 
 @torch.no_grad()
 def _features_given(model: Any, arguments: dict[str, Any]) -> int:
-    """Length of a feature vector with arguments that may change it, by shapes alone: nothing is computed.
+    """Length of a feature vector with these arguments, from shapes only: nothing is computed.
 
     Raises:
-        UserError: they leave no vector, or no image of that size goes through.
+        UserError: the features are not a vector, or the network does not take images of that size.
     """
     size = arguments.get("img_size") or model.pretrained_cfg["input_size"][1:]
     height, width = size if isinstance(size, list | tuple) else (size, size)
@@ -287,13 +287,13 @@ def _features_given(model: Any, arguments: dict[str, Any]) -> int:
 
 
 def _conversion(model: nn.Module) -> Callable[[dict[str, Tensor]], dict[str, Tensor]] | None:
-    """What timm makes of other layouts of an architecture's weights; None where it knows no other."""
+    """timm's conversion of other layouts of an architecture's weights; None if it has none."""
     known = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     return None if known is None else lambda state: known(dict(state), model)
 
 
 class Standardise(nn.Module):
-    """(images - mean) / std, a value of each for each channel; bytes, which loaders for a GPU give, become floats."""
+    """(images - mean) / std for each channel; bytes, which loaders for a GPU give, become floats."""
 
     mean: Tensor
     std: Tensor

@@ -20,7 +20,7 @@ SUFFIXES = (".pth", ".pt", ".bin", ".safetensors")
 
 @contextmanager
 def quiet_hub() -> Iterator[None]:
-    """Keeps the hub's client from telling of each try: who calls says in a line what came of them."""
+    """Silence the hub client's messages about retries; the caller reports the result in one line."""
     logger = logging.getLogger("huggingface_hub")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -37,23 +37,23 @@ def load_weights(
     sha256: str = "",
     convert: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None,
 ) -> str:
-    """Loads weights into a trunk's network and says where they came from, in words that name no place on this machine.
+    """Load weights into a trunk's network and return their origin in words, without paths on this machine.
 
     Args:
-        source: None (random weights stay), `pretrained` (what lies at `url`), or what `find_weights` takes.
+        source: None (random weights stay), `pretrained` (the file at `url`), or what `find_weights` takes.
         url: the official file.
         sha256: its checksum, or the beginning of it.
-        convert: makes the network's own layout of others that it knows.
+        convert: converts other layouts that it knows to the network's own.
 
     Raises:
-        UserError: weights that cannot be had, or that do not fit the network.
+        UserError: weights that are not available, or that do not fit the network.
     """
     if source is None:
         return "random"
     path = download_weights(url, sha256) if source == "pretrained" else find_weights(source)
     state, target = read_state_dict(path), model.state_dict()
     if convert is not None and not _has_all(state, target):
-        # timm prints what it misses; what it cannot convert is matched, or refused, as it is.
+        # timm prints what it misses. If it cannot convert the weights, they are matched or rejected unchanged.
         with suppress(Exception), redirect_stdout(StringIO()):
             state = convert(state)
     model.load_state_dict(match_tensors(state, target, source), strict=False)
@@ -72,7 +72,7 @@ def download_weights(url: str, sha256: str) -> Path:
     """The file at `url`, kept in torch's hub folder (`TORCH_HOME`) and downloaded once.
 
     Raises:
-        UserError: it cannot be downloaded, or what comes is another file.
+        UserError: it cannot be downloaded, or its checksum is wrong.
     """
     path = Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2])
     if not path.is_file():
@@ -117,7 +117,7 @@ def find_weights(source: str) -> Path:
 
 
 def content_hash(state: Mapping[str, Any]) -> str:
-    """SHA-256 over the names and contents of a `state_dict`, tensors and what else modules keep in it."""
+    """SHA-256 over the names and contents of a `state_dict`, of tensors and of other values."""
     digest = hashlib.sha256()
     for name, value in state.items():
         if isinstance(value, torch.Tensor):
@@ -153,7 +153,7 @@ def match_tensors(
 
     Tensors are matched by name, or, when the names differ, by position: two implementations of one architecture
     list the same tensors in the same order. Tensors past the end of `target` belong to the head and are left out.
-    Old files have no counters of batches, and give the vectors of batch norm a leading dimension of 1.
+    In old files, batch norm has no counters of batches, and its vectors have a leading dimension of 1.
 
     Raises:
         UserError: the shapes do not belong to this architecture.

@@ -1,4 +1,4 @@
-"""Regularizers: penalties on where embeddings or class weights lie, beside any loss."""
+"""Regularizers: penalties on the positions of embeddings or class weights, added to any loss."""
 
 from levelfield.regularizers.anti_collapse import AntiCollapse
 from levelfield.regularizers.base import Regularizer

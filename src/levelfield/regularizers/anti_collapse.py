@@ -17,7 +17,7 @@ class AntiCollapse(Regularizer):
 
         R = -1/2 log det( I + D / (N eps2) U^T U )
 
-    U are the N unit vectors of D numbers, in rows. The code gives them up to an error.
+    U are the N unit vectors of D numbers, in rows. The code reproduces them up to an error.
 
     Args:
         weight: how much R counts, at least 0; R grows with D.
@@ -50,8 +50,8 @@ class AntiCollapse(Regularizer):
 
 
 class _LogDeterminant(torch.autograd.Function):
-    """(log det A, A^-1) of a positive definite matrix; its derivatives are in terms of its outputs, so that they have
-    derivatives in turn, by products that are true float32, as those of torch's decomposition are not."""
+    """(log det A, A^-1) of a positive definite matrix. The derivatives use the outputs, so they can be differentiated
+    again. Their products are true float32, unlike those of torch's decomposition."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor) -> tuple[Tensor, Tensor]:

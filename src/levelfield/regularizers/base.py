@@ -1,4 +1,4 @@
-"""What the regularizers share. N points, D dimensions."""
+"""The base class of the regularizers. N points, D dimensions."""
 
 import math
 from typing import Literal
@@ -11,7 +11,7 @@ RegularizedPart = Literal["embeddings", "raw_embeddings", "class_weights"]
 
 
 class Regularizer(nn.Module):
-    """A penalty on where points are, whatever their classes, added to any loss; subclasses write `penalty(points)`.
+    """A penalty on the positions of points of any class, added to any loss; subclasses write `penalty(points)`.
 
         minimised: loss + weight * penalty
 
@@ -39,7 +39,7 @@ class Regularizer(nn.Module):
         """The penalty, before its weight.
 
         Raises:
-            ValueError: points that are no non-empty floating-point (N, D) tensor.
+            ValueError: `points` is not a non-empty floating-point (N, D) tensor.
         """
         if points.ndim != 2 or not points.is_floating_point() or points.numel() == 0:
             raise ValueError(

@@ -15,7 +15,7 @@ class KoLeo(Regularizer):
 
     The penalty follows Kozachenko and Leonenko's estimate of the entropy. u are unit vectors. Vectors that coincide
     except for rounding, such as repeats of a sample, count as that far apart (1.4e-3 in float32), without a gradient.
-    So R is finite, and the gradient is at most 725 / N a sample in float32.
+    So R is finite, and the gradient is at most 725 / N for each sample in float32.
 
     Args:
         weight: how much R counts, at least 0; 0.1 in DINOv2.

@@ -93,7 +93,7 @@ def _test_half(study_folder: Path, first: str) -> tuple[int, int] | None:
 
 
 def origin(study: StudyFolder) -> Facts:
-    """Code, libraries, devices, seeds, data and compute; of several values each has its number of jobs."""
+    """Code, libraries, devices, seeds, data and compute; if values differ, each has its number of jobs."""
     spec, results = study.spec, list(study.state.results.values())
     known = [r["provenance"] for r in results if r.get("provenance")]
     facts = [

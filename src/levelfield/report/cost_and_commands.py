@@ -19,7 +19,7 @@ STAGES = {"trial": "search", "run": "runs"}
 
 
 def costs(study: StudyFolder) -> list[dict[str, Any]]:
-    """A row a method with its trainings and their time, without the tests, then a row of all."""
+    """One row per method with its trainings and their time, without the tests, then a row for all."""
     found: dict[str, dict[str, Any]] = {}
     for job, result in study.state.results.items():
         for name in (job.method, "all"):

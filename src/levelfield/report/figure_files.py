@@ -15,8 +15,8 @@ PAPER_WIDTH = 6.9  # inches: two columns of a conference page
 def write_figures(study: StudyFolder, folder: Path) -> list[Path]:
     """Write each figure of the report and return the paths.
 
-    The files hold their letters (outlines in SVG, the font in PDF) and no dates: the same study and the same version of
-    matplotlib give the same bytes. Figures with nothing to draw are left out.
+    The files contain their letters (outlines in SVG, the font in PDF) and no dates. The same study and the same version
+    of matplotlib give the same bytes. Figures with nothing to draw are left out.
     """
     results = Results(study, collect_rows(study), changed_files(study))
     written = []

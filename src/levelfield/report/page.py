@@ -37,7 +37,7 @@ LINK = re.compile(r"arXiv:(\d{4}\.\d+)|(https?://\S+[\w/])")
 def write_report(study: StudyFolder) -> Path:
     """Write `report/index.html` and its figures, and return the page's path.
 
-    The page is one file with the figures inside. It may be written at any time, from the results that are there.
+    The page is one file with the figures inside. You can write it at any time, from the results so far.
 
     Raises:
         UserError: a result is damaged.
@@ -154,7 +154,7 @@ def _papers(spec: StudySpec) -> dict[str, str]:
 
 
 def _comparisons(spec: StudySpec, rows: Sequence[ResultRow]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Who beats whom by separated MAP@R, and all sentences, in groups with a title."""
+    """Which methods are better by separated MAP@R, and all sentences, in groups with a title."""
     means = mean_scores(rows)
     baselines = {row: best_untrained(means, spec, row) or usual for row, usual in spec.baselines.items()}
     beats: list[str] = []

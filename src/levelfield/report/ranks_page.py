@@ -23,7 +23,7 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
     """Write `ranks.html` and its figures, and return the page's path.
 
     Args:
-        folders: Study folders, one a data set. Methods that all have are ranked, without second searches (`arcface@2`).
+        folders: Study folders, one per data set. Methods in all are ranked, without second searches (`arcface@2`).
 
     Raises:
         UserError: a folder has no study or no test scores, two studies have one name, a method has different losses,

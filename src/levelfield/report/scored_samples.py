@@ -1,4 +1,4 @@
-"""The images or texts of a study's test samples, if the data set is here."""
+"""The images or texts of a study's test samples, if the data set is available."""
 
 from dataclasses import dataclass
 from typing import Any

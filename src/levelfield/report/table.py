@@ -38,7 +38,7 @@ MOST_WARNINGS = 5  # on a screen
 
 
 def score_text(summary: SummaryRow | None) -> str:
-    """`31.2 ± 0.4` in percent, or the user's own metric as it is; without ± where there is no interval."""
+    """`31.2 ± 0.4` in percent, or the plain number of the user's own metric; without ± if there is no interval."""
     if summary is None:
         return "-"
     interval = "" if summary.ci95 is None else f" ± {as_shown(summary.metric, summary.ci95, 2)}"
@@ -46,7 +46,7 @@ def score_text(summary: SummaryRow | None) -> str:
 
 
 def rows_in_order(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
-    """The untouched features, then the other untrained rows and the methods, each from the best test MAP@R down."""
+    """The features, then the other untrained rows, then the methods; in each group the best test MAP@R is first."""
     means = {method: row.mean for method, row in mean_scores(rows).items()}
     features = [row for row in spec.rows if is_baseline(row) and spec.reference_of(row) == FEATURES]
     others = sorted((row for row in spec.rows if row not in features), key=lambda row: -means.get(row, 0.0))
@@ -54,7 +54,7 @@ def rows_in_order(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
 
 
 def unit(spec: StudySpec) -> str:
-    """What the numbers of a table are."""
+    """What the numbers of a table mean."""
     own = [*dict.fromkeys(filter(is_own, (*spec.metrics, spec.selected_by)))]
     percent = f"percent ({', '.join(own)}: the number itself)" if own else "percent"
     interval = ", ± half a 95% interval" if spec.runs >= SMALLEST_SAMPLE else ""
@@ -62,7 +62,7 @@ def unit(spec: StudySpec) -> str:
 
 
 def untrained_rows(spec: StudySpec, with_one_pca: bool) -> list[tuple[str, str]]:
-    """Each kind of untrained row of a study, and what it is."""
+    """Each kind of untrained row of a study, and its meaning."""
     found = [(BASELINE, "the trunk's features, reduced by a PCA of the training classes")]
     if with_one_pca:
         found.append((ONE_PCA, "the same by one PCA to folds x embedding size"))
@@ -88,7 +88,7 @@ def _features_by(reference: str) -> str:
 
 @dataclass(frozen=True, repr=False)
 class StudyTable:
-    """A titled table with sentences below it: a notebook shows it, `str` makes text of it, rich prints it."""
+    """A titled table with sentences below it: a notebook shows it, `str` returns it as text, rich prints it."""
 
     title: str
     table: Table

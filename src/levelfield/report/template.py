@@ -1,4 +1,4 @@
-"""Pages with their style and figures inside."""
+"""Pages that contain their style and figures."""
 
 import base64
 from typing import Any

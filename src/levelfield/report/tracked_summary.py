@@ -1,4 +1,4 @@
-"""A study's tables, scores and verdicts as one more run of its group in W&B, or beside its runs in TensorBoard."""
+"""A study's tables, scores and verdicts as another run of its group in W&B, or next to its runs in TensorBoard."""
 
 import hashlib
 from collections.abc import Sequence

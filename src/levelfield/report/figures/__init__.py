@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Results:
-    """What a figure is drawn from.
+    """The input of a figure.
 
     Args:
         changed: `changed_files` of the study.
@@ -33,7 +33,7 @@ class ReportFigure:
 
     Args:
         section: Its heading; the page adds a section for a new one.
-        alt: What it shows, for those who cannot see it.
+        alt: What it shows, for readers who cannot see it.
         draw: Returns the figure, or None where the study has nothing to draw.
         note: How to read it; printed below.
     """

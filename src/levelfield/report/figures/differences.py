@@ -31,7 +31,7 @@ FIGURE = ReportFigure("Comparisons", "Paired differences in MAP@R with 95% inter
 
 
 def differences_figure(comparisons: Sequence[Comparison]) -> "Figure":
-    """One row a pair, the method that is better by the first embedding first; a panel an embedding.
+    """One row per pair, with the method that is better by the first embedding first; one panel per embedding.
 
     Args:
         comparisons: Pairs of methods by one metric. Of more than 30 pairs only those with the best method are drawn.

@@ -14,7 +14,7 @@ from levelfield.study.spec import is_baseline
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDTH = 4.6  # inches: beside the table on a screen, alone on a phone
+WIDTH = 4.6  # inches: next to the table on a screen, above it on a phone
 
 
 def _draw(results: Results) -> "Figure | None":
@@ -32,7 +32,7 @@ FIGURE = ReportFigure(
 def scores_figure(
     rows: Sequence[str], scores: Mapping[str, SummaryRow], runs: Mapping[str, Sequence[float]]
 ) -> "Figure":
-    """A row of the table each; a dotted line marks the first untrained row.
+    """One line per row of the table; a dotted line marks the first untrained row.
 
     Args:
         rows: In order, the first on top.

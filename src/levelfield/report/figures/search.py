@@ -1,4 +1,4 @@
-"""Search curves: the best validation score after each trial, a panel a method."""
+"""Search curves: the best validation score after each trial, one panel per method."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ FIGURE = ReportFigure("Search", "Best validation score after each trial, a panel
 
 
 def best_so_far(trials: Sequence[Trial]) -> list[tuple[int, float]]:
-    """(trial, best value of the trials up to it) from the first trial that has a value on."""
+    """(trial, best value so far), from the first trial with a value."""
     curve: list[tuple[int, float]] = []
     for trial in sorted(trials, key=lambda trial: trial.number):
         best = max([value for _, value in curve[-1:]] + ([] if trial.value is None else [trial.value]), default=None)
@@ -36,7 +36,7 @@ def best_so_far(trials: Sequence[Trial]) -> list[tuple[int, float]]:
 def search_figure(
     searches: Mapping[str, Sequence[Trial]], chosen: Mapping[str, int], score: str = SELECTED_BY
 ) -> "Figure":
-    """A panel a method: dots are trials, the line is the best so far, the chosen trial has a ring.
+    """One panel per method: dots are trials, the line is the best so far, the chosen trial has a ring.
 
     Args:
         chosen: Method to the number of its chosen trial.

@@ -35,7 +35,7 @@ def short(key: str) -> str:
 def slices_figure(
     searches: Mapping[str, tuple[Space, Sequence[Trial]]], chosen: Mapping[str, int], score: str = SELECTED_BY
 ) -> "Figure":
-    """A panel an argument of a method; the chosen trial has a ring.
+    """One panel per argument of a method; the chosen trial has a ring.
 
     Args:
         searches: Method to its space and trials.

@@ -1,4 +1,4 @@
-"""Histograms of the cosines of test samples of one class and of two classes, a panel a row of the table."""
+"""Histograms of the cosines of test samples of one class and of two classes, one panel per row of the table."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ FIGURE = ReportFigure(
 
 
 def similarities_figure(pairs: Mapping[str, tuple[Any, Any]]) -> "Figure":
-    """A panel a method with two histograms of area 1: same class filled, two classes dashed.
+    """One panel per method with two histograms of area 1: same class filled, two classes dashed.
 
     Args:
         pairs: Method to the cosines of pairs of one class and of two classes.

@@ -82,7 +82,7 @@ def small_panels(number: int, height: float, xlabel: str, ylabel: str) -> "tuple
 
 
 def validation_axis(metric: str) -> tuple[int, str]:
-    """Factor and label of an axis of validation scores: percent, or the user's own metric as it is."""
+    """Factor and label of an axis of validation scores: percent, or the plain number of the user's own metric."""
     return (1, f"validation {metric}") if is_own(metric) else (100, f"validation {title_of(metric)}, percent")
 
 

@@ -1,4 +1,4 @@
-"""Test scores against the swept value, a line a method."""
+"""Test scores against the swept value, one line per method."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -44,7 +44,7 @@ FIGURE = ReportFigure("Sweep", "Test scores against the swept value, a line a me
 
 
 def curves(rows: Sequence[SummaryRow], metric: str) -> dict[str, dict[str | None, SummaryRow]]:
-    """Method to value to its scores in one metric; the value is None for a method that is not swept."""
+    """Scores in one metric by method, then by value; the value is None for a method that is not swept."""
     found: dict[str, dict[str | None, SummaryRow]] = {}
     for row in rows:
         if row.metric == metric:
@@ -53,7 +53,7 @@ def curves(rows: Sequence[SummaryRow], metric: str) -> dict[str, dict[str | None
 
 
 def sweep_figure(key: str, rows: Sequence[SummaryRow]) -> "Figure":
-    """A panel a metric; a method that is not swept is a dotted line.
+    """One panel per metric; a method that is not swept is a dotted line.
 
     Args:
         key: The swept setting, a dotted key.

@@ -1,4 +1,4 @@
-"""Validation curves: the score after each epoch, a panel a method, a colour a fold."""
+"""Validation curves: the score after each epoch, one panel per method, one colour per fold."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -56,13 +56,13 @@ def autocorrelation_text(curves: Sequence[Curve]) -> str:
     counted = [curve.scores for curve in curves if len(curve.scores) > 2 and max(curve.scores) > min(curve.scores)]
     if not counted:
         return ""
-    from levelfield.metrics import lag_one_autocorrelation  # with torch
+    from levelfield.metrics import lag_one_autocorrelation  # imports torch
 
     return f", r {fmean(map(lag_one_autocorrelation, counted)):.2f}"
 
 
 def validation_figure(curves: Mapping[str, Sequence[Curve]], score: str = SELECTED_BY) -> "Figure":
-    """A panel a method; a line is one training, its dot the checkpoint that was kept."""
+    """One panel per method; a line is one training, its dot the checkpoint that was kept."""
     from matplotlib.lines import Line2D
 
     factor, label = validation_axis(score)
