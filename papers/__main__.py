@@ -1,4 +1,4 @@
-"""`python papers list|run|beside`: every table and figure of the papers with experiments, here."""
+"""`python papers list|run|beside`: commands for every table and figure of the papers."""
 
 import argparse
 import sys
@@ -43,12 +43,12 @@ class Exhibit:
     """A table or figure of a paper.
 
     Args:
-        paper: Its folder.
+        paper: The paper's folder.
         number: `table4`.
         what: What it shows.
-        published: What the paper has in it, in short.
-        studies: The study files of the paper's folder that give it.
-        read: Where its content is, for a list or a picture that measures nothing.
+        published: The paper's numbers, in short.
+        studies: The study files in the paper's folder that reproduce it.
+        read: Where to find its content, for a list or an image that measures nothing.
     """
 
     paper: str
@@ -64,7 +64,7 @@ class Exhibit:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether it follows from published numbers."""
+        """Whether it is computed from published numbers."""
         return not self.studies and not self.read
 
     def drawing(self) -> Drawing:
@@ -73,7 +73,7 @@ class Exhibit:
 
 @cache
 def exhibits() -> dict[str, Exhibit]:
-    """All of them by name, `reality_check/table4`, in the papers' order."""
+    """All exhibits by name, such as `reality_check/table4`, in the papers' order."""
     found = {}
     for paper in PAPERS:
         rows = yaml.safe_load((FOLDER / paper / "published/exhibits.yaml").read_text(encoding="utf-8"))
@@ -181,7 +181,7 @@ def _needs(exhibit: Exhibit) -> str:
 
 
 def _run_studies(console: Console, exhibit: Exhibit, output: Path, in_miniature: bool, options: list[str]) -> int:
-    """Run the studies as `levelfield study run` does, each in its folder, and print the paper's rows beside yours."""
+    """Run the studies as `levelfield study run` does, each in its folder, and print the paper's rows next to yours."""
     for file in exhibit.files:
         spec = load_spec(file)
         if in_miniature:

@@ -1,4 +1,4 @@
-"""The papers' scores beside a study's: same data set, same loss, and each difference between the protocols."""
+"""The papers' scores next to a study's: same data set, same loss, and each difference between the protocols."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,14 +20,14 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import PCA, WHOLE_HALF, StudySpec, is_baseline, one_pca
 from papers.published import PublishedResult, papers, published
 
-# A loss of another package may be something else under the same name.
+# A loss of another package may have the same name but compute something else.
 KNOWN_PACKAGES = ("levelfield", "pytorch_metric_learning", "papers")
-# Of these the protocol has the name only.
+# The protocol has only the names of these.
 NAMED = ("model.trunk", "model.embedder", "model.optimizer", "data.sampler")
 SIZES = ("data.batch_size", "model.embedding_size")
 WEIGHTS = "trunk_weights"
 OF_UNTRAINED = ("model.trunk", "model.embedding_size", "data.split", "data.transforms", "folds", WEIGHTS)
-MOST_COLUMNS = 4  # of further metrics, in 80 characters
+MOST_COLUMNS = 4  # further metrics that fit into 80 characters
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Counterpart:
 
     @property
     def row(self) -> str:
-        """The study's row beside the paper's: the Reality Check's concatenated baseline is one PCA."""
+        """The study's row to compare with; the Reality Check's concatenated baseline is one PCA."""
         concatenated_baseline = is_baseline(self.method) and self.result.embedding == "concatenated"
         return one_pca(self.method) if concatenated_baseline else self.method
 
@@ -55,11 +55,11 @@ class Counterpart:
 
 @dataclass(frozen=True)
 class PaperBeside:
-    """All rows of one paper that have a method of the study beside them.
+    """All rows of one paper that match a method of the study.
 
     Args:
-        differences: One sentence each; a difference of some rows only names their methods.
-        metrics: Keys of the scores to show, those of every study first.
+        differences: One sentence each. If only some rows differ, it names their methods.
+        metrics: Keys of the scores to show; those that every study has come first.
     """
 
     title: str
@@ -69,13 +69,13 @@ class PaperBeside:
 
 
 def papers_beside(study: StudyFolder, dataset: str | None = None) -> list[PaperBeside]:
-    """What the papers report on the study's data set for its methods; empty where nothing is published.
+    """What the papers report on the study's data set for its methods; empty if nothing is published.
 
-    A method's loss is known by its class, its miner and its arguments, whatever the method is called. Of several rows
-    of a paper for one loss, those with the fewest differences in protocol count, and of these the closest in size.
+    Methods are matched by the class, miner and arguments of their loss, not by name. If a paper has several rows for
+    one loss, those with the fewest differences in protocol are taken, and of these the closest in size.
 
     Args:
-        dataset: Another data set whose published rows are taken; this is one of the differences.
+        dataset: Take the published rows of this data set instead, and list that as a difference.
     """
     spec = study.spec
     by_title: dict[str, list[Counterpart]] = {}
@@ -89,7 +89,7 @@ def papers_beside(study: StudyFolder, dataset: str | None = None) -> list[PaperB
 def print_beside(
     console: Console, study: StudyFolder, test: Sequence[SummaryRow], dataset: str | None = None, paper: str = ""
 ) -> None:
-    """Print `papers_beside` as tables; nothing where nothing is published.
+    """Print `papers_beside` as tables; print nothing if nothing is published.
 
     Args:
         test: The study's test scores.
@@ -109,7 +109,7 @@ def print_beside(
 
 
 def protocol_differences(protocol: Mapping[str, Any], config: Mapping[str, Any], spec: StudySpec) -> list[str]:
-    """One sentence for each setting of a paper's protocol, in the keys of our configurations, that differs here."""
+    """One sentence for each setting of a paper's protocol that differs here, with the keys of our configurations."""
     ours = {**dict(flatten(dict(config))), **dict(flatten(asdict(spec))), "stopping": _stopping(config)}
     named = {key: config[key.partition(".")[0]].get(key.partition(".")[2]) for key in NAMED}
     ours |= {key: value and _name(value) for key, value in named.items()}
@@ -154,7 +154,7 @@ def _table(beside: PaperBeside, test: Sequence[SummaryRow], metrics: Sequence[st
 
 
 def _metrics(rows: Iterable[Counterpart], spec: StudySpec) -> list[str]:
-    """Those of every study, and those that study and paper both have."""
+    """The metrics of every study, and those that study and paper both have."""
     there = {metric for row in rows for metric in row.result.scores}
     return [*SHOWN_METRICS, *(metric for metric in spec.metrics if metric in there)]
 
@@ -172,7 +172,7 @@ def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec, inste
             continue
         of_method = method in spec.methods and not _weights_differ(result.protocol, config)
         if papers()[result.paper].get("untrained") and not of_method:
-            continue  # the baseline of trained methods has a row of its own
+            continue  # the baseline of trained methods has its own row
         protocol = result.protocol
         if is_baseline(method):
             protocol = {key: value for key, value in protocol.items() if key.startswith(OF_UNTRAINED)}
@@ -180,7 +180,7 @@ def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec, inste
         rows.setdefault((result.paper, result.embedding), []).append(Counterpart(method, result, differences))
     nearest = []
     for candidates in rows.values():
-        # Of rows that are equally far, the one whose protocol has more keys.
+        # Between equally close rows, the one whose protocol has more keys.
         distances = [
             (len(row.differences), _distance(row.result.protocol, config), -len(row.result.protocol))
             for row in candidates
@@ -190,14 +190,14 @@ def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec, inste
 
 
 def _distance(protocol: Mapping[str, Any], config: Mapping[str, Any]) -> float:
-    """How far batch and embedding sizes are apart, in factors: of two equally different rows the closer one counts."""
+    """How far batch and embedding sizes are apart, as log ratios; decides between equally different rows."""
     ours = dict(flatten(dict(config)))
     sizes = [(ours[key], protocol[key]) for key in SIZES if key in protocol and key in ours]
     return sum(abs(math.log(here / there)) for here, there in sizes)
 
 
 def _loss_of(model: Mapping[str, Any]) -> tuple[str | None, str | None, dict[str, Any]]:
-    """Class of the loss, class of the miner and the loss's arguments; no class for what no paper here has."""
+    """Class of the loss, class of the miner and the loss's arguments; no class if no paper here can have the loss."""
     loss = model["loss"] if isinstance(model["loss"], dict) else {"class_path": model["loss"]}
     miner = model.get("miner") or None
     package, _, _ = loss["class_path"].partition(".")
@@ -207,7 +207,7 @@ def _loss_of(model: Mapping[str, Any]) -> tuple[str | None, str | None, dict[str
 
 
 def _weights_differ(protocol: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    """Whether one trunk begins at random weights and the other does not."""
+    """Whether one trunk starts with random weights and the other does not."""
     is_random = init_args(_inner_trunk(config["model"]["trunk"])).get("weights", "given") is None
     return is_random != (protocol.get(WEIGHTS) == "random")
 
@@ -222,12 +222,12 @@ def _stopping(config: Mapping[str, Any]) -> str:
 
 
 def _inner_trunk(trunk: Any) -> Any:
-    """The trunk that an ensemble copies; any other as it is."""
+    """The trunk that an ensemble copies; any other trunk unchanged."""
     return init_args(trunk).get("trunk", trunk)
 
 
 def _name(value: Any) -> str:
-    """What a trunk or an optimizer is called: its model's name, or its class's."""
+    """The name of a trunk or an optimizer: its model's, or its class's."""
     value = _inner_trunk(value)
     return init_args(value).get("name") or class_name(value).removesuffix("Trunk")
 
@@ -241,7 +241,7 @@ def _text(value: Any) -> str:
 
 
 def _differences(rows: Iterable[Counterpart]) -> list[str]:
-    """Each difference once, with its methods where not all rows have it; then what no key of a protocol holds."""
+    """Each difference once, with its methods if not all rows have it; then the papers' remarks."""
     rows = list(rows)
     methods = list(dict.fromkeys(row.method for row in rows if not is_baseline(row.method)))
     methods = methods or list(dict.fromkeys(row.method for row in rows))

@@ -1,4 +1,4 @@
-"""What follows from published numbers: the contract of each paper's `figures.py`, and what their figures share."""
+"""Figures from published numbers: the interface of each paper's `figures.py`, and functions that they share."""
 
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Studies whose scores are added to the published ones.
 Records = Sequence[StudyFolder]
-FAR = 3  # places; lines of methods that move farther stand out
+FAR = 3  # places; a method that moves farther has another colour
 DATASETS = {"cub200": "CUB200", "cars196": "Cars196", "sop": "SOP"}
 
 
@@ -26,8 +26,8 @@ class Drawing:
 
     Args:
         title: What it shows.
-        lines: Our numbers beside the published ones in Markdown, given the studies to add to them.
-        draw: Gives the figure for the same studies; None where there is nothing to draw.
+        lines: Returns our numbers next to the published ones, in Markdown, with the scores of the given studies.
+        draw: Returns the figure for the same studies; None if there is nothing to draw.
     """
 
     title: str
@@ -70,11 +70,11 @@ def draw_two_orders(
     """Draw a line from each method's place on the left to its place on the right, the best on top.
 
     Args:
-        axes: A panel of its own.
-        left: Method to a value, which is written beside it.
-        right: The same methods.
-        names: What the two sides are.
-        best_is_most: Whether the largest value is the best one; else the least.
+        axes: An empty panel.
+        left: The value of each method, printed next to its name.
+        right: Values of the same methods.
+        names: Titles of the two sides.
+        best_is_most: Whether the largest value is the best; otherwise the smallest is.
     """
     both = (left, right)
     orders = [sorted(values, key=values.__getitem__, reverse=best_is_most) for values in both]

@@ -1,4 +1,4 @@
-"""A study made small: does all of it run, from the first job to the table? Its scores mean nothing."""
+"""A small copy of a study, to test that all of it runs. Its scores mean nothing."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from levelfield.errors import UserError
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.spec import STUDY, SearchSettings, StudySpec, value_of, without_value
 
-# Letters in place of photographs: 30 classes to train and validate on, 12 images or more of each.
+# Letters instead of photographs: 30 classes for training and validation, with at least 12 images each.
 LETTERS = {"class_path": "levelfield.data.datasets.Glyphs", "init_args": {"num_classes": 60, "image_size": 32}}
 SIZES = {"resize": 36, "eval_resize": 36, "crop_size": 32}
 TINY_FEATURES = 96
@@ -19,7 +19,7 @@ CLASSES_OF_TEXTS, TEXTS_OF_A_CLASS = 40, 8
 def begin_miniature(spec: StudySpec, folder: Path) -> None:
     """Write the definition of a study's miniature into its folder, for `levelfield study resume`.
 
-    Made-up texts, where the study is of texts, are written beside the folder.
+    For a study of texts, it writes made-up texts next to the folder.
 
     Raises:
         UserError: the folder holds another study.
@@ -34,11 +34,11 @@ def begin_miniature(spec: StudySpec, folder: Path) -> None:
 def miniature(spec: StudySpec, texts: Path) -> StudySpec:
     """The same methods, batches, losses, schedules and tests on letters or made-up texts, with a tiny random trunk.
 
-    A training has two steps, a study at most two folds, one run and one trial; the first and the last value of a sweep
-    stay.
+    A training has two steps. A study has at most two folds, one run and one trial. A sweep keeps its first and last
+    value.
 
     Args:
-        texts: The file that made-up texts are written to, where the study is of texts.
+        texts: The file for the made-up texts, if the study is of texts.
     """
     ends = {name for names in _values(spec).values() for name in (names[0], names[-1])}
     methods = {name: _small(config, texts) for name, config in spec.methods.items() if name in ends}
@@ -59,7 +59,7 @@ def data_and_weights(spec: StudySpec) -> tuple[set[str], set[str]]:
     for config in spec.methods.values():
         dataset, trunk = config["data"]["dataset"], config["model"]["trunk"]
         data.add(dataset["class_path"] if isinstance(dataset, dict) else dataset)
-        trunk = init_args(trunk).get("trunk", trunk)  # of an ensemble
+        trunk = init_args(trunk).get("trunk", trunk)  # an ensemble's
         settings = dict(flatten({"trunk": trunk}))
         if settings.get("trunk.init_args.weights") == "pretrained":
             name = settings.get("trunk.init_args.name") or settings["trunk.class_path"].rpartition(".")[2]
@@ -68,7 +68,7 @@ def data_and_weights(spec: StudySpec) -> tuple[set[str], set[str]]:
 
 
 def _values(spec: StudySpec) -> dict[str, list[str]]:
-    """The names that a sweep made of each method, in order."""
+    """The names that a sweep gave each method, in order."""
     found: dict[str, list[str]] = {}
     for name in spec.methods:
         found.setdefault(without_value(name) if value_of(name) else name, []).append(name)
@@ -82,11 +82,11 @@ def _small(config: Config, texts: Path) -> Config:
     arguments = init_args(model["trunk"])
     model["trunk"] = {**model["trunk"], "init_args": {**arguments, "trunk": tiny}} if "trunk" in arguments else tiny
     if "LayerNormEmbedder" in str(model.get("embedder")):
-        model["embedding_size"] = TINY_FEATURES  # it has no other
+        model["embedding_size"] = TINY_FEATURES  # its only size
     for place in ("root", "cache"):
         data.pop(place, None)
     if data.get("split") == "official":
-        del data["split"]  # letters have none
+        del data["split"]  # letters have no official split
     data |= {"dataset": _made_up(texts) if reads_texts else LETTERS, "steps_per_epoch": 1, "num_workers": 0}
     if not reads_texts:
         given = data.get("transforms") or {}
@@ -103,7 +103,7 @@ def _tiny(name: str) -> Any:
 
 
 def _made_up(table: Path) -> Config:
-    """Texts about one thing a class."""
+    """Texts that are about one thing in each class."""
     rows = [
         f"note {sample} about thing{number} and what thing{number} does,thing {number:02d}"
         for number in range(CLASSES_OF_TEXTS)

@@ -1,4 +1,4 @@
-"""The scores that the papers published, with the protocol behind each."""
+"""The papers' published scores, each with its protocol."""
 
 import csv
 import json
@@ -16,9 +16,9 @@ from levelfield.metrics.table import METRICS, named
 
 FOLDER = Path(__file__).resolve().parent
 PAPERS = ("reality_check", "zhai_wu", "fehervari", "vasilev_dyakonov")
-# Key by name in a paper: Recall@1 and precision@1 are one number, whether the nearest is of the query's class.
+# Our key for each name that papers use. Recall@1 and precision@1 are the same number.
 METRIC_NAMES = {name: metric.key for metric in METRICS if metric.shown for name in (metric.key, *metric.also)}
-# What a row says besides: columns, and the words after a method's name.
+# A row's own settings: in columns, and in words after the method's name.
 ROW_SETTINGS = {
     "trunk": "model.trunk",
     "batch_size": "data.batch_size",
@@ -27,7 +27,7 @@ ROW_SETTINGS = {
     "class_fraction": "model.loss.init_args.class_fraction",
 }
 UNBALANCED = {"data.sampler": "ShuffledBatchSampler", "data.samples_per_class": None, "data.replacement": False}
-# Arguments that make two methods of one loss, as the losses have them.
+# Arguments that distinguish methods with the same loss, and their defaults in our losses.
 DEFAULTS = {"beta_per_class": False, "triplets_per_anchor": "all"}
 
 
@@ -37,8 +37,8 @@ class PublishedResult:
 
     Args:
         paper: Key of `papers()`.
-        embedding: `separated` (one model's) or `concatenated` (the folds' together).
-        protocol: What it was obtained with, in the keys of our configurations.
+        embedding: `separated` (one model's) or `concatenated` (the folds' embeddings joined).
+        protocol: The settings behind the row, with the keys of our configurations.
         scores: Metric to (mean, half width of the 95% interval or None), fractions.
     """
 
@@ -51,7 +51,7 @@ class PublishedResult:
     scores: dict[str, tuple[float, float | None]]
 
     def percent(self, metric: str) -> str:
-        """`21.5 ± 0.2`, `-` where the paper gives none."""
+        """`21.5 ± 0.2`; `-` if the paper gives no score."""
         mean, half_width = self.scores.get(metric, (None, None))
         if mean is None:
             return "-"
@@ -70,13 +70,13 @@ class Claim(NamedTuple):
 def published(
     dataset: str, loss: str | None, miner: str | None = None, arguments: Mapping[str, Any] | None = None
 ) -> list[PublishedResult]:
-    """What the papers report for a loss on a data set, one result a row; empty where nothing is published.
+    """What the papers report for a loss on a data set, one result for each row; empty if nothing is published.
 
     Args:
         dataset: As `levelfield data list` names it.
-        loss: Name of the loss's class; None is the pretrained trunk without training.
+        loss: Name of the loss's class; None for the pretrained trunk without training.
         miner: Name of the miner's class.
-        arguments: Of the loss; `beta_per_class` and `triplets_per_anchor` tell methods of one loss apart.
+        arguments: The loss's; `beta_per_class` and `triplets_per_anchor` distinguish methods with the same loss.
 
     Example:
         >>> [separated] = [r for r in published("cub200", "ArcFaceLoss") if r.embedding == "separated"
@@ -96,10 +96,10 @@ def published(
 def scores(
     paper: str, dataset: str, metric: str, embedding: str = "separated", settings: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
-    """A column of a paper's table: the paper's name of a method to its mean, a fraction.
+    """A column of a paper's table: the mean of each method, a fraction, by the paper's name of the method.
 
     Args:
-        settings: What the protocol of each row has, such as `{"data.batch_size": 32}`.
+        settings: Settings that the protocol of each row must have, such as `{"data.batch_size": 32}`.
 
     Example:
         >>> scores("reality_check", "cub200", "precision_at_1", settings={"data.batch_size": 32})["Contrastive"]
@@ -115,7 +115,7 @@ def scores(
 
 @cache
 def claims(dataset: str) -> tuple[Claim, ...]:
-    """What papers claim on a data set: Tables 5 and 6 of Zhai and Wu 2019, without their own rows.
+    """The scores that papers claim on a data set: Tables 5 and 6 of Zhai and Wu 2019, without their own rows.
 
     Example:
         >>> claims("cars196")[0]
@@ -132,15 +132,15 @@ def claims(dataset: str) -> tuple[Claim, ...]:
 def searches() -> list[dict[str, Any]]:
     """The searches of the Reality Check: data set, batch size, loss, space, optimum, validation MAP@R.
 
-    Losses have the names of `configs/method/`. FastAP in batches of 32 has the published optimum and the space of
-    batches of 256: its own was not recorded.
+    Losses have the names of `configs/method/`. FastAP at batch size 32 has the published optimum. Its space was not
+    recorded, so it has the one of batch size 256.
     """
     return json.loads((FOLDER / "reality_check/published/searches.json").read_text(encoding="utf-8"))["searches"]
 
 
 @cache
 def papers() -> dict[str, dict[str, Any]]:
-    """Each paper's `published/protocol.yaml` by key; a paper whose tables have two protocols has two keys."""
+    """Each paper's `published/protocol.yaml` by key; a paper with two protocols has two keys."""
     found: dict[str, dict[str, Any]] = {}
     for paper in PAPERS:
         content = yaml.safe_load((FOLDER / paper / "published/protocol.yaml").read_text(encoding="utf-8"))

@@ -13,7 +13,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "results/README.md", "benchmarks/README.md", "CHANGELOG.md")
+PAGES = (
+    *("README.md", "CONTRIBUTING.md", "docs/*.md", "results/README.md", "benchmarks/README.md", "CHANGELOG.md"),
+    *("papers/README.md", "papers/*/README.md"),
+)
 MOST_WORDS = {"README.md": 500, "CHANGELOG.md": 300, "benchmarks/README.md": 1200}
 MOST_IN_ALL, LONGEST_SENTENCE = 14_000, 25
 AVOIDED = (

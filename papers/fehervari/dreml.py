@@ -1,4 +1,4 @@
-"""DREML's ensemble: trunks side by side, each of which tells groups of classes apart.
+"""DREML's ensemble of trunks, each of which classifies its own groups of classes.
 
 Xuan et al. 2018, "Deep Randomized Ensembles for Metric Learning", arXiv:1808.04469.
 """
@@ -19,7 +19,7 @@ from levelfield.training.import_paths import import_spec
 
 
 class EnsembleTrunk(Trunk):
-    """L copies of a trunk, which begin alike and share nothing: L x F features, member after member.
+    """L copies of a trunk that start with the same weights and train separately: L x F features, member after member.
 
     Args:
         trunk: the first member, with F features.
@@ -42,7 +42,7 @@ class EnsembleTrunk(Trunk):
 
 
 class EnsembleEmbedder(Embedder):
-    """A linear layer for each member's features; the unit vectors of all members, one after another.
+    """A linear layer for each member's features; returns the members' unit vectors, one after another.
 
     Args:
         num_features: L x F (the learner supplies it).
@@ -50,7 +50,7 @@ class EnsembleEmbedder(Embedder):
         members: L.
 
     Raises:
-        UserError: L divides no `embedding_size` or no `num_features`.
+        UserError: L does not divide `embedding_size` or `num_features`.
     """
 
     def __init__(self, num_features: int, embedding_size: int, members: int = 12) -> None:
@@ -70,24 +70,24 @@ class EnsembleEmbedder(Embedder):
 
 
 class MetaClassLoss(nn.Module):
-    """Each member tells meta-classes apart: a grouping of the classes of its own, drawn at random.
+    """Each member classifies meta-classes: its own random groups of the classes.
 
         L = sum_l mean_i CE( -k norm(u_il - e_c)^2, m_l(y_i) ),   c = 1..D
 
     u_il is the unit vector of member l's D numbers in embedding i; e_c, the c-th unit vector, is the fixed proxy of
-    meta-class c; m_l is a random map of the classes onto D meta-classes of equal size, give or take one.
+    meta-class c; m_l is a random map of the classes onto D meta-classes, whose sizes differ by at most one.
 
     Args:
         num_classes: C (the learner supplies it).
         embedding_size: L x D (the learner supplies it).
         members: L.
-        softmax_scale: k, above 0. The authors' code leaves a member's numbers at their length, which takes the place of
-            k; unit vectors give each member the same say in the distance.
+        softmax_scale: k, above 0. The authors' code does not normalise, so the length of a member's output replaces k.
+            With unit vectors each member has the same weight in the distance.
 
-    The maps are drawn from torch's global generator when the loss is made and are part of its state.
+    The maps are drawn from torch's global generator when the loss is created, and are part of its state.
 
     Raises:
-        ValueError: L divides no `embedding_size`, or a number that is too small.
+        ValueError: L does not divide `embedding_size`, or `softmax_scale` is not above 0.
     """
 
     meta_classes: Tensor

@@ -1,4 +1,4 @@
-"""Tables 1 to 4 of Fehervari et al.: recall@1 as the methods' papers report it, and as it was measured."""
+"""Tables 1 to 4 of Fehervari et al.: recall@1 as the methods' papers report it, and as Fehervari et al. measured it."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def reported_and_measured(dataset: str) -> dict[str, tuple[float | None, float]]:
-    """Recall@1 of each method, fractions: what its own paper reports (None where it has none), and what was measured.
+    """Recall@1 of each method, fractions: what its own paper reports (None if it reports none), and what was measured.
 
     Args:
         dataset: `cub200`, `cars196` or `sop`; measured with BN-Inception.
@@ -32,14 +32,14 @@ def correlation_of_orders(dataset: str) -> float:
     Source: Fehervari et al. 2019, Tables 1 to 4: "the performance ranking of the tested methods do not follow the
     expected order once the conditions are equal".
     """
-    from scipy.stats import spearmanr  # takes a second
+    from scipy.stats import spearmanr  # the import takes a second
 
     both = [pair for pair in reported_and_measured(dataset).values() if pair[0] is not None]
     return float(spearmanr(*zip(*both, strict=True)).statistic)
 
 
 def table1_lines(studies: Records) -> list[str]:
-    """A row a method, reported and measured on each data set; then the correlation of the two orders."""
+    """A row for each method, reported and measured on each data set; then the correlation of the two orders."""
     found = {dataset: reported_and_measured(dataset) for dataset in DATASETS}
     rows = [
         [method, *(_percents(found[dataset].get(method, (None, None))) for dataset in DATASETS)]
@@ -51,7 +51,7 @@ def table1_lines(studies: Records) -> list[str]:
 
 
 def draw_table1(studies: Records) -> "Figure":
-    """A panel a data set: a line from what a method's paper reports to what was measured, the best measured on top."""
+    """A panel for each data set: a line from each method's reported to its measured score, the best measured on top."""
     figure = new_figure(3.6)
     for axes, (dataset, title) in zip(figure.subplots(1, len(DATASETS)), DATASETS.items(), strict=True):
         recall = sorted(reported_and_measured(dataset).items(), key=lambda item: -item[1][1])

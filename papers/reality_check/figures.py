@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Figure 3's caption: both baselines and the outlier are no methods whose improvement counts.
+# Figure 3's caption excludes both baselines and the outlier.
 LEFT_OUT = ("Pretrained", "Contrastive", "Triplet", "FastAP")
 CLASSIC = ("Contrastive", "Triplet")
 
@@ -37,7 +37,7 @@ CLASSIC = ("Contrastive", "Triplet")
 def table_scores(
     dataset: str, metric: str = "precision_at_1", embedding: str = "separated", batch_size: int = 32
 ) -> dict[str, float]:
-    """A column of Tables 4 to 6 and 8: method to mean, a fraction.
+    """A column of Tables 4 to 6 and 8: the mean of each method, a fraction.
 
     Args:
         dataset: `cub200`, `cars196` or `sop`.
@@ -48,10 +48,10 @@ def table_scores(
     return scores("reality_check", dataset, metric, embedding, {"data.batch_size": batch_size})
 
 
-# Figure 1 and Table 3: what Recall@1, NMI and F1 do not see, and MAP@R does.
+# Figure 1 and Table 3: what Recall@1, NMI and F1 hide, and MAP@R shows.
 
-# Two classes on a strip of height 1: the left ends of each class's blocks, and how wide a block is. The paper's points
-# are in its image only; these have what its text says of them.
+# Two classes on a strip of height 1: the left ends of each class's blocks, and the width of a block. The paper's points
+# are in its image only; these fit what its text says about them.
 BLOCKS: dict[str, tuple[tuple[tuple[float, ...], tuple[float, ...]], float]] = {
     "a": (((-3.0, -1.0), (0.0, 2.0)), 1.0),  # each class in two pieces, one of them touching the other class
     "b": (((-2.0,), (0.0,)), 2.0),  # each class in one piece; the two touch
@@ -66,7 +66,7 @@ FIGURE1_TITLES = {
     "r_precision": "R-precision",
     "map_at_r": "MAP@R",
 }
-# The values below the paper's panels are in its image only; this is what its text says of them.
+# The values below the paper's panels are in its image only; this is what its text says about them.
 FIGURE1_TEXT = {
     "precision_at_1": "nearly 100 in all",
     "nmi": "roughly equal in all",
@@ -74,18 +74,18 @@ FIGURE1_TEXT = {
     "r_precision": "more informative than Recall@1",
     "map_at_r": "more informative than Recall@1",
 }
-# Table 3, percent, by which of the 10 nearest of a query are of its class, of which there are 10 others.
+# Table 3, percent. The key: which of the query's 10 nearest are of its class, which has 10 other samples.
 TABLE3 = {(1,): (100, 10, 10), (1, 10): (100, 20, 12), (1, 2): (100, 20, 20), tuple(range(1, 11)): (100, 100, 100)}
 
 
 def toy_embeddings(
     panel: str, points: int = POINTS_OF_A_CLASS
 ) -> tuple[Float[Tensor, "items 2"], Int64[Tensor, " items"]]:
-    """Points of the plane drawn evenly over the blocks of two classes.
+    """Points in the plane, drawn uniformly from the blocks of two classes.
 
     Args:
         panel: `a`, `b` or `c` of Figure 1.
-        points: Of a class.
+        points: Number for each class.
 
     Returns:
         (2 * points, 2) embeddings, which are not normalised, and their labels, 0 and 1.
@@ -110,10 +110,10 @@ def toy_scores(panel: str, points: int = POINTS_OF_A_CLASS) -> dict[str, float]:
 
 
 def hypothetical_scores(correct: Sequence[int]) -> dict[str, float]:
-    """The scores of one query of Table 3, whose class has 10 others.
+    """The scores of one query of Table 3, whose class has 10 other samples.
 
     Args:
-        correct: The places, from 1, of those among its 10 nearest that are of its class; the others are farther away.
+        correct: The places, from 1, of the samples of its class among its 10 nearest; its others are farther away.
 
     Returns:
         Precision@1, R-precision and MAP@R as fractions.
@@ -124,14 +124,14 @@ def hypothetical_scores(correct: Sequence[int]) -> dict[str, float]:
     """
     beyond = range(11, 21 - len(correct))
     labels = torch.tensor([int(place in correct or place in beyond) for place in range(1, 21)])
-    gallery = torch.arange(1.0, 21.0)[:, None]  # on a line, so that the place is the distance
+    gallery = torch.arange(1.0, 21.0)[:, None]  # on a line, so the place is the distance
     query, label = torch.zeros(1, 1), torch.ones(1, dtype=torch.long)
     found = retrieval_metrics(query, label, gallery, labels, metrics=RETRIEVAL, distance="euclidean")
     return {name: float(found[name]) for name in RETRIEVAL}
 
 
 def figure1_lines(studies: Records) -> list[str]:
-    """A row a metric, a column a panel, and what the paper says."""
+    """A row for each metric, a column for each panel, and what the paper says."""
     by_panel = {panel: toy_scores(panel) for panel in BLOCKS}
     rows = [
         [title, *(f"{100 * by_panel[panel][metric]:.1f}" for panel in BLOCKS), FIGURE1_TEXT[metric]]
@@ -158,7 +158,7 @@ def draw_figure1(studies: Records) -> "Figure":
 
 
 def table3_lines(studies: Records) -> list[str]:
-    """A row of places that are correct, with Recall@1, R-precision and MAP@R: ours and the paper's."""
+    """A row for each set of correct places, with Recall@1, R-precision and MAP@R: ours and the paper's."""
     rows = []
     for correct, theirs in TABLE3.items():
         found = hypothetical_scores(correct)
@@ -168,7 +168,7 @@ def table3_lines(studies: Records) -> list[str]:
     return markdown_table(["correct of 10 retrieved", "Recall@1", "R-precision", "MAP@R"], rows)
 
 
-# Figure 2: P@1 over the years, (a) as papers claim it and (b) as it was measured.
+# Figure 2: P@1 over the years, (a) as papers claim it and (b) as the Reality Check measured it.
 
 
 class Point(NamedTuple):
@@ -180,7 +180,7 @@ class Point(NamedTuple):
 
 
 def claimed_points(dataset: str) -> list[Point]:
-    """Figure 2a: what papers report for their methods, as far as Zhai and Wu 2019 collected it.
+    """Figure 2a: what papers report for their methods, as collected by Zhai and Wu 2019.
 
     The Reality Check's own collection is in its image only.
     """
@@ -193,16 +193,16 @@ def measured_points(dataset: str) -> list[Point]:
 
 
 def study_points(study: StudyFolder) -> tuple[str | None, list[Point]]:
-    """A study's points in Figure 2b: its data set (None for one of your own), and its methods that the paper has."""
+    """A study's points in Figure 2b: its data set (None for your own), and those of its methods that the paper has."""
     dataset = _study_dataset(study)
     return dataset, _points(study_scores(study, "concatenated", None if dataset in DATASETS else "cub200"))
 
 
 def study_scores(study: StudyFolder, embedding: str, named_on: str | None = None) -> dict[str, float]:
-    """A study's mean test P@1 by the paper's names of its methods; empty on a data set that the paper has not.
+    """A study's mean test P@1 by the paper's names of its methods; empty on a data set that is not in the paper.
 
     Args:
-        named_on: A data set of the paper, by which the methods get their names on any other.
+        named_on: A data set of the paper that gives the methods their names, for a study on another data set.
     """
     found = summarise(collect_rows(study))
     rows = {row.method: row.mean for row in found if (row.embedding, row.metric) == (embedding, "precision_at_1")}
@@ -216,7 +216,7 @@ def study_scores(study: StudyFolder, embedding: str, named_on: str | None = None
 
 
 def figure2_lines(studies: Records) -> list[str]:
-    """A row a method of (b), a column a data set; then those of studies."""
+    """A row for each method of (b), a column for each data set; then the rows of studies."""
     measured = {dataset: {point.method: point for point in measured_points(dataset)} for dataset in DATASETS}
     found = markdown_table(
         ["P@1, concatenated, percent", "year", *DATASETS.values()],
@@ -233,9 +233,9 @@ def figure2_lines(studies: Records) -> list[str]:
 
 
 def draw_figure2(studies: Records) -> "Figure":
-    """Claims above, measurements below, a column a data set; the points of studies below as diamonds.
+    """Claims above, measurements below, a column for each data set; the points of studies are diamonds below.
 
-    A study of another data set has a column of its own, with no claims above.
+    A study on another data set has its own column, with no claims above.
     """
     added = [(*study_points(study), study.spec.name) for study in studies]
     others = [(points, name) for where, points, name in added if where not in DATASETS and points]
@@ -260,19 +260,19 @@ def draw_figure2(studies: Records) -> "Figure":
 
 
 def _points(by_method: Mapping[str, float]) -> list[Point]:
-    """The methods whose paper's year the Reality Check gives (Table 7)."""
+    """The points of the methods whose year is in the Reality Check (Table 7)."""
     methods = papers()["reality_check"]["methods"]
     return [Point(name, methods[name]["year"], score) for name, score in by_method.items() if "year" in methods[name]]
 
 
 def _study_dataset(study: StudyFolder) -> str | None:
-    """The name of a study's data set; None for one of your own, and before the first job has written its settings."""
+    """The name of a study's data set; None for your own, and before the first job has written its settings."""
     config = whole_config(study.folder, next(iter(study.spec.methods)))
     return dataset_name(config["data"]["dataset"]["class_path"]) if config else None
 
 
 def _draw_points(axes: "Axes", points: Sequence[Point], colour: str, marker: str) -> None:
-    """Dots with the names of the lowest and the highest, and the mean of each year as a line."""
+    """Draw dots with the names of the lowest and the highest, and the mean of each year as a line."""
     axes.plot(
         [p.year for p in points], [100 * p.precision_at_1 for p in points], marker, color=colour, alpha=0.7, mew=0
     )
@@ -296,11 +296,11 @@ class Improvement(NamedTuple):
     """A group of bars in Figure 3: relative improvements of P@1 over a baseline, fractions.
 
     Args:
-        name: Of the data set or the study.
-        claimed: By the papers that Zhai and Wu collected, over the contrastive loss that they report; None where they
+        name: The data set or the study.
+        claimed: In the papers that Zhai and Wu collected, over the contrastive loss that they report; None if they
             report no such baseline.
         separated: Measured, 128 dimensions.
-        concatenated: The same, 512 dimensions.
+        concatenated: Measured, 512 dimensions.
     """
 
     name: str
@@ -341,7 +341,7 @@ def improvements(over: str) -> list[Improvement]:
 
 
 def study_improvements(study: StudyFolder) -> list[Improvement]:
-    """A study's bars, over each classic loss that it has beside others; named by the study."""
+    """A study's bars over each classic loss, if it has this loss and others; named by the study."""
     by_kind = {embedding: study_scores(study, embedding) for embedding in EMBEDDING_KINDS}
     counted = {name for found in by_kind.values() for name in found if name not in LEFT_OUT}
     return [
@@ -349,12 +349,12 @@ def study_improvements(study: StudyFolder) -> list[Improvement]:
             study.spec.name, over, None, *(relative_improvement(by_kind[kind], over) for kind in EMBEDDING_KINDS)
         )
         for over in CLASSIC
-        if counted and all(found.get(over) for found in by_kind.values())  # nothing is better than 0 by a share
+        if counted and all(found.get(over) for found in by_kind.values())  # no relative improvement over 0
     ]
 
 
 def figure3_lines(studies: Records) -> list[str]:
-    """A row a baseline and data set, a column a kind of bar; then those of studies."""
+    """A row for each baseline and data set, a column for each kind of bar; then the rows of studies."""
     rows = [
         [f"over {over}, {found.name}", *map(_percent, (found.claimed, found.separated, found.concatenated))]
         for over in CLASSIC
@@ -370,7 +370,7 @@ def figure3_lines(studies: Records) -> list[str]:
 
 
 def draw_figure3(studies: Records) -> "Figure":
-    """A panel a baseline, a group of bars a data set."""
+    """A panel for each baseline, a group of bars for each data set."""
     figure = new_figure(2.8)
     for axes, over in zip(figure.subplots(1, len(CLASSIC)), CLASSIC, strict=True):
         theirs = improvements(over)
@@ -402,11 +402,11 @@ PANELS = (("cub200", 32), ("cars196", 32), ("sop", 32), ("cub200", 256))
 
 
 class Agreement(NamedTuple):
-    """Validation against test over the methods of one data set.
+    """Validation and test scores of the methods on one data set.
 
     Args:
-        validation: Method to the validation MAP@R of its best trial, a fraction.
-        test: Method to its test score, a fraction.
+        validation: The validation MAP@R of each method's best trial, a fraction.
+        test: The test score of each method, a fraction.
     """
 
     validation: dict[str, float]
@@ -417,16 +417,16 @@ class Agreement(NamedTuple):
 def validation_against_test(
     dataset: str, metric: str = "map_at_r", embedding: str = "separated", batch_size: int = 32
 ) -> Agreement:
-    """Arguments as those of `table_scores`, for the test.
+    """Compare the order of methods on validation and test classes; arguments as in `table_scores`, for the test.
 
-    The validation score of a method is that of the best of its 50 recorded trials. FastAP in batches of 32 has no
-    recorded trials and is left out.
+    A method's validation score is the best of its 50 recorded trials. FastAP at batch size 32 has no recorded trials
+    and is left out.
 
     Example:
         >>> round(validation_against_test("sop").spearman, 2)
         0.97
     """
-    from scipy.stats import spearmanr  # takes a second
+    from scipy.stats import spearmanr  # the import takes a second
 
     methods = papers()["reality_check"]["methods"].items()
     names = {method["search"]: name for name, method in methods if "search" in method}
@@ -441,7 +441,7 @@ def validation_against_test(
 
 
 def validation_lines(studies: Records) -> list[str]:
-    """A row a data set: Spearman's correlation of validation MAP@R with each kind of test score."""
+    """A row for each data set: Spearman's correlation of validation MAP@R with each kind of test score."""
     rows = []
     for dataset, batch_size in PANELS:
         found = [
@@ -456,7 +456,7 @@ def validation_lines(studies: Records) -> list[str]:
 
 
 def draw_validation(studies: Records) -> "Figure":
-    """A panel a data set: a line a method, from its place by validation MAP@R to that by test MAP@R."""
+    """A panel for each data set: each method's line goes from its place by validation MAP@R to that by test MAP@R."""
     figure = new_figure(5.6)
     for axes, (dataset, batch_size) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
         agreement = validation_against_test(dataset, batch_size=batch_size)
@@ -481,10 +481,10 @@ def validation_autocorrelations(studies: Records) -> dict[str, tuple[float, int]
     """Lag-one autocorrelation of the validation curves of studies: how little noise a metric has from epoch to epoch.
 
     Args:
-        studies: Studies whose runs have trained; curves of fewer than three evaluations and flat ones do not count.
+        studies: Studies with trained runs. Flat curves and those of fewer than three evaluations do not count.
 
     Returns:
-        Metric to the mean over trainings and their number, for each metric that validation logs.
+        For each metric that validation logs: the mean over trainings, and their number.
 
     Raises:
         UserError: no training has a curve that counts.
@@ -507,7 +507,7 @@ def validation_autocorrelations(studies: Records) -> dict[str, tuple[float, int]
 
 
 def autocorrelation_lines(studies: Records) -> list[str]:
-    """A row a metric: the mean over the studies' trainings, and the paper's."""
+    """A row for each metric: the mean over the studies' trainings, and the paper's."""
     found = validation_autocorrelations(studies) if studies else {}
     rows = []
     for metric, title in SHOWN_METRICS.items():

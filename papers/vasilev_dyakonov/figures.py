@@ -24,7 +24,7 @@ def ranks_over_datasets(metric: str) -> Ranks:
 
 
 def rank_lines(studies: Records) -> list[str]:
-    """A row a loss with its mean rank by each metric; then what can be said of differences."""
+    """A row for each loss with its mean rank by each metric; then Friedman's p and Nemenyi's critical difference."""
     found = [ranks_over_datasets(metric) for metric in METRICS]
     rows = [[method, *(f"{ranks.mean_ranks[method]:.1f}" for ranks in found)] for method in found[0].mean_ranks]
     rows.append(["Friedman's p", *(f"{ranks.p:.3f}" for ranks in found)])
@@ -33,7 +33,7 @@ def rank_lines(studies: Records) -> list[str]:
 
 
 def draw_ranks(studies: Records) -> "Figure":
-    """A line a loss, from its place by recall@1 to its place by MAP@R, the mean ranks beside it."""
+    """A line for each loss, from its place by recall@1 to its place by MAP@R, with its mean ranks."""
     figure = new_figure(3.8, width=6.0)
     by_recall, by_map = (ranks_over_datasets(metric) for metric in METRICS)
     axes = figure.subplots()
