@@ -102,7 +102,7 @@ def print_beside(
         for first in (0, *range(len(SHOWN_METRICS), len(beside.metrics), MOST_COLUMNS)):
             size = MOST_COLUMNS if first else len(SHOWN_METRICS)
             console.print(_table(beside, test, beside.metrics[first : first + size]))
-        console.print("The protocols differ, so a gap between the two is no verdict on either:", style="bold")
+        console.print("The protocols differ, so a difference does not say which is better:", style="bold")
         for sentence in beside.differences:
             console.print(f"  {sentence}", highlight=False, markup=False, soft_wrap=True)
         console.print()

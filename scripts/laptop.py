@@ -36,17 +36,18 @@ TRAINED = {
 PAGE = """\
 # 14 losses on a laptop
 
-For reviewers. These are all scores of the studies of 200 steps. `python scripts/laptop.py` writes this page from the archives.
+For reviewers. These are all scores of the studies of 200 steps. `python scripts/laptop.py` writes this page from the
+archives.
 
-Each loss trained a linear layer of 128 numbers on a frozen trunk, from random weights, for at most 200 steps of 32 samples. Each was
-searched with 50 trials, and run ten times on four folds. Another start or a longer training changes the order: see
-[the results](README.md). MAP@R on the test classes in percent, separated, ± half a 95% interval over runs. Each set's `summary.csv` has P@1 and
-the concatenated scores.
+Each loss trained a linear layer of 128 numbers on a frozen trunk, from random weights, for at most 200 steps of 32
+samples. Each was searched with 50 trials, and run ten times on four folds. Another start or a longer training changes
+the order: see [the results](README.md). MAP@R on the test classes in percent, separated, ± half a 95% interval over
+runs. Each set's `summary.csv` has P@1 and the concatenated scores.
 
 ## Untrained trunk, and 14 losses
 
-`pretrained` is a PCA to 128 numbers, `pretrained[pca512]` one to 512. "Better" and "worse" count the sets with a significant difference
-from `contrastive`: paired over ten runs, with Holm's correction over the 91 pairs of a set.
+`pretrained` is a PCA to 128 numbers, `pretrained[pca512]` one to 512. "Better" and "worse" count the sets with a
+significant difference from `contrastive`: paired over ten runs, with Holm's correction over the 91 pairs of a set.
 
 {fourteen}
 
@@ -60,14 +61,15 @@ The best newer method less the best of the 14: {gain} points over the sets.
 
 ## What changes the scores besides the loss
 
-Means over the 14 losses, with the smallest and the largest. The first two rows are test scores over the same seeds. A setting of another set
-is scored on the validation folds. Two searches of one loss differ in trials and seeds.
+Means over the 14 losses, with the smallest and the largest. The first two rows are test scores over the same seeds. A
+setting of another set is scored on the validation folds. Two searches of one loss differ in trials and seeds.
 
 {effects}
 
 ## Frozen and trained trunk
 
-Six losses, searched with 10 trials each while the whole trunk trains, five runs. Grocery Store's frozen column has 50 trials and ten runs.
+Six losses, searched with 10 trials each while the whole trunk trains, five runs. Grocery Store's frozen column has 50
+trials and ten runs.
 
 {trained}
 
@@ -79,8 +81,9 @@ By the ledgers of all archives in this folder. The best loss was picked on these
 
 ## The archives
 
-`results/SET/archive.tar.xz` holds a study, every result, its tables and its evaluations of the test classes. `SET_defaults` has the settings
-of the method files, `SET_pca` starts at a PCA, `SET_transfer` has the settings of other sets. Their studies are in the archives.
+`results/SET/archive.tar.xz` holds a study, every result, its tables and its evaluations of the test classes.
+`SET_defaults` has the settings of the method files, `SET_pca` starts at a PCA, `SET_transfer` has the settings of other
+sets. Their studies are in the archives.
 
     levelfield study verify results/SET/archive.tar.xz
     levelfield study report results/SET/archive.tar.xz --output outputs/SET

@@ -277,25 +277,27 @@ def caps_and_bounds() -> str:
 
 def answers() -> str:
     """All tables, in the order of the questions."""
-    less = "**1.** The mean of the four pair losses less that of the four class-weight losses"
     signs = by_cell(
-        f"{less}, points of MAP@R ± half a 95% interval over runs", lambda _, each: interval(pair_less_class(each))
+        "**1.** The mean of the four pair losses less that of the four class-weight losses, points of MAP@R ± half a "
+        "95% interval over runs",
+        lambda _, each: interval(pair_less_class(each)),
     )
     counts = by_cell(
         "**3.** Losses, of eight, above the untrained features in MAP@R / in P@1",
         lambda data, each: f"{above_features(data, each, MAP)} / {above_features(data, each, P1)}",
     )
-    over = "**2.** Over contrastive, until done from the PCA, points of MAP@R; `shown` by Holm's correction over 28 pairs"
-    change = "**4.** Mean change over the eight losses (smallest to largest), and standard deviation between them, points"
+    times = table(list(SETS.values()), {"times": [str(evaluations(data)) for data in SETS]})
+    over = "Over contrastive, until done from the PCA, points of MAP@R; `shown` by Holm's correction over 28 pairs"
+    change = "Mean change over the eight losses (smallest to largest), and standard deviation between them, points"
     parts = [
         signs,
-        f"{over}\n\n{beats_contrastive()}",
+        f"**2.** {over}\n\n{beats_contrastive()}",
         counts,
-        f"{change}\n\n{changes()}",
+        f"**4.** {change}\n\n{changes()}",
         f"**5.** Two searches of one loss, points of MAP@R\n\n{search_noise()}",
-        f"**6.** Standard deviations of a loss's score less the mean of four losses, points of MAP@R\n\n{split_noise()}",
+        f"**6.** Standard deviations of a loss's score less the mean of four losses, points\n\n{split_noise()}",
         f"**7 and 8.** The trunk trained, MAP@R / P@1 in percent\n\n{trained_trunk()}",
-        f"**Evaluations** of the test classes\n\n{table(list(SETS.values()), {'times': [str(evaluations(d)) for d in SETS]})}",
+        f"**Evaluations** of the test classes\n\n{times}",
         f"**Trainings** at the cap, and settings at a bound of their space\n\n{caps_and_bounds()}",
     ]
     return "\n\n".join(parts)
