@@ -1,4 +1,4 @@
-"""Mixup: embeds mixtures of two images, whose losses count by their shares (Zhang et al. 2018, arXiv:1710.09412).
+"""Mixup: embeds mixtures of two images and weights their losses by the shares (Zhang et al. 2018, arXiv:1710.09412).
 
 cd examples
 levelfield fit --config data/glyphs.yaml --model mixup.Mixup --model.alpha 0.4 --model.loss MultiSimilarityLoss
@@ -11,7 +11,7 @@ from levelfield import MetricLearner
 
 
 class Mixup(MetricLearner):
-    """For one device: each process would mix its own images.
+    """For one device only: each process would mix only its own images.
 
     Args:
         alpha: both parameters of the Beta distribution that a batch's share is drawn from.

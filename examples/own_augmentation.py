@@ -1,4 +1,4 @@
-"""Augmentation of your own: any class with `train` and `evaluate`, each of which returns a function of an RGB image.
+"""Your own augmentation: any class with `train` and `evaluate`, each of which returns a function of an RGB image.
 
 cd examples
 levelfield fit --config data/glyphs.yaml --data.transforms own_augmentation.Rotated --data.transforms.degrees 20 \

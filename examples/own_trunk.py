@@ -1,4 +1,4 @@
-"""A trunk of your own: any module that turns images into feature vectors and says how long these are.
+"""Your own trunk: any module that turns images into feature vectors of length `num_features`.
 
 cd examples
 levelfield fit --config data/glyphs.yaml --model.trunk own_trunk.SmallTrunk --model.trunk.width 32 \

@@ -1,4 +1,4 @@
-"""A LightningModule that knows nothing of levelfield; all it does is to return embeddings from `validation_step`.
+"""A LightningModule that does not use levelfield. Its `validation_step` returns embeddings; nothing else is needed.
 
 cd examples
 levelfield fit --config data/glyphs.yaml --model plain_module.Plain --model.width 32

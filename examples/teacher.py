@@ -3,7 +3,7 @@
 cd examples
 levelfield fit --config data/glyphs.yaml --model teacher.Teacher --model.weight 0.1 --model.loss MultiSimilarityLoss
 
-To keep the average itself needs no code: `--trainer.callbacks+ EMAWeightAveraging`.
+You need no code to keep the average itself: `--trainer.callbacks+ EMAWeightAveraging`.
 """
 
 import copy

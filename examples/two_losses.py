@@ -1,9 +1,9 @@
-"""Two losses: the second one compares a projection of the embeddings, which is a module of its own and learns too.
+"""Two losses: the second compares a projection of the embeddings. The projection is a module that also trains.
 
 cd examples
 levelfield fit --config data/glyphs.yaml --model two_losses.TwoLosses --model.share 0.5 --model.loss ContrastiveLoss
 
-Two losses of the same embeddings need no code: `levelfield.losses.WeightedSum`.
+You need no code for two losses of the same embeddings: `levelfield.losses.WeightedSum`.
 """
 
 from torch import nn

@@ -21,7 +21,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src"
-# A package, and the classes whose subclasses in its files are its list.
+# Package to the base classes of the classes in its list.
 PACKAGES = {
     "levelfield.losses": ("base.MetricLoss",),
     "levelfield.miners": ("base.Miner",),
@@ -63,14 +63,14 @@ def classes_of(package: str) -> list[type]:
 
 
 def shipped(package: str) -> list[type]:
-    """The classes that one can name, without those that others extend."""
+    """The classes that users can name, without those that others extend."""
     kinds = classes_of(package)
     extended = {base for kind in kinds for base in kind.__mro__[1:]}
     return [kind for kind in kinds if kind not in extended and kind not in bases_of(package)]
 
 
 def listed(package: str) -> str:
-    """The text of a package's `__init__.py`: its docstring, its classes, and other names that it passes on."""
+    """The text of a package's `__init__.py`: its docstring, its classes, and other names that it re-exports."""
     text = file_of(package).read_text(encoding="utf-8")
     tree = ast.parse(text)
     imports = {(kind.__module__, kind.__name__) for kind in classes_of(package)}
@@ -191,7 +191,7 @@ def in_code(kind: Named) -> str:
 
 def explained(kind: Named) -> str:
     """First sentence and equation, for a cell."""
-    block = re.sub(r"\n +\+ ", " + ", equation(kind))  # a sum that goes on is one line
+    block = re.sub(r"\n +\+ ", " + ", equation(kind))  # joins the lines of a sum
     lines = [f"`{' '.join(line.split())}`" for line in re.split(r"\n| {4,}", block) if line]
     return "<br>".join([first_sentence(kind), *lines])
 
@@ -238,7 +238,7 @@ def looked_up(kinds: Iterable[type]) -> list[list[str]]:
 
 
 def losses() -> str:
-    """By what they need, least first."""
+    """The losses grouped by what they need, the fewest needs first."""
     groups: dict[tuple[str, ...], list[type]] = {}
     for kind in shipped("levelfield.losses"):
         groups.setdefault(needs(kind), []).append(kind)
@@ -265,7 +265,7 @@ def embedders() -> str:
 
 
 def trunk_files() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each file of `configs/trunk/` that names a model with weights, by its name, and what it holds."""
+    """Name and content of each file of `configs/trunk/` that names a model with weights."""
     for file in sorted((ROOT / "configs" / "trunk").glob("*.yaml")):
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
         if not file.stem.startswith("tiny"):

@@ -2,8 +2,8 @@
 
 python scripts/questions.py
 
-A study that is not kept is left out, and the tables say so. A study NAME_longer has a higher cap on the steps for
-those losses of NAME of which more than 5% of the trainings reached the cap: its scores take their place.
+If a study has no archive, the tables say "not run". A study NAME_longer repeats, with a higher cap on the steps, the
+losses of NAME of which more than 5% of the trainings reached the cap. Its scores replace those of NAME.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Kept:
     """A study in results/ with its test scores.
 
     Attributes:
-        archives: That of the study, and that of its continuation with a higher cap.
-        rows: Of both; the continuation's take the place of the study's.
+        archives: The archive of the study, and of its continuation with a higher cap.
+        rows: The rows of both; those of the continuation replace those of the study.
     """
 
     archives: list[Path]

@@ -23,7 +23,7 @@ AVOIDED = (
     r"mended|anew|once more|of ours|one's own|but for|in vain|told of|house|rooms?|pictures?|"
     r"lies? (?:in|below|beside|beyond)|stands? (?:in|for itself|beside)|goes on|go on|is asked|was said|nobody|beside"
 )
-# Words of the list that are right where they are, with their page.
+# Pages with a word of the list that is correct there.
 ALLOWED: set[tuple[str, str]] = set()
 
 
@@ -37,13 +37,13 @@ def prose(text: str) -> list[str]:
 
 
 def sentences(paragraph: str) -> list[str]:
-    """Inline code counts as one word."""
+    """The sentences of a paragraph; inline code is one word."""
     plain = re.sub(r"`[^`]+`", "code", paragraph)
     return re.split(r"(?<=[.!?:;])\s+", plain)
 
 
 def broken(page: str, paragraphs: list[str]) -> list[str]:
-    """What breaks a rule on a page, a line each."""
+    """A line for each broken rule on a page."""
     found = []
     for paragraph in paragraphs:
         for sentence in sentences(paragraph):

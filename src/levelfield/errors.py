@@ -66,7 +66,7 @@ def nearest(name: object, names: Iterable[str], otherwise: str | None = None, cu
     """The end of a message on a misspelt name, whose case may be wrong too: `; did you mean 'x'?`.
 
     Args:
-        otherwise: The text if no name is near; by default a list of all names.
+        otherwise: The text if no name is similar; by default a list of all names.
         cutoff: The least similarity; 1 means equal.
     """
     known = list(names)

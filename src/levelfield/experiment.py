@@ -220,7 +220,7 @@ class Study:
         """Pack the results and tables of a finished study into one small file; returns its path.
 
         Args:
-            file: The archive; by default beside the folder: `outputs/smoke.tar.xz` for `outputs/smoke`.
+            file: The archive; by default next to the folder: `outputs/smoke.tar.xz` for `outputs/smoke`.
 
         Raises:
             UserError: the study is not finished, or a table is missing.

@@ -56,7 +56,7 @@ class _Unit(torch.autograd.Function):
 def in_ball(vectors: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
     """Rows clipped to `CLIP_RADIUS`, then mapped into the Poincare ball of `CURVATURE` by the exponential map at 0.
 
-    Times sqrt(c), which makes them points of the unit ball: tanh(sqrt(c) norm(x)) x / norm(x).
+    They are multiplied by sqrt(c), which makes them points of the unit ball: tanh(sqrt(c) norm(x)) x / norm(x).
     """
     norms = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64).clamp(max=CLIP_RADIUS)
     return unit(vectors) * (math.sqrt(CURVATURE) * norms).tanh().to(vectors.dtype)
@@ -68,7 +68,7 @@ def rounding_of(vectors: Float[Tensor, "*N D"]) -> float:
 
 
 def inner_products(anchors: Float[Tensor, "*B N D"], others: Float[Tensor, "*B M D"]) -> Float[Tensor, "*B N M"]:
-    """Inner products of all pairs of rows, with derivatives, in true float32, whatever precision torch is set to."""
+    """Inner products of all pairs of rows, with derivatives, in true float32, independent of torch's precision."""
     if torch.compiler.is_compiling() or not is_true_float32():
         return _inner_products(anchors, others)
     return anchors @ others.mT
@@ -109,14 +109,14 @@ def is_true_float32() -> bool:
 
 @contextmanager
 def true_float32() -> Iterator[None]:
-    """Compute float32 products in float32, whichever of torch's interfaces has lowered their precision."""
+    """Compute float32 products in float32, even if a setting of torch has lowered their precision."""
     if is_true_float32():
         yield
         return
     before = [(own, own.fp32_precision, parent.fp32_precision) for own, parent in PRODUCTS]
     for own, _, _ in before:
         own.fp32_precision = "ieee"
-    older = torch.get_float32_matmul_precision()  # raises if it disagrees with the newer settings; it no longer does
+    older = torch.get_float32_matmul_precision()  # raises if it disagrees with the newer settings
     if older != "highest":
         torch.set_float32_matmul_precision("highest")
     try:

@@ -2,7 +2,7 @@
 
 from levelfield.study.folder import StudyFolder
 
-MOST_AT_CAP = 0.05  # of the trainings; fewer say little about the table
+MOST_AT_CAP = 0.05  # fraction of the trainings; fewer hardly affect the table
 
 
 def cap_lines(study: StudyFolder) -> list[str]:

@@ -67,8 +67,8 @@ def compare_all(
     """All comparisons of a study: pairs of methods, each method over an untrained row, two searches of one method.
 
     Holm's correction counts all pairs of `methods`, tested or not, so that a verdict keeps its meaning while a study
-    grows. Methods over untrained rows are a family of their own: whether training helps is another question than which
-    loss is best. A second search (`arcface@2`) measures the effect of the search: it is compared with the first only.
+    grows. Methods over untrained rows are a separate family, because whether training helps is a different question. A
+    second search (`arcface@2`) measures the effect of the search, so it is compared only with the first.
 
     Args:
         methods: The study's methods in order.
@@ -83,7 +83,7 @@ def compare_all(
     first_searches = [method for method in methods if method == first_search(method) and method != BASELINE]
     trained = [method for method in first_searches if not is_baseline(method)]
     opponents = dict.fromkeys(trained, baselines) if isinstance(baselines, str) else baselines
-    # The PCAs of the folds are nearly equal, so one PCA of the full size is the stronger opponent.
+    # The PCAs of the folds are nearly equal, so one PCA of the full size is the stronger baseline.
     if embedding == "concatenated":
         opponents = {m: one_pca(name) if one_pca(name) in scores else name for m, name in opponents.items()}
     families = {

@@ -1,4 +1,4 @@
-"""What a reader must know besides the scores: unequal settings, collapsed embeddings, failed or damaged results."""
+"""What a reader must know about the scores: unequal settings, collapsed embeddings, failed or damaged results."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The data set of a study, if its files are here."""
+"""The data set of a study, if its files are on this machine."""
 
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError

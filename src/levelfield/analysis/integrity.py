@@ -1,4 +1,4 @@
-"""Whether the files of a study's jobs are still as the jobs wrote them."""
+"""Whether the files of a study's jobs are unchanged since the jobs wrote them."""
 
 import csv
 from collections.abc import Iterator, Mapping
@@ -10,12 +10,12 @@ from levelfield.storage.file_hash import file_hash
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import LOGS, METRICS_FILE, RESULT, failed
 
-# Archives hold no curves of the trainings.
+# Archives do not have the curves of the trainings.
 NOT_ARCHIVED = "is in no archive"
 
 
 def changed_files(study: StudyFolder) -> dict[Path, str]:
-    """Path in the study's folder of each `config.yaml` and `metrics.csv` that is not as its job wrote it, and why."""
+    """Path in the folder to the problem, for each job's `config.yaml` or `metrics.csv` that changed or is missing."""
     found = {}
     for job, result in study.state.results.items():
         for name in LOGS:
@@ -35,7 +35,7 @@ def changed_files(study: StudyFolder) -> dict[Path, str]:
 
 
 def gap_lines(changed: Mapping[Path, str]) -> list[str]:
-    """One sentence for each of `changed_files` that an archive would hold."""
+    """One sentence for each of `changed_files`, except files that archives do not have."""
     return [f"{path} {what}; the page leaves it out." for path, what in changed.items() if what != NOT_ARCHIVED]
 
 

@@ -23,7 +23,7 @@ class Rung:
         validation: MAP@R of the validation classes, a fraction, the mean over folds.
         test: Metric to the test score, a fraction, the mean over folds; empty before the test.
         of_first_fold: The same for fold 0's checkpoint.
-        seconds: Time of its jobs.
+        seconds: Total time of its jobs.
     """
 
     row: str

@@ -20,14 +20,14 @@ from levelfield.metrics.table import SELECTED_BY
 from levelfield.seeds import seed_of
 from levelfield.study.test_scores import EmbeddedTest
 
-# Of more queries, this many are drawn and scored: enough to choose a few.
+# If there are more queries, this many are drawn and scored: enough to choose a few.
 MOST_QUERIES = 4000
 GROUPS = ("best", "median", "worst")
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """Two classes whose samples find each other first.
+    """Two confused classes: samples of one have their nearest neighbour in the other.
 
     Args:
         classes: Their labels.
@@ -43,7 +43,7 @@ class Confusion:
 
 
 class Retrieval:
-    """The test samples as one model ranks them; a sample is its position among the embeddings.
+    """The test samples, ranked by one model; positions among the embeddings identify samples.
 
     Args:
         embedded: Stored test embeddings.
@@ -116,7 +116,7 @@ class Retrieval:
         return scored, self.nearest(scored, 1)[:, 0]
 
     def confusions(self, count: int, examples: int) -> list[Confusion]:
-        """The `count` pairs of classes that are confused most, with at most so many examples each."""
+        """The `count` pairs of classes that are confused most, each with at most `examples` examples."""
         scored, first = self._first
         wrong = self.labels[scored] != self.labels[first]
         pairs = list(self._pairs(scored[wrong], first[wrong]))

@@ -14,7 +14,7 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import failed
 from levelfield.study.spec import StudySpec, one_pca
 
-# A run's folds are scored one by one, and with their embeddings side by side.
+# A run's folds are scored one by one, and with their embeddings concatenated.
 EMBEDDING_KINDS = ("separated", "concatenated")
 
 
@@ -33,9 +33,9 @@ class ResultRow:
         stage: `trial` or `run` (scores of the validation fold), or `test`.
         trial: Trial of the search; None outside it.
         run: Repetition, from 0.
-        fold: Fold, from 0; None where the folds' embeddings are concatenated.
+        fold: Fold, from 0; None if the folds' embeddings are concatenated.
         embedding: `separated` (one fold's) or `concatenated`.
-        value: The score, a fraction, or the user's own metric as it is.
+        value: The score, a fraction, or the unchanged value of the user's own metric.
     """
 
     method: str
@@ -81,7 +81,7 @@ def collect_rows(study: StudyFolder, tests: Mapping[tuple[str, int], dict[str, A
     state = study.state
     broken = {(job.method, job.number) for job in state.failures("run")}
     for job, result in state.results.items():
-        # A run that misses a fold would be a mean over other folds.
+        # A run without all folds would be a mean over other folds.
         if not failed(result) and (job.stage != "run" or (job.method, job.number) not in broken):
             trial, run = (job.number, None) if job.stage == "trial" else (None, job.number)
             for metric, value in result["validation"].items():

@@ -14,7 +14,7 @@ FEWEST_OF_A_CLASS = 5
 
 
 def draw_samples(labels: Int[np.ndarray, " samples"]) -> Int[np.ndarray, " drawn"]:
-    """Sorted positions of at most 1,000 samples: equally many per class, at least 5, from as many classes as fit."""
+    """Sorted positions of at most 1,000 samples: the same number (5 or more) per class, from as many classes as fit."""
     generator = np.random.default_rng(seed_of("similarities"))
     classes = generator.permutation(np.unique(labels))
     each = max(FEWEST_OF_A_CLASS, MOST_SAMPLES // len(classes))

@@ -19,7 +19,7 @@ ROUNDING = 1e-12
 
 @cache
 def t_quantile(degrees: int) -> float:
-    """Bound of the absolute value of Student's t, with these degrees of freedom, with probability 95%."""
+    """The bound that |t| does not exceed with probability 95%, for Student's t with these degrees of freedom."""
     from scipy.special import stdtrit  # slow to import, and `study status` does not need it
 
     return float(stdtrit(degrees, 0.975))
@@ -48,9 +48,9 @@ class PairedComparison:
 
     Args:
         difference: Mean over the runs of the first method's score minus the second's.
-        low: Lower end of the interval; NaN where there is none.
-        high: Upper end; NaN where there is none.
-        p: Two-sided p-value of no difference; NaN where there is none.
+        low: Lower end of the interval; NaN if there is none.
+        high: Upper end; NaN if there is none.
+        p: Two-sided p-value of no difference; NaN if there is none.
         constant: Whether the difference is the same in every run: then there is no interval and no p.
     """
 
@@ -71,7 +71,7 @@ def paired_comparison(
         t = mean(d) / (s / √n),  n - 1 degrees of freedom;  interval: mean(d) ± t(0.975, n - 1) · s / √n.
 
     The run is the unit. The folds of a run share training classes, test classes and the seed, so their scores are not
-    independent: to count them as independent finds far too many differences. The mean over the folds leaves one number
+    independent. Counting them as independent finds far too many differences. The mean over the folds leaves one number
     per run, and runs are independent. Effects of a fold on both methods cancel in the difference.
 
     The corrected resampled t-test (Nadeau and Bengio, 2003) estimates the correlation of folds whose test parts differ.
@@ -104,7 +104,7 @@ def paired_comparison(
 
 
 def holm(p: Float[np.ndarray, "*studies comparisons"]) -> Float[np.ndarray, "*studies comparisons"]:
-    """Holm's adjusted p-values: with those below α significant, any error in the family has probability at most α.
+    """Holm's adjusted p-values: if those below α count as significant, the family has an error with probability <= α.
 
     With m p-values in ascending order, adjusted p_(i) = max over j <= i of min(1, (m - j + 1) p_(j)). A comparison
     without a p-value (NaN) keeps NaN and counts in m.

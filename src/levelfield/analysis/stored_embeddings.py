@@ -28,7 +28,7 @@ def one_model_each(
 ) -> dict[str, EmbeddedTest]:
     """Row of the table to the test embeddings of its first run and fold.
 
-    Rows without test scores or embeddings are left out, and rows with other samples than the first.
+    It leaves out rows without test scores or embeddings, and rows with other samples than the first row.
 
     Args:
         tests: Test scores by method and run; None reads the stored ones.

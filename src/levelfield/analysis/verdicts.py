@@ -82,7 +82,7 @@ def points(fraction: float, decimals: int = 1) -> str:
 
 
 def amount(comparison: Comparison) -> str:
-    """Difference and interval, with as many decimals (up to 3) as show on which side of zero the ends are."""
+    """Difference and interval, with enough decimals (at most 3) to show on which side of zero the ends are."""
     ends = [end for end in (comparison.low, comparison.high) if end is not None]
     decimals = next((d for d in (1, 2) if all(round(100 * end, d) != 0 for end in ends)), 3)
     interval = ", 95% interval " + " to ".join(points(end, decimals) for end in ends) if ends else ""
@@ -91,7 +91,7 @@ def amount(comparison: Comparison) -> str:
 
 
 def p_in_words(p: float) -> str:
-    """Cut off, not rounded: 0.0499 is significant and reads so."""
+    """Holm's p-value, cut off instead of rounded, so that 0.0499 reads as significant."""
     return "Holm's p < 0.001" if p < 0.001 else f"Holm's p = {math.floor(1000 * p) / 1000:.3f}"
 
 

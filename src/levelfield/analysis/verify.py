@@ -56,7 +56,7 @@ def verify_study(study: StudyFolder) -> list[str]:
 
 
 def remarks(study: StudyFolder) -> list[str]:
-    """Notes that are no problems: kept rows, different versions, and what was not compared."""
+    """Notes that are not problems: kept rows, different versions, and what was not compared."""
     no_data = ["not compared: the data set, which is not here"] if data_here(study) is None else []
     unpacked = "not compared, because an archive does not have them: the weights, embeddings and logs of "
     return [
@@ -111,7 +111,7 @@ def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
 
 
 def _changed_data(study: StudyFolder, stored: Tests) -> Iterator[str]:
-    """Data that are here but differ from those of the results; every file is read again."""
+    """Data on this machine that differ from the data of the results; it reads every file again."""
     if study.archived >= {*study.spec.rows}:
         return
     results = [result for result in study.state.results.values() if result.get("data")]

@@ -243,12 +243,12 @@ def _unbroken(
     file: Path,
     has_begun: bool,
 ) -> "MetricDataset":
-    """The data set, or a table of its images that open, beside the study file.
+    """The data set, or a table of those images that can be opened, written next to the study file.
 
     A study that has begun opens only images that are not in its table.
 
     Raises:
-        UserError: some do not open, and `skip_broken` is not set; or the study has begun with other images.
+        UserError: some cannot be opened, and `skip_broken` is not set; or the study has begun with other images.
     """
     from levelfield.data.datasets import ImageTable
 
@@ -272,13 +272,13 @@ def _unbroken(
 
 
 def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_broken: bool, listed: Set[str]) -> Any:
-    """Which samples open. All are opened before training, because the test half would fail only at the end.
+    """Which samples can be opened. It opens all before training, because the test half would fail only at the end.
 
     Args:
         listed: files that opened before.
 
     Raises:
-        UserError: some do not, and `skip_broken` is not set.
+        UserError: some cannot, and `skip_broken` is not set.
     """
     import numpy as np
 
@@ -305,7 +305,7 @@ def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_br
 
 
 def _table(dataset: "MetricDataset", index: "SampleIndex", split: Config, whole: Any) -> bytes:
-    """A table of the images that open, in the halves that all of them have."""
+    """A table of the images that can be opened; each class keeps its half."""
     tested = set(dataset.test_classes(index, **split).tolist())
     table = io.StringIO(newline="")
     writer = csv.writer(table)
@@ -321,7 +321,7 @@ def _table(dataset: "MetricDataset", index: "SampleIndex", split: Config, whole:
 def _place(dataset: "MetricDataset", key: str) -> str:
     file = dataset.file_of(key)
     assert file is not None  # each sample is an image
-    return str(file.parent.resolve() / file.name)  # a link to another image stays one
+    return str(file.parent.resolve() / file.name)  # does not resolve a link to another image
 
 
 def _conclusion(finished: Study, dataset: "MetricDataset") -> tuple[list[str], list[str]]:

@@ -139,10 +139,10 @@ def _chosen(names: Sequence[str], root: str | None, own: bool) -> "list[MetricDa
 
 
 def dataset_named(name: str, root: str | None = None, own: bool = True) -> "MetricDataset":
-    """The data set of that name; with `own` the name may be the path of your own data.
+    """The data set with that name; with `own` the name may be the path of your own data.
 
     Raises:
-        UserError: there is none.
+        UserError: no such data set.
     """
     from levelfield.data.own import own_dataset
 

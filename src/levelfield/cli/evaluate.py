@@ -85,7 +85,7 @@ class Evaluation(Training):
 
     Args:
         given: The options of the command.
-        asked: Settings besides those of the checkpoint.
+        asked: Settings in addition to those of the checkpoint.
 
     Raises:
         UserError: No checkpoint, or a setting that only the checkpoint may give.
@@ -121,7 +121,7 @@ class Evaluation(Training):
 
     @property
     def distance(self) -> Any:
-        """The distance of embeddings; a learner of your own need not have one."""
+        """The distance of embeddings; your own learner need not have one."""
         return getattr(self.model, "distance", "cosine")
 
     def printed(self) -> str:
@@ -188,7 +188,7 @@ class Evaluation(Training):
         return further
 
     def predict(self) -> None:
-        """Embed all samples of the data set, without labels, into `embeddings.safetensors` beside the checkpoint."""
+        """Embed all samples of the data set, without labels, into `embeddings.safetensors` next to the checkpoint."""
         path = self.checkpoint_path.parent / "embeddings.safetensors"
         self.trainer.callbacks.append(EmbeddingWriter(path))  # type: ignore[attr-defined]
         self.trainer.predict(self.model, datamodule=self.datamodule, return_predictions=False)

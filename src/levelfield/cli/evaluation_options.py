@@ -49,7 +49,7 @@ def evaluation_options() -> Options:
 
 
 def add_further_scores(options: Options, used_by: Sequence[str]) -> None:
-    """Add the options for scores besides retrieval."""
+    """Add the options for scores other than retrieval."""
     options.add_option(
         "--hierarchy",
         used_by=used_by,

@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0, 2 for a mistake in the input, 130 after Ctrl-C, 75 after a signal."""
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
-    if args[:1] not in (["study"], ["compare"]):  # these show the traceback of an own loss and continue
+    if args[:1] not in (["study"], ["compare"]):  # these show the traceback of your own loss and continue
         args = [word for word in args if word != "--debug"]
     if not args or args[0] in ("-h", "--help", "help"):
         print(HELP, end="")
@@ -98,7 +98,7 @@ def _run(name: str, words: list[str]) -> int:
 
 
 def _stopped(stop: Stopped) -> int:
-    """Print how to continue, or have SLURM requeue the job."""
+    """Print how to continue, or let SLURM requeue the job."""
     if os.environ.get("LOCAL_RANK", "0") != "0" and FIRST in os.environ:
         return 0  # a process that the fit started itself: Lightning kills the fit if one fails
     if is_first_rank():

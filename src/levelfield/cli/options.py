@@ -26,7 +26,7 @@ Settings = Sequence[tuple[str, str]]
 
 # The key of the class that a section's option names: `--model my_learner.MyLearner`.
 CLASS_OF = {"--model": "model.learner", "--data": "data.datamodule"}
-# Columns in front of what the help says about an option.
+# Columns before the description of an option in the help.
 INDENT = 24
 
 
@@ -34,12 +34,12 @@ class Options(argparse.ArgumentParser):
     """A command's own options and their help. A mistake is a UserError of one line.
 
     Args:
-        pages: The help of each command, of "" without one. `{options}` stands for the options that the command uses.
+        pages: The help of each command; "" is for no command. `{options}` stands for the options that the command uses.
         commands: The values of the first word, if the command has subcommands.
         settings: Options without a dot that are settings of a training. None takes no settings at all, not even dotted
             ones (`--trainer.max_epochs 3`).
         settings_used_by: The commands that take settings; all by default.
-        other_names: Option as other programs call it, to what to give here (`levelfield.core.other_names`).
+        other_names: Option of other programs to the option to give here (`levelfield.core.other_names`).
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Options(argparse.ArgumentParser):
             self.add_argument("command", metavar="COMMAND", choices=commands)
 
     def add_option(self, *names: str, used_by: Sequence[str], **settings: Any) -> None:
-        """Add an option that only some of the commands use: the others refuse it."""
+        """Add an option that only some of the commands use; the others reject it."""
         self._used_by |= dict.fromkeys(names, used_by)
         self.add_argument(*names, **settings)
 
@@ -69,7 +69,7 @@ class Options(argparse.ArgumentParser):
             self._option_string_actions[name].help = None
 
     def page(self, words: Sequence[str]) -> str:
-        """The help of the command that `words` begin with."""
+        """The help of the command in `words`."""
         command = next((word for word in words if word in self._pages), "")
         used = [
             action
@@ -152,9 +152,9 @@ def _names_class(option: str, text: str) -> bool:
 
 
 def configuration(files: Sequence[str], settings: Settings) -> Config:
-    """One mapping of `--config` files and of the settings laid over them.
+    """Merge `--config` files, and the settings over them, into one mapping.
 
-    A number stays text: only the type of its argument says whether it is one.
+    Numbers stay text, because only the type of an argument says whether it is a number.
 
     Raises:
         UserError: No such file, or no mapping in it.
@@ -169,7 +169,7 @@ def configuration(files: Sequence[str], settings: Settings) -> Config:
 
 
 def dotted(files: Sequence[str], settings: Settings) -> Config:
-    """Files and settings as a study lays them over its methods: dotted keys with their values.
+    """Files and settings as a study merges them over its methods: dotted keys with their values.
 
     Raises:
         UserError: No such file, or one that has more than the settings of sections.
@@ -187,7 +187,7 @@ def dotted(files: Sequence[str], settings: Settings) -> Config:
 
 
 def _add(found: Config, key: str, value: Any) -> None:
-    """Add a dotted key; `key+` appends to an earlier one, and `key.argument` is of the class that was appended last."""
+    """Add a dotted key. `key+` appends to an earlier one, and `key.argument` belongs to the class appended last."""
     if key.endswith("+"):
         found[key] = [*as_list(found.get(key)), *as_list(value)]
         return
@@ -197,7 +197,7 @@ def _add(found: Config, key: str, value: Any) -> None:
             return
     for earlier in (key, f"{key}+"):
         found.pop(earlier, None)
-    found[key] = value  # last: it is laid over what was set below it before
+    found[key] = value  # last, so that it replaces earlier settings below it
 
 
 def without_options(words: Sequence[str], options: Mapping[str, int]) -> list[str]:

@@ -128,7 +128,7 @@ def _to_run(console: Console, arguments: argparse.Namespace) -> Study:
 
 
 def _differing_settings(asked: Study, begun: Study) -> list[str]:
-    """A note that a study continues with its folder's settings, where its file has others."""
+    """A note that a study continues with the settings in its folder, if its file has others."""
     settings = with_rows_of(asked.asked.spec, begun.asked.spec, begun.asked.spec.methods)
     difference = first_difference(asdict(begun.asked.spec), asdict(settings))
     if difference is None:

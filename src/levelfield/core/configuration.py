@@ -25,7 +25,7 @@ FOLDERS = (Path("configs"), INSTALLED if INSTALLED.is_dir() else PACKAGE.parents
 
 
 def find_configuration(name: str, kind: str = "", beside: Path = Path()) -> Path | None:
-    """The file of that name: a path, or a shipped one: `configs/data/glyphs.yaml`, `data/glyphs.yaml`, `data/glyphs`.
+    """The file `name`: a path, or a shipped file: `configs/data/glyphs.yaml`, `data/glyphs.yaml`, `data/glyphs`.
 
     Args:
         kind: A folder of `configs` whose files also have a short name: `study`.
@@ -46,7 +46,7 @@ def shipped_files(kind: str = "*") -> dict[str, Path]:
 
 
 def nearest_configuration(name: str, beside: Path = Path()) -> str:
-    """The end of a message on a misspelt name: the nearest one."""
+    """The end of a message about a misspelt name: the nearest name."""
     shipped = [*shipped_files()]
     here = [str(Path(name).parent / file.name) for file in (beside / name).parent.glob("*.yaml")]
     return nearest(name, [*here, *shipped, *(f"configs/{file}" for file in shipped)], "; correct the path", cutoff=0.6)
@@ -56,7 +56,7 @@ class Loader(yaml.SafeLoader):
     """Safe YAML that reads `1e-4` as a number (YAML 1.1 reads text).
 
     It rejects a key that is twice in one mapping, where other readers take the last one. It also rejects aliases that
-    blow a small file up.
+    expand a small file to a huge one.
     """
 
     def get_single_node(self) -> yaml.Node | None:
@@ -126,7 +126,7 @@ def read_named(name: str, wanted_by: str, kind: str = "", beside: Path = Path())
         wanted_by: The option or key that names the file, for messages: `--config`.
 
     Raises:
-        UserError: No such file, with the nearest name, or no mapping in it.
+        UserError: The file does not exist (the message has the nearest name), or has no mapping.
     """
     file = find_configuration(name, kind, beside)
     if file is None:
@@ -151,9 +151,9 @@ def stack(layers: Any, folder: Path, wanted_by: str) -> Config:
 def merge(old: Any, new: Any) -> Any:
     """Merge `new` over `old`: files and options of a fit, layers of a study.
 
-    Mappings merge key by key and `key+` appends to a list. Anything else replaces, also a mapping that is the value of
-    one argument. Another class drops all arguments of the old one. A bare name means `{class_path: name}`, and keys
-    merged over a class are its arguments.
+    Mappings merge key by key, and `key+` appends to a list. Anything else replaces the old value, also a mapping that
+    is the value of one argument. Another class drops all arguments of the old class. A bare name means
+    `{class_path: name}`, and keys merged over a class are its arguments.
 
     Example:
         >>> merge({"class_path": "ArcFaceLoss", "init_args": {"margin": 20}}, {"scale": 30})
@@ -213,7 +213,7 @@ def set_dotted(config: Any, dotted: str, value: Any) -> Any:
     return {**config, key: set_dotted(config.get(key), rest, value)} if rest else merge(config, {key: value})
 
 
-# Looking at a configuration.
+# Reading a configuration.
 
 
 def as_list(given: Any) -> list[Any]:

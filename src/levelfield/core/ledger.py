@@ -1,8 +1,8 @@
 """The ledger of evaluations: one line per evaluation, on disk before the first test label is read.
 
 There is one ledger per user and data set, next to the caches. It has hashes of the evaluated samples, so a data set
-with one sample less, or another name, is the same. The folder of a study or fit keeps a copy of its own lines. Every
-evaluation is allowed: reports show how many there were.
+with one sample less, or with another name, has the same ledger. The folder of a study or fit keeps a copy of its own
+lines. Every evaluation is allowed, and reports show how many there were.
 """
 
 import hashlib
@@ -147,8 +147,8 @@ def evaluations_beside(folder: Path) -> list[dict[str, Any]]:
 def compare_copy(folder: Path) -> list[str]:
     """Differences between a folder's copy and the user's ledger, if the ledger has lines of the folder.
 
-    It has none of an archive, and none after the caches were removed. For a copied or moved folder the end of an
-    evaluation is not compared, because each copy may have continued.
+    It has no lines of an archive, and no lines after the caches were removed. For a copied or moved folder, the end of
+    an evaluation is not compared, because each copy may have continued.
 
     Raises:
         UserError: the copy is damaged.

@@ -1,4 +1,4 @@
-"""Commands and options as other programs call them, and what to give here."""
+"""Names of commands and options in other programs, and what to give here."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ COMMANDS = {
 }
 
 RATES = "--model.trunk_lr, --model.embedder_lr or --model.loss_lr"
-# In small letters, with `_` for `-`.
+# In lower case, with `_` for `-`.
 OF_TRAINING = {
     "epochs": "--trainer.max_epochs",
     "num_epochs": "--trainer.max_epochs",

@@ -207,7 +207,7 @@ class _Files:
         return [found for target in every if (found := self._resolve(target, asked)) is not None]
 
     def _counts(self, importer: _Source | None, target: Target) -> bool:
-        """Whether a source counts: a user's always, levelfield's only within the package of the class."""
+        """Whether a source counts: a user's always does, levelfield's only within the package of the class."""
         source = self._source(target.module)
         if source is None or not source.is_shipped:
             return source is not None

@@ -1,4 +1,4 @@
-"""Data sets, class-disjoint splits, batches and transforms; modules with torch are loaded when used."""
+"""Data sets, class-disjoint splits, batches and transforms. Modules that need torch are imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

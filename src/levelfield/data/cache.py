@@ -32,9 +32,9 @@ from levelfield.storage.lock import Lock
 INDEX = "index.npz"
 # `auto` writes files up to this size.
 MOST_BYTES = 4 << 30
-# Number of images to open for an estimate of the size.
+# Number of images that are opened to estimate the size.
 LOOKED_AT = 16
-# Fewer images are decoded faster than loader processes start.
+# Decoding fewer images is faster than starting loader processes.
 FEW = 500
 
 
@@ -44,8 +44,8 @@ class PreparedImages:
     `prepare_images` builds it. Each loader process opens the file itself.
 
     Args:
-        pixels: the file with (height, width, 3) bytes of each image, one after the other.
-        places: key to the start of its bytes, height and width.
+        pixels: the file with the (height, width, 3) bytes of all images in a row.
+        places: key to the image's first byte, height and width.
     """
 
     def __init__(self, pixels: Path, places: dict[str, tuple[int, int, int]]) -> None:
@@ -68,14 +68,14 @@ class PreparedImages:
 def prepare_images(
     dataset: MetricDataset, index: SampleIndex, read: Callable[[str], Picture], purpose: Mapping[str, Any]
 ) -> PreparedImages:
-    """The images of `index` from their cache; writes the cache first if it is missing or out of date.
+    """The images of `index` from their cache, which is first written if it is missing or out of date.
 
     The cache is in its own folder below `LEVELFIELD_CACHE` (by default `~/.cache/levelfield`). It is written again if
     the samples or the bytes of a file have changed. One process writes it, with loader processes on its cores, while
     others wait. The cache is always complete, even if a process is killed.
 
     Args:
-        dataset: knows the files of the images; only those of `index` are opened.
+        dataset: the data set of the image files; only those of `index` are opened.
         read: opens and resizes the image of a key, always in the same way.
         purpose: plain values that distinguish caches of one data set: the half, and the settings of `read`.
 
@@ -144,13 +144,13 @@ def _fits(folder: Path, index: SampleIndex, read: Callable[[str], Picture]) -> b
 
 
 def _room(index: SampleIndex, read: Callable[[str], Picture]) -> int:
-    """The estimated bytes of the images, from some of them."""
+    """Estimate of the images' size in bytes, from `LOOKED_AT` of them."""
     some = index.keys[:: max(1, len(index.keys) // LOOKED_AT)]
     return len(index.keys) * sum(np.asarray(read(key)).size for key in some) // max(1, len(some))
 
 
 def place_of(dataset: MetricDataset) -> dict[str, Any]:
-    """The class and folder of the data set, which stay when its images change."""
+    """The class and arguments of the data set, which do not depend on its images."""
     kind = type(dataset)
     arguments = {name: value for name, value in vars(dataset).items() if not name.startswith("_")}
     arguments["root"] = arguments.get("root") or os.environ.get("LEVELFIELD_DATA")
@@ -161,7 +161,7 @@ def place_of(dataset: MetricDataset) -> dict[str, Any]:
 
 
 def stamp_of(dataset: MetricDataset, index: SampleIndex) -> str:
-    """A hash of what the cached images depend on: their content, and the versions of the decoders."""
+    """A hash of everything that determines the cached images: file contents, and the versions of the decoders."""
     return dataset.once(("stamp", index.keys), lambda: _stamp(dataset, index))
 
 
@@ -181,7 +181,7 @@ def _digest(*values: Any) -> str:
 
 
 def _read(folder: Path, stamp: str) -> PreparedImages | None:
-    """The cache in `folder`; None if it is missing or of other images."""
+    """The cache in `folder`; None if it is missing or has other images."""
     try:
         with np.load(io.BytesIO((folder / INDEX).read_bytes())) as index:
             if str(index["stamp"]) != stamp:
@@ -224,7 +224,7 @@ def _make(folder: Path, stamp: str, index: SampleIndex, read: Callable[[str], Pi
 
 
 def _in_order(index: SampleIndex, read: Callable[[str], Picture]) -> Iterator[np.ndarray]:
-    """The images of an index; many images are opened by one process per core."""
+    """The images of an index in order; for many images, one process per core decodes them."""
     if len(index.keys) < FEW:
         yield from (np.asarray(read(key)) for key in index.keys)
         return
@@ -236,7 +236,7 @@ def _in_order(index: SampleIndex, read: Callable[[str], Picture]) -> Iterator[np
         worker_init_fn=partial(end_with_parent, os.getpid()),
         collate_fn=_as_it_is,
     )
-    with torch.random.fork_rng(devices=[]):  # a loader draws numbers: later draws must not depend on the cache
+    with torch.random.fork_rng(devices=[]):  # a loader draws numbers, and later draws must not depend on the cache
         for image in loader:
             if isinstance(image, str):
                 raise UserError(image)
@@ -245,7 +245,7 @@ def _in_order(index: SampleIndex, read: Callable[[str], Picture]) -> Iterator[np
 
 @dataclass(frozen=True)
 class _Opened(Dataset[Any]):
-    """The images of an index; a broken one is its error message, because a loader process would add a traceback."""
+    """The images of an index. For a broken image it returns the message; an exception would add a traceback."""
 
     index: SampleIndex
     read: Callable[[str], Picture]

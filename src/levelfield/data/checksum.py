@@ -7,7 +7,7 @@ from levelfield.storage.file_hash import file_hash
 
 
 def check(file: Path, archive: Archive, folder: Path) -> str:
-    """Compare a file's SHA-256 with the published or the recorded one; returns a sentence on the result.
+    """Compare a file's SHA-256 with the published or recorded one, and describe the result.
 
     Raises:
         BadArchive: they differ.

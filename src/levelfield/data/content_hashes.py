@@ -1,4 +1,4 @@
-"""SHA-256 of sample files, computed again only if path, size, times or inode of a file change."""
+"""SHA-256 of sample files, computed again only if a file's path, size, times or inode change."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ from levelfield.storage.file_hash import file_hash
 
 RECORD = np.dtype([("name", "<u8"), ("state", "<u8"), ("content", "u1", 32)])
 AT_A_TIME = 256
-# The command prints a line before it hashes more samples.
+# Before hashing more samples, the command prints a line.
 MANY = 10_000
 
 
@@ -29,9 +29,9 @@ def number_of(*values: str | int) -> int:
 
 
 def file_state(path: Path | str) -> int:
-    """A number that changes with a file or folder: from its size, modification times and inode.
+    """A number that changes when a file or folder changes: from its size, times and inode.
 
-    It includes the time of the last change (ctime), which a copy with the old modification time does not keep.
+    The times include the last change (ctime), because a copied file can keep its old modification time.
 
     Raises:
         UserError: there is no such file.
@@ -70,7 +70,7 @@ def kept_hashes(
 
     Args:
         folder: the folder of the samples.
-        names: a number for each sample's file and key.
+        names: a hash of each sample's file and key.
         states: from `file_state`.
         compute: returns the hexadecimal hash of the sample at a position; called in threads.
         again: whether to compute all hashes again.

@@ -1,4 +1,4 @@
-"""Square crops of images as bytes, which a loader stacks and a device converts to floats."""
+"""Square crops of images as bytes; a loader stacks them, and the device converts them to floats."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -18,12 +18,12 @@ class Crops:
     """Resizes an image, cuts out a box and resizes that to a square.
 
     A call on an image returns (3, crop_size, crop_size) float32 in [0, 1]; the trunk standardizes with its own mean and
-    std. A loader takes `pixels` instead, before the division by 255, and stacks them (`stacked`, `as_floats`).
+    std. A loader calls `pixels` instead, which does not divide by 255, and stacks the results (`stacked`, `as_floats`).
 
     Args:
         crop_size: side of the square, in pixels.
         side: first resize the shorter side, or with `square` both sides, to this; None does not resize.
-        box: draws the box from torch's global generator and the size of the image; None takes the centre.
+        box: draws the box with torch's global generator, given the image's size; None takes the centre.
         flip: whether to mirror half of the images; drawn after the box.
     """
 
@@ -68,7 +68,7 @@ class Crops:
 
 
 def brought_to(image: Picture, side: int | None, square: bool, interpolation: Interpolation) -> Picture:
-    """An image resized to `side` as its shorter side, or as both; unchanged if it has this size or `side` is None."""
+    """Resize an image so that its shorter side, or with `square` both sides, is `side`; None does not resize."""
     sides = _size(image)
     if side is None or (side == min(sides) and not (square and max(sides) > side)):
         return image
@@ -78,12 +78,12 @@ def brought_to(image: Picture, side: int | None, square: bool, interpolation: In
 
 
 def stacked(squares: Sequence[UInt8[np.ndarray, "height width 3"]]) -> UInt8[Tensor, "batch 3 height width"]:
-    """A batch, in the memory format channels_last."""
+    """A batch in the memory format channels_last."""
     return torch.from_numpy(np.stack(squares)).permute(0, 3, 1, 2)
 
 
 def stacked_floats(squares: Sequence[UInt8[np.ndarray, "height width 3"]]) -> Float[Tensor, "batch 3 height width"]:
-    """`as_floats(stacked(squares))` bit by bit, with NumPy: torch would start threads in each thread."""
+    """The same bits as `as_floats(stacked(squares))`, with NumPy: torch would start threads in each thread."""
     floats = np.multiply(np.stack(squares), np.float32(1 / 255), dtype=np.float32)
     return torch.from_numpy(floats).permute(0, 3, 1, 2)
 

@@ -1,4 +1,4 @@
-"""The datamodule: balanced training batches, a class-disjoint validation fold, and unopened test classes."""
+"""The datamodule: balanced training batches, a class-disjoint validation fold, and unseen test classes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -54,7 +54,7 @@ class MetricDataModule(LightningDataModule):
         replacement: draw the M samples of a class with replacement.
         sampler: class that draws the batches. `MPerClassBatchSampler` draws M samples per class;
             `ClassBalancedBatchSampler` also if M does not divide `batch_size`; `ShuffledBatchSampler` draws all samples
-            in turn.
+            in random order.
         steps_per_epoch: batches of an epoch.
         eval_batch_size: samples of a batch for embedding.
         num_workers: loader processes; the number changes no result. `auto` is 0 for texts and on a CPU; on a GPU it is
@@ -67,12 +67,12 @@ class MetricDataModule(LightningDataModule):
         seed: seed of batches and augmentation.
         features: train on features of the frozen trunk, computed once (`levelfield.data.features`). It needs
             `--model.freeze_trunk true`. The test half has its own file, written at the first evaluation.
-        split_seed: seed of `random` halves and folds. It is not `seed`, so repeated trainings share their classes.
+        split_seed: seed of `random` halves and folds. Unlike `seed`, it is the same for repeated trainings.
 
     Attributes:
-        notes: how the training batches differ from the settings, once they are built; empty if they do not.
+        notes: how the built training batches differ from the settings; empty if they do not.
         device: the device of the batches if there is no Trainer.
-        evaluation: id of the ledger's line, if somebody wrote one for these test samples.
+        evaluation: id of the line in the ledger, if one was already written for these test samples.
 
     Raises:
         UserError: a fold that does not exist, too few classes for `num_folds`, image transforms for texts, or a Trainer
@@ -150,7 +150,7 @@ class MetricDataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         index = self.dataset.kept_index()
         split, trainval_classes, test_classes = self._halves(index)
-        # Before a test, the test images of a folder may be elsewhere.
+        # Before a test, an image folder may lack the test images.
         there = not len(test_classes) or np.isin(test_classes, index.labels).any()
         if stage == "test" or (there and split != "all"):
             check_test_half(index, test_classes)
@@ -195,7 +195,7 @@ class MetricDataModule(LightningDataModule):
         """Replace the samples by features: those of the training half now, those of the test half at the first batch.
 
         Args:
-            extractor: a frozen trunk; a `MetricLearner` passes its own in its `setup`.
+            extractor: a frozen trunk; a `MetricLearner` passes its trunk in its `setup`.
         """
         assert self.features
         if self.train_subset is not None and self.val_subset is not None:
@@ -228,7 +228,7 @@ class MetricDataModule(LightningDataModule):
         return self._identity
 
     def fingerprint(self, half: Literal["training", "test"], again: bool = False) -> str:
-        """The fingerprint of a half as it is on disk now.
+        """The fingerprint of a half on disk.
 
         Args:
             again: whether to read all files again, without stored hashes.
@@ -238,7 +238,7 @@ class MetricDataModule(LightningDataModule):
         return self.dataset.fingerprint(index.select(np.isin(index.labels, classes)), again)
 
     def overview(self) -> list[str]:
-        """Lines with the counts of the data set, samples that are left out and likely mistakes."""
+        """Lines with the counts of the data set, omitted samples and likely mistakes."""
         self.identity()
         return self._overview
 
@@ -324,7 +324,7 @@ class MetricDataModule(LightningDataModule):
         return self.eval_dataloader(self.predict_subset)
 
     def eval_dataloader(self, subset: ClassSubset | None, persistent: bool = False) -> DataLoader:
-        """Each sample of a subset in order, once, divided over processes; the last processes may get repeats.
+        """Each sample of a subset once, in order, divided over processes; the last processes may get repeats.
 
         The loader of the test subset is a `RecordedLoader`.
 
@@ -340,7 +340,7 @@ class MetricDataModule(LightningDataModule):
         return self._loader(subset, persistent, batch_size=self.eval_batch_size, sampler=sampler, **recorded)
 
     def train_samples(self) -> DataLoader:
-        """Each training sample of the fold once, in order, without augmentation; all of them on every process."""
+        """Each training sample of the fold once, in order, without augmentation; every process gets all."""
         assert self.train_subset is not None
         subset = ClassSubset(self.train_subset.dataset, self.train_subset.index, self.transform())
         if isinstance(self.train_subset, FeatureSubset):
@@ -358,7 +358,7 @@ class MetricDataModule(LightningDataModule):
         """Convert images from bytes to floats on the device, in the Trainer's precision."""
         if isinstance(batch, list) and isinstance(batch[0], Tensor) and batch[0].dtype == torch.uint8:
             floats = as_floats(batch[0])
-            # Lightning converts only floats, and before this.
+            # Lightning converts only floats, before it calls this hook.
             floats = floats if self.trainer is None else self.trainer.precision_plugin.convert_input(floats)
             return [floats, *batch[1:]]
         return batch
@@ -388,7 +388,7 @@ class MetricDataModule(LightningDataModule):
     def _source(self, index: SampleIndex, half: str) -> Source | Callable[[], Source]:
         kept = False if self.features else self.cache  # features are cached, so no sample is read twice
         made = cache(lambda: source_of(self.dataset, index, half, self.transforms, kept))
-        return made if kept == "auto" else made()  # so that reading only classes waits for no image
+        return made if kept == "auto" else made()  # reading only the classes opens no image
 
     def _subset(
         self,

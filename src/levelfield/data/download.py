@@ -1,4 +1,4 @@
-"""Download a file over HTTP: a stopped transfer continues, and the file gets its name when it is complete.
+"""Download a file over HTTP: a stopped transfer continues, and a file has its final name only if it is complete.
 
 Neither urllib nor `torch.hub.download_url_to_file` can continue a stopped transfer.
 """
@@ -123,7 +123,7 @@ def _transfer(archive: Archive, part: Path, remedy: str, progress: Progress) -> 
 
 
 def _open(archive: Archive, part: Path, have: int, remedy: str) -> HTTPResponse | None:
-    """The response of the server, from byte `have` on if possible; None if nothing is left to download."""
+    """The server's response, starting at byte `have` if possible; None if nothing is left to download."""
     assert archive.url is not None
     headers = {"User-Agent": f"levelfield/{__version__}", "Accept-Encoding": "identity"}
     if have:
@@ -159,5 +159,5 @@ def _read(response: HTTPResponse) -> bytes:
 
 
 def _validator_file(part: Path) -> Path:
-    """The file with the validator: the server's version of the file."""
+    """The file with the validator, which identifies the server's version of the download."""
     return part.with_name(f"{part.name}.version")

@@ -1,7 +1,7 @@
 """Unpack a zip or tar file safely: only regular files, inside one folder, all or nothing.
 
-zipfile renames what tarfile's `filter="data"` rejects, that filter accepts links and strips the root of a path, and
-neither has a size limit.
+The standard library is not enough: zipfile renames what tarfile's `filter="data"` rejects, that filter accepts links
+and strips the root of a path, and neither has a size limit.
 """
 
 import re
@@ -21,11 +21,11 @@ from levelfield.data.datasets.archives import BadArchive
 from levelfield.data.download import CHUNK, Progress, as_size, check_room
 from levelfield.errors import UserError
 
-# An archive that unpacks to more than this multiple of its size is a bomb: images hardly shrink, texts to a tenth.
+# An archive that unpacks to more than this multiple of its size is a zip bomb: images hardly shrink, texts to a tenth.
 MOST_TIMES = 100
 # Any archive may unpack to this many bytes: runs of zeros shrink to a thousandth.
 ALWAYS_ALLOWED = 64 << 20
-BLOCK = 4096  # least space of a file on disk
+BLOCK = 4096  # smallest space of a file on disk
 DAMAGE = (tarfile.TarError, BadZipFile, EOFError, zlib.error, LZMAError)
 AES = 99  # zip's number for encryption, in the field of the compression
 
@@ -49,7 +49,7 @@ def unpack(archive: Path, folder: Path, inside: str, progress: Progress, always_
         BadArchive: an incomplete archive, or one that unpacks to more than a hundred times its size; a member with an
             absolute path or `..`, a link, a device, or a file with an encryption or compression that Python does not
             know.
-        UserError: a name exists in `folder`, or there is no space. In all cases nothing is left behind.
+        UserError: a name exists in `folder`, or there is no space. After any error, no file is left behind.
     """
     aside = folder / f".{archive.name}.unpacking"
     shutil.rmtree(aside, ignore_errors=True)
@@ -76,7 +76,7 @@ def unpack(archive: Path, folder: Path, inside: str, progress: Progress, always_
             f"{archive} has an unknown compression or encryption ({reason}): unpack it with another program and pack "
             "it again"
         ) from None
-    # On a hostile file the two modules raise other errors, e.g. for names that are not text.
+    # For a hostile file the two modules raise other errors too, e.g. for names that are not text.
     except (*DAMAGE, ValueError, struct.error, RecursionError) as error:
         reason = str(error).partition("\n")[0].rstrip(":") or type(error).__name__  # tarfile writes five lines
         raise BadArchive(f"{archive} is {_nature(archive)} ({reason}): delete it and download it again") from None
@@ -116,7 +116,7 @@ def _write(
 
 
 def _relative(archive: Path, member: _Member) -> PurePosixPath:
-    """The path of a member in the folder."""
+    """The relative path of a member; raises BadArchive for an unsafe member."""
     if member.kind not in ("file", "folder"):
         raise BadArchive(
             f"{archive} contains a {member.kind}, {member.name}: rejected; download the archive from its publishers"

@@ -29,16 +29,16 @@ PART_SAMPLES, MOST_PARTS = 2048, 64
 LOOK_SECONDS = 0.2
 OPTION = "--data.features"
 
-# Returns features of the samples between two positions, batch by batch.
+# Yields the features of the samples between two positions, batch by batch.
 Batches = Callable[[int, int], Iterator[Float[np.ndarray, "batch features"]]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some samples, in complete batches.
+    """A range of samples, in complete batches.
 
     Args:
-        file: keeps their features until all parts are complete.
+        file: has their features until all parts are complete.
     """
 
     file: Path
@@ -58,17 +58,17 @@ def prepare_features(
     batch_size: int,
     batches: Batches,
 ) -> Float[Tensor, "samples features"]:
-    """The features of the samples of `index` from their file; computes the file first if it is missing.
+    """The features of the samples of `index` from their file, which is first computed if it is missing.
 
-    The file is in `features/` below `LEVELFIELD_CACHE`. Its name is a hash of all that the features depend on, so other
-    samples, weights or transforms have another file. It is complete or absent, even if a process is killed. All
-    processes that need it compute parts of it; a complete part stays for later processes. A file or part with a wrong
+    The file is in `features/` below `LEVELFIELD_CACHE`. Its name is a hash of everything that the features depend on,
+    so other samples, weights or transforms have another file. It is complete or absent, even if a process is killed.
+    All processes that need it compute parts of it. Later processes use the finished parts. A file or part with a wrong
     checksum is computed again.
 
     Args:
         index: the samples, in the order of the features.
-        purpose: what the features depend on besides the samples, as plain values.
-        batch_size: size of `batches`. A part has complete batches, because features depend on their batch by rounding.
+        purpose: everything that the features depend on, except the samples, as plain values.
+        batch_size: size of `batches`. A part has complete batches, because the batch affects the rounding of features.
         batches: computes features.
 
     Raises:
@@ -128,7 +128,7 @@ def _compute(parts: list[Part], file: Path, samples: int, batches: Batches, titl
 
 
 def _compute_part(part: Part, batches: Batches) -> None:
-    # A loader must not use the process's generator: later draws must not depend on whether the file existed.
+    # A loader must not use the process's generator, or later draws would depend on whether the file existed.
     with torch.random.fork_rng(devices=[]), replaced_checked(part.file) as opened:
         begun = False
         for batch in batches(part.start, part.stop):
@@ -142,7 +142,7 @@ def _join(parts: list[Part], file: Path, samples: int) -> None:
     with replaced_checked(file) as opened:
         for i, part in enumerate(parts):
             features = part.read()
-            assert features is not None  # whoever removes parts has the lock and leaves the file
+            assert features is not None  # a process that removes parts has the lock and writes the file
             if i == 0:
                 _write_header(opened, (samples, features.shape[1]))
             opened.write(np.ascontiguousarray(features).tobytes())
@@ -170,5 +170,5 @@ def _loaded(file: Path) -> np.ndarray | None:
 
 @lru_cache(maxsize=256)
 def _is_whole(file: Path, state: int) -> bool:
-    """`is_whole`, computed once per process and state of the file."""
+    """`is_whole`, cached for each state of the file."""
     return is_whole(file)

@@ -21,7 +21,7 @@ from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms, Transforms
 from levelfield.storage.provenance import computing_files, source_hash
 
-# From a sample to the input of a trunk.
+# The files that turn a sample into the input of a trunk.
 MADE_BY = ("levelfield.data.features", "levelfield.data.transforms", "levelfield.data.crops")
 
 
@@ -30,10 +30,10 @@ class Extractor(Protocol):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What features depend on besides the samples, as plain values."""
+        """Everything that features depend on, except the samples, as plain values."""
 
     def __call__(self, loader: DataLoader) -> Iterator[Float[np.ndarray, "batch features"]]:
-        """Features of the samples of each of the loader's batches, float32."""
+        """Features of each of the loader's batches, float32."""
 
 
 class EachOnce(Dataset[Any]):
@@ -115,7 +115,7 @@ def features_of(
 
     purpose = {
         "transforms": {} if dataset.modality == "text" else _in_words(transforms),
-        "batch_size": loading["batch_size"],  # features depend on their batch by rounding
+        "batch_size": loading["batch_size"],  # the batch affects the rounding of features
         "files": [computing_files(Path(datasets.__file__).parent), *map(source_hash, MADE_BY)],
         "sources": sources(f"{type(dataset).__module__}.{type(dataset).__qualname__}"),
         "extractor": extractor.identity,
@@ -124,7 +124,7 @@ def features_of(
 
 
 def _in_words(transforms: Any) -> dict[str, Any]:
-    """The settings of the transforms that a feature depends on."""
+    """The settings of the transforms that features depend on."""
     if not isinstance(transforms, ImageTransforms):
         spec = transforms_spec(transforms)
         return {"own": spec, "sources": sources(spec["class_path"])}

@@ -63,7 +63,7 @@ def _taken(values: Any, positions: Int[np.ndarray, " chosen"]) -> Any:
 
 
 def index_of_classes(samples: Iterable[tuple[str, Class]], names: Mapping[Class, str], **further: Any) -> SampleIndex:
-    """The index of keys with their classes, numbered in the order of `names`; `further` is `SampleIndex`'s."""
+    """The index of (key, class) pairs; labels follow the order of `names`. `further` are fields of `SampleIndex`."""
     label_of, listed = {each: label for label, each in enumerate(names)}, list(samples)
     labels = np.array([label_of[each] for _, each in listed], dtype=np.int64)
     return SampleIndex(tuple(key for key, _ in listed), labels, tuple(names.values()), **further)

@@ -17,7 +17,7 @@ from levelfield.data.features import FeatureSubset, whole_batch
 from levelfield.data.subset import ClassSubset
 from levelfield.runtime.processes import cores_here, end_with_parent
 
-# Enough for a GPU with an image cache; more only take memory.
+# Enough for a GPU with an image cache; more would only use memory.
 MOST_PROCESSES = 8
 # Linux's shared memory, and the size that this many processes need for usual batches.
 SHARED, LEAST_SHARED = Path("/dev/shm"), 1 << 30
@@ -33,12 +33,12 @@ def loader(
 ) -> DataLoader:
     """Batches of a subset: a list of samples, labels and index, or `FeatureSubset`'s dictionaries.
 
-    Images are stacked as bytes and leave the loader as floats in [0, 1] in the memory format channels_last. For a GPU
-    they stay bytes, a quarter of the size, and become floats there (`crops.as_floats`).
+    The loader stacks images as bytes and yields floats in [0, 1], in the memory format channels_last. For a GPU it
+    yields bytes, a quarter of the size, which become floats on the GPU (`crops.as_floats`).
 
     Args:
-        processes: loader processes; features need none.
-        persistent: whether they stay alive for another pass.
+        processes: number of loader processes; features need none.
+        persistent: whether these stay alive for another pass.
         kind: class of the loader.
         how: more arguments of the `DataLoader`.
     """
@@ -65,8 +65,8 @@ def in_processes(processes: int, on_gpu: bool, persistent: bool = False) -> dict
 def opened_ahead(batches: DataLoader) -> Iterator[Any]:
     """The batches of a loader; without loader processes, a thread opens the next batch of images in advance.
 
-    Pillow decodes and resizes without Python's lock. The thread ends with the last batch, or when the iterator is
-    closed; errors are raised with their batch. Random crops stay in the caller's thread, because they share the
+    Pillow decodes and resizes without Python's global lock. The thread ends with the last batch, or when the iterator
+    is closed; errors are raised with their batch. Random crops run in the caller's thread, because they share the
     generator of the process.
     """
     opened = iter(batches)
@@ -89,7 +89,7 @@ def loader_processes(asked: int | Literal["auto"], modality: str, on_gpu: bool, 
     cores), or if shared memory is small (64 MB by default in a container: a full one kills the process).
 
     Args:
-        trainings: processes that train together, each with its own loaders.
+        trainings: number of processes that train together, each with its own loaders.
     """
     if asked != "auto":
         return asked

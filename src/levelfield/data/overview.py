@@ -1,4 +1,4 @@
-"""Lines on a data set for `data verify`, `fit` and `study`: counts, omissions and likely mistakes."""
+"""Describe a data set for `data verify`, `fit` and `study`: counts, omissions and likely mistakes."""
 
 import re
 import unicodedata
@@ -15,7 +15,7 @@ USUAL_FOLDS = 4
 
 
 def counts_of(name: str, index: SampleIndex) -> str:
-    """The numbers of classes with samples and of samples."""
+    """A line with the number of classes that have samples, and the number of samples."""
     found = len(np.unique(index.labels))
     return f"{name}: {_number(found, 'class')}, {_number(len(index.keys), 'sample')}"
 
@@ -47,7 +47,7 @@ def _too_few_folds(trained: int) -> list[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first names, and the number of others."""
+    """The first names, and the number of the remaining ones."""
     more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more
 

@@ -1,4 +1,4 @@
-"""Strip local directories from anything published, and find your own data again."""
+"""Remove local folders from published values, and find your own data again."""
 
 import os
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from levelfield.core.configuration import Loader
 from levelfield.errors import UserError
 from levelfield.storage.without_places import each_text, is_address, is_place, name_of
 
-MOST_CHARACTERS = 1 << 20  # of a `config.yaml`, at most
+MOST_CHARACTERS = 1 << 20  # that are read of a `config.yaml`
 
 
 def without_way(value: Any, root: str | Path | None = None) -> Any:
@@ -39,7 +39,7 @@ def own_file(path: str | Path, root: str | Path | None) -> Path:
 
 
 def root_in_vain(dataset: object, root: str | Path | None) -> list[str]:
-    """A line if `--data.root` is given but nothing is read from it; else empty."""
+    """A line if `--data.root` is given without effect; else empty."""
     if root is None:
         return []
     if not hasattr(dataset, "root"):
@@ -51,7 +51,7 @@ def root_in_vain(dataset: object, root: str | Path | None) -> list[str]:
 
 
 def check_is_there(dataset: object, root: str | Path | None) -> None:
-    """Raise a UserError with the option to give if the folder or table of a data set does not exist."""
+    """Raise a UserError that names the option, if the folder or table of a data set does not exist."""
     for name, own in _own_paths(dataset):
         if not own_file(own, root).exists():
             raise UserError(f"no {name} {own} here or below the data root: give --data.dataset.{name} PATH")
@@ -71,13 +71,13 @@ def dataset_without_ways(dataset: Mapping[str, Any], root: str | Path | None = N
 
 
 def dataset_found_again(dataset: Mapping[str, Any], config: Path) -> dict[str, Any]:
-    """A checkpoint's data set, with the paths from the `config.yaml` beside the checkpoint.
+    """A checkpoint's data set, with the paths from the `config.yaml` next to the checkpoint.
 
-    Such a path counts if it exists and has the name in the checkpoint.
+    A path is used if it exists and has the same last name as in the checkpoint.
 
     Args:
         dataset: import path and arguments, from `dataset_without_ways`.
-        config: of the fit; it need not exist.
+        config: the fit's `config.yaml`; it need not exist.
     """
     arguments = dict(dataset.get("init_args") or {})
     try:

@@ -20,7 +20,7 @@ def dataset_spec(dataset: MetricDataset, root: str | None) -> dict[str, Any]:
 def transforms_spec(transforms: Any) -> dict[str, Any]:
     """Transforms as plain values: the fields of `ImageTransforms`, or import path and arguments of another class.
 
-    An argument of another class is read from the attribute of its name.
+    Arguments of another class are read from its attributes of the same names.
     """
     if isinstance(transforms, ImageTransforms):
         return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(transforms).items()}
@@ -30,7 +30,7 @@ def transforms_spec(transforms: Any) -> dict[str, Any]:
 
 
 def plain_arguments(data: Any, kind: type) -> dict[str, Any]:
-    """The arguments of a datamodule as of the class `kind`, without the root."""
+    """The arguments of the class `kind` that build a datamodule again, without the root."""
     names = inspect.signature(kind).parameters
     given = {name: getattr(data, name) for name in names if name != "sampler"}
     transforms = transforms_spec(data.transforms)

@@ -25,7 +25,7 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tel
     Args:
         root: the folder of named data sets; created if missing.
         given: files that the user has downloaded, with their original names.
-        bar: shows the bytes of a transfer or of an unpacking.
+        bar: shows the progress of a download or of unpacking, in bytes.
 
     Raises:
         UserError: a file that the user must download, or an error of `fetch`, `check` or `unpack`.
@@ -79,7 +79,7 @@ def _download(dataset: MetricDataset, archive: Archive, arriving: Path, tell: Te
 
 
 def _match(dataset: MetricDataset, missing: Sequence[Archive], given: Sequence[Path]) -> Mapping[Archive, Path]:
-    """Archive to given file: by name, or the only missing archive."""
+    """Match given files to missing archives: by name, or a single file to the only missing archive."""
     matched: dict[Archive, Path] = {}
     for file in given:
         if not file.is_file():

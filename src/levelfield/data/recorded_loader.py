@@ -18,7 +18,7 @@ class RecordedLoader(DataLoader):
 
     Args:
         of: The data set of the samples.
-        evaluation: Id of the ledger's line, if the caller has written it. None writes a line for each pass.
+        evaluation: Id of the line in the ledger, if the caller has written it. None writes a line for each pass.
         together: Whether all processes of the group share each pass; then they wait for the line.
 
     Raises:
@@ -34,7 +34,7 @@ class RecordedLoader(DataLoader):
         self.together = together
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        # A generator: a Trainer gets the iterator before its callbacks write a line, and a batch after that.
+        # A generator, because a Trainer gets the iterator before its callbacks write a line, and the batches after it.
         if self.evaluation is None:
             self._record()
         yield from super().__iter__()

@@ -19,7 +19,7 @@ def source_of(
     """The object that opens the samples of one half.
 
     Args:
-        half: its name, with the name of the split.
+        half: names of the split and the half.
         transforms: with the user's own class, images are read unchanged.
         cache: as in `MetricDataModule`.
     """

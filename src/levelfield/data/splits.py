@@ -9,7 +9,7 @@ from jaxtyping import Int, Shaped
 from levelfield.errors import UserError
 from levelfield.seeds import seed_of
 
-# Instead of a fold's number: all classes of the training half train, and none validates.
+# Instead of a fold's number: train on all classes of the training half, and validate on none.
 NO_FOLD = "none"
 Split = Literal["half", "powerful-benchmarker", "official", "vasilev-dyakonov", "random", "all"]
 Fold = tuple[Shaped[np.ndarray, " train"], Shaped[np.ndarray, " val"]]
@@ -29,8 +29,8 @@ def split_classes(
     class. `official` tests on `official_test_classes`. `vasilev-dyakonov` draws halves like "Deep Metric Learning: Loss
     Functions Comparison": scikit-learn's GroupShuffleSplit, half, random_state 0. `random` takes the first half in the
     order of the SHA-256 of `split/<seed>/<position among the sorted classes>`. The official split of Stanford Online
-    Products differs from `half` by one class: 11317 is a training class there and a test class here. `all` has no test
-    class, for a final model.
+    Products differs from `half` by one class: label 11317 is officially a training class and a test class in `half`.
+    `all` has no test class, for a final model.
 
     Args:
         seed: seed of `random`; other variants ignore it.

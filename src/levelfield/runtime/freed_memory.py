@@ -10,11 +10,11 @@ KEPT_BLOCK_BYTES = 1 << 30
 
 
 def keep_freed_memory() -> None:
-    """Let glibc's malloc keep freed memory, up to the most that this process had at once.
+    """Let glibc's malloc keep freed memory, up to this process's peak.
 
     By default it returns blocks above 32 MB to the system, for example the output of a first convolution. The system
     clears their pages again at the next step, which costs a fifth of the time of training on a CPU. The results are the
-    same. Other allocators and systems are not changed.
+    same. Other allocators and systems are not affected.
     """
     with suppress(AttributeError, OSError, TypeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt

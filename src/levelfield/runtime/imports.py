@@ -13,13 +13,13 @@ from logging import getLogger
 from types import ModuleType
 from typing import Any
 
-# Large packages of which we need little: attributes that are known without importing them, and (PIECES) the modules
-# that are enough, in the order of their imports. Lightning and levelfield use two classes of torchmetrics, whose other
-# metrics import scipy.signal and transformers.
+# Large packages of which levelfield needs little: attributes that need no import (KNOWN), and the modules that are
+# enough, in import order (PIECES). Lightning and levelfield use two classes of torchmetrics, whose other metrics import
+# scipy.signal and transformers.
 KNOWN: Mapping[str, Callable[[], Mapping[str, Any]]] = {
     "torchmetrics": lambda: {"__version__": version("torchmetrics"), "_logger": getLogger("torchmetrics")},
 }
-# timm imports wandb for a function that nobody calls, and works without it.
+# timm imports wandb for a function that is never called, and works without it.
 HIDDEN = ("wandb",)
 PIECES: Mapping[str, Mapping[str, Sequence[str]]] = {
     "torchmetrics": {
@@ -79,12 +79,12 @@ class _Finder(MetaPathFinder):
 def quick_imports() -> Iterator[None]:
     """Import torch and its libraries in two thirds of the time.
 
-    Imported objects stay, so garbage collection during imports is wasted time. Packages above import their pieces now
-    and the rest when it is first used. A hidden package is missing until the end of the context.
+    Imported objects stay, so garbage collection during imports is wasted time. Packages in `PIECES` import these
+    modules now and the rest on first use. A package in `HIDDEN` is missing until the end of the context.
     """
     collects, young, finder = gc.isenabled(), "torch" not in sys.modules, _Finder()
     hidden = [name for name in HIDDEN if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] # None says that there is none
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] # None means a missing module
     gc.disable()
     sys.meta_path.insert(0, finder)
     try:

@@ -17,7 +17,7 @@ def leave_group_at_exit() -> None:
 
 
 def stay_in_group(random_state: torch.Tensor) -> None:
-    """Undo `leave_group_at_exit` for a new stage: leaving waits for the other processes, and a failing one must not.
+    """Undo `leave_group_at_exit` for a new stage: leaving waits for other processes, and a failing one must not wait.
 
     Lightning sets a new seed when it forms a group. Restoring `random_state` draws the same numbers as one process.
     """

@@ -55,7 +55,7 @@ def end_with_first() -> None:
 
 
 def end(processes: Sequence[subprocess.Popen]) -> None:
-    """Stop child processes as by Ctrl-C, and kill them after 20 s."""
+    """Send SIGTERM to child processes, and kill them after 20 s."""
     for process in processes:
         process.terminate()
     for process in processes:

@@ -43,7 +43,7 @@ class Stopped(SystemExit):
 def handling(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
     """Handle the signals with `handler`. Only the main thread gets signals, so another thread changes nothing.
 
-    A cluster signals loader processes too, which have inherited the handlers. They continue until the training has
+    A cluster also signals loader processes, which have inherited the handlers. They continue until the training has
     stopped, or for some seconds, so that the training reports the signal and not a dead loader.
     """
     if threading.current_thread() is not threading.main_thread():

@@ -56,7 +56,7 @@ def without_links(path: str, flags: int) -> int:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
-    """A temporary file beside `path` that replaces it once it is complete and on disk.
+    """A temporary file next to `path` that replaces it once it is complete and on disk.
 
     Each writer has its own temporary file. If several processes write without a lock, the last one wins.
     """

@@ -2,7 +2,7 @@
 
 On a local disk these are the system's locks (flock), which are free as soon as their holder is dead. On any other file
 system a lock is a lease: a file that is created exclusively and that its holder touches every few seconds. The lease of
-a dead process is free at once on its own host, and after `LEASE_SECONDS` on others. A process that stood still for that
+a dead process is free at once on its own host, and after `LEASE_SECONDS` on others. A process that was paused for that
 long and has lost its lease is interrupted, as by Ctrl-C.
 """
 
@@ -29,7 +29,7 @@ LOCKS = "locks"
 
 
 class Lock:
-    """The lock of one job or other part of a folder; a file beside it describes the holder.
+    """The lock of one job or other part of a folder; a file next to it describes the holder.
 
     Args:
         part: Path of the job within `jobs`, or the name of the part.
@@ -71,7 +71,7 @@ class Lock:
         return self.path.with_suffix(".json")
 
     def acquire(self, wait: bool = False) -> bool:
-        """Take the lock if no living process holds it, or wait for it; returns whether it is held now.
+        """Take the lock if no running process holds it, or wait for it; returns whether it is held now.
 
         To try repeatedly, use the same object: only an object that watched another host's lease can see it expire.
         """
@@ -128,7 +128,7 @@ class Lock:
 
 
 def running(folder: Path) -> list[dict[str, Any]]:
-    """The work of living processes in a folder: `part`, `host`, `process`, `title`, `since` (seconds of the epoch).
+    """The work of running processes in a folder: `part`, `host`, `process`, `title`, `since` (seconds of the epoch).
 
     The oldest comes first.
     """
@@ -137,7 +137,7 @@ def running(folder: Path) -> list[dict[str, Any]]:
 
 
 def left_by_the_dead(folder: Path) -> list[dict[str, Any]]:
-    """Descriptions of stale locks: their holders died and nobody has taken over."""
+    """Descriptions of stale locks: their holders died and no process has taken over."""
     return [entry for entry in _descriptions(folder) if not is_held(folder, entry["part"])]
 
 
@@ -148,7 +148,7 @@ def _descriptions(folder: Path) -> list[dict[str, Any]]:
 
 
 def is_held(folder: Path, part: str | Path) -> bool:
-    """Whether a living process, this one or another, holds a part."""
+    """Whether a running process, this one or another, holds a part."""
     path = folder / LOCKS / f"{part}.lock"
     if not path.exists():
         return False

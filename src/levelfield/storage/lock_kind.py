@@ -17,7 +17,7 @@ import filelock
 from levelfield.errors import UserError
 
 KIND = "kind"
-# Other hosts take the holder of a lease for dead if it is silent for this long.
+# Other hosts consider the holder of a lease dead if it does not renew the lease for this long.
 LEASE_SECONDS = 60.0
 # File systems of one machine, where flock excludes every other process.
 LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "tmpfs", "ramfs", "overlay")
@@ -89,7 +89,7 @@ def _read(path: Path) -> LockKind | None:
 
 
 def _is_local(folder: Path) -> bool:
-    """Whether only this host can reach a folder; true if the system does not tell."""
+    """Whether only this host can reach a folder; true if the system gives no answer."""
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:

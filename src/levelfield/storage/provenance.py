@@ -24,7 +24,7 @@ SOURCE_SUFFIXES = (".py", ".csv")
 
 def _git(*arguments: str) -> str | None:
     folder = Path(levelfield.__file__).parent
-    # Without its lock: reading a checkout must not write its index or leave a lock behind.
+    # Without git's lock: reading a checkout must not write its index or leave a lock behind.
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)

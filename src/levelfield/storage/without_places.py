@@ -33,7 +33,7 @@ def without_places(value: Any) -> Any:
 
 
 def name_of(text: str) -> str:
-    """The last name of a place; any other text as it is."""
+    """The last name of a place; any other text unchanged."""
     if not is_place(text):
         return text
     whole = os.path.abspath(text) if goes_upwards(text) and not is_address(text) else text

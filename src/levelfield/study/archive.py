@@ -67,7 +67,7 @@ def _contents(study: StudyFolder) -> Iterator[tuple[str, bytes]]:
     files = {study.ledger_file, study.results_file, study.summary_file}
     files |= {study.test_file(*each) for each in study.state.tested_runs()}
     files |= {folder / job.path / RESULT for job in study.state.results}
-    # One configuration per row, for the page, and the rows of --keep.
+    # One configuration per row, for the results page, and the rows of --keep.
     first_runs = [job for each in row_runs(spec) if each[1] == 0 for job in folds_of(spec, *each)]
     optional = [folder / KEPT, *filter(_is_anybodys, (folder / job.path / CONFIG for job in first_runs))]
     for path in files | {path for path in optional if path.is_file()}:

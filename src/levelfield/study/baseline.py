@@ -27,7 +27,7 @@ def run_untrained(tasks: Sequence[Task], earlier: tuple[str, ...] = ()) -> list[
     """Run the jobs of one trunk and data set: fit the projection of each fold and score its validation classes.
 
     All folds and references share the features. The job of the first fold also fits the PCA of the concatenated
-    embedding on the whole training half. If all classes train, nothing is scored.
+    embedding on the whole training half. Without validation classes, nothing is scored.
 
     Args:
         earlier: Why earlier attempts ended.
@@ -92,7 +92,7 @@ def _keep_untrained(task: Task, earlier: Sequence[str]) -> dict[str, Any]:
 class _Features:
     """Features of a trunk's training half, computed once, in an order that is the same for all folds.
 
-    float32 features depend on the composition of the batch, and a resumed study must get the same features.
+    A resumed study must get the same features, but the other samples of a batch affect the rounding of a feature.
     """
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
         earlier: Why earlier attempts ended.
 
     Raises:
-        UserError: the embedder of the source has weights, of which no average is meaningful.
+        UserError: the embedder of the source has weights, whose average is not meaningful.
     """
     assert task.source is not None
     assert task.derived is not None
@@ -99,7 +99,7 @@ def _best_alpha(
 
 
 def _validate(training: Training) -> float | None:
-    """The validation score that selects epochs; None if all classes train."""
+    """The validation score that selects epochs; None without validation classes."""
     data, learner = training.datamodule, training.model
     if not len(data.val_subset):
         return None

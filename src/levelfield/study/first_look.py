@@ -1,4 +1,4 @@
-"""Build every row once before the first job, so that mistakes show before anything is computed."""
+"""Build every row once before the first job, to find mistakes before anything is computed."""
 
 import tempfile
 import traceback
@@ -73,7 +73,7 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Se
             if row in own and type(training.model).training_step is MetricLearner.training_step:
                 _try_loss(row, training, data.train_subset, given_up)
     trunks = {row: getattr(training.model, "trunk", None) for row, training in seen.items()}
-    weights = {row: getattr(trunk, "weights_origin", None) for row, trunk in trunks.items()}  # the user's may have none
+    weights = {row: getattr(trunk, "weights_origin", None) for row, trunk in trunks.items()}  # a user's may have none
     found = {row: half for row, half in spec.halves.items() if half in halves}  # a row that was given up has none
     return Seen(
         {row: identities[half] for row, half in found.items()},
@@ -83,7 +83,7 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Se
 
 
 def _try_loss(row: str, training: Training, subset: ClassSubset, given_up: GivenUp) -> None:
-    """Call a loss once on random embeddings on the CPU; what fails there may still work on a GPU."""
+    """Call a loss once on random embeddings on the CPU; a failure counts only if the row trains on the CPU."""
     learner, labels = training.model, subset.labels
     drawn = [int(draw) for draw in next(iter(training.datamodule.training_batches(labels)))]
     batch = torch.from_numpy(labels[drawn])

@@ -35,7 +35,7 @@ from levelfield.study.jobs import (
 from levelfield.study.spec import OF, STUDY, StudySpec, digest, is_baseline, row_folder
 from levelfield.study.state import StudyState
 
-# The numbers of a job and their causes, without time and machine.
+# The parts of a job's result that the ledger hashes: its numbers and their causes, without time and machine.
 NUMBERS = ("configuration", "parameters", "seed", "checkpoint", "validation", "best_epoch", "failure")
 # The test scores of a run.
 SCORES = ("separated", "concatenated", "one_pca", "num_skipped")
@@ -66,17 +66,17 @@ class StudyFolder:
 
     @classmethod
     def begun(cls, folder: Path) -> "StudyFolder":
-        """The study in a folder.
+        """The study that has begun in a folder.
 
         Raises:
-            UserError: there is none.
+            UserError: the folder has no study.
         """
         if not (folder / STUDY).exists():
             raise UserError(f"no study in {folder}; begin it with levelfield study run, or give its --output")
         return cls(folder, StudySpec.read(folder / STUDY))
 
     def write_spec(self) -> None:
-        """Write `study.yaml`: from here on the study has begun."""
+        """Write `study.yaml`, which marks the study as begun."""
         write_atomically(self.spec_file, self.spec.to_yaml().encode())
 
     # Results.
@@ -93,7 +93,7 @@ class StudyFolder:
 
     @cached_property
     def state(self) -> StudyState:
-        """The state of the study by the results on disk at the first access.
+        """The state of the study, from the results on disk at the first access.
 
         Raises:
             UserError: a `result.json` is damaged, or belongs to another job or configuration.
@@ -104,7 +104,7 @@ class StudyFolder:
         return StudyState(self.spec, self.stored)
 
     def read_again(self) -> StudyState:
-        """Read all results again: somebody may have deleted or changed one."""
+        """Read all results again, because files may have been deleted or changed."""
         for name in ("stored", "state", "archived", "kept"):
             vars(self).pop(name, None)
         return self.state
@@ -125,7 +125,7 @@ class StudyFolder:
         return result
 
     def has_results(self, row: str) -> bool:
-        """Whether a job of a row has finished, by the names of the files only."""
+        """Whether a job of a row has finished, judged only by the names of files."""
         return any((self.folder / "jobs" / row_folder(row)).glob(f"*/fold*/{RESULT}"))
 
     def remove_row(self, row: str) -> None:
@@ -157,7 +157,7 @@ class StudyFolder:
         return stored
 
     def checkpoint_hashes(self) -> dict[str, str]:
-        """Path in the folder to SHA-256 of every checkpoint that is tested."""
+        """Path in the folder to SHA-256, for every checkpoint that is tested."""
         jobs = [job for each in self.state.tested_runs() for job in folds_of(self.spec, *each)]
         return {str(job.path): self.checkpoint_hash(job) for job in jobs}
 
@@ -232,7 +232,7 @@ class StudyFolder:
         return (self.folder / Job(row, "run", run, 0).path).with_name("test") / RESULT
 
     def test_hash(self, row: str) -> str:
-        """SHA-256 of what the test scores of a row depend on besides its checkpoints."""
+        """SHA-256 of everything that the test scores of a row depend on, except its checkpoints."""
         return digest([self.spec.row_hashes[row], self.spec.metrics])
 
     def test_config(self, row: str) -> Config:
@@ -282,7 +282,7 @@ class StudyFolder:
         return result
 
     def is_finished(self) -> bool:
-        """Whether all jobs are finished and scored in one evaluation, so that torch need not be imported."""
+        """Whether all jobs are finished and scored in one evaluation; it imports no torch."""
         if self.state.to_do:
             return False
         evaluation = finished_evaluation(self.folder)
@@ -294,10 +294,10 @@ class StudyFolder:
         return all(test is not None and test["evaluation"] == evaluation["id"] for test in tests)
 
     def is_foreign(self) -> bool:
-        """Whether the folder contains anything but a study."""
+        """Whether the folder has something other than a study."""
         if not self.folder.is_dir() or self.spec_file.exists():
             return self.folder.exists() and not self.folder.is_dir()
-        return any(not path.name.startswith(".") for path in self.folder.iterdir())  # of a killed study
+        return any(not path.name.startswith(".") for path in self.folder.iterdir())  # a killed study leaves such files
 
     # Locks.
 
@@ -306,7 +306,7 @@ class StudyFolder:
         return FileLock(self.folder / WRITING)
 
     def holder(self) -> dict[str, Any] | None:
-        """The process that runs the study now: `process`, `host` and `since`; None if there is none."""
+        """The process that runs the study now, with `process`, `host` and `since`; None if there is none."""
         lock = FileLock(self.folder / LOCK)
         if not (self.folder / LOCK).exists():
             return None
@@ -319,7 +319,7 @@ class StudyFolder:
 
     @contextmanager
     def only_one(self) -> Iterator[None]:
-        """Lock the study; the lock of a killed process is free.
+        """Lock the study; a killed process releases its lock.
 
         Raises:
             UserError: another process runs it; names the process and the time.

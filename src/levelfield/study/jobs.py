@@ -32,7 +32,7 @@ class Job:
         method: The row.
         stage: `trial` of the search, or `run` of the selected setting.
         number: Number of the trial or run, from 0.
-        fold: The validated fold, from 0; also 0 if all classes train.
+        fold: The validated fold, from 0; also 0 for a training on all classes.
     """
 
     method: str
@@ -42,7 +42,7 @@ class Job:
 
     @property
     def path(self) -> Path:
-        """Folder of the job, relative to that of the study."""
+        """Folder of the job, relative to the folder of the study."""
         return Path("jobs", row_folder(self.method), f"{self.stage}{self.number}", f"fold{self.fold}")
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Task:
-    """A job with all that it needs, as plain values for any process on any node.
+    """A job with everything that it needs, as plain values for any process on any node.
 
     Args:
         study: The study's name, for trackers.
@@ -66,7 +66,7 @@ class Task:
         threads: CPU threads.
         folds: Number of folds for the one PCA of an untrained row.
         projection: The map of an untrained row's features.
-        derived: How the model follows from that of the job `source`; None for a training.
+        derived: How the model is derived from the model of the job `source`; None for a training.
     """
 
     study: str
@@ -150,7 +150,7 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
         config = set_dotted(config, key, value)
     blocks = spec.blocks_of(job.stage)
     config["data"] |= {"fold": job.fold, "num_folds": blocks} if blocks > 1 else {"fold": WHOLE_HALF}
-    config["trainer"].setdefault("devices", 1)  # also on a machine with several
+    config["trainer"].setdefault("devices", 1)  # even on a machine with several
     if spec.selected_by != SELECTED_BY:
         config["trainer"]["callbacks"] = _selecting(config["trainer"].get("callbacks"), spec.selected_by)
     config["seed_everything"] = job_seed(spec, job)
@@ -177,7 +177,7 @@ def job_seed(spec: StudySpec, job: Job) -> int:
 
 
 def write_result(task: Task, found: Mapping[str, Any], earlier: Sequence[str] = ()) -> dict[str, Any]:
-    """Write `result.json`, the last file of a job: from here on the job is finished.
+    """Write `result.json`, the last file of a job, which marks it as finished.
 
     Args:
         found: The result of the job, or `failure` with the reason.
@@ -217,7 +217,7 @@ def read_result(path: Path, needed: Iterable[str]) -> dict[str, Any] | None:
     """Read a `result.json`; None if the job is not finished.
 
     Raises:
-        UserError: the file is damaged. It was written completely, so the disk or somebody has changed it.
+        UserError: the file is damaged. It was written completely, so it has changed since then.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -16,7 +16,7 @@ from levelfield.study.jobs import Job, failed
 from levelfield.study.spec import is_baseline
 from levelfield.study.state import StudyState
 
-# Without a terminal.
+# Seconds between two lines without a terminal.
 SECONDS_A_LINE = 10.0
 
 
@@ -50,7 +50,7 @@ class Progress:
 
     Args:
         console: The terminal.
-        state: The state of the study; it has a job before `finished` is called for it.
+        state: The state of the study; add a job to it before you call `finished`.
         workers: Number of parallel jobs.
         machine: Gets a line of JSON for each job and each message, instead of the terminal.
     """
@@ -127,5 +127,5 @@ def _numbers(result: Mapping[str, Any]) -> dict[str, Any]:
 def _score(result: Mapping[str, Any]) -> str:
     if failed(result):
         return f": failed, {result['failure']}"
-    scores = result["validation"].items()  # one, or none if all classes train
+    scores = result["validation"].items()  # one, or none without validation
     return "".join(f": validation {title_of(metric)} {as_shown(metric, score)}" for metric, score in scores)

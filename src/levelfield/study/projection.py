@@ -39,7 +39,7 @@ class Projection(NamedTuple):
         return normalize(((features_NF.double() - self.mean_F) @ self.components_FC).float())
 
     def save(self, path: Path, one: "Projection | None" = None) -> None:
-        """Write the projection, and that for all folds together if there is one."""
+        """Write the projection, and the one for all folds together if it is given."""
         tensors = {"mean": self.mean_F, "components": self.components_FC}
         if one is not None:
             tensors |= {f"{ONE}mean": one.mean_F, f"{ONE}components": one.components_FC}

@@ -44,7 +44,7 @@ Values = list[tuple[str | None, Config]]  # name of a value, or of a combination
 
 @dataclass(frozen=True)
 class Row:
-    """One trained row, while the study file is read."""
+    """A trained row while the study file is read."""
 
     config: Config
     space: Config
@@ -124,7 +124,7 @@ def _modules(methods: Mapping[str, Config]) -> list[str]:
 
 
 def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
-    """A begun study with dotted options; whether it is still the same study is checked later.
+    """A begun study with dotted options; `check_same` later checks whether it is still the same study.
 
     Raises:
         UserError: an unknown key or a wrong value.

@@ -1,4 +1,4 @@
-"""Run a study: its jobs on slots, then the evaluation on the test classes. Tables are written elsewhere."""
+"""Run a study: its jobs on slots, then the evaluation on the test classes. It writes no tables."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TextIO
@@ -32,8 +32,8 @@ def run_study(
 ) -> StudyFolder:
     """Begin a study, or continue it where it stopped, and score its runs on the test classes.
 
-    A job with a `result.json` is finished; any other starts again. Jobs depend on results only, so a study that was
-    killed ends with the same bytes as an undisturbed one.
+    A job with a `result.json` is finished; any other starts again. Jobs depend only on results, so a study that was
+    killed and resumed ends with the same bytes as an uninterrupted one.
 
     Args:
         slots: Where jobs run; by default in this process.
@@ -119,13 +119,13 @@ class _Running:
             data, weights = dict[str, str](), dict[str, str | None]()
             if study.state.to_do and not stop_here:
                 for slot in range(self.slots.number):
-                    self.slots.ready(slot)  # workers start during the first look
+                    self.slots.ready(slot)  # workers start while the rows are checked
                 seen = look_at_rows(study.spec, own_rows(self.sources), self.given_up)
                 decisions = check_seen(study, seen.data, seen.weights, self.sources, recompute, keep)
                 _print(self.console, [*decisions, *seen.overview] if self.machine is None else [])
                 data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
                 weights = dict(seen.weights)
-            study.write_spec()  # only a study that can be built has begun
+            study.write_spec()  # only if every row can be built
             with Progress(self.console, study.state, self.slots.number, self.machine) as progress:
                 self.progress = progress
                 if not stop_here:

@@ -24,7 +24,7 @@ class Stale:
     """Why the results of a row do not belong to this study.
 
     Attributes:
-        may_keep: Whether --keep can keep them: not with other settings or data, and not a part of a row.
+        may_keep: Whether --keep is allowed: not for other settings or data, and not for an unfinished row.
     """
 
     why: str
@@ -32,7 +32,7 @@ class Stale:
 
 
 def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> StudySpec:
-    """A study with more `rows` from its folder: an added method stays once it has a result."""
+    """A study with more `rows` from its folder: an added method stays in the study once it has a result."""
     methods = {row: _placed(begun.methods[row], spec) for row in rows if row not in spec.methods}
     derived = {row: made for row, made in begun.derived.items() if row in methods}
     references = [name for name in begun.references if name not in spec.references]
@@ -82,7 +82,7 @@ def own_rows(sources: Sources) -> set[str]:
 
 
 def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str], keep: Collection[str]) -> list[str]:
-    """Reject results of other settings or source code, or treat them as `recompute` and `keep` say.
+    """Reject results of other settings or source code, except those that `recompute` and `keep` name.
 
     Args:
         recompute: Rows or methods whose stale results are removed; `all` for every row.
@@ -172,7 +172,7 @@ def _options(option: str, rows: Collection[str]) -> str:
 
 
 def _stale(study: StudyFolder, begun: StudySpec, row: str, sources: Mapping[str, str]) -> Stale | None:
-    """Why a row's results belong to other settings or source code; None if they do not, or if there are none."""
+    """Why a row's results belong to other settings or source code; None if they do not, or without results."""
     results = [result for job, result in study.stored.items() if job.method == row]
     if any(result["configuration"] != study.spec.row_hashes[row] for result in results):
         known = row in begun.rows

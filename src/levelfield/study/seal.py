@@ -48,12 +48,12 @@ class TestTask:
     Args:
         folder: The study's folder.
         config: The configuration of the row, with the setting that its search selected.
-        configuration: SHA-256 of what the scores depend on besides the checkpoints.
+        configuration: SHA-256 of everything that the scores depend on, except the checkpoints.
         checkpoints: The checkpoints of the folds, each with its SHA-256.
         file: The file for the scores.
         distance: The distance for retrieval.
         metrics: The further metrics of the study.
-        evaluation: Id of the ledger's line.
+        evaluation: Id of the line in the ledger.
     """
 
     __test__ = False  # pytest would collect it
@@ -95,7 +95,7 @@ class TestTask:
 
 
 def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str | None, without_failed: bool) -> None:
-    """Score every run of a study whose jobs are finished; scores of an interrupted evaluation stay.
+    """Score every run of a study whose jobs are finished; an interrupted evaluation continues with its scores.
 
     Args:
         retest: The reason for scoring all runs again.
@@ -173,7 +173,7 @@ def _samples(halves: Iterable[MetricDataModule]) -> list[str]:
 
 
 class _Tests:
-    """The runs of one evaluation as units of work. The ledger must have its line before.
+    """The runs of one evaluation as units of work. The ledger must already have its line.
 
     Attributes:
         scored: File to its scores.
@@ -293,7 +293,7 @@ def keep_scores(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]
 
 
 def _test_data(task: TestTask) -> tuple[Training, DataLoader]:
-    """The test samples by the configuration of a row: the only place where a study opens them."""
+    """The test samples for the configuration of a row. A study opens them only here."""
     if not has_line(task.evaluation, task.folder):
         raise UserError(f"{task.folder}: the ledger has no line {task.evaluation}, so no test label is read")
     key = task.evaluation, task.config

@@ -35,9 +35,9 @@ UNTRAINED = "untrained"
 TO_SIZE = rf"({PCA}|{WHITENING})([1-9][0-9]*)"
 # Keys of a derived row.
 OF, ALPHA, TO, VALIDATED = "of", "alpha", "pca", "validated"
-# These change no result.
+# Settings of the data that do not change results.
 NOT_IDENTITY = ("root", "num_workers", "cache")
-# Settings of the data that an untrained trunk does not see.
+# Settings of the data that do not affect an untrained trunk.
 TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "sampler", "steps_per_epoch")
 # Settings that determine the training and the test half.
 HALVED_BY = ("dataset", "split", "split_seed")
@@ -77,15 +77,15 @@ class StudySpec:
             with other seeds, to measure how much a method differs from itself.
         search: The search for arguments.
         spaces: Row to its search space, dotted keys to ranges; a row without a space is not searched.
-        metrics: Test scores besides MAP@R, R-precision and precision@1: names in `levelfield.metrics.table`, or import
-            paths of your own functions of embeddings and labels, `my_metric.hubness`.
+        metrics: Test scores in addition to MAP@R, R-precision and precision@1: names in `levelfield.metrics.table`, or
+            import paths of your own functions of embeddings and labels, `my_metric.hubness`.
         sweep: The dotted keys with several values: `softmax[64]` and `softmax[128]`.
         blocks: Blocks of the training classes, each the validation classes of one fold; None for one per fold. With
             fewer folds only the first blocks are validated.
         derived: Row to its definition, without training: `{of: ROW, alpha: 0.5}` is the mean of that row's weights and
             its initial weights, `{of: ROW, pca: 128}` a PCA of its embeddings.
         trunks: Name to the settings of another trunk, whose features are a row: `pretrained[features-NAME]`.
-        references: Untrained rows besides the PCA of the trunk's features: `features`, `lda`, `whitening`,
+        references: Untrained rows in addition to the PCA of the trunk's features: `features`, `lda`, `whitening`,
             `pca512`, `whitening512`.
         modules: Rows whose learner is a LightningModule but not a `MetricLearner`.
         selected_by: The validation score that selects the best epoch and trial; the largest is best. A score of
@@ -120,7 +120,7 @@ class StudySpec:
         return self.folds == 1 and self.blocks is None
 
     def trains(self, row: str) -> bool:
-        """Whether the jobs of a row train: not those of an untrained or a derived one."""
+        """Whether the jobs of a row train; those of an untrained or derived row do not."""
         return row in self.methods and row not in self.derived and not is_baseline(row)
 
     def trials(self, row: str) -> int:
@@ -211,7 +211,7 @@ class StudySpec:
         return self._untrained[row][1] if row in self._untrained else PCA
 
     def features_hash(self, row: str) -> str:
-        """Equal for untrained rows with the same trunk and data, which share features."""
+        """A hash that is equal for untrained rows with the same trunk and data; they share features."""
         settings = self.settings(row)
         if self.reference_of(row) == UNTRAINED:
             return digest(settings)
@@ -219,7 +219,7 @@ class StudySpec:
 
     @cached_property
     def halves(self) -> dict[str, str]:
-        """Equal for rows with the same training and test samples."""
+        """Row to a hash that is equal for rows with the same training and test samples."""
         data = {row: _without_places(self.config_of(row))["data"] for row in self.rows}
         return {row: digest([each.get(key) for key in HALVED_BY]) for row, each in data.items()}
 
@@ -303,7 +303,7 @@ def _with_text_keys(plain: Any) -> Any:
 
 
 def _without_places(config: Config) -> Config:
-    """A configuration without settings that change no result: data folders and loggers."""
+    """A configuration without data folders, loggers and other settings that do not change results."""
     plain = copy.deepcopy(config)
     for place in (plain.get("data", {}), init_args(plain.get("data", {}).get("dataset"))):
         for key in NOT_IDENTITY:
@@ -368,7 +368,7 @@ def one_pca(baseline: str) -> str:
 
 
 def named_rows(spec: StudySpec, names: Iterable[str]) -> list[str]:
-    """The rows of names; a name is a row, or a method with several rows.
+    """The rows with these names; a name is a row, or a method with several rows.
 
     Raises:
         UserError: a name that the study does not have.

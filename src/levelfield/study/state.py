@@ -43,7 +43,7 @@ class StudyState:
                 ended.append(trial)
 
     def _trial(self, row: str, number: int) -> Trial | None:
-        """A trial whose folds are all finished."""
+        """A trial; None until all its folds are finished."""
         found = [self.results.get(job) for job in folds_of(self.spec, row, number, "trial")]
         results = [result for result in found if result is not None]
         if len(results) < len(found):

@@ -21,10 +21,10 @@ OWN_SECTIONS = ("search", "second_searches")
 
 
 def find_study(name: str) -> Path:
-    """The study file of that path, or of that name in configs/study of the working directory or of the package.
+    """The study file with this path, or with this name in configs/study of the working directory or the package.
 
     Raises:
-        UserError: there is none; suggests the nearest name or lists all.
+        UserError: no such study file; the message names the nearest one or lists all.
     """
     if (file := find_configuration(name, "study")) is not None:
         return file

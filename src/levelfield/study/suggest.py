@@ -1,8 +1,8 @@
 """The search for a method's arguments: the setting of a trial is a function of the finished trials.
 
-Each trial gets a new sampler with a seed from (study seed, method, k). No state lives between trials, so a resumed
-study, or one with several workers, searches exactly like an undisturbed one. A sampler of Optuna that lives on, or is
-restored from its journal, would suggest other settings.
+Each trial gets a new sampler with a seed from (study seed, method, trial number). No state is kept between trials, so a
+resumed study, or one with several workers, searches exactly like an uninterrupted one. An Optuna sampler that is kept,
+or restored from its journal, would suggest other settings.
 """
 
 import statistics
@@ -28,7 +28,7 @@ NEAR_BOUND = 0.01
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting that was tried.
+    """A setting that was tried.
 
     Args:
         number: Number of the trial, from 0.
@@ -54,7 +54,7 @@ def suggest(
 ) -> dict[str, Any]:
     """The setting of trial `number` of a method.
 
-    The first trial has the method's own setting, so the search never ends below it on the validation folds. The next
+    The first trial has the method's own setting, so the best trial is never worse on the validation folds. The next
     four are scrambled Sobol points, then the sampler decides (`random` from the second trial on). The sampler sees the
     trials in `finished`. Earlier trials of the same batch count as running, which keeps the trials of a batch apart. A
     failed trial counts as the lower quartile of the values so far: low enough to keep the search away, but not an
@@ -167,7 +167,7 @@ def _distribution(place: Range | Choice) -> "optuna.distributions.BaseDistributi
 def _sampler(name: str, seed: int) -> "optuna.samplers.BaseSampler":
     from optuna.samplers import GPSampler, TPESampler
 
-    # The first points are ours, so the sampler needs none.
+    # `_suggest` chooses the first points, so the sampler needs none.
     if name == "gp":
         return GPSampler(seed=seed, n_startup_trials=1)
     return TPESampler(seed=seed, n_startup_trials=1)
@@ -198,7 +198,7 @@ def best_trial(trials: Sequence[Trial]) -> Trial | None:
 
 
 def at_bound(space: Space, parameters: Mapping[str, Any]) -> list[str]:
-    """One sentence for each value at a bound, or within 1% of the range of it."""
+    """One sentence for each value at a bound, or within 1% of the range from it."""
     sentences = []
     ranges = {key: place for key, place in space.items() if isinstance(place, Range)}
     for key, place in ranges.items():

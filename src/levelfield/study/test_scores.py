@@ -19,7 +19,7 @@ from levelfield.metrics.table import PARTITION_METRICS, SHOWN_METRICS
 from levelfield.storage.atomic import write_atomically
 from levelfield.training.embed import EmbeddedSet
 
-# Up to so many samples k-means runs exact iterations; the method must not depend on installed packages.
+# k-means runs exact iterations up to this number of samples; the method must not depend on installed packages.
 EXACT_SAMPLES = 20_000
 # Key of an untrained row's embeddings and test scores by one PCA of the whole training half.
 ONE_PCA_KEY = "one_pca"
@@ -64,7 +64,7 @@ def score_folds(folds: Sequence[EmbeddedTest], distance: str, metrics: Sequence[
     """Scores of each fold's embeddings and of the concatenated ones, as in the `result.json` of a run.
 
     `one_pca` has the scores of an untrained row's one PCA for all folds. `concatenated` is empty for a single fold. The
-    effective rank of each fold's embeddings detects a collapse; it is in no table of results.
+    effective rank of each fold's embeddings detects a collapse; no table of results has it.
 
     Args:
         folds: Embeddings of the same samples in the same order, by fold.

@@ -1,7 +1,7 @@
 """Units of work on slots: choose the next unit, collect outcomes, and handle workers that die or lack memory.
 
-A slot is a pool of exactly one process, so a death is the death of one unit. One process decides: the jobs of a study
-and its test stage both go through `do_all`.
+A slot is a pool of exactly one process, so a dead process means exactly one dead unit. One process decides: `do_all`
+runs the jobs of a study and its test stage.
 """
 
 import gc
@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, Protocol
 from levelfield.errors import OutOfMemory, UserError, refused_file
 from levelfield.runtime.signals import Stopped, keeping_ctrl_c
 
-# Deaths of workers in one unit until it is given up; consecutive deaths in any units until the study ends.
+# A unit is given up after this many deaths of its worker; the study ends after this many consecutive deaths.
 DEATHS, DEATHS_IN_A_ROW = 3, 9
 MORE_MEMORY = "if memory is short, give --executor.workers 1"
 # Seconds between two checks that the slots work, and that one has started.
 LOOK_SECONDS, START_SECONDS = 5.0, 0.25
-# Seconds: a longer garbage collection is walking over imported modules.
+# Seconds; a longer garbage collection visits the objects of imported modules.
 LONG_COLLECTION_SECONDS = 0.02
 
 
@@ -53,7 +53,7 @@ class Work(Protocol):
         """Take the value of a finished unit."""
 
     def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
-        """Memory was exhausted although nothing else ran; returns whether that is a result."""
+        """Handle exhausted memory although nothing else ran; returns whether that counts as a result."""
 
 
 class Slots(Protocol):
@@ -224,7 +224,7 @@ class _Desk:
         return (unit for unit in self.work.ready() if unit not in self.given_up)
 
     def _next(self, most: int) -> list[Unit]:
-        """The units to start now: as many as there are free slots, or one unit alone after all others."""
+        """The units to start now: one for each free slot; when no others are left, one unit that must run alone."""
         names = {unit.name for _, unit in self.running.values()}
         if names & self.alone or not most:
             return []
@@ -274,14 +274,14 @@ class _Desk:
         elif self.deaths[unit.name] == DEATHS:
             self.given_up.add(unit.name, f"{outcome.value}, {DEATHS} times; {MORE_MEMORY}")
         else:
-            if outcome.kind == "memory" or self.deaths[unit.name] > 1:  # the first time somebody may have killed it
+            if outcome.kind == "memory" or self.deaths[unit.name] > 1:  # a first death may be someone's `kill`
                 self.alone.add(unit.name)
             alone = " when nothing else runs" if unit.name in self.alone else ""
             self.line(f"{unit.name}: {outcome.value}; will be tried again{alone}")
 
 
 class Here:
-    """This process is the only slot: breakpoints and notebooks work."""
+    """This process is the only slot, so breakpoints and notebooks work."""
 
     number = 1
     died: tuple[type[BaseException], ...] = ()
@@ -305,7 +305,7 @@ class Here:
 
 
 def collect_garbage() -> None:
-    """Free a Trainer's objects, which refer to each other: else a process grows by megabytes per job."""
+    """Free a Trainer's objects, which refer to each other; otherwise the process grows by megabytes per job."""
     started = time.perf_counter()
     gc.collect()
     if time.perf_counter() - started > LONG_COLLECTION_SECONDS:

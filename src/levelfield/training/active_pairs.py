@@ -1,4 +1,4 @@
-"""Fractions of a batch's pairs and triplets that have a gradient, and that a miner selected.
+"""Fractions of a batch's pairs and triplets: those with a gradient, and those that a miner selected.
 
 N embeddings of a batch, D dimensions.
 """
@@ -49,7 +49,7 @@ def active_pairs(
 
 
 def mined_pairs(labels: Int[Tensor, " N"], chosen: IndicesTuple | None) -> dict[str, Float[Tensor, ""]]:
-    """The fraction of a batch's pairs or triplets that a miner selected, with repeats.
+    """The fraction of a batch's pairs or triplets that a miner selected; repeated ones count each time.
 
     Returns:
         `mined_positives` and `mined_negatives`, or `mined_triplets`; empty without a miner.

@@ -67,7 +67,7 @@ def as_weights(samples: Tensor, module: nn.Module) -> Tensor:
 
 
 def gather_rows(module: LightningModule, rows: Tensor, sync_grads: bool = False) -> Tensor:
-    """The rows of all processes, in the order of ranks; each process must have equally many."""
+    """The rows of all processes, in the order of ranks; each process must have the same number."""
     if module.trainer.world_size == 1:
         return rows
     gathered = module.all_gather(rows, sync_grads=sync_grads)

@@ -50,12 +50,12 @@ from levelfield.training.settings import instantiate, parse_training, plain, set
 from levelfield.training.trackers import place_trackers
 from levelfield.training.weight_averaging import averages
 
-# Numbers that a Trainer does not check.
+# Smallest values of arguments that a Trainer does not check.
 LEAST = {
     **{"accumulate_grad_batches": 1, "check_val_every_n_epoch": 1, "gradient_clip_val": 0},
     **{"log_every_n_steps": 0, "min_epochs": 0, "min_steps": 0, "num_sanity_val_steps": -1},
 }
-MOST_SEED = 2**32 - 1  # numpy's
+MOST_SEED = 2**32 - 1  # numpy's limit
 
 # Parts that the trainings of a process share.
 _kept = KeptParts()
@@ -70,7 +70,7 @@ class Training:
         progress: Whether to show a progress bar.
         tracked: Arguments for `wandb.init`: the run's `name`, its `group`, and more.
         trunks: Folder for a frozen trunk of several trainings; None stores it in each checkpoint.
-        kept: Parts that trainings share; also the trunk, for a training that is only checked.
+        kept: Parts, including the trunk, that trainings share if they are only checked.
         command: `fit`, `validate`, `test` or `predict`; None for a job of a study.
         complete: Whether required arguments must be given; a configuration without them can only be printed.
 
@@ -120,7 +120,7 @@ class Training:
         return self.parser.dump(self.config, skip_unset=False, skip_validation=True)
 
     def seed(self) -> None:
-        """Seed the draws during `build`."""
+        """Seed the random draws of `build`."""
         seed_everything(self.config.seed_everything, workers=True)
 
     def build(self) -> None:
@@ -241,12 +241,12 @@ class Training:
 
     @property
     def validated(self) -> bool:
-        """Whether `best.ckpt` is that of the best epoch; it needs checkpoints, validation and an epoch."""
+        """Whether `best.ckpt` is from the best epoch; this needs checkpoints, validation and an epoch."""
         return self._best is not None and self._best.best_model_score is not None
 
     @property
     def kept_last(self) -> bool:
-        """Whether `best.ckpt` is that of the last epoch, after a training on the whole training half."""
+        """Whether `best.ckpt` is from the last epoch, after a training on the whole training half."""
         return self._best is not None and self._best.monitor is None and bool(self._best.best_model_path)
 
     @property
@@ -256,7 +256,7 @@ class Training:
 
     @property
     def best_score(self) -> float:
-        """The best validation score of the fit by `selected_by`; MAP@R is a fraction.
+        """The best validation score (`selected_by`) of the fit; MAP@R is a fraction.
 
         Raises:
             UserError: nothing was validated.
@@ -272,7 +272,7 @@ class Training:
 
     @property
     def ending(self) -> dict[str, Any]:
-        """Plain values on the end of a training with a checkpoint.
+        """How a training with a checkpoint ended, as plain values.
 
         `steps`; `best_step`, the steps of `best.ckpt`; `stopped_by`, `patience` or `cap` with `UntilDone`; `alpha` with
         `AverageWithStart`.

@@ -27,10 +27,10 @@ USUAL_DATA = "levelfield.data.datamodule.MetricDataModule"
 
 
 def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """The content of a checkpoint, read without running code.
+    """Read a checkpoint without running code.
 
     Raises:
-        UserError: no such file, unreadable, not written by levelfield, or a content that is not allowed.
+        UserError: no such file, unreadable, not written by levelfield, or with content that is not allowed.
     """
     if not Path(path).is_file():
         raise UserError(f"no checkpoint '{path}': give the best.ckpt of a fit with --ckpt_path")
@@ -51,7 +51,7 @@ def add_own_part(learner: Any, checkpoint: dict[str, Any], datamodule: Any = Non
 
     Args:
         learner: any LightningModule.
-        datamodule: None takes that of the Trainer.
+        datamodule: None takes the Trainer's.
     """
     for section in ("hyper_parameters", "datamodule_hyper_parameters"):
         if section in checkpoint:
@@ -89,7 +89,7 @@ def load_learner(
     """The learner of a checkpoint, in eval mode; see `MetricLearner.load_from_checkpoint`.
 
     Args:
-        kind: The class of the learner; None takes that of the checkpoint.
+        kind: The class of the learner; None takes the one in the checkpoint.
     """
     checkpoint, trusted = read_checkpoint(origin, map_location), tuple(trust)
     with one_line(origin):

@@ -1,6 +1,6 @@
-"""Check the content of a checkpoint besides its tensors: plain values within limits, without paths.
+"""Check the content of a checkpoint except its tensors: plain values within limits, without paths.
 
-A checkpoint may come from anybody. Every command checks these values before use.
+A checkpoint may come from anyone. Every command checks these values before use.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from levelfield.errors import UserError
 from levelfield.storage.without_places import goes_upwards, is_address, is_place
 
 SECTIONS = ("hyper_parameters", "datamodule_hyper_parameters", "levelfield")
-# Texts of a data set, which nothing opens.
+# Text of a data set, which no code uses as a path.
 CLASS_NAMES = ("levelfield.data.train_classes", "levelfield.data.val_classes")
 MOST_VALUES, DEEPEST = 100_000, 32
 MOST = 2**63 - 1
@@ -22,7 +22,7 @@ LIMITS = {
 
 
 def check_content(checkpoint: dict[str, Any], origin: object) -> None:
-    """Check the content of a checkpoint besides its tensors.
+    """Check the content of a checkpoint except its tensors.
 
     Raises:
         UserError: a part of another type, a path, a number above its limit, or too many values.
@@ -55,7 +55,7 @@ def _check(described: Any, origin: object, is_refused: Callable[[str], bool]) ->
 
 
 def _values(described: Any, origin: object) -> Iterator[tuple[str, Any]]:
-    """The values within others with their keys, and each key of a mapping."""
+    """All nested values with their keys, and each key of a mapping."""
     to_do, count = [("", described, 0)], 0
     while to_do:
         key, value, depth = to_do.pop()

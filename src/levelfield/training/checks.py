@@ -18,7 +18,7 @@ def check_parts(learner: Any) -> None:
     """Check loss, miner, regularizer and embedder of a `MetricLearner`.
 
     Raises:
-        UserError: a part that the learner cannot call, or a regularizer of points that the learner does not have.
+        UserError: a part that the learner cannot call, or a regularizer that needs points the learner does not have.
     """
     if learner.loss is None:
         raise UserError("this checkpoint was loaded without its loss: train a new learner with --model.loss")
@@ -28,7 +28,7 @@ def check_parts(learner: Any) -> None:
 
 
 def warn_of_traps(learner: Any) -> None:
-    """Warn about parts that silently train worse, or do not resume.
+    """Warn about parts that silently train worse or do not resume.
 
     These are a trunk with random weights and frozen batch norm, and plain tensors of a user's part.
     """
@@ -54,7 +54,7 @@ def check_features(learner: Any, forward: Any) -> None:
 
     Args:
         learner: a `MetricLearner`.
-        forward: `MetricLearner.forward`, which features stand in for.
+        forward: `MetricLearner.forward`, which features replace.
 
     Raises:
         UserError: the trunk is not frozen, or the learner has its own `forward`.
@@ -89,7 +89,7 @@ def one_number(part: str, giver: Any, value: Any, needs_gradient: bool = False) 
 
 
 def with_class_weights(loss: nn.Module) -> list[ClassificationLoss]:
-    """The losses with class weights in a loss, including itself."""
+    """All losses with class weights inside a loss, including itself."""
     return [part for part in loss.modules() if isinstance(part, ClassificationLoss)]
 
 

@@ -15,7 +15,7 @@ def refuse_other_model(expected: dict[str, Any], given: dict[str, Any], checkpoi
     wanted, found = _leaves(expected), _leaves(given)
     for key in wanted:
         if not key.startswith("trunk.") or not key.endswith(".weights"):
-            # If a class is given where there was none, its keys are below.
+            # If a class is given instead of None, its keys are below.
             below = (value for other, value in found.items() if other.startswith(f"{key}."))
             _refuse(f"model.{key}", wanted[key], found.get(key, next(below, None)), checkpoint)
 

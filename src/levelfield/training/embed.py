@@ -21,21 +21,21 @@ class EmbeddedSet(NamedTuple):
     index: Int[Tensor, " samples"]  # type: ignore[assignment] # a field, not tuple's method of that name
 
 
-@torch.no_grad()  # not inference mode: tensors that move to a device there can never be trained
+@torch.no_grad()  # not inference mode: a module moved to a device there can never be trained
 def embed(
     module: nn.Module,
     dataloader: DataLoader,
     device: torch.device | str | None = None,
     progress: Callable[[int, int], Any] | None = None,
 ) -> EmbeddedSet:
-    """Embed each sample of `dataloader`; without an index, samples are in their order.
+    """Embed each sample of `dataloader`; without an index, the result is in the loader's order.
 
     A loader may yield features instead of samples for a learner.
 
     Args:
         module: a `MetricLearner` (embeddings) or a trunk (features); its mode is restored, also after an error.
         dataloader: batches in any order.
-        device: where to compute; None stays where the module is.
+        device: where to compute; None is the module's device.
         progress: called with (finished batches, all batches).
     """
     if device is None:

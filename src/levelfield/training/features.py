@@ -31,7 +31,7 @@ class TrunkExtractor:
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
-        """What features depend on besides the samples, as plain values."""
+        """Everything that features depend on, except the samples, as plain values."""
         trunk = self.trunk
         kind = type(trunk.module if isinstance(trunk, ModuleTrunk) else trunk)
         name = f"{kind.__module__}.{kind.__qualname__}"
@@ -50,7 +50,7 @@ class TrunkExtractor:
             "threads": None if on_gpu else torch.get_num_threads(),
         }
 
-    @torch.no_grad()  # not inference mode: tensors that move to a device there can never be trained
+    @torch.no_grad()  # not inference mode: a module moved to a device there can never be trained
     def __call__(self, loader: DataLoader) -> Iterator[Float[np.ndarray, "batch features"]]:
         """Features of each of the loader's batches of samples."""
         modes = [(part, part.training) for part in self.trunk.modules()]

@@ -1,4 +1,4 @@
-"""Start of a fit: build the loss, check the parts, and set weights that start at the data."""
+"""Start of a fit: build the loss, check the parts, and set weights that are initialized from the data."""
 
 from typing import Any
 
@@ -52,12 +52,12 @@ def _train_again(learner: Any) -> None:
 
 
 def start_at_data(learner: Any, datamodule: Any) -> None:
-    """Set the embedder from the training features, then class weights that start at class means.
+    """Initialize the embedder from the training features, then class weights from class means.
 
     Every process sees all training samples, so all start with the same weights.
 
     Raises:
-        UserError: the data are not a MetricDataModule, or the features have no such projection.
+        UserError: the data are not a MetricDataModule, or the projection cannot be computed from the features.
     """
     losses = [each for each in with_class_weights(learner.loss) if each.starts_at_class_means]
     if learner.embedder_init == "random" and not losses:

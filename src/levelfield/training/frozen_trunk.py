@@ -1,7 +1,7 @@
 """Store a frozen trunk once for many checkpoints, which contain only trained weights and the hash of their trunk.
 
-The same holds for the trunk below an adapter. A study's folder has it in `trunks/<SHA-256 of its content>.pt`, where
-checkpoints in any folder below find it.
+The same holds for the trunk below an adapter. A study stores it as `trunks/<SHA-256 of its content>.pt` in its folder,
+for the checkpoints in all folders below.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Start a training from the weights of a checkpoint, and check the classes that they have seen."""
+"""Start a training from the weights of a checkpoint, and check which classes these were trained on."""
 
 import warnings
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def start_from_checkpoint(
 ) -> None:
     """Give a learner the weights of a checkpoint, as `fit --ckpt_path` does; no optimizer state and no epochs.
 
-    The weights of the loss are used if loss and training classes are the same. Otherwise the loss starts new.
+    The weights of the loss are used if loss and training classes are the same. Otherwise the loss starts from scratch.
 
     Args:
         config: The configuration of the new training, with all defaults.

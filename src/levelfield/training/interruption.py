@@ -1,4 +1,4 @@
-"""Ctrl-C and signals during a fit, without the handling of Lightning."""
+"""Ctrl-C and signals during a fit, without Lightning's handling."""
 
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""Parts that trainings of a process share: the last frozen trunk, and the list of samples."""
+"""Parts that the trainings of a process share: the last frozen trunk, and the list of samples."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ LIST_SECONDS = 60.0
 
 
 class KeptParts:
-    """Builds parts of a training, or returns those of the last one if they would be the same.
+    """Builds parts of a training, or returns the last training's parts if they would be the same.
 
     Only for classes of levelfield: a user's class may draw random numbers or keep state.
     """
@@ -36,7 +36,7 @@ class KeptParts:
         """A trunk with the weights that `kind(**arguments)` would have.
 
         It is shared if class, arguments and the state of torch's generator are equal, as for all methods and folds of a
-        trial or run. The generator then moves on as if the trunk had been built, so later draws are the same.
+        trial or run. The generator then advances as if the trunk had been built, so later draws are the same.
 
         Raises:
             UserError: an error of the class.
@@ -53,9 +53,9 @@ class KeptParts:
         return trunk
 
     def dataset(self, kind: type[MetricDataset], arguments: dict[str, Any]) -> MetricDataset:
-        """The data set `kind(**arguments)`, which keeps its list of samples for some seconds.
+        """The data set `kind(**arguments)`, which keeps its list of samples for `LIST_SECONDS`.
 
-        A changed file ends this: size, times and inode are checked each time.
+        A changed file ends this: each call checks size, times and inode.
 
         Raises:
             UserError: an error of the class.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class MetricLearner(LightningModule):
     """Learns embeddings with any metric loss.
 
-    A plain Trainer fits it. The learner brings callbacks that validate by retrieval, keep the best epoch, log the
+    A plain Trainer fits it. The learner adds callbacks that validate by retrieval, keep the best epoch, log the
     losses, seed each step, and record evaluations on the test classes (`levelfield.training.callbacks`). Loaders yield
     (samples, labels), (samples, labels, index) or dictionaries with these keys; index is the position in the data set.
 
@@ -54,7 +54,7 @@ class MetricLearner(LightningModule):
         freeze_trunk: train only embedder and loss; the trunk stays in eval mode.
         freeze_batch_norm: keep the batch norm layers of the trunk in eval mode; their scale and shift still train.
         seed: seed of dropout, losses and miners.
-        optimization: the fields of `Optimization`, each by its own name: `loss_lr=0.1`.
+        optimization: the fields of `Optimization`, each as an argument: `loss_lr=0.1`.
 
     Attributes:
         checkpoint_path: the file that the learner was loaded from; None once it is trained.
@@ -72,7 +72,7 @@ class MetricLearner(LightningModule):
     """
 
     checkpoint_path: Path | None = None
-    metadata: Metadata | None = None  # further columns of the data set, for a loss that takes them; then of a batch
+    metadata: Metadata | None = None  # further columns of the data set, for a loss that takes them
     batch_metadata: Metadata | None = None
     _trains_when_fitted: Iterable[nn.Module] = ()
 
@@ -159,7 +159,7 @@ class MetricLearner(LightningModule):
         forget_average(self)
 
     def build_loss(self, num_classes: int | None) -> None:
-        """Build the loss for this number of training classes; does nothing if it is built."""
+        """Build the loss for this number of training classes, unless it is already built."""
         if self.num_classes is not None or (num_classes is None and self._loss_factory is None):
             return
         if num_classes is None:
@@ -173,8 +173,8 @@ class MetricLearner(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         read = Batch.read(batch)
-        # Each process computes the loss of the whole batch. The gather's backward sums over processes, DDP divides by
-        # their number: the gradient is exactly that of one process.
+        # Each process computes the loss of the whole batch. The gather's backward sums over processes and DDP divides
+        # by their number, so the gradient is exactly that of one process.
         embeddings = gather_rows(self, self.embed_batch(read), sync_grads=True)
         labels = gather_rows(self, read.labels)
         self.batch_metadata = None if self.metadata is None else self.metadata.of_batch(self, read)
@@ -247,9 +247,9 @@ class MetricLearner(LightningModule):
         trust: Iterable[str] = (),
         **parts: Any,
     ) -> Self:
-        """The learner of a checkpoint, in eval mode. The checkpoint is all it needs.
+        """The learner of a checkpoint, in eval mode. It needs no other file.
 
-        Its class is the one in the checkpoint, or the subclass that this is called on. Loading runs only code of
+        Its class is the one in the checkpoint, or the subclass that you call this on. Loading runs only code of
         levelfield, of its dependencies, of your modules that are already imported, and of modules in `trust`
         (docs/security.md).
 
@@ -257,8 +257,8 @@ class MetricLearner(LightningModule):
             map_location: device of the tensors.
             strict: whether the tensors must match the learner exactly.
             trust: further modules or classes that the checkpoint may use, e.g. `["my_loss"]`.
-            parts: `trunk`, `embedder`, `loss`, `miner` or `regularizer` as MetricLearner takes them. Give the parts
-                that were objects in Python: a checkpoint cannot name these.
+            parts: `trunk`, `embedder`, `loss`, `miner` or `regularizer`, as for MetricLearner. Give the parts that
+                were objects in Python: a checkpoint cannot name these.
 
         Raises:
             UserError: no such file, not a checkpoint of levelfield, a class that is not trusted or of the wrong kind,

@@ -16,10 +16,10 @@ from levelfield.training.settings import SUPPLIED
 
 
 def supplied_arguments(factory: Callable) -> list[str]:
-    """Which of `num_classes` and `embedding_size` a class, partial or function gets.
+    """Which of `num_classes` and `embedding_size` the learner passes to a class, partial or function.
 
-    These are arguments without a default, or with a number, including those behind `**kwargs` of a base class and those
-    of the losses in a sum.
+    It passes those that have no default or a number as default, also for a base class behind `**kwargs` and for the
+    losses in a sum.
     """
     asked = {name for each in (factory, *_summed(factory).values()) for name in _asked(each)}
     return [name for name in SUPPLIED if name in asked]
@@ -32,7 +32,7 @@ def make_loss(factory: Callable, num_classes: int | None, embedding_size: int) -
         num_classes: None if the factory takes none.
 
     Raises:
-        UserError: a partial with another number.
+        UserError: a partial sets another number.
     """
     supplied = dict(zip(SUPPLIED, (num_classes, embedding_size), strict=True))
     given = given_arguments(factory)

@@ -1,4 +1,4 @@
-"""Further columns of a table for a loss whose `forward` has a parameter `metadata`."""
+"""Further columns of a table, for a loss whose `forward` has a parameter `metadata`."""
 
 import inspect
 from collections.abc import Iterator, Mapping

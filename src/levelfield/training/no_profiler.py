@@ -1,4 +1,4 @@
-"""A Trainer that is not profiled."""
+"""A profiler that does nothing."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -8,7 +8,7 @@ _NOTHING = nullcontext()
 
 
 class NoProfiler(PassThroughProfiler):
-    """Lightning's profiler for no profiling, without a generator for each of the seventy actions of a step."""
+    """Lightning's `PassThroughProfiler`, without a generator for each of the seventy actions of a step."""
 
     def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
         return _NOTHING

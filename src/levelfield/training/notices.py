@@ -1,9 +1,9 @@
-"""Messages of Lightning to hide."""
+"""Hide expected messages of Lightning."""
 
 import logging
 import warnings
 
-# On intended choices of levelfield, or on things that the user cannot change.
+# Messages about intended choices of levelfield, or about things that the user cannot change.
 EXPECTED_NOTICES = (
     ".*does not have many workers.*",
     ".*Checkpoint directory .* exists and is not empty.*",
@@ -14,7 +14,7 @@ EXPECTED_NOTICES = (
     ".*It is recommended to use .*sync_dist=True.*",
     ".*The number of training batches .* is smaller than the logging interval.*",
     ".*in eval mode at the start of training.*",  # frozen batch norm
-    ".*WeightAveraging callback with a model that overrides the configure_model.*",  # ours only synchronizes batch norm
+    ".*WeightAveraging callback with a model that overrides the configure_model.*",
     ".*LeafSpec.* is deprecated.*",
     ".*GPU available but not used.*",  # `accelerator: cpu` is intended
     ".*`srun` command is available on your system but is not used.*",  # not every process on a SLURM machine is a job

@@ -23,14 +23,14 @@ def adamw(parameters: Iterable) -> Optimizer:
     weights = [weight for each in groups for weight in (each["params"] if isinstance(each, dict) else [each])]
     fused = all(weight.device.type == "cpu" and weight.is_floating_point() for weight in weights)
     optimizer = torch.optim.AdamW(groups, fused=fused or None)
-    if fused:  # fused optimizers claim to unscale gradients, and Lightning then refuses to clip them
+    if fused:  # a fused optimizer claims to unscale gradients, and Lightning then refuses to clip them
         optimizer._step_supports_amp_scaling = False
     return optimizer
 
 
 @dataclass
 class Optimization:
-    """Optimizer, learning rates and their schedule. A learner takes each field by its own name: `loss_lr=0.1`.
+    """Optimizer, learning rates and their schedule. A learner takes each field as an argument: `loss_lr=0.1`.
 
     Args:
         optimizer: class of the optimizer.
@@ -72,7 +72,7 @@ class Optimization:
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def groups(self, learner: nn.Module) -> list[dict[str, Any]]:
-        """A group of weights for each part that trains, and `rest`, with the embedder's rate, for all other weights.
+        """A group of weights for each part that trains. `rest` has all other weights, with the embedder's rate.
 
         A shared weight is in the group of the first part. With `layer_decay` each layer of the trunk is a group.
 
@@ -115,7 +115,7 @@ def _of_layers(trunk: nn.Module, rates: dict[str, float], decay: float) -> Itera
         lr * decay^(L - l)
 
     Bao et al. 2021, "BEiT: BERT Pre-Training of Image Transformers", arXiv:2106.08254; L is the embedder, above the
-    trunk. Weights keep their order, by which an optimizer's state is stored.
+    trunk. Weights keep their order, because an optimizer stores its state by order.
     """
     from levelfield.models.layers import layer_numbers
 

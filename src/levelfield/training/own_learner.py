@@ -8,7 +8,7 @@ from levelfield.runtime.import_path import import_named
 from levelfield.training.learner import MetricLearner
 from levelfield.training.make_loss import parameters
 
-# The default class of a section, and the base of other classes.
+# The default class of a section, and the required base class.
 CLASSES: dict[str, tuple[type, type]] = {
     "model": (MetricLearner, LightningModule),
     "data": (MetricDataModule, MetricDataModule),

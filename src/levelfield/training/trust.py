@@ -66,21 +66,21 @@ PARTS = {
     "data.datamodule": Part("datamodule", LightningDataModule, ("levelfield.data",)),
     "data.transforms": Part("transforms", Transforms, ("levelfield.data",)),
 }
-# An argument that only a learner of your own has.
+# An argument that only your own learner has.
 _OWN_PART = Part("part", nn.Module, (*_TRUNKS, *_LOSSES, *_MINERS, "levelfield.regularizers"))
 TRUSTED_PACKAGES = frozenset(package.partition(".")[0] for part in PARTS.values() for package in part.packages)
 
 
-class Missing(UserError):  # noqa: N818 it is no error where the weights are enough
+class Missing(UserError):  # noqa: N818 no error if the weights are enough
     """An allowed class is not installed here."""
 
 
 def named_class(place: str, name: Any, trusted: Iterable[str], is_inside: bool = False) -> Any:
-    """The class or function of a name in a checkpoint: check the name, import it, check its kind.
+    """The class or function with a name from a checkpoint: check the name, import it, check its kind.
 
     Args:
         place: The argument, such as `model.loss`.
-        trusted: Modules or classes that are allowed besides the known libraries.
+        trusted: Modules or classes that are allowed in addition to the known libraries.
         is_inside: Whether it is an argument of the part at that place.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The callbacks that every metric learning needs, for Trainers without them."""
+"""The callbacks that every metric learner needs, for Trainers without them."""
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.trainer.states import TrainerFn

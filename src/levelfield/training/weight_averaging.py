@@ -15,7 +15,7 @@ def averages(callbacks: Iterable[Callback]) -> list[WeightAveraging]:
 
 
 def average_whole(learner: LightningModule) -> None:
-    """Start the average at a complete learner: Lightning copies it before the loss is built."""
+    """Start the average from the complete learner: Lightning copies the learner before the loss is built."""
     for each in averages(learner.trainer.callbacks):  # type: ignore[attr-defined]
         each.setup(learner.trainer, learner, "fit")
         average = each._average_model
@@ -24,12 +24,12 @@ def average_whole(learner: LightningModule) -> None:
 
 
 def _unless_equal(mean: Callable[..., Tensor], average: Tensor, new: Tensor, number: Tensor | int) -> Tensor:
-    """The mean, without the rounding error that would change equal weights, as in a frozen trunk."""
+    """The mean; equal weights, as in a frozen trunk, stay exactly equal instead of being rounded."""
     return torch.where(average == new, average, mean(average, new, number))
 
 
 def save_average(learner: LightningModule, checkpoint: dict[str, Any]) -> None:
-    """Put the averaged weights into a checkpoint with weights only, where Lightning calls no callback."""
+    """Put the averaged weights into a weights-only checkpoint, for which Lightning calls no callback."""
     if "callbacks" in checkpoint or learner._trainer is None:
         return
     for each in averages(learner.trainer.callbacks):  # type: ignore[attr-defined]
@@ -39,6 +39,6 @@ def save_average(learner: LightningModule, checkpoint: dict[str, Any]) -> None:
 
 
 def forget_average(learner: LightningModule) -> None:
-    """After a fit the learner is the average; Lightning would test the weights of a checkpoint before averaging."""
+    """Drop the average after a fit: the learner has it, and Lightning would test a checkpoint's unaveraged weights."""
     for each in averages(learner.trainer.callbacks):  # type: ignore[attr-defined]
         each._average_model = None

@@ -27,7 +27,7 @@ td { padding: 4px 12px 4px 0; vertical-align: top }
 
 
 def check_output(path: Path, modality: str) -> None:
-    """Raise UserError for a file of another kind, before anything is embedded."""
+    """Raise UserError for an unsupported suffix, before anything is embedded."""
     if path.suffix.lower() not in SUFFIXES[modality]:
         raise UserError(f"--output {path}: give a file ending in {' or '.join(SUFFIXES[modality])}")
 
@@ -36,7 +36,7 @@ def write_answers(query: Samples, answers: Sequence[Answer], distance: str, path
     """Write the query and its answers, with their similarities.
 
     Raises:
-        UserError: a file of another kind, or one that the system cannot store.
+        UserError: an unsupported suffix, or a file that cannot be written.
     """
     check_output(path, query.modality)
     if path.suffix.lower() == ".png":

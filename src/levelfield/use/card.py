@@ -29,7 +29,7 @@ def keep_scores(
     evaluation: Mapping[str, Any],
     further: Sequence[Section] = (),
 ) -> None:
-    """Write the scores of a test beside its checkpoint, for its cards.
+    """Write the scores of a test next to its checkpoint, for its cards.
 
     Args:
         evaluation: Number, time and reason from the ledger.
@@ -49,8 +49,8 @@ def write_card(
     """Write the card of one checkpoint, or of the checkpoints of a run's folds, into a folder.
 
     Args:
-        paths: of the checkpoints. The scores come from their study, or from the file that `levelfield test` wrote
-            beside a single checkpoint.
+        paths: the checkpoints. The scores come from their study, or from the file that `levelfield test` wrote next to
+            a single checkpoint.
         checkpoints: their content.
         modality: image or text.
     """
@@ -74,7 +74,7 @@ def card(
     arguments, own = checkpoint["hyper_parameters"], checkpoint["levelfield"]
     trained = [each["levelfield"].get("data") or {} for each in checkpoints]
     data = trained[0]
-    # a learner of your own may not have it
+    # your own learner may not have it
     sizes = [each["hyper_parameters"].get("embedding_size") for each in checkpoints]
     of = f", concatenated from {len(paths)} models" if several else ""
     into = f" into {sum(sizes)} numbers" if all(sizes) else ""

@@ -26,12 +26,12 @@ from levelfield.training.rebuild import built
 from levelfield.use.samples import Samples, record_labelled, samples_of
 
 CHECKPOINT = "best.ckpt"
-# Key of the checkpoint's datamodule; missing after training on your own loaders.
+# Batch size for a checkpoint without a datamodule, from training on your own loaders.
 USUAL_BATCH = 64
 
 
 class Embedded(NamedTuple):
-    """Embeddings in the order of the samples that were opened.
+    """Embeddings of the samples that could be opened, in their order.
 
     Attributes:
         names: the name of each sample (`levelfield.use.samples.Samples`).
@@ -67,7 +67,7 @@ def embed(
         data: a folder, a table (CSV or Parquet, with a column `path` or `text`), an image, a `.txt` file with one text
             per line, or a list of files, Pillow images or texts.
         skip_broken: leave out images that cannot be opened.
-        batch_size: samples at a time; None takes that of the checkpoint.
+        batch_size: samples at a time; None takes the batch size of the checkpoint.
         device: where to compute; None takes a GPU if there is one.
         trust: further modules or classes that the checkpoint may use (docs/security.md).
         transforms: required if the checkpoint was trained on your own loaders, because it has none then.
@@ -177,7 +177,7 @@ class Encoder:
 
     @property
     def batch_size(self) -> int:
-        """Samples at a time: as in the checkpoint, because embeddings depend on it by rounding."""
+        """Samples at a time, as in the checkpoint, because the batch affects the rounding of embeddings."""
         size = self.checkpoints[0].get("datamodule_hyper_parameters", {}).get("eval_batch_size")
         return size if isinstance(size, int) and size >= 1 else USUAL_BATCH
 
@@ -191,7 +191,7 @@ class Encoder:
 
 
 class SideBySide(nn.Module):
-    """The concatenated, normalized unit vectors of several learners, as in a study.
+    """Concatenates the unit vectors of several learners and normalizes the result, as in a study.
 
     Args:
         learners: each embeds the samples.
@@ -216,7 +216,7 @@ class Opened(Dataset[tuple[Any, int, int]]):
     """`opened[position] -> (sample, broken, position)`; a broken image (broken 1) is a white square.
 
     Raises:
-        UserError: a sample that cannot be opened, unless they are skipped.
+        UserError: a sample that cannot be opened, unless `skip_broken`.
     """
 
     def __init__(self, source: Any, keys: Sequence[Any], transform: Crops | None, skip_broken: bool) -> None:
@@ -240,7 +240,7 @@ class Opened(Dataset[tuple[Any, int, int]]):
 
 
 def checkpoint_files(checkpoint: Any) -> list[Path]:
-    """The files of a checkpoint: one, those of a list, or those of the folds of a study's run.
+    """The files of a checkpoint: one file, a list, or one for each fold of a study's run.
 
     Raises:
         UserError: a folder without any.
@@ -263,7 +263,7 @@ def usual_device(device: str | torch.device | None) -> torch.device:
     """The given device, or a GPU if there is one.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: no such device.
     """
     try:
         found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -293,7 +293,7 @@ def _modality(learner: nn.Module) -> Any:
 
 
 def _one(given: Sequence[Any], origin: object, what: str) -> Any:
-    """The common value of all checkpoints."""
+    """The value that all checkpoints must share."""
     if any(each != given[0] for each in given):
         raise UserError(f"the checkpoints of {origin} have different {what}; give checkpoints of one run")
     return given[0]

@@ -26,12 +26,12 @@ from levelfield.use.encoder import Encoder
 from levelfield.use.programs import EmbedImages, EmbedTexts, Preprocess, check_can_be_exported
 from levelfield.use.samples import samples_of
 
-# The largest allowed difference of a coordinate of unit vectors; ONNX kernels give 1e-4.
+# The largest allowed difference of a coordinate of unit vectors; ONNX kernels differ by 1e-4.
 BOUND = 5e-4
 COMPARED = 10
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 EMBED, PREPROCESS = "embed", "preprocess"
-# Compared if no data are given.
+# Texts to compare if no data are given.
 SENTENCES = (
     "Where is my card?",
     "It has not come yet, and I ordered it two weeks ago.",
@@ -72,7 +72,7 @@ class Program(NamedTuple):
 
 
 def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
-    """Write a folder with a checkpoint in formats of other programs; returns their differences from the learner.
+    """Write a checkpoint into a folder, in formats of other programs; returns their differences from the learner.
 
     - `embed.pt2` (torch.export) and `embed.onnx`: `images` (B, 3, C, C) float32 from 0 to 1, or `input_ids` and
       `attention_mask` (B, T), to `embeddings` (B, D); it includes the standardization of images.
@@ -87,7 +87,7 @@ def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
         data: its first ten samples are compared; None takes random images, or sentences.
 
     Raises:
-        UserError: a package is missing, the learner embeds in its own way, the folder exists, or a file differs by more
+        UserError: a package is missing, the learner cannot be exported, the folder exists, or a file differs by more
             than 5e-4. Then nothing is written.
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
@@ -140,7 +140,7 @@ def _images(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
     batch = torch.export.Dim("batch")
     embed = Program(EMBED, EmbedImages(encoder.learners), (crops,), ("images",), "embeddings", ({0: batch},))
     sizes = {0: batch, 2: torch.export.Dim("height"), 3: torch.export.Dim("width")}
-    # Two different sides, so that neither is confused with the other.
+    # The sides differ, so that the export does not assume a square.
     example = torch.zeros(2, 3, transforms.eval_side + 13, transforms.eval_side + 29, dtype=torch.uint8)  # type: ignore[operator]
     prepare = Program(PREPROCESS, Preprocess(transforms), (example,), ("pixels",), "images", (sizes,))
     with torch.inference_mode():
@@ -184,7 +184,7 @@ def _texts(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
 
 
 def _written(program: Program, folder: Path) -> list[tuple[str, Callable[..., Tensor]]]:
-    """Name of each of the program's two files, with a function that runs the file."""
+    """Write the program's two files; returns the name of each with a function that runs it."""
     import onnxruntime
 
     module = program.module.eval()

@@ -60,7 +60,7 @@ class Further:
     Attributes:
         hierarchy: precision by coarse classes.
         open_set: AUROC, EER and TAR at FAR.
-        rerank: settings for ranking again, each with its own scores.
+        rerank: reranking settings, each with its own scores.
     """
 
     hierarchy: bool = False
@@ -86,11 +86,11 @@ class Further:
         distance: str,
         coarse: Int[np.ndarray, " samples"] | None = None,
     ) -> list[Section]:
-        """Measure a set.
+        """Compute the scores of a set of embeddings.
 
         Args:
             is_query: which samples are queries; None makes each sample a query among all others.
-            distance: of the checkpoint.
+            distance: the checkpoint's distance.
             coarse: the coarse class of each sample, if there are any.
         """
         sets: Sequence[Tensor] = (embeddings, labels)
@@ -135,7 +135,7 @@ def _reranked(way: KReciprocal, embeddings: Tensor, labels: Tensor, is_query: Te
 
 
 def rerankings(texts: Sequence[str]) -> tuple[KReciprocal, ...]:
-    """Settings for ranking again, each in the form of `--rerank`.
+    """Reranking settings from texts in the form of `--rerank`.
 
     Raises:
         UserError: unknown method or setting.

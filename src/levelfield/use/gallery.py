@@ -37,10 +37,10 @@ class Answer(NamedTuple):
     """An item of the gallery.
 
     Attributes:
-        name: its name in the folder or table; a text itself.
-        label: its class, `""` without one.
+        name: its name in the folder or table; of a text, the text itself.
+        label: its class; `""` without one.
         likeness: its cosine to the query, or its distance if the checkpoint has another distance.
-        key: opens it.
+        key: the key that opens it.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Gallery:
         samples: in the order of the rows, without those that could not be opened.
         rows_GD: their embeddings.
         file: the index.
-        embedded: how many were embedded now and not read from the last index.
+        embedded: number of samples that were embedded now instead of read from the index.
         left_out: for each missing sample, why it could not be opened.
     """
 
@@ -75,11 +75,11 @@ class Gallery:
         skip_broken: bool = False,
         progress: Callable[[int, int], Any] | None = None,
     ) -> "Gallery":
-        """The gallery of a folder, a table or a file of texts, from its index as far as that is current.
+        """The gallery of a folder, a table or a file of texts; embeddings of unchanged items come from its index.
 
-        An index is `.levelfield/NAME-HASH.safetensors` beside the gallery, or in `LEVELFIELD_CACHE` if that folder is
-        not writable; there is one per checkpoint. New and changed items, by size and time of a file or by text, are
-        embedded, and removed items are dropped.
+        The index is `.levelfield/NAME-HASH.safetensors` next to the gallery, or in `LEVELFIELD_CACHE` if that folder is
+        not writable. Each checkpoint has its own. The call embeds new and changed items (files with another size or
+        time, other texts) and drops removed items.
 
         Raises:
             UserError: nothing to search, or an image that cannot be opened.
@@ -206,14 +206,14 @@ def _state(key: Any) -> str:
 
 
 def _index_files(gallery: Path, encoder: Encoder) -> tuple[Path, Path]:
-    """The files of the index: beside the gallery, and in the cache."""
+    """The two possible files of the index: next to the gallery, and in the cache."""
     place = gallery.resolve()
     folder = place if place.is_dir() else place.parent
     made_by = json.dumps([encoder.hash, repr(encoder.transforms), encoder.batch_size])
     name = f"{place.name}-{hashlib.sha256(made_by.encode()).hexdigest()[:16]}.safetensors"
     of_place = hashlib.sha256(str(place).encode()).hexdigest()[:16]
     elsewhere = cache_root() / "search" / of_place / name
-    # With a link, somebody else's gallery could redirect its index into any folder.
+    # A link in someone else's gallery could redirect the index into any folder.
     return elsewhere if (folder / HIDDEN).is_symlink() else folder / HIDDEN / name, elsewhere
 
 
@@ -232,7 +232,7 @@ def _first_read(*files: Path) -> tuple[Path, dict[str, Tensor]]:
 
 
 def _store(beside: Path, elsewhere: Path, entries: list[str], rows: Float[Tensor, "items dim"]) -> Path:
-    """Write the index beside the gallery, or else into the cache."""
+    """Write the index next to the gallery, or if that fails, into the cache."""
     from safetensors.torch import save
 
     content = save({"embeddings": rows.contiguous()}, metadata={"entries": json.dumps(entries)})

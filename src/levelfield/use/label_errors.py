@@ -15,12 +15,12 @@ from levelfield.metrics.nearest import nearest
 from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET
 from levelfield.metrics.ranking import block_starts
 
-# Of a similarity: itself, and whether it is above the bound.
+# Memory per similarity: its value, and whether it is above the bound.
 SIMILARITY_BYTES = 9
 
 
 class Doubts(NamedTuple):
-    """The label of each sample by its neighbours.
+    """What the neighbours say about the label of each sample.
 
     Attributes:
         agreement: fraction of the neighbours, weighted by similarity, with the label of the sample.
@@ -40,7 +40,7 @@ def label_doubts(embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"], ne
     """Agreement of each label with the nearest other samples: a leave-one-out vote weighted by cosine.
 
     Args:
-        neighbours: number of votes; with more votes than samples in a class, that class loses.
+        neighbours: number of votes; a class with fewer samples than votes loses.
 
     Raises:
         UserError: fewer than 1 neighbour, or as many as there are samples.

@@ -1,7 +1,7 @@
 """The plan of `levelfield compare`: from pretrained features to a trained trunk, in the given time.
 
-Timings are measured once and decide the plan. The study file has the plan, so a stopped comparison continues with the
-same settings.
+The plan depends on timings that are measured once. The study file has the plan, so a stopped comparison continues with
+the same settings.
 """
 
 import tempfile
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Sides of training crops, in pixels; all are multiples of 16.
 SIZES = (64, 80, 96, 112, 128, 144, 160, 192, 224)
 LOOKED_AT = 200  # number of images whose headers are read for their size
-NATIVE = 224  # of a trunk with an unknown training size
+NATIVE = 224  # side of images without files
 # Training steps of a trunk, and how often they may be doubled if there is time.
 STEPS = {"image": 600, "text": 400}
 DOUBLINGS = 2
@@ -44,13 +44,13 @@ FEWEST_STEPS = 100
 # Learning rates that raised validation MAP@R on CLINC150, 20 Newsgroups, Glyphs and Omniglot.
 TRUNK_LR = {"image": 1e-4, "text": 2e-5}
 VALIDATIONS = 4  # per training of the trunk
-HEAD_SECONDS = 25.0  # at most, for a head
+HEAD_SECONDS = 25.0  # most seconds to train a head
 EMBEDDING_SIZE = 128
 STARTS: tuple[EmbedderInit, ...] = ("pca", "whitening")
 HEADS = "protocol/heads.yaml"  # how the heads are trained
 PAIR, CLASSES = "ntxent", "normalized_softmax"
 MEASURED_STEPS, MEASURED_BATCHES = 3, 2
-USABLE = 0.85  # of the time; the rest starts processes
+USABLE = 0.85  # fraction of the time; starting processes takes the rest
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Plan:
         trunk: Name of the selected trunk.
         start: Initial weights of a head.
         num_features: Length of the trunk's features.
-        embedding_size: Of a head, and of a PCA of the trained trunk.
+        embedding_size: Embedding size of a head, and of a PCA of the trained trunk.
         lines: The choices and their reasons.
     """
 
@@ -123,10 +123,10 @@ def seconds(costs: Costs, counts: Counts, folds: int, steps: int) -> float:
 def choose(
     costs: Costs, counts: Counts, most_folds: int, usual: int, budget: float, sizes: Sequence[int], measured: int
 ) -> Lengths:
-    """The largest images for which the usual steps fit into `budget` seconds of a core; then folds, then steps.
+    """Choose what fits into `budget` seconds of a core: largest images with usual steps, then folds, then more steps.
 
     Args:
-        costs: At the size `measured`.
+        costs: The costs at the image size `measured`.
         usual: The usual number of steps.
         sizes: Possible sides; empty if there is no choice.
     """
@@ -199,7 +199,7 @@ def definition(name: str, modality: str, data: Config, trunks: Mapping[str, Conf
     """The study file of a plan: one row per step of the ladder.
 
     Args:
-        name: Of the study.
+        name: The name of the study.
         data: The settings of the data.
     """
     lengths = plan.lengths
@@ -230,7 +230,7 @@ def definition(name: str, modality: str, data: Config, trunks: Mapping[str, Conf
 
 
 def trunk_settings(modality: str, steps: int) -> Config:
-    """The settings of a training of the whole trunk over those of a head."""
+    """The settings that turn the training of a head into a training of the whole trunk."""
     return {
         "model": {
             "freeze_trunk": False,

@@ -15,7 +15,7 @@ SUFFIXES = (".parquet", ".safetensors")
 
 
 def check_output(path: Path) -> None:
-    """Raise UserError for a file of another kind or a folder without permission, before anything is embedded."""
+    """Raise UserError for an unsupported suffix or a read-only folder, before anything is embedded."""
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"--output {path}: give a file ending in {' or '.join(SUFFIXES)}")
     with storing(path):
@@ -36,7 +36,7 @@ def write_embeddings(embedded: Embedded, path: Path, origin: Mapping[str, str]) 
         origin: the origin of the embeddings, for the metadata of the file.
 
     Raises:
-        UserError: a file of another kind, or one that the system cannot store.
+        UserError: an unsupported suffix, or a file that cannot be written.
     """
     check_output(path)
     rows = embedded.embeddings.contiguous()

@@ -1,6 +1,6 @@
 """A checkpoint as modules of tensors for torch.export and ONNX: from pixels or tokens to embeddings.
 
-Shapes: B samples, H x W pixels, C x C those of the crop, T tokens, F features, D dimensions.
+Shapes: B samples, H x W pixels, C x C pixels of the crop, T tokens, F features, D dimensions.
 """
 
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ class Preprocess(nn.Module):
     use Pillow, whose pixels sometimes differ by one grey level.
 
     Args:
-        transforms: of the checkpoint.
+        transforms: the checkpoint's transforms.
     """
 
     def __init__(self, transforms: ImageTransforms) -> None:
@@ -102,7 +102,7 @@ def side_by_side(parts: Sequence[Float[Tensor, "batch dim"]]) -> Float[Tensor, "
 
 
 def check_can_be_exported(learners: Sequence[MetricLearner], origin: str) -> None:
-    """Raise UserError for a learner with its own way to embed, or its own tokens."""
+    """Raise UserError for a learner with its own `forward` or `embed_features`, or its own text trunk."""
     for learner in learners:
         kind = type(learner)
         usual = all(getattr(kind, name, 0) is getattr(MetricLearner, name) for name in ("forward", "embed_features"))

@@ -39,11 +39,11 @@ class Samples:
     """Samples in order.
 
     Attributes:
-        names: the file of each sample as in the folder or table; a text itself.
+        names: the file of each sample as in the folder or table; of a text, the text itself.
         keys: the key of each sample for `source`.
         modality: of all samples.
         labels: the class of each sample, `""` without one; None if the data have no labels.
-        source: opens them.
+        source: opens the samples.
         notes: a line for each omission or likely mistake.
     """
 
@@ -134,10 +134,10 @@ def _of_path(given: str, path: Path, modality: Modality | None, origin: object) 
 
 
 def in_folder(folder: Path) -> Samples:
-    """The images in a folder and its subfolders; the class of an image is its folder at the top.
+    """The images in a folder and its subfolders; the class of an image is its top-level folder.
 
     Raises:
-        UserError: there is none.
+        UserError: there are no images.
     """
     found = Found(folder)
     beside, below = [], []

@@ -38,9 +38,9 @@ def scores_of(
 
     Args:
         is_query: which samples are queries; None makes each sample a query among all others.
-        distance: of `retrieval_metrics`.
+        distance: as in `retrieval_metrics`.
         metrics: retrieval metrics; None takes all usual ones, and clustering metrics.
-        rerank: of `retrieval_metrics`.
+        rerank: as in `retrieval_metrics`.
     """
     asked, gallery = (embeddings, labels), dict[str, Any]()
     if is_query is not None:
@@ -61,7 +61,7 @@ def class_interval(scores_Q: Float[Tensor, " queries"], labels_Q: Int[Tensor, " 
     """Half the width of the 95% interval of a mean over queries, whose classes are a sample of all possible classes.
 
     With C classes, Q queries and mean m, the variance is C / (C - 1) sum over c of (sum of s - m over the queries of
-    c)^2 / Q^2, and the quantile Student's with C - 1 degrees of freedom: queries of one class resemble each other.
+    c)^2 / Q^2, because queries of one class resemble each other. The quantile is Student's t, C - 1 degrees of freedom.
 
     Source: Liang and Zeger, Longitudinal data analysis using generalized linear models, Biometrika 1986, for a mean.
 

@@ -14,7 +14,7 @@ from levelfield.use.card import CARD, write_card
 def write_study_cards(study: StudyFolder) -> list[Path]:
     """Write `jobs/METHOD/runN/README.md` of each tested run whose checkpoints are here.
 
-    Cards that are newer than the scores of the run stay. No result depends on a card.
+    It keeps cards that are newer than the scores of the run. No result depends on a card.
 
     Returns:
         The cards that were written.

@@ -23,13 +23,13 @@ class Transfer(NamedTuple):
 
     Attributes:
         scores: by metric.
-        num_classes: of the embedded samples.
+        num_classes: number of classes of the embedded samples.
         num_samples: number of embedded samples.
         num_skipped: samples without another sample of their class.
         seen: classes with the name of a class that the checkpoint was trained or validated on.
         left_out: for each missing sample, why it could not be opened.
         evaluations: number of evaluations on this data set, of any checkpoint by any command.
-        ledger: copy of the ledger's lines beside the checkpoint.
+        ledger: copy of the ledger's lines next to the checkpoint.
         further: requested further scores.
     """
 

@@ -18,7 +18,7 @@ FOLDER = "untrained"
 def write_untrained_checkpoint(study: StudyFolder, row: str) -> Path:
     """Write `untrained/<row>/best.ckpt` into a study's folder: the trunk, with fold 0's projection as its embedder.
 
-    It is outside the folders of jobs, because `levelfield predict` writes beside the checkpoint.
+    It is outside the folders of jobs, because `levelfield predict` writes next to the checkpoint.
 
     Args:
         row: An untrained row whose jobs are finished.

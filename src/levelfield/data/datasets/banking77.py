@@ -13,8 +13,7 @@ URL = "https://raw.githubusercontent.com/PolyAI-LDN/task-specific-datasets/maste
 class Banking77(TextDataset, NamedDataset):
     """Casanueva, Temčinas, Gerz, Henderson and Vulić, "Efficient Intent Detection with Dual Sentence Encoders", 2020.
 
-    Every intent is in both official parts, so the parts are merged and split by class. Classes are in the order
-    of their names.
+    Every intent is in both official parts, so the parts are merged and split by class. Classes are sorted by name.
     Tested with: the real files.
 
     Args:

@@ -47,8 +47,8 @@ class MetricDataset(ABC):
     """A data set of classes. `__init__` of a subclass stores its arguments and reads nothing.
 
     The order of samples and classes depends only on their names, never on the file system. In Python a data set is a
-    sequence of `(sample, label)` with `labels` and `class_names`, from an index that is read once; everything else here
-    reads again.
+    sequence of `(sample, label)` with `labels` and `class_names`, from an index that is read once; all other methods
+    read it again.
     """
 
     name: ClassVar[str]
@@ -120,7 +120,7 @@ class MetricDataset(ABC):
         """`content_of` of each key; for files it is stored below `LEVELFIELD_CACHE` until the file changes.
 
         Args:
-            again: whether to read all files again, whatever is kept.
+            again: whether to read all files again, without stored hashes.
 
         Raises:
             UserError: a file is missing or cannot be read.
@@ -247,7 +247,7 @@ class MetricDataset(ABC):
         return self.load(index.keys[position]), int(index.labels[position])
 
     def keep_list(self) -> None:
-        """From now on, read the list of samples and the hashes of files only once: for trainings of seconds."""
+        """Read the list of samples and the hashes of files only once from now on, for trainings that take seconds."""
         self._kept, self._watched = {}, {}
 
     def kept_index(self) -> SampleIndex:

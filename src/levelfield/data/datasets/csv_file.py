@@ -110,11 +110,11 @@ def _read(
 def _without_rows_of_rows(
     rows: list[Row], problems: list[tuple[int, str]], separator: str, num_columns: int, label_at: int
 ) -> list[Row]:
-    """The rows without those whose value contains further rows, because its quote is closed in a later row."""
+    """Drop rows with a value that contains further rows, because its quote is closed in a later row."""
     labels = {row.values[1] for row in rows}
 
     def is_row(line: str) -> bool:
-        values = line.split(separator)  # a comma in a sentence has a blank after it; no label begins with a blank
+        values = line.split(separator)  # a space follows a comma in a sentence; no label starts with one
         return '"' not in line and len(values) == num_columns and values[label_at] in labels
 
     kept = []
@@ -129,7 +129,7 @@ def _without_rows_of_rows(
 
 
 def _decoded(table: Path) -> str:
-    """The content of a file with lone surrogates for bytes that are not UTF-8 and for NUL, where csv stops.
+    """The content of a file; lone surrogates replace bytes that are not UTF-8, and NUL, at which csv stops.
 
     So the rest of the table can be read, and the error can name the row.
     """

@@ -1,4 +1,4 @@
-"""The usable rows of a table as arrays; for a large table in files that all processes share."""
+"""The usable rows of a table as arrays; those of a large table are in files that all processes share."""
 
 import io
 import json
@@ -48,9 +48,9 @@ Read = Callable[[StringsWriter], LabelledRows]
 
 
 def rows_once(table: Path, columns: tuple[str, ...], read: Read, in_file: bool) -> LabelledRows:
-    """The result of `read`; with `in_file` that of an earlier process, as long as the table is the same.
+    """The result of `read`. With `in_file`, it is stored in files and read from them until the table changes.
 
-    The files are below `LEVELFIELD_CACHE`, in a folder that is named for the table's path, size, times and inode.
+    The files are below `LEVELFIELD_CACHE`, in a folder named after the table's path, size, times and inode.
 
     Args:
         columns: the columns to read.
@@ -84,7 +84,7 @@ def _digest(*values: object) -> str:
 
 
 def _keep(rows: LabelledRows, folder: Path) -> None:
-    """Write all but the contents, which are already written; the words last, because they mark a complete folder."""
+    """Write everything except the contents, which are already written. `WORDS` is last: it marks a complete folder."""
     columns = {"label": rows.labels, "split": rows.splits, "role": rows.roles}
     for name, column in columns.items():
         if column is not None:

@@ -85,7 +85,7 @@ def _coded(column: "pa.Array") -> Coded:
         column = column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
         coded = column.dictionary_encode("encode")
         return Coded(_texts(coded.dictionary), coded.indices.to_numpy())
-    except (pa.ArrowNotImplementedError, AttributeError):  # types of which no dictionary is made
+    except (pa.ArrowNotImplementedError, AttributeError):  # types without dictionary encoding
         return Coded.of(_texts(column))
 
 

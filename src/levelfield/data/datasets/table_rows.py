@@ -1,4 +1,4 @@
-"""The output of a table reader: some rows at a time, with numbers and values as text."""
+"""The output of a table reader: some rows at a time, with row numbers and with values as text."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Rows(NamedTuple):
 
     Attributes:
         numbers: row numbers, as an editor or a Parquet reader counts them.
-        contents: the column with different values in each row.
+        contents: the column whose values rarely repeat: texts or paths.
         others: the other columns; None for a missing column.
     """
 

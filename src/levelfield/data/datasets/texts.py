@@ -21,7 +21,7 @@ class LabelledText(NamedTuple):
 
 
 class TextDataset(MetricDataset):
-    """Texts, kept as they were when the index was read last."""
+    """Texts, kept in memory since the index was last read."""
 
     modality = "text"
 

@@ -1,4 +1,4 @@
-"""Samplers of training batches and of evaluation: the same on any number of processes."""
+"""Samplers for training and evaluation, with the same result on any number of processes."""
 
 from levelfield.data.samplers.base import Draw, TrainingBatchSampler
 from levelfield.data.samplers.class_balanced import ClassBalancedBatchSampler

@@ -44,8 +44,8 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
     """Batches of indices, each a function of (seed, epoch, batch number) only. Subclasses draw the samples.
 
     Rank r of W takes the contiguous slice [r * B / W, (r + 1) * B / W) of a batch, so W processes together see the
-    batch of one. Your own sampler overrides `indices_of`, and `prepare` if it has something to prepare or batches of
-    another `size`.
+    batch of one. Your own sampler overrides `indices_of`, and `prepare` if it needs preparation or batches of another
+    `size`.
 
     Use it as the `batch_sampler` of a loader over any data set. With a Trainer on several processes, use it as the
     `sampler` of a loader with `batch_size=None`, which Lightning does not replace. Then the data set must take a list
@@ -105,7 +105,7 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
 
     @abstractmethod
     def indices_of(self, batch: int) -> Int[np.ndarray, " batch"]:
-        """The indices of a batch of the epoch `self.epoch`, from 0, over all processes together."""
+        """The indices of batch number `batch` (from 0) of the epoch `self.epoch`, over all processes together."""
 
     @property
     def differences(self) -> str:

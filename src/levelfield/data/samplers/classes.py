@@ -14,7 +14,7 @@ class TrainedClasses:
     """The classes with at least 2 samples.
 
     Attributes:
-        num_left_out: number of classes with one sample, which are not trained.
+        num_left_out: number of classes with one sample, which are left out of training.
 
     Raises:
         UserError: fewer than 2 usable classes.
@@ -39,14 +39,14 @@ class TrainedClasses:
 
     @property
     def left_out(self) -> list[str]:
-        """A sentence on the classes that are not trained, if there are any."""
+        """A sentence on the classes that are left out of training, if there are any."""
         plural = "" if self.num_left_out == 1 else "es"
         return [f"{self.num_left_out} class{plural} with one sample left out of training"] if self.num_left_out else []
 
     def draw(self, counts: Sequence[int], replacement: bool, rng: np.random.Generator) -> Int[np.ndarray, " batch"]:
         """Draw one class for each number in `counts`, without replacement, and that many samples of it.
 
-        A class with fewer samples repeats them, each sample once before any again, unless drawn with replacement.
+        Without replacement, a class with fewer samples uses each of them once before it repeats any.
         """
         drawn = rng.choice(len(self), len(counts), replace=False)
         return np.concatenate(

@@ -12,9 +12,9 @@ from levelfield.seeds import seed_of
 class MPerClassBatchSampler(TrainingBatchSampler):
     """C = batch_size / samples_per_class classes drawn without replacement, then M = samples_per_class of each.
 
-    A class with fewer than M samples repeats them, each sample once before any again, unless drawn with replacement.
-    Classes with one sample are not trained (`num_left_out`). With fewer than C classes it uses all of them with more
-    samples each, so the batch size stays (`differences` reports it). The arguments are those of `TrainingBatchSampler`.
+    Without replacement, a class with fewer than M samples uses each of them once before it repeats any.
+    Classes with one sample are left out (`num_left_out`). With fewer than C classes it takes more samples of each, so
+    the batch size stays the same (`differences` reports it). The arguments are those of `TrainingBatchSampler`.
 
     When: pairs, triplets and other losses that compare samples of a batch.
 

@@ -11,8 +11,8 @@ from levelfield.seeds import seed_of
 class ShuffledBatchSampler(TrainingBatchSampler):
     """All samples in a random order, pass after pass, cut into batches.
 
-    Each sample comes once before any comes again, independent of the epochs: the stream continues in the next epoch. A
-    batch across the end of a pass may have a sample twice. Classes with one sample train too. `samples_per_class` has
+    Each pass has every sample once. Passes are independent of epochs: the stream continues in the next epoch. A batch
+    across the end of a pass may have a sample twice. Classes with one sample are trained too. `samples_per_class` has
     no effect.
 
     When: losses with class weights, compared with training without balanced batches (Zhai and Wu's Table 4, S none).
@@ -36,7 +36,7 @@ class ShuffledBatchSampler(TrainingBatchSampler):
     def indices_of(self, batch: int) -> Int[np.ndarray, " batch"]:
         first = (self.epoch * self.num_batches + batch) * self.batch_size
         passes, places = np.divmod(np.arange(first, first + self.batch_size), len(self.labels))
-        # Mostly those of the batch before.
+        # Reuse the orders of the previous batch.
         self._orders = {
             int(n): self._orders[n] if n in self._orders else self._order(int(n)) for n in np.unique(passes)
         }

@@ -23,17 +23,17 @@ from levelfield.study.jobs import study_jobs
 from levelfield.study.spec import StudySpec
 from levelfield.study.workers import Here
 
-# Imports all that a worker needs.
+# Importing this module imports everything that a worker needs.
 WORK = "levelfield.study.seal"
-# `auto`: jobs per worker at least, because a start takes as long as several short jobs, ...
+# For `auto`: fewest jobs per worker, because a start takes as long as several short jobs.
 JOBS_EACH = 32
-# ... and memory per worker, twice what a training on features takes.
+# For `auto`: memory per worker, twice what a training on features takes.
 BYTES_EACH = 2 << 30
 # Without it `python -m` and `python -c` search the working directory first.
 SAFE_PATH = "PYTHONSAFEPATH"
 OF_A_WORKER = {
     SAFE_PATH: "1",
-    "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",  # else loky replaces a worker that has grown by 300 MB
+    "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",  # otherwise loky replaces a worker that has grown by 300 MB
 }
 # Entries of `CUDA_VISIBLE_DEVICES` that hide all following devices.
 NO_DEVICE = ("-1", "NoDevFiles")
@@ -77,7 +77,7 @@ class Local:
             environment = {**self._environment, **shown}
             os.environ[SAFE_PATH] = "1"  # for the helper processes of loky, which inherit it
             pool = ProcessPoolExecutor(1, initializer=_begin, initargs=(os.getpid(),), env=environment)
-            pool.submit(int)  # starts the process, which imports during the study's first look
+            pool.submit(int)  # starts the process, which imports modules while the study checks its rows
             self._pools[slot] = pool
         return True
 
@@ -102,7 +102,7 @@ def _begin(parent: int) -> None:
     end_with_parent(parent)
     os.setsid()  # Linux divides a busy machine by session: in its own session a worker gets a full share
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the study's process, which ends this one
-    # else loky's start method is used for loader processes, which fails.
+    # Otherwise loader processes would use loky's start method, and fail.
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     os.dup2(2, 1)  # standard output may be JSON: prints of a job go to standard error
     keep_freed_memory()

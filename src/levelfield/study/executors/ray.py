@@ -80,7 +80,7 @@ class Ray:
         self._failed_starts = 0
 
     def ready(self, slot: int) -> bool:
-        """Whether the actor has started; it waits for room."""
+        """Whether the actor has started; it waits until a node has room."""
         if slot not in self._actors:
             actor = self._actor.remote(os.getcwd(), sys.path)
             self._actors[slot] = actor, actor.do.remote(os.getpid)
@@ -126,7 +126,7 @@ class Ray:
         _answer(self._ray.shutdown)
 
     def _room(self) -> int:
-        """The number of actors that the nodes have room for, ignoring their current load."""
+        """The number of actors that fit on the nodes, ignoring their current load."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         return sum(min(int(node.get(kind, 0) / share + 1e-6) for kind, share in self._share.items()) for node in nodes)
 

@@ -19,7 +19,7 @@ from levelfield.training.callbacks.retrieval_validation import RetrievalValidati
 from levelfield.training.weight_averaging import averages
 
 VALIDATED: Literal["validated"] = "validated"
-CANDIDATES = (1.0, 0.75, 0.5, 0.25)  # the first of equal ones is selected: the trained weights
+CANDIDATES = (1.0, 0.75, 0.5, 0.25)  # of equal scores the first is selected: the trained weights
 
 Weights = Mapping[str, Tensor]
 
@@ -27,7 +27,7 @@ Weights = Mapping[str, Tensor]
 def between(start: Mapping[str, Any], trained: Mapping[str, Any], alpha: float) -> dict[str, Any]:
     """`alpha * trained + (1 - alpha) * start`; other values, such as counters of batch norm, are the trained ones.
 
-    Rounding would move weights that have not changed, so these stay.
+    Weights that training has not changed stay as they are; the average would round them.
     """
     mixed = dict(trained)
     for name, weight in trained.items():
@@ -44,9 +44,9 @@ class AverageWithStart(Callback):
     covers all trained weights and the running statistics of batch norm, but not the weights of the loss: these start
     random, and embeddings do not need them. For an adapter, its two factors are averaged, not their product.
 
-    A `validated` alpha is selected at the end: each candidate is validated with the weights of the best epoch, whose
-    checkpoint gets the best average. Its row in `metrics.csv` has the alpha and all scores. With a number, every
-    validation is of the average, and so are patience and best epoch.
+    With `validated`, the callback selects alpha at the end. It validates each candidate with the weights of the best
+    epoch and writes the best average into that epoch's checkpoint. A row of `metrics.csv` has the alpha and all scores.
+    With a number, each validation scores the average, which so decides patience and best epoch.
 
     Args:
         alpha: Share of the trained weights, above 0 and at most 1; `validated` selects 1, 0.75, 0.5 or 0.25.
@@ -55,7 +55,7 @@ class AverageWithStart(Callback):
         chosen: The alpha of the stored weights; None before it is known.
 
     Raises:
-        UserError: another alpha, one to validate where nothing is validated, or another average of weights.
+        UserError: an invalid alpha, `validated` without a validation, or a second average of weights.
     """
 
     def __init__(self, alpha: float | Literal["validated"] = VALIDATED) -> None:
@@ -72,7 +72,7 @@ class AverageWithStart(Callback):
         self._score, self._epoch = -torch.inf, 0
 
     def refuse_without_validation(self) -> None:
-        """Raises UserError for an alpha that no validation can choose."""
+        """Raise UserError if a validation should select alpha."""
         if self.alpha == VALIDATED:
             raise UserError(f"AverageWithStart.alpha is {VALIDATED}, but nothing is validated: give a number")
 
@@ -143,7 +143,7 @@ class AverageWithStart(Callback):
         self._score, self._epoch = state_dict["score"], state_dict["epoch"]
 
     def _average(self, learner: LightningModule) -> None:
-        """Has the learner hold the average until its next step, where alpha is a number."""
+        """If alpha is a number, put the average into the learner until its next step."""
         if self.alpha != VALIDATED and self._trained is None:
             trained = _copy(_averaged(learner))
             self._put(learner, float(self.alpha), trained)
@@ -156,7 +156,7 @@ class AverageWithStart(Callback):
             weight.copy_(mixed[name])
 
     def _replace_weights(self, kept: ModelCheckpoint, learner: LightningModule) -> None:
-        """Put the chosen average into the best epoch's checkpoint; a fit continues with the trained weights."""
+        """Put the selected average into the best epoch's checkpoint; a fit continues with the trained weights."""
         path = Path(kept.best_model_path)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         state, states = checkpoint["state_dict"], checkpoint.get("callbacks", {})
@@ -170,7 +170,7 @@ class AverageWithStart(Callback):
 
 
 def _averaged(learner: LightningModule) -> Weights:
-    """The learner's own tensors that are averaged, by their names in a checkpoint."""
+    """The learner's tensors (no copies) that are averaged, by their names in a checkpoint."""
     weights = (each for each in learner.named_parameters(remove_duplicate=False) if each[1].requires_grad)
     found = chain(weights, learner.named_buffers(remove_duplicate=False))
     return {

@@ -12,9 +12,9 @@ from levelfield.training.weight_averaging import averages
 class BestEpoch(Callback):
     """Lets the default checkpoint of a Trainer keep the epoch with the best `val/map_at_r`, not the last one.
 
-    It sets the monitor of that `ModelCheckpoint`, or of one that you gave without monitor and file name. Lightning
-    would drop all of a Trainer's `ModelCheckpoint`s for one that a learner brings. It changes nothing if you gave
-    another checkpoint, or if nothing is validated. `RetrievalValidation(selected_by=...)` is another score than MAP@R.
+    It sets the monitor of that `ModelCheckpoint`, or of one that you gave without monitor and file name. If the learner
+    brought a `ModelCheckpoint`, Lightning would drop all those of the Trainer. The callback changes nothing if you gave
+    another checkpoint, or if nothing is validated. `RetrievalValidation(selected_by=...)` selects another score.
     """
 
     def __init__(self) -> None:
@@ -25,19 +25,19 @@ class BestEpoch(Callback):
         if stage == "fit" and checkpoint is not None and _scores(trainer):
             checkpoint.monitor, checkpoint.mode = monitor_of(trainer.callbacks), "max"  # type: ignore[attr-defined]
             checkpoint.kth_value = torch.tensor(-torch.inf)
-            if averages(trainer.callbacks):  # type: ignore[attr-defined] # they may move on as the epoch ends
+            if averages(trainer.callbacks):  # type: ignore[attr-defined] # they may change after this
                 checkpoint._save_on_train_epoch_end = False
             self._checkpoint = checkpoint
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._checkpoint is None or trainer.check_val_every_n_epoch != 1:
             return
-        if self._checkpoint.monitor not in trainer.callback_metrics:  # it ends before a validation, as with `max_steps`
+        if self._checkpoint.monitor not in trainer.callback_metrics:  # no validation before the end (`max_steps`)
             self._checkpoint.monitor = self._checkpoint._save_on_train_epoch_end = None
 
 
 def default_checkpoint(trainer: Trainer) -> ModelCheckpoint | None:
-    """A Trainer's only checkpoint if it is as Lightning makes it: it keeps the last epoch, in one file."""
+    """The Trainer's only checkpoint callback, if it has Lightning's defaults: it keeps the last epoch in one file."""
     checkpoint = trainer.checkpoint_callback
     if len(trainer.checkpoint_callbacks) != 1 or type(checkpoint) is not ModelCheckpoint:
         return None

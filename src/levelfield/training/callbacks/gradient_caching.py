@@ -1,12 +1,12 @@
 """Gradient caching: compute the gradients of a batch that exceeds memory, chunk by chunk.
 
-First the batch is embedded without keeping activations. Once the loss has given its gradient at the embeddings, each
-chunk goes through the network again, with activations, and takes its rows of that gradient back to the weights:
+The first pass embeds the batch without keeping activations. The loss then gives the gradient at the embeddings. The
+second pass embeds each chunk again, with activations, and propagates the chunk's rows of that gradient to the weights:
 
     d loss / d weights = sum over chunks of (d loss / d embeddings of the chunk) (d embeddings of the chunk / d weights)
 
-which is the chain rule, so every loss of the embeddings has the gradients that it has without chunks. To autograd the
-two passes are one operation on the weights: what adds up, scales, clips or reduces gradients sees each weight's once.
+This is the chain rule, so any loss of the embeddings has the same gradients as without chunks. For autograd, both
+passes are one operation on the weights: accumulation, scaling, clipping and reduction see each weight's gradient once.
 
 Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", arXiv:2101.06983.
 """
@@ -41,8 +41,8 @@ class GradientCaching(Callback):
         chunk_size: samples per chunk; a step keeps the activations of one chunk at a time.
 
     Raises:
-        UserError: a chunk size below 1, a strategy that shards the weights, samples that cannot be split, or a second
-            pass with other embeddings than the first.
+        UserError: a chunk size below 1, a strategy that shards the weights, samples that cannot be split, or two
+            passes with different embeddings.
     """
 
     def __init__(self, chunk_size: int) -> None:
@@ -106,7 +106,7 @@ class _EmbeddedTwice(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, learner: Any, chunks: list[Any], *weights: Tensor) -> Tensor:
-        # Of trunk and embedder alone: a loss may keep embeddings in its own, and the loss comes between the passes.
+        # Only of trunk and embedder: a loss may store embeddings in its buffers, and it runs between the passes.
         ctx.buffers = [*learner.trunk.buffers(), *learner.embedder.buffers()]
         ctx.beginning = [buffer.clone() for buffer in ctx.buffers]
         ctx.learner, ctx.chunks, ctx.draws = learner, chunks, []
@@ -150,7 +150,7 @@ def _fill(buffers: list[Tensor], values: list[Tensor]) -> None:
 
 
 def _add(sums: list[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
-    """Not in place: autograd may give two weights one tensor."""
+    """Add gradients, not in place: autograd may return the same tensor for two weights."""
     for place, (so_far, new) in enumerate(zip(sums, gradients, strict=True)):
         if new is not None:
             sums[place] = new if so_far is None else so_far + new
@@ -168,7 +168,7 @@ def _rows(samples: Any, number: int, rows: slice) -> Any:
 
 
 def _generator_states(device: torch.device) -> tuple[Tensor, ...]:
-    """Where torch's generators are that a network on a device draws from."""
+    """States of torch's random generators, of the CPU and of the device."""
     of_device = () if device.type == "cpu" else (torch.get_device_module(device).get_rng_state(),)
     return torch.get_rng_state(), *of_device
 
@@ -180,6 +180,6 @@ def _set_generator_states(device: torch.device, states: tuple[Tensor, ...]) -> N
 
 
 def _precision(learner: LightningModule) -> Any:
-    """What the Trainer has around a training step, which a backward is outside of."""
+    """The Trainer's precision context of a training step; a backward pass runs outside of it."""
     trainer = learner._trainer
     return nullcontext() if trainer is None else trainer.precision_plugin.train_step_context()

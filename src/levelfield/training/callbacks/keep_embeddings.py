@@ -16,7 +16,7 @@ class KeepEmbeddings(Callback):
     """Keeps the embeddings of all processes on the CPU, each sample once, in the order of the data set.
 
     Attributes:
-        samples: The embeddings in float32, with labels and positions; known when the validation or test has ended.
+        samples: The embeddings in float32, with labels and positions; set when the validation or test has ended.
     """
 
     samples: EmbeddedSet
@@ -34,7 +34,7 @@ class KeepEmbeddings(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         read = Batch.read(batch)
-        assert read.index is not None  # the datamodule's loaders tell it
+        assert read.index is not None  # the datamodule's loaders yield it
         self._parts.append((embeddings_of(outputs), read.labels, read.index))
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,4 +1,4 @@
-"""Keeps a table of neighbours and the best checkpoint in W&B, also offline."""
+"""Log a table of neighbours and the best checkpoint to W&B, also offline."""
 
 from typing import Any
 
@@ -21,17 +21,16 @@ NEIGHBOURS = 5
 
 
 class KeepInWandb(Callback):
-    """Logs the table `val/neighbours` and the artifact `best.ckpt` to W&B when a fit ends; nothing without W&B.
+    """Logs the table `val/neighbours` and the artifact `best.ckpt` to W&B when a fit ends; does nothing without W&B.
 
-    The table is of the last weights, which embed the validation fold again for it. Lightning's `log_model` refuses
-    an offline run.
+    For the table, the last weights embed the validation fold again. Lightning's `log_model` rejects an offline run.
 
     Args:
         queries: Rows of the table, evenly spaced from the query with the worst MAP@R to the best; 0 for no table.
         checkpoint: Whether W&B keeps `best.ckpt`.
 
     Raises:
-        UserError: The data are no `MetricDataModule`, whose samples a table can show.
+        UserError: The data are not a `MetricDataModule`; the table needs its samples.
     """
 
     def __init__(self, queries: int = 20, checkpoint: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Write `last.ckpt`, from which a killed fit resumes to the same bytes as an undisturbed one."""
+"""Write `last.ckpt`: a killed fit that resumes from it ends with the same bytes as an uninterrupted fit."""
 
 import signal
 import threading
@@ -18,13 +18,13 @@ from levelfield.training.run_folder import BEST, LAST, MetricsFile
 class LastEpoch(Callback):
     """Writes `last.ckpt` at the start of an epoch, with the state after all earlier epochs.
 
-    It must be the first callback. At that moment the epoch before is over for every callback: plateau schedules have
-    moved and epoch-level logs are written.
+    It must be the first callback. At the start of an epoch, every callback has finished the previous epoch: plateau
+    schedules are updated and epoch-level logs are written.
 
     Args:
         folder: The run's folder.
-        identity: Returns what determines the training, as plain values. A checkpoint of another one is refused.
-        seconds: Least time between two checkpoints; a shorter training writes none.
+        identity: Returns what determines the training, as plain values. `check` rejects the checkpoint of another one.
+        seconds: Minimum time between two checkpoints; a shorter training writes none.
     """
 
     def __init__(self, folder: Path, identity: Callable[[], dict[str, Any]], seconds: float) -> None:
@@ -81,7 +81,7 @@ class LastEpoch(Callback):
             "metrics": _metrics_file(trainer).text,
         }
         for progress in checkpoint["loops"]["fit_loop"]["epoch_progress"].values():
-            progress["ready"] = progress["completed"]  # the epoch that begins here is not begun yet
+            progress["ready"] = progress["completed"]  # the epoch that starts here does not count yet
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._resumes = True

@@ -15,15 +15,15 @@ TRAIN_LOSS = "train/loss"
 class LogLosses(Callback):
     """Logs `train/loss` and every other number of the dictionary that any module's `training_step` returns.
 
-    Of the module's `loss` it logs the terms that the loss has put into its attribute `terms`, and each weight that is a
-    single number, such as a learnt temperature. A name without a slash is logged below `train/`.
+    Of the module's `loss` it logs the terms in the attribute `terms`, and each weight that is a single number, such as
+    a learnt temperature. A name without a slash gets the prefix `train/`.
 
-    It logs only where somebody reads it, because logging takes as long as the backward pass of a head. It looks at the
-    losses every `log_every_n_steps` steps, before a validation and at the end of an epoch: on a GPU each look waits for
-    the step.
+    It logs only in steps whose logs are read, because logging takes as long as the backward pass of a head. It checks
+    the losses every `log_every_n_steps` steps, before a validation and at the end of an epoch: on a GPU, each check
+    waits for the step.
 
     Raises:
-        TrainingFailed: a loss since the last look is not finite.
+        TrainingFailed: a loss since the last check is not finite.
     """
 
     def __init__(self) -> None:
@@ -36,9 +36,9 @@ class LogLosses(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
         returned = {"loss": outputs} if isinstance(outputs, Tensor) else dict(outputs or {})
         if not isinstance(loss := returned.pop("loss", None), Tensor):
-            return  # Lightning left the step out, or the module optimizes by itself
+            return  # Lightning skipped the step, or the module has manual optimization
         loss = loss.detach()
-        if pl_module.automatic_optimization:  # Lightning has divided it
+        if pl_module.automatic_optimization:  # Lightning has divided by it
             loss = loss * trainer.accumulate_grad_batches
         self._unchecked.append((self._step, loss))
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
@@ -76,7 +76,7 @@ def _of_loss(loss: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _numbers(named: dict[str, Any]) -> dict[str, Tensor | float]:
-    """The single numbers, by the names that they are logged as."""
+    """The single numbers, by their logged names."""
     found: dict[str, Tensor | float] = {}
     for name, value in named.items():
         if isinstance(value, Tensor) and value.numel() == 1:
@@ -87,7 +87,7 @@ def _numbers(named: dict[str, Any]) -> dict[str, Tensor | float]:
 
 
 def _is_read(trainer: Trainer) -> bool:
-    """Whether anybody sees what this step logs: a logger, or a callback where the training pauses."""
+    """Whether this step's logs are read: by a logger, or by a callback when the training pauses."""
     return (
         trainer._logger_connector.should_update_logs
         or trainer.is_last_batch

@@ -11,8 +11,8 @@ from levelfield.errors import UserError
 class NewWeightsFirst(Callback):
     """Trains only embedder and loss in the first `epochs` (Zhai and Wu 2019, section 4.1).
 
-    Then all weights train: the optimizer resets its moments, the schedule continues. Before, the gradients of the trunk
-    are computed and dropped, because DDP waits for each gradient.
+    Then all weights train: the optimizer resets its moments, the schedule continues. Until then, the gradients of the
+    trunk are computed and dropped, because DDP waits for each gradient.
 
     Args:
         epochs: number of epochs without the trunk.

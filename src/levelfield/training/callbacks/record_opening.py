@@ -18,24 +18,23 @@ from levelfield.training.callbacks.retrieval_validation import only
 class RecordOpening(Callback):
     """Records `trainer.test` in the ledger with the checkpoint and the reason.
 
-    A copy of the line is in `ledger.jsonl` beside the checkpoint that is tested: `ckpt_path`, or the one that the
-    learner was loaded from. Of a learner that comes from training, the line has the hash of the weights, and the copy
-    is in the Trainer's `default_root_dir`. An interrupted test that is repeated is the same evaluation. A
-    `fast_dev_run` is one: it gives a batch of test labels to the learner. A loader that has the id of a line gets no
-    second one.
+    A copy of the line is in `ledger.jsonl` next to the tested checkpoint: `ckpt_path`, or the one that the learner was
+    loaded from. For a learner without a checkpoint, the line has the hash of the weights, and the copy is in the
+    Trainer's `default_root_dir`. A repeated test after an interruption is the same evaluation. A `fast_dev_run` counts:
+    it gives a batch of test labels to the learner. A loader with the id of a line gets no second line.
 
-    A `MetricLearner` brings this callback along; give one to the Trainer for a reason. Without it the datamodule writes
+    A `MetricLearner` adds this callback. Give one to the Trainer to record a reason. Without it, the datamodule writes
     a line without the checkpoint.
 
     Args:
-        reopen: Why the test classes are evaluated, kept in the line.
-        by: Who evaluates, kept in the line.
+        reopen: Why the test classes are evaluated, for the line.
+        by: Who evaluates, for the line.
 
     Attributes:
-        evaluation: Id of the last test's line; None where the loader brought one.
+        evaluation: Id of the last test's line; None if the loader brought one.
         folder: Where the copy is.
-        count: How many evaluations of this data set there have been, on the first process; of loaders of your own,
-            those of this folder.
+        count: Number of evaluations of this data set so far, on the first process; for your own loaders, of this
+            folder.
 
     Raises:
         UserError: the line cannot be written; on every process.
@@ -59,7 +58,7 @@ class RecordOpening(Callback):
             return
         checkpoint = _checkpoint(trainer, pl_module)
         self.folder = Path(trainer.default_root_dir) if checkpoint is None else checkpoint.parent
-        # It takes all processes to make whole weights of shards.
+        # All processes must call this, to gather sharded weights.
         weights = trainer.strategy.lightning_module_state_dict() if checkpoint is None else {}
 
         def line() -> str:
@@ -101,13 +100,13 @@ class RecordOpening(Callback):
 
 
 def _checkpoint(trainer: Trainer, pl_module: LightningModule) -> Path | None:
-    """The file that is tested; None for a learner that comes from training."""
+    """The tested file; None for a learner without a checkpoint."""
     path = trainer.ckpt_path or getattr(pl_module, "checkpoint_path", None)
     return Path(path) if path is not None and Path(path).is_file() else None
 
 
 def _configuration_hash(trainer: Trainer, pl_module: LightningModule) -> str:
-    """Hash of the learner's arguments and of the data, which a datamodule of another kind does not tell."""
+    """Hash of the learner's arguments and of the data; of another kind of datamodule, only of its class name."""
     datamodule: Any = getattr(trainer, "datamodule", None)
     data = datamodule.identity() if hasattr(datamodule, "identity") else type(datamodule).__name__
     described = json.dumps({"model": dict(pl_module.hparams), "data": data}, sort_keys=True, default=str)

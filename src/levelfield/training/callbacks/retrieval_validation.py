@@ -1,4 +1,4 @@
-"""Scores the held-out classes by retrieval each time that Lightning validates or tests."""
+"""Score the held-out classes by retrieval at each validation and test."""
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
@@ -20,17 +20,17 @@ from levelfield.metrics.own import is_own, own_metric
 from levelfield.metrics.table import COLLAPSED_RANK, MONITOR, SELECTED_BY, SHOWN_METRICS, can_select
 from levelfield.training.batches import Batch
 
-# Number of embeddings for the check of a collapse.
+# Number of embeddings in the check for a collapse.
 LOOKED_AT = 512
 
 
 class RetrievalValidation(Callback):
-    """Logs `val/map_at_r` (and `test/...`) from all embeddings of the fold, on whichever process they are.
+    """Logs `val/map_at_r` (and `test/...`) from all embeddings of the fold, from all processes.
 
-    Each process scores its share of the queries, and all know the same scores: `levelfield.metrics.RetrievalMetrics`.
-    Test samples with roles are scored query against gallery. The distance is the learner's. How often is the Trainer's
-    `check_val_every_n_epoch`. A score needs all samples: Lightning's sanity check and `fast_dev_run`, which embed some,
-    score nothing. It warns once if the embeddings have collapsed, that is, if they have an effective rank below 1.5.
+    Each process scores its share of the queries, and all get the same scores (`levelfield.metrics.RetrievalMetrics`).
+    Test samples with roles are scored query against gallery. The learner sets the distance, the Trainer's
+    `check_val_every_n_epoch` the interval. A score needs all samples, so Lightning's sanity check and `fast_dev_run`
+    score nothing. The callback warns once if the embeddings have collapsed: an effective rank below 1.5.
 
     Args:
         metrics: names of `levelfield.metrics.retrieval_metrics`, or your own function of all embeddings and labels,
@@ -59,7 +59,7 @@ class RetrievalValidation(Callback):
         self.selected_by = selected_by
         self.metrics = tuple(metrics) if selected_by in metrics else (*metrics, selected_by)
         for name in filter(is_own, self.metrics):
-            own_metric(name)  # refused before an epoch is trained
+            own_metric(name)  # fails before an epoch is trained
         self.val_queries = val_queries
         self._scores: RetrievalMetrics | None = None
         self._seen = 0
@@ -144,14 +144,14 @@ class RetrievalValidation(Callback):
         scores = self._scores.compute()
         del scores["num_skipped"]
         for name, value in scores.items():
-            # Equal on all processes; their maximum is that number to the bit, which their mean need not be.
+            # All processes have the same number. Its maximum is exact; a mean may round.
             pl_module.log(
                 f"{stage}/{name}", float(value), prog_bar=name == self.selected_by, sync_dist=True, reduce_fx="max"
             )
         self._scores = None
 
     def _warn_of_collapse(self, trainer: Trainer, embeddings: list[Tensor], stage: str) -> None:
-        """Looks at some of the first process's embeddings, evenly spaced, as a class's samples may come together."""
+        """Check evenly spaced embeddings of the first process, because a class's samples may be adjacent."""
         if self._has_warned or not trainer.is_global_zero or not embeddings:
             return
         rows = torch.cat(embeddings)

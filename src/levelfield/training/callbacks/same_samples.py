@@ -1,4 +1,4 @@
-"""Warns where several processes train on the same samples."""
+"""Warn if several processes train on the same samples."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ class WarnOfSameSamples(Callback):
         if index is None:
             return
         of_ranks = gather_rows(pl_module, index).reshape(trainer.world_size, -1)
-        # All of them: a class with few samples may be repeated, on two processes too.
+        # All samples of a process: two processes may share some, of a class with few samples.
         if any(torch.isin(of_ranks[rank], of_ranks[:rank]).all() for rank in range(1, trainer.world_size)):
             rank_zero_warn(
                 "several processes train on the same samples: let the sampler give each process its own (by its rank)",

@@ -12,7 +12,7 @@ class TimmSyncBatchNorm(Callback):
     torch's conversion, which Lightning calls, drops the activations in timm's batch norm layers.
 
     Raises:
-        UserError: batch norm learns on a CPU, where torch cannot synchronize it.
+        UserError: batch norm in training mode on a CPU, where torch cannot synchronize it.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

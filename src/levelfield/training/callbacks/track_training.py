@@ -1,4 +1,4 @@
-"""Logs statistics of a training, next to its loss and scores, to W&B, TensorBoard and other trackers."""
+"""Log statistics of a training, in addition to loss and scores, to W&B, TensorBoard and other trackers."""
 
 import time
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ class TrackTraining(Callback):
     def __init__(self, every_n_steps: int = 50) -> None:
         refuse_below(1, "trainer.callbacks", every_n_steps=every_n_steps)
         self.every_n_steps = every_n_steps
-        self._seen: dict[str, Any] | None = None  # of the step that is watched
+        self._seen: dict[str, Any] | None = None  # values of the step that is watched
         self._hooks: list[RemovableHandle] = []
         self._first_rows: list[tuple[Tensor, Tensor]] = []
         self._batches = 0
@@ -56,7 +56,7 @@ class TrackTraining(Callback):
             self._watch(pl_module)
 
     def _watch(self, learner: Any) -> None:
-        """See what miner and embedder return and what `compute_loss` gets: a loss may be called without hooks."""
+        """Record what miner and embedder return and what `compute_loss` gets; a loss may be called without hooks."""
         seen: dict[str, Any] = {}
         self._seen = seen
         for name in ("miner", "embedder"):
@@ -67,7 +67,7 @@ class TrackTraining(Callback):
             return
 
         def watched(embeddings: Tensor, labels: Tensor) -> Tensor:
-            embeddings = embeddings.view_as(embeddings)  # its slope is that of the loss, without the regularizer's
+            embeddings = embeddings.view_as(embeddings)  # its gradient excludes the regularizer
             seen.update(embeddings=embeddings.detach(), labels=labels)
             if embeddings.requires_grad:
                 embeddings.register_hook(lambda slope: seen.update(slope=slope))
@@ -122,7 +122,7 @@ class TrackTraining(Callback):
                 _log(trainer, {f"val/{name}": getattr(health, name) for name in HEALTH})
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._since, self._batches = time.perf_counter(), 0  # a speed leaves validations out
+        self._since, self._batches = time.perf_counter(), 0  # the speed excludes validations
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._stop_watching(pl_module)
@@ -140,7 +140,7 @@ def _trackers(trainer: Trainer) -> list[Any]:
 
 
 def _log(trainer: Trainer, numbers: dict[str, float]) -> None:
-    """Log at the last step that was taken, counted from 0, as Lightning's own logs are."""
+    """Log at the last finished step, counted from 0, as Lightning does."""
     for logger in _trackers(trainer):
         logger.log_metrics(numbers, step=max(trainer.global_step - 1, 0))
 
@@ -166,17 +166,17 @@ def _of_batch(seen: dict[str, Any], loss: Any) -> dict[str, Tensor]:
 
 
 def _grad_norm(weights: Iterable[Tensor]) -> Tensor:
-    """The length of all gradients as one vector."""
+    """The norm of all gradients as one vector."""
     norms = [weight.grad.detach().float().norm() for weight in weights if weight.grad is not None]
     return torch.stack(norms).norm() if norms else torch.zeros(())
 
 
 def _some(rows: Tensor, most: int) -> Tensor:
-    """At most so many rows, evenly spaced."""
+    """At most `most` rows, evenly spaced."""
     return rows[:: -(-len(rows) // most)]
 
 
 def _drift(first: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """How far weights are from where they were when the training began, by their length then."""
+    """Distance of the weights from their initial values, divided by the norm of the initial values."""
     moved = sum((_some(weight.detach(), MOST_ROWS).to(then) - then).square().sum() for weight, then in first)
     return torch.as_tensor(moved / sum(then.square().sum() for _, then in first)).sqrt()

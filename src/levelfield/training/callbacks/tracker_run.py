@@ -1,4 +1,4 @@
-"""Settings and end of a run that W&B or TensorBoard follows."""
+"""Log the settings of a run to W&B or TensorBoard, and end the W&B run."""
 
 from collections.abc import Mapping
 from typing import Any

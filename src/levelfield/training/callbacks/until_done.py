@@ -28,7 +28,7 @@ class UntilDone(EarlyStopping):
         is_done: Whether patience ended the training, not the cap.
 
     Raises:
-        UserError: less than one step or validation, or the Trainer sets the validations.
+        UserError: less than one step or validation, or a Trainer that sets when to validate.
     """
 
     def __init__(self, first: int = 100, every: int = 400, patience: int = 3) -> None:
@@ -63,15 +63,15 @@ class UntilDone(EarlyStopping):
             trainer.check_val_every_n_epoch = 1
 
     def _plan(self, trainer: Trainer) -> None:
-        """Have Lightning validate at the end of this epoch, or not."""
+        """Let Lightning validate at the end of this epoch, or not."""
         epoch, batches = trainer.current_epoch + 1, trainer.num_training_batches
         steps = ceil(batches / trainer.accumulate_grad_batches) if batches < inf else self.every
         is_last = epoch == trainer.max_epochs or 0 < trainer.max_steps <= epoch * steps
         is_due = is_last or self.validations(epoch * steps) > self.validations((epoch - 1) * steps)
-        trainer.check_val_every_n_epoch = epoch if is_due else epoch + 1  # Lightning looks whether it divides the epoch
+        trainer.check_val_every_n_epoch = epoch if is_due else epoch + 1  # Lightning tests whether it divides the epoch
 
     def validations(self, steps: int) -> int:
-        """How many of the steps to validate at are among the first `steps`."""
+        """Number of validations planned in the first `steps` steps."""
         number, at = 0, self.first
         while at <= steps:
             number, at = number + 1, min(2 * at, at + self.every)

@@ -12,7 +12,7 @@ BEFORE_TRAINING = -1
 
 
 class ValidateFirst(Callback):
-    """Scores the validation fold before the first step; `ModelCheckpoint` keeps the start if no epoch is better.
+    """Validates before the first step; `ModelCheckpoint` keeps the initial weights if no epoch is better.
 
     Use it for good initial weights, such as `--model.embedder_init pca`. In `metrics.csv` they are epoch -1. Early
     stopping counts only trained epochs, because a training may first get worse. A training that continues from a
@@ -30,7 +30,7 @@ class ValidateFirst(Callback):
             trainer.training = True
             for checkpoint in callbacks:
                 if isinstance(checkpoint, ModelCheckpoint) and checkpoint.monitor in trainer.callback_metrics:
-                    # By itself it saves nothing before a step.
+                    # `ModelCheckpoint` saves nothing before the first step.
                     checkpoint._save_topk_checkpoint(trainer, checkpoint._monitor_candidates(trainer))
         trainer.should_stop = False
         for stop, state in stops:
