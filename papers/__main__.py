@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser("list", help="each table and figure, what the paper has in it, and what it needs")
     run = commands.add_parser(
         "run",
-        help="train the studies of one and print the paper's rows next to your scores, or compute it from published numbers",
+        help="train the studies of one and print the paper's rows next to yours, or compute it from published numbers",
         description="All other options go to `levelfield study run`: --data.root DIR, --executor.workers N, --dry-run.",
         allow_abbrev=False,
     )
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="your study, whose scores are shown with the published numbers; repeatable",
     )
     beside = commands.add_parser(
-        "beside", help="print the papers' rows next to the scores of your study", allow_abbrev=False
+        "beside", help="print the papers' rows next to your study's scores", allow_abbrev=False
     )
     beside.add_argument("folder", metavar="DIR", type=Path)
     beside.add_argument("--dataset", metavar="NAME", help="take the rows of another data set")
