@@ -7,7 +7,6 @@ Scores are separated test MAP@R in percent, as means over runs; differences are 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -57,7 +56,9 @@ They were added to the studies later and searched in the same way. Ranks and Hol
 
 {newer}
 
-The best newer method less the best of the 14: {gain} points over the sets.
+The best newer method less the best of the 14: {gain} points over the sets. Six of them are a loss with a regularizer:
+
+{regularizers}
 
 ## What changes the scores besides the loss
 
@@ -119,15 +120,23 @@ def score(values: Sequence[float]) -> str:
 
 
 @cache
-def over_contrastive(data: str, methods: tuple[str, ...]) -> dict[str, tuple[float, bool]]:
-    """Method to its difference from contrastive in points, and whether it is significant."""
-    pairs = [each for each in compare_all(of(data).rows, list(methods)) if each.kind == PAIR]
+def pairs(data: str, methods: tuple[str, ...]) -> dict[tuple[str, str], tuple[float, bool]]:
+    """Method and other method to their difference in points, and whether it is significant."""
     found = {}
-    for each in pairs:
-        if "contrastive" in (each.method, each.other):
-            first = each.method != "contrastive"
-            found[each.method if first else each.other] = (100 * each.difference * (1 if first else -1), each.shown)
+    for each in compare_all(of(data).rows, list(methods)):
+        if each.kind == PAIR:
+            found[each.method, each.other] = (100 * each.difference, each.shown)
+            found[each.other, each.method] = (-100 * each.difference, each.shown)
     return found
+
+
+def over(method: str, other: str, methods: Sequence[str]) -> list[str]:
+    """Mean difference over the sets, and the sets with a significantly better and worse score; empty for itself."""
+    if method == other:
+        return ["", "", ""]
+    found = [pairs(data, tuple(methods))[method, other] for data in ALL]
+    better, worse = (sum(sign * gain > 0 and significant for gain, significant in found) for sign in (1, -1))
+    return [interval([gain for gain, _ in found]), str(better), str(worse)]
 
 
 def losses(shown: Sequence[str], compared: Sequence[str], untrained: Sequence[str] = ()) -> str:
@@ -137,11 +146,16 @@ def losses(shown: Sequence[str], compared: Sequence[str], untrained: Sequence[st
     ranks = {method: fmean(places[data][method] for data in ALL) for method in shown}
     rows = {f"`{name}`": [score(of(data).runs(name)) for data in ALL] + [""] * 4 for name in untrained}
     for method in sorted(shown, key=lambda each: ranks[each]):
-        over = [over_contrastive(data, tuple(compared))[method] for data in ALL] if method != "contrastive" else []
-        better, worse = (sum(sign * gain > 0 and significant for gain, significant in over) for sign in (1, -1))
-        last = [interval([gain for gain, _ in over]), str(better), str(worse)] if over else ["", "", ""]
-        rows[f"`{method}`"] = [*(score(of(data).runs(method)) for data in ALL), f"{ranks[method]:.1f}", *last]
+        scores = [score(of(data).runs(method)) for data in ALL]
+        rows[f"`{method}`"] = [*scores, f"{ranks[method]:.1f}", *over(method, "contrastive", compared)]
     return table([*ALL.values(), "mean rank", "over contrastive", "better", "worse"], rows)
+
+
+def regularizers() -> str:
+    """The newer methods that are one of the 14 with a regularizer, over the loss without it."""
+    plain = {name: loss for name in NEWER for loss in FOURTEEN if name.startswith(f"{loss}_") and loss != "proxy_nca"}
+    rows = {f"`{name}`": over(name, loss, [*FOURTEEN, *NEWER]) for name, loss in plain.items()}
+    return table(["over the loss alone", "better", "worse"], rows)
 
 
 def newer_gain() -> str:
@@ -208,6 +222,7 @@ def page() -> str:
         fourteen=losses(FOURTEEN, FOURTEEN, UNTRAINED),
         newer=losses(NEWER, [*FOURTEEN, *NEWER]),
         gain=newer_gain(),
+        regularizers=regularizers(),
         effects=effects(),
         trained=trained(),
         counts=table(list(ALL.values()), {"times": [str(evaluations(data)) for data in ALL]}),
@@ -219,4 +234,4 @@ def main(path: Path = RESULTS / "laptop.md") -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
