@@ -27,6 +27,7 @@ def test_pair_less_class_and_the_count_above_the_features_follow_from_the_archiv
     monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
     module = importlib.import_module("questions")
     printed = module.answers()
+    assert printed in (REPOSITORY / "results/questions.md").read_text()
     found = scores("banking77")
     pairs = [fmean(found[loss, run] for loss in module.PAIRS) for run in range(10)]
     classes = [fmean(found[loss, run] for loss in module.CLASSES) for run in range(10)]
@@ -64,6 +65,45 @@ def test_the_tables_of_the_page_follow_from_the_kept_studies(monkeypatch: pytest
             assert (cell.split()[0], cell.split()[-1]) == (f"{scores[method]:.1f}", f"`{method}`")
 
 
+def test_the_sentences_of_the_results_page_follow_from_the_kept_studies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+    module = importlib.import_module("questions")
+    page = " ".join((REPOSITORY / "results/README.md").read_text().split())
+    sets = ("grocery_store", "banking77", "clinc150")
+    features = {data: summary(data)["pretrained[features]"] for data in sets}
+    done = {data: summary(f"converged_{data}_pca") for data in sets}
+    gains = {data: sorted(done[data][loss] - features[data] for loss in module.LOSSES) for data in sets}
+    for data, title in zip(sets, ("Grocery Store", "Banking77", "CLINC150"), strict=True):
+        assert f"{gains[data][0]:+.1f} to {gains[data][-1]:+.1f} on {title}" in page.replace(" points on", " on")
+
+    def kinds(studies: list[dict[str, float]]) -> str:
+        found = [fmean(each[x] for x in module.PAIRS) - fmean(each[x] for x in module.CLASSES) for each in studies]
+        first, second, third = (f"{each:+.1f}".replace("+0.0", "0.0") for each in found)
+        return f"{first}, {second} and {third}"
+
+    assert f"pair losses are {kinds([summary(data) for data in sets])} points from class-weight losses" in page
+    assert f"From a PCA until done it is {kinds(list(done.values()))}" in page
+    studies = [*done.values(), *(summary(f"converged_{data}_random") for data in sets)]
+    luck = [abs(each["proxy_nca"] - each["normalized_softmax"]) for each in studies]
+    assert f"their searches end {min(luck):.1f} to {max(luck):.1f} points apart" in page
+    trained = summary("grocery_store_finetuned")
+    six = [method for method in trained if not method.startswith("pretrained")]
+    more = [trained[method] - features["grocery_store"] for method in six]
+    assert f"by {min(more):.1f} to {max(more):.1f} points over the features, with any of six losses" in page
+    first = summary("grocery_store", "precision_at_1")["pretrained[features]"]
+    after = [summary("grocery_store_finetuned", "precision_at_1")[method] for method in six]
+    assert f"P@1 falls from {first:.1f} to {min(after):.1f} to {max(after):.1f}" in page
+    fourteen = [method for method in summary("glyphs_pca") if not method.startswith("pretrained")]
+    for row, count in (("pretrained[features]", 4), ("pretrained", 1)):
+        all_sets = [summary(data) for data in ("news20", "glyphs", "omniglot", "typefaces", *sets)]
+        assert sum(each[row] > max(each[method] for method in fourteen) for each in all_sets) == count
+    times = [module.evaluations(data) for data in (*sets, "news20", "glyphs", "omniglot", "typefaces")]
+    assert f"evaluated the test classes of a set {min(times)} to {max(times)} times" in page
+    caps = [module.kept(f"converged_{data}_{start}").ends() for data in sets[1:] for start in ("random", "pca")]
+    assert f"{min(at for at, _, _ in caps)} to {max(at for at, _, _ in caps)} of 160 trainings" in page
+    assert {trainings for _, trainings, _ in caps} == {160}
+
+
 def test_the_appendix_is_what_its_command_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
     module = importlib.import_module("laptop")
@@ -77,8 +117,8 @@ def test_the_appendix_is_what_its_command_writes(monkeypatch: pytest.MonkeyPatch
         assert [cell.split()[0] for cell in cells] == [f"{means[data][method]:.1f}" for data in module.ALL]
 
 
-def summary(name: str) -> dict[str, float]:
-    """Method to its separated test MAP@R, in percent."""
+def summary(name: str, metric: str = "map_at_r") -> dict[str, float]:
+    """Method to its separated test score, in percent."""
     with open(REPOSITORY / "results" / name / "summary.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if (row["embedding"], row["metric"]) == ("separated", "map_at_r")]
+        rows = [row for row in csv.DictReader(file) if (row["embedding"], row["metric"]) == ("separated", metric)]
     return {row["method"]: 100 * float(row["mean"]) for row in rows}
