@@ -23,8 +23,10 @@ AVOIDED = (
     r"mended|anew|once more|of ours|one's own|but for|in vain|told of|house|rooms?|pictures?|"
     r"lies? (?:in|below|beside|beyond)|stands? (?:in|for itself|beside)|goes on|go on|is asked|was said|nobody|beside"
 )
-# Pages with a word of the list that is correct there.
-ALLOWED: set[tuple[str, str]] = set()
+# A number or sentence that its writer has not filled in: MINUTES, W_AND_B_COST, TODO.
+PLACEHOLDER = r"[A-Z]{2,}_[A-Z_]+|[A-Z]{7,}|TODO|FIXME|XXX"
+# Pages with a word of the lists that is correct there.
+ALLOWED = {("docs/trunks.md", "electra")}
 
 
 def prose(text: str) -> list[str]:
@@ -49,7 +51,9 @@ def broken(page: str, paragraphs: list[str]) -> list[str]:
         for sentence in sentences(paragraph):
             if len(sentence.split()) > LONGEST_SENTENCE:
                 found.append(f"{page}: {len(sentence.split())} words: {sentence}")
-        for match in re.finditer(rf"\b(?:{AVOIDED})\b", re.sub(r"`[^`]+`", "code", paragraph), re.IGNORECASE):
+        plain = re.sub(r"`[^`]+`", "code", paragraph)
+        words = re.finditer(rf"\b(?:{AVOIDED})\b", plain, re.IGNORECASE)
+        for match in [*words, *re.finditer(rf"\b(?:{PLACEHOLDER})\b", plain)]:
             if (page, match[0].lower()) not in ALLOWED:
                 found.append(f"{page}: '{match[0]}': {paragraph[:80]}")
     return found

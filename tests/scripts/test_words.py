@@ -42,6 +42,8 @@ def test_long_sentences_and_words_to_avoid_are_named(words: ModuleType) -> None:
     assert [fault.split(": ")[1] for fault in words.broken("page.md", words.prose(PAGE))] == ["'Nobody'", "'anew'"]
     (long,) = words.broken("page.md", ["word " * 26 + "end."])
     assert long.startswith("page.md: 27 words")
+    (blank,) = words.broken("page.md", ["It takes MINUTES of a core, see `LEVELFIELD_DATA`."])
+    assert "MINUTES" in blank
 
 
 def test_the_pages_keep_the_rules(words: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
