@@ -104,6 +104,22 @@ def test_the_sentences_of_the_results_page_follow_from_the_kept_studies(monkeypa
     assert {trainings for _, trainings, _ in caps} == {160}
 
 
+def test_the_gain_of_a_trained_trunk_follows_from_the_kept_studies() -> None:
+    page = (REPOSITORY / "docs/fine_tune.md").read_text()
+    fourteen = {method for method in summary("glyphs_pca") if not method.startswith("pretrained")}
+    for title, steps, name in (
+        ("Grocery Store (photographs)", 80, "grocery_store"),
+        ("Glyphs, the first 240 letters", 60, "glyphs_240"),
+    ):
+        cells = []
+        for metric in ("map_at_r", "precision_at_1"):
+            frozen, trained = summary(name, metric), summary(f"{name}_finetuned", metric)
+            best = [max(each[method] for method in fourteen & set(each)) for each in (frozen, trained)]
+            cells.append([frozen["pretrained[features]"], *best])
+        row = " | ".join(f"{map_at_r:.1f} / {p1:.1f}" for map_at_r, p1 in zip(*cells, strict=True))
+        assert f"| {title} | {steps} | {row} |" in page
+
+
 def test_the_appendix_is_what_its_command_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
     module = importlib.import_module("laptop")
