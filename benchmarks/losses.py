@@ -16,12 +16,12 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-import math
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from statistics import geometric_mean, median
 from typing import Any
 
 import torch
@@ -264,8 +264,8 @@ def main() -> None:
                 if cells[2] == "512" and cells[5] != "-":
                     gains.append(float(cells[5]))
     if gains:
-        mean = math.exp(sum(map(math.log, gains)) / len(gains))
-        print(f"\nGeometric mean of peer / ours at 512 over {len(gains)} losses: {mean:.1f}")
+        middle, mean = median(gains), geometric_mean(gains)
+        print(f"\nPeer / ours at 512 over {len(gains)} losses: median {middle:.1f}, geometric mean {mean:.1f}")
 
 
 if __name__ == "__main__":

@@ -431,7 +431,7 @@ def test_test_pictures_that_changed_while_an_evaluation_was_stopped_are_another_
     assert evaluations(own_study.folder) == 2
 
 
-@pytest.mark.parametrize(("columns", "key"), [("train,query", "split test"), ("test,query", "role gallery")])
+@pytest.mark.parametrize(("columns", "key"), [("train,query", "split to test"), ("test,query", "role gallery")])
 def test_a_test_half_that_cannot_be_scored_is_refused_before_the_first_job(
     columns: str, key: str, own_study: OwnStudy
 ) -> None:
