@@ -16,7 +16,7 @@ help:
 	@echo "make test-gpu    the tests that need CUDA; they are skipped without it"
 	@echo "make lint        ruff, mypy, imports, and the words of the documentation"
 	@echo "make docs        the documentation site, build/site/index.html"
-	@echo "make benchmarks  speed and memory next to other libraries, into benchmarks/README.md; 40 minutes"
+	@echo "make benchmarks  speed and memory next to other libraries, into benchmarks/README.md; an hour"
 	@echo "make constraints writes the versions in $(VENV) to constraints.txt"
 	@echo "PYTHON=python3.12 chooses the interpreter that $(VENV) is made with"
 

@@ -1,6 +1,8 @@
 """Runs the commands of benchmarks/README.md and writes what they print into it, under the machine and the versions.
 
-python benchmarks/all.py [losses retrieval ...]    # all of them take about 40 minutes on two quiet cores
+python benchmarks/all.py [losses retrieval ...]    # all of them take about an hour on two quiet cores
+
+LEVELFIELD_DATA must have grocery_store/.
 """
 
 import os
@@ -36,6 +38,8 @@ def printed(command: str) -> str:
 
 def main() -> None:
     named = sys.argv[1:]
+    if (not named or "training" in named) and not Path(os.environ.get("LEVELFIELD_DATA", ""), "grocery_store").is_dir():
+        sys.exit("set LEVELFIELD_DATA=DIR, with grocery_store/: levelfield data prepare grocery_store --root DIR")
     text = PAGE.read_text(encoding="utf-8")
     for found in BLOCK.finditer(text):
         if not named or found[2] in named:

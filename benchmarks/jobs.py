@@ -127,7 +127,7 @@ def main() -> None:
             if asked.before:
                 ratios = sorted(turn["now"] / turn["before"] for turn in turns)
                 found.append(f"now / before {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
-            print(f"{workers} workers, {asked.threads} threads, jobs a minute: {', '.join(found)}", flush=True)
+            print(f"\n{workers} workers, {asked.threads} threads, jobs a minute: {', '.join(found)}", flush=True)
 
 
 def print_costs(folder: Path) -> None:
