@@ -21,6 +21,7 @@ from statistics import fmean, stdev
 from typing import get_type_hints
 
 import numpy as np
+import yaml
 from scipy.stats import kendalltau
 
 from levelfield.analysis.comparison import PAIR, SECOND_SEARCH, compare_all, scores_of
@@ -116,19 +117,33 @@ def kept(name: str) -> Kept | None:
     return Kept([archive, *longer.archives], rows)
 
 
-def evaluations(data: str) -> int:
-    """How often the studies in results/ evaluated the test classes of a data set's fixed halves, by their ledgers."""
-    found = set()
+@cache
+def evaluated() -> dict[str, set[str]]:
+    """The evaluations in all ledgers by the test classes: a study's data set and split, as JSON."""
+    found: dict[str, set[str]] = {}
     for archive in RESULTS.glob("*/archive.tar.xz"):
-        study = archive.parent.name
-        drawn = study.startswith(("averaging_", "glyphs_240"))  # other halves, or other classes
-        if data in study and not drawn:
-            with tarfile.open(archive) as members:
-                file = members.extractfile("ledger.jsonl")
-                assert file is not None
-                events = [json.loads(line) for line in file]
-            found |= {event["id"] for event in events if event["event"] == "evaluated"}
-    return len(found)
+        with tarfile.open(archive) as members:
+            ledger = members.extractfile("ledger.jsonl")
+            assert ledger is not None
+            events = [json.loads(line) for line in ledger]
+        ids = {event["id"] for event in events if event["event"] == "evaluated"}
+        found[test_classes(archive.parent.name)] = found.get(test_classes(archive.parent.name), set()) | ids
+    return found
+
+
+@cache
+def test_classes(name: str) -> str:
+    with tarfile.open(RESULTS / name / "archive.tar.xz") as members:
+        file = members.extractfile("study.yaml")
+        assert file is not None
+        methods = yaml.safe_load(file)["methods"]
+    data = next(iter(methods.values()))["data"]
+    return json.dumps([data["dataset"], data.get("split")])
+
+
+def evaluations(data: str) -> int:
+    """How often the studies in results/ evaluated the test classes of a data set's fixed halves."""
+    return len(evaluated()[test_classes(data)])
 
 
 def cells(data: str) -> Iterator[tuple[str, Kept]]:
@@ -212,55 +227,39 @@ def changes() -> str:
     return table([*head, "between losses, 200 steps, random", "between losses, until done, PCA"], rows)
 
 
-def search_noise() -> str:
-    rows = {}
-    for data in ("glyphs", "grocery_store"):
-        study = kept(f"converged_{data}_pca_again")
-        if study is None:
-            continue
-        names = sorted({row.method for row in study.rows if not row.method.startswith("pretrained")})
-        found = [each for each in compare_all(study.rows, names) if each.kind == SECOND_SEARCH]
-        rows[SETS[data]] = [", ".join(f"{each.other} {100 * each.difference:+.1f}" for each in found)]
-    return table(["second search less first"], rows) if rows else "not run"
+def of_kept(name: str, head: Sequence[str], row: Callable[[str, Kept], Sequence[str]]) -> str:
+    """A table of the data sets that have the study; `row` returns the cells for a data set and its study."""
+    studies = {data: kept(name.format(data)) for data in SETS}
+    rows = {SETS[data]: row(data, study) for data, study in studies.items() if study is not None}
+    return table(head, rows) if rows else "not run"
 
 
-def split_noise() -> str:
-    """Standard deviation of a loss's score over splits and over runs, each less the mean of the losses there."""
-    rows = {}
-    for data in ("glyphs", "grocery_store"):
-        study = kept(f"splits_{data}")
-        if study is None:
-            continue
-        scores = np.array([[study.runs(f"{loss}[{split}]") for split in range(SPLITS)] for loss in SPLIT])
-        of_losses = scores - scores.mean(axis=0)  # losses x splits x runs
-        over_splits = of_losses.mean(axis=2).var(axis=1, ddof=1).mean() ** 0.5
-        over_runs = of_losses.var(axis=2, ddof=1).mean() ** 0.5
-        between = of_losses.mean(axis=(1, 2)).std(ddof=1)
-        rows[SETS[data]] = [f"{over_splits:.1f}", f"{over_runs:.1f}", f"{between:.1f}"]
-    return table(["over splits", "over runs", "between losses"], rows) if rows else "not run"
+def search_noise(_: str, study: Kept) -> list[str]:
+    names = sorted({row.method for row in study.rows if not row.method.startswith("pretrained")})
+    found = [each for each in compare_all(study.rows, names) if each.kind == SECOND_SEARCH]
+    return [", ".join(f"{each.other} {100 * each.difference:+.1f}" for each in found)]
 
 
-def trained_trunk() -> str:
-    rows = {}
-    for data, title in SETS.items():
-        study, head = kept(f"trunk_{data}"), kept(CELLS[BEST].format(data))
-        if study is None:
-            continue
-        order = [study.mean(loss) for loss in TRUNK]
-        said = [f"{study.mean(FEATURES):.1f} / {study.mean(FEATURES, P1):.1f}"]
-        said += [f"{study.mean(loss):.1f} / {study.mean(loss, P1):.1f}" for loss in TRUNK]
-        said.append(interval([study.mean(f"{loss}_averaged") - study.mean(loss) for loss in TRUNK]))
-        said.append(f"{stdev(order):.1f}")
-        tau = None if head is None else kendalltau([head.mean(loss) for loss in TRUNK], order).statistic
-        rows[title] = [*said, "not run" if tau is None else f"{tau:+.2f}"]
-    head_row = [
-        "features",
-        *(f"`{loss}`" for loss in TRUNK),
-        "averaged less trained",
-        "between losses",
-        "tau with the heads",
+def split_noise(_: str, study: Kept) -> list[str]:
+    """Standard deviation over splits, over runs and between losses, of scores less the mean of the losses."""
+    scores = np.array([[study.runs(f"{loss}[{split}]") for split in range(SPLITS)] for loss in SPLIT])
+    of_losses = scores - scores.mean(axis=0)  # losses x splits x runs
+    over_splits = of_losses.mean(axis=2).var(axis=1, ddof=1).mean() ** 0.5
+    over_runs = of_losses.var(axis=2, ddof=1).mean() ** 0.5
+    between = of_losses.mean(axis=(1, 2)).std(ddof=1)
+    return [f"{each:.1f}" for each in (over_splits, over_runs, between)]
+
+
+def trained_trunk(data: str, study: Kept) -> list[str]:
+    head = kept(CELLS[BEST].format(data))
+    order = [study.mean(loss) for loss in TRUNK]
+    tau = None if head is None else kendalltau([head.mean(loss) for loss in TRUNK], order).statistic
+    return [
+        *(f"{study.mean(method):.1f} / {study.mean(method, P1):.1f}" for method in (FEATURES, *TRUNK)),
+        interval([study.mean(f"{loss}_averaged") - study.mean(loss) for loss in TRUNK]),
+        f"{stdev(order):.1f}",
+        "not run" if tau is None else f"{tau:+.2f}",
     ]
-    return table(head_row, rows) if rows else "not run"
 
 
 def caps_and_bounds() -> str:
@@ -287,6 +286,11 @@ def answers() -> str:
         lambda data, each: f"{above_features(data, each, MAP)} / {above_features(data, each, P1)}",
     )
     times = table(list(SETS.values()), {"times": [str(evaluations(data)) for data in SETS]})
+    searches = of_kept("converged_{}_pca_again", ["second search less first"], search_noise)
+    splits = of_kept("splits_{}", ["over splits", "over runs", "between losses"], split_noise)
+    losses = [f"`{loss}`" for loss in TRUNK]
+    trunk_head = ["features", *losses, "averaged less trained", "between losses", "tau with the heads"]
+    trunks = of_kept("trunk_{}", trunk_head, trained_trunk)
     over = "Over contrastive, until done from the PCA, points of MAP@R; `shown` by Holm's correction over 28 pairs"
     change = "Mean change over the eight losses (smallest to largest), and standard deviation between them, points"
     parts = [
@@ -294,14 +298,14 @@ def answers() -> str:
         f"**2.** {over}\n\n{beats_contrastive()}",
         counts,
         f"**4.** {change}\n\n{changes()}",
-        f"**5.** Two searches of one loss, points of MAP@R\n\n{search_noise()}",
+        f"**5.** Two searches of one loss, points of MAP@R\n\n{searches}",
         by_cell(
             "ProxyNCA is the normalised softmax with T = 1/(2k), so these are two searches of one loss too: ProxyNCA "
             "less normalised softmax, points of MAP@R",
             lambda _, each: f"{round(each.mean('proxy_nca') - each.mean('normalized_softmax'), 1) + 0.0:+.1f}",
         ),
-        f"**6.** Standard deviations of a loss's score less the mean of four losses, points\n\n{split_noise()}",
-        f"**7 and 8.** The trunk trained, MAP@R / P@1 in percent\n\n{trained_trunk()}",
+        f"**6.** Standard deviations of a loss's score less the mean of four losses, points\n\n{splits}",
+        f"**7 and 8.** The trunk trained, MAP@R / P@1 in percent\n\n{trunks}",
         f"**Evaluations** of the test classes\n\n{times}",
         f"**Trainings** at the cap, and settings at a bound of their space\n\n{caps_and_bounds()}",
     ]
