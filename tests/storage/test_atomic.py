@@ -10,7 +10,6 @@ import pytest
 from levelfield.core.ledger import Evaluation, begin
 from levelfield.errors import UserError
 from levelfield.storage.atomic import replaced, temporary_name, write_atomically
-from levelfield.storage.lock import Lock
 
 
 @pytest.fixture
@@ -82,11 +81,3 @@ def test_a_ledger_that_is_a_link_is_refused(precious: Path, tmp_path: Path) -> N
     with pytest.raises(UserError, match=r"ledger\.jsonl"):
         begin(Evaluation("glyphs", ["00" * 32], "levelfield test"), tmp_path)
     assert precious.read_text() == ""
-
-
-def test_a_link_in_the_place_of_a_locks_description_is_replaced(precious: Path, tmp_path: Path) -> None:
-    lock = Lock(tmp_path, "test", "test")
-    lock.path.parent.mkdir()
-    lock.path.with_suffix(".json").symlink_to(precious)
-    with lock:
-        assert precious.read_text() == "mine\n"

@@ -17,7 +17,6 @@ from levelfield.errors import UserError
 from levelfield.models.adapters import WEIGHTS, beside_adapter, own_state, without_adapter
 from levelfield.models.weights import content_hash
 from levelfield.storage.atomic import write_atomically
-from levelfield.storage.lock import Lock
 
 TRUNKS = "trunks"
 PREFIX = "trunk."
@@ -51,11 +50,9 @@ def without_trunk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
         trunk = without_adapter(trunk)
     file = folder / f"{name}.pt"
     if not file.exists():
-        with Lock(folder.parent, "frozen_trunk", "storing the frozen trunk"):
-            if not file.exists():
-                buffer = io.BytesIO()
-                torch.save({key: _on_cpu(value) for key, value in trunk.items()}, buffer)
-                write_atomically(file, buffer.getvalue())
+        buffer = io.BytesIO()
+        torch.save({key: _on_cpu(value) for key, value in trunk.items()}, buffer)
+        write_atomically(file, buffer.getvalue())
     learnt = {key: value for key, value in state.items() if not _of_trunk(key)}
     return {**checkpoint, "state_dict": {**adapter, **learnt}}
 
