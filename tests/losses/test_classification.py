@@ -8,6 +8,7 @@ from test_every_loss import CLASSES
 
 from levelfield import losses
 from levelfield.losses import NormalizedSoftmaxLoss
+from levelfield.losses.classification import checked_classes
 from levelfield.numerics import unit
 
 
@@ -188,3 +189,10 @@ def test_normal_class_weights_stand_still_under_zhai_and_wus_rates():
 def test_all_but_one_take_a_fraction_and_a_beginning():
     """The network of HIST has a fixed number of outputs, and its authors say how the weights begin."""
     assert set(CLASSES) - set(taking("class_fraction")) == set(CLASSES) - set(taking("weight_init")) == {"HISTLoss"}
+
+
+def test_small_integers_name_classes_beyond_their_range_on_a_gpu(monkeypatch):
+    monkeypatch.setattr("levelfield.losses.classification.can_look", lambda labels: False)
+    labels, inside = checked_classes(torch.tensor([3, 255], dtype=torch.uint8), 300)
+    assert labels.tolist() == [3, 255]
+    assert inside

@@ -13,7 +13,7 @@ from levelfield.losses import (
     NTXentLoss,
     TripletMarginLoss,
 )
-from levelfield.miners import BatchHardMiner, MultiSimilarityMiner, TripletMarginMiner
+from levelfield.miners import BatchEasyHardMiner, BatchHardMiner, MultiSimilarityMiner, TripletMarginMiner
 
 PAIRS = [
     (ContrastiveLoss, peers.ContrastiveLoss),
@@ -186,3 +186,19 @@ def test_everything_is_named_by_masks_of_one_byte_a_pair():
     assert not loss.chosen.positives[torch.arange(8), places].any()
     assert (same & ~loss.chosen.positives).sum() == 8
     assert {mask.dtype for mask in loss.chosen} == {torch.bool}
+
+
+@pytest.mark.parametrize("miner", [BatchEasyHardMiner(), BatchEasyHardMiner(neg_strategy="hard"), BatchHardMiner()])
+def test_no_miner_takes_a_sample_as_its_own_positive(miner):
+    """The first batch fills the memory, so it is compared as without one."""
+    memory = CrossBatchMemory(TripletMarginLoss(0.5), 5, memory_size=64, miner=miner).double()
+    ((x, y),) = batches(1)
+    expected = TripletMarginLoss(0.5)(x, y, miner(x, y))
+    assert expected > 0
+    torch.testing.assert_close(memory(x, y), expected)
+
+
+def test_a_class_of_one_sample_keeps_no_pair():
+    memory = CrossBatchMemory(ContrastiveLoss(), 5, memory_size=64, miner=MultiSimilarityMiner(1.0)).double()
+    ((x, _),) = batches(1)
+    assert memory(x, torch.arange(len(x))) == 0

@@ -41,3 +41,13 @@ def test_the_anchor_and_the_other_are_not_exchangeable():
     case = batch("raw")
     matrix = SignalToNoiseRatioContrastiveLoss.matrix(case.x, case.x)
     assert not torch.allclose(matrix, matrix.T)
+
+
+@pytest.mark.parametrize("size", [3, 6, 128, 511])
+def test_equal_coordinates_have_no_signal_whatever_their_rounding(size):
+    x = torch.randn(8, size, generator=torch.Generator().manual_seed(0))
+    x[0] = 0.3
+    labels = torch.arange(8) // 4
+    torch.testing.assert_close(
+        SignalToNoiseRatioContrastiveLoss()(x, labels), SignalToNoiseRatioContrastiveLoss()(x.double(), labels).float()
+    )

@@ -39,7 +39,7 @@ def test_is_seeded(method):
     [
         ({"labels": torch.zeros(4, dtype=torch.int64)}, "have the label 0"),
         ({"embeddings": torch.full((4, 2), torch.inf)}, "NaN or infinite"),
-        ({"method": "spectral"}, "known are auto, faiss"),
+        ({"method": "spectral"}, "known are auto, exact"),
         ({"average": "max"}, "known are arithmetic, geometric"),
     ],
 )
@@ -47,3 +47,11 @@ def test_mistakes_raise(change, message):
     arguments = {"embeddings": torch.rand(4, 2), "labels": torch.tensor([0, 0, 1, 1]), **change}
     with pytest.raises(ValueError, match=message):
         clustering_metrics(**arguments)
+
+
+def test_what_is_installed_changes_no_score():
+    """20 classes of 20: k-means of faiss and of scikit-learn end elsewhere."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(400) // 20
+    embeddings = torch.randn(20, 32, generator=generator)[labels] + torch.randn(400, 32, generator=generator)
+    assert clustering_metrics(embeddings, labels) == clustering_metrics(embeddings, labels, method="exact")

@@ -3,12 +3,13 @@
 import json
 import os
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from levelfield.metrics import RetrievalMetrics, retrieval_metrics
+from levelfield.metrics import RetrievalMetrics, retrieval_metrics, verification_metrics
 
 METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall", "map", "mrr")
 
@@ -191,3 +192,31 @@ def test_euclidean_scores_at_extreme_scales():
     metric = RetrievalMetrics(METRICS, distance="euclidean")
     with pytest.raises(ValueError, match="beyond float32"):
         metric.update(embeddings.double() * 1e40, labels, torch.arange(60))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("distance", ["cosine", "euclidean", "poincare"])
+def test_a_trainers_true_precision_changes_no_score(dtype, distance):
+    """Lightning sets torch's default type in `validation_step`."""
+    embeddings = torch.randn(100, 16, generator=torch.Generator().manual_seed(0))
+    labels, index = torch.arange(100) // 5, torch.arange(100)
+
+    def scored():
+        metric = RetrievalMetrics(("map_at_r", "map"), distance=distance)
+        metric.update(embeddings, labels, index)
+        table = retrieval_metrics(embeddings, labels, distance=distance, num_queries=40, memory_budget=40_000)
+        return metric.compute(), table, verification_metrics(embeddings, labels, distance=distance).scores
+
+    expected = scored()
+    torch.set_default_dtype(dtype)
+    try:
+        assert scored() == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_queries_without_a_gallery_are_one_line():
+    metric = RetrievalMetrics(is_query=np.ones(4, bool))
+    metric.update(torch.eye(4), torch.tensor([0, 0, 1, 1]), torch.arange(4))
+    with pytest.raises(ValueError, match="none of the 4 samples shares its label"):
+        metric.compute()

@@ -200,3 +200,9 @@ def test_labels_are_integers_of_any_type(dtype):
     embeddings = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(40) % 5
     assert retrieval_metrics(embeddings, labels.to(dtype)) == retrieval_metrics(embeddings, labels)
+
+
+def test_the_interval_of_all_queries_is_zero():
+    gallery, labels = torch.eye(4), torch.tensor([0, 1, 1, 2])
+    found = retrieval_metrics(torch.eye(4)[:1], labels[:1], gallery, labels, ("map_at_r",), num_queries=2)
+    assert found["map_at_r_ci95"] == 0

@@ -169,16 +169,17 @@ def checked_classes(labels: Int[Tensor, " N"], num_classes: int) -> tuple[Int[Te
     Raises:
         ValueError: a label outside 0..num_classes-1, on the CPU and not in compiled code.
     """
+    labels = labels.long()
     if not can_look(labels):
         inside = (labels >= 0) & (labels < num_classes)
-        return labels.clamp(0, num_classes - 1).long(), inside.all()
+        return labels.clamp(0, num_classes - 1), inside.all()
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
         position = int(((labels < 0) | (labels >= num_classes)).int().argmax())
         raise ValueError(
             f"label {int(labels[position])} at position {position} is not one of the {num_classes} classes "
             f"0..{num_classes - 1}"
         )
-    return labels.long(), None
+    return labels, None
 
 
 def where_known(in_range: Tensor | None, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:

@@ -22,7 +22,8 @@ class CrossBatchMemory(MetricLoss):
             everything: the memory names the pairs, so the loss cannot draw its own triplets.
         embedding_size: length D of an embedding.
         memory_size: number of embeddings that the memory holds, at least a batch.
-        miner: chooses among batch x memory; None compares everything.
+        miner: chooses among batch x memory; None compares everything. If its forward takes `places`, as those of this
+            package do, no sample is its own positive; otherwise such pairs are dropped from its choice.
 
     Cost: B x memory. When: batches too small to contain hard pairs.
     Paper: Wang et al. 2020, "Cross-Batch Memory for Embedding Learning", arXiv:1912.06798.
@@ -116,15 +117,16 @@ class CrossBatchMemory(MetricLoss):
         places: Int[Tensor, " N"] | None,
     ) -> IndicesTuple:
         """What to compare, without each sample with itself."""
-        if self.miner is not None and len(memory) > 0:
-            chosen = self.miner(embeddings, labels, memory, memory_labels)
-        else:
+        if self.miner is None or len(memory) == 0:
             same = labels[:, None] == memory_labels[None, :]
-            chosen = PairMasks(same, ~same)
+            masks = PairMasks(same, ~same)
             if places is not None:
                 same.scatter_(1, places[:, None], False)
-            return chosen if isinstance(self.loss, MetricLoss) else as_pairs(chosen)
-        if places is None:
+            return masks if isinstance(self.loss, MetricLoss) else as_pairs(masks)
+        takes_places = "places" in signature(self.miner.forward).parameters
+        told = {"places": places} if takes_places else {}
+        chosen: IndicesTuple = self.miner(embeddings, labels, memory, memory_labels, **told)
+        if places is None or takes_places:
             return chosen
         kept = chosen[1] != places[chosen[0]]
         if len(chosen) == 3:

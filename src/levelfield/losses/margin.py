@@ -49,6 +49,8 @@ class MarginLoss(PairLoss):
         pairs: bool = False,
     ) -> None:
         super().__init__()
+        if isinstance(triplets_per_anchor, str) and triplets_per_anchor != "all":
+            raise ValueError(f"triplets_per_anchor={triplets_per_anchor!r} must be 'all' or a number")
         if pairs and triplets_per_anchor != "all":
             raise ValueError("pairs=True goes over all pairs; leave triplets_per_anchor at 'all'")
         self.margin = margin

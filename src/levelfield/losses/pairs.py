@@ -62,7 +62,7 @@ class _SquaredDistances(torch.autograd.Function):
 
 
 def distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-    """Euclidean distances at any scale; 0, with a zero gradient, between points that coincide up to rounding."""
+    """Euclidean distances at any scale; 0, with a zero gradient, below 1e-12. Rounding keeps equal points above it."""
     return safe_sqrt(squared_distances(anchors, others))
 
 

@@ -40,6 +40,8 @@ class ProxyTripletLoss(ClassificationLoss):
         weight_init: WeightInit = "normal",
     ) -> None:
         super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
+        if reduction not in ("nonzero", "mean"):
+            raise ValueError(f"reduction={reduction!r} must be 'nonzero' or 'mean'")
         self.margin = margin
         self.reduction = reduction
 

@@ -43,6 +43,8 @@ class RankedListLoss(PairLoss):
         super().__init__()
         if not 0 <= imbalance <= 1:
             raise ValueError(f"imbalance={imbalance} must lie in [0, 1]")
+        if reduction not in ("mean", "nonzero"):
+            raise ValueError(f"reduction={reduction!r} must be 'mean' or 'nonzero'")
         self.margin = margin
         self.Tn = Tn
         self.imbalance = imbalance

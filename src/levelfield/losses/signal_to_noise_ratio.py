@@ -42,7 +42,8 @@ class SignalToNoiseRatioContrastiveLoss(PairLoss):
         anchors = anchors - anchors.mean(1, keepdim=True)
         others = others - others.mean(1, keepdim=True)
         signal = anchors.square().sum(1, keepdim=True)
-        ratios = squared_distances(anchors, others) / torch.where(signal > 0, signal, 1.0)
+        is_constant = signal <= rounding_of(signal) ** 2  # up to rounding
+        ratios = squared_distances(anchors, others) / torch.where(is_constant, 1.0, signal)
         return threshold(ratios, rounding_of(ratios), 0.0)
 
     def compute(

@@ -56,6 +56,8 @@ class TripletMarginLoss(PairLoss):
         super().__init__(normalize)
         if power not in (1, 2):
             raise ValueError(f"power={power} must be 1 or 2")
+        if isinstance(triplets_per_anchor, str) and triplets_per_anchor not in ("all", "semihard"):
+            raise ValueError(f"triplets_per_anchor={triplets_per_anchor!r} must be 'all', 'semihard' or a number")
         if triplets_per_anchor == "semihard" and swap:
             raise ValueError("swap=True has no meaning with triplets_per_anchor='semihard'")
         self.margin = margin

@@ -3,7 +3,6 @@
 Shapes: N embeddings, D dimensions, C clusters.
 """
 
-import importlib.util
 from collections.abc import Iterable
 
 import numpy as np
@@ -15,7 +14,8 @@ from levelfield.metrics.checks import check_embeddings
 from levelfield.metrics.distances import normalize
 from levelfield.metrics.partitions import partition_scores
 
-METHODS = ("auto", "faiss", "exact", "mini-batch")
+METHODS = ("auto", "exact", "mini-batch", "faiss")
+EXACT_ITEMS = 20_000  # that `auto` clusters exactly
 
 
 def clustering_metrics(
@@ -33,9 +33,8 @@ def clustering_metrics(
         embeddings: (N, D) floating point, any scale.
         labels: (N,) integers, any values.
         seed: of the k-means.
-        method: `faiss`; scikit-learn's `exact` Lloyd iterations or `mini-batch`; `auto` takes faiss if it is
-            installed, otherwise exact up to 20,000 items and mini-batch beyond. Their clusters differ: compare only
-            scores of one method.
+        method: scikit-learn's `exact` Lloyd iterations or `mini-batch`; `auto` is exact up to 20,000 items and
+            mini-batch beyond; `faiss`, if it is installed. Their clusters differ: compare only scores of one method.
         average: mean of the two entropies that NMI and AMI divide by: `arithmetic` or `geometric`; papers use both.
         metrics: as in `partition_scores`.
 
@@ -69,9 +68,9 @@ def k_means(
 ) -> Int64[Tensor, " items"]:
     """Cluster of each embedding; `method` as in `clustering_metrics`."""
     embeddings_ND = np.ascontiguousarray(embeddings.cpu().numpy())
-    if method == "auto" and importlib.util.find_spec("faiss") is None:
-        method = "exact" if len(embeddings_ND) <= 20_000 else "mini-batch"
-    if method in ("auto", "faiss"):
+    if method == "auto":
+        method = "exact" if len(embeddings_ND) <= EXACT_ITEMS else "mini-batch"
+    if method == "faiss":
         return faiss_k_means(embeddings_ND, num_clusters, seed)
     from sklearn.cluster import KMeans, MiniBatchKMeans  # takes a second
 

@@ -96,7 +96,7 @@ class Block:
         here = slice(start, start + block)
         self.index_T = start + found_GP[here].sum(1).argsort(descending=True, stable=True)
         self.items_TP, self.own_TP = items_GP[self.index_T], own_GP[self.index_T]
-        self.below_TP = self.own_TP.nextafter(torch.tensor(-torch.inf, device=own_GP.device))
+        self.below_TP = self.own_TP.nextafter(own_GP.new_tensor(-torch.inf))
         self.lengths = found_GP[here].sum(0).tolist()
 
     def holds(self, items: Int64[Tensor, "*items"]) -> Bool[Tensor, "*items"]:
@@ -147,7 +147,7 @@ def own_similarities(
     """The items of each item's class, ascending, and their similarities; -inf for the item itself and the padding."""
     members = ClassMembers(labels_G)
     items_GP, valid_GP = members.of(labels_G)
-    own_GP = torch.full(items_GP.shape, -torch.inf, device=labels_G.device)
+    own_GP = torch.full(items_GP.shape, -torch.inf, dtype=torch.float32, device=labels_G.device)
     order_G = members.order_G
     rank_G = torch.empty_like(order_G)
     rank_G[order_G] = torch.arange(len(order_G), device=order_G.device)

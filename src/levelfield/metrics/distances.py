@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Num, UInt8
 from torch import Tensor
 
+from levelfield.metrics.checks import check_embeddings
 from levelfield.numerics import CLIP_RADIUS, CURVATURE, in_ball, true_float32, unit
 
 # Matrix products of fewer rows may round differently from those of larger blocks.
@@ -104,7 +105,7 @@ def by_tiles(
     """Float32 similarities, computed for a tile of gallery items at a time to save memory."""
     num_gallery = len(gallery_GD)
     if out is None:
-        out = torch.empty((num_queries, num_gallery), device=gallery_GD.device)
+        out = torch.empty((num_queries, num_gallery), dtype=torch.float32, device=gallery_GD.device)
     num_tiles = max(1, num_gallery // TILE)
     edges = [num_gallery * i // num_tiles for i in range(num_tiles + 1)]
     for start, stop in pairwise(edges):
@@ -120,7 +121,7 @@ def unpack_signs(packed_GY: UInt8[Tensor, "items bytes"]) -> Float[Tensor, "item
 
 def normalize(embeddings: Num[Tensor, "items dim"]) -> Float[Tensor, "items dim"]:
     """Rows of length 1 in float32, whatever their scale; a row of zeros stays zero."""
-    directions_ND = torch.empty(embeddings.shape, device=embeddings.device)
+    directions_ND = torch.empty(embeddings.shape, dtype=torch.float32, device=embeddings.device)
     for rows_RD, directions_RD in zip(embeddings.detach().split(TILE), directions_ND.split(TILE), strict=True):
         if rows_RD.dtype == torch.float64:  # squares of its largest numbers would be infinite
             rows_RD = rows_RD / rows_RD.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
@@ -135,7 +136,7 @@ def raw(embeddings: Num[Tensor, "items dim"]) -> Float[Tensor, "items dim"]:
 
 def points_of_ball(embeddings: Num[Tensor, "items dim"]) -> Float[Tensor, "items dim"]:
     """The embeddings in the Poincare ball of unit radius, in float32, whatever their scale (`in_ball`)."""
-    points_ND = torch.empty(embeddings.shape, device=embeddings.device)
+    points_ND = torch.empty(embeddings.shape, dtype=torch.float32, device=embeddings.device)
     for rows_RD, points_RD in zip(embeddings.detach().split(TILE), points_ND.split(TILE), strict=True):
         rows_RD = rows_RD.double()
         # Squares of the largest numbers would be infinite. Divided rows are still long enough to be clipped.
@@ -165,3 +166,32 @@ DISTANCES = {
     "hamming": (packed, hamming_similarity),
     "poincare": (points_of_ball, poincare_similarity),
 }
+
+
+def check_sets(
+    embeddings: Tensor, labels: Tensor, gallery: Tensor | None, gallery_labels: Tensor | None, distance: str
+) -> None:
+    """Raise ValueError unless the sets can be compared by this distance; without a gallery, the first with itself."""
+    if distance not in DISTANCES:
+        raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
+    may_be_bits = distance == "hamming"
+    check_embeddings(embeddings, labels, "embeddings", "labels", may_be_bits)
+    if (gallery is None) != (gallery_labels is None):
+        raise ValueError("gallery and gallery_labels go together: pass both or neither")
+    if gallery is None or gallery_labels is None:
+        return
+    check_embeddings(gallery, gallery_labels, "gallery", "gallery_labels", may_be_bits)
+    of_bits = [each.dtype == torch.uint8 for each in (embeddings, gallery)]
+    if gallery.shape[1] != embeddings.shape[1] or of_bits[0] != of_bits[1]:
+        raise ValueError(
+            f"gallery is {gallery.dtype} of {gallery.shape[1]} dimensions, "
+            f"embeddings are {embeddings.dtype} of {embeddings.shape[1]} dimensions"
+        )
+    if gallery.device != embeddings.device:
+        raise ValueError(f"gallery is on {gallery.device}, embeddings are on {embeddings.device}")
+
+
+def prepared_sets(*sets: Num[Tensor, "items dim"], distance: str) -> list[Num[Tensor, "items dim"]]:
+    """The sets as the distance compares them."""
+    prepare, _ = DISTANCES[distance]
+    return [prepare(each) for each in (at_one_scale(*sets) if distance == "euclidean" else sets)]

@@ -176,7 +176,7 @@ class RetrievalMetrics(Metric):
 
     def _held(self, state: str) -> Tensor:
         rows = getattr(self, state)
-        return dim_zero_cat(rows) if len(rows) else torch.empty(0, device=self.device)
+        return dim_zero_cat(rows) if len(rows) else torch.empty(0, dtype=torch.float32, device=self.device)
 
 
 def first_of_each(index_N: Int64[Tensor, " items"]) -> Int64[Tensor, " unique"]:

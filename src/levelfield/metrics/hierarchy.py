@@ -10,7 +10,7 @@ from jaxtyping import Float64, Integer, Num
 from torch import Tensor
 
 from levelfield.metrics.checks import check_embeddings
-from levelfield.metrics.distances import DISTANCES, at_one_scale, full_precision
+from levelfield.metrics.distances import DISTANCES, check_sets, full_precision, prepared_sets
 from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET, SimilarityRows, count_relevant
 from levelfield.metrics.ranking import tie_free_keys
 from levelfield.metrics.table import hierarchical_precision
@@ -67,20 +67,16 @@ def hierarchical_precision_at_r(
         >>> hierarchical_precision_at_r(embeddings, torch.tensor([0, 0, 1]), torch.tensor([5, 5, 5]))
         tensor([0.5000, 0.5000,    nan], dtype=torch.float64)
     """
-    if distance not in DISTANCES:
-        raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
+    check_sets(embeddings, labels, gallery, gallery_labels, distance)
+    if (gallery is None) != (gallery_coarse is None):
+        raise ValueError("gallery, gallery_labels and gallery_coarse go together: pass all or none")
     excludes_self = gallery is None
-    if gallery is None or gallery_labels is None or gallery_coarse is None:
-        if (gallery, gallery_labels, gallery_coarse) != (None, None, None):
-            raise ValueError("gallery, gallery_labels and gallery_coarse go together: pass all or none")
-        gallery, gallery_labels, gallery_coarse = embeddings, labels, coarse
-    for items, numbers, names in (
-        (embeddings, labels, ("embeddings", "labels")),
-        (embeddings, coarse, ("embeddings", "coarse")),
-        (gallery, gallery_labels, ("gallery", "gallery_labels")),
-        (gallery, gallery_coarse, ("gallery", "gallery_coarse")),
-    ):
-        check_embeddings(items, numbers, *names, packed=distance == "hamming")
+    check_embeddings(embeddings, coarse, "embeddings", "coarse", distance == "hamming")
+    if gallery is not None and gallery_coarse is not None:
+        check_embeddings(gallery, gallery_coarse, "gallery", "gallery_coarse", distance == "hamming")
+    labels, coarse = labels.long(), coarse.long()  # few operators support other unsigned integers
+    gallery_labels = labels if gallery_labels is None else gallery_labels.long()
+    gallery_coarse = coarse if gallery_coarse is None else gallery_coarse.long()
     both = torch.stack([torch.cat([labels, gallery_labels]), torch.cat([coarse, gallery_coarse])]).unique(dim=1)
     if both.shape[1] != len(both[0].unique()):
         repeated = both[0][1:][both[0].diff() == 0]
@@ -90,11 +86,8 @@ def hierarchical_precision_at_r(
     found_N = torch.full(labels.shape, torch.nan, dtype=torch.float64, device=labels.device)
     if len(scored_Q) == 0:
         return found_N
-    prepare, similarity = DISTANCES[distance]
-    if distance == "euclidean":
-        embeddings, gallery = at_one_scale(embeddings, gallery)
-    held = prepare(embeddings)
-    asked = held if excludes_self else prepare(gallery)
+    sets = prepared_sets(*(each for each in (embeddings, gallery) if each is not None), distance=distance)
+    held, asked, similarity = sets[0], sets[-1], DISTANCES[distance][1]
     depth = int(num_relevant_N.max())
     bytes_a_row = SIMILARITY_BYTES * (len(asked) + depth)
     rows = SimilarityRows(held, asked, scored_Q, similarity, excludes_self, True, memory_budget, bytes_a_row)

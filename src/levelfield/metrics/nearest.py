@@ -37,7 +37,7 @@ def nearest(
         memory_budget: bytes for similarities and their temporaries.
     """
     count = min(count, len(gallery_GD) - (itself_N is not None))
-    similarities_NK = torch.empty((len(queries_ND), count), device=queries_ND.device)
+    similarities_NK = torch.empty((len(queries_ND), count), dtype=torch.float32, device=queries_ND.device)
     items_NK = torch.empty(similarities_NK.shape, dtype=torch.int64, device=queries_ND.device)
     tie_places_G = tie_places(len(gallery_GD), queries_ND.device)
     starts_N = (

@@ -131,12 +131,12 @@ class SimilarityRows:
             return
         positions_Q = torch.arange(len(self.scored_Q), device=self.scored_Q.device)
         # New memory for each block would add a tenth to the time of the product, by page faults.
-        buffer_BG = torch.empty((0, 0), device=self.gallery_GD.device)
+        buffer_BG = torch.empty((0, 0), dtype=torch.float32, device=self.gallery_GD.device)
         for start, stop in block_starts(len(positions_Q), self.block):
             positions_B = positions_Q[start:stop]
             queries_B = self.scored_Q[positions_B]
             if len(buffer_BG) < stop - start:
-                buffer_BG = torch.empty((stop - start, len(self.gallery_GD)), device=self.gallery_GD.device)
+                buffer_BG = buffer_BG.new_empty((stop - start, len(self.gallery_GD)))
             similarities_BG = buffer_BG[: stop - start]
             self.similarity(self.queries_ND[queries_B], self.gallery_GD, out=similarities_BG)
             if self.excludes_self:
@@ -158,6 +158,8 @@ def count_relevant(
     query_labels_N: Integer[Tensor, " queries"], gallery_labels_G: Integer[Tensor, " gallery"], excludes_self: bool
 ) -> Int64[Tensor, " queries"]:
     """Number of gallery items with each query's label, without the query itself if `excludes_self`."""
+    if len(gallery_labels_G) == 0:
+        return torch.zeros_like(query_labels_N)
     classes_C, counts_C = gallery_labels_G.unique(return_counts=True)
     slots_N = torch.searchsorted(classes_C, query_labels_N.contiguous()).clamp(max=len(classes_C) - 1)
     counts_N = torch.where(classes_C[slots_N] == query_labels_N, counts_C[slots_N], 0)

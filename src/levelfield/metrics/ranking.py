@@ -43,8 +43,9 @@ def symmetric_blocks(
     """
     num_items = len(embeddings_GD)
     edges = block_starts(num_items, block)
-    lefts = [torch.empty((stop - start, start), device=embeddings_GD.device) for start, stop in edges]
-    buffer = torch.empty((max(stop - start for start, stop in edges), num_items), device=embeddings_GD.device)
+    rows = max(stop - start for start, stop in edges)
+    buffer = torch.empty((rows, num_items), dtype=torch.float32, device=embeddings_GD.device)
+    lefts = [buffer.new_empty((stop - start, start)) for start, stop in edges]
     for i, (start, stop) in enumerate(edges):
         rows_BG = buffer[: stop - start]
         rows_BG[:, :start] = lefts[i]

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float, Int64, Integer, Num
 from torch import Tensor
 
-from levelfield.metrics.checks import check_embeddings
-from levelfield.metrics.distances import DISTANCES, at_one_scale
+from levelfield.metrics.distances import DISTANCES, check_sets, prepared_sets
 from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET, count_relevant, score_queries
 from levelfield.metrics.scores import Wanted
 from levelfield.seeds import seed_of
@@ -75,30 +74,14 @@ def retrieval_metrics(
     Source: Musgrave et al., A Metric Learning Reality Check, ECCV 2020, section 3.2.
     """
     wanted = Wanted.parse(metrics, recall_at)
-    if distance not in DISTANCES:
-        raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
     if rerank is not None and distance != "cosine":
         raise ValueError(f"re-ranking is by cosine, not by distance={distance!r}")
     if num_queries is not None and num_queries < 2:
         raise ValueError(f"num_queries={num_queries}: an interval needs at least 2")
-    packed = distance == "hamming"
-    check_embeddings(embeddings, labels, "embeddings", "labels", packed=packed)
-    if (gallery is None) != (gallery_labels is None):
-        raise ValueError("gallery and gallery_labels go together: pass both or neither")
+    check_sets(embeddings, labels, gallery, gallery_labels, distance)
     excludes_self = gallery is None
-    if gallery is None or gallery_labels is None:
-        gallery, gallery_labels = embeddings, labels
-    else:
-        check_embeddings(gallery, gallery_labels, "gallery", "gallery_labels", packed=packed)
-        if gallery.shape[1] != embeddings.shape[1] or (gallery.dtype == torch.uint8) != (
-            embeddings.dtype == torch.uint8
-        ):
-            raise ValueError(
-                f"gallery is {gallery.dtype} of {gallery.shape[1]} dimensions, "
-                f"embeddings are {embeddings.dtype} of {embeddings.shape[1]} dimensions"
-            )
-        if gallery.device != embeddings.device:
-            raise ValueError(f"gallery is on {gallery.device}, embeddings are on {embeddings.device}")
+    if gallery_labels is None:
+        gallery_labels = labels
     if bool((gallery_labels == gallery_labels[0]).all()):
         raise ValueError(f"all {len(gallery_labels)} gallery items have the label {int(gallery_labels[0])}; use two")
 
@@ -111,11 +94,9 @@ def retrieval_metrics(
     if num_queries is not None:
         scored = drawn_queries(scored, num_queries, seed)
 
-    prepare, similarity = DISTANCES[distance]
-    if distance == "euclidean":
-        embeddings, gallery = at_one_scale(embeddings, gallery)
-    asking = prepare(embeddings)
-    asked = asking if excludes_self else prepare(gallery)
+    _, similarity = DISTANCES[distance]
+    held = prepared_sets(*(each for each in (embeddings, gallery) if each is not None), distance=distance)
+    asking, asked = held[0], held[-1]
     if rerank is not None:
         asking, asked, similarity = rerank(asking, asked, excludes_self, memory_budget)
     scores = score_queries(
@@ -152,5 +133,6 @@ def drawn_queries(matched_M: Int64[Tensor, " matched"], num_queries: int, seed: 
 def half_interval(scores_S: Float[Tensor, " sampled"], population: int) -> float:
     """Half the width of the 95% interval of the mean of `population` scores, of which these were drawn."""
     num_sampled = len(scores_S)
-    unseen = max(0.0, 1 - num_sampled / population)
-    return 1.959964 * float(scores_S.std() / num_sampled**0.5) * unseen**0.5
+    if num_sampled == population:
+        return 0.0
+    return 1.959964 * float(scores_S.std() / num_sampled**0.5) * (1 - num_sampled / population) ** 0.5

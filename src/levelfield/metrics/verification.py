@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Float, Float64, Int64, Integer, Num
 from torch import Tensor
 
-from levelfield.metrics.checks import check_embeddings
-from levelfield.metrics.distances import DISTANCES, at_one_scale, full_precision
+from levelfield.metrics.distances import DISTANCES, check_sets, full_precision, prepared_sets
 from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET
 from levelfield.metrics.table import PAIR_METRICS, Metric, named
 from levelfield.numerics import CLIP_RADIUS
@@ -113,24 +112,10 @@ def verification_metrics(
     Source: Doddington et al., The NIST speaker recognition evaluation, Speech Communication 2000, for 30 errors.
     """
     wanted = _wanted(metrics)
-    if distance not in DISTANCES:
-        raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
-    packed = distance == "hamming"
-    check_embeddings(embeddings, labels, "embeddings", "labels", packed=packed)
-    if (gallery is None) != (gallery_labels is None):
-        raise ValueError("gallery and gallery_labels go together: pass both or neither")
-    if gallery is not None and gallery_labels is not None:
-        check_embeddings(gallery, gallery_labels, "gallery", "gallery_labels", packed=packed)
-        if gallery.shape[1] != embeddings.shape[1]:
-            raise ValueError(f"gallery has {gallery.shape[1]} dimensions, embeddings have {embeddings.shape[1]}")
-    prepare, similarity = DISTANCES[distance]
-    sets = [(embeddings, labels), *([] if gallery is None or gallery_labels is None else [(gallery, gallery_labels)])]
-    rows = [each for each, _ in sets]
-    if distance == "euclidean":
-        rows = at_one_scale(*rows)
-    held = [prepare(each) for each in rows]
-    likeness, shown = _likeness(distance, similarity, held)
-    classes = [each for _, each in sets]
+    check_sets(embeddings, labels, gallery, gallery_labels, distance)
+    held = prepared_sets(*(each for each in (embeddings, gallery) if each is not None), distance=distance)
+    classes = [each for each in (labels, gallery_labels) if each is not None]
+    likeness, shown = _likeness(distance, DISTANCES[distance][1], held)
     with torch.inference_mode(), full_precision(embeddings.device):
         same_T, other_T = _counts(held, classes, likeness, memory_budget // PAIR_BYTES)
     for kind, counts_T in (("one class", same_T), ("two classes", other_T)):

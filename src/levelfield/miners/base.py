@@ -22,8 +22,12 @@ class Miner(nn.Module):
         labels: Int[Tensor, " N"],
         ref_emb: Float[Tensor, "M D"] | None = None,
         ref_labels: Int[Tensor, " M"] | None = None,
+        places: Int[Tensor, " N"] | None = None,
     ) -> tuple[Tensor, ...]:
         """Indices of triplets (a, p, n) or of pairs (a1, p, a2, n); p and n index `ref_emb` where it is given.
+
+        Args:
+            places: Where each embedding is in `ref_emb`, if it is there, so that it is not its own positive.
 
         Raises:
             ValueError: a shape or type that does not fit.
@@ -39,7 +43,11 @@ class Miner(nn.Module):
                 _check(ref_emb, ref_labels)
                 others, other_labels = unit(ref_emb.to(dtype)), ref_labels
             same = labels[:, None] == other_labels[None, :]
-            positives = same if ref_emb is not None else same.clone().fill_diagonal_(False)
+            positives = same.clone()
+            if ref_emb is None:
+                positives.fill_diagonal_(False)
+            elif places is not None:
+                positives.scatter_(1, places[:, None], False)
             return self.mine(self.matrix(anchors, others), positives, ~same)
 
     def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
