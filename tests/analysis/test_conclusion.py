@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from levelfield.analysis.comparison import PAIR, compare_all
-from levelfield.analysis.conclusion import verdict
+from levelfield.analysis.comparison import OVER_BASELINE, PAIR, compare_all
+from levelfield.analysis.conclusion import baselines_of, mean_scores, verdict
 from levelfield.analysis.results import ResultRow
 from levelfield.core.configuration import merge
 from levelfield.study.spec import StudySpec
@@ -92,3 +92,22 @@ def test_a_second_search_is_no_method_of_its_own(three: StudySpec) -> None:
     assert first.startswith("arcface has the best MAP@R on unseen classes, 40.0")
     assert first.endswith("above all 2 other methods.")
     assert second.startswith("Training pays: arcface is 20.0 points")
+
+
+def test_a_row_of_another_split_takes_no_part_in_the_correction(three: StudySpec) -> None:
+    """Each row is compared with the untrained row of its own test classes, as on the page."""
+    config = {**three.methods["arcface"]}
+    methods = {f"arcface[{seed}]": config for seed in range(6)}
+    halved = {
+        name: merge(each, {"data": {"split": "random", "split_seed": int(name[-2])}}) for name, each in methods.items()
+    }
+    swept = replace(three, methods=halved, references=[], sweep=["data.split_seed"])
+    rows = rows_of({"arcface[0]": 0.4, **{f"arcface[{seed}]": 0.2 + 0.0001 * seed for seed in range(1, 6)}})[1:]
+    rows += [row(f"pretrained[pca-{seed}]", 0, 0.3977 if seed == 0 else 0.2) for seed in range(6)]
+    found = compare_all(rows, list(halved), baselines=baselines_of(mean_scores(rows), swept), halves=swept.halves)
+    (over,) = (each for each in found if each.kind == OVER_BASELINE and each.method == "arcface[0]")
+    assert over.p < 0.05 < over.p_holm  # t(4) = 0.23 / (0.158 / sqrt(5)) = 3.3; the other five gain nothing
+    line = (
+        "Training brings no significant gain: arcface[0] is 0.2 points above pretrained[pca-0], the best untrained row."
+    )
+    assert verdict(rows, swept)[1] == f"{line}row."

@@ -30,9 +30,19 @@ def three(spec: StudySpec) -> StudySpec:
     ],
 )
 def test_the_highest_validation_score_is_taken(validation: dict[str, float], row: str) -> None:
-    """The test scores go the other way, and change nothing."""
-    found = [rung(name, score, 100 - score, 50) for name, score in validation.items()]
+    found = [rung(name, score, 50, 50) for name, score in validation.items()]
     assert decide(found).row == row
+
+
+def test_a_row_that_is_worse_than_the_features_on_unseen_classes_is_not_used(three: StudySpec) -> None:
+    """The checkpoint and the commands are those of `row`, as the first line says."""
+    found = [rung(FEATURES, 70.5, 49.7, 88.8), rung("head_ntxent", 71.0, 50.0, 85.0)]
+    decision = decide(found)
+    assert (decision.row, decision.preferred) == (FEATURES, "head_ntxent")
+    assert decision.of_fold == "MAP@R 49.7, P@1 88.8 percent on the test classes"
+    lines = decision_lines(decision, found, three)
+    assert "validation prefers head_ntxent, but it is worse on unseen classes: MAP@R 50.0" in lines[0]
+    assert [line.split()[0] for line in lines if line.endswith("<")] == [FEATURES]
 
 
 def test_the_first_line_says_what_to_use_and_what_it_is_worth(three: StudySpec) -> None:

@@ -38,7 +38,7 @@ def test_a_finished_study_matches_and_nothing_is_written(study: Path) -> None:
 
 
 def test_changed_embeddings_change_the_scores_and_both_tables(study: Path) -> None:
-    path = study / RUN / "fold1" / "embeddings.safetensors"
+    path = study / RUN / "fold1" / "tested.safetensors"
     with safetensors.safe_open(path, framework="pt") as file:
         origin = file.metadata()
     tensors = safetensors.torch.load_file(path)
@@ -178,7 +178,7 @@ def test_emptied_and_missing_logs_are_named(study: Path) -> None:
 
 
 def test_missing_damaged_and_foreign_embeddings_are_named(study: Path) -> None:
-    name = "embeddings.safetensors"
+    name = "tested.safetensors"
     (study / RUN / "fold0" / name).unlink()
     (study / "jobs/contrastive/run0/fold0" / name).write_bytes(b"not a tensor")
     shutil.copy(study / "jobs/contrastive/run1/fold1" / name, study / "jobs/contrastive/run1/fold0" / name)

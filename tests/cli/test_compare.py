@@ -1,6 +1,8 @@
 """`levelfield compare PATH`: folders, tables and broken images, from the path to the next command."""
 
+import contextlib
 import csv
+import io
 import json
 import shlex
 import shutil
@@ -14,7 +16,7 @@ from study_process import StudyProcess
 from tiny_text import own_texts, tiny_text_model
 
 from levelfield.analysis.whole_half import whole_half_command
-from levelfield.cli.compare import _read, _unbroken
+from levelfield.cli.compare import _check_begun, _read, _unbroken
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable
 from levelfield.errors import UserError
 from levelfield.experiment import Study
@@ -227,3 +229,20 @@ def test_an_option_is_named_with_a_space_or_an_equals_sign(words: list[str]) -> 
     assert (found.file, found.trunk, found.minutes) == ("letters", ["a.yaml", "b.yaml"], 2.0)
     assert (found.skip_broken, found.dry_run) == (False, True)
     assert found.overrides == {"trainer.callbacks+": ["ValidateFirst", "LearningRateMonitor"]}
+
+
+def test_a_comparison_of_other_data_is_refused_and_options_without_effect_are_named(run, tmp_path: Path) -> None:
+    ours, others = letters(tmp_path / "a/images", samples=2), letters(tmp_path / "b/images", samples=2)
+    file = tmp_path / "outputs/compare_images.yaml"
+    file.with_suffix("").mkdir(parents=True)
+    (file.with_suffix("") / "study.yaml").touch()
+    dataset = {"class_path": "levelfield.data.datasets.ImageFolder", "init_args": {"folder": str(ours.resolve())}}
+    file.write_text(yaml.safe_dump({"base": ["protocol/heads.yaml", {"data": {"dataset": dataset}}]}))
+    code, printed, complaint = run("compare", str(others))
+    assert (code, printed) == (2, "")
+    assert f"compares {ours.resolve()}, not {others.resolve()}: choose another --output" in complaint
+    given = _read([str(ours), "--minutes", "3", "--trunk", "missing.yaml"])
+    _check_begun(file, ImageFolder(ours), given)
+    with contextlib.redirect_stderr(io.StringIO()) as told:
+        _check_begun(file, ImageFolder(ours), given)
+    assert [line.split()[1] for line in told.getvalue().splitlines()] == ["--minutes", "--trunk"]

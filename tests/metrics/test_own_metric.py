@@ -104,7 +104,7 @@ def test_a_study_scores_and_selects_by_it(place: Path) -> None:
     assert tested == {*study.spec.rows, "pretrained_one_pca"}
     for row in ("pretrained", "head", "trunk"):
         ledger = json.loads(study.test_file(row, 0).read_text())
-        (embedded,) = study.folder.glob(f"jobs/{row}/run0/fold1/embeddings.safetensors")
+        (embedded,) = study.folder.glob(f"jobs/{row}/run0/fold1/tested.safetensors")
         result = json.loads((embedded.parent / "result.json").read_text())
         origin = {"checkpoint": result["checkpoint"], "evaluation": ledger["evaluation"]}
         found = EmbeddedTest.load(embedded, origin)

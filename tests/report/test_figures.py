@@ -1,9 +1,11 @@
 """What the figures draw, where it is computed and not only placed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from levelfield.analysis.comparison import compare_all
+from levelfield.analysis.comparison import SECOND_SEARCH, compare_all
 from levelfield.analysis.results import ResultRow, SummaryRow
 from levelfield.report.figures.differences import differences_figure
 from levelfield.report.figures.search import best_so_far
@@ -140,3 +142,12 @@ def test_the_autocorrelation_is_the_mean_over_curves_that_have_one() -> None:
     short_or_flat = [Curve(0, [1, 2], [0.1, 0.2], 2), Curve(0, [1, 2, 3], [0.1] * 3, 1)]
     assert autocorrelation_text([*curves, curves[1], *short_or_flat]) == ", r 0.17"
     assert autocorrelation_text(short_or_flat) == ""
+
+
+def test_a_better_second_search_hides_no_pair() -> None:
+    again = replace(comparisons(2)[0], method="m0@2", other="m0", kind=SECOND_SEARCH, difference=0.5)
+    with style():
+        figure = differences_figure([again, *comparisons(9)])
+        names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert names[0] == "m0@2 over m0"
+    assert len(names) == 9

@@ -172,7 +172,7 @@ def test_an_unfinished_study_has_a_page_too(study: Path) -> None:
     assert "Unfinished: 21 of 22 jobs are done." in pieces
     assert "The test classes have not been evaluated." in pieces
     assert "Comparisons" not in pieces
-    assert list(study.glob("jobs/*/run*/fold*/embeddings.safetensors")), "of the evaluation that the ledger has lost"
+    assert list(study.glob("jobs/*/run*/fold*/tested.safetensors")), "of the evaluation that the ledger has lost"
     assert "Retrieved neighbours" not in pieces
     assert not (study / "report/similarities.svg").exists()
 
@@ -197,7 +197,7 @@ def program_of(page: str) -> dict:
 def test_the_page_shows_what_the_stored_embeddings_retrieve(study: Path) -> None:
     page, _pieces = written(study)
     told = program_of(page)
-    stored = load_file(study / "jobs/contrastive/run0/fold0/embeddings.safetensors")
+    stored = load_file(study / "jobs/contrastive/run0/fold0/tested.safetensors")
     unit = torch.nn.functional.normalize(stored["embeddings"].double())
     for query in told["gallery"]:
         similar = unit @ unit[query["sample"]]

@@ -63,7 +63,7 @@ def test_one_pca_of_the_whole_training_half_stands_beside_the_folds_side_by_side
     finished: Path, toy_file: Path, expected: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> None:
     one, side_by_side, labels = expected
-    stored = safetensors.numpy.load_file(finished / "jobs/pretrained/run0/fold0/embeddings.safetensors")
+    stored = safetensors.numpy.load_file(finished / "jobs/pretrained/run0/fold0/tested.safetensors")
     assert stored["one_pca"].shape == (len(labels), FOLDS * SIZE)
     np.testing.assert_allclose(stored["one_pca"] @ stored["one_pca"].T, one, atol=1e-4)
     scores = json.loads((finished / "jobs/pretrained/run0/test/result.json").read_text())

@@ -15,6 +15,7 @@ from levelfield.errors import UserError
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec, with_options
 from levelfield.study.same_study import kept_lines, with_rows_of
+from levelfield.study.spec import StudySpec
 
 LOUDER = "embeddings = embeddings * 1.5"
 
@@ -184,3 +185,10 @@ def test_images_overwritten_while_a_study_runs_stop_it(here: Path, jobs: int) ->
     assert len(results(folder)) == jobs
     with pytest.raises(UserError, match=r"\bdata\b"):
         run_file(file, folder)
+
+
+def test_an_added_module_keeps_its_untrained_row(spec: StudySpec) -> None:
+    added = replace(spec, methods={**spec.methods, "plain": spec.methods["arcface"]}, modules=["plain"])
+    merged = with_rows_of(spec, added, ["plain"])
+    assert merged.rows == added.rows
+    assert merged.baseline_of("plain") == added.baseline_of("plain") != "pretrained"

@@ -130,3 +130,13 @@ def test_an_unfinished_study_is_not_archived(archived: tuple[Path, Path], tmp_pa
         with pytest.raises(UserError, match="contrastive run 0"):
             write_archive(StudyFolder.begun(tmp_path / "out"), tmp_path / "x.tar.xz")
     assert json.loads((tmp_path / "out/archived.json").read_text())["rows"]
+
+
+def test_a_row_of_an_archive_can_be_computed_again(archived: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, archive = archived
+    unpack_study(archive, tmp_path / "out")
+    other = load_spec(folder.parent / "small.yaml", {"model.loss_lr": 0.5})
+    study = run_study(tmp_path / "out", other, recompute=["all"])
+    assert study.archived == {"pretrained"}
+    assert study.is_finished()
+    assert tables(study.folder) == tables(run_study(tmp_path / "whole", other).folder)

@@ -37,7 +37,7 @@ LAST = "jobs/arcface/run1/fold1"
 
 def unopened(folder: Path) -> Path:
     """The study as it was when its trainings were done."""
-    for path in (*folder.rglob("test/result.json"), *folder.rglob("embeddings.safetensors")):
+    for path in (*folder.rglob("test/result.json"), *folder.rglob("tested.safetensors")):
         path.unlink()
     for name in ("ledger.jsonl", *TABLES):
         (folder / name).unlink()
@@ -85,7 +85,7 @@ def files_up_to(size: int) -> Iterator[None]:
 # embeddings 20 kB, results.csv 4 kB and study.yaml 1.6 kB.
 LIMITS = {
     f"{LAST}/best.ckpt": (1_000_000, one_job_left),
-    "jobs/pretrained/run0/fold0/embeddings.safetensors": (20_000, unopened),
+    "jobs/pretrained/run0/fold0/tested.safetensors": (20_000, unopened),
     "results.csv": (2_500, lambda folder: folder),
     "study.yaml": (1_500, lambda folder: folder),
 }
@@ -200,7 +200,7 @@ def test_lost_scores_of_a_finished_evaluation_come_from_its_embeddings(
         run_study(copy, spec)
     assert_same_tables(copy, finished)
     path.unlink()
-    embeddings = copy / LAST / "embeddings.safetensors"
+    embeddings = copy / LAST / "tested.safetensors"
     embeddings.write_bytes(embeddings.read_bytes()[:-20])
     run_study(copy, spec)  # they are evaluated once more, which the ledger says
     assert_same_tables(copy, finished)
@@ -211,12 +211,12 @@ def test_lost_scores_of_a_finished_evaluation_come_from_its_embeddings(
 def test_torn_embeddings_of_an_interrupted_evaluation_are_computed_again(
     keep: int, copy: Path, finished: Path, spec: StudySpec
 ) -> None:
-    embeddings = interrupted(copy) / LAST / "embeddings.safetensors"
+    embeddings = interrupted(copy) / LAST / "tested.safetensors"
     embeddings.write_bytes(embeddings.read_bytes()[:keep])
     run_study(copy, spec)
     assert_same_tables(copy, finished)
     assert evaluations(copy) == 1
-    again, before = (safetensors.torch.load_file(place / LAST / "embeddings.safetensors") for place in (copy, finished))
+    again, before = (safetensors.torch.load_file(place / LAST / "tested.safetensors") for place in (copy, finished))
     assert all(torch.equal(again[name], before[name]) for name in ("embeddings", "labels", "index"))
 
 

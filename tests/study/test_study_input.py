@@ -1,17 +1,21 @@
 """How pictures reach the trunk is a machine's own affair: a study resumed on another one ends in the same bytes."""
 
 import os
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from own_images import noise_images
 from PIL import Image
+from study_engine import SMALL
 from toy_study import run_study
 
 from levelfield.data import ImageTable
+from levelfield.errors import UserError
 from levelfield.study import seal
-from levelfield.study.rows import load_spec
+from levelfield.study.rows import load_spec, with_options
+from levelfield.study.spec import StudySpec
 
 STUDY = """
 base:
@@ -79,3 +83,23 @@ def test_the_test_pictures_are_decoded_once_for_the_baseline_and_all_runs(tmp_pa
     run_study(tmp_path / "study", load_spec(tmp_path / "study.yaml", {"data.dataset.table": str(pictures(tmp_path))}))
     assert len(opened) == 32
     assert sorted(opened.values()) == [1] * 30 + [2] * 2
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("derived: {1: {of: mine, alpha: 0.5}}", "method name 1: use letters"),
+        ("derived: {_avg: {of: mine, alpha: 0.5}}", "method name '_avg': use letters"),
+        ("derived: {pretrained: {of: mine, alpha: 0.5}}", "another row has this name"),
+        ("second_searches: [mine]", "second_searches.mine: nothing is searched; give --search.trials"),
+    ],
+)
+def test_a_row_that_means_nothing_is_one_line(tmp_path: Path, more: str, words: str) -> None:
+    (tmp_path / "study.yaml").write_text(f"{SMALL}{more}\n")
+    with pytest.raises(UserError, match=re.escape(words)):
+        load_spec(tmp_path / "study.yaml")
+
+
+def test_a_count_of_a_begun_study_names_its_option(spec: StudySpec) -> None:
+    with pytest.raises(UserError, match=r"^--runs must be"):
+        with_options(spec, {"runs": 0})

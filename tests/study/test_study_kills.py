@@ -58,7 +58,7 @@ def test_kills_and_a_ctrl_c_change_no_byte(toy_file: Path, finished: Path, tmp_p
 
     # While the test classes are evaluated.
     process = EngineProcess(toy_file, folder)
-    process.wait_for((jobs / "contrastive/run0/fold1/embeddings.safetensors").exists)
+    process.wait_for((jobs / "contrastive/run0/fold1/tested.safetensors").exists)
     process.signal(signal.SIGKILL)
     process.end()
     assert evaluations(folder) == 1

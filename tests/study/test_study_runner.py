@@ -39,7 +39,10 @@ def test_every_job_leaves_what_the_design_says(finished: Path, spec: StudySpec) 
         folder = finished / job.path
         expected = {"config.yaml", "result.json"}
         if job.stage == "run":
-            expected |= {"embeddings.safetensors", "best.ckpt" if job.method != "pretrained" else "pca.safetensors"}
+            expected |= {
+                "tested.safetensors",
+                "best.ckpt" if job.method != "pretrained" else "pca.safetensors",
+            }
         if job.method != "pretrained":
             expected.add("metrics.csv")
         assert {path.name for path in folder.iterdir()} == expected
@@ -74,7 +77,7 @@ def test_runs_have_the_best_trials_setting_and_fresh_seeds(finished: Path, spec:
 def test_scores_follow_from_the_stored_embeddings(finished: Path) -> None:
     for method, run in [("pretrained", "0"), ("arcface", "1")]:
         folds = [
-            safetensors.torch.load((finished / f"jobs/{method}/run{run}/fold{k}/embeddings.safetensors").read_bytes())
+            safetensors.torch.load((finished / f"jobs/{method}/run{run}/fold{k}/tested.safetensors").read_bytes())
             for k in range(2)
         ]
         labels = folds[0]["labels"]
@@ -93,7 +96,7 @@ def test_runs_differ_and_test_classes_are_the_second_half(finished: Path) -> Non
     wanted = {"method": "contrastive", "stage": "test", "embedding": "concatenated", "metric": "map_at_r"}
     first, second = scores(finished, **wanted)
     assert first != second
-    stored = safetensors.torch.load((finished / "jobs/arcface/run0/fold0/embeddings.safetensors").read_bytes())
+    stored = safetensors.torch.load((finished / "jobs/arcface/run0/fold0/tested.safetensors").read_bytes())
     assert stored["labels"].unique().numel() == 16, "half of the 32 letters"
 
 
@@ -132,7 +135,7 @@ def test_the_test_stage_is_set_up_only_after_the_ledgers_line(
     (copy / "ledger.jsonl").unlink()
     job = study_jobs(spec)[-1]
     (copy / job.path / "result.json").unlink()
-    for path in (*copy.rglob("test/result.json"), *copy.rglob("embeddings.safetensors")):
+    for path in (*copy.rglob("test/result.json"), *copy.rglob("tested.safetensors")):
         path.unlink()
     seen: list[tuple[str, int]] = []
     setup = MetricDataModule.setup

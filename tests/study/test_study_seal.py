@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 import safetensors.torch
-from study_engine import SMALL, run_file, small_study, tables
+from study_engine import SMALL, run_file, run_study, small_study, tables
 
 from levelfield.core import ledger
 from levelfield.core.ledger import LEDGER
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.study.folder import StudyFolder, scores_hash
-from levelfield.study.seal import TestTask, score_run
+from levelfield.study.rows import load_spec
+from levelfield.study.seal import CHANGED, FIRST, TestTask, score_run
 
 CONTRASTIVE_ONLY = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
 
@@ -120,3 +121,17 @@ def test_each_swept_size_has_its_untrained_row(here: Path) -> None:
         }
         assert {row: tensors["components"].shape[1] for row, tensors in sizes.items()} == {4: 4, 16: 16}
     assert found[0] == found[1]
+
+
+def test_a_second_evaluation_that_was_interrupted_continues_with_its_line(here: Path) -> None:
+    file = small_study(here, text=CONTRASTIVE_ONLY)
+    added = {"triplet": {"model": {"loss": "TripletMarginLoss"}}}
+    study = run_study(run_file(file, here / "out").folder, load_spec(file, added=added))
+    *before, last = (study.folder / LEDGER).read_text().splitlines(keepends=True)
+    assert json.loads(last)["event"] == "finished"
+    (study.folder / LEDGER).write_text("".join(before))
+    study.test_file("triplet", 0).unlink()
+    again = run_study(study.folder, load_spec(file, added=added))
+    found = lines(again.folder)
+    assert [line["event"] for line in found] == ["evaluated", "finished", "evaluated", "finished"]
+    assert [line["reason"] for line in found if line["event"] == "evaluated"] == [FIRST, CHANGED]

@@ -53,3 +53,10 @@ def test_no_word_of_a_checkpoint_is_html(fitted: Path, tmp_path: Path) -> None:
     content["levelfield"] |= {"licence": "<script>", "weights": "<img src=x>"}
     content["hyper_parameters"]["trunk"] = {"class_path": "<b>", "init_args": {"<i>": "<u>"}}
     assert "<" not in write_card(tmp_path, [fitted / "best.ckpt"], [content], "image").read_text()
+
+
+def test_the_commands_of_a_card_trust_your_own_class(fitted: Path, tmp_path: Path) -> None:
+    content = read_checkpoint(fitted / "best.ckpt")
+    content["hyper_parameters"]["loss"] = {"class_path": "my_loss.MyLoss", "init_args": {}}
+    text = write_card(tmp_path, [fitted / "best.ckpt"], [content], "image").read_text()
+    assert text.count("--ckpt_path best.ckpt --trust my_loss --") == 2

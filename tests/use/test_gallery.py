@@ -206,3 +206,10 @@ def test_an_index_is_not_written_through_a_link(encoder: Encoder, birds: Path, t
     assert gallery.file.is_file()
     assert gallery.file.is_relative_to(cache_root())
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_gallery_whose_only_new_image_is_broken_is_searched_again(encoder: Encoder, birds: Path) -> None:
+    (birds / "wren" / "torn.png").write_bytes(b"no image")
+    for embedded in (8, 0):
+        found = Gallery.of(encoder, birds, skip_broken=True)
+        assert (found.embedded, len(found.rows_GD), len(found.left_out)) == (embedded, 8, 1)

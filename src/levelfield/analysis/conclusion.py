@@ -62,6 +62,11 @@ def best_untrained(means: Mapping[str, SummaryRow], spec: StudySpec, method: str
     return max(same, key=lambda row: means[row].mean, default=None)
 
 
+def baselines_of(means: Mapping[str, SummaryRow], spec: StudySpec) -> dict[str, str]:
+    """Trained row to the best untrained row on the same test classes."""
+    return {row: best_untrained(means, spec, row) or usual for row, usual in spec.baselines.items()}
+
+
 def evaluated(evaluations: Sequence[Mapping[str, Any]]) -> str:
     """How often the test classes were evaluated, by the ledger; without a full stop.
 
@@ -79,7 +84,7 @@ def _training(
 ) -> list[str]:
     """Whether the best method beats the best untrained row, and how many methods beat the features."""
     untrained = best_untrained(means, spec, best)
-    found = compare_all(rows, _first_searches(spec), baselines=untrained) if untrained else []
+    found = compare_all(rows, _first_searches(spec), baselines=baselines_of(means, spec), halves=spec.halves)
     over = next((each for each in found if each.kind == OVER_BASELINE and each.method == best), None)
     if untrained is None or over is None:
         return []

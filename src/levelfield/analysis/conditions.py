@@ -11,14 +11,15 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.same_study import differing_origins, kept_lines
 from levelfield.study.spec import StudySpec
 
-# A method is its loss, its miner and its regularizer: these settings differ by design.
-METHOD_ITSELF = ("model.loss", "model.miner", "model.regularizer")
+# A method is its loss with its rate, its miner and its regularizer: these settings differ by design.
+METHOD_ITSELF = ("model.loss", "model.loss_lr", "model.miner", "model.regularizer")
 
 
 def differing_conditions(spec: StudySpec) -> list[str]:
     """One sentence for each setting that differs between methods, such as the batch composition."""
+    by_design = tuple(f"{key}." for key in (*METHOD_ITSELF, *spec.sweep))
     settings = {
-        name: {key: value for key, value in flatten(config) if not key.startswith((*METHOD_ITSELF, *spec.sweep))}
+        name: {key: value for key, value in flatten(config) if not f"{key}.".startswith(by_design)}
         for name, config in spec.methods.items()
     }
     keys = sorted({key for values in settings.values() for key in values})

@@ -35,10 +35,18 @@ class Rung:
 
 @dataclass(frozen=True)
 class Decision:
-    """The row to use, the row of the untouched features, and the scores of the chosen row's first fold."""
+    """The row to use.
+
+    Attributes:
+        features: The row of the untouched features.
+        preferred: The row with the highest validation score; another one if it is worse than the features on the test
+            classes.
+        of_fold: The scores of the first fold of the row to use.
+    """
 
     row: str
     features: str
+    preferred: str
     of_fold: str
 
 
@@ -68,33 +76,34 @@ def rungs(study: StudyFolder) -> list[Rung]:
 
 
 def decide(found: Sequence[Rung]) -> Decision:
-    """The row with the highest validation MAP@R; of equal rows the cheaper."""
-    best = max(found, key=lambda rung: rung.validation)  # the first of equals
+    """The row with the highest validation MAP@R, of equal rows the cheaper; the features if it is worse in the test."""
+    preferred = max(found, key=lambda rung: rung.validation)  # the first of equals
     untouched = [rung for rung in found if rung.row.startswith(UNTOUCHED[:-1])]
-    features = max(untouched, key=lambda rung: rung.validation).row
+    features = max(untouched, key=lambda rung: rung.validation)
+    is_worse = any(preferred.test[metric] < features.test[metric] for metric in (SELECTED_BY, PRECISION))
+    best = features if is_worse else preferred
     scores = ", ".join(f"{SHOWN_METRICS[m]} {100 * best.of_first_fold[m]:.1f}" for m in (SELECTED_BY, PRECISION))
-    return Decision(best.row, features, f"{scores} percent on the test classes")
+    return Decision(best.row, features.row, preferred.row, f"{scores} percent on the test classes")
 
 
 def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec) -> list[str]:
     """The decision in plain words, then the table of the rows in percent."""
     of = {rung.row: rung for rung in found}
-    best, features = of[decision.row], of[decision.features]
+    preferred, features = of[decision.preferred], of[decision.features]
     of_folds = f"on {spec.folds} of {spec.blocks or spec.folds} folds"
-    if best is features:
+    words = " and ".join(
+        f"{SHOWN_METRICS[key]} {100 * preferred.test[key]:.1f} (untrained features {100 * features.test[key]:.1f})"
+        for key in (SELECTED_BY, PRECISION)
+    )
+    if preferred is features:
         first = f"Use the features as they are: nothing has a higher validation MAP@R {of_folds}."
-    else:
-        gains = [best.test[metric] - features.test[metric] for metric in (SELECTED_BY, PRECISION)]
-        words = " and ".join(
-            f"{SHOWN_METRICS[key]} {100 * best.test[key]:.1f} (untrained features {100 * features.test[key]:.1f})"
-            for key in (SELECTED_BY, PRECISION)
-        )
+    elif decision.row == decision.preferred:
         first = f"Use {_in_words(decision.row)}: on unseen classes {words}, in percent."
-        if min(gains) < 0:
-            first = (
-                f"Use the features as they are: validation prefers {_in_words(decision.row)}, but it is worse on "
-                f"unseen classes: {words}, in percent."
-            )
+    else:
+        first = (
+            f"Use the features as they are: validation prefers {_in_words(decision.preferred)}, but it is worse on "
+            f"unseen classes: {words}, in percent."
+        )
     lines = [first, f"Validation chose it {of_folds}. The test classes were scored after that."]
     tall = max(len(rung.row) for rung in found)
     heading = ("validation", "MAP@R", "P@1", "seconds")

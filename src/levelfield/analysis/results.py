@@ -79,10 +79,10 @@ def collect_rows(study: StudyFolder, tests: Mapping[tuple[str, int], dict[str, A
     """
     rows = []
     state = study.state
-    broken = {(job.method, job.number) for job in state.failures("run")}
+    complete = set(state.tested_runs())
     for job, result in state.results.items():
         # A run without all folds would be a mean over other folds.
-        if not failed(result) and (job.stage != "run" or (job.method, job.number) not in broken):
+        if not failed(result) and (job.stage != "run" or (job.method, job.number) in complete):
             trial, run = (job.number, None) if job.stage == "trial" else (None, job.number)
             for metric, value in result["validation"].items():
                 rows.append(ResultRow(job.method, job.stage, trial, run, job.fold, "separated", metric, value))

@@ -3,6 +3,7 @@
 import csv
 import io
 import shlex
+import sys
 from argparse import Namespace
 from collections.abc import Sequence, Set
 from functools import partial
@@ -80,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
             raise UserError(f"no file or folder '{path}'; correct the PATH")
         raise UserError(f"{path}: give a folder with one folder per class, or a .csv or .parquet table")
     if given.skip_broken and dataset.modality == "text":
-        print(f"note: --skip-broken has no effect: {path} has texts, not images")
+        print(f"note: --skip-broken has no effect: {path} has texts, not images", file=sys.stderr)
     name = f"compare_{Path(path).resolve().stem}"
     folder = given.output or Path("outputs", name)
     file = folder.with_suffix(".yaml")
@@ -89,8 +90,7 @@ def main(argv: Sequence[str]) -> int:
     blocks = _blocks(path, dataset, split)
     dataset = _unbroken(path, dataset, split, given.skip_broken, file, has_begun)
     if has_begun:
-        if given.minutes is not None:
-            print(f"note: --minutes has no effect: the comparison has begun with the lengths in {file}")
+        _check_begun(file, dataset, given)
     else:
         lines = _write_study(file, name, dataset, split, blocks, given)
         if not given.json:
@@ -191,6 +191,24 @@ def _write_study(
     return plan.lines
 
 
+def _check_begun(file: Path, dataset: "MetricDataset", given: Namespace) -> None:
+    """Check that a comparison has begun with these data, and name the options that have no effect on it.
+
+    Raises:
+        UserError: it has begun with other data.
+    """
+    _, data, *_ = yaml.safe_load(file.read_bytes())["base"]
+    there, here = (
+        dict(each["dataset"]) for each in (data["data"], _own_data(dataset, given.overrides.get("data.root")))
+    )
+    if there != here:
+        places = [next(iter(each["init_args"].values())) for each in (there, here)]
+        raise UserError(f"{file} compares {places[0]}, not {places[1]}: choose another --output")
+    for option, value in (("--minutes", given.minutes), ("--trunk", given.trunk)):
+        if value:
+            print(f"note: {option} has no effect: the comparison has begun with the plan in {file}", file=sys.stderr)
+
+
 def _blocks(path: str, dataset: "MetricDataset", split: Config) -> int:
     """Blocks of classes that a fold can validate.
 
@@ -253,7 +271,7 @@ def _unbroken(
     from levelfield.data.datasets import ImageTable
 
     chosen = file.with_name(f"{file.stem}_unbroken.csv")
-    if has_begun and not (skip_broken and chosen.is_file()):
+    if has_begun and not chosen.is_file():
         return dataset
     before = chosen.read_bytes() if has_begun else b""
     index = dataset.read_index()
@@ -293,14 +311,14 @@ def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_br
     named = list(broken.values())[:MOST_NAMED]
     if len(broken) > MOST_NAMED:
         named.append(f"and {len(broken) - MOST_NAMED:,} more (all: levelfield data verify {path})")
-    print("\n".join(named), end="\n" * bool(named))
+    print("\n".join(named), end="\n" * bool(named), file=sys.stderr)
     if broken and not skip_broken:
         raise UserError(
             f"{len(broken):,} of {len(index.keys):,} images in {path} cannot be opened: replace them, or skip them "
             "with --skip-broken"
         )
     if broken:
-        print(f"{len(broken):,} of {len(index.keys):,} images are left out")
+        print(f"{len(broken):,} of {len(index.keys):,} images are left out", file=sys.stderr)
     return ~np.isin(np.arange(len(index.keys)), list(broken))
 
 

@@ -215,8 +215,12 @@ class EmbeddingWriter(Callback):
         embeddings = gather_rows(pl_module, torch.cat([part["embeddings"] for part in self._parts]))
         index = gather_rows(pl_module, torch.cat([part["index"] for part in self._parts]))
         subset = trainer.datamodule.predict_subset  # type: ignore[attr-defined]
-        ordered = embeddings.new_empty((len(subset), embeddings.shape[1]))
-        ordered[index] = embeddings  # predict has the whole data set
+        if (left_out := len(subset) - len(index.unique())) and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            raise UserError(
+                f"limit_predict_batches leaves {left_out:,} of {len(subset):,} samples out: leave the option out"
+            )
+        ordered = embeddings.new_zeros((len(subset), embeddings.shape[1]))
+        ordered[index] = embeddings
         if trainer.is_global_zero:
             keys = "\n".join(subset.index.keys)
             write_atomically(self.path, save({"embeddings": ordered.cpu().float()}, metadata={"keys": keys}))

@@ -29,7 +29,10 @@ from levelfield.study.same_study import check_archived, with_rows_of
 from levelfield.study.study_file import find_study
 
 # Options, with the number of their values, that the printed next command leaves out.
-OF_ONE_RUN = {"--reopen-test": 1, "--from": 1, "--recompute": 1, "--keep": 1, "--json": 0, "--debug": 0}
+OF_ONE_RUN = {
+    **dict.fromkeys(("--reopen-test", "--from", "--recompute", "--keep"), 1),
+    **dict.fromkeys(("--stop-here", "--test-without-failed-runs", "--json", "--debug"), 0),
+}
 
 
 class Ending(NamedTuple):

@@ -67,13 +67,19 @@ class Evaluation:
         }
 
 
-def begin(evaluation: Evaluation, folder: Path | None = None, now: Callable[[], datetime] | None = None) -> str:
+def begin(
+    evaluation: Evaluation,
+    folder: Path | None = None,
+    now: Callable[[], datetime] | None = None,
+    usual_reasons: tuple[str, str] = ("", ""),
+) -> str:
     """Record an evaluation on disk and return the id of its line. Afterwards test labels may be read.
 
     An interrupted evaluation of the same checkpoints continues with its line.
 
     Args:
         folder: Gets a copy of the line. Without a folder no evaluation can continue.
+        usual_reasons: Reasons, if the user gave none, for the folder's first evaluation and for later ones.
 
     Raises:
         UserError: the line cannot be written, or the folder's copy is damaged.
@@ -84,6 +90,7 @@ def begin(evaluation: Evaluation, folder: Path | None = None, now: Callable[[], 
         line = _interrupted(copy, plain)
         if line is None:
             head = {"event": EVALUATED, "id": uuid.uuid4().hex, "folder": _place_hash(folder), "time": _time(now)}
+            plain["reason"] = plain["reason"] or usual_reasons[bool(_evaluations(copy))]
             line = {**head, **plain, "version": levelfield.__version__}
             if folder is not None:  # first, so that an interrupted command can continue from it
                 _append(folder / LEDGER, line)

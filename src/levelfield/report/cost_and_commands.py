@@ -2,11 +2,13 @@
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from levelfield.analysis.conclusion import best_method
 from levelfield.analysis.results import ResultRow
 from levelfield.core.configuration import shipped_files
+from levelfield.core.source_identity import sources
 from levelfield.data import datasets
 from levelfield.data.datasets.base import has_root
 from levelfield.study.folder import StudyFolder
@@ -56,13 +58,16 @@ def commands(study: StudyFolder, rows: list[ResultRow]) -> list[dict[str, str]]:
     )
     trained = [method for method in study.spec.methods if not is_baseline(method)]
     if any(row.stage == "test" and row.method in trained for row in rows):
-        job = folds_of(study.spec, best_method(rows, study.spec), 0)[0]
+        best = best_method(rows, study.spec)
+        job = folds_of(study.spec, best, 0)[0]
+        own = {Path(file).parts[0] for file in sources(study.spec.class_settings(best))} - {"levelfield"}
+        trust = "".join(f" --trust {name.removesuffix('.py')}" for name in sorted(own))
         path = shlex.quote(f"{folder}/{job.path}")
         found.append({"what": f"Repeat one training: {job}", "words": f"levelfield fit --config {path}/{CONFIG}"})
         found.append(
             {
                 "what": "Search with its model",
-                "words": f"levelfield search --ckpt_path {path}/best.ckpt --gallery IMAGES_OR_TEXTS --query ONE",
+                "words": f"levelfield search --ckpt_path {path}/best.ckpt{trust} --gallery IMAGES_OR_TEXTS --query ONE",
             }
         )
     return found

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, compare_all
-from levelfield.analysis.conclusion import best_untrained, conclusion, mean_scores
+from levelfield.analysis.conclusion import baselines_of, conclusion, mean_scores
 from levelfield.analysis.conditions import collapsed, differing_conditions, warnings
 from levelfield.analysis.integrity import changed_files
 from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, collect_rows, embedding_kinds, summarise
@@ -156,7 +156,7 @@ def _papers(spec: StudySpec) -> dict[str, str]:
 def _comparisons(spec: StudySpec, rows: Sequence[ResultRow]) -> tuple[list[str], list[dict[str, Any]]]:
     """Which methods are better by separated MAP@R, and all sentences, in groups with a title."""
     means = mean_scores(rows)
-    baselines = {row: best_untrained(means, spec, row) or usual for row, usual in spec.baselines.items()}
+    baselines = baselines_of(means, spec)
     beats: list[str] = []
     groups: list[dict[str, Any]] = []
     for embedding in EMBEDDING_KINDS:

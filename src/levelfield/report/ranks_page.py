@@ -46,7 +46,8 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
         evaluations[spec.name] = evaluated(study.evaluations())
     methods = _common_methods(specs)
     sections = []
-    for embedding in EMBEDDING_KINDS:
+    scored = [{row.embedding for row in summary} for summary in summaries.values()]
+    for embedding in filter(set.intersection(*scored).__contains__, EMBEDDING_KINDS):
         found = {
             name: {row.method: row for row in summary if row.embedding == embedding and row.method in methods}
             for name, summary in summaries.items()
@@ -73,7 +74,7 @@ def _kind(spec: StudySpec, method: str) -> str:
     """Loss, miner and regularizer of a method, as in `MultiSimilarityLoss with MultiSimilarityMiner`."""
     model: dict[str, Any] = spec.methods[method]["model"]
     beside = [class_name(model[part]) for part in ("miner", "regularizer") if model.get(part)]
-    return " with ".join([class_name(model["loss"]), *beside])
+    return " with ".join([class_name(model.get("loss") or model["learner"]), *beside])
 
 
 def _section(embedding: str, scores: dict[str, dict[str, SummaryRow]], destination: Path) -> dict[str, Any]:

@@ -134,7 +134,8 @@ class StudyFolder:
             if made[OF] == row:
                 self.remove_row(derived)
         shutil.rmtree(self.folder / "jobs" / row_folder(row), ignore_errors=True)
-        self._write_rows(KEPT, {key: value for key, value in self.kept.items() if key != row})
+        for name in (ARCHIVED, KEPT):
+            self._write_rows(name, {key: value for key, value in self._read_rows(name).items() if key != row})
         for name in ("stored", "state"):
             vars(self).pop(name, None)
 
@@ -223,7 +224,8 @@ class StudyFolder:
     def _write_rows(self, name: str, rows: Mapping[str, Mapping[str, str]]) -> None:
         if rows or (self.folder / name).is_file():
             write_json(self.folder / name, {"rows": dict(rows)})
-        vars(self).pop("kept", None)
+        for known in ("archived", "kept"):
+            vars(self).pop(known, None)
 
     # Test scores.
 

@@ -20,7 +20,7 @@ RESULT = "result.json"
 CONFIG, METRICS_FILE = "config.yaml", "metrics.csv"
 LOGS = (CONFIG, METRICS_FILE)
 CHECKPOINT, PCA_FILE, PROJECTION_FILE = "best.ckpt", "pca.safetensors", "projection.safetensors"
-EMBEDDINGS_FILE = "embeddings.safetensors"
+EMBEDDINGS_FILE = "tested.safetensors"
 VALIDATION = "levelfield.training.callbacks.RetrievalValidation"
 
 

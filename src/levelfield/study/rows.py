@@ -77,13 +77,15 @@ def load_spec(
     sweep, values = read_sweep(path, content.get("sweep"))
     rows = dict(_rows(path, content, base, layers, search, (sweep, values), of_methods))
     for row, number in _second_searches(path, content.get("second_searches"), sections["second_searches"], list(rows)):
+        if not search.trials:
+            raise UserError(f"{path}: second_searches.{row}: nothing is searched; give --search.trials too")
         rows[f"{row}@{number}"] = rows[row]
     derived = dict[str, Config]()
     for row, config, made in _derived(path, content.get("derived"), rows):
         rows[row], derived[row] = Row(config, {}), made
     spec = StudySpec(
         name=str(name),
-        **_counts(path, {key: content.get(key, usual) for key, usual in COUNTS.items()}),
+        **_counts(f"{path}: ", {key: content.get(key, usual) for key, usual in COUNTS.items()}),
         methods={row: found.config for row, found in rows.items()},
         search=search,
         spaces={row: found.space for row, found in rows.items() if found.space},
@@ -139,20 +141,19 @@ def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
     metrics = read_metrics(path, own.pop("metrics")) if "metrics" in own else spec.metrics
     selected_by = _selected_by(path, own.pop("selected_by", spec.selected_by))
     search = read_search(path, asdict(spec.search), sections["search"])
-    counts = _counts(path, own)
+    counts = _counts("--", own)
     spec = replace(spec, methods=methods, modules=_modules(methods))
     return replace(spec, **counts, metrics=metrics, search=search, selected_by=selected_by)
 
 
-def _counts(path: Path, given: Config) -> dict[str, Any]:
-    return {key: whole_number(f"{path}: {key}", value, int(key != "seed")) for key, value in given.items()}
+def _counts(place: str, given: Config) -> dict[str, Any]:
+    return {key: whole_number(f"{place}{key}", value, int(key != "seed")) for key, value in given.items()}
 
 
 def _layers(path: Path, methods: Any, added: Mapping[str, Config]) -> dict[str, Config]:
     """Method to its layers over the base; null drops a method of the extended file."""
     for name in mapping(methods, f"{path}: methods"):
-        if not isinstance(name, str) or not re.fullmatch(f"(?![_.-]){NAME}", name) or name == ONE_PCA:
-            raise UserError(f"{path}: method name {name!r}: use letters, digits, '_', '-' and '.'; quote a number")
+        _check_name(path, name)
     kept = {name: stack(m, path.parent, f"method {name} of {path}") for name, m in methods.items() if m is not None}
     if not kept:
         raise UserError(f"{path}: 'methods' is empty; give at least one")
@@ -163,6 +164,11 @@ def _layers(path: Path, methods: Any, added: Mapping[str, Config]) -> dict[str, 
         if "metrics" in layer:
             raise UserError(f"method {name} of {path}: 'metrics' is a key of the study; set it there")
     return {**kept, **added}
+
+
+def _check_name(path: Path, name: Any) -> None:
+    if not isinstance(name, str) or not re.fullmatch(f"(?![_.-]){NAME}", name) or name == ONE_PCA:
+        raise UserError(f"{path}: method name {name!r}: use letters, digits, '_', '-' and '.'; quote a number")
 
 
 def _rows(
@@ -320,8 +326,9 @@ def _derived(path: Path, given: Any, rows: Mapping[str, Row]) -> Iterator[tuple[
     for row, made in mapping(given or {}, f"{path}: derived").items():
         place = f"{path}: derived.{row}"
         mapping(made, place, (OF, ALPHA, TO))
-        if row in rows or not re.fullmatch(NAME, str(row)):
-            raise UserError(f"{place}: a method has this name, or the name is not valid; choose another")
+        _check_name(path, row)
+        if row in rows or is_baseline(row):
+            raise UserError(f"{place}: another row has this name; choose another")
         if made.get(OF) not in rows:
             raise UserError(f"{place}: of: no method {made.get(OF)!r}{nearest(str(made.get(OF)), [*rows])}")
         if (ALPHA in made) == (TO in made):

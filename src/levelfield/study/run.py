@@ -73,6 +73,8 @@ def run_study(
                 running.run(recompute, keep, retest, without_failed, stop_here)
             else:
                 study.write_spec()
+                if (recompute or keep) and not decisions:
+                    _print(console, ["note: --recompute and --keep have no effect: no row is stale"])
     finally:
         slots.stop()
     return study

@@ -43,6 +43,7 @@ def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> Stud
         spaces={**spec.spaces, **spaces},
         references=[*spec.references, *references],
         derived={**spec.derived, **derived},
+        modules=[*spec.modules, *(row for row in begun.modules if row in methods)],
     )
 
 

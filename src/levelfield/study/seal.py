@@ -119,10 +119,10 @@ def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str |
         by=f"study {study.spec.name}",
         checkpoints=checkpoints,
         configuration=configuration,
-        reason=retest or (FIRST if last is None else CHANGED),
+        reason=retest or "",
         results=study.result_hashes(),
     )
-    identity = begin(what, study.folder)
+    identity = begin(what, study.folder, usual_reasons=(FIRST, CHANGED))
     tests = _Tests(study, identity, progress)
     given_up = GivenUp(progress.line)
     do_all(tests, slots, progress.line, given_up)

@@ -39,7 +39,7 @@ class EmbeddedTest(NamedTuple):
     one_pca: Float[Tensor, "samples components"] | None = None
 
     def save(self, path: Path, origin: dict[str, str]) -> None:
-        """Write `embeddings.safetensors`, with the origin of the embeddings as metadata."""
+        """Write `tested.safetensors`, with the origin of the embeddings as metadata."""
         tensors = {**self.samples._asdict(), "is_query": self.is_query, ONE_PCA_KEY: self.one_pca}
         known = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         write_atomically(path, safetensors.torch.save(known, metadata={**origin, "data": self.data}))

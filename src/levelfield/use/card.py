@@ -10,6 +10,7 @@ import yaml
 from levelfield.metrics.table import title_of
 from levelfield.storage.atomic import read_json, write_atomically, write_json
 from levelfield.storage.file_hash import file_hash
+from levelfield.training.trust import own_packages
 from levelfield.use.further import Section
 from levelfield.use.scores import Score
 from levelfield.use.study_scores import study_scores
@@ -87,6 +88,8 @@ def card(
     }
     trunk, loss = _named(arguments.get("trunk")), _named(arguments.get("loss"))
     dataset = data.get("dataset", {}).get("class_path", "its own loaders")
+    sections = {"model": arguments, "data": checkpoint.get("datamodule_hyper_parameters")}
+    use = " ".join([f"--ckpt_path {given}", *(f"--trust {name}" for name in sorted(own_packages(sections)))])
     what = {"image": "images", "text": "texts"}.get(modality or "", "samples")
     lines = [
         f"# {loss.partition(' (')[0]} on {dataset.rpartition('.')[2]}",
@@ -99,8 +102,8 @@ def card(
         f"Initial weights of the trunk: {own.get('weights', 'unknown')}. Licence of these weights: "
         f"{licence or 'not given by their source'}.",
         "## Use",
-        f"    levelfield predict --ckpt_path {given} --data PATH\n"
-        f"    levelfield search --ckpt_path {given} --gallery PATH --query {QUERIES.get(modality or '', 'WHAT')}",
+        f"    levelfield predict {use} --data PATH\n"
+        f"    levelfield search {use} --gallery PATH --query {QUERIES.get(modality or '', 'WHAT')}",
         "## Versions",
         _table({name: version(name) for name in LIBRARIES} | {"checkpoint, SHA-256": ", ".join(hashes)}),
     ]

@@ -147,8 +147,13 @@ class Encoder:
         skip_broken: bool = False,
         batch_size: int | None = None,
         progress: Callable[[int, int], Any] | None = None,
+        may_be_none: bool = False,
     ) -> Embedded:
-        """Embeddings of samples; see `levelfield.embed`."""
+        """Embeddings of samples; see `levelfield.embed`.
+
+        Args:
+            may_be_none: whether `skip_broken` may leave out all samples.
+        """
         on_gpu, transform = self.device.type == "cuda", None
         if samples.modality == "image":
             if self.transforms is None:
@@ -167,7 +172,7 @@ class Encoder:
         if not torch.isfinite(found.embeddings).all():
             raise UserError(f"'{self.origin}' gives embeddings that are not finite; use another checkpoint")
         left_out = [_why_broken(samples.source, samples.keys[at]) for at in found.index[found.labels == 1].tolist()]
-        if len(left_out) == len(samples.keys):
+        if len(left_out) == len(samples.keys) and not may_be_none:
             raise UserError(f"none of the {len(left_out):,} images can be opened; the first: {left_out[0]}")
         kept = found.labels == 0
         places = tuple(found.index[kept].tolist())

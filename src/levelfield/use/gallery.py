@@ -92,7 +92,12 @@ class Gallery:
         new = [place for place, entry in enumerate(wanted) if entry not in known]
         left_out: tuple[str, ...] = ()
         if new:
-            added = encoder.embed(_chosen(samples, new), skip_broken=skip_broken, progress=progress)
+            added = encoder.embed(
+                _chosen(samples, new),
+                skip_broken=skip_broken,
+                progress=progress,
+                may_be_none=not known.keys().isdisjoint(wanted),
+            )
             known |= {wanted[new[at]]: row for at, row in zip(added.positions, added.embeddings, strict=True)}
             left_out = added.left_out
         kept = [place for place, entry in enumerate(wanted) if entry in known]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from levelfield.analysis.comparison import OVER_BASELINE, SECOND_SEARCH, Comparison, compare_all
+from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison, compare_all
 from levelfield.analysis.results import EMBEDDING_KINDS
 from levelfield.analysis.verdicts import turned
 from levelfield.metrics.table import SHOWN_METRICS
@@ -39,7 +39,8 @@ def differences_figure(comparisons: Sequence[Comparison]) -> "Figure":
     embeddings = list(dict.fromkeys(c.embedding for c in comparisons))
     rows = [_better_first(c) for c in comparisons if c.embedding == embeddings[0]]
     if len(rows) > MOST_ROWS:
-        best = next(c.method for c in rows if not any(c.method == other.other for other in rows))
+        pairs = [c for c in rows if c.kind == PAIR]
+        best = next(c.method for c in pairs if not any(c.method == other.other for other in pairs))
         rows = [c for c in rows if c.method == best or c.kind == SECOND_SEARCH]
     places = {frozenset((c.method, c.other)): (place, c.method) for place, c in enumerate(rows)}
     figure = new_figure(1.2 + 0.27 * len(rows))
