@@ -14,6 +14,7 @@ from toy_study import evaluated
 
 from levelfield.analysis.conditions import differing_conditions
 from levelfield.analysis.results import collect_rows, write_tables
+from levelfield.core.configuration import merge
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_json
 from levelfield.study.folder import StudyFolder
@@ -161,6 +162,23 @@ def test_a_jobs_configuration_names_its_fold(spec: StudySpec) -> None:
 def test_differing_batch_composition_is_reported(spec: StudySpec) -> None:
     (sentence,) = differing_conditions(spec)
     assert sentence == "a: data.samples_per_class is 1, 4 for the others"
+
+
+def test_a_sweep_of_the_trunk_does_not_hide_its_rate(spec: StudySpec) -> None:
+    methods = {
+        row: merge(each, {"model": {"trunk": row, "trunk_lr": n}}) for n, (row, each) in enumerate(spec.methods.items())
+    }
+    found = differing_conditions(replace(spec, methods=methods, sweep=["model.trunk"]))
+    assert [line for line in found if "model.trunk_lr" in line]
+    assert not [line for line in found if "model.trunk is" in line]
+
+
+def test_an_unfinished_run_is_left_out_whole(tmp_path: Path, spec: StudySpec) -> None:
+    fill(tmp_path, spec)
+    study = StudyFolder(tmp_path, spec)
+    (study.folder / Job("a", "run", 1, 0).path / "result.json").unlink()
+    rows = [row for row in collect_rows(study) if row.method == "a" and row.stage == "run"]
+    assert {row.run for row in rows} == {0, 2}
 
 
 def test_a_failed_run_is_left_out_whole(tmp_path: Path, spec: StudySpec) -> None:

@@ -9,9 +9,10 @@ import pytest
 from toy_study import TOY, evaluated
 
 from levelfield.errors import UserError
-from levelfield.report.ranks_page import write_ranks
+from levelfield.report.ranks_page import _kind, write_ranks
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
+from levelfield.study.spec import StudySpec
 
 METHODS = {"contrastive": "ContrastiveLoss", "ntxent": "NTXentLoss", "triplet": "TripletMarginLoss"}
 
@@ -106,3 +107,22 @@ def test_what_cannot_be_ranked_is_refused_in_one_line(tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(UserError, match="begun has no test scores yet; resume the study first"):
         write_ranks([first, untested], tmp_path)
+
+
+def test_a_row_without_a_loss_is_ranked_by_its_learner_and_kinds_that_all_have(tmp_path: Path) -> None:
+    folders = [
+        scored_study(tmp_path, name, {"contrastive": 0.3, "ntxent": 0.2, "triplet": 0.1})
+        for name in ("letters", "words")
+    ]
+    for folder in folders:
+        spec = StudySpec.read(folder / "study.yaml")
+        assert _kind(spec, "ntxent") == "NTXentLoss"
+        del spec.methods["ntxent"]["model"]["loss"]
+        spec.methods["ntxent"]["model"]["learner"] = "my_learner.Mine"
+        assert _kind(spec, "ntxent") == "Mine"
+    for path in folders[1].rglob("test/result.json"):
+        result = json.loads(path.read_text())
+        path.write_text(json.dumps({**result, "concatenated": {}}))
+    write_ranks(folders, tmp_path / "page")
+    assert (tmp_path / "page/ranks_separated.svg").exists()
+    assert not (tmp_path / "page/ranks_concatenated.svg").exists()

@@ -253,11 +253,15 @@ def instantiate(
             raise refusals[-1] from error
 
     try:
-        return parser.instantiate(parsed, instantiators=[(build, object, True)])
+        made = parser.instantiate(parsed, instantiators=[(build, object, True)])
     except Exception:
         if refusals:  # an argument of several types tries each, and reports every failure at length
             raise refusals[-1] from refusals[-1].__cause__
         raise
+    for key, value in vars(parsed.get("trainer") or Namespace()).items():  # as in `parse`
+        if type(value) is int and isinstance(made.trainer[key], float):
+            made.trainer[key] = value
+    return made
 
 
 def _check_arguments(kind: type, kwargs: Mapping[str, Any]) -> None:
