@@ -12,7 +12,6 @@ from PIL import Image
 from levelfield.data.datasets import ImageFolder
 from levelfield.report import thumbnails
 from levelfield.report.scored_samples import ScoredSamples
-from levelfield.report.thumbnails import Thumbnails
 
 
 @pytest.fixture
@@ -27,27 +26,21 @@ def samples(tmp_path: Path) -> ScoredSamples:
     return ScoredSamples(dataset, index, index.class_names)
 
 
-def test_a_picture_is_there_once_within_its_square(samples: ScoredSamples) -> None:
-    found = Thumbnails(samples)
-    for position, side in ((2, 64), (2, 32), (0, 32)):
-        found.add(position, side)
-    rules = re.findall(r"\.s(\d)\{background-image:url\(data:image/webp;base64,([^)]+)\)\}", found.style)
+def test_a_picture_is_within_its_square(samples: ScoredSamples) -> None:
+    found, left_out = thumbnails.thumbnails(samples, (0, 2))
+    rules = re.findall(r"\.s(\d)\{background-image:url\(data:image/webp;base64,([^)]+)\)\}", "\n".join(found))
     sizes = {int(number): Image.open(io.BytesIO(base64.b64decode(content))).size for number, content in rules}
-    assert sizes == {0: (32, 16), 2: (64, 32)}
-    assert found.left_out == 0
+    side = thumbnails.SIDE
+    assert sizes == dict.fromkeys((0, 2), (side, side // 2))  # of 180 x 90 pixels
+    assert left_out == 0
 
 
 def test_what_does_not_fit_or_cannot_be_opened_is_counted(
     samples: ScoredSamples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pictures/class0/0.png").write_bytes(b"no picture")
-    whole = Thumbnails(samples)
-    for position in range(4):
-        whole.add(position, 48)
-    assert (len(whole.rules), whole.left_out) == (3, 1)
-    monkeypatch.setattr(thumbnails, "MOST_BYTES", len(whole.style.splitlines()[0]))
-    full = Thumbnails(samples)
-    for position in range(1, 4):
-        full.add(position, 48)
-    assert len(full.style) <= thumbnails.MOST_BYTES
-    assert (len(full.rules), full.left_out) == (1, 2)
+    whole, left_out = thumbnails.thumbnails(samples, range(4))
+    assert (len(whole), left_out) == (3, 1)
+    monkeypatch.setattr(thumbnails, "MOST_BYTES", len(whole[0]))
+    some, left_out = thumbnails.thumbnails(samples, range(1, 4))
+    assert (len(some), left_out) == (1, 2)

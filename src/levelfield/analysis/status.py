@@ -1,14 +1,11 @@
 """The progress of a study: jobs done, running, failed and to do, and the time left."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from statistics import fmean
 from typing import Any
 
 from levelfield.analysis.cap import cap_lines
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import CONFIG, Job, failed, row_runs
+from levelfield.study.jobs import CONFIG, Job, row_runs
 from levelfield.study.progress import duration, seconds_left
 from levelfield.study.state import StudyState
 
@@ -53,7 +50,6 @@ def status(study: StudyFolder) -> dict[str, Any]:
         "tested": len(study.tests()),
         "to_test": len(_runs_to_test(state)),
         "seconds_left": left,
-        "methods": [asdict(each) for each in method_standings(state)],
     }
 
 
@@ -70,50 +66,3 @@ def begun_jobs(study: StudyFolder) -> dict[Job, float]:
 def _runs_to_test(state: StudyState) -> set[tuple[str, int]]:
     broken = {(job.method, job.number) for job in state.failures("run")}
     return {each for each in row_runs(state.spec) if each not in broken}
-
-
-@dataclass
-class StageStanding:
-    """The jobs of a method in one stage."""
-
-    jobs: int = 0
-    done: int = 0
-    failed: int = 0
-
-
-@dataclass
-class MethodStanding:
-    """A method's jobs by stage, and its best validation score so far, a fraction, with its setting.
-
-    Without a search, the score is the mean of the finished runs.
-    """
-
-    method: str
-    stages: dict[str, StageStanding] = field(default_factory=dict)
-    best: float | None = None
-    setting: Mapping[str, Any] = field(default_factory=dict)
-
-
-def method_standings(state: StudyState) -> list[MethodStanding]:
-    """Each method of a study, in order."""
-    found: dict[str, MethodStanding] = {}
-    for job in state.jobs:
-        stage = found.setdefault(job.method, MethodStanding(job.method)).stages.setdefault(job.stage, StageStanding())
-        result = state.results.get(job)
-        stage.jobs += 1
-        stage.done += result is not None
-        stage.failed += result is not None and failed(result)
-    for method, standing in found.items():
-        if state.spec.trials(method):
-            best = state.chosen(method)
-            if best is not None:
-                standing.best, standing.setting = best.value, best.parameters
-        else:
-            scores = [result["validation"].get(state.spec.selected_by) for result in _trained(state, method)]
-            if scores and None not in scores:
-                standing.best = fmean(scores)
-    return list(found.values())
-
-
-def _trained(state: StudyState, method: str) -> list[dict[str, Any]]:
-    return [result for job, result in state.results.items() if job.method == method and not failed(result)]

@@ -9,19 +9,17 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 import levelfield
 from levelfield.errors import UserError
 from levelfield.runtime.cache_root import cache_root
 from levelfield.storage.atomic import make_durable, storing, without_links, write_atomically
+from levelfield.storage.lock import Lock
 
 LEDGER = "ledger.jsonl"
 SAMPLES = "samples"
@@ -274,18 +272,9 @@ def _place_with(identity: str) -> Path | None:
     return next((place for place in _places() if identity in (place / LEDGER).read_text(encoding="utf-8")), None)
 
 
-@contextmanager
-def _only_one() -> Iterator[None]:
-    """Lock all ledgers of the user."""
-    folder = cache_root() / "evaluations"
-    with storing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+def _only_one() -> Lock:
+    """A lock of all ledgers of the user."""
+    return Lock(cache_root(), "evaluations", "the ledgers of evaluations")
 
 
 def _time(now: Callable[[], datetime] | None) -> str:

@@ -10,14 +10,13 @@ from levelfield.analysis.stored_embeddings import SHOWN_FOLD, SHOWN_RUN, one_mod
 from levelfield.errors import UserError
 from levelfield.report.scored_samples import ScoredSamples, scored_samples
 from levelfield.report.table import rows_in_order
-from levelfield.report.thumbnails import Thumbnails
+from levelfield.report.thumbnails import thumbnails
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import first_search, is_baseline
 
 QUERIES = 3  # of the best, of the median and of the worst
 NEIGHBOURS = {"image": 8, "text": 4}
 CONFUSED, EXAMPLES = 6, 4
-THUMBNAIL_SIDE = 96  # pixels
 LONGEST = 160  # characters of a text
 
 
@@ -55,10 +54,8 @@ def retrieval_of(study: StudyFolder, rows: Sequence[ResultRow]) -> dict[str, Any
     looked_at |= {each for query in gallery for nearest in query["neighbours"].values() for each in nearest}
     looked_at |= {each for pair in confusions for example in pair["examples"] for each in example}
     if isinstance(found, ScoredSamples) and contents["modality"] == "image":
-        thumbnails = Thumbnails(found)
-        for position in sorted(looked_at):
-            thumbnails.add(position, THUMBNAIL_SIDE)
-        contents |= {"style": thumbnails.style, "left_out": thumbnails.left_out}
+        rules, left_out = thumbnails(found, sorted(looked_at))
+        contents |= {"style": "\n".join(rules), "left_out": left_out}
     labels = retrievals[shown[0]].labels
     listed = sorted(looked_at) if isinstance(found, ScoredSamples) else []
     contents["program"] = {

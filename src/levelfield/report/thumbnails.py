@@ -2,52 +2,36 @@
 
 import base64
 import io
+from collections.abc import Iterable
 
 from PIL import Image, ImageOps
 
 from levelfield.errors import UserError
 from levelfield.report.scored_samples import ScoredSamples
 
-MOST_BYTES = 5_000_000
-QUALITY = 72
+MOST_BYTES = 5_000_000  # of a page
+SIDE, QUALITY = 96, 72
 
 
-class Thumbnails:
-    """Thumbnails of test samples as WebP, at most 5 MB of the page.
-
-    Attributes:
-        rules: CSS rule by the sample's position.
-        left_out: Number of images that could not be opened or did not fit.
-    """
-
-    def __init__(self, samples: ScoredSamples) -> None:
-        self._samples = samples
-        self._bytes = 0
-        self.rules: dict[int, str] = {}
-        self.left_out = 0
-
-    def add(self, position: int, side: int) -> None:
-        """Add a sample's image, within a square of `side` pixels, unless it is there already."""
-        if position in self.rules:
-            return
+def thumbnails(samples: ScoredSamples, positions: Iterable[int]) -> tuple[list[str], int]:
+    """CSS rules with samples as WebP, and the number of images that could not be opened or did not fit."""
+    rules: list[str] = []
+    left_out = 0
+    for position in positions:
         try:
-            image = self._samples.load(position)
+            image = _webp(samples.load(position))
         except UserError:
-            self.left_out += 1
-            return
-        rule = f".s{position}{{background-image:url(data:image/webp;base64,{_webp(image, side)})}}"
-        if self._bytes + len(rule) > MOST_BYTES:
-            self.left_out += 1
-            return
-        self._bytes += len(rule)
-        self.rules[position] = rule
-
-    @property
-    def style(self) -> str:
-        return "\n".join(self.rules[position] for position in sorted(self.rules))
+            left_out += 1
+            continue
+        rule = f".s{position}{{background-image:url(data:image/webp;base64,{image})}}"
+        if sum(map(len, rules)) + len(rule) > MOST_BYTES:
+            left_out += 1
+        else:
+            rules.append(rule)
+    return rules, left_out
 
 
-def _webp(image: Image.Image, side: int) -> str:
+def _webp(image: Image.Image) -> str:
     content = io.BytesIO()
-    ImageOps.contain(image.convert("RGB"), (side, side)).save(content, "WEBP", quality=QUALITY, method=4)
+    ImageOps.contain(image.convert("RGB"), (SIDE, SIDE)).save(content, "WEBP", quality=QUALITY, method=4)
     return base64.b64encode(content.getvalue()).decode()
