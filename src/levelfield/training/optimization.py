@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from levelfield.errors import UserError, refuse_below
-from levelfield.training.settings import OF_THE_LOSS
+from levelfield.training.make_loss import of_loss
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -79,11 +79,7 @@ class Optimization:
         Raises:
             UserError: no weight trains, or the layers of the trunk are unknown.
         """
-        loss_lr = (
-            getattr(type(learner.loss), "loss_lr", OF_THE_LOSS["model.loss_lr"])
-            if self.loss_lr is None
-            else self.loss_lr
-        )
+        loss_lr = of_loss(learner.loss, "model.loss_lr") if self.loss_lr is None else self.loss_lr
         parts = [
             ("trunk", learner.trunk, self.trunk_lr, self.weight_decay),
             ("embedder", learner.embedder, self.embedder_lr, self.weight_decay),
