@@ -162,6 +162,14 @@ def test_class_attributes_hold_in_python_too(table):
     assert all(max(Counter(labels).values()) <= 2 for labels in learner.loss.seen)  # 2 classes train, 4 samples
 
 
+def test_a_second_fit_takes_the_samples_of_its_own_loss(table):
+    data = data_of(table)
+    for loss, samples in ((OnceAClass, 1), (ContrastiveLoss, 4), (OnceAClass, 1)):
+        fit(MetricLearner(Pictures(), loss, embedding_size=4), data)
+        assert data.train_dataloader().sampler.samples_per_class == samples
+    assert data.samples_per_class is None
+
+
 def in_a_sum(**losses: object) -> tuple[object, object]:
     """A sum as a module and as a partial."""
     made = {name: loss() if isinstance(loss, type) else loss for name, loss in losses.items()}

@@ -128,6 +128,7 @@ class MetricDataModule(LightningDataModule):
         self.split, self.split_seed = split, split_seed
         self.batch_size = batch_size
         self.samples_per_class = samples_per_class
+        self.usual_samples_per_class = 4  # each fit sets that of its loss
         self.replacement = replacement
         self.sampler = sampler
         self.steps_per_epoch = steps_per_epoch
@@ -300,7 +301,7 @@ class MetricDataModule(LightningDataModule):
         return self.sampler(
             labels=labels,
             batch_size=self.batch_size,
-            samples_per_class=self.samples_per_class or 4,
+            samples_per_class=self.samples_per_class or self.usual_samples_per_class,
             num_batches=self.steps_per_epoch,
             seed=self.seed,
             rank=self._rank,

@@ -28,7 +28,7 @@ def start_fit(learner: Any, datamodule: Any, is_new: bool) -> None:
     _train_again(learner)
     learner.trunk.check_takes(getattr(datamodule, "dataset", None))
     if getattr(datamodule, "samples_per_class", 0) is None:
-        datamodule.samples_per_class = of_loss(learner.loss or learner._loss_factory, "data.samples_per_class")
+        datamodule.usual_samples_per_class = of_loss(learner.loss or learner._loss_factory, "data.samples_per_class")
     learner.build_loss(getattr(datamodule, "num_train_classes", None))
     check_parts(learner)
     if is_new:
