@@ -11,6 +11,7 @@ from refused import refused
 from tiny_fit import TINY
 
 from levelfield.cli.main import main
+from levelfield.training.initial_weights import check_weight_files
 
 Run = Callable[..., tuple[int, str, str]]
 STILL = ["--model.trunk_lr", "0", "--model.embedder_lr", "0", "--model.loss_lr", "0", "--model.weight_decay", "0"]
@@ -98,6 +99,11 @@ def test_a_checkpoint_of_other_data_is_refused(first: Path, run: Run, tmp_path: 
     del checkpoint["datamodule_hyper_parameters"]  # as after a fit with loaders of your own
     torch.save(checkpoint, tmp_path / "other.ckpt")
     refused(run(*command), "other.ckpt", "load_from_checkpoint")
+
+
+def test_a_pickled_module_is_no_checkpoint_of_levelfield(tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "whole.pt")
+    check_weight_files({"trunk": {"init_args": {"weights": str(tmp_path / "whole.pt")}}}, None)
 
 
 def test_weights_of_a_study_are_enough(first: Path, run: Run, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Start a training from the weights of a checkpoint, and check which classes these were trained on."""
 
+import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -100,7 +101,7 @@ def _data_of(path: Path) -> Mapping[str, Any] | None:
         return None
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except RuntimeError:  # an old format, not of levelfield
+    except (RuntimeError, pickle.UnpicklingError):  # an old format or a pickled module, not of levelfield
         return None
     if not isinstance(content, dict) or "levelfield" not in content:
         return None
