@@ -324,19 +324,21 @@ class MetricDataModule(LightningDataModule):
         """Each sample of the data set once, with 0 as its label."""
         return self.eval_dataloader(self.predict_subset)
 
-    def eval_dataloader(self, subset: ClassSubset | None, persistent: bool = False) -> DataLoader:
+    def eval_dataloader(self, subset: ClassSubset | None, persistent: bool = False, divided: bool = True) -> DataLoader:
         """Each sample of a subset once, in order, divided over processes; the last processes may get repeats.
 
         The loader of the test subset is a `RecordedLoader`.
 
         Args:
             persistent: whether the loader processes stay alive for another pass.
+            divided: False gives this process all samples.
         """
         assert subset is not None
-        sampler = EvalSampler(len(subset), rank=self._rank, world_size=self._world_size)
+        rank, world_size = (self._rank, self._world_size) if divided else (0, 1)
+        sampler = EvalSampler(len(subset), rank, world_size)
         recorded: dict[str, Any] = {}
         if subset is self.test_subset:
-            together = self._world_size > 1
+            together = world_size > 1
             recorded["kind"] = partial(RecordedLoader, of=self.dataset, evaluation=self.evaluation, together=together)
         return self._loader(subset, persistent, batch_size=self.eval_batch_size, sampler=sampler, **recorded)
 

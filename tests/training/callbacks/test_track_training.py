@@ -136,6 +136,18 @@ def assert_shows_neighbours(found, training) -> None:
         assert any(captions == others and score == pytest.approx(found) for found, others in expected)
 
 
+def test_each_process_can_show_neighbours_among_all_samples(tmp_path, monkeypatch):
+    training = build(config_of("ContrastiveLoss"), tmp_path, progress=False)
+    data = training.datamodule
+    data.setup("fit")
+    tables = []
+    for processes in (1, 2):
+        monkeypatch.setattr(type(data), "_world_size", processes)
+        columns, rows = KeepInWandb(queries=4)._neighbours(training.model, data)
+        tables.append([[row[1], *(row[at]._caption for at in (0, *range(2, len(columns))))] for row in rows])
+    assert tables[0] == tables[1]
+
+
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(12, 4), torch.arange(12) % 4
 

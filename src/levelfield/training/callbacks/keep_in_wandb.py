@@ -60,7 +60,7 @@ class KeepInWandb(Callback):
         """Columns and rows: a query, its MAP@R, and its nearest neighbours, right or wrong."""
         subset, distance = data.val_subset, getattr(module, "distance", "cosine")
         assert subset is not None
-        embeddings, labels, index = embed(module, data.eval_dataloader(subset))
+        embeddings, labels, index = embed(module, data.eval_dataloader(subset, divided=False))
         found = retrieval_metrics(embeddings, labels, metrics=(SELECTED_BY,), distance=distance, per_query=True)
         scores = torch.as_tensor(found[SELECTED_BY])
         order = scores.argsort()[: int(scores.isfinite().sum())]  # NaN, a query without a match, is last
