@@ -15,6 +15,7 @@ from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.distances import DISTANCES
 from levelfield.metrics.nearest import nearest
 from levelfield.metrics.table import SELECTED_BY
+from levelfield.training.callbacks.best_epoch import best_checkpoints
 from levelfield.training.embed import embed
 
 NEIGHBOURS = 5
@@ -48,8 +49,9 @@ class KeepInWandb(Callback):
             if self.queries and data.val_subset:
                 columns, rows = self._neighbours(pl_module, data)
                 logger.log_table("val/neighbours", columns, rows, step=max(trainer.global_step - 1, 0))
-            best = getattr(trainer.checkpoint_callback, "best_model_path", "")
-            if self.checkpoint and best:
+            # Without validation, the last callback kept the last epoch.
+            kept = [*best_checkpoints(trainer), *trainer.checkpoint_callbacks[-1:]]
+            if self.checkpoint and kept and (best := getattr(kept[0], "best_model_path", "")):
                 import wandb
 
                 artifact = wandb.Artifact(f"best-{logger.experiment.id}", type="model")
