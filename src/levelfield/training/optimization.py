@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from levelfield.errors import UserError, refuse_below
 from levelfield.training.make_loss import of_loss
@@ -64,11 +64,21 @@ class Optimization:
         refuse_below(0, "model", **decays)
 
     def of(self, learner: nn.Module) -> Any:
-        """The optimizer of a learner's weights, with its schedule, as Lightning's `configure_optimizers` returns it."""
+        """The optimizer of a learner's weights, with its schedule, as Lightning's `configure_optimizers` returns it.
+
+        Raises:
+            UserError: a schedule that needs a score.
+        """
         optimizer = self.optimizer(self.groups(learner))
         if self.lr_scheduler is None:
             return optimizer
-        schedule = {"scheduler": self.lr_scheduler(optimizer), "interval": self.lr_scheduler_interval}
+        scheduler = self.lr_scheduler(optimizer)
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise UserError(
+                "--model.lr_scheduler ReduceLROnPlateau needs a score to watch: give another schedule, or return "
+                "{optimizer, lr_scheduler, monitor} from your learner's configure_optimizers"
+            )
+        schedule = {"scheduler": scheduler, "interval": self.lr_scheduler_interval}
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def groups(self, learner: nn.Module) -> list[dict[str, Any]]:
