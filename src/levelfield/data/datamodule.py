@@ -355,7 +355,8 @@ class MetricDataModule(LightningDataModule):
 
     @property
     def _processes(self) -> int:
-        return loader_processes(self.num_workers, self.dataset.modality, self._on_gpu, self._world_size)
+        nodes = 1 if self.trainer is None else self.trainer.num_nodes
+        return loader_processes(self.num_workers, self.dataset.modality, self._on_gpu, self._world_size // nodes)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Convert images from bytes to floats on the device, in the Trainer's precision."""
