@@ -7,13 +7,14 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from lightning.pytorch import Trainer
 from PIL import Image
 
-from levelfield.data import GroceryStore, ImageTransforms
+from levelfield.data import Glyphs, GroceryStore, ImageTransforms
 from levelfield.data.crops import as_floats
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets.images import decode_image
@@ -113,6 +114,10 @@ def test_how_many_processes_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loader_processes("auto", "image", on_gpu=False) == 0
     assert loader_processes("auto", "text", on_gpu=True) == 0
     assert loader_processes(5, "image", on_gpu=False) == 5
+    data, on_gpu = MetricDataModule(Glyphs()), SimpleNamespace(root_device=torch.device("cuda"))
+    for nodes, processes in ((1, 4), (8, 32)):  # 4 of each node
+        data.trainer = SimpleNamespace(world_size=processes, num_nodes=nodes, strategy=on_gpu)
+        assert data._processes == 3
     monkeypatch.setenv(SIDE_BY_SIDE, "8")  # workers of a study on one machine
     assert cores_here() == 2
     assert loader_processes("auto", "image", on_gpu=True) == 1

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from own_images import image_options
+from PIL import Image
 from refused import refused
 from tiny_fit import TINY
 
 from levelfield.cli.main import main
+from levelfield.training.initial_weights import check_weight_files
 
 Run = Callable[..., tuple[int, str, str]]
 STILL = ["--model.trunk_lr", "0", "--model.embedder_lr", "0", "--model.loss_lr", "0", "--model.weight_decay", "0"]
@@ -98,6 +101,42 @@ def test_a_checkpoint_of_other_data_is_refused(first: Path, run: Run, tmp_path: 
     del checkpoint["datamodule_hyper_parameters"]  # as after a fit with loaders of your own
     torch.save(checkpoint, tmp_path / "other.ckpt")
     refused(run(*command), "other.ckpt", "load_from_checkpoint")
+
+
+def test_another_folder_with_classes_of_the_same_names_is_warned_of(run: Run, tmp_path: Path) -> None:
+    for folder, shade in (("one", 0), ("two", 90), ("again/one", 0)):
+        for number in range(16):
+            (tmp_path / folder / f"{number:02d}").mkdir(parents=True)
+            for sample in range(4):
+                image = Image.new("RGB", (40, 40), (number * 10, sample * 9, shade))
+                image.save(tmp_path / folder / f"{number:02d}/{sample}.png")
+
+    def command(name: str, *more: Any) -> list[Any]:
+        return ["fit", *image_options(TINY, tmp_path, tmp_path / name), "--model.loss", "ArcFaceLoss", *STILL, *more]
+
+    code, _, complaint = run(*command("one"), "--name", "it", "--output", tmp_path)
+    assert code == 0, complaint
+    best, split = tmp_path / "fit/it/0/best.ckpt", ["--data.split", "random", "--data.split_seed", "1"]
+    with pytest.warns(UserWarning, match=r"best\.ckpt' .*unless") as warned:
+        code, _, complaint = run(*command("two", *split), "--ckpt_path", best, "--output", tmp_path / "b")
+    assert code == 0, complaint
+    assert "test classes" in str(warned[0].message)
+    with pytest.warns(UserWarning, match=r"best\.ckpt' .*unless") as warned:
+        code, _, complaint = run(*command("two", *split), "--model.trunk.weights", best, "--output", tmp_path / "c")
+    assert code == 0, complaint
+    assert "test classes" in str(warned[0].message)
+    refused(run(*command("again/one", *split), "--ckpt_path", best, "--output", tmp_path), "test classes")
+    for name, same in (("one", True), ("two", False)):
+        more = ["--seed_everything", "3", "--name", "it", "--output", tmp_path / name]
+        code, _, complaint = run(*command(name), "--ckpt_path", best, *more)
+        assert code == 0, complaint
+        then, now = torch.load(best, weights_only=True)["state_dict"], fitted(tmp_path / name)["state_dict"]
+        assert torch.equal(then["loss.class_weights"], now["loss.class_weights"]) == same, name
+
+
+def test_a_pickled_module_is_no_checkpoint_of_levelfield(tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "whole.pt")
+    check_weight_files({"trunk": {"init_args": {"weights": str(tmp_path / "whole.pt")}}}, None)
 
 
 def test_weights_of_a_study_are_enough(first: Path, run: Run, tmp_path: Path) -> None:

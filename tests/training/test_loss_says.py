@@ -2,6 +2,7 @@
 
 import csv
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import yaml
 from lightning.pytorch import Trainer
 from PIL import Image
+from refused import refused
 from torch import nn
 
 from levelfield.data.datamodule import MetricDataModule
@@ -74,6 +76,22 @@ def test_class_attributes_are_settings_that_an_option_overrides(run, tiny, tmp_p
     assert (config["model"]["normalize"], config["model"]["loss_lr"]) == (True, 0.1)
     assert config["data"]["samples_per_class"] == 4
     assert abs(float(rows[0]["train/temperature"]) - 2.0) == pytest.approx(0.1, rel=1e-3)
+
+    losses = ["--model.loss", "WeightedSum", "--model.loss.losses"]
+    both, mixed = "{a: pull_push.PullPush, b: pull_push.PullPush}", "{a: pull_push.PullPush, b: NTXentLoss}"
+    config, _ = fitted(run, tiny, tmp_path, "sum", *losses, both)
+    assert (config["model"]["normalize"], config["model"]["loss_lr"]) == (False, 0.25)
+    assert config["data"]["samples_per_class"] == 2
+    command, options = ["fit", *tiny, "--output", tmp_path, *losses, mixed], []
+    for key, given, values in (
+        ("model.normalize", "false", "PullPush False, NTXentLoss True"),
+        ("model.loss_lr", "0.1", "PullPush 0.25, NTXentLoss 0.01"),
+        ("data.samples_per_class", "4", "PullPush 2, NTXentLoss 4"),
+    ):
+        refused(run(*command, *options), f"--{key}", values)
+        options += [f"--{key}", given]
+    code, _, complaint = run(*command, *options)
+    assert code == 0, complaint
 
 
 class Pictures(nn.Module):
@@ -142,6 +160,42 @@ def test_class_attributes_hold_in_python_too(table):
     assert learner.configure_optimizers().param_groups[-1]["lr"] == 0.5
     fit(learner, data_of(table))
     assert all(max(Counter(labels).values()) <= 2 for labels in learner.loss.seen)  # 2 classes train, 4 samples
+
+
+def test_a_second_fit_takes_the_samples_of_its_own_loss(table):
+    data = data_of(table)
+    for loss, samples in ((OnceAClass, 1), (ContrastiveLoss, 4), (OnceAClass, 1)):
+        fit(MetricLearner(Pictures(), loss, embedding_size=4), data)
+        assert data.train_dataloader().sampler.samples_per_class == samples
+    assert data.samples_per_class is None
+
+
+def in_a_sum(**losses: object) -> tuple[object, object]:
+    """A sum as a module and as a partial."""
+    made = {name: loss() if isinstance(loss, type) else loss for name, loss in losses.items()}
+    return WeightedSum(made), partial(WeightedSum, losses=losses)
+
+
+@pytest.mark.parametrize("loss", in_a_sum(a=OnceAClass, b=WeightedSum({"c": OnceAClass()})))
+def test_a_sum_has_the_attributes_of_its_losses(table, loss):
+    learner = MetricLearner(Pictures(), loss, embedding_size=4)
+    assert not learner.normalize
+    assert learner.configure_optimizers().param_groups[-1]["lr"] == 0.5
+    fit(learner, data_of(table))
+    assert all(max(Counter(labels).values()) <= 2 for labels in learner.loss.losses["a"].seen)
+
+
+@pytest.mark.parametrize("loss", in_a_sum(a=OnceAClass, b=ContrastiveLoss))
+def test_losses_of_a_sum_that_differ_need_the_option(table, loss):
+    with pytest.raises(UserError, match=r"--model\.normalize.*OnceAClass False, ContrastiveLoss True"):
+        MetricLearner(Pictures(), loss, embedding_size=4)
+    with pytest.warns(UserWarning, match=r"--model\.normalize true: OnceAClass"):
+        learner = MetricLearner(Pictures(), loss, embedding_size=4, normalize=True)
+    with pytest.raises(UserError, match=r"--model\.loss_lr.*OnceAClass 0\.5, ContrastiveLoss 0\.01"):
+        learner.configure_optimizers()
+    learner = MetricLearner(Pictures(), loss, embedding_size=4, normalize=False, loss_lr=0.1)
+    with pytest.raises(UserError, match=r"--data\.samples_per_class.*OnceAClass 1, ContrastiveLoss 4"):
+        fit(learner, data_of(table))
 
 
 class Seeing(MetricLearner):

@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import Trainer
 from timm.optim import param_groups_layer_decay
 from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.errors import UserError
@@ -101,6 +102,12 @@ def test_a_trunk_that_does_not_say_its_layers_is_refused():
         learner.configure_optimizers()
     with pytest.raises(UserError, match="layer_decay"):
         MetricLearner(trunk_of("test_vit"), loss=ContrastiveLoss(), layer_decay=-1.0)
+
+
+def test_a_schedule_that_needs_a_score_is_refused():
+    learner = MetricLearner(trunk_of("test_resnet"), ContrastiveLoss(), lr_scheduler=ReduceLROnPlateau)
+    with pytest.raises(UserError, match=r"--model\.lr_scheduler ReduceLROnPlateau .*configure_optimizers"):
+        learner.configure_optimizers()
 
 
 class DeepEmbedder(nn.Sequential):

@@ -117,10 +117,28 @@ def test_it_is_fitted_validated_tested_and_predicts(name, run, tmp_path):
         (["--model", "pathlib.Path"], ["--model pathlib.Path", "LightningModule"]),
         (["--model", "plainly.Plain", "--data.features", "true"], ["--data.features"]),
         (["--model", "plainly.Silent"], ["validation_step", "NoneType"]),
+        *(
+            (
+                ["--model", "plainly.Plain", "--trainer.callbacks+", name, *more],
+                [f"--trainer.callbacks {name}", "Plain"],
+            )
+            for name, *more in (
+                ("NewWeightsFirst",),
+                ("CompileTrunk",),
+                ("GradientCheckpointing",),
+                ("GradientCaching", "--trainer.callbacks.chunk_size", "4"),
+            )
+        ),
     ],
 )
 def test_a_mistake_is_one_line(words, keys, run):
     refused(run("fit", *FIT, *words), *keys)
+
+
+def test_lightnings_tuners_restore_their_own_checkpoint(run):
+    more = ["--trainer.callbacks+", "LearningRateFinder", "--trainer.callbacks.num_training_steps", "12"]
+    code, _, complaint = run("fit", *FIT, "--model", "plainly.Plain", *more)
+    assert code == 0, complaint
 
 
 def test_in_a_study_it_is_compared_with_itself_before_training(run, tmp_path):

@@ -128,6 +128,7 @@ class MetricDataModule(LightningDataModule):
         self.split, self.split_seed = split, split_seed
         self.batch_size = batch_size
         self.samples_per_class = samples_per_class
+        self.usual_samples_per_class = 4  # each fit sets that of its loss
         self.replacement = replacement
         self.sampler = sampler
         self.steps_per_epoch = steps_per_epoch
@@ -300,7 +301,7 @@ class MetricDataModule(LightningDataModule):
         return self.sampler(
             labels=labels,
             batch_size=self.batch_size,
-            samples_per_class=self.samples_per_class or 4,
+            samples_per_class=self.samples_per_class or self.usual_samples_per_class,
             num_batches=self.steps_per_epoch,
             seed=self.seed,
             rank=self._rank,
@@ -323,19 +324,21 @@ class MetricDataModule(LightningDataModule):
         """Each sample of the data set once, with 0 as its label."""
         return self.eval_dataloader(self.predict_subset)
 
-    def eval_dataloader(self, subset: ClassSubset | None, persistent: bool = False) -> DataLoader:
+    def eval_dataloader(self, subset: ClassSubset | None, persistent: bool = False, divided: bool = True) -> DataLoader:
         """Each sample of a subset once, in order, divided over processes; the last processes may get repeats.
 
         The loader of the test subset is a `RecordedLoader`.
 
         Args:
             persistent: whether the loader processes stay alive for another pass.
+            divided: False gives this process all samples.
         """
         assert subset is not None
-        sampler = EvalSampler(len(subset), rank=self._rank, world_size=self._world_size)
+        rank, world_size = (self._rank, self._world_size) if divided else (0, 1)
+        sampler = EvalSampler(len(subset), rank, world_size)
         recorded: dict[str, Any] = {}
         if subset is self.test_subset:
-            together = self._world_size > 1
+            together = world_size > 1
             recorded["kind"] = partial(RecordedLoader, of=self.dataset, evaluation=self.evaluation, together=together)
         return self._loader(subset, persistent, batch_size=self.eval_batch_size, sampler=sampler, **recorded)
 
@@ -352,7 +355,8 @@ class MetricDataModule(LightningDataModule):
 
     @property
     def _processes(self) -> int:
-        return loader_processes(self.num_workers, self.dataset.modality, self._on_gpu, self._world_size)
+        nodes = 1 if self.trainer is None else self.trainer.num_nodes
+        return loader_processes(self.num_workers, self.dataset.modality, self._on_gpu, self._world_size // nodes)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Convert images from bytes to floats on the device, in the Trainer's precision."""

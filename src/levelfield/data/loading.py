@@ -89,7 +89,7 @@ def loader_processes(asked: int | Literal["auto"], modality: str, on_gpu: bool, 
     cores), or if shared memory is small (64 MB by default in a container: a full one kills the process).
 
     Args:
-        trainings: number of processes that train together, each with its own loaders.
+        trainings: number of processes of this node that train together, each with its own loaders.
     """
     if asked != "auto":
         return asked

@@ -35,6 +35,7 @@ from levelfield.training.checks import check_features
 from levelfield.training.initial_weights import check_weight_files
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
+from levelfield.training.make_loss import settle
 from levelfield.training.no_profiler import NoProfiler
 from levelfield.training.notices import silence_expected_notices
 from levelfield.training.own_learner import own_class
@@ -46,7 +47,7 @@ from levelfield.training.run_folder import (
     determining,
     is_first_process,
 )
-from levelfield.training.settings import instantiate, parse_training, plain, settle
+from levelfield.training.settings import instantiate, parse_training, plain
 from levelfield.training.trackers import place_trackers
 from levelfield.training.weight_averaging import averages
 

@@ -70,6 +70,20 @@ def check_features(learner: Any, forward: Any) -> None:
         )
 
 
+def trunk_of(module: nn.Module, callback: object) -> Any:
+    """The trunk that a callback changes.
+
+    Raises:
+        UserError: the module, perhaps a plain LightningModule, has none.
+    """
+    if not isinstance(trunk := getattr(module, "trunk", None), nn.Module):
+        raise UserError(
+            f"--trainer.callbacks {type(callback).__name__} needs self.trunk, which {type(module).__name__} lacks: "
+            "name your network so, or leave the callback out"
+        )
+    return trunk
+
+
 def one_number(part: str, giver: Any, value: Any, needs_gradient: bool = False) -> Tensor:
     """The return value of a user's loss or regularizer.
 

@@ -8,7 +8,7 @@ from levelfield.errors import UserError
 from levelfield.models.embedder_start import start_embedder
 from levelfield.training.checks import check_parts, warn_of_traps, with_class_weights
 from levelfield.training.embed import embed
-from levelfield.training.make_loss import of_class
+from levelfield.training.make_loss import of_loss
 from levelfield.training.metadata import read_metadata, takes_metadata
 from levelfield.training.weight_averaging import average_whole
 
@@ -28,7 +28,7 @@ def start_fit(learner: Any, datamodule: Any, is_new: bool) -> None:
     _train_again(learner)
     learner.trunk.check_takes(getattr(datamodule, "dataset", None))
     if getattr(datamodule, "samples_per_class", 0) is None:
-        datamodule.samples_per_class = of_class(learner.loss or learner._loss_factory, "samples_per_class", None)
+        datamodule.usual_samples_per_class = of_loss(learner.loss or learner._loss_factory, "data.samples_per_class")
     learner.build_loss(getattr(datamodule, "num_train_classes", None))
     check_parts(learner)
     if is_new:

@@ -1,5 +1,6 @@
 """Start a training from the weights of a checkpoint, and check which classes these were trained on."""
 
+import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +24,8 @@ def start_from_checkpoint(
 ) -> None:
     """Give a learner the weights of a checkpoint, as `fit --ckpt_path` does; no optimizer state and no epochs.
 
-    The weights of the loss are used if loss and training classes are the same. Otherwise the loss starts from scratch.
+    The weights of the loss are used if loss, data set and training classes are the same. Otherwise the loss starts from
+    scratch.
 
     Args:
         config: The configuration of the new training, with all defaults.
@@ -46,7 +48,8 @@ def start_from_checkpoint(
     state = with_trunk(checkpoint, path, given=learner.trunk)["state_dict"]
     losses = [part.get("class_path") if isinstance(part, dict) else part for part in (then.get("loss"), now["loss"])]
     same_loss = losses[0] is not None and losses[0] == losses[1]
-    if same_loss and data["train_classes"] == datamodule.identity()["train_classes"]:
+    here = datamodule.identity()
+    if same_loss and all(data[key] == here[key] for key in ("dataset", "train_classes")):
         learner.on_load_checkpoint(checkpoint)  # builds a loss with class weights
     else:
         state = {name: weight for name, weight in state.items() if not name.startswith(LOSS)}
@@ -61,21 +64,28 @@ def start_from_checkpoint(
 def check_seen_classes(data: Mapping[str, Any], datamodule: MetricDataModule, path: Path | str) -> None:
     """Warn if weights were trained on a class of the validation fold.
 
+    It only warns of test classes too if the data sets differ in arguments, such as the folder: equal names may be other
+    classes.
+
     Args:
         data: The data of the checkpoint at `path`.
 
     Raises:
-        UserError: they were trained on, or selected by, a test class.
+        UserError: they were trained on, or selected by, a test class of the same data set.
     """
     here, trained_on = datamodule.identity(), set(data["train_classes"])
     if data["dataset"]["class_path"] != here["dataset"]["class_path"]:
         return
+    otherwise = "" if data["dataset"] == here["dataset"] else ", unless these are other classes of the same names"
     if seen := sorted((trained_on | set(data["val_classes"])) & set(datamodule.test_classes())):
-        raise UserError(f"'{path}' has seen {len(seen)} of the test classes (such as {seen[0]!r}): give other weights")
+        message = f"'{path}' has seen {len(seen)} of the test classes (such as {seen[0]!r})"
+        if not otherwise:
+            raise UserError(f"{message}: give other weights")
+        warnings.warn(message + otherwise, UserWarning, stacklevel=2)
     if seen := sorted(trained_on & set(here["val_classes"])):
         warnings.warn(
             f"'{path}' was trained on {len(seen)} classes of the validation fold (such as {seen[0]!r}): validation "
-            "scores are too high",
+            f"scores are too high{otherwise}",
             UserWarning,
             stacklevel=2,
         )
@@ -100,7 +110,7 @@ def _data_of(path: Path) -> Mapping[str, Any] | None:
         return None
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except RuntimeError:  # an old format, not of levelfield
+    except (RuntimeError, pickle.UnpicklingError):  # an old format or a pickled module, not of levelfield
         return None
     if not isinstance(content, dict) or "levelfield" not in content:
         return None

@@ -4,15 +4,17 @@ The learner passes `num_classes` and `embedding_size`.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from jsonargparse import Namespace
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 
 from levelfield.errors import UserError
-from levelfield.training.settings import SUPPLIED
+from levelfield.training.settings import OF_THE_LOSS, SUPPLIED
 
 
 def supplied_arguments(factory: Callable) -> list[str]:
@@ -21,7 +23,8 @@ def supplied_arguments(factory: Callable) -> list[str]:
     It passes those that have no default or a number as default, also for a base class behind `**kwargs` and for the
     losses in a sum.
     """
-    asked = {name for each in (factory, *_summed(factory).values()) for name in _asked(each)}
+    summed = [each for each in _summed(factory).values() if not isinstance(each, nn.Module)]
+    asked = {name for each in (factory, *summed) for name in _asked(each)}
     return [name for name in SUPPLIED if name in asked]
 
 
@@ -44,15 +47,19 @@ def make_loss(factory: Callable, num_classes: int | None, embedding_size: int) -
             )
     made: dict[str, Any] = {name: supplied[name] for name in _asked(factory) if name not in given}
     if summed := _summed(factory):
-        each_made = {name: make_loss(each, num_classes, embedding_size) for name, each in summed.items()}
-        made["losses"] = {**given["losses"], **each_made}
+        made["losses"] = {
+            name: each if isinstance(each, nn.Module) else make_loss(each, num_classes, embedding_size)
+            for name, each in summed.items()
+        }
         if "losses" not in getattr(factory, "keywords", {}):  # given by position
             return loss_class(factory)(**{**given, **made})
     return factory(**made)
 
 
-def given_arguments(factory: Callable) -> dict[str, Any]:
-    """The arguments of a partial by name."""
+def given_arguments(factory: Any) -> dict[str, Any]:
+    """The arguments of a partial, or of a configuration, by name."""
+    if isinstance(factory, Namespace):
+        return vars(factory.get("init_args") or Namespace())
     if not isinstance(factory, partial):
         return {}
     if _in_parser(factory):
@@ -62,28 +69,47 @@ def given_arguments(factory: Callable) -> dict[str, Any]:
 
 
 def loss_class(factory: Any) -> Any:
-    """The class or function behind a partial of Python or of the command line."""
+    """The class or function behind a partial of Python or of the command line, a configuration or a module."""
+    if isinstance(factory, Namespace):
+        return pkgutil.resolve_name(factory.class_path)
     while isinstance(factory, partial):
         factory = factory.args[-1] if _in_parser(factory) else factory.func
-    return factory
+    return type(factory) if isinstance(factory, nn.Module) else factory
 
 
-def of_class(loss: Any, name: str, otherwise: Any) -> Any:
-    """An attribute of a loss class, such as `normalize = False`, for a built or unbuilt loss."""
-    kind = type(loss) if isinstance(loss, nn.Module) else loss_class(loss)
-    return getattr(kind, name, otherwise) if inspect.isclass(kind) else otherwise
+def of_loss(loss: Any, option: str) -> Any:
+    """The value of an option of `OF_THE_LOSS` that is not given: an attribute of the loss class, or the default.
+
+    Args:
+        loss: A module, class or partial, or its configuration. A sum takes the value on which its losses agree.
+
+    Raises:
+        UserError: the losses of a sum have different values.
+    """
+    found = list(_values(loss, option))
+    if any(value != found[0][1] for _, value in found):
+        each = ", ".join(f"{name} {value}" for name, value in found)
+        raise UserError(f"--{option}: the losses of the sum differ ({each}); give the option")
+    return found[0][1]
+
+
+def settle(parsed: Namespace) -> None:
+    """Fill settings that default to an attribute of the loss class, so that `config.yaml` has the numbers."""
+    for option in OF_THE_LOSS:
+        if option in parsed and parsed[option] is None:
+            parsed[option] = of_loss(parsed.model.get("loss"), option)
 
 
 def is_normalized(loss: Any, asked: bool | None) -> bool:
     """Whether a loss gets normalized embeddings: by the option, else by its class, else true."""
-    of_loss: bool = of_class(loss, "normalize", True)
-    if asked and not of_loss:
-        kind = type(loss) if isinstance(loss, nn.Module) else loss_class(loss)
+    if asked is None:
+        return bool(of_loss(loss, "model.normalize"))
+    for name in [name for name, normalize in _values(loss, "model.normalize") if asked and not normalize]:
         rank_zero_warn(
-            f"--model.normalize true: {kind.__name__} expects raw embeddings (normalize = False); leave the option out",
+            f"--model.normalize true: {name} expects raw embeddings (normalize = False); leave the option out",
             category=UserWarning,
         )
-    return of_loss if asked is None else asked
+    return asked
 
 
 def parameters(factory: Callable) -> dict[str, inspect.Parameter]:
@@ -104,12 +130,21 @@ def _asked(factory: Callable) -> list[str]:
     return [name for name in SUPPLIED if name in known and known[name].default is not None]
 
 
-def _summed(factory: Callable) -> dict[str, Callable]:
-    """The unbuilt losses of a sum, from a mapping `losses`."""
-    losses = given_arguments(factory).get("losses")
-    if not isinstance(losses, Mapping):
-        return {}
-    return {name: each for name, each in losses.items() if not isinstance(each, nn.Module)}
+def _summed(loss: Any) -> Mapping[str, Any]:
+    """The losses of a sum, from its mapping `losses`."""
+    losses = getattr(loss, "losses", None) if isinstance(loss, nn.Module) else given_arguments(loss).get("losses")
+    return dict(losses.items()) if isinstance(losses, Mapping | nn.ModuleDict) else {}
+
+
+def _values(loss: Any, option: str) -> Iterator[tuple[str, Any]]:
+    """Name and value of each loss in a sum that does not have the attribute itself, or of the only loss."""
+    kind, name = loss_class(loss), option.partition(".")[2]
+    own = inspect.isclass(kind) and hasattr(kind, name)
+    if not own and (summed := _summed(loss)):
+        for each in summed.values():
+            yield from _values(each, option)
+    else:
+        yield getattr(kind, "__name__", ""), getattr(kind, name) if own else OF_THE_LOSS[option]
 
 
 def _in_parser(factory: partial) -> bool:

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from levelfield.errors import UserError, refuse_below
-from levelfield.training.settings import OF_THE_LOSS
+from levelfield.training.make_loss import of_loss
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -64,11 +64,21 @@ class Optimization:
         refuse_below(0, "model", **decays)
 
     def of(self, learner: nn.Module) -> Any:
-        """The optimizer of a learner's weights, with its schedule, as Lightning's `configure_optimizers` returns it."""
+        """The optimizer of a learner's weights, with its schedule, as Lightning's `configure_optimizers` returns it.
+
+        Raises:
+            UserError: a schedule that needs a score.
+        """
         optimizer = self.optimizer(self.groups(learner))
         if self.lr_scheduler is None:
             return optimizer
-        schedule = {"scheduler": self.lr_scheduler(optimizer), "interval": self.lr_scheduler_interval}
+        scheduler = self.lr_scheduler(optimizer)
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise UserError(
+                "--model.lr_scheduler ReduceLROnPlateau needs a score to watch: give another schedule, or return "
+                "{optimizer, lr_scheduler, monitor} from your learner's configure_optimizers"
+            )
+        schedule = {"scheduler": scheduler, "interval": self.lr_scheduler_interval}
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def groups(self, learner: nn.Module) -> list[dict[str, Any]]:
@@ -79,11 +89,7 @@ class Optimization:
         Raises:
             UserError: no weight trains, or the layers of the trunk are unknown.
         """
-        loss_lr = (
-            getattr(type(learner.loss), "loss_lr", OF_THE_LOSS["model.loss_lr"])
-            if self.loss_lr is None
-            else self.loss_lr
-        )
+        loss_lr = of_loss(learner.loss, "model.loss_lr") if self.loss_lr is None else self.loss_lr
         parts = [
             ("trunk", learner.trunk, self.trunk_lr, self.weight_decay),
             ("embedder", learner.embedder, self.embedder_lr, self.weight_decay),

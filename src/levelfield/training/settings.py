@@ -176,15 +176,6 @@ def parse_training(
     return parser, parsed
 
 
-def settle(parsed: Namespace) -> None:
-    """Fill settings that default to an attribute of the loss class, so that `config.yaml` has the numbers."""
-    loss = parsed.model.get("loss")
-    kind = pkgutil.resolve_name(loss.class_path) if isinstance(loss, Namespace) else loss
-    for key, otherwise in OF_THE_LOSS.items():
-        if key in parsed and parsed[key] is None:
-            parsed[key] = getattr(kind, key.partition(".")[2], otherwise)
-
-
 def parse(parser: ArgumentParser, config: Config, complete: bool = True) -> Namespace:
     """The settings of a merged configuration, with all defaults and whole class paths.
 

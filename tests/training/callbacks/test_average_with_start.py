@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from tiny_fit import TINY
 from toy_study import TOY
 
@@ -145,6 +146,16 @@ def test_a_plain_trainer_keeps_what_it_scored(alpha: Any, tmp_path: Path) -> Non
     (again,) = trainer.validate(made.model, made.datamodule, ckpt_path="best", verbose=False)
     assert again["val/map_at_r"] == pytest.approx(kept, abs=1e-6)
     assert float(best.best_model_score) == kept, "as the checkpoint has it"
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_checkpoint_that_stores_nothing_is_left_alone(tmp_path: Path) -> None:
+    made = build(configuration([], {}), tmp_path / "unused", progress=False)
+    stores_nothing = ModelCheckpoint(tmp_path, monitor="val/map_at_r", mode="max", save_top_k=0)
+    averages = AverageWithStart()
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    Trainer(max_epochs=1, callbacks=[averages, stores_nothing], **quiet).fit(made.model, made.datamodule)
+    assert averages.chosen is not None
 
 
 @pytest.mark.slow

@@ -315,6 +315,23 @@ def test_weights_in_shards_are_refused(monkeypatch):
         GradientCaching(4).on_train_start(trainer, learner_of(ContrastiveLoss()))
 
 
+class OwnEmbedBatch(MetricLearner):
+    def embed_batch(self, batch):
+        return super().embed_batch(batch)
+
+
+class OwnStep(MetricLearner):
+    def training_step(self, batch, batch_idx):
+        return self.compute_loss(self(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize("kind", [OwnEmbedBatch, OwnStep])
+def test_a_learner_that_the_callback_cannot_change_is_refused(kind):
+    with pytest.raises(UserError, match=rf"GradientCaching.*{kind.__name__}"):
+        trained(learner_of(ContrastiveLoss(), 4, kind))
+    trained(learner_of(ContrastiveLoss(), 4, kind, freeze_trunk=True))
+
+
 def test_no_chunk_is_empty():
     with pytest.raises(UserError, match=r"chunk_size 0"):
         GradientCaching(0)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import wandb
 from lightning.pytorch import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_fit import TINY
@@ -134,6 +135,39 @@ def assert_shows_neighbours(found, training) -> None:
     assert [score for score, _ in shown] == pytest.approx([scores[0], scores[len(scores) // 2], scores[-1]], abs=0.02)
     for score, captions in shown:
         assert any(captions == others and score == pytest.approx(found) for found, others in expected)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_the_best_epoch_is_kept_and_logged_next_to_other_checkpoints(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staged"))
+    added, add_file = [], wandb.Artifact.add_file
+    monkeypatch.setattr(
+        wandb.Artifact, "add_file", lambda *args, **how: added.append(args[1]) or add_file(*args, **how)
+    )
+    last = {"class_path": "ModelCheckpoint", "init_args": {"dirpath": str(tmp_path), "filename": "mine"}}
+    for name, fold in (("best", 0), ("last", "none")):
+        config = config_of("ContrastiveLoss", WANDB, every_n_steps=1)
+        config["trainer"]["callbacks"] = [last, {"class_path": "KeepInWandb", "init_args": {"queries": 0}}]
+        config["data"]["fold"] = fold
+        training = build(config, tmp_path / name, progress=False)
+        training.trainer.fit(training.model, datamodule=training.datamodule)
+        assert added.pop() == str(tmp_path / name / "best.ckpt")
+        [found] = offline_runs(tmp_path / name)
+        scores = [*found.series("best/map_at_r").values()]
+        assert scores == ([training.best_score] if fold == 0 else [])
+
+
+def test_each_process_can_show_neighbours_among_all_samples(tmp_path, monkeypatch):
+    training = build(config_of("ContrastiveLoss"), tmp_path, progress=False)
+    data = training.datamodule
+    data.setup("fit")
+    tables = []
+    for processes in (1, 2):
+        monkeypatch.setattr(type(data), "_world_size", processes)
+        columns, rows = KeepInWandb(queries=4)._neighbours(training.model, data)
+        tables.append([[row[1], *(row[at]._caption for at in (0, *range(2, len(columns))))] for row in rows])
+    assert tables[0] == tables[1]
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:

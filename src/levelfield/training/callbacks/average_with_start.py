@@ -15,6 +15,7 @@ from torch import Tensor
 
 from levelfield.errors import UserError
 from levelfield.storage.atomic import write_atomically
+from levelfield.training.callbacks.best_epoch import best_checkpoints
 from levelfield.training.callbacks.retrieval_validation import RetrievalValidation, monitor_of
 from levelfield.training.weight_averaging import averages
 
@@ -116,9 +117,7 @@ class AverageWithStart(Callback):
         self.chosen = max(scores, key=lambda alpha: scores[alpha])
         self._put(pl_module, self.chosen, self._best)
         monitor = monitor_of(trainer.callbacks)  # type: ignore[attr-defined]
-        for checkpoint in trainer.checkpoint_callbacks:
-            if not isinstance(checkpoint, ModelCheckpoint) or checkpoint.monitor != monitor:
-                continue
+        for checkpoint in best_checkpoints(trainer):
             checkpoint.best_model_score = torch.tensor(scores[self.chosen])
             if trainer.is_global_zero:
                 self._replace_weights(checkpoint, pl_module)

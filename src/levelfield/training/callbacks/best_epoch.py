@@ -1,4 +1,6 @@
-"""Let a plain Trainer keep the best epoch."""
+"""Let a plain Trainer keep the best epoch, and find the callbacks that kept it."""
+
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -43,6 +45,13 @@ def default_checkpoint(trainer: Trainer) -> ModelCheckpoint | None:
         return None
     keeps_one = checkpoint.save_top_k == 1 and not checkpoint.save_last and checkpoint.filename is None
     return checkpoint if keeps_one and checkpoint.state_key == ModelCheckpoint().state_key else None
+
+
+def best_checkpoints(trainer: Trainer) -> list[Any]:
+    """The checkpoint callbacks that have stored the epoch with the best score, not others that a user gave."""
+    monitor = monitor_of(trainer.callbacks)  # type: ignore[attr-defined]
+    found = [each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)]
+    return [each for each in found if each.monitor == monitor and each.best_model_path]
 
 
 def _scores(trainer: Trainer) -> bool:

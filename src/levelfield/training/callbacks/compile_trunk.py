@@ -2,6 +2,8 @@
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from levelfield.training.checks import trunk_of
+
 
 class CompileTrunk(Callback):
     """Compiles the trunk with `torch.compile` at the first batch of a fit.
@@ -17,4 +19,4 @@ class CompileTrunk(Callback):
         self.backend = backend
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        pl_module.trunk.compile(backend=self.backend)  # type: ignore[union-attr]
+        trunk_of(pl_module, self).compile(backend=self.backend)

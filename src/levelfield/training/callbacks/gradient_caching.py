@@ -26,6 +26,7 @@ from torch.autograd.function import once_differentiable
 
 from levelfield.errors import UserError, refuse_below
 from levelfield.training.batches import Batch
+from levelfield.training.learner import MetricLearner
 
 # Largest distance between the embeddings of the two passes, relative to their norm: kernels with and without gradient
 # may round differently. Another dropout gives a larger distance.
@@ -41,9 +42,11 @@ class GradientCaching(Callback):
         chunk_size: samples per chunk; a step keeps the activations of one chunk at a time.
 
     Raises:
-        UserError: a chunk size below 1, a strategy that shards the weights, samples that cannot be split, or two
-            passes with different embeddings.
+        UserError: a chunk size below 1, a strategy that shards the weights, a learner without the usual `embed_batch`
+            or whose step does not call it, samples that cannot be split, or two passes with different embeddings.
     """
+
+    _is_used = True
 
     def __init__(self, chunk_size: int) -> None:
         refuse_below(1, "trainer.callbacks", chunk_size=chunk_size)
@@ -53,6 +56,11 @@ class GradientCaching(Callback):
         if getattr(pl_module, "freeze_trunk", False):
             return
         strategy, learner = trainer.strategy, cast(Any, pl_module)
+        if getattr(type(learner), "embed_batch", None) is not MetricLearner.embed_batch:
+            raise UserError(
+                f"{OPTION} replaces MetricLearner.embed_batch, but {type(learner).__name__} has its own or none: "
+                "override forward or embed_features instead, or leave the callback out"
+            )
         if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
             raise UserError(f"{OPTION} needs one device or --trainer.strategy ddp, not {type(strategy).__name__}")
         if any(part.training for part in learner.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)):
@@ -65,15 +73,23 @@ class GradientCaching(Callback):
 
     def wrap(self, learner: Any) -> None:
         """Let the learner's `embed_batch` embed in chunks if gradients are computed."""
-        embed_whole = learner.embed_batch
+        embed_whole, self._is_used = learner.embed_batch, False
 
         def embed_batch(batch: Batch) -> Tensor:
+            self._is_used |= torch.is_grad_enabled()
             number = len(batch.labels)
             if batch.are_features or number <= self.chunk_size or not torch.is_grad_enabled():
                 return embed_whole(batch)
             return embed_in_chunks(learner, batch.samples, number, self.chunk_size)
 
         learner.embed_batch = embed_batch
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        if not self._is_used:
+            raise UserError(
+                f"{OPTION} has no effect: the training_step of {type(pl_module).__name__} does not call "
+                "self.embed_batch(Batch.read(batch)); call it, or leave the callback out"
+            )
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         vars(pl_module).pop("embed_batch", None)

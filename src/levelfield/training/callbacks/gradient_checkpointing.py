@@ -3,6 +3,7 @@
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from levelfield.models.layers import recompute_activations
+from levelfield.training.checks import trunk_of
 
 
 class GradientCheckpointing(Callback):
@@ -16,5 +17,6 @@ class GradientCheckpointing(Callback):
     """
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if any(weight.requires_grad for weight in pl_module.trunk.parameters()):  # type: ignore[union-attr]
-            recompute_activations(pl_module.trunk, getattr(pl_module, "freeze_batch_norm", False))  # type: ignore[arg-type]
+        trunk = trunk_of(pl_module, self)
+        if any(weight.requires_grad for weight in trunk.parameters()):
+            recompute_activations(trunk, getattr(pl_module, "freeze_batch_norm", False))

@@ -15,6 +15,7 @@ from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.distances import DISTANCES
 from levelfield.metrics.nearest import nearest
 from levelfield.metrics.table import SELECTED_BY
+from levelfield.training.callbacks.best_epoch import best_checkpoints
 from levelfield.training.embed import embed
 
 NEIGHBOURS = 5
@@ -48,8 +49,9 @@ class KeepInWandb(Callback):
             if self.queries and data.val_subset:
                 columns, rows = self._neighbours(pl_module, data)
                 logger.log_table("val/neighbours", columns, rows, step=max(trainer.global_step - 1, 0))
-            best = getattr(trainer.checkpoint_callback, "best_model_path", "")
-            if self.checkpoint and best:
+            # Without validation, the last callback kept the last epoch.
+            kept = [*best_checkpoints(trainer), *trainer.checkpoint_callbacks[-1:]]
+            if self.checkpoint and kept and (best := getattr(kept[0], "best_model_path", "")):
                 import wandb
 
                 artifact = wandb.Artifact(f"best-{logger.experiment.id}", type="model")
@@ -60,7 +62,7 @@ class KeepInWandb(Callback):
         """Columns and rows: a query, its MAP@R, and its nearest neighbours, right or wrong."""
         subset, distance = data.val_subset, getattr(module, "distance", "cosine")
         assert subset is not None
-        embeddings, labels, index = embed(module, data.eval_dataloader(subset))
+        embeddings, labels, index = embed(module, data.eval_dataloader(subset, divided=False))
         found = retrieval_metrics(embeddings, labels, metrics=(SELECTED_BY,), distance=distance, per_query=True)
         scores = torch.as_tensor(found[SELECTED_BY])
         order = scores.argsort()[: int(scores.isfinite().sum())]  # NaN, a query without a match, is last

@@ -84,6 +84,8 @@ class LastEpoch(Callback):
             progress["ready"] = progress["completed"]  # the epoch that starts here does not count yet
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if "resume" not in checkpoint:  # a tuner, such as LearningRateFinder, loads the checkpoint that it wrote
+            return
         self._resumes = True
         trainer.should_stop = checkpoint["resume"]["should_stop"]
         _metrics_file(trainer).restore(checkpoint["resume"]["metrics"])

@@ -6,6 +6,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
 from levelfield.errors import UserError
+from levelfield.training.checks import trunk_of
 
 
 class NewWeightsFirst(Callback):
@@ -18,7 +19,7 @@ class NewWeightsFirst(Callback):
         epochs: number of epochs without the trunk.
 
     Raises:
-        UserError: fewer than 1 epoch.
+        UserError: fewer than 1 epoch, or a module without trunk.
     """
 
     def __init__(self, epochs: int = 1) -> None:
@@ -35,5 +36,5 @@ class NewWeightsFirst(Callback):
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if trainer.current_epoch < self.epochs:
-            for parameter in pl_module.trunk.parameters():  # type: ignore[union-attr]
+            for parameter in trunk_of(pl_module, self).parameters():
                 parameter.grad = None  # no step, no weight decay, no momentum

@@ -79,16 +79,6 @@ class RetrievalValidation(Callback):
         loader = only(trainer.test_dataloaders)
         self._start(trainer, pl_module, loader, _is_query(getattr(loader, "dataset", None)))
 
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
-    ) -> None:
-        self._update(trainer, outputs, batch)
-
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
-    ) -> None:
-        self._update(trainer, outputs, batch)
-
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._end(trainer, pl_module, "val")
 
@@ -115,7 +105,15 @@ class RetrievalValidation(Callback):
             num_queries=num_queries,
         ).to(pl_module.device)
 
-    def _update(self, trainer: Trainer, outputs: Any, batch: Any) -> None:
+    def on_test_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
         if self._scores is None:
             return
         _, labels, index, *_ = Batch.read(batch)
@@ -132,6 +130,8 @@ class RetrievalValidation(Callback):
             self._is_finite = False  # raised at the end of the epoch: no process leaves while others wait for it
             return
         self._scores.update(embeddings, labels, index)
+
+    on_validation_batch_end = on_test_batch_end
 
     def _end(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._scores is None:

@@ -16,6 +16,7 @@ from levelfield.errors import refuse_below
 from levelfield.metrics import embedding_health
 from levelfield.training.active_pairs import active_pairs, mined_pairs
 from levelfield.training.batches import Batch
+from levelfield.training.callbacks.best_epoch import best_checkpoints
 from levelfield.training.callbacks.retrieval_validation import embeddings_of, embeds_some
 
 # Number of validation samples and of rows of class weights for the statistics: more give the same numbers.
@@ -126,10 +127,8 @@ class TrackTraining(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._stop_watching(pl_module)
-        checkpoint: Any = trainer.checkpoint_callback
-        if getattr(checkpoint, "best_model_score", None) is not None:
-            key = f"best/{checkpoint.monitor.removeprefix('val/')}"
-            _log(trainer, {key: float(checkpoint.best_model_score)})
+        for kept in best_checkpoints(trainer)[:1]:
+            _log(trainer, {f"best/{kept.monitor.removeprefix('val/')}": float(kept.best_model_score)})
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._stop_watching(pl_module)

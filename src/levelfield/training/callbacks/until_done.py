@@ -15,9 +15,9 @@ class UntilDone(EarlyStopping):
     """Validates after `first` steps, then whenever the steps have doubled, but at least every `every` steps.
 
     By default after 100, 200, 400 and 800 steps, then every 400. A validation runs at the end of the epoch that reaches
-    such a step, and at the end of the last epoch. The training ends after `patience` validations without a better
-    `val/map_at_r` (or another score of `RetrievalValidation.selected_by`). `max_epochs` or `max_steps` of the Trainer
-    are the cap.
+    such a step, and at the end of the last epoch, unless `max_steps` ends inside it. The training ends after `patience`
+    validations without a better `val/map_at_r` (or another score of `RetrievalValidation.selected_by`). `max_epochs` or
+    `max_steps` of the Trainer are the cap.
 
     Args:
         first: Steps before the first validation.
