@@ -85,7 +85,6 @@ def test_class_attributes_are_settings_that_an_option_overrides(run, tiny, tmp_p
     command, options = ["fit", *tiny, "--output", tmp_path, *losses, mixed], []
     for key, given, values in (
         ("model.normalize", "false", "PullPush False, NTXentLoss True"),
-        ("model.loss_lr", "0.1", "PullPush 0.25, NTXentLoss 0.01"),
         ("data.samples_per_class", "4", "PullPush 2, NTXentLoss 4"),
     ):
         refused(run(*command, *options), f"--{key}", values)
@@ -191,9 +190,8 @@ def test_losses_of_a_sum_that_differ_need_the_option(table, loss):
         MetricLearner(Pictures(), loss, embedding_size=4)
     with pytest.warns(UserWarning, match=r"--model\.normalize true: OnceAClass"):
         learner = MetricLearner(Pictures(), loss, embedding_size=4, normalize=True)
-    with pytest.raises(UserError, match=r"--model\.loss_lr.*OnceAClass 0\.5, ContrastiveLoss 0\.01"):
-        learner.configure_optimizers()
-    learner = MetricLearner(Pictures(), loss, embedding_size=4, normalize=False, loss_lr=0.1)
+    assert learner.configure_optimizers().param_groups[-1]["lr"] == 0.5  # a loss without weights needs no rate
+    learner = MetricLearner(Pictures(), loss, embedding_size=4, normalize=False)
     with pytest.raises(UserError, match=r"--data\.samples_per_class.*OnceAClass 1, ContrastiveLoss 4"):
         fit(learner, data_of(table))
 

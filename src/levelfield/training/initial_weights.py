@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from levelfield.core.configuration import init_args
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.storage.without_places import without_places
@@ -64,8 +65,7 @@ def start_from_checkpoint(
 def check_seen_classes(data: Mapping[str, Any], datamodule: MetricDataModule, path: Path | str) -> None:
     """Warn if weights were trained on a class of the validation fold.
 
-    It only warns of test classes too if the data sets differ in arguments, such as the folder: equal names may be other
-    classes.
+    It only warns of test classes too if the weights are of another folder or table: equal names may be other classes.
 
     Args:
         data: The data of the checkpoint at `path`.
@@ -76,7 +76,9 @@ def check_seen_classes(data: Mapping[str, Any], datamodule: MetricDataModule, pa
     here, trained_on = datamodule.identity(), set(data["train_classes"])
     if data["dataset"]["class_path"] != here["dataset"]["class_path"]:
         return
-    otherwise = "" if data["dataset"] == here["dataset"] else ", unless these are other classes of the same names"
+    is_own = not {"folder", "table"}.isdisjoint(init_args(here["dataset"]))
+    is_other = is_own and data["dataset"] != here["dataset"]
+    otherwise = ", unless these are other classes of the same names" if is_other else ""
     if seen := sorted((trained_on | set(data["val_classes"])) & set(datamodule.test_classes())):
         message = f"'{path}' has seen {len(seen)} of the test classes (such as {seen[0]!r})"
         if not otherwise:

@@ -87,6 +87,8 @@ def of_loss(loss: Any, option: str) -> Any:
         UserError: the losses of a sum have different values.
     """
     found = list(_values(loss, option))
+    if option == "model.loss_lr":  # a loss without weights needs no rate
+        found = [each for each in found if each[1] != OF_THE_LOSS[option]] or found
     if any(value != found[0][1] for _, value in found):
         each = ", ".join(f"{name} {value}" for name, value in found)
         raise UserError(f"--{option}: the losses of the sum differ ({each}); give the option")
