@@ -253,10 +253,12 @@ def split_noise(_: str, study: Kept) -> list[str]:
 def trained_trunk(data: str, study: Kept) -> list[str]:
     head = kept(CELLS[BEST].format(data))
     order = [study.mean(loss) for loss in TRUNK]
+    kinds = [fmean(study.mean(loss) for loss in TRUNK if loss in kind) for kind in (PAIRS, CLASSES)]
     tau = None if head is None else kendalltau([head.mean(loss) for loss in TRUNK], order).statistic
     return [
         *(f"{study.mean(method):.1f} / {study.mean(method, P1):.1f}" for method in (FEATURES, *TRUNK)),
         interval([study.mean(f"{loss}_averaged") - study.mean(loss) for loss in TRUNK]),
+        f"{kinds[0] - kinds[1]:+.1f}",
         f"{stdev(order):.1f}",
         "not run" if tau is None else f"{tau:+.2f}",
     ]
@@ -289,7 +291,14 @@ def answers() -> str:
     searches = of_kept("converged_{}_pca_again", ["second search less first"], search_noise)
     splits = of_kept("splits_{}", ["over splits", "over runs", "between losses"], split_noise)
     losses = [f"`{loss}`" for loss in TRUNK]
-    trunk_head = ["features", *losses, "averaged less trained", "between losses", "tau with the heads"]
+    trunk_head = [
+        "features",
+        *losses,
+        "averaged less trained",
+        "pair less class-weight",
+        "between losses",
+        "tau with the heads",
+    ]
     trunks = of_kept("trunk_{}", trunk_head, trained_trunk)
     over = "Over contrastive, until done from the PCA, points of MAP@R; `shown` by Holm's correction over 28 pairs"
     change = "Mean change over the eight losses (smallest to largest), and standard deviation between them, points"

@@ -89,13 +89,20 @@ def test_the_sentences_of_the_results_page_follow_from_the_kept_studies(monkeypa
     studies = [*done.values(), *(summary(f"converged_{data}_random") for data in sets)]
     luck = [abs(each["proxy_nca"] - each["normalized_softmax"]) for each in studies]
     assert f"their searches end {min(luck):.1f} to {max(luck):.1f} points apart" in page
-    trained = summary("grocery_store_finetuned")
-    six = [method for method in trained if not method.startswith("pretrained")]
-    more = [trained[method] - features["grocery_store"] for method in six]
-    assert f"by {min(more):.1f} to {max(more):.1f} points over the features, with any of six losses" in page
-    first = summary("grocery_store", "precision_at_1")["pretrained[features]"]
-    after = [summary("grocery_store_finetuned", "precision_at_1")[method] for method in six]
-    assert f"P@1 falls from {first:.1f} to between {min(after):.1f} and {max(after):.1f}" in page
+    for data, name, words in (
+        (
+            "grocery_store",
+            "grocery_store_finetuned",
+            ("by {} points on Grocery Store (six losses,", "P@1 falls from {}"),
+        ),
+        ("banking77", "trunk_banking77", ("by {} on Banking77 (four losses, 400 steps)", "it goes from {}")),
+    ):
+        trained, first = summary(name), summary(data, "precision_at_1")["pretrained[features]"]
+        losses = [row for row in trained if not row.startswith("pretrained") and not row.endswith("_averaged")]
+        more = [trained[method] - features[data] for method in losses]
+        assert words[0].format(f"{min(more):.1f} to {max(more):.1f}") in page
+        after = [summary(name, "precision_at_1")[method] for method in losses]
+        assert words[1].format(f"{first:.1f} to between {min(after):.1f} and {max(after):.1f}") in page
     fourteen = [method for method in summary("glyphs_pca") if not method.startswith("pretrained")]
     for row, count in (("pretrained[features]", 4), ("pretrained", 1)):
         all_sets = [summary(data) for data in ("news20", "glyphs", "omniglot", "typefaces", *sets)]
@@ -113,10 +120,12 @@ def test_the_gain_of_a_trained_trunk_follows_from_the_kept_studies() -> None:
     for title, steps, name in (
         ("Grocery Store (photographs)", 80, "grocery_store"),
         ("Glyphs, the first 240 letters", 60, "glyphs_240"),
+        ("Banking77 (questions to a bank)", 400, "banking77"),
     ):
         cells = []
+        of_trunk = "trunk_banking77" if name == "banking77" else f"{name}_finetuned"
         for metric in ("map_at_r", "precision_at_1"):
-            frozen, trained = summary(name, metric), summary(f"{name}_finetuned", metric)
+            frozen, trained = summary(name, metric), summary(of_trunk, metric)
             best = [max(each[method] for method in fourteen & set(each)) for each in (frozen, trained)]
             cells.append([frozen["pretrained[features]"], *best])
         row = " | ".join(f"{map_at_r:.1f} / {p1:.1f}" for map_at_r, p1 in zip(*cells, strict=True))
@@ -137,7 +146,12 @@ def test_the_appendix_is_what_its_command_writes(monkeypatch: pytest.MonkeyPatch
 
 
 def summary(name: str, metric: str = "map_at_r") -> dict[str, float]:
-    """Method to its separated test score, in percent."""
-    with open(REPOSITORY / "results" / name / "summary.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if (row["embedding"], row["metric"]) == ("separated", metric)]
-    return {row["method"]: 100 * float(row["mean"]) for row in rows}
+    """Method to its separated test score, in percent; of a continuation `NAME_longer` if it has the method."""
+    found: dict[str, float] = {}
+    for each in (name, f"{name}_longer"):
+        if (path := REPOSITORY / "results" / each / "summary.csv").is_file():
+            rows = csv.DictReader(path.read_text().splitlines())
+            kept = [row for row in rows if (row["embedding"], row["metric"]) == ("separated", metric)]
+            found |= {row["method"]: 100 * float(row["mean"]) for row in kept}
+    assert found, name
+    return found
