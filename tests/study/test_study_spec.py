@@ -21,6 +21,7 @@ runs: 3
 seed: 7
 threads: 1
 """
+SEARCHED = f"{STUDY}search: {{trials: 2}}\n"
 
 
 @pytest.fixture
@@ -107,17 +108,17 @@ def test_resolved_study_reads_back(study: Path, tmp_path: Path) -> None:
 )
 def test_methods_are_searched_again(study: Path, asked: str, second: list[str]) -> None:
     once = load_spec(study)
-    study.write_text(f"{STUDY}\nsecond_searches: {asked}\n")
+    study.write_text(f"{SEARCHED}second_searches: {asked}\n")
     spec = load_spec(study)
     assert [*spec.methods] == [*once.methods, *second]
     assert all(spec.methods[name] == once.methods[name.partition("@")[0]] for name in second)
-    study.write_text(STUDY)
+    study.write_text(SEARCHED)
     assert [*load_spec(study, {"second_searches.all": 1}).methods] == [*once.methods, "contrastive@2", "arcface@2"]
 
 
 def test_second_searches_of_options_are_beside_those_of_the_file(study: Path) -> None:
     once = load_spec(study)
-    study.write_text(f"{STUDY}\nsecond_searches: [contrastive]\n")
+    study.write_text(f"{SEARCHED}second_searches: [contrastive]\n")
 
     def seconds(**options: int) -> list[str]:
         named = {f"second_searches.{name}": number for name, number in options.items()}

@@ -11,8 +11,8 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.same_study import differing_origins, kept_lines
 from levelfield.study.spec import StudySpec
 
-# A method is its loss with its rate, its miner and its regularizer: these settings differ by design.
-METHOD_ITSELF = ("model.loss", "model.loss_lr", "model.miner", "model.regularizer")
+# A method is its loss (with its weights' rate and decay), miner and regularizer: these settings differ by design.
+METHOD_ITSELF = ("model.loss", "model.loss_lr", "model.loss_weight_decay", "model.miner", "model.regularizer")
 
 
 def differing_conditions(spec: StudySpec) -> list[str]:
