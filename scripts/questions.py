@@ -157,7 +157,12 @@ def cells(data: str) -> Iterator[tuple[str, Kept]]:
 def interval(values: Sequence[float]) -> str:
     """`+0.4 ± 0.2`, half a 95% t-interval; only the mean for fewer than three values."""
     half = t_interval(values)
-    return f"{fmean(values):+.1f}" + ("" if half is None else f" ± {half:.1f}")
+    return signed(fmean(values)) + ("" if half is None else f" ± {half:.1f}")
+
+
+def signed(points: float) -> str:
+    """`+0.4`; also `+0.0` for a small negative number."""
+    return f"{round(points, 1) + 0.0:+.1f}"
 
 
 def table(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
@@ -218,7 +223,7 @@ def changes() -> str:
         for before, after in ((DONE, BEST), ("200 steps, random", DONE), ("200 steps, PCA", BEST)):
             if before in found and after in found:
                 each = [found[after].mean(loss) - found[before].mean(loss) for loss in LOSSES]
-                said.append(f"{fmean(each):+.1f} ({min(each):+.1f} to {max(each):+.1f})")
+                said.append(f"{signed(fmean(each))} ({signed(min(each))} to {signed(max(each))})")
             else:
                 said.append("not run")
         said += [f"{spread(found[cell]):.1f}" if cell in found else "not run" for cell in ("200 steps, random", BEST)]
@@ -311,7 +316,7 @@ def answers() -> str:
         by_cell(
             "ProxyNCA is the normalised softmax with T = 1/(2k), so these are two searches of one loss too: ProxyNCA "
             "less normalised softmax, points of MAP@R",
-            lambda _, each: f"{round(each.mean('proxy_nca') - each.mean('normalized_softmax'), 1) + 0.0:+.1f}",
+            lambda _, each: signed(each.mean("proxy_nca") - each.mean("normalized_softmax")),
         ),
         f"**6.** Standard deviations of a loss's score less the mean of four losses, points\n\n{splits}",
         f"**7 and 8.** The trunk trained, MAP@R / P@1 in percent\n\n{trunks}",
