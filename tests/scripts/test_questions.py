@@ -81,7 +81,7 @@ def test_the_sentences_of_the_results_page_follow_from_the_kept_studies(monkeypa
 
     def kinds(studies: list[dict[str, float]]) -> str:
         found = [fmean(each[x] for x in module.PAIRS) - fmean(each[x] for x in module.CLASSES) for each in studies]
-        first, second, third = (f"{each:+.1f}".replace("+0.0", "0.0") for each in found)
+        first, second, third = (f"{round(each, 1) + 0.0:+.1f}".replace("+0.0", "0.0") for each in found)
         return f"{first}, {second} and {third}"
 
     assert f"pair losses are {kinds([summary(data) for data in sets])} points from class-weight losses" in page
