@@ -85,10 +85,10 @@ def test_the_sentences_of_the_results_page_follow_from_the_kept_studies(monkeypa
         return f"{first}, {second} and {third}"
 
     assert f"pair losses are {kinds([summary(data) for data in sets])} points from class-weight losses" in page
-    assert f"From a PCA until done it is {kinds(list(done.values()))}" in page
+    assert f"From a PCA until done the difference is {kinds(list(done.values()))}" in page
     studies = [*done.values(), *(summary(f"converged_{data}_random") for data in sets)]
     luck = [abs(each["proxy_nca"] - each["normalized_softmax"]) for each in studies]
-    assert f"their searches end {min(luck):.1f} to {max(luck):.1f} points apart" in page
+    assert f"their two searches end {min(luck):.1f} to {max(luck):.1f} points apart" in page
     for data, name, words in (
         (
             "grocery_store",
