@@ -89,6 +89,9 @@ def test_the_sentences_of_the_results_page_follow_from_the_kept_studies(monkeypa
     studies = [*done.values(), *(summary(f"converged_{data}_random") for data in sets)]
     luck = [abs(each["proxy_nca"] - each["normalized_softmax"]) for each in studies]
     assert f"their two searches end {min(luck):.1f} to {max(luck):.1f} points apart" in page
+    again = summary("converged_grocery_store_pca_again")
+    second = [again[f"{loss}@2"] - again[loss] for loss in ("contrastive", "multi_similarity", "arcface")]
+    assert "multi-similarity and ArcFace end {:+.1f}, {:+.1f} and {:+.1f} points from the first".format(*second) in page
     for data, name, words in (
         (
             "grocery_store",
