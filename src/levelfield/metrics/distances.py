@@ -191,7 +191,8 @@ def check_sets(
         raise ValueError(f"gallery is on {gallery.device}, embeddings are on {embeddings.device}")
 
 
-def prepared_sets(*sets: Num[Tensor, "items dim"], distance: str) -> list[Num[Tensor, "items dim"]]:
-    """The sets as the distance compares them."""
+def prepared_sets(*given: Num[Tensor, "items dim"] | None, distance: str) -> list[Num[Tensor, "items dim"]]:
+    """The sets that are not None, as the distance compares them."""
     prepare, _ = DISTANCES[distance]
+    sets = [each for each in given if each is not None]
     return [prepare(each) for each in (at_one_scale(*sets) if distance == "euclidean" else sets)]

@@ -86,7 +86,7 @@ def hierarchical_precision_at_r(
     found_N = torch.full(labels.shape, torch.nan, dtype=torch.float64, device=labels.device)
     if len(scored_Q) == 0:
         return found_N
-    sets = prepared_sets(*(each for each in (embeddings, gallery) if each is not None), distance=distance)
+    sets = prepared_sets(embeddings, gallery, distance=distance)
     held, asked, similarity = sets[0], sets[-1], DISTANCES[distance][1]
     depth = int(num_relevant_N.max())
     bytes_a_row = SIMILARITY_BYTES * (len(asked) + depth)

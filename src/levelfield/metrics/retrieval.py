@@ -95,7 +95,7 @@ def retrieval_metrics(
         scored = drawn_queries(scored, num_queries, seed)
 
     _, similarity = DISTANCES[distance]
-    held = prepared_sets(*(each for each in (embeddings, gallery) if each is not None), distance=distance)
+    held = prepared_sets(embeddings, gallery, distance=distance)
     asking, asked = held[0], held[-1]
     if rerank is not None:
         asking, asked, similarity = rerank(asking, asked, excludes_self, memory_budget)

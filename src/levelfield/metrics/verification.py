@@ -113,7 +113,7 @@ def verification_metrics(
     """
     wanted = _wanted(metrics)
     check_sets(embeddings, labels, gallery, gallery_labels, distance)
-    held = prepared_sets(*(each for each in (embeddings, gallery) if each is not None), distance=distance)
+    held = prepared_sets(embeddings, gallery, distance=distance)
     classes = [each for each in (labels, gallery_labels) if each is not None]
     likeness, shown = _likeness(distance, DISTANCES[distance][1], held)
     with torch.inference_mode(), full_precision(embeddings.device):
