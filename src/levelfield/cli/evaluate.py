@@ -215,11 +215,11 @@ class EmbeddingWriter(Callback):
         embeddings = gather_rows(pl_module, torch.cat([part["embeddings"] for part in self._parts]))
         index = gather_rows(pl_module, torch.cat([part["index"] for part in self._parts]))
         subset = trainer.datamodule.predict_subset  # type: ignore[attr-defined]
-        if (left_out := len(subset) - len(index.unique())) and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if left_out := len(subset) - len(index.unique()):
             raise UserError(
-                f"limit_predict_batches leaves {left_out:,} of {len(subset):,} samples out: leave the option out"
+                f"limit_predict_batches or fast_dev_run leaves {left_out:,} of {len(subset):,} samples out: remove it"
             )
-        ordered = embeddings.new_zeros((len(subset), embeddings.shape[1]))
+        ordered = embeddings.new_empty((len(subset), embeddings.shape[1]))
         ordered[index] = embeddings
         if trainer.is_global_zero:
             keys = "\n".join(subset.index.keys)
