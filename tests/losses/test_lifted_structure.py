@@ -4,6 +4,7 @@ from loss_cases import SITUATIONS, assert_equals_loop, assert_equals_peer, batch
 from pytorch_metric_learning import losses as peers
 
 from levelfield.losses import LiftedStructureLoss, lifted_structure
+from levelfield.losses.pairs import distances
 
 
 def loop(case, neg_margin=1.0, pos_margin=0.0, normalize=True):
@@ -56,3 +57,14 @@ def test_references_taken_in_parts_have_the_same_value_and_gradients(monkeypatch
         found.append((value, *torch.autograd.grad(value, (case.x, others))))
     for whole, in_parts in zip(*found, strict=True):
         torch.testing.assert_close(in_parts, whole)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_equal_points_that_are_not_normalized_have_no_distance_and_no_gradient(scale):
+    points = scale * torch.randn(64, 100)
+    anchors, others = points.clone().requires_grad_(), points.clone().requires_grad_()
+    apart = distances(anchors, others)
+    assert (apart.diag() == 0).all()
+    assert (apart + torch.eye(64) > 0).all()
+    for gradient in torch.autograd.grad(apart.diag().sum(), (anchors, others)):
+        assert not gradient.any()

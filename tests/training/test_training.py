@@ -91,3 +91,11 @@ def test_a_fresh_process_knows_a_miner_by_its_short_name():
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
     assert "class_path: levelfield.miners.DistanceWeightedMiner" in ended.stdout
+
+
+def test_a_deterministic_training_does_not_fill_the_memory_that_it_takes(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    training = fit(tiny_config(), tmp_path)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert training.trainer.global_step == 6
+    assert not torch.utils.deterministic.fill_uninitialized_memory

@@ -150,7 +150,7 @@ class ClassificationLoss(MetricLoss):
         """The classes of the step, ascending, and the labels as positions among them."""
         # Equal seeds draw the same classes on every process. float32: half precision, if torch's default, has ties.
         keys = torch.rand(self.num_classes, device=labels.device, dtype=torch.float32)
-        keys[labels] = -1.0
+        keys.index_fill_(0, labels, -1.0)  # `keys[labels] = -1.0` waits for a GPU
         size = max(1, round(self.class_fraction * self.num_classes))
         if len(labels) > size:
             size = max(size, int((keys < 0).sum()))

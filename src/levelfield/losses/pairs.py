@@ -62,8 +62,12 @@ class _SquaredDistances(torch.autograd.Function):
 
 
 def distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-    """Euclidean distances at any scale; 0, with a zero gradient, below 1e-12. Rounding keeps equal points above it."""
-    return safe_sqrt(squared_distances(anchors, others))
+    """Euclidean distances at any scale; exactly 0, with a zero gradient, where rounding hides the distance."""
+    squares = squared_distances(anchors, others)
+    with no_grad():
+        norms = anchors.square().sum(1, keepdim=True) + others.square().sum(1)
+        hidden = squares <= norms.mul_(rounding_of(anchors) / 2)
+    return safe_sqrt(squares.masked_fill(hidden, 0.0))
 
 
 def unit_distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:

@@ -8,7 +8,15 @@ from torch import Tensor
 from torch.nn.functional import relu, softplus, threshold
 
 from levelfield.losses.base import Choice, IndicesTuple, Labels, PairMasks, Points, RefLabels, RefPoints
-from levelfield.losses.pairs import PairLoss, mean_over, nonzero_mean, pair_weights, safe_sqrt, squared_distances
+from levelfield.losses.pairs import (
+    PairLoss,
+    distances,
+    mean_over,
+    nonzero_mean,
+    pair_weights,
+    safe_sqrt,
+    squared_distances,
+)
 from levelfield.losses.triplets import (
     are_few,
     compare_triplets,
@@ -88,8 +96,10 @@ class TripletMarginLoss(PairLoss):
         return self._hinge_of_all(dist_NM, positives, negatives, once)
 
     def _distances(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-        squares = squared_distances(anchors, others)
-        floor = rounding_of(squares) if self.normalize else 1e-24
+        if not self.normalize:
+            dist = distances(anchors, others)
+            return dist.square() if self.power == 2 else dist
+        squares, floor = squared_distances(anchors, others), rounding_of(anchors)
         return threshold(squares, floor, 0.0) if self.power == 2 else safe_sqrt(squares, floor)
 
     def _penalty(self, violation: Tensor) -> Tensor:
@@ -139,7 +149,7 @@ class TripletMarginLoss(PairLoss):
         columns, present = padded_positives(positives, once=True)
         near = dist.gather(1, columns)
         count = negatives.sum(1, keepdim=True).long()
-        ranked, order = dist.detach().masked_fill(negatives == 0, torch.inf).sort(1)
+        ranked, order = dist.detach().masked_fill(negatives == 0, torch.inf).sort(dim=1, stable=True)
         farther = torch.searchsorted(ranked, near.detach(), right=True)
         rank = torch.minimum(farther, count - 1).clamp_min(0)  # none is farther: take the farthest
         far = dist.gather(1, order.gather(1, rank))
