@@ -212,7 +212,7 @@ class Training:
         try:
             trainer = Trainer(**config, callbacks=callbacks, plugins=plugins)
             # With `deterministic` torch also fills new memory. No operation here reads what it has not written.
-            torch.utils.deterministic.fill_uninitialized_memory = False
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         except (ValueError, TypeError, RuntimeError, MisconfigurationException) as error:
             named = f".accelerator {config['accelerator']}" if "backend found" in str(error) else ""
             raise UserError(f"--trainer{named}: {' '.join(str(error).split())}") from error
