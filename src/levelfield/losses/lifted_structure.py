@@ -5,7 +5,16 @@ from torch import Tensor
 from torch.nn.functional import relu
 
 from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints
-from levelfield.losses.pairs import EMPTY, ROW_VALUES, PairLoss, distances, mean_over, pair_weights, weighted_logsumexp
+from levelfield.losses.pairs import (
+    EMPTY,
+    ROW_VALUES,
+    PairLoss,
+    distances,
+    mean_over,
+    pair_weights,
+    unit_distances,
+    weighted_logsumexp,
+)
 
 
 class LiftedStructureLoss(PairLoss):
@@ -27,10 +36,9 @@ class LiftedStructureLoss(PairLoss):
     2019, arXiv:1911.12528 (Eq 2).
     """
 
-    matrix = staticmethod(distances)
-
     def __init__(self, neg_margin: float = 1.0, pos_margin: float = 0.0, normalize: bool = True) -> None:
         super().__init__(normalize)
+        self.distances = unit_distances if normalize else distances
         self.neg_margin = neg_margin
         self.pos_margin = pos_margin
 
@@ -39,7 +47,7 @@ class LiftedStructureLoss(PairLoss):
     ) -> Float[Tensor, ""]:
         positives, negatives = pair_weights(labels, indices_tuple, ref_labels, dtype=embeddings.dtype)
         anchors, others = self.points(embeddings, ref_emb)
-        dist_NM = distances(anchors, others)
+        dist_NM = self.distances(anchors, others)
         of_anchor = self._pushes(dist_NM, negatives)
         of_positive = of_anchor
         if ref_emb is not None and ref_labels is not None:
@@ -55,7 +63,7 @@ class LiftedStructureLoss(PairLoss):
         of_positive = others.new_full((len(others),), EMPTY)
         for rows in needed.split(max(32, ROW_VALUES // len(others))):
             apart = (ref_labels[rows, None] != ref_labels).to(others.dtype)
-            of_positive = of_positive.index_put((rows,), self._pushes(distances(others[rows], others), apart))
+            of_positive = of_positive.index_put((rows,), self._pushes(self.distances(others[rows], others), apart))
         return of_positive
 
     def _pushes(self, dist: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]) -> Float[Tensor, " N"]:

@@ -5,18 +5,10 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import relu, softplus, threshold
+from torch.nn.functional import relu, softplus
 
 from levelfield.losses.base import Choice, IndicesTuple, Labels, PairMasks, Points, RefLabels, RefPoints
-from levelfield.losses.pairs import (
-    PairLoss,
-    distances,
-    mean_over,
-    nonzero_mean,
-    pair_weights,
-    safe_sqrt,
-    squared_distances,
-)
+from levelfield.losses.pairs import PairLoss, distances, mean_over, nonzero_mean, pair_weights, unit_distances
 from levelfield.losses.triplets import (
     are_few,
     compare_triplets,
@@ -25,7 +17,6 @@ from levelfield.losses.triplets import (
     positive_pairs,
     random_triplets,
 )
-from levelfield.numerics import rounding_of
 
 
 class TripletMarginLoss(PairLoss):
@@ -96,11 +87,8 @@ class TripletMarginLoss(PairLoss):
         return self._hinge_of_all(dist_NM, positives, negatives, once)
 
     def _distances(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-        if not self.normalize:
-            dist = distances(anchors, others)
-            return dist.square() if self.power == 2 else dist
-        squares, floor = squared_distances(anchors, others), rounding_of(anchors)
-        return threshold(squares, floor, 0.0) if self.power == 2 else safe_sqrt(squares, floor)
+        dist = (unit_distances if self.normalize else distances)(anchors, others)
+        return dist.square() if self.power == 2 else dist
 
     def _penalty(self, violation: Tensor) -> Tensor:
         return softplus(violation) if self.smooth_loss else relu(violation)
