@@ -1,5 +1,6 @@
 """The prepared cache: the same pixels and weights as without, renewed when images change, whole whatever happens."""
 
+import errno
 import os
 import pickle
 import resource
@@ -16,7 +17,7 @@ from own_images import image_options
 from PIL import Image
 
 from levelfield.data import Glyphs, ImageTable, ImageTransforms
-from levelfield.data.cache import INDEX, prepare_images
+from levelfield.data.cache import INDEX, prepared_images
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 
@@ -262,7 +263,7 @@ import sys
 import time
 from levelfield.data import ImageTable, ImageTransforms
 from levelfield.data import cache
-from levelfield.data.cache import prepare_images
+from levelfield.data.cache import prepared_images
 
 cache.FEW = int(sys.argv[3])
 load = ImageTable.load
@@ -273,7 +274,7 @@ def loading(self, key):
 ImageTable.load = loading
 dataset = ImageTable(sys.argv[1])
 reduce = ImageTransforms(crop_size=24, resize=32).reduce()
-images = prepare_images(dataset, dataset.read_index(), lambda key: reduce(dataset.load(key)), {"half": "all"})
+images = prepared_images(dataset, dataset.read_index(), lambda key: reduce(dataset.load(key)), {"half": "all"})
 print("pixel", images.load("5.png")[3, 3].tolist(), flush=True)
 """
 
@@ -293,7 +294,7 @@ def test_a_second_process_waits_for_the_first_and_opens_no_image(
     assert process.stdout.readline() == "0.png\n"
     dataset = ImageTable(table)
     monkeypatch.setattr(ImageTable, "load", lambda *_: pytest.fail("opened an image"))
-    images = prepare_images(dataset, dataset.read_index(), reading(dataset), {"half": "all"})
+    images = prepared_images(dataset, dataset.read_index(), reading(dataset), {"half": "all"})
     assert np.array_equal(images.load("5.png"), expected)
     printed = process.stdout.read().splitlines()  # `communicate` loses what `readline` has read ahead
     process.stdout.close()
@@ -316,7 +317,7 @@ def test_a_process_killed_while_it_prepares_leaves_nothing_broken(few: int, tabl
     assert left.suffix == ".tmp"
     dataset = ImageTable(table)
     started = time.monotonic()
-    images = prepare_images(dataset, dataset.read_index(), reading(dataset), {"half": "all"})
+    images = prepared_images(dataset, dataset.read_index(), reading(dataset), {"half": "all"})
     assert time.monotonic() - started < 30  # the dead process' lock is gone
     assert all(np.array_equal(images.load(key), reduced(table, key)) for key in dataset.read_index().keys)
     assert not left.exists()
@@ -329,3 +330,52 @@ def reading(dataset: ImageTable):
 
 def reduced(table: Path, key: str) -> Image.Image:
     return TRANSFORMS.reduce()(ImageTable(table).load(key))
+
+
+OWN = """
+from pathlib import Path
+import numpy as np
+from PIL import Image
+from levelfield.data import ImageFolder
+
+class Mine(ImageFolder):
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.made = object()  # no argument: no cache of its own at each start
+
+    def load(self, key: str) -> Image.Image:
+        return Image.new("RGB", (20, 20), "COLOUR")
+"""
+
+
+def test_another_load_of_an_own_data_set_makes_the_cache_anew(cache: Path, tmp_path: Path) -> None:
+    for name in "abcdefghijklmnop":
+        (tmp_path / "own" / name).mkdir(parents=True)
+        for number in range(2):
+            Image.new("RGB", (20, 20)).save(tmp_path / "own" / name / f"{number}.png")
+    script = (
+        "from mine import Mine; from levelfield.data.datamodule import MetricDataModule\n"
+        f"data = MetricDataModule(Mine({str(tmp_path / 'own')!r}), cache=True, num_workers=0); data.setup('fit')\n"
+        "print(bool(data.val_dataloader().dataset[0][0].mean() > 100))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPOSITORY / "src")])}
+    for colour, is_bright in (("white", "True"), ("white", "True"), ("black", "False")):
+        (tmp_path / "mine.py").write_text(OWN.replace("COLOUR", colour))
+        command = [sys.executable, "-B", "-c", script]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path, check=True)
+        assert done.stdout.strip() == is_bright
+    assert len(pixel_files(cache)) == 1
+
+
+def test_auto_reads_the_files_if_the_cache_cannot_be_written(
+    table: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("levelfield.data.cache._make", full_disk)
+    data = datamodule(table, cache="auto")
+    assert next(iter(data.val_dataloader()))[0].shape[1:] == (3, 24, 24)
+    with pytest.raises(UserError, match=r"No space left on device.*give --data\.cache false"):
+        datamodule(table, cache=True)
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -133,3 +133,42 @@ def test_a_plain_trainer_leaves_the_samplers_alone() -> None:
 def test_texts_have_no_transforms(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"transforms is for images, but text_table has texts"):
         MetricDataModule(TextTable(tmp_path / "table.csv"), transforms=ImageTransforms())
+
+
+@pytest.mark.parametrize("fold", [None, "1", 1.0, 4, -1])
+def test_a_fold_that_is_no_number_of_a_fold_is_refused(fold: object) -> None:
+    with pytest.raises(UserError, match="there are 4 folds, 0 to 3, or none"):
+        datamodule(fold=fold)
+
+
+def test_a_fold_of_numpy_and_a_fold_set_later_are_those_that_are_built() -> None:
+    data = datamodule(fold=np.int64(1))
+    data.setup("fit")
+    assert data.val_subset is not None
+    first = data.val_subset.classes
+    assert (data.num_train_classes, len(first)) == (15, 5)
+    assert datamodule(fold=1).summary() == data.summary()
+    data.fold = 2
+    data.setup("fit")
+    assert not set(first) & set(data.val_subset.classes)
+    assert data.summary() == datamodule(fold=2).summary()
+    data.fold = 3
+    assert data.identity()["val_classes"] == datamodule(fold=3).identity()["val_classes"]
+
+
+class Hidden:
+    """Transforms that keep their argument under another name."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def train(self) -> object:
+        return ImageTransforms(crop_size=self._size, resize=self._size).evaluate()
+
+    evaluate = train
+
+
+def test_an_argument_that_is_not_stored_is_named_because_a_checkpoint_would_lack_it() -> None:
+    data = datamodule(transforms=Hidden(16))
+    with pytest.raises(UserError, match=r"Hidden takes the argument size: store it as self\.size"):
+        data.setup("fit")

@@ -51,7 +51,7 @@ Shows the named data sets: classes, samples, whether they are ready, split, lice
     "verify": """\
 usage: levelfield data verify [NAME, FILE or FOLDER ...] [--root DIR]
 
-Compares the counts with the published ones, opens every sample (test classes too) and reads cached copies again.
+Compares the counts with the published ones and opens every sample (test classes too). It hashes all files again.
 Lists problems and duplicates. Exits with 2 if there are problems. FILE is a table (.csv, .parquet) and FOLDER a folder
 of class folders of your own.
 

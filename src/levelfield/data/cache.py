@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,21 +20,25 @@ import torch
 from jaxtyping import UInt8
 from torch.utils.data import DataLoader, Dataset
 
+from levelfield.core.source_identity import sources
 from levelfield.data.crops import Picture
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
-from levelfield.data.made_once import made_once
+from levelfield.data.made_once import CannotWrite, made_once
+from levelfield.data.plain_arguments import class_and_arguments
 from levelfield.errors import UserError
 from levelfield.runtime.cache_root import cache_root
-from levelfield.runtime.processes import end_with_parent
+from levelfield.runtime.processes import cores_here, end_with_parent
 from levelfield.storage.atomic import TEMPORARY, replaced
 from levelfield.storage.lock import Lock
+from levelfield.storage.provenance import source_hash
 
 INDEX = "index.npz"
 # `auto` writes files up to this size.
 MOST_BYTES = 4 << 30
 # Number of images that are opened to estimate the size.
 LOOKED_AT = 16
+CROPS = "levelfield.data.crops"
 # Decoding fewer images is faster than starting loader processes.
 FEW = 500
 
@@ -65,72 +70,59 @@ class PreparedImages:
         self.__init__(**state)  # type: ignore[misc]
 
 
-def prepare_images(
-    dataset: MetricDataset, index: SampleIndex, read: Callable[[str], Picture], purpose: Mapping[str, Any]
-) -> PreparedImages:
+def prepared_images(
+    dataset: MetricDataset,
+    index: SampleIndex,
+    read: Callable[[str], Picture],
+    purpose: Mapping[str, Any],
+    where_it_pays: bool = False,
+) -> PreparedImages | None:
     """The images of `index` from their cache, which is first written if it is missing or out of date.
 
     The cache is in its own folder below `LEVELFIELD_CACHE` (by default `~/.cache/levelfield`). It is written again if
-    the samples or the bytes of a file have changed. One process writes it, with loader processes on its cores, while
-    others wait. The cache is always complete, even if a process is killed.
+    the samples, the bytes of a file or the code of the data set have changed. One process writes it, with loader
+    processes on its cores, while others wait. The cache is always complete, even if a process is killed.
 
     Args:
         dataset: the data set of the image files; only those of `index` are opened.
         read: opens and resizes the image of a key, always in the same way.
         purpose: plain values that distinguish caches of one data set: the half, and the settings of `read`.
+        where_it_pays: None instead of an error without files or space, and for images of more than `MOST_BYTES` or
+            half of the free space.
 
     Raises:
         UserError: an image that cannot be opened, a data set without files, or no space.
     """
-    if dataset.modality == "text":
-        raise UserError(f"--data.cache is for images, but {dataset.name} has texts: leave it out")
-    if not _has_files(dataset, index):
-        raise UserError(f"--data.cache is for image files, but {dataset.name} has none: leave it out")
-    return _prepared(_folder(dataset, purpose), stamp_of(dataset, index), dataset, index, read)
-
-
-def _prepared(
-    folder: Path, stamp: str, dataset: MetricDataset, index: SampleIndex, read: Callable[[str], Picture]
-) -> PreparedImages:
-    return made_once(
-        Lock(folder, "cache", f"cache of {dataset.name}"),
-        lambda: _read(folder, stamp),
-        lambda: _make(folder, stamp, index, read),
-        f"prepared cache {folder}",
-        "--data.cache",
-    )
-
-
-def prepared_where_it_pays(
-    dataset: MetricDataset, index: SampleIndex, read: Callable[[str], Picture], purpose: Mapping[str, Any]
-) -> PreparedImages | None:
-    """`prepare_images` if the cache exists or is small enough, else None.
-
-    Small enough means at most `MOST_BYTES` and half of the free space. The data set must have image files, and the
-    folder must be writable.
-    """
     if dataset.modality == "text" or not _has_files(dataset, index):
-        return None
-    folder = _folder(dataset, purpose)
+        if where_it_pays:
+            return None
+        raise UserError(f"--data.cache is for image files, but {dataset.name} has none: leave it out")
+    folder = cache_root() / f"{dataset.name}-{_digest(place_of(dataset), dict(purpose))[:16]}"
     is_new = not os.path.exists(folder / INDEX)
-    if is_new and not _fits(folder, index, read):  # before hashing millions of files for the stamp
+    if where_it_pays and is_new and not _fits(folder, index, read):  # before hashing millions of files for the stamp
         return None
     stamp = stamp_of(dataset, index)
+    with suppress(OSError):
+        if (found := _read(folder, stamp)) is not None:
+            return found
+    if where_it_pays and not is_new and not _fits(folder, index, read):
+        return None
     try:
-        found = _read(folder, stamp)
-    except OSError:
-        return None
-    if found is None and not is_new and not _fits(folder, index, read):
-        return None
-    return found or _prepared(folder, stamp, dataset, index, read)
+        return made_once(
+            Lock(folder, "cache", f"cache of {dataset.name}"),
+            lambda: _read(folder, stamp),
+            lambda: _make(folder, stamp, index, read),
+            f"prepared cache {folder}",
+            "--data.cache",
+        )
+    except CannotWrite:
+        if where_it_pays:
+            return None
+        raise
 
 
 def _has_files(dataset: MetricDataset, index: SampleIndex) -> bool:
     return all(dataset.file_of(key) is not None for key in index.keys[:1])
-
-
-def _folder(dataset: MetricDataset, purpose: Mapping[str, Any]) -> Path:
-    return cache_root() / f"{dataset.name}-{_digest(place_of(dataset), dict(purpose))[:16]}"
 
 
 def _fits(folder: Path, index: SampleIndex, read: Callable[[str], Picture]) -> bool:
@@ -151,22 +143,22 @@ def _room(index: SampleIndex, read: Callable[[str], Picture]) -> int:
 
 def place_of(dataset: MetricDataset) -> dict[str, Any]:
     """The class and arguments of the data set, which do not depend on its images."""
-    kind = type(dataset)
-    arguments = {name: value for name, value in vars(dataset).items() if not name.startswith("_")}
-    arguments["root"] = arguments.get("root") or os.environ.get("LEVELFIELD_DATA")
-    return {"class": f"{kind.__module__}.{kind.__qualname__}"} | {
+    spec = class_and_arguments(dataset)
+    root = {"root": getattr(dataset, "root", None) or os.environ.get("LEVELFIELD_DATA")}
+    return {"class": spec["class_path"]} | {
         name: os.path.abspath(value) if isinstance(value, str | Path) and os.path.exists(value) else value
-        for name, value in arguments.items()
+        for name, value in (spec["init_args"] | root).items()
     }
 
 
 def stamp_of(dataset: MetricDataset, index: SampleIndex) -> str:
-    """A hash of everything that determines the cached images: file contents, and the versions of the decoders."""
+    """A hash of everything that determines the samples: contents, the data set's code, versions of the decoders."""
     return dataset.once(("stamp", index.keys), lambda: _stamp(dataset, index))
 
 
 def _stamp(dataset: MetricDataset, index: SampleIndex) -> str:
-    digest = hashlib.sha256()
+    kind = type(dataset)
+    digest = hashlib.sha256(_digest(sources(f"{kind.__module__}.{kind.__qualname__}"), source_hash(CROPS)).encode())
     for key, content in zip(index.keys, dataset.contents_of(index.keys), strict=True):
         digest.update(f"{key}\t{content}\n".encode())
     if dataset.modality == "image":
@@ -228,11 +220,10 @@ def _in_order(index: SampleIndex, read: Callable[[str], Picture]) -> Iterator[np
     if len(index.keys) < FEW:
         yield from (np.asarray(read(key)) for key in index.keys)
         return
-    processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     loader = DataLoader(
         _Opened(index, read),
         batch_size=None,
-        num_workers=processes,
+        num_workers=cores_here(),
         worker_init_fn=partial(end_with_parent, os.getpid()),
         collate_fn=_as_it_is,
     )

@@ -113,8 +113,8 @@ class MetricDataModule(LightningDataModule):
         refuse_below(2, "data", batch_size=batch_size)
         if split_seed and split != "random":
             raise UserError(f"--data.split_seed {split_seed} needs --data.split random: give both, or leave it out")
-        if isinstance(fold, int) and not 0 <= fold < num_folds:
-            raise UserError(f"--data.fold {fold}: there are {num_folds} folds, 0 to {num_folds - 1}")
+        if fold != NO_FOLD and not (isinstance(fold, int | np.integer) and 0 <= fold < num_folds):
+            raise UserError(f"--data.fold {fold}: there are {num_folds} folds, 0 to {num_folds - 1}, or {NO_FOLD}")
         if transforms is not None and dataset.modality == "text":
             raise UserError(f"--data.transforms is for images, but {dataset.name} has texts: leave it out")
         if transforms is not None and not (hasattr(transforms, "train") and hasattr(transforms, "evaluate")):
@@ -123,7 +123,7 @@ class MetricDataModule(LightningDataModule):
         self.root = root
         if root is not None and getattr(dataset, "root", root) is None:
             dataset.root = root
-        self.fold = fold
+        self.fold = fold if fold == NO_FOLD else int(fold)
         self.num_folds = num_folds
         self.split, self.split_seed = split, split_seed
         self.batch_size = batch_size
@@ -147,6 +147,12 @@ class MetricDataModule(LightningDataModule):
         self.device = torch.device("cpu")
         self.evaluation: str | None = None
         self._identity: dict[str, Any] | None = None
+        self._built = self._asked
+
+    @property
+    def _asked(self) -> tuple[Any, ...]:
+        """What the subsets depend on; a notebook may set another fold."""
+        return self.fold, self.num_folds, self.split, self.split_seed
 
     def setup(self, stage: str) -> None:
         index = self.dataset.kept_index()
@@ -156,13 +162,15 @@ class MetricDataModule(LightningDataModule):
         if stage == "test" or (there and split != "all"):
             check_test_half(index, test_classes)
         train_classes, val_classes = trainval_classes, trainval_classes[:0]
-        if isinstance(self.fold, int):
+        if self.fold != NO_FOLD:
             folds = class_folds(trainval_classes, self.num_folds, variant=split, seed=self.split_seed)
-            train_classes, val_classes = folds[self.fold]
+            train_classes, val_classes = folds[int(self.fold)]
         trainval = index.select(np.isin(index.labels, trainval_classes))
         halves = f"random {self.split_seed}" if split == "random" else split  # each seed has its own caches
+        if self._built != self._asked:
+            self.train_subset = self._identity = None
         if stage in ("fit", "validate") and self.train_subset is None:
-            if isinstance(self.fold, int):
+            if self.fold != NO_FOLD:
                 check_validation_classes(folds, index.labels)
             images = self._source(trainval, f"{halves}, training half")
             self.train_subset = self._subset(images, index, train_classes, train=True)
@@ -177,6 +185,7 @@ class MetricDataModule(LightningDataModule):
         if not self.hparams:  # built in Python: `levelfield validate` and `test` read the arguments from the checkpoint
             self.save_hyperparameters(plain_arguments(self, MetricDataModule), logger=False)
         if self._identity is None:
+            self._built = self._asked
             self._overview = self.dataset.overview(index, split, self.split_seed) + root_in_vain(
                 self.dataset, self.root
             )
@@ -186,7 +195,7 @@ class MetricDataModule(LightningDataModule):
                     ("fingerprint", trainval.keys), lambda: self.dataset.fingerprint(trainval)
                 ),
                 "fold": self.fold,
-                "num_folds": self.num_folds if isinstance(self.fold, int) else 1,
+                "num_folds": 1 if self.fold == NO_FOLD else self.num_folds,
                 "split": split,
                 "train_classes": [index.class_names[c] for c in train_classes],
                 "val_classes": [index.class_names[c] for c in val_classes],
@@ -223,7 +232,7 @@ class MetricDataModule(LightningDataModule):
 
         The fingerprint covers only the training half: it depends on no test sample.
         """
-        if self._identity is None:
+        if self._identity is None or self._built != self._asked:
             self.setup("validate")
         assert self._identity is not None
         return self._identity

@@ -10,6 +10,10 @@ from levelfield.storage.lock import Lock
 Made = TypeVar("Made")
 
 
+class CannotWrite(UserError):  # noqa: N818
+    """A cache cannot be written."""
+
+
 def made_once(
     lock: Lock, read: Callable[[], Made | None], make: Callable[[], None], what: str, option: str | None = None
 ) -> Made:
@@ -20,7 +24,7 @@ def made_once(
         option: the option that needs the cache, for messages.
 
     Raises:
-        UserError: no space.
+        CannotWrite: no space.
     """
     with written(what, option), lock:
         found = read()
@@ -36,11 +40,11 @@ def written(what: str, option: str | None = None) -> Iterator[None]:
     """Turn an error of writing into one line with remedies.
 
     Raises:
-        UserError: no space.
+        CannotWrite: no space.
     """
     try:
         yield
     except (OSError, FileRefused) as error:  # FileRefused comes from a lock
         remedies = ["free space there", "set the environment variable LEVELFIELD_CACHE to another folder"]
-        *first, last = [*remedies, *([f"leave {option} out"] if option else [])]
-        raise UserError(f"cannot write the {what} ({error.strerror}): {', '.join(first)}, or {last}") from None
+        *first, last = [*remedies, *([f"give {option} false"] if option else [])]
+        raise CannotWrite(f"cannot write the {what} ({error.strerror}): {', '.join(first)}, or {last}") from None

@@ -7,26 +7,34 @@ from typing import Any
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.places import dataset_without_ways
 from levelfield.data.transforms import ImageTransforms
+from levelfield.errors import UserError
+
+
+def class_and_arguments(made: Any) -> dict[str, Any]:
+    """Import path and arguments of an object, which are read from its attributes of the same names.
+
+    Raises:
+        UserError: an argument has no such attribute.
+    """
+    kind = type(made)
+    arguments = inspect.signature(kind).parameters
+    for name in arguments:
+        if not hasattr(made, name):
+            raise UserError(f"{kind.__name__} takes the argument {name}: store it as self.{name}")
+    values = {name: getattr(made, name) for name in arguments}
+    return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": values}
 
 
 def dataset_spec(dataset: MetricDataset, root: str | None) -> dict[str, Any]:
     """A data set as import path and arguments, without local folders."""
-    kind = type(dataset)
-    arguments = {name: getattr(dataset, name) for name in inspect.signature(kind).parameters}
-    spec = {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": arguments}
-    return dataset_without_ways(spec, root)
+    return dataset_without_ways(class_and_arguments(dataset), root)
 
 
 def transforms_spec(transforms: Any) -> dict[str, Any]:
-    """Transforms as plain values: the fields of `ImageTransforms`, or import path and arguments of another class.
-
-    Arguments of another class are read from its attributes of the same names.
-    """
+    """Transforms as plain values: the fields of `ImageTransforms`, or import path and arguments of another class."""
     if isinstance(transforms, ImageTransforms):
         return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(transforms).items()}
-    kind = type(transforms)
-    arguments = {name: getattr(transforms, name, None) for name in inspect.signature(kind).parameters}
-    return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": arguments}
+    return class_and_arguments(transforms)
 
 
 def plain_arguments(data: Any, kind: type) -> dict[str, Any]:

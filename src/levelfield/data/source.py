@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
-from levelfield.data.cache import PreparedImages, prepare_images, prepared_where_it_pays
+from levelfield.data.cache import PreparedImages, prepared_images
 from levelfield.data.crops import Picture
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
@@ -30,9 +30,7 @@ def source_of(
         "reduce": [transforms.reduced, transforms.square, transforms.interpolation],
     }
     read = partial(_reduced, dataset, transforms.reduce())
-    if cache == "auto":
-        return prepared_where_it_pays(dataset, index, read, purpose) or dataset
-    return prepare_images(dataset, index, read, purpose)
+    return prepared_images(dataset, index, read, purpose, where_it_pays=cache == "auto") or dataset
 
 
 def _reduced(dataset: Any, reduce: Callable[[Picture], Picture], key: str) -> Picture:

@@ -150,3 +150,10 @@ def test_with_replacement_each_sample_is_drawn_from_its_whole_class() -> None:
     drawn = [[draw.index for draw in batch[i : i + 5]] for batch in sampler for i in range(0, 20, 5)]
     assert all(len({index // 5 for index in of_class}) == 1 for of_class in drawn)
     assert 40 < sum(len(set(of_class)) == 5 for of_class in drawn) < 114
+
+
+def test_a_batch_of_one_class_is_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"a batch of 4 with 4 samples per class has no negatives: give --data\.batch_size 8"
+    ):
+        MPerClassBatchSampler([0, 0, 1, 1], 4, 4, num_batches=1)

@@ -48,6 +48,8 @@ class ClassBalancedBatchSampler(TrainingBatchSampler):
                 f"batches hold {self.size} samples instead of {self.batch_size}, {self.samples_per_class} of each of "
                 f"{self.classes_per_batch} class{plural}"
             )
+        if self.classes_per_batch == 1:
+            found.append("a batch has one class: a loss that compares samples has no negatives")
         return "; ".join([*found, *self.classes.left_out])
 
     def indices_of(self, batch: int) -> Int[np.ndarray, " batch"]:

@@ -19,7 +19,8 @@ class MPerClassBatchSampler(TrainingBatchSampler):
     When: pairs, triplets and other losses that compare samples of a batch.
 
     Raises:
-        UserError: M or the number of processes does not divide the batch size, or fewer than 2 usable classes.
+        UserError: M or the number of processes does not divide the batch size, or fewer than 2 classes in a
+            batch or in the data.
 
     Example:
         >>> [len(set(batch)) for batch in MPerClassBatchSampler([0, 0, 1, 1, 2, 2], 4, 2, num_batches=2)]
@@ -32,6 +33,11 @@ class MPerClassBatchSampler(TrainingBatchSampler):
             raise UserError(
                 f"batch_size {self.batch_size} is not a multiple of samples_per_class {self.samples_per_class}: "
                 f"give {nearest}, for example (or --data.sampler ClassBalancedBatchSampler)"
+            )
+        if self.batch_size == self.samples_per_class:
+            raise UserError(
+                f"a batch of {self.batch_size} with {self.batch_size} samples per class has no negatives: "
+                f"give --data.batch_size {2 * self.batch_size}, or --data.samples_per_class {self.batch_size // 2}"
             )
         self.classes = TrainedClasses(self.labels)
         self.num_left_out = self.classes.num_left_out
