@@ -8,9 +8,17 @@ import torch
 from study_engine import SMALL, run_file, small_study, tables
 
 from levelfield.errors import UserError
+from levelfield.study.jobs import Job
 
 TWO = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "").replace(
     "accelerator: cpu,", "accelerator: cpu, devices: 2, strategy: ddp,"
+)
+DERIVED = (
+    TWO.replace(
+        "{model: {loss: ContrastiveLoss}}",
+        "{model: {loss: ContrastiveLoss, embedder: levelfield.models.IdentityEmbedder, embedding_size: 96}}",
+    )
+    + "derived: {half: {of: contrastive, alpha: 0.5}}\n"
 )
 
 
@@ -18,7 +26,8 @@ TWO = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "").replace(
 @pytest.mark.processes
 def test_a_job_on_two_devices_is_a_command_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_PROCID", "0")  # a launcher's variables reach no group
-    study = run_file(small_study(tmp_path, text=TWO), tmp_path / "two")
+    study = run_file(small_study(tmp_path, text=DERIVED), tmp_path / "two")
+    assert study.checkpoint(Job("half", "run", 0, 0)).is_file()
     for fold in (0, 1):
         result = json.loads((study.folder / f"jobs/contrastive/run0/fold{fold}/result.json").read_text())
         assert result["sources"]["levelfield/losses/contrastive.py"]

@@ -91,8 +91,11 @@ def _best_alpha(
         return float(given)
     if not validation:
         raise UserError("derived: 'alpha: validated' needs a validation fold; give a number")
-    scores = {1.0: validation[training.selected_by]}
-    for alpha in CANDIDATES[1:]:
+    scores = {}
+    for alpha in CANDIDATES:
+        if alpha == 1 and training.trainer.precision == "32-true":
+            scores[alpha] = validation[training.selected_by]
+            continue  # other precisions of the training would be compared with float32
         training.model.trunk.load_state_dict(between(start, trained, alpha))
         scores[alpha] = _validate(training) or 0.0
     return max(scores, key=scores.__getitem__)  # if equal, the trained weights

@@ -347,7 +347,7 @@ def derived_config(config: Config, made: Config) -> Config:
     model["loss"] = "levelfield.losses.ContrastiveLoss"  # a learner needs one
     if TO in made:
         model |= {"embedder": "levelfield.models.LinearEmbedder", "embedding_size": made[TO]}
-    trainer = {key: value for key, value in config["trainer"].items() if key in ("accelerator", "devices", "precision")}
+    trainer = {key: value for key, value in config["trainer"].items() if key in ("accelerator", "precision")}
     return {**config, "model": model, "trainer": {**trainer, "limit_predict_batches": 0}}
 
 
