@@ -6,8 +6,10 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from levelfield.data.datasets import image_table
 from levelfield.data.datasets.image_table import ImageTable
 from levelfield.data.datasets.parquet_file import read_parquet
+from levelfield.data.datasets.table import read_labelled_rows
 from levelfield.errors import UserError
 
 
@@ -59,6 +61,17 @@ def test_a_missing_file_is_named_with_its_row_but_only_when_it_is_opened(tmp_pat
         images.load("gone.png")
     with pytest.raises(UserError, match="row 4"):
         images.fingerprint(index.select([1]))
+
+
+def test_many_missing_files_take_one_more_reading_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = table(tmp_path, "path,label\n" + "".join(f"{number}.png,{number % 2}\n" for number in range(9)))
+    read = []
+    monkeypatch.setattr(
+        image_table, "read_labelled_rows", lambda *given: read.append(given) or read_labelled_rows(*given)
+    )
+    problems = images.verify().problems
+    assert [problem.partition(": no file")[0].rpartition(" ")[2] for problem in problems] == [*map(str, range(2, 11))]
+    assert len(read) == 2
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ class ImageTable(MetricDataset):
     name = "image_table"
     own_split_by_default = True
 
+    _row_of: Mapping[str, int] | None = None
+
     def __init__(self, table: str | Path, root: str | Path | None = None) -> None:
         self.table = table
         self.root = root
@@ -49,6 +51,7 @@ class ImageTable(MetricDataset):
         return index
 
     def read_all(self) -> tuple[SampleIndex, list[str]]:
+        self._row_of = None
         labelled = self._rows()
         keys = Keys(partial(_plain_path, labelled.contents.at), labelled.contents.rows)
         return table_index(own_file(self.table, self.root), labelled, keys), labelled.problems
@@ -70,12 +73,13 @@ class ImageTable(MetricDataset):
     def file_of(self, key: str) -> Path:
         file = own_file(self.table, self.root).parent / key
         if not file.is_file():
-            rows = self._rows()
-            numbers = (
-                number for number, path in zip(rows.numbers, rows.contents, strict=True) if str(PurePath(path)) == key
-            )
+            if self._row_of is None:
+                rows = self._rows()
+                paths = (str(PurePath(path)) for path in rows.contents)
+                self._row_of = dict(zip(paths, rows.numbers.tolist(), strict=True))
             raise UserError(
-                f"{self.table}, row {next(numbers, '?')}: no file {file}; paths are relative to the folder of the table"
+                f"{self.table}, row {self._row_of.get(key, '?')}: no file {file}; "
+                "paths are relative to the folder of the table"
             )
         return file
 
