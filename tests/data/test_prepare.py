@@ -15,7 +15,10 @@ from PIL import Image
 
 from levelfield.cli.data import named_datasets
 from levelfield.cli.main import main as levelfield
+from levelfield.data import extract
 from levelfield.data.datasets import CUB200, InShopClothes, Omniglot
+from levelfield.errors import UserError
+from levelfield.storage.lock import Lock
 
 
 @pytest.fixture
@@ -94,13 +97,41 @@ def test_a_data_set_is_fetched_checked_unpacked_and_counted(prepare, small_cub, 
     assert len(server.requests) == asked  # nothing to do
 
 
+def test_a_damaged_folder_is_prepared_again_after_moving_it_away(prepare, small_cub, tmp_path: Path) -> None:
+    small_cub(birds(), birds())
+    assert prepare("cub200")[0] == 0
+    folder = tmp_path / "data" / "cub200"
+    (folder / "CUB_200_2011" / "images.txt").unlink()
+    mine = tmp_path / "CUB_200_2011.tgz"
+    mine.write_bytes(birds())
+    for words in ((), ("--archive", str(mine))):
+        code, printed = prepare("cub200", *words)
+        assert code == 2
+        assert f"move {folder} away, then download it again: levelfield data prepare cub200" in printed
+    folder.rename(tmp_path / "away")
+    assert prepare("cub200")[0] == 0
+
+
+def test_one_process_prepares_a_data_set(prepare, small_cub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    small_cub(birds(), birds())
+    free = []
+
+    def unpack(*given, **options) -> None:
+        free.append(Lock(tmp_path / "data", "cub200", "").acquire())
+        extract.unpack(*given, **options)
+
+    monkeypatch.setattr("levelfield.data.prepare.unpack", unpack)
+    assert prepare("cub200")[0] == 0
+    assert free == [False]
+
+
 def test_a_wrong_checksum_leaves_nothing(prepare, small_cub, tmp_path: Path) -> None:
     small_cub(birds(), b"other birds")
     code, printed = prepare("cub200")
     assert code == 2
     assert "CUB_200_2011.tgz has the SHA-256" in printed
     assert "(it has been deleted)" in printed
-    assert [path for path in (tmp_path / "data").rglob("*") if path.is_file()] == []
+    assert [path for path in (tmp_path / "data/cub200").rglob("*") if path.is_file()] == []
 
 
 def test_without_a_published_checksum_it_says_unverified(prepare, small_cub, tmp_path: Path) -> None:
@@ -138,7 +169,9 @@ def test_an_archive_of_something_else(prepare, small_cub, tmp_path: Path) -> Non
     small_cub(zip_of({"cats/1.jpg": picture()}), None)
     code, printed = prepare("cub200")
     assert code == 2
-    assert "CUB_200_2011.tgz has no CUB_200_2011: get the right file from https://www.vision.caltech.edu" in printed
+    assert "CUB_200_2011.tgz has no CUB_200_2011: download the archive from its publishers" in printed
+    assert "records this one" not in printed
+    assert sorted(path.name for path in (tmp_path / "data/cub200").rglob("*")) == [".download"]
 
 
 def test_a_web_page_is_not_kept_and_not_recorded(prepare, small_cub, tmp_path: Path) -> None:
@@ -146,7 +179,7 @@ def test_a_web_page_is_not_kept_and_not_recorded(prepare, small_cub, tmp_path: P
     code, printed = prepare("cub200")
     assert code == 2
     assert "CUB_200_2011.tgz is a web page instead of an archive" in printed
-    assert [path for path in (tmp_path / "data").rglob("*") if path.is_file()] == []
+    assert [path for path in (tmp_path / "data/cub200").rglob("*") if path.is_file()] == []
     small_cub(birds(), None)
     assert prepare("cub200")[0] == 0
 
@@ -185,7 +218,7 @@ def test_a_root_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_p
     (tmp_path / "data").write_text("a file")
     assert levelfield(["data", "prepare", "cub200", "--root", str(tmp_path / "data")]) == 2
     complained = capsys.readouterr().err
-    assert f"cannot write {tmp_path}/data" in complained
+    assert f"{tmp_path}/data" in complained
     assert len(complained.splitlines()) == 1
 
 
@@ -231,6 +264,12 @@ def test_a_file_that_is_used_as_it_is(prepare, server, monkeypatch: pytest.Monke
     assert code == 0, printed
     folder = tmp_path / "data" / "omniglot"
     assert sorted(path.name for path in folder.iterdir()) == ["images_background.zip", "images_evaluation.zip"]
+    whole = (folder / "images_background.zip").read_bytes()
+    (folder / "images_background.zip").write_bytes(whole[:-1])
+    with pytest.raises(UserError, match=r"not a complete zip file .* levelfield data prepare omniglot"):
+        Omniglot(tmp_path / "data").read_index()
+    assert prepare("omniglot")[0] == 0
+    assert (folder / "images_background.zip").read_bytes() == whole
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ FAULTS = {
     "an entry without a text": (clinc({**PARTS, "test": [["", "a"]]}), r"test\[0\]: text is empty"),
     "an entry of bytes": (clinc(json.dumps(PARTS).encode().replace(b"bye", b"\xe9")), r"test\[0\]: text is not UTF-8"),
     "files of other lengths": (wos(b"one\ntwo\n", b"0\n"), r"X\.txt has 2 lines, but Y\.txt has 1"),
-    "a missing file": (wos(b"one\n", None), r"no file .*Y\.txt: download it again"),
+    "a missing file": (wos(b"one\n", None), r"no file .*Y\.txt: move .*wos134 away, then download it again"),
     "an empty line": (wos(b"one\n\nthree\n", b"0\n1\n2\n"), r"X\.txt, row 2: the abstract is empty"),
     "no number": (wos(b"one\ntwo\n", b"0\nx\n"), r"Y\.txt, row 2 is 'x' instead of an area's number"),
     "an archive's half": (news(POSTS, slice(0, 100)), r"20news-bydate\.tar\.gz is not a complete archive"),

@@ -37,13 +37,21 @@ class _Member(NamedTuple):
     open: Callable[[], IO[bytes] | None]
 
 
-def unpack(archive: Path, folder: Path, inside: str, progress: Progress, always_allowed: int = ALWAYS_ALLOWED) -> None:
+def unpack(
+    archive: Path,
+    folder: Path,
+    inside: str,
+    progress: Progress,
+    always_allowed: int = ALWAYS_ALLOWED,
+    gives: str = "",
+) -> None:
     """Unpack `archive` into `folder` without overwriting anything.
 
     Args:
         archive: a zip file, or a tar file, compressed or not.
         inside: unpack only this folder of the archive, without its name; "" unpacks everything.
         always_allowed: bytes that any archive may unpack to.
+        gives: the file or folder that the archive must contain.
 
     Raises:
         BadArchive: an incomplete archive, or one that unpacks to more than a hundred times its size; a member with an
@@ -62,6 +70,8 @@ def unpack(archive: Path, folder: Path, inside: str, progress: Progress, always_
         else:
             with tarfile.open(archive) as opened_tar:
                 _write(archive, _tar_members(opened_tar), aside, inside, progress, always_allowed)
+        if not (aside / gives).exists():
+            raise BadArchive(f"{archive} has no {gives}: download the archive from its publishers")
         entries = sorted(aside.iterdir())
         for entry in entries:
             if (folder / entry.name).exists():

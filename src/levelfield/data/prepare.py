@@ -11,6 +11,7 @@ from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.download import Progress, check_room, fetch
 from levelfield.data.extract import unpack
 from levelfield.errors import UserError
+from levelfield.storage.lock import Lock
 
 Tell = Callable[[str], None]
 Bar = Callable[[str], AbstractContextManager[Progress]]
@@ -18,9 +19,10 @@ Bar = Callable[[str], AbstractContextManager[Progress]]
 
 
 def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tell, bar: Bar) -> None:
-    """Download and unpack missing files into `root/<name>/`.
+    """Download and unpack missing files into `root/<name>/`, in one process at a time.
 
-    Downloads go into `.download/` there and are removed after unpacking; a file in `given` stays where it is.
+    A file with a wrong SHA-256 counts as missing; an unpacked folder is not checked. Downloads go into `.download/`
+    there and are removed after unpacking; a file in `given` stays where it is.
 
     Args:
         root: the folder of named data sets; created if missing.
@@ -31,7 +33,9 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tel
         UserError: a file that the user must download, or an error of `fetch`, `check` or `unpack`.
     """
     folder = root / (dataset.folder_name or dataset.name)
-    missing = [archive for archive in dataset.archives if not (folder / archive.place).exists()]
+    missing = [archive for archive in dataset.archives if not _is_sound(archive, folder)]
+    if not missing:
+        return
     by_hand = _match(dataset, missing, given)
     waiting = [archive.file for archive in missing if archive.url is None and archive not in by_hand]
     if waiting:
@@ -40,6 +44,19 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tel
             f"{dataset.source}; then run levelfield data prepare {dataset.name} "
             f"{' '.join(f'--archive {file}' for file in waiting)}"
         )
+    with Lock(root, folder.name, f"data prepare {dataset.name}"):
+        still_missing = [archive for archive in missing if not _is_sound(archive, folder)]
+        _prepare(dataset, still_missing, by_hand, folder, tell, bar)
+
+
+def _prepare(
+    dataset: MetricDataset,
+    missing: Sequence[Archive],
+    by_hand: Mapping[Archive, Path],
+    folder: Path,
+    tell: Tell,
+    bar: Bar,
+) -> None:
     arriving = folder / ".download"
     arriving.mkdir(parents=True, exist_ok=True)
     # The unpacked files are at least as large as the archive, and both exist for a while.
@@ -47,18 +64,17 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tel
     for archive in missing:
         file = by_hand.get(archive) or _download(dataset, archive, arriving, tell, bar)
         try:
-            tell(f"  {archive.file}: {check(file, archive, folder)}")
+            result = check(file, archive, folder)
             if archive.gives:
                 with bar(f"unpacking {archive.file}") as progress:
-                    unpack(file, folder, archive.inside, progress)
-                if not (folder / archive.gives).exists():
-                    raise BadArchive(f"{file} has no {archive.gives}: get the right file from {dataset.source}")
+                    unpack(file, folder, archive.inside, progress, gives=archive.gives)
         except BadArchive as error:
             if archive in by_hand:
                 raise
             file.unlink()
             raise BadArchive(f"{error} (it has been deleted)") from None
         record(file, archive, folder)
+        tell(f"  {archive.file}: {result}")
         if not archive.gives:
             if archive in by_hand:
                 file = Path(shutil.copyfile(file, arriving / archive.file))
@@ -66,6 +82,17 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tel
         elif archive not in by_hand:
             file.unlink()
     shutil.rmtree(arriving)
+
+
+def _is_sound(archive: Archive, folder: Path) -> bool:
+    place = folder / archive.place
+    if archive.gives or not place.is_file():
+        return place.exists()
+    try:
+        check(place, archive, folder)
+    except BadArchive:
+        return False
+    return True
 
 
 def _download(dataset: MetricDataset, archive: Archive, arriving: Path, tell: Tell, bar: Bar) -> Path:
@@ -88,7 +115,7 @@ def _match(dataset: MetricDataset, missing: Sequence[Archive], given: Sequence[P
         if not named and len(given) == len(missing) == 1:
             named = list(missing)
         if not named:
-            wanted = " and ".join(archive.file for archive in missing) or "nothing any more"
+            wanted = " and ".join(archive.file for archive in missing)
             raise UserError(f"--archive {file}: {dataset.name} needs {wanted}; rename the file if it is one of these")
         matched[named[0]] = file
     return matched

@@ -313,7 +313,10 @@ class NamedDataset(MetricDataset):
     @property
     def remedy(self) -> str:
         """What to do about a missing or broken file of the publishers."""
-        return f"download it again: levelfield data prepare {self.name}"
+        folder = self._own_folder()
+        unpacked = any(archive.gives and (folder / archive.gives).exists() for archive in self.archives)
+        move = f"move {folder} away, then " if unpacked else ""
+        return f"{move}download it again: levelfield data prepare {self.name}"
 
     def named_folder(self) -> Path:
         """The folder of the data set, or the inner folder of its archive.
@@ -321,6 +324,9 @@ class NamedDataset(MetricDataset):
         Raises:
             UserError: there is no such folder, or no root.
         """
+        return self._own_folder() / self.inner_folder
+
+    def _own_folder(self) -> Path:
         name = self.folder_name or self.name
         given = self.root if self.root is not None else os.environ.get("LEVELFIELD_DATA")
         if not given:
@@ -333,4 +339,4 @@ class NamedDataset(MetricDataset):
                 f"no folder {folder}: give the folder with {name}/ as --data.root DIR or LEVELFIELD_DATA "
                 "(levelfield data prepare downloads data sets)"
             )
-        return folder / self.inner_folder
+        return folder

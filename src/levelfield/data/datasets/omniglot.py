@@ -94,7 +94,7 @@ class Omniglot(NamedDataset):
                 raise BadZipFile("it is too large for a drawing")
             return archive.read(key)
         except (KeyError, BadZipFile, OSError, RuntimeError, zlib.error) as error:  # RuntimeError: unknown compression
-            raise UserError(f"cannot read {key} in {archive.filename} ({error}): download the file again") from None
+            raise UserError(f"cannot read {key} in {archive.filename} ({error}): {self.remedy}") from None
 
     def _files(self, part: str) -> list[str]:
         """Paths below `omniglot/` of the drawings of a part, and of its character folders with a final slash."""
@@ -118,13 +118,9 @@ class Omniglot(NamedDataset):
             try:
                 archive = ZipFile(file)
             except FileNotFoundError:
-                raise UserError(
-                    f"neither {file} nor a folder {file.stem} next to it exists: download it from {self.source}"
-                ) from None
+                raise UserError(f"neither {file} nor a folder {file.stem} next to it exists: {self.remedy}") from None
             except (BadZipFile, OSError, NotImplementedError, UnicodeDecodeError) as error:
-                raise UserError(
-                    f"{file} is not a complete zip file ({error}): download it again from {self.source}"
-                ) from None
+                raise UserError(f"{file} is not a complete zip file ({error}): {self.remedy}") from None
             self._archives[part] = (os.getpid(), archive)
         return archive
 
