@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from levelfield.data.datasets import ImageTable, TextTable, parquet_file, table
+from levelfield.data.datasets import ImageTable, TextTable, csv_file, parquet_file, table
 from levelfield.errors import UserError
 
 ROWS = 40
@@ -116,9 +116,20 @@ def test_texts_come_from_the_file(tmp_path: Path) -> None:
 
 def test_a_csv_file_that_is_too_large_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("levelfield.data.datasets.csv_file.LARGEST_FILE", 10)
-    (tmp_path / "t.csv").write_text("path,label\na.png,0\n")
+    (tmp_path / "t.csv").write_text('text;label\na;01\nb;1\n"c\nd";NA\n')
     with pytest.raises(UserError, match=r"t\.csv is larger than .* convert it to Parquet with python -c") as refused:
-        ImageTable(tmp_path / "t.csv").read_index()
+        TextTable(tmp_path / "t.csv").read_index()
     command = str(refused.value).partition('python -c "')[2].removesuffix('"')
     exec(command)
-    assert ImageTable(tmp_path / "t.parquet").read_index().keys == ("a.png",)
+    converted = TextTable(tmp_path / "t.parquet")
+    assert converted.class_names == ("01", "1", "NA")
+    assert [converted[row][0] for row in range(3)] == ["a", "b", "c\nd"]
+
+
+def test_the_columns_of_a_large_csv_file_take_its_first_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t.csv").write_text("text,label\n" + "a,0\n" * 1000)
+    read = []
+    monkeypatch.setattr(csv_file, "LONGEST_HEADER", 20)
+    monkeypatch.setattr(csv_file, "_separator", lambda content: read.append(content) or ",")
+    assert table.column_names(tmp_path / "t.csv") == ["text", "label"]
+    assert [len(content) for content in read] == [20]

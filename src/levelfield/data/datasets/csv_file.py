@@ -31,10 +31,16 @@ def read_csv(table: Path, wanted: tuple[str, ...], optional: tuple[str, ...] = (
         UserError: the table cannot be read, is too large, lacks a wanted column, or has a column twice.
     """
     if table.stat().st_size > LARGEST_FILE:
+        separator = _separator(_decoded(table, LONGEST_HEADER), wanted)
+        # All columns as text: pyarrow would read the labels 01 and 1 as the same number.
         raise UserError(
             f"{table} is larger than {LARGEST_FILE >> 20} MiB: convert it to Parquet with "
-            'python -c "from pyarrow import csv, parquet; '
-            f"parquet.write_table(csv.read_csv('{table}'), '{table.with_suffix('.parquet')}')\""
+            f"python -c \"from pyarrow import csv, parquet, string; table = '{table}'; "
+            f"parse = csv.ParseOptions(delimiter={separator!r}, newlines_in_values=True); "
+            "names = csv.open_csv(table, parse_options=parse).schema.names; "
+            "convert = csv.ConvertOptions(column_types=dict.fromkeys(names, string())); "
+            "parquet.write_table(csv.read_csv(table, parse_options=parse, convert_options=convert), "
+            f"'{table.with_suffix('.parquet')}')\""
         )
     rows, problems, passed_over = _read(table, wanted, optional)
     columns: list[Any] = list(zip(*(values for _, values in rows), strict=True)) or [()] * len((*wanted, *optional))
@@ -46,7 +52,7 @@ def read_csv(table: Path, wanted: tuple[str, ...], optional: tuple[str, ...] = (
 def csv_columns(table: Path) -> list[str]:
     """Names of the columns; empty if the file cannot be read (reading its rows gives the error)."""
     try:
-        content = _decoded(table)
+        content = _decoded(table, LONGEST_HEADER)
     except OSError:
         return []
     return _header(content, _separator(content))
@@ -128,12 +134,14 @@ def _without_rows_of_rows(
     return kept
 
 
-def _decoded(table: Path) -> str:
-    """The content of a file; lone surrogates replace bytes that are not UTF-8, and NUL, at which csv stops.
+def _decoded(table: Path, most: int = -1) -> str:
+    """The content of a file, or its first `most` bytes.
 
-    So the rest of the table can be read, and the error can name the row.
+    Lone surrogates replace bytes that are not UTF-8, and NUL, at which csv stops. So the rest of the table can be read,
+    and the error can name the row.
     """
-    return table.read_bytes().decode("utf-8-sig", errors="surrogateescape").replace("\0", NUL)
+    with table.open("rb") as file:
+        return file.read(most).decode("utf-8-sig", errors="surrogateescape").replace("\0", NUL)
 
 
 def _strange(name: str) -> bool:
