@@ -129,6 +129,8 @@ READ: dict[str, tuple[str, bytes, list[tuple[int, int, int]]]] = {
     "CMYK TIFF": ("1.tiff", encoded(CMYK, "TIFF"), CORNERS),
     "16-bit grey PNG": ("1.png", encoded(Image.fromarray(RAMP), "PNG"), RAMP_SHOWN),
     "16-bit grey TIFF": ("1.tif", encoded(Image.fromarray(RAMP), "TIFF"), RAMP_SHOWN),
+    "8 bits in a 32-bit TIFF": ("1.tif", encoded(COLOUR.convert("L").convert("I"), "TIFF"), GREYS),
+    "16 bits in a 32-bit TIFF": ("1.tif", encoded(Image.fromarray(RAMP.astype(np.int32)), "TIFF"), RAMP_SHOWN),
     "16-bit colour PNG": (
         "1.png",
         png(24, 16, 16, 2, b"".join(b"\0" + (row.astype(">u2") * 257).tobytes() for row in quarters())),

@@ -11,6 +11,8 @@ from torchvision.transforms import v2
 
 from levelfield.data import GroceryStore, ImageTransforms
 from levelfield.data.crops import as_floats, stacked
+from levelfield.data.datasets.images import open_image
+from levelfield.errors import UserError
 
 SETTINGS = [
     ImageTransforms(112, 128),
@@ -56,6 +58,15 @@ def test_a_crop_is_torchvisions_of_pillow_bit_by_bit(transforms: ImageTransforms
         wanted = drawn(expected, image, seed)
         assert torch.equal(drawn(ours, image, seed), wanted)
         assert torch.equal(drawn(ours, np.asarray(transforms.reduce()(image)), seed), wanted)
+
+
+def test_a_thin_image_is_refused_with_its_name(tmp_path: Path) -> None:
+    Image.new("RGB", (1, 3000)).save(tmp_path / "thin.png")
+    image = open_image(tmp_path / "thin.png")
+    for resized in (ImageTransforms().reduce(), ImageTransforms().train(), ImageTransforms().evaluate()):
+        with pytest.raises(UserError, match=r"thin\.png has 1 x 3000 pixels, .* resized to 256 x 768000"):
+            resized(image)
+    assert ImageTransforms(square=True).reduce()(image).size == (256, 256)
 
 
 def test_a_batch_is_in_channels_last_and_becomes_shares_of_white() -> None:

@@ -8,9 +8,11 @@ from own_images import image_options, own_images
 from PIL import Image
 
 from levelfield.cli.main import main
-from levelfield.data import Glyphs, ImageTable, MetricDataset
+from levelfield.data import Glyphs, ImageFolder, ImageTable, MetricDataset
 from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.own import own_dataset
 from levelfield.data.places import own_file, without_way
+from levelfield.errors import UserError
 
 
 def test_a_way_is_told_below_the_root_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +29,19 @@ def test_a_way_is_told_below_the_root_or_not_at_all(tmp_path: Path, monkeypatch:
     assert without_way(f"{tmp_path.name}/../{tmp_path.name}/birds/t.csv", tmp_path) == "birds/t.csv"
     monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
     assert without_way(table) == "birds/t.csv"
+
+
+def test_a_name_that_is_too_long_is_a_missing_file(tmp_path: Path) -> None:
+    long = "x" * 300
+    (tmp_path / "t.csv").write_text(f"path,label\n{long}.jpg,0\n")
+    assert own_dataset(long) is None
+    for read, message in (
+        (ImageTable(f"{long}.csv").read_index, "no table"),
+        (ImageFolder(long).read_index, "no folder"),
+        (lambda: ImageTable(tmp_path / "t.csv").load(f"{long}.jpg"), "row 2: no file"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read()
 
 
 def test_a_relative_path_is_sought_below_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

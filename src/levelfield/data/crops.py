@@ -1,5 +1,6 @@
 """Square crops of images as bytes; a loader stacks them, and the device converts them to floats."""
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -9,6 +10,8 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
+
+from levelfield.errors import UserError
 
 Picture = Image.Image | UInt8[np.ndarray, "height width 3"]
 Interpolation = Literal["bilinear", "bicubic"]
@@ -68,12 +71,21 @@ class Crops:
 
 
 def brought_to(image: Picture, side: int | None, square: bool, interpolation: Interpolation) -> Picture:
-    """Resize an image so that its shorter side, or with `square` both sides, is `side`; None does not resize."""
+    """Resize an image so that its shorter side, or with `square` both sides, is `side`; None does not resize.
+
+    Raises:
+        UserError: the resized image of a thin one would have more pixels than Pillow accepts.
+    """
     sides = _size(image)
     if side is None or (side == min(sides) and not (square and max(sides) > side)):
         return image
     pillow = image if isinstance(image, Image.Image) else Image.fromarray(np.ascontiguousarray(image))
     width, height = (side if square else int(side * each / min(sides)) for each in pillow.size)
+    if width * height > (Image.MAX_IMAGE_PIXELS or math.inf):
+        raise UserError(
+            f"{getattr(pillow, 'filename', 'an image')} has {pillow.width} x {pillow.height} pixels, too many when "
+            f"resized to {width} x {height}: crop the image or remove it from the data set"
+        )
     return pillow.resize((width, height), Image.Resampling[interpolation.upper()])
 
 

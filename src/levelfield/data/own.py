@@ -1,5 +1,6 @@
 """Your own data, from the path of a folder of images or of a table."""
 
+import os
 from pathlib import Path
 
 from levelfield.data.datasets import ImageFolder, ImageTable, MetricDataset, TextTable
@@ -21,7 +22,7 @@ def own_dataset(path: str, root: str | None = None) -> MetricDataset | None:
         None if the path is neither a folder nor has the suffix of a table.
     """
     place = own_file(path, root)
-    if place.is_dir():
+    if os.path.isdir(place):
         return ImageFolder(path, root)
     if place.suffix.lower() not in TABLES:
         return None

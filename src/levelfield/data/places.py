@@ -33,7 +33,7 @@ def without_way(value: Any, root: str | Path | None = None) -> Any:
 def own_file(path: str | Path, root: str | Path | None) -> Path:
     """The file or folder `path`; if it is missing, the one below `root` or `LEVELFIELD_DATA`, if it exists."""
     for base in ("", root, os.environ.get("LEVELFIELD_DATA")):
-        if base is not None and Path(base, path).exists():
+        if base is not None and os.path.exists(Path(base, path)):  # False for a name that is too long
             return Path(base, path)
     return Path(path)
 
@@ -53,7 +53,7 @@ def root_in_vain(dataset: object, root: str | Path | None) -> list[str]:
 def check_is_there(dataset: object, root: str | Path | None) -> None:
     """Raise a UserError that names the option, if the folder or table of a data set does not exist."""
     for name, own in _own_paths(dataset):
-        if not own_file(own, root).exists():
+        if not os.path.exists(own_file(own, root)):
             raise UserError(f"no {name} {own} here or below the data root: give --data.dataset.{name} PATH")
 
 

@@ -52,7 +52,7 @@ class ImageFolder(MetricDataset):
 
     def read_index(self) -> SampleIndex:
         folder = own_file(self.folder, self.root)
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise UserError(f"no folder {folder}: give the folder with one folder per class")
         found = Found(folder)
         class_names = sorted(entry.name for entry in found.wanted(os.scandir(folder)) if found.is_class(entry))

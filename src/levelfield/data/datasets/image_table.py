@@ -1,5 +1,6 @@
 """Your own images, listed in a table."""
 
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path, PurePath
@@ -72,7 +73,7 @@ class ImageTable(MetricDataset):
 
     def file_of(self, key: str) -> Path:
         file = own_file(self.table, self.root).parent / key
-        if not file.is_file():
+        if not os.path.isfile(file):  # False for a name that is too long
             if self._row_of is None:
                 rows = self._rows()
                 paths = (str(PurePath(path)) for path in rows.contents)

@@ -56,7 +56,7 @@ def open_image(path: Path) -> Image.Image:
 
 
 def decode_image(content: bytes, name: str) -> Image.Image:
-    """Decode the bytes of an image file, like `open_image`; `name` is for messages.
+    """Decode the bytes of an image file, like `open_image`; `name` is for messages, and the image's `filename`.
 
     A tiny file can contain an image that fills the memory, so images with more pixels than `PIL.Image.MAX_IMAGE_PIXELS`
     (89 million by default) are rejected before decoding.
@@ -73,7 +73,9 @@ def decode_image(content: bytes, name: str) -> Image.Image:
                 raise Image.DecompressionBombError
             image.load()
             ImageOps.exif_transpose(image, in_place=True)
-            return _to_rgb(image)
+            rgb = _to_rgb(image)
+            rgb.filename = name  # type: ignore[attr-defined]  # Pillow sets it only on opened images
+            return rgb
     except Image.UnidentifiedImageError:
         raise UserError(f"{name} is not an image: {remedy}") from None
     except Image.DecompressionBombError:
@@ -91,7 +93,9 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         levels = np.asarray(image)
         if levels.min() < 0 or levels.max() > 65535:
             raise ValueError("its pixels have more than 16 bits")
-        image = Image.fromarray(((levels.astype(np.int32) + 128) // 257).astype(np.uint8))  # rounds
+        if image.mode != "I" or levels.max() > 255:  # else 8 bits, stored in 32
+            levels = (levels.astype(np.int32) + 128) // 257  # rounds
+        image = Image.fromarray(levels.astype(np.uint8))
     elif image.mode == "F":
         raise ValueError("its pixels are floating point numbers")
     elif image.has_transparency_data:

@@ -112,7 +112,7 @@ def read_labelled_rows(table: Path, content_column: str, label_column: str = "la
     if table.suffix.lower() not in (".csv", ".parquet"):
         raise UserError(f"{table}: give a table in the format .csv or .parquet")
     wanted = (content_column, label_column)
-    if not table.is_file():
+    if not os.path.isfile(table):
         raise UserError(f"no table {table}: give a CSV or Parquet file with the columns {','.join(wanted)}")
     found = read_table(table, wanted, OPTIONAL_COLUMNS)
     many = _is_parquet(table) and num_rows(table) > MANY
