@@ -71,7 +71,7 @@ def table(folder: Path) -> Path:
 
 TABLE = [
     "image_table: 19 classes, 55 samples",
-    "columns ignored: by",
+    "columns ignored, except by a loss with metadata: by",
     "1 class with one sample, which has no match: zebra finch",
     "labels that differ only by case, blanks or leading zeros are different classes: 'Bird 1' and 'bird 01'",
     "roles outside the test half have no effect: 1 sample with one",
@@ -129,7 +129,7 @@ def texts(tmp_path: Path) -> Path:
 
 TEXTS = [
     "text_table: 19 classes, 56 samples",
-    "columns ignored: by",
+    "columns ignored, except by a loss with metadata: by",
     "1 class with one sample, which has no match: zebra",
     "labels that differ only by case, blanks or leading zeros are different classes: 'Topic 1' and 'topic 01'",
     "roles outside the test half have no effect: 1 sample with one",

@@ -109,7 +109,7 @@ def test_other_separators_are_read(separator: str, tmp_path: Path) -> None:
 
 def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
     images = table(tmp_path, "path,by,label,\na.png,me,0,1\n")
-    assert images.read_index().left_out == ("columns ignored: by, (no name)",)
+    assert images.read_index().left_out == ("columns ignored, except by a loss with metadata: by, (no name)",)
 
 
 def test_verify_lists_every_row_that_cannot_be_used(tmp_path: Path) -> None:
@@ -131,6 +131,15 @@ def test_parquet_columns_of_other_types(tmp_path: Path) -> None:
     pd.DataFrame({"path": ["a"], "label": [["x", "y"]]}).to_parquet(tmp_path / "lists.parquet")
     with pytest.raises(UserError, match=r"the column label has the type list<.*>: give one value per row"):
         ImageTable(tmp_path / "lists.parquet").read_index()
+
+
+def test_metadata_is_each_column_with_one_name_and_one_value_per_row(tmp_path: Path) -> None:
+    columns = {"path": ["a", "b"], "label": [1, 2], "price": [3, 4], "box": [[1, 2], [3, 4]]}
+    pd.DataFrame(columns).to_parquet(tmp_path / "t.parquet")
+    repeated = table(tmp_path, "path,label,price,note,Note\na,1,3,x,y\nb,2,4,x,y\n")
+    for images in (ImageTable(tmp_path / "t.parquet"), repeated):
+        metadata = images.read_metadata(images.read_index())
+        assert {name: column.names for name, column in metadata.items()} == {"price": ["3", "4"]}
 
 
 def test_tables_that_cannot_be_read(tmp_path: Path) -> None:

@@ -41,10 +41,12 @@ def num_rows(table: Path) -> int:
     return _opened(table).metadata.num_rows
 
 
-def parquet_columns(table: Path) -> list[str]:
-    """Names of the columns; empty if the file cannot be read (reading its rows gives the error)."""
+def parquet_columns(table: Path, nested: bool) -> list[str]:
+    """Names of the columns, with or without `nested` ones; empty if the file cannot be read (see `csv_columns`)."""
+    import pyarrow as pa
+
     try:
-        return _opened(table).schema_arrow.names
+        return [field.name for field in _opened(table).schema_arrow if nested or not pa.types.is_nested(field.type)]
     except UserError:
         return []
 

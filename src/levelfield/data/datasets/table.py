@@ -84,9 +84,9 @@ def _refuse_unknown(
         )
 
 
-def column_names(table: Path) -> list[str]:
+def column_names(table: Path, nested: bool = True) -> list[str]:
     """Names of a table's columns in lower case; empty if it cannot be read (reading its rows gives the error)."""
-    names = parquet_columns(table) if _is_parquet(table) else csv_columns(table)
+    names = parquet_columns(table, nested) if _is_parquet(table) else csv_columns(table)
     return [name.strip().lower() for name in names]
 
 
@@ -123,13 +123,14 @@ def read_labelled_rows(table: Path, content_column: str, label_column: str = "la
 
 
 def read_metadata(table: Path, content_column: str, numbers: Int[np.ndarray, " rows"]) -> dict[str, Coded]:
-    """The further columns of a table, for the rows with these numbers.
+    """The further columns of a table with one value per row, for the rows with these numbers; no repeated columns.
 
     Raises:
         UserError: as `read_table`.
     """
     usual = (content_column, "label", *OPTIONAL_COLUMNS)
-    names = tuple(dict.fromkeys(name for name in column_names(table) if name and name not in usual))
+    found_names = column_names(table, nested=False)
+    names = tuple(name for name in found_names if name and name not in usual and found_names.count(name) == 1)
     columns, found = [_Column() for _ in names], [np.empty(0, np.int64)]
     for rows in read_table(table, (content_column, "label"), names).rows:
         found.append(rows.numbers)
@@ -181,7 +182,11 @@ def _checked(table: Path, found: TableFile, wanted: tuple[str, str], writer: Str
     strings, every = writer.strings(), np.concatenate(numbers)
     once, again = _once(strings, every, np.concatenate(hashes)) if content_column == "path" else (None, [])
     chosen = np.arange(len(every)) if once is None else once
-    passed_over = [f"columns ignored: {', '.join(found.passed_over)}"] if found.passed_over else []
+    passed_over = (
+        [f"columns ignored, except by a loss with metadata: {', '.join(found.passed_over)}"]
+        if found.passed_over
+        else []
+    )
     return LabelledRows(
         numbers=every[chosen],
         contents=Keys(strings.__getitem__, chosen),
