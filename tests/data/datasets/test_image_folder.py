@@ -81,6 +81,7 @@ def test_what_is_left_out_is_counted_with_its_reason(birds: Path) -> None:
         (birds / name).parent.mkdir(parents=True, exist_ok=True)
         (birds / name).write_bytes(b"?")
     (birds / "wren" / "elsewhere").symlink_to(birds / "jay")
+    (birds / "jay again").symlink_to(birds / "jay")
     (birds / "wren" / os.fsdecode(b"\xff.png")).write_bytes(b"?")
     report = ImageFolder(birds).verify()
     assert report.overview == [
@@ -89,7 +90,7 @@ def test_what_is_left_out_is_counted_with_its_reason(birds: Path) -> None:
         "1 left out: .txt, not an image that Pillow opens here",
         "1 left out: Thumbs.db, a file of another program",
         "1 left out: __MACOSX, a file of another program",
-        "1 left out: a link to a folder inside a class folder; put the images there",
+        "2 left out: a link to a folder; put the images there",
         "1 left out: a name that is not UTF-8 or has several lines; rename it",
         "2 left out: hidden (the name begins with a dot)",
         "1 left out: next to the class folders, in none of them",
@@ -122,6 +123,17 @@ def test_an_empty_folder_is_in_no_fold(tmp_path: Path) -> None:
     identity = MetricDataModule(ImageFolder(tmp_path), num_folds=2).identity()
     assert identity["train_classes"] == ["2", "3"]
     assert identity["val_classes"] == ["0", "1"]
+
+
+def test_folders_of_halves_are_not_classes(tmp_path: Path) -> None:
+    for name in ("Train/jay/1.png", "Train/wren/1.png", "test/1.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    with pytest.raises(UserError, match=r"only the folders Train, test, .*give one of them \(.*Train\)"):
+        ImageFolder(tmp_path).read_index()
+    assert ImageFolder(tmp_path / "Train").class_names == ("jay", "wren")
+    (tmp_path / "Train" / "jay").rename(tmp_path / "jay")  # then a train is a class, too
+    assert ImageFolder(tmp_path).class_names == ("Train", "jay", "test")
 
 
 def test_missing_empty_and_flat_folders(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ LEFT_BEHIND = frozenset(
     {"__macosx", "$recycle.bin", "system volume information", "desktop.ini", "thumbs.db", "ehthumbs.db"}
     | {"@eadir", "#recycle", "lost+found", "__pycache__"}
 )
+HALVES = frozenset({"train", "val", "valid", "validation", "test"})
 
 
 class ImageFolder(MetricDataset):
@@ -33,6 +34,9 @@ class ImageFolder(MetricDataset):
     Args:
         folder: the folder with the class folders.
         root: a missing folder is looked up below it, or below LEVELFIELD_DATA if it is None.
+
+    Raises:
+        UserError: from `read_index`, a missing folder, one without images, or one with `train/` and `test/` on top.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -57,7 +61,9 @@ class ImageFolder(MetricDataset):
         found = Found(folder)
         class_names = sorted(entry.name for entry in found.wanted(os.scandir(folder)) if found.is_class(entry))
         if not class_names:
-            raise UserError(f"{folder} has no folders: put the images of each class into its own folder")
+            raise UserError(
+                f"{folder} has no folders (links do not count): put the images of each class into its own folder"
+            )
         keys, labels = [], []
         for label, class_name in enumerate(class_names):
             images = sorted(found.images(class_name))
@@ -65,6 +71,11 @@ class ImageFolder(MetricDataset):
             labels += [label] * len(images)
         if not keys:
             raise UserError(f"no images in the folders of {folder}; supported: {', '.join(sorted(image_suffixes()))}")
+        if HALVES.issuperset(name.lower() for name in class_names) and any(key.count("/") > 1 for key in keys):
+            raise UserError(
+                f"{folder} has only the folders {', '.join(class_names)}, which are no classes: give one of them "
+                f"({folder / class_names[0]}), or put the folders of all classes into one folder"
+            )
         return SampleIndex(
             tuple(keys), np.array(labels, dtype=np.int64), tuple(class_names), left_out=tuple(found.left_out())
         )
@@ -92,7 +103,7 @@ class Found:
         return [f"{count:,} left out: {reason}" for reason, count in sorted(self._left_out.items())]
 
     def wanted(self, entries: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
-        """The entries of a folder except hidden ones and files of programs."""
+        """The entries of a folder except hidden ones, files of programs, and links to folders."""
         for entry in entries:
             if entry.name.startswith("."):
                 self._left_out["hidden (the name begins with a dot)"] += 1
@@ -100,6 +111,8 @@ class Found:
                 self._left_out[f"{entry.name}, a file of another program"] += 1
             elif re.search("[\ud800-\udfff\\n]", entry.name):
                 self._left_out["a name that is not UTF-8 or has several lines; rename it"] += 1
+            elif entry.is_symlink() and entry.is_dir():
+                self._left_out["a link to a folder; put the images there"] += 1
             else:
                 yield entry
 
@@ -124,10 +137,7 @@ class Found:
         for entry in self.wanted(iter(entries)):
             key = f"{below}/{entry.name}"
             if entry.is_dir():
-                if entry.is_symlink():
-                    self._left_out["a link to a folder inside a class folder; put the images there"] += 1
-                else:
-                    yield from self.images(key)
+                yield from self.images(key)
             elif self.is_image(entry):
                 yield key
 
