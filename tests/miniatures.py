@@ -111,18 +111,13 @@ def inshop(root: Path, classes: int = 16, samples: int = 4, official_folders: bo
 
 
 def dogs130(root: Path, classes: int = 16, samples: int = 4) -> Path:
-    """`low-resolution/` and `TrainAndValList/`; returns the folder of both."""
+    """`low-resolution/`; returns its parent."""
     folder = root / "dogs130"
-    lists: tuple[list[str], list[str]] = ([], [])
     for label in range(classes):
         breed = f"{samples}-n{label + 1:06d}-{'Fila Braziliero' if label == 3 else f'breed_{label}'}"
         for sample in range(samples):
             path = f"{breed}/n{100000 + label * samples + sample}.jpg"
             picture(folder / "low-resolution" / path, label, sample)
-            lists[sample == 0].append(f".//{path}")
-    (folder / "TrainAndValList").mkdir()
-    _lines(folder / "TrainAndValList" / "train.lst", lists[0])
-    _lines(folder / "TrainAndValList" / "validation.lst", lists[1])
     return folder
 
 

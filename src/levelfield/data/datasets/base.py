@@ -197,7 +197,13 @@ class MetricDataset(ABC):
     def verify(self) -> VerifyReport:
         """Compare the counts with the published ones, check a table's split and roles, open and hash every sample."""
         index, problems = self.read_all()
-        report = self.count(index)
+        report = VerifyReport(self.name, len(np.unique(index.labels)), len(index.keys), self.overview(index))
+        counts = ("classes", report.num_classes), ("samples", report.num_samples)
+        report.problems += [
+            f"{found} {what} instead of {published}"
+            for (what, found), published in zip(counts, self.expected_counts(), strict=True)
+            if published is not None and found != published
+        ]
         report.problems += problems
         if not problems and (index.test_classes, index.roles) != (None, None):
             try:
@@ -218,17 +224,6 @@ class MetricDataset(ABC):
             if contents[0] != contents[1]
         ]
         report.duplicates = duplicates_of(index, self.test_classes(index), digests)
-        return report
-
-    def count(self, index: SampleIndex) -> VerifyReport:
-        """A report on the counts of an index only."""
-        report = VerifyReport(self.name, len(np.unique(index.labels)), len(index.keys), self.overview(index))
-        for what, found, published in (
-            ("classes", report.num_classes, self.expected_counts()[0]),
-            ("samples", report.num_samples, self.expected_counts()[1]),
-        ):
-            if published is not None and found != published:
-                report.problems.append(f"{found} {what} instead of {published}")
         return report
 
     @property
@@ -298,10 +293,6 @@ class NamedDataset(MetricDataset):
         file = self.file_of(key)
         assert file is not None
         return open_image(file)
-
-    def read_metadata(self, index: SampleIndex) -> Mapping[str, Coded]:
-        """Further columns of the samples by their names, as text, in the order of `index`; a table has some."""
-        return {}
 
     def file_of(self, key: str) -> Path | None:
         return self.named_folder() / key

@@ -44,18 +44,13 @@ class MPerClassBatchSampler(TrainingBatchSampler):
         self.classes_per_batch = min(self.batch_size // self.samples_per_class, len(self.classes))
 
     @property
-    def effective_samples_per_class(self) -> float:
-        """Mean number of samples per class in a batch; more than M with fewer than C classes."""
-        return self.batch_size / self.classes_per_batch
-
-    @property
     def differences(self) -> str:
         found = []
         asked = self.batch_size // self.samples_per_class
         if self.classes_per_batch < asked:
             found.append(
                 f"batches hold {self.classes_per_batch} classes instead of {asked}, with "
-                f"{self.effective_samples_per_class:.3g} samples of each instead of {self.samples_per_class}: "
+                f"{self.batch_size / self.classes_per_batch:.3g} samples of each instead of {self.samples_per_class}: "
                 "there are no more classes"
             )
         return "; ".join([*found, *self.classes.left_out])
