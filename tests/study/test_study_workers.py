@@ -66,6 +66,22 @@ def test_memory_that_fails_once_changes_no_number_and_twice_is_a_result(here: Pa
     assert b"mine" not in (here / "twice/summary.csv").read_bytes()
 
 
+@pytest.mark.processes
+def test_a_process_that_cannot_use_its_gpu_any_more_is_replaced_and_no_other_row_is_blamed(here: Path) -> None:
+    """The first training of `mine` breaks its process: from then on every loss there fails."""
+    flag = here / "flag"
+    breaks = IN_TRAINING + (
+        f"import os; first = not os.path.exists({str(flag)!r}); open({str(flag)!r}, 'w').close()\n"
+        "    def broken(*_, **__): raise RuntimeError('CUDA error: device-side assert triggered')\n"
+        "    if first: ContrastiveLoss.forward = broken"
+    )
+    process = EngineProcess(small_study(here, breaks), here / "out", "--executor.workers", "2")
+    printed = process.end()
+    assert process.exit_code == 0, printed
+    assert "CUDA error: device-side assert triggered; will be tried again" in printed
+    assert trained(here / "out") == sorted([*OTHERS, "jobs/mine/run0/fold0", "jobs/mine/run0/fold1"])
+
+
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_second_process_is_refused_and_the_first_goes_on(here: Path) -> None:

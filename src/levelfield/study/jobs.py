@@ -151,9 +151,8 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
     blocks = spec.blocks_of(job.stage)
     config["data"] |= {"fold": job.fold, "num_folds": blocks} if blocks > 1 else {"fold": WHOLE_HALF}
     if is_baseline(job.method):  # one process computes it
-        config["trainer"] = {
-            key: value for key, value in config["trainer"].items() if key not in ("devices", "strategy")
-        }
+        for key in ("devices", "strategy"):
+            config["trainer"].pop(key, None)
     config["trainer"].setdefault("devices", 1)  # even on a machine with several
     if spec.selected_by != SELECTED_BY:
         config["trainer"]["callbacks"] = _selecting(config["trainer"].get("callbacks"), spec.selected_by)

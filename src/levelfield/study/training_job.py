@@ -41,7 +41,10 @@ from levelfield.training.run_folder import is_first_process
 from levelfield.training.trackers import QUIET
 
 # Messages of torch, CUDA and the system on exhausted memory.
-NO_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
+NO_MEMORY = (
+    *("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED", "STATUS_NOT_INITIALIZED"),
+    "unable to find an engine",
+)
 # Variables of a launcher; a job of a study has its own process group and must not see them.
 OF_A_LAUNCHER = {
     *LAUNCHERS.values(),

@@ -20,6 +20,8 @@ from levelfield.runtime.signals import Stopped, keeping_ctrl_c
 
 # A unit is given up after this many deaths of its worker; the study ends after this many consecutive deaths.
 DEATHS, DEATHS_IN_A_ROW = 3, 9
+# Errors after which a process gets an error from everything that it does on its GPU.
+BREAKS_THE_PROCESS = ("CUDA error", "cuDNN error", "CUBLAS_STATUS", "CUDNN_STATUS")
 MORE_MEMORY = "if memory is short, give --executor.workers 1"
 # Seconds between two checks that the slots work, and that one has started.
 LOOK_SECONDS, START_SECONDS = 5.0, 0.25
@@ -87,7 +89,8 @@ class Outcome(NamedTuple):
     """The outcome of a unit, as text: a user's exception may not be picklable.
 
     Attributes:
-        kind: `done`, `memory`, `mistake` (a UserError), `error` (in the user's code) or `died`.
+        kind: `done`, `memory`, `mistake` (a UserError), `error` (in the user's code), `broken` (the same, and its
+            process can no longer use the GPU) or `died`.
         value: The return value, or a sentence.
     """
 
@@ -120,7 +123,8 @@ def attempt(function: Callable[..., Any], *arguments: Any) -> Outcome:
         refused = refused_file(error) if isinstance(error, OSError) else None
         if refused is not None:
             return Outcome("mistake", str(refused))
-        return Outcome("error", in_words(error), traceback.format_exc())
+        kind = "broken" if any(each in str(error) for each in BREAKS_THE_PROCESS) else "error"
+        return Outcome(kind, in_words(error), traceback.format_exc())
     finally:
         collect_garbage()  # here, after the traceback is freed
 
@@ -249,6 +253,8 @@ class _Desk:
             self.slots.drop(slot)
             return Outcome("died", f"its process died ({type(death).__name__})")
         self.deaths_in_a_row = 0
+        if outcome.kind == "broken":
+            self.slots.drop(slot)
         return outcome
 
     def _take(self, unit: Unit, outcome: Outcome) -> None:
@@ -256,13 +262,13 @@ class _Desk:
             self.work.add(unit, outcome.value)
         elif outcome.kind == "mistake":
             raise UserError(outcome.value)
-        elif outcome.kind == "error":
+        elif outcome.kind == "error" or (outcome.kind == "broken" and unit.name in self.attempts):
             self.given_up.add(unit.name, outcome.value, unit.row, outcome.trace)
         else:
             self._try_again(unit, outcome)
 
     def _try_again(self, unit: Unit, outcome: Outcome) -> None:
-        """Try a unit again whose process died or that lacked memory, up to the limits."""
+        """Try a unit again whose process died or broke, or that lacked memory, up to the limits."""
         reasons = self.attempts[unit.name] = (*self.attempts.get(unit.name, ()), outcome.value)
         self.deaths[unit.name] += outcome.kind == "died"
         if self.deaths_in_a_row == DEATHS_IN_A_ROW:
@@ -295,7 +301,7 @@ class Here:
         return future
 
     def drop(self, slot: int) -> None:
-        pass
+        raise UserError("this process can no longer use its GPU; all results are kept: run the command again")
 
     def check(self) -> None:
         pass
