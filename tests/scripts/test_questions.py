@@ -126,6 +126,18 @@ def test_the_sentences_of_the_results_page_follow_from_the_kept_studies(monkeypa
     for row, count in (("pretrained[features]", 4), ("pretrained", 1)):
         all_sets = [summary(data) for data in ("news20", "glyphs", "omniglot", "typefaces", *sets)]
         assert sum(each[row] > max(each[method] for method in fourteen) for each in all_sets) == count
+    long = module.kept("glyphs_4000_steps")
+    at_cap, trainings, _ = long.ends()
+    whitened = long.mean("pretrained[whitening128]")
+    above = sum(whitened > long.mean(loss) for loss in module.LOSSES)
+    after, before = (fmean(module.pair_less_class(study)) for study in (long, module.kept("glyphs")))
+    assert f"{at_cap} of {trainings} trainings still rose at the cap" in page
+    assert f"{at_cap} of {trainings} trainings still rose. Of these" in which
+    assert f"are {after:+.1f} points from class-weight losses, after {before:+.1f} at 200 steps" in page
+    assert f"is above {above} of the 8 heads there" in page
+    assert f"it is above {above} of 8 heads that train" in which
+    fall = f"falls from {before:+.1f} after 200 steps to {module.interval(module.pair_less_class(long))} after 4,000"
+    assert fall in which
     times = [module.evaluations(data) for data in (*sets, "news20", "glyphs", "omniglot", "typefaces")]
     assert f"evaluated the test classes of a set {min(times)} to {max(times)} times" in page
     caps = [module.kept(f"converged_{data}_{start}").ends() for data in sets for start in ("random", "pca")]
