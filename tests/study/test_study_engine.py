@@ -131,5 +131,26 @@ def test_workers_share_the_machine(toy: StudyFolder, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,-1,7")
     slots = Local(gpu(toy.spec), workers=4)
     assert slots._devices == ["3", "5"]
-    assert Local(gpu(toy.spec), workers=2, devices=[0, 1, 2])._devices == ["0", "1", "2"]
+    assert Local(gpu(toy.spec), workers=2, devices=[1, 0])._devices == ["5", "3"]
+    assert Local(gpu(toy.spec), workers=2, devices=1)._devices == ["5"]
+    for outside in (2, -1):
+        with pytest.raises(UserError, match=rf"--executor.devices {outside}"):
+            Local(gpu(toy.spec), devices=[0, outside])
     assert Local(toy.spec, workers=4)._devices == []
+
+
+def test_each_gpu_gets_a_worker(toy: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """22 jobs on 8 GPUs: a worker's start is short next to a job on a GPU, and threads are no GPUs."""
+    trainer = {"trainer": {"accelerator": "gpu"}}
+    spec = replace(toy.spec, threads=4, methods={row: {**c, **trainer} for row, c in toy.spec.methods.items()})
+    monkeypatch.setattr("levelfield.study.executors.local.BYTES_EACH", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
+    assert Local(spec).number == 8
+    assert Local(spec, jobs_per_device=2).number == 16
+    assert Local(spec, jobs_per_device=4).number == 22, "no more than jobs"
+    assert Local(spec, devices=[0, 1, 2]).number == 3
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)), raising=False)
+    assert Local(spec).number == 4, "no more than cores"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert Local(spec).number == 1

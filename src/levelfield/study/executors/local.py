@@ -14,6 +14,7 @@ from typing import Any, Literal
 from loky import ProcessPoolExecutor
 from loky.process_executor import BrokenProcessPool, TerminatedWorkerError
 
+from levelfield.errors import UserError
 from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.imports import quick_imports
 from levelfield.runtime.own_modules import find_own_modules
@@ -25,7 +26,7 @@ from levelfield.study.workers import Here
 
 # Importing this module imports everything that a worker needs.
 WORK = "levelfield.study.seal"
-# For `auto`: fewest jobs per worker, because a start takes as long as several short jobs.
+# For `auto` on a CPU: fewest jobs per worker, because a start takes as long as several short jobs.
 JOBS_EACH = 32
 # For `auto`: memory per worker, twice what a training on features takes.
 BYTES_EACH = 2 << 30
@@ -43,13 +44,14 @@ class Local:
     """Processes of this machine.
 
     Args:
-        workers: Number of processes; 1 means this process. `auto` takes one per core if a job has one thread, or
-            `jobs_per_device` per GPU, as far as cores, memory and jobs allow; one if a job has several threads.
-        devices: GPUs that the workers take in turn, each as many as a job needs; None takes all visible GPUs.
+        workers: Number of processes; 1 means this process. On GPUs `auto` takes `jobs_per_device` per GPU, as far as
+            cores, memory and jobs allow. On a CPU it takes one per core, or one if a job has several threads.
+        devices: GPUs that the workers take in turn, each as many as a job needs, as positions among the visible GPUs;
+            None takes all.
         jobs_per_device: Number of workers that share a GPU with `auto`.
 
     Raises:
-        UserError: a number that is not positive.
+        UserError: a number that is not positive, or a GPU that is not visible.
     """
 
     died = (TerminatedWorkerError, BrokenProcessPool)
@@ -113,10 +115,11 @@ def _begin(parent: int) -> None:
 
 def _auto(spec: StudySpec, on_devices: int) -> int:
     """The number of workers that cores, memory, devices and jobs allow."""
-    if spec.threads > 1:
+    if spec.threads > 1 and not on_devices:
         return 1
+    jobs = len(study_jobs(spec))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most = [cores, len(study_jobs(spec)) // JOBS_EACH, *([on_devices] if on_devices else [])]
+    most = [cores, *([on_devices, jobs] if on_devices else [jobs // JOBS_EACH])]
     with suppress(OSError, StopIteration):  # not Linux
         lines = Path("/proc/meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
@@ -125,13 +128,25 @@ def _auto(spec: StudySpec, on_devices: int) -> int:
 
 
 def _visible(devices: int | Sequence[int] | None) -> list[str]:
-    """The GPUs that a study may use, as in `CUDA_VISIBLE_DEVICES`."""
-    if devices is not None:
-        return [str(device) for device in (devices if isinstance(devices, Sequence) else [devices])]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [device for device in takewhile(lambda each: each not in NO_DEVICE, visible.split(",")) if device]
-    return [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]  # needs no torch
+    """The GPUs that a study may use, as in `CUDA_VISIBLE_DEVICES`; `devices` are positions in that list.
+
+    Raises:
+        UserError: a position that the list does not have.
+    """
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:  # needs no torch
+        visible = [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
+    else:
+        visible = [device for device in takewhile(lambda each: each not in NO_DEVICE, listed.split(",")) if device]
+    if devices is None:
+        return visible
+    positions = devices if isinstance(devices, Sequence) else [devices]
+    if listed is None and not visible:  # a system without this folder, e.g. WSL
+        return [str(position) for position in positions]
+    for position in positions:
+        if not 0 <= position < len(visible):
+            raise UserError(f"--executor.devices {position}: {len(visible)} GPUs are visible; the first is 0")
+    return [visible[position] for position in positions]
 
 
 def _groups(devices: list[str], each: int) -> list[str]:
