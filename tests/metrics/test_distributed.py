@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from levelfield.metrics import RetrievalMetrics, retrieval_metrics, verification_metrics
+from levelfield.metrics.query_scores import score_queries
 
 METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall", "map", "mrr")
 
@@ -149,6 +150,27 @@ def test_repeats_of_an_index_count_once():
     for batch in (order[:25], order[20:], order[:3]):
         metric.update(embeddings[batch], labels[batch], batch)
     assert metric.compute() == pytest.approx(retrieval_metrics(embeddings, labels, metrics=METRICS), abs=1e-9)
+
+
+def test_embeddings_in_order_are_not_copied(monkeypatch):
+    """A validation on one process; the embeddings of a large data set may take half of the memory."""
+    given = []
+
+    def noted(queries, _, gallery, *others, **options):
+        given.extend((queries.data_ptr(), gallery.data_ptr()))
+        return score_queries(queries, _, gallery, *others, **options)
+
+    monkeypatch.setattr("levelfield.metrics.distributed.score_queries", noted)
+    monkeypatch.setattr("levelfield.metrics.distributed.dim_zero_cat", lambda batches: batches[0])
+    embeddings, labels = validation_set(60)
+    metric = RetrievalMetrics(METRICS)
+    metric.update(embeddings, labels, torch.arange(60))
+    found = metric.compute()
+    assert given == [metric.embeddings[0].data_ptr()] * 2
+    metric.reset()
+    metric.update(embeddings.flip(0), labels.flip(0), torch.arange(60).flip(0))
+    assert metric.compute() == found
+    assert given[2] == given[3] != metric.embeddings[0].data_ptr(), "one copy in the order of the index"
 
 
 def test_bfloat16_embeddings_are_kept_in_float32():

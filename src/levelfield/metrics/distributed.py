@@ -123,9 +123,10 @@ class RetrievalMetrics(Metric):
                 f"{len(first)} different samples were scored, {self.num_samples} were expected; "
                 "look at the sampler, and at whether `index` is the index in the data set"
             )
-        labels = labels[first]
         items = torch.arange(len(first), device=first.device)
-        asks = None if self.is_query is None else self.is_query.to(index.device)[index[first]]
+        if not (len(first) == len(index) and torch.equal(first, items)):  # indexing copies all embeddings
+            held, labels, index = held[first], labels[first], index[first]
+        asks = None if self.is_query is None else self.is_query.to(index.device)[index]
         queries, gallery = (items, items) if asks is None else (items[asks], items[~asks])
         excludes_self = asks is None
         num_relevant = count_relevant(labels, labels[gallery], excludes_self)
@@ -136,7 +137,7 @@ class RetrievalMetrics(Metric):
             raise ValueError(
                 f"all {len(gallery)} samples have the label {int(labels[gallery[0]])}; two labels are needed"
             )
-        own = self._own_scores(held[first], labels)
+        own = self._own_scores(held, labels) if self.own else {}
         num_skipped = len(queries) - len(matched)
         if not self.wanted.rows:
             return {**own, "num_skipped": num_skipped}
@@ -145,9 +146,7 @@ class RetrievalMetrics(Metric):
             scored[len(scored) * r // num_processes : len(scored) * (r + 1) // num_processes]
             for r in range(num_processes)
         ]
-        asking = asked = held[first[queries]]
-        if not excludes_self:
-            asked = held[first[gallery]]
+        asking, asked = (held, held) if excludes_self else (held[queries], held[gallery])
         if self.distance == "euclidean":
             asking, asked = (each.float() for each in at_one_scale(asking, asked))
         scores = score_queries(
@@ -171,7 +170,7 @@ class RetrievalMetrics(Metric):
         return {**found, **own, "num_skipped": num_skipped}
 
     def _own_scores(self, held: Tensor, labels: Int64[Tensor, " items"]) -> dict[str, float]:
-        embeddings = held if held.is_floating_point() or not self.own else unpack_signs(held)
+        embeddings = held if held.is_floating_point() else unpack_signs(held)
         return {name: own_score(name, embeddings, labels) for name in self.own}
 
     def _held(self, state: str) -> Tensor:
