@@ -118,6 +118,11 @@ def test_how_many_processes_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     for nodes, processes in ((1, 4), (8, 32)):  # 4 of each node
         data.trainer = SimpleNamespace(world_size=processes, num_nodes=nodes, strategy=on_gpu)
         assert data._processes == 3
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "64")  # 4 tasks, each bound to its 16
+    assert loader_processes("auto", "image", on_gpu=True, trainings=4) == 8
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "16")  # 4 tasks that share these
+    assert loader_processes("auto", "image", on_gpu=True, trainings=4) == 3
+    monkeypatch.delenv("SLURM_CPUS_ON_NODE")
     monkeypatch.setenv(SIDE_BY_SIDE, "8")  # workers of a study on one machine
     assert cores_here() == 2
     assert loader_processes("auto", "image", on_gpu=True) == 1

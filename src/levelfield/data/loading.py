@@ -95,7 +95,7 @@ def loader_processes(asked: int | Literal["auto"], modality: str, on_gpu: bool, 
         return asked
     if modality == "text" or not on_gpu or (SHARED.is_dir() and shutil.disk_usage(SHARED).free < LEAST_SHARED):
         return 0
-    return max(0, min(MOST_PROCESSES, cores_here() // trainings - 1))
+    return max(0, min(MOST_PROCESSES, cores_here(trainings) - 1))
 
 
 def _image_batch(samples: list[tuple[Any, int, int]], as_bytes: bool) -> list[Tensor]:

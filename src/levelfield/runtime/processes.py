@@ -17,10 +17,15 @@ SIDE_BY_SIDE = "LEVELFIELD_SIDE_BY_SIDE"
 FIRST = "LEVELFIELD_FIRST_PROCESS"
 
 
-def cores_here() -> int:
-    """The cores that this process may use; a worker of a study gets its share."""
+def cores_here(together: int = 1) -> int:
+    """The cores that this process may use; a worker of a study gets its share.
+
+    Args:
+        together: processes of this node that share these cores, unless SLURM has bound each to its own.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // int(os.environ.get(SIDE_BY_SIDE, "1")))
+    is_bound = cores < int(os.environ.get("SLURM_CPUS_ON_NODE", "0"))
+    return max(1, cores // int(os.environ.get(SIDE_BY_SIDE, "1")) // (1 if is_bound else together))
 
 
 def end_with_parent(parent: int, number: int = 0) -> None:
