@@ -14,6 +14,7 @@ SRUN = {
     **{"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_STEP_NUM_TASKS": "2"},
     **{"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"},
 }
+SBATCH = {name: value for name, value in SRUN.items() if name != "SLURM_STEP_NUM_TASKS"}
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,13 @@ SRUN = {
             "torchrun .*--trainer.num_nodes 2",
             id="torchrun, nodes",
         ),
+        pytest.param(
+            {**SBATCH, "SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1"},
+            ["--trainer.devices", "8"],
+            "--trainer.devices.* 1 of 8 .*unset SLURM_NTASKS",
+            id="sbatch, one task",
+        ),
+        pytest.param(SBATCH, ["--trainer.devices", "2"], "--trainer.devices.* 1 of 2 .* srun ", id="sbatch, no srun"),
         pytest.param({}, ["--trainer.num_nodes", "2"], "--trainer.num_nodes 2.* torchrun", id="nobody"),
     ],
 )

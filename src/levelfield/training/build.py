@@ -1,5 +1,6 @@
 """Build one training from a configuration: Trainer, learner and datamodule."""
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -225,6 +226,13 @@ class Training:
             )
         if isinstance(environment, SLURMEnvironment):
             environment.auto_requeue = False  # `signals.py` requeues
+            started, asked = os.environ.get("SLURM_STEP_NUM_TASKS", "1"), trainer.num_devices * trainer.num_nodes
+            # Otherwise Lightning would train on one device, or wait forever. A study starts its jobs' processes itself.
+            if self.command is not None and 1 < asked != int(started):
+                raise UserError(
+                    f"--trainer.devices: srun started {started} of {asked} processes (devices times nodes): start the "
+                    f"command with srun --ntasks-per-node {trainer.num_devices}, or on one node unset SLURM_NTASKS"
+                )
         return trainer
 
     def with_callbacks_of_command(self, callbacks: list[Callback]) -> list[Callback]:
