@@ -49,7 +49,9 @@ case "${1:-}" in
     # Other users of these nodes must not control the cluster.
     RAY_AUTH_TOKEN="$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')"
     export RAY_AUTH_MODE=token RAY_AUTH_TOKEN
-    ray=(ray start --block --num-cpus="$SLURM_CPUS_ON_NODE" --object-store-memory=80000000)
+    # Ray's workers inherit its variables: with those of a task they would be ranks of one training.
+    alone='unset SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS "${!SLURM_STEP_@}"; exec "$@"'
+    ray=(bash -c "$alone" _ ray start --block --num-cpus="$SLURM_CPUS_ON_NODE" --object-store-memory=80000000)
     trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
     "${ray[@]}" --head --port="${address#*:}" --include-dashboard=false &
     if [ "$nodes" -gt 1 ]; then

@@ -116,6 +116,18 @@ def test_a_study_runs_on_a_ray_cluster_over_all_nodes(tmp_path: Path) -> None:
     assert parse(study[study.index("run") :]).overrides["trainer.accelerator"] == "cpu", "the command line wins"
 
 
+def test_the_rank_of_a_task_does_not_reach_rays_workers(tmp_path: Path) -> None:
+    """Ray's workers have the variables of `ray start`, and Lightning writes no files if SLURM_PROCID is 1."""
+    _, commands = submitted(tmp_path, "study", "run", "configs/study/quickstart.yaml")
+    (others,) = (words for words in commands if words[0] == "srun" and "start" in words)
+    (tmp_path / "ray").write_text("#!/bin/sh\nenv\n")
+    task = {f"SLURM_{name}": "1" for name in ("PROCID", "LOCALID", "NODEID", "NTASKS", "STEP_ID", "STEP_NUM_TASKS")}
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **task, "SLURM_JOB_ID": "7"}
+    started = others[others.index("bash") :]
+    found = subprocess.run(started, env=environment, check=True, capture_output=True, text=True, timeout=60).stdout
+    assert [line for line in found.splitlines() if line.startswith("SLURM_")] == ["SLURM_JOB_ID=7"]
+
+
 @pytest.mark.full
 @pytest.mark.processes
 def test_the_cluster_does_the_jobs(tmp_path: Path) -> None:

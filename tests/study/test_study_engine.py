@@ -9,6 +9,8 @@ import sys
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -16,9 +18,11 @@ from study_engine import SMALL, results, run_file, small_study, tables
 from tiny_fit import REPOSITORY
 
 from levelfield.errors import UserError
+from levelfield.runtime.processes import SIDE_BY_SIDE
 from levelfield.study.dry_run import print_jobs
 from levelfield.study.executors import make_slots
 from levelfield.study.executors.local import Local
+from levelfield.study.executors.ray import Ray
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec
@@ -154,3 +158,32 @@ def test_each_gpu_gets_a_worker(toy: StudyFolder, monkeypatch: pytest.MonkeyPatc
     assert Local(spec).number == 4, "no more than cores"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert Local(spec).number == 1
+
+
+@pytest.mark.processes
+def test_workers_of_a_task_write_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning takes SLURM's number of a task for its rank, and only rank 0 writes."""
+    task = {"PROCID": 1, "LOCALID": 1, "NODEID": 0, "NTASKS": 2, "NTASKS_PER_NODE": 2, "STEP_NUM_TASKS": 1}
+    for name, value in task.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    file = small_study(tmp_path, text=PLAIN)
+    study = run_file(file, tmp_path / "out", make_slots(load_spec(file), options={"workers": 2}))
+    jobs = [path.parent for path in results(study.folder, "contrastive/*/fold*")]
+    assert len(jobs) == 2
+    assert all((job / name).is_file() for job in jobs for name in ("config.yaml", "metrics.csv"))
+
+
+def test_an_actor_knows_how_many_share_its_node(toy: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each would start a loader process for every core of the node."""
+    nodes = [{"Alive": True, "Resources": {"CPU": number}} for number in (0, 2, 6)]
+    given: dict[str, Any] = {}
+    cluster = SimpleNamespace(
+        exceptions=SimpleNamespace(RayActorError=OSError, WorkerCrashedError=OSError, NodeDiedError=OSError),
+        cluster_resources=dict,
+        nodes=lambda: nodes,
+        remote=lambda _: SimpleNamespace(options=lambda **options: given.update(options)),
+    )
+    monkeypatch.setattr("levelfield.study.executors.ray._connected", lambda _: cluster)
+    for workers, cpus, number, together in (("auto", 1, 8, "6"), ("auto", 2, 4, "3"), (2, 1, 2, "2")):
+        assert Ray(toy.spec, workers=workers, cpus=cpus).number == number
+        assert given["runtime_env"]["env_vars"][SIDE_BY_SIDE] == together

@@ -8,6 +8,18 @@ LAUNCHERS = {
     "sbatch": "SLURM_NTASKS",
     "mpirun": "OMPI_COMM_WORLD_SIZE",
 }
+# Variables of a launcher; a job of a study has its own process group and must not see them.
+OF_A_LAUNCHER = {
+    *LAUNCHERS.values(),
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
+    *("LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
+}
+
+
+def forget_launcher() -> None:
+    """Remove a launcher's variables. It comes before the import of Lightning, which reads the rank."""
+    for name in OF_A_LAUNCHER:
+        os.environ.pop(name, None)
 
 
 def launched_together() -> tuple[str, int, str] | None:

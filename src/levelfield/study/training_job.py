@@ -28,7 +28,7 @@ import torch
 from levelfield.core.source_identity import sources
 from levelfield.errors import OutOfMemory, TrainingFailed, UserError
 from levelfield.runtime.freed_memory import keep_freed_memory
-from levelfield.runtime.launchers import LAUNCHERS
+from levelfield.runtime.launchers import OF_A_LAUNCHER
 from levelfield.runtime.own_modules import find_own_modules
 from levelfield.runtime.processes import end, end_with_parent
 from levelfield.storage.provenance import provenance
@@ -45,12 +45,6 @@ NO_MEMORY = (
     *("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED", "STATUS_NOT_INITIALIZED"),
     "unable to find an engine",
 )
-# Variables of a launcher; a job of a study has its own process group and must not see them.
-OF_A_LAUNCHER = {
-    *LAUNCHERS.values(),
-    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID"),
-    *("LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
-}
 # Seconds that the other processes of a job may continue after one has failed.
 LAST_SECONDS = 5.0
 

@@ -17,6 +17,7 @@ from loky.process_executor import BrokenProcessPool, TerminatedWorkerError
 from levelfield.errors import UserError
 from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.imports import quick_imports
+from levelfield.runtime.launchers import forget_launcher
 from levelfield.runtime.own_modules import find_own_modules
 from levelfield.runtime.processes import SIDE_BY_SIDE, end_with_parent
 from levelfield.study.executors import devices_of_a_job, on_cpu, refuse_below_one
@@ -107,6 +108,7 @@ def _begin(parent: int) -> None:
     # Otherwise loader processes would use loky's start method, and fail.
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     os.dup2(2, 1)  # standard output may be JSON: prints of a job go to standard error
+    forget_launcher()
     keep_freed_memory()
     find_own_modules()
     with quick_imports():

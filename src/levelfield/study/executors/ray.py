@@ -18,7 +18,9 @@ from typing import Any, Literal
 
 from levelfield.errors import UserError
 from levelfield.runtime.freed_memory import keep_freed_memory
+from levelfield.runtime.launchers import forget_launcher
 from levelfield.runtime.own_modules import find_own_modules
+from levelfield.runtime.processes import SIDE_BY_SIDE
 from levelfield.study.executors import devices_of_a_job, on_cpu, refuse_below_one
 from levelfield.study.executors.local import WORK
 from levelfield.study.jobs import study_jobs
@@ -64,12 +66,13 @@ class Ray:
         self._share = {"CPU": float(cpus or spec.threads)}
         if gpus or (self._ray.cluster_resources().get("GPU", 0) > 0 and not on_cpu(spec)):
             self._share["GPU"] = float(gpus or devices_of_a_job(spec))
-        room = self._room()
-        if not room:
+        rooms = self._rooms()
+        if not any(rooms):
             self.stop()
             raise UserError(f"no node has {self._in_words()}: lower --threads, --executor.cpus or --executor.gpus")
-        self.number = min(room, len(study_jobs(spec)) if workers == "auto" else workers)
+        self.number = min(sum(rooms), len(study_jobs(spec)) if workers == "auto" else workers)
         variables = {name: os.environ[name] for name in SETTINGS if name in os.environ}
+        variables[SIDE_BY_SIDE] = str(min(self.number, max(rooms)))  # the most on one node
         self._actor = self._ray.remote(_Worker).options(
             num_cpus=self._share["CPU"],
             num_gpus=self._share.get("GPU", 0),
@@ -107,7 +110,7 @@ class Ray:
 
     def check(self) -> None:
         """Raise an error if the cluster has lost its last node: Ray itself would wait forever."""
-        if _answer(self._room):
+        if any(_answer(self._rooms) or []):
             self._lost_since = None
             return
         now = time.monotonic()
@@ -125,10 +128,10 @@ class Ray:
             _answer(partial(self._ray.kill, actor))
         _answer(self._ray.shutdown)
 
-    def _room(self) -> int:
-        """The number of actors that fit on the nodes, ignoring their current load."""
+    def _rooms(self) -> list[int]:
+        """The number of actors that fit on each node, ignoring its current load."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        return sum(min(int(node.get(kind, 0) / share + 1e-6) for kind, share in self._share.items()) for node in nodes)
+        return [min(int(node.get(kind, 0) / share + 1e-6) for kind, share in self._share.items()) for node in nodes]
 
     def _in_words(self) -> str:
         return " and ".join(f"{share:g} {kind}s" for kind, share in self._share.items())
@@ -141,6 +144,7 @@ class _Worker:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.chdir(folder)
         sys.path += [place for place in path if place not in sys.path]
+        forget_launcher()  # of the node's Ray, whose variables this process has
         keep_freed_memory()
         find_own_modules()
         import_module(WORK)
