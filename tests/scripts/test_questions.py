@@ -126,6 +126,21 @@ def test_the_sentences_of_the_results_page_follow_from_the_kept_studies(monkeypa
     for row, count in (("pretrained[features]", 4), ("pretrained", 1)):
         all_sets = [summary(data) for data in ("news20", "glyphs", "omniglot", "typefaces", *sets)]
         assert sum(each[row] > max(each[method] for method in fourteen) for each in all_sets) == count
+    halves = module.kept("splits_grocery_store")
+    orders, gained = set(), []
+    for half in range(module.SPLITS):
+        means = {loss: halves.mean(f"{loss}[{half}]") for loss in module.SPLIT}
+        orders.add(tuple(sorted(means, key=lambda loss: means[loss])))
+        gained.append(means["multi_similarity"] - halves.mean(f"pretrained[features-{half}]"))
+        first = halves.mean(f"pretrained[features-{half}]", module.P1)
+        assert all(halves.mean(f"{loss}[{half}]", module.P1) < first for loss in module.SPLIT)
+    assert len(orders) == 1
+    fixed = done["grocery_store"]["multi_similarity"] - features["grocery_store"]
+    more = f"{min(gained):.1f} to {max(gained):.1f}"
+    assert f"multi-similarity gains {more} points, and {fixed:.1f} on the fixed halves" in page
+    assert f"is {fixed:.1f} points above the features on the fixed halves of Grocery Store, and {more} on four" in which
+    over_halves, _, between = module.split_noise("", halves)
+    assert f"moves by {over_halves} points between halves, and the losses lie {between} apart" in which
     long = module.kept("glyphs_4000_steps")
     at_cap, trainings, _ = long.ends()
     whitened = long.mean("pretrained[whitening128]")
