@@ -85,6 +85,13 @@ def test_too_few_runs_and_no_opening(three: StudySpec) -> None:
     assert verdict([], three) == ["No method has test scores yet."]
 
 
+def test_equal_scores_of_many_runs_are_not_too_few_runs(three: StudySpec) -> None:
+    found = [row(method, run, 0.4 + SPREAD[run]) for method in three.methods for run in range(5)]
+    assert verdict([row("pretrained", 0, 0.2), *found], three)[0].endswith(
+        "40.0 ± 0.2 percent, with the same score in every run."
+    )
+
+
 def test_a_second_search_is_no_method_of_its_own(three: StudySpec) -> None:
     twice = replace(three, methods={**three.methods, "arcface@2": three.methods["arcface"]})
     rows = rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.2, "arcface@2": 0.5})

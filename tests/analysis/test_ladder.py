@@ -24,7 +24,7 @@ def three(spec: StudySpec) -> StudySpec:
     ("validation", "row"),
     [
         ({FEATURES: 70.5, "pretrained": 69.0, "head_ntxent": 70.4}, FEATURES),
-        ({FEATURES: 70.5, "pretrained": 70.5, "head_ntxent": 70.5}, FEATURES),  # of equals the cheapest
+        ({"pretrained": 70.5, FEATURES: 70.5, "head_ntxent": 70.5}, FEATURES),  # of equals the cheapest
         ({FEATURES: 70.5, "pretrained": 71.0, "head_ntxent": 71.5, "trunk_ntxent": 75.6}, "trunk_ntxent"),
         ({"pretrained[features-b]": 72.0, FEATURES: 71.0, "head_ntxent": 71.5}, "pretrained[features-b]"),
     ],
@@ -42,7 +42,14 @@ def test_a_row_that_is_worse_than_the_features_on_unseen_classes_is_not_used(thr
     assert decision.of_fold == "MAP@R 49.7, P@1 88.8 percent on the test classes"
     lines = decision_lines(decision, found, three)
     assert "validation prefers head_ntxent, but it is worse on unseen classes: MAP@R 50.0" in lines[0]
+    assert lines[1] == "The test classes were scored after validation."
     assert [line.split()[0] for line in lines if line.endswith("<")] == [FEATURES]
+
+
+@pytest.mark.parametrize(("precision", "row"), [(94.2, "trunk_ntxent"), (60.0, FEATURES)])
+def test_a_little_less_precision_does_not_outweigh_much_more_map_at_r(precision: float, row: str) -> None:
+    found = [rung(FEATURES, 56.8, 33.4, 94.3), rung("trunk_ntxent", 83.6, 55.0, precision)]
+    assert decide(found).row == row
 
 
 def test_the_first_line_says_what_to_use_and_what_it_is_worth(three: StudySpec) -> None:

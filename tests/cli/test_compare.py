@@ -70,6 +70,15 @@ def from_the_decision_on(printed: str) -> str:
     return "\n".join(line[:-6] if line.startswith(("pretrained", "head_", "trunk_")) else line for line in lines)
 
 
+def test_a_file_of_ones_own_is_not_overwritten(run, tmp_path: Path) -> None:
+    letters(tmp_path / "letters")
+    for file in ("exp.yaml", "exp1.0"):
+        (tmp_path / file).write_text("# my notes")
+        code, _, complaint = run("compare", "letters", "--output", file.removesuffix(".yaml"))
+        assert (code, complaint.strip().endswith(f"{file} is a file of yours: choose another --output")) == (2, True)
+        assert (tmp_path / file).read_text() == "# my notes"
+
+
 @pytest.mark.slow
 def test_broken_images_are_left_out_and_every_rung_is_scored_once(run, tmp_path: Path) -> None:
     folder = letters(tmp_path / "letters")

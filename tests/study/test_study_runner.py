@@ -13,10 +13,12 @@ import yaml
 from torch.nn.functional import normalize
 from toy_study import run_study
 
+from levelfield.analysis.verify import verify_study
 from levelfield.core.ledger import EVALUATED, read_lines
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.metrics import retrieval_metrics
+from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, study_jobs
 from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec
@@ -227,6 +229,7 @@ def test_stopped_here_the_whole_runs_are_scored_and_going_on_ends_in_the_same_by
         *{("contrastive", "0"), ("arcface", "1")},
     }
     assert len(evaluations(folder)) == 1
+    assert verify_study(StudyFolder.begun(folder)) == []
     run_study(folder, spec)
     assert len(evaluations(folder)) == 2
     for name in TABLES:

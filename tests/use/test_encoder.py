@@ -132,6 +132,24 @@ def test_broken_pictures_are_named_and_left_out_only_when_told(best, birds, run)
     torch.testing.assert_close(torch.tensor(np.stack(table["embedding"])), expected, atol=1e-6, rtol=0)
 
 
+def test_a_missing_file_of_a_table_with_labels_is_left_out_when_told(best, birds, tmp_path, run) -> None:
+    rows = [f"{birds / name},bird" for name in ("jay/0.png", "wren/9.png", "wren/3.png")]
+    (tmp_path / "some.csv").write_text("\n".join(["path,label", *rows]))
+    code, printed, complaint = run(
+        "predict",
+        "--ckpt_path",
+        best,
+        "--data",
+        tmp_path / "some.csv",
+        "--skip-broken",
+        "--output",
+        tmp_path / "e.parquet",
+    )
+    assert code == 0, complaint
+    assert "1 of 3 images are left out" in printed
+    assert len(pd.read_parquet(tmp_path / "e.parquet")) == 2
+
+
 def test_texts_come_from_a_table_a_file_of_lines_or_a_list(of_texts: Path, tmp_path: Path) -> None:
     texts = ["Where is my card?", 'It has "not" come, yet.']
     (tmp_path / "t.txt").write_text("\n".join([texts[0], "", texts[1]]))

@@ -37,6 +37,9 @@ def verdict(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
     elif not rivals:
         others = "the other method" if len(pairs) == 1 else f"all {len(pairs)} other methods"
         first = f"{best} has the best MAP@R on unseen classes, {score}, significantly above {others}."
+    elif all(each.p is None for each in pairs) and means[best].n >= 3:  # a t-interval's fewest runs
+        same = "the same score" if all(each.difference == 0 for each in pairs) else "the same difference"
+        first = f"{best} has the highest MAP@R on unseen classes, {score}, with {same} in every run."
     elif all(each.p is None for each in pairs):
         first = f"{best} has the highest MAP@R on unseen classes, {score}, with too few runs to rule out chance."
     else:

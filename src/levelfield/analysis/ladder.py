@@ -76,12 +76,15 @@ def rungs(study: StudyFolder) -> list[Rung]:
 
 
 def decide(found: Sequence[Rung]) -> Decision:
-    """The row with the highest validation MAP@R, of equal rows the cheaper; the features if it is worse in the test."""
-    preferred = max(found, key=lambda rung: rung.validation)  # the first of equals
+    """The row with the highest validation MAP@R, of equal rows the cheaper; the features if it is worse in the test.
+
+    Worse means a lower MAP@R, or a P@1 that falls by more than MAP@R rises.
+    """
     untouched = [rung for rung in found if rung.row.startswith(UNTOUCHED[:-1])]
     features = max(untouched, key=lambda rung: rung.validation)
-    is_worse = any(preferred.test[metric] < features.test[metric] for metric in (SELECTED_BY, PRECISION))
-    best = features if is_worse else preferred
+    preferred = max([features, *found], key=lambda rung: rung.validation)  # the first of equals
+    gained, gained_precision = (preferred.test[metric] - features.test[metric] for metric in (SELECTED_BY, PRECISION))
+    best = features if gained < 0 or gained + gained_precision < 0 else preferred
     scores = ", ".join(f"{SHOWN_METRICS[m]} {100 * best.of_first_fold[m]:.1f}" for m in (SELECTED_BY, PRECISION))
     return Decision(best.row, features.row, preferred.row, f"{scores} percent on the test classes")
 
@@ -104,7 +107,8 @@ def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec) -
             f"Use the features as they are: validation prefers {_in_words(decision.preferred)}, but it is worse on "
             f"unseen classes: {words}, in percent."
         )
-    lines = [first, f"Validation chose it {of_folds}. The test classes were scored after that."]
+    chosen = f"Validation chose it {of_folds}. " if decision.row == decision.preferred else ""
+    lines = [first, f"{chosen}The test classes were scored after validation."]
     tall = max(len(rung.row) for rung in found)
     heading = ("validation", "MAP@R", "P@1", "seconds")
     lines += ["", " " * tall + "".join(f"{text:>{width}}" for text, width in zip(heading, WIDTHS, strict=True))]

@@ -97,7 +97,8 @@ def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
         if found_hash != result["checkpoint"]:
             name = path.relative_to(study.folder)
             yield f"{name}: SHA-256 {found_hash} is found, {result['checkpoint']} is in its {RESULT}"
-        if last and (there := last["checkpoints"].get(str(job.path))) != result["checkpoint"]:
+        tested = last and (job.method, job.number) in study.state.tested_runs()
+        if tested and (there := last["checkpoints"].get(str(job.path))) != result["checkpoint"]:
             yield f"{job.path}: checkpoint {result['checkpoint']} is in {RESULT}, {there} in {LEDGER}"
     now = study.result_hashes() if last else {}
     for row, there in last.get("results", {}).items():

@@ -55,6 +55,8 @@ HIDDEN = (
 )
 MINUTES = 30.0
 MOST_NAMED = 20
+# How a study file of `compare` begins.
+WRITTEN = b"# Written by levelfield compare.\n"
 USUAL_TRUNK = {"image": "trunk/efficientnet_lite0.yaml", "text": "trunk/minilm.yaml"}
 
 
@@ -82,10 +84,13 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"{path}: give a folder with one folder per class, or a .csv or .parquet table")
     if given.skip_broken and dataset.modality == "text":
         print(f"note: --skip-broken has no effect: {path} has texts, not images", file=sys.stderr)
-    name = f"compare_{Path(path).resolve().stem}"
+    data = Path(path).resolve()
+    name = f"compare_{data.stem if data.is_file() else data.name}"
     folder = given.output or Path("outputs", name)
-    file = folder.with_suffix(".yaml")
+    file = folder.with_name(f"{folder.name}.yaml")
     has_begun = (folder / STUDY).is_file() and file.is_file()
+    if folder.is_file() or (file.exists() and not file.read_bytes().startswith(WRITTEN)):
+        raise UserError(f"{folder if folder.is_file() else file} is a file of yours: choose another --output")
     split = _split(dataset, given.overrides)
     blocks = _blocks(path, dataset, split)
     dataset = _unbroken(path, dataset, split, given.skip_broken, file, has_begun)
@@ -187,7 +192,7 @@ def _write_study(
     base = merge(merge(protocol, data), {"model": method["model"]})
     plan = make_plan(dataset, index, tested, base, trunks, blocks, budget)
     content = definition(name, dataset.modality, data, trunks, plan)
-    write_atomically(file, yaml.safe_dump(content, sort_keys=False).encode())
+    write_atomically(file, WRITTEN + yaml.safe_dump(content, sort_keys=False).encode())
     return plan.lines
 
 

@@ -164,7 +164,8 @@ def _predict(given: Any) -> int:
     with _progress(f"embedding {len(samples.keys):,} {samples.modality}s") as progress:
         embedded = encoder.embed(samples, skip_broken=given.skip_broken, progress=progress)
     _say_broken(embedded.left_out, len(samples.keys))
-    record_labelled(given.data, samples, "levelfield predict", encoder.hashes)  # the file has the labels
+    # Its file has the labels.
+    record_labelled(given.data, samples, "levelfield predict", encoder.hashes, embedded.positions)
     write_embeddings(embedded, path, {"checkpoint": " ".join(encoder.hash), "distance": encoder.distance})
     count, size = embedded.embeddings.shape
     labelled = "" if embedded.labels is None else f", {len(set(embedded.labels)):,} labels"

@@ -85,6 +85,7 @@ def _contents(study: StudyFolder, rows: Sequence[ResultRow], changed: Mapping[Pa
         "all_scores": _scores(spec, rows, order, kinds, (*SHOWN_METRICS, *spec.own_metrics), marked, full=True),
         "unit": unit(spec),
         "folds": spec.folds,
+        "whole_half": spec.whole_half,
         "untrained": untrained_rows(spec, by_one_pca),
         "setup": setup(study),
         "conditions": differing_conditions(spec),

@@ -81,8 +81,9 @@ def embed(
     """
     encoder = checkpoint if isinstance(checkpoint, Encoder) else Encoder(checkpoint, device, trust, transforms)
     samples = encoder.samples(data)
-    record_labelled(data, samples, "levelfield.embed", encoder.hashes)
-    return encoder.embed(samples, skip_broken=skip_broken, batch_size=batch_size)
+    embedded = encoder.embed(samples, skip_broken=skip_broken, batch_size=batch_size)
+    record_labelled(data, samples, "levelfield.embed", encoder.hashes, embedded.positions)
+    return embedded
 
 
 class Encoder:

@@ -91,11 +91,14 @@ def of_dataset(dataset: MetricDataset) -> Samples:
     return Samples(names, keys, dataset.modality, labels, dataset)
 
 
-def record_labelled(data: Any, samples: Samples, by: str, checkpoints: Mapping[str, str]) -> None:
+def record_labelled(
+    data: Any, samples: Samples, by: str, checkpoints: Mapping[str, str], embedded: Sequence[int] | None = None
+) -> None:
     """Write a line into the ledger if the samples have labels: embeddings with labels can be scored.
 
     Args:
         data: The data of the samples.
+        embedded: Positions of the samples that could be opened; None for all.
         by: The command.
         checkpoints: Name to SHA-256 of each.
 
@@ -106,10 +109,11 @@ def record_labelled(data: Any, samples: Samples, by: str, checkpoints: Mapping[s
         return
     dataset = data if isinstance(data, MetricDataset) else own_dataset(str(data))
     assert dataset is not None  # nothing else has labels
+    names = samples.names if embedded is None else [samples.names[position] for position in embedded]
     if samples.modality == "text":
-        hashes = [hashlib.sha256(text.encode()).hexdigest() for text in samples.names]
+        hashes = [hashlib.sha256(text.encode()).hexdigest() for text in names]
     else:
-        hashes = list(dataset.contents_of([str(PurePath(name)) for name in samples.names]))
+        hashes = list(dataset.contents_of([str(PurePath(name)) for name in names]))
     begin(Evaluation(dataset.name, hashes, by, checkpoints))
 
 
