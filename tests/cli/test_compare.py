@@ -79,6 +79,21 @@ def test_a_file_of_ones_own_is_not_overwritten(run, tmp_path: Path) -> None:
         assert (tmp_path / file).read_text() == "# my notes"
 
 
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (("--trunk", "configs/method/ntxent.yaml"), "sets no model.trunk"),
+        (("--trunk", "configs/trunk/minilm.yaml"), "takes texts: give another"),
+        (("--minutes", "inf"), "give a number above 0"),
+    ],
+)
+def test_what_no_comparison_can_begin_with(words: tuple[str, ...], key: str, run, tmp_path: Path) -> None:
+    letters(tmp_path / "letters")
+    code, _, complaint = run("compare", "letters", *words)
+    assert (code, len(complaint.strip().splitlines())) == (2, 1)
+    assert key in complaint
+
+
 @pytest.mark.slow
 def test_broken_images_are_left_out_and_every_rung_is_scored_once(run, tmp_path: Path) -> None:
     folder = letters(tmp_path / "letters")

@@ -139,7 +139,7 @@ def _read(argv: Sequence[str]) -> Namespace:
         UserError: A misspelt option, or a value that is not accepted.
     """
     given = parse(["run", *argv], _options())
-    if given.minutes is not None and not given.minutes > 0:
+    if given.minutes is not None and not 0 < given.minutes < float("inf"):
         raise UserError(f"--minutes {given.minutes:g}: give a number above 0")
     return given
 
@@ -185,6 +185,11 @@ def _write_study(
     trunks = {
         Path(trunk).stem: stack(trunk, Path(), "--trunk") for trunk in given.trunk or [USUAL_TRUNK[dataset.modality]]
     }
+    for file_of_trunk, settings in zip(given.trunk, trunks.values(), strict=False):
+        if "trunk" not in settings.get("model", {}):
+            raise UserError(
+                f"--trunk {file_of_trunk} sets no model.trunk: give a file such as configs/trunk/minilm.yaml"
+            )
     protocol = stack(HEADS, Path(), "compare")
     workers = given.options.get("workers", cores_here())
     budget = 60 * (given.minutes or MINUTES) * (workers if isinstance(workers, int) else cores_here())

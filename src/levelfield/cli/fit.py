@@ -1,5 +1,6 @@
 """`levelfield fit`: one training in its own folder; `--resume` continues it."""
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -182,13 +183,13 @@ class Fit(Training):
         trusted = "".join(f" --trust {name}" for name in sorted(own_packages(self.config_dump)))
         best = f"{self.folder}/{BEST}"
         if self.kept_last:
-            next_command = f"next: levelfield predict --ckpt_path {best}{trusted}"
+            next_command = f"next: levelfield predict --ckpt_path {shlex.quote(best)}{trusted}"
             return [*lines, f"trained for {self.best_epoch + 1} epochs and kept the last: {best}", next_command]
         if not self.validated:
             return [*lines, f"nothing was validated: no {BEST}"]
         when = "before the first step" if self.best_epoch == BEFORE_TRAINING else f"in epoch {self.best_epoch}"
         score = f"best validation {title_of(self.selected_by)} {self.best_score:.4f} {when}: {best}"
-        return [*lines, score, f"next: levelfield validate --ckpt_path {best}{trusted}"]
+        return [*lines, score, f"next: levelfield validate --ckpt_path {shlex.quote(best)}{trusted}"]
 
     def _how_to_resume(self) -> list[str]:
         if not (self._run.path / LAST).exists():

@@ -273,6 +273,7 @@ def _measure(config: Config, blocks: int, folder: Path) -> Costs:
     trained = {"data": {**whole, "steps_per_epoch": MEASURED_STEPS + 1}, "model": {"freeze_trunk": False}}
     training = build(merge(config, trained), folder, progress=False)
     learner, module = training.model, training.datamodule
+    learner.trunk.check_takes(module.dataset)
     module.setup("fit")
     learner.build_loss(module.num_train_classes)
     optimizer = learner.configure_optimizers()
