@@ -359,7 +359,7 @@ def test_another_load_of_an_own_data_set_makes_the_cache_anew(cache: Path, tmp_p
         "print(bool(data.val_dataloader().dataset[0][0].mean() > 100))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPOSITORY / "src")])}
-    for colour, is_bright in (("white", "True"), ("white", "True"), ("black", "False")):
+    for colour, is_bright in (("white", "True"), ("black", "False")):
         (tmp_path / "mine.py").write_text(OWN.replace("COLOUR", colour))
         command = [sys.executable, "-B", "-c", script]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path, check=True)

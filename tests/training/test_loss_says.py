@@ -143,9 +143,11 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "table.csv"
 
 
-def data_of(table: Path) -> MetricDataModule:
+def data_of(table: Path, batch_size: int = 8) -> MetricDataModule:
     transforms = ImageTransforms(crop_size=8, resize=8, scale=(1.0, 1.0), horizontal_flip=False)
-    return MetricDataModule(ImageTable(table), batch_size=4, steps_per_epoch=2, transforms=transforms, num_folds=2)
+    return MetricDataModule(
+        ImageTable(table), batch_size=batch_size, steps_per_epoch=2, transforms=transforms, num_folds=2
+    )
 
 
 def fit(learner: MetricLearner, data: MetricDataModule) -> None:
@@ -157,7 +159,7 @@ def test_class_attributes_hold_in_python_too(table):
     learner = MetricLearner(Pictures(), OnceAClass, embedding_size=4)
     assert not learner.normalize
     assert learner.configure_optimizers().param_groups[-1]["lr"] == 0.5
-    fit(learner, data_of(table))
+    fit(learner, data_of(table, batch_size=4))
     assert all(max(Counter(labels).values()) <= 2 for labels in learner.loss.seen)  # 2 classes train, 4 samples
 
 
@@ -180,7 +182,7 @@ def test_a_sum_has_the_attributes_of_its_losses(table, loss):
     learner = MetricLearner(Pictures(), loss, embedding_size=4)
     assert not learner.normalize
     assert learner.configure_optimizers().param_groups[-1]["lr"] == 0.5
-    fit(learner, data_of(table))
+    fit(learner, data_of(table, batch_size=4))
     assert all(max(Counter(labels).values()) <= 2 for labels in learner.loss.losses["a"].seen)
 
 
