@@ -16,7 +16,7 @@ from study_process import StudyProcess
 from tiny_text import own_texts, tiny_text_model
 
 from levelfield.analysis.whole_half import whole_half_command
-from levelfield.cli.compare import _check_begun, _read, _unbroken
+from levelfield.cli.compare import WRITTEN, _check_begun, _read, _unbroken
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable
 from levelfield.errors import UserError
 from levelfield.experiment import Study
@@ -261,7 +261,8 @@ def test_a_comparison_of_other_data_is_refused_and_options_without_effect_are_na
     file.with_suffix("").mkdir(parents=True)
     (file.with_suffix("") / "study.yaml").touch()
     dataset = {"class_path": "levelfield.data.datasets.ImageFolder", "init_args": {"folder": str(ours.resolve())}}
-    file.write_text(yaml.safe_dump({"base": ["protocol/heads.yaml", {"data": {"dataset": dataset}}]}))
+    content = yaml.safe_dump({"base": ["protocol/heads.yaml", {"data": {"dataset": dataset}}]})
+    file.write_bytes(WRITTEN + content.encode())
     code, printed, complaint = run("compare", str(others))
     assert (code, printed) == (2, "")
     assert f"compares {ours.resolve()}, not {others.resolve()}: choose another --output" in complaint
