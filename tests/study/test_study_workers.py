@@ -10,6 +10,7 @@ import pytest
 from study_engine import EngineProcess, begun_jobs, results, run_file, small_study, tables
 
 from levelfield.errors import UserError
+from levelfield.study.executors.local import Local
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 from levelfield.study.run import run_study
@@ -64,6 +65,14 @@ def test_memory_that_fails_once_changes_no_number_and_twice_is_a_result(here: Pa
     assert not (here / "twice/ledger.jsonl").exists()
     run_file(file, here / "twice", without_failed=True)
     assert b"mine" not in (here / "twice/summary.csv").read_bytes()
+
+
+def test_one_process_that_cannot_use_its_gpu_any_more_ends_with_the_reason(here: Path) -> None:
+    breaks = IN_TRAINING + "raise RuntimeError('CUDA error: device-side assert triggered')"
+    file = small_study(here, breaks)
+    with pytest.raises(UserError, match="mine run 0 fold 0: RuntimeError: CUDA error.*run the command again"):
+        run_file(file, here / "out", Local(load_spec(file), workers=1))
+    assert trained(here / "out") == OTHERS
 
 
 @pytest.mark.processes

@@ -89,6 +89,7 @@ def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
         yield f"{LEDGER}: the last evaluation was of another configuration of the study"
     if not last and (found := sorted(study.folder.glob(f"jobs/*/run*/fold*/{EMBEDDINGS_FILE}"))):
         yield f"{LEDGER} has no evaluation, although there are embeddings of the test classes: {found[0]}"
+    tested = set(study.state.tested_runs()) if last else set()
     for job, result in study.state.results.items():
         if job.stage != "run" or failed(result):
             continue
@@ -97,8 +98,9 @@ def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
         if found_hash != result["checkpoint"]:
             name = path.relative_to(study.folder)
             yield f"{name}: SHA-256 {found_hash} is found, {result['checkpoint']} is in its {RESULT}"
-        tested = last and (job.method, job.number) in study.state.tested_runs()
-        if tested and (there := last["checkpoints"].get(str(job.path))) != result["checkpoint"]:
+        if (job.method, job.number) in tested and (there := last["checkpoints"].get(str(job.path))) != result[
+            "checkpoint"
+        ]:
             yield f"{job.path}: checkpoint {result['checkpoint']} is in {RESULT}, {there} in {LEDGER}"
     now = study.result_hashes() if last else {}
     for row, there in last.get("results", {}).items():

@@ -219,7 +219,7 @@ class _Desk:
             for future in done:
                 slot, unit = self.running.pop(future)
                 self.free.append(slot)
-                self._take(unit, self._outcome(future, slot))
+                self._take(unit, self._outcome(future, slot, unit))
 
     def _wait(self, seconds: float) -> set[Future]:
         return wait(self.running, timeout=seconds, return_when=FIRST_COMPLETED).done
@@ -245,7 +245,7 @@ class _Desk:
         self.free.remove(slot)
         self.running[future] = slot, unit
 
-    def _outcome(self, future: Future, slot: int) -> Outcome:
+    def _outcome(self, future: Future, slot: int, unit: Unit) -> Outcome:
         try:
             outcome = future.result()
         except self.slots.died as death:
@@ -254,7 +254,10 @@ class _Desk:
             return Outcome("died", f"its process died ({type(death).__name__})")
         self.deaths_in_a_row = 0
         if outcome.kind == "broken":
-            self.slots.drop(slot)
+            try:
+                self.slots.drop(slot)
+            except UserError as error:  # this process is the slot
+                raise UserError(f"{unit.name}: {outcome.value}; {error}") from None
         return outcome
 
     def _take(self, unit: Unit, outcome: Outcome) -> None:
@@ -301,7 +304,7 @@ class Here:
         return future
 
     def drop(self, slot: int) -> None:
-        raise UserError("this process can no longer use its GPU; all results are kept: run the command again")
+        raise UserError("this process can no longer use its GPU. All results are kept: run the command again")
 
     def check(self) -> None:
         pass

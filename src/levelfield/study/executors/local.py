@@ -90,6 +90,8 @@ class Local:
         return self._pools[slot].submit(function, *arguments)
 
     def drop(self, slot: int) -> None:
+        if self._here is not None:
+            self._here.drop(slot)
         self._pools.pop(slot).shutdown(wait=False, kill_workers=True)
 
     def check(self) -> None:
