@@ -70,7 +70,7 @@ def test_memory_that_fails_once_changes_no_number_and_twice_is_a_result(here: Pa
 def test_one_process_that_cannot_use_its_gpu_any_more_ends_with_the_reason(here: Path) -> None:
     breaks = IN_TRAINING + "raise RuntimeError('CUDA error: device-side assert triggered')"
     file = small_study(here, breaks)
-    with pytest.raises(UserError, match="mine run 0 fold 0: RuntimeError: CUDA error.*run the command again"):
+    with pytest.raises(UserError, match=r"mine run 0 fold 0: RuntimeError: CUDA error.*run the command again"):
         run_file(file, here / "out", Local(load_spec(file), workers=1))
     assert trained(here / "out") == OTHERS
 

@@ -98,9 +98,8 @@ def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
         if found_hash != result["checkpoint"]:
             name = path.relative_to(study.folder)
             yield f"{name}: SHA-256 {found_hash} is found, {result['checkpoint']} is in its {RESULT}"
-        if (job.method, job.number) in tested and (there := last["checkpoints"].get(str(job.path))) != result[
-            "checkpoint"
-        ]:
+        there = last["checkpoints"].get(str(job.path)) if (job.method, job.number) in tested else result["checkpoint"]
+        if there != result["checkpoint"]:
             yield f"{job.path}: checkpoint {result['checkpoint']} is in {RESULT}, {there} in {LEDGER}"
     now = study.result_hashes() if last else {}
     for row, there in last.get("results", {}).items():

@@ -5,16 +5,7 @@ from torch import Tensor
 from torch.nn.functional import relu
 
 from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints
-from levelfield.losses.pairs import (
-    EMPTY,
-    ROW_VALUES,
-    PairLoss,
-    distances,
-    mean_over,
-    pair_weights,
-    unit_distances,
-    weighted_logsumexp,
-)
+from levelfield.losses.pairs import EMPTY, ROW_VALUES, PairLoss, mean_over, pair_weights, weighted_logsumexp
 
 
 class LiftedStructureLoss(PairLoss):
@@ -38,7 +29,6 @@ class LiftedStructureLoss(PairLoss):
 
     def __init__(self, neg_margin: float = 1.0, pos_margin: float = 0.0, normalize: bool = True) -> None:
         super().__init__(normalize)
-        self.distances = unit_distances if normalize else distances
         self.neg_margin = neg_margin
         self.pos_margin = pos_margin
 

@@ -126,6 +126,10 @@ class PairLoss(MetricLoss):
             return anchors, anchors
         return anchors, unit(ref_emb) if self.normalize else ref_emb
 
+    def distances(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
+        """Euclidean distances of what `points` returns."""
+        return (unit_distances if self.normalize else distances)(anchors, others)
+
     def pair_loss(
         self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
     ) -> Float[Tensor, ""]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import relu, softplus
 
 from levelfield.losses.base import Choice, IndicesTuple, Labels, PairMasks, Points, RefLabels, RefPoints
-from levelfield.losses.pairs import PairLoss, distances, mean_over, nonzero_mean, pair_weights, unit_distances
+from levelfield.losses.pairs import PairLoss, mean_over, nonzero_mean, pair_weights
 from levelfield.losses.triplets import (
     are_few,
     compare_triplets,
@@ -87,7 +87,7 @@ class TripletMarginLoss(PairLoss):
         return self._hinge_of_all(dist_NM, positives, negatives, once)
 
     def _distances(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-        dist = (unit_distances if self.normalize else distances)(anchors, others)
+        dist = self.distances(anchors, others)
         return dist.square() if self.power == 2 else dist
 
     def _penalty(self, violation: Tensor) -> Tensor:

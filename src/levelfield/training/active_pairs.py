@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from levelfield.losses import TripletMarginLoss
 from levelfield.losses.base import IndicesTuple
-from levelfield.losses.pairs import PairLoss, as_pairs, distances, pair_weights, unit_distances
+from levelfield.losses.pairs import PairLoss, as_pairs, pair_weights
 from levelfield.losses.triplets import count_violations, padded_positives
 
 
@@ -29,7 +29,7 @@ def active_pairs(
     positives_NN, negatives_NN = pair_weights(labels, None, None, dtype=embeddings.dtype)
     if isinstance(loss, TripletMarginLoss):
         units_ND = loss.points(embeddings.detach(), None)[0]
-        dist_NN = (unit_distances if loss.normalize else distances)(units_ND, units_ND) ** loss.power
+        dist_NN = loss.distances(units_ND, units_ND) ** loss.power
         columns, present = padded_positives(positives_NN, once=True)
         near = dist_NN.gather(1, columns)
         violations, _ = count_violations(near, present, dist_NN, negatives_NN, loss.margin)

@@ -212,11 +212,11 @@ class Training:
             plugins.append(AtomicCheckpoints(self._trunks, partial(complete_checkpoint, self.model, self.datamodule)))
         try:
             trainer = Trainer(**config, callbacks=callbacks, plugins=plugins)
-            # With `deterministic` torch also fills new memory. No operation here reads what it has not written.
-            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         except (ValueError, TypeError, RuntimeError, MisconfigurationException) as error:
             named = f".accelerator {config['accelerator']}" if "backend found" in str(error) else ""
             raise UserError(f"--trainer{named}: {' '.join(str(error).split())}") from error
+        # With `deterministic` torch also fills new memory. No operation here reads what it has not written.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         if getattr(trainer.strategy, "_start_method", None) in ("spawn", "forkserver"):
             raise UserError(f"--trainer.strategy {config['strategy']}: a training cannot be pickled; give ddp")
         environment = trainer._accelerator_connector.cluster_environment
