@@ -5,6 +5,7 @@ numbers. docs/reproducibility.md lists the draws.
 """
 
 import hashlib
+import os
 
 
 def seed_of(*key: str | int, bits: int = 63) -> int:
@@ -20,3 +21,8 @@ def seed_of(*key: str | int, bits: int = 63) -> int:
     """
     text = "/".join(map(str, key))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> (64 - bits)
+
+
+def global_seed(given: int | None = None) -> int:
+    """The given seed, or else that of Lightning's `seed_everything`, or 0."""
+    return int(os.environ.get("PL_GLOBAL_SEED", 0)) if given is None else given

@@ -28,6 +28,7 @@ from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, cla
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms, Transforms
 from levelfield.errors import UserError, refuse_below
+from levelfield.seeds import global_seed
 
 
 class MetricDataModule(LightningDataModule):
@@ -64,7 +65,7 @@ class MetricDataModule(LightningDataModule):
         cache: decode and resize the images once and read them from a cache file (`levelfield.data.cache`). The results
             are the same. The test half has its own file, written at the first evaluation. `auto` caches image files if
             the cache takes at most 4 GiB and half of the free space.
-        seed: seed of batches and augmentation.
+        seed: seed of batches and augmentation. None takes that of `seed_everything`, or 0.
         features: train on features of the frozen trunk, computed once (`levelfield.data.features`). It needs
             `--model.freeze_trunk true`. The test half has its own file, written at the first evaluation.
         split_seed: seed of `random` halves and folds. Unlike `seed`, it is the same for repeated trainings.
@@ -102,7 +103,7 @@ class MetricDataModule(LightningDataModule):
         num_workers: int | Literal["auto"] = "auto",
         transforms: ImageTransforms | Transforms | None = None,
         cache: bool | Literal["auto"] = "auto",
-        seed: int = 0,
+        seed: int | None = None,
         features: bool = False,
         split_seed: int = 0,
     ) -> None:
@@ -136,7 +137,7 @@ class MetricDataModule(LightningDataModule):
         self.num_workers = num_workers
         self.transforms = transforms or ImageTransforms()
         self.cache = cache
-        self.seed = seed
+        self.seed = global_seed(seed)
         self.features = features
         self.train_subset: ClassSubset | None = None
         self.val_subset: ClassSubset | None = None
@@ -184,6 +185,8 @@ class MetricDataModule(LightningDataModule):
             self.predict_subset = self._subset(self.dataset, unlabelled, np.zeros(1, dtype=index.labels.dtype))
         if not self.hparams:  # built in Python: `levelfield validate` and `test` read the arguments from the checkpoint
             self.save_hyperparameters(plain_arguments(self, MetricDataModule), logger=False)
+            for logger in [] if self.trainer is None else self.trainer.loggers:
+                logger.log_hyperparams({"data": dict(self.hparams)})
         if self._identity is None:
             self._built = self._asked
             self._overview = self.dataset.overview(index, split, self.split_seed) + root_in_vain(

@@ -14,6 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, autocast, nn, no_grad, promote_types
 
+from levelfield.runtime.init_args import KeepsArguments
+
 IndicesTuple = tuple[Tensor, ...]
 # Types of the arguments of `MetricLoss.compute`, for subclasses.
 Points = Float[Tensor, "N D"]
@@ -30,7 +32,7 @@ class PairMasks(NamedTuple):
     negatives: Bool[Tensor, "N M"]
 
 
-class MetricLoss(nn.Module):
+class MetricLoss(KeepsArguments, nn.Module):
     """A loss over a batch of embeddings and their integer labels; subclasses write `compute`.
 
     `compute` runs in float32 (float64 stays float64), even under autocast. The matrix products of `levelfield.numerics`

@@ -6,9 +6,10 @@ from torch import Tensor, autocast, nn, no_grad, promote_types
 from torch.nn.functional import threshold
 
 from levelfield.numerics import inner_products, rounding_of, unit
+from levelfield.runtime.init_args import KeepsArguments
 
 
-class Miner(nn.Module):
+class Miner(KeepsArguments, nn.Module):
     """Chooses pairs or triplets of a batch; subclasses write `mine(matrix, positives, negatives)`.
 
     Everything is float32 (float64 stays float64), even under autocast, and without gradient. Random choices use torch's

@@ -7,10 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, autocast, nn, promote_types
 
+from levelfield.runtime.init_args import KeepsArguments
+
 RegularizedPart = Literal["embeddings", "raw_embeddings", "class_weights"]
 
 
-class Regularizer(nn.Module):
+class Regularizer(KeepsArguments, nn.Module):
     """A penalty on the positions of points of any class, added to any loss; subclasses write `penalty(points)`.
 
         minimised: loss + weight * penalty

@@ -1,5 +1,6 @@
 """Checkpoints: tensors, import paths and plain values, and how to build a learner from them."""
 
+import inspect
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,17 +12,16 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import nn
 
-from levelfield.errors import UserError
+from levelfield.errors import UserError, nearest
 from levelfield.storage.without_places import without_places
 from levelfield.training.checkpoint_content import check_content
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
-from levelfield.training.import_paths import plain_value
+from levelfield.training.import_paths import is_buildable, plain_value
 from levelfield.training.rebuild import built, built_arguments, init_arguments
 from levelfield.training.trust import Missing, named_class
 
-# Parts that the caller of `load_from_checkpoint` may give, and those that embedding does not need.
-GIVEN = ("trunk", "embedder", "loss", "miner", "regularizer")
-NOT_NEEDED = ("loss", "miner", "regularizer")
+# Parts that embedding does not need, and those without which a fit would train otherwise.
+NOT_NEEDED = ("loss", "miner", "regularizer", "optimizer", "lr_scheduler")
 USUAL_LEARNER = "levelfield.training.learner.MetricLearner"  # which imports this file
 USUAL_DATA = "levelfield.data.datamodule.MetricDataModule"
 
@@ -92,29 +92,42 @@ def load_learner(
         kind: The class of the learner; None takes the one in the checkpoint.
     """
     checkpoint, trusted = read_checkpoint(origin, map_location), tuple(trust)
+    state, left_out = checkpoint["state_dict"], dict[str, str]()
     with one_line(origin):
-        arguments = _arguments(checkpoint, parts)
-        kind = kind or named_class("model.learner", arguments.get("learner", USUAL_LEARNER), trusted)
-        made, missing = dict(parts), None
+        stored = dict(checkpoint["hyper_parameters"])
+        kind = kind or named_class("model.learner", stored.get("learner", USUAL_LEARNER), trusted)
+        arguments = _arguments(checkpoint, kind, parts)
+        made = dict(parts)
         for name, value in arguments.items():
-            if name in parts or name == "learner":
+            if name not in NOT_NEEDED and not is_buildable(value):
+                raise UserError(
+                    f"its {name} was an object in Python: give it again, "
+                    f"{kind.__name__}.load_from_checkpoint(..., {name}={name})"
+                )
+            if not is_buildable(value):
+                left_out[name] = f"it was an object ({value['class_path']})"
                 continue
             try:
                 made |= built_arguments(kind, "model", {name: value}, trusted)
             except Missing as reason:
                 if name not in NOT_NEEDED:
                     raise
-                arguments[name] = made[name] = None
-                missing = str(reason) if name == "loss" else missing
-        if "loss" in made and made["loss"] is None:
-            made["loss"], missing = nn.Identity(), missing or "it was an object"
+                left_out[name] = str(reason)
+        if "loss" in left_out:
+            made["loss"] = nn.Identity()
         learner: Any = kind(**made)
-        learner.save_hyperparameters(arguments)
-        learner.on_load_checkpoint(checkpoint if missing is None else {})
-    state = checkpoint["state_dict"]
-    if missing is not None:
-        warnings.warn(f"'{origin}' is loaded for embedding, without its loss: {missing}", UserWarning, stacklevel=3)
+        learner.save_hyperparameters({**stored, **{name: plain_value(part) for name, part in parts.items()}})
+        own, other_loss = (
+            checkpoint["levelfield"],
+            "loss" in left_out or _is_other(parts.get("loss"), stored.get("loss")),
+        )
+        learner.on_load_checkpoint({"levelfield": {**own, "num_classes": None} if other_loss else own})
+    if "loss" in left_out:
+        reason = left_out.pop("loss")
+        warnings.warn(f"'{origin}' is loaded for embedding, without its loss: {reason}", UserWarning, stacklevel=3)
+    if other_loss:
         state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
+        state |= {name: tensor for name, tensor in learner.state_dict().items() if name.startswith("loss.")}
     state = with_trunk({**checkpoint, "state_dict": state}, origin, map_location, parts.get("trunk"))["state_dict"]
     try:
         absent = learner.load_state_dict(state, strict=strict).missing_keys
@@ -124,7 +137,7 @@ def load_learner(
     # Without its tokenizer a text trunk would load one by its name.
     if any(name.endswith("._extra_state") and name.partition(".")[0] not in (*parts, *NOT_NEEDED) for name in absent):
         raise UserError(f"'{origin}' does not contain the tokenizer of its trunk: not loaded")
-    learner.checkpoint_path = Path(origin)
+    learner.checkpoint_path, learner._left_out = Path(origin), left_out
     learner._trains_when_fitted = [module for module in learner.modules() if module.training]
     return learner.eval()
 
@@ -158,24 +171,23 @@ def load_data(arguments: dict[str, Any], origin: Path | str, trust: Iterable[str
         return kind(**built_arguments(kind, "data", given, trusted))
 
 
-def _arguments(checkpoint: dict[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
-    """A learner's arguments as plain values."""
-    if unknown := [name for name in parts if name not in GIVEN]:
-        raise UserError(f"load_from_checkpoint takes {', '.join(GIVEN)}, not '{unknown[0]}'")
+def _arguments(checkpoint: dict[str, Any], kind: type, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The stored arguments that the class `kind` takes and that are not among `parts`, as plain values."""
+    taken = inspect.signature(kind).parameters
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in taken.values())
+    if unknown := [name for name in parts if name not in taken and not takes_all]:
+        raise UserError(f"{kind.__name__} takes no argument '{unknown[0]}'{nearest(unknown[0], taken, '')}")
     arguments = dict(checkpoint["hyper_parameters"])
-    of_trunk = checkpoint["levelfield"].get("trunk_args")
-    if of_trunk and "trunk" not in parts:
-        trunk = arguments["trunk"]
-        arguments["trunk"] = {**trunk, "init_args": {**init_arguments(trunk), **of_trunk}}
-    for name, value in arguments.items():
-        if name in parts or (name in NOT_NEEDED and "<locals>" in str(value)):  # a class in a function has no path
-            arguments[name] = None
-        elif value is None and name in ("trunk", "embedder"):
-            raise UserError(
-                f"its {name} was an object in Python: give it again, "
-                f"MetricLearner.load_from_checkpoint(..., {name}={name})"
-            )
-    return arguments
+    if of_trunk := checkpoint["levelfield"].get("trunk_args"):
+        arguments["trunk"] = {**arguments["trunk"], "init_args": {**init_arguments(arguments["trunk"]), **of_trunk}}
+    left = arguments.keys() - {*parts, "learner"}
+    return {name: value for name, value in arguments.items() if name in left and (takes_all or name in taken)}
+
+
+def _is_other(loss: Any, stored: Any) -> bool:
+    """Whether a loss was given that is of another class than the stored one."""
+    here = plain_value(loss)
+    return here is not None and here.get("class_path") != (stored or {}).get("class_path")
 
 
 @contextmanager

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader
 
+from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.models.embedder_start import start_embedder
 from levelfield.training.checks import check_parts, warn_of_traps, with_class_weights
 from levelfield.training.embed import embed
+from levelfield.training.initial_weights import check_trained_classes
 from levelfield.training.make_loss import of_loss
 from levelfield.training.metadata import read_metadata, takes_metadata
 from levelfield.training.weight_averaging import average_whole
@@ -15,27 +18,35 @@ from levelfield.training.weight_averaging import average_whole
 ROWS = 4096  # features per batch of the embedder
 
 
-def start_fit(learner: Any, datamodule: Any, is_new: bool) -> None:
-    """Prepare a `MetricLearner` for its first step.
+def start_fit(learner: Any, datamodule: Any) -> None:
+    """Prepare a `MetricLearner` for its first step, except for weights that start at the data.
 
     Args:
         datamodule: datamodule of the Trainer; None for loaders.
-        is_new: whether the weights are untrained.
 
     Raises:
-        UserError: a part does not fit the others or the data.
+        UserError: a part does not fit the others or the data, or the weights have seen a test class.
     """
     _train_again(learner)
+    for name, reason in learner._left_out.items():
+        rank_zero_warn(
+            f"'{learner.checkpoint_path}' does not have its {name}: {reason}; the fit goes on without it unless you "
+            f"give it, MetricLearner.load_from_checkpoint(..., {name}={name})",
+            category=UserWarning,
+        )
     learner.trunk.check_takes(getattr(datamodule, "dataset", None))
-    if getattr(datamodule, "samples_per_class", 0) is None:
-        datamodule.usual_samples_per_class = of_loss(learner.loss or learner._loss_factory, "data.samples_per_class")
+    if isinstance(datamodule, MetricDataModule):
+        check_trained_classes(learner, datamodule)
+        learner.trained_on = datamodule.identity()
+        if datamodule.samples_per_class is None:
+            made_of = learner.loss or learner.loss_factory
+            datamodule.usual_samples_per_class = of_loss(made_of, "data.samples_per_class")
     learner.build_loss(getattr(datamodule, "num_train_classes", None))
     check_parts(learner)
-    if is_new:
+    if not learner.has_weights:
         warn_of_traps(learner)
+    learner.checkpoint_path, learner._left_out = None, {}
     learner.metadata = read_metadata(datamodule, learner.loss) if takes_metadata(learner.loss) else None
-    if is_new:
-        start_at_data(learner, datamodule)
     average_whole(learner)
 
 
@@ -51,14 +62,15 @@ def _train_again(learner: Any) -> None:
     learner._trains_when_fitted = ()
 
 
-def start_at_data(learner: Any, datamodule: Any) -> None:
+def start_at_data(learner: Any) -> None:
     """Initialize the embedder from the training features, then class weights from class means.
 
-    Every process sees all training samples, so all start with the same weights.
+    Every process sees all training samples, and takes the weights of the first.
 
     Raises:
         UserError: the data are not a MetricDataModule, or the projection cannot be computed from the features.
     """
+    datamodule: Any = getattr(learner.trainer, "datamodule", None)
     losses = [each for each in with_class_weights(learner.loss) if each.starts_at_class_means]
     if learner.embedder_init == "random" and not losses:
         return
@@ -75,3 +87,6 @@ def start_at_data(learner: Any, datamodule: Any) -> None:
         embeddings = embed(learner, DataLoader(batches, batch_size=None), device=device).embeddings
         for loss in losses:
             loss.start_at_class_means(embeddings, labels)
+    for weight in [*learner.embedder.state_dict().values(), *learner.loss.state_dict().values()]:
+        weight.copy_(learner.trainer.strategy.broadcast(weight.cpu()))
+    average_whole(learner)

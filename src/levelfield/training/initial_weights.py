@@ -16,6 +16,8 @@ from levelfield.training.checkpoint import one_line, read_checkpoint
 from levelfield.training.checkpoint_content import check_content
 from levelfield.training.contradictions import refuse_other_architecture, refuse_other_dataset
 from levelfield.training.frozen_trunk import with_trunk
+from levelfield.training.import_paths import is_buildable, plain_value
+from levelfield.training.rebuild import built
 
 LOSS = "loss."
 
@@ -49,8 +51,7 @@ def start_from_checkpoint(
     state = with_trunk(checkpoint, path, given=learner.trunk)["state_dict"]
     losses = [part.get("class_path") if isinstance(part, dict) else part for part in (then.get("loss"), now["loss"])]
     same_loss = losses[0] is not None and losses[0] == losses[1]
-    here = datamodule.identity()
-    if same_loss and all(data[key] == here[key] for key in ("dataset", "train_classes")):
+    if same_loss and has_same_classes(data, datamodule):
         learner.on_load_checkpoint(checkpoint)  # builds a loss with class weights
     else:
         state = {name: weight for name, weight in state.items() if not name.startswith(LOSS)}
@@ -59,7 +60,56 @@ def start_from_checkpoint(
         learner.load_state_dict(state)
     except RuntimeError as error:
         raise UserError(f"'{path}' has other weights: {' '.join(str(error).split())[:200]}") from error
-    learner.checkpoint_path = Path(path)
+    learner.checkpoint_path, learner.has_weights = Path(path), True
+
+
+def has_same_classes(data: Mapping[str, Any], datamodule: MetricDataModule) -> bool:
+    """Whether `data`, an earlier identity, has the data set and the training classes of a datamodule."""
+    here = datamodule.identity()
+    return all(data[key] == here[key] for key in ("dataset", "train_classes"))
+
+
+def check_trained_classes(learner: Any, datamodule: MetricDataModule) -> None:
+    """Check the classes that a learner was trained on before a fit in Python, as `start_from_checkpoint` does.
+
+    If the training classes are others, the loss starts from scratch, with a warning.
+
+    Raises:
+        UserError: the learner has seen a test class, or it cannot build its loss again.
+    """
+    if learner.trained_on is None:
+        return
+    origin = learner.checkpoint_path or "the learner"
+    check_seen_classes(learner.trained_on, datamodule, origin)
+    if has_same_classes(learner.trained_on, datamodule) or not any(True for _ in learner.loss.parameters()):
+        return
+    if learner.loss_factory is None:
+        described = plain_value(learner.loss)
+        if not is_buildable(described):
+            raise UserError(
+                f"the weights of {type(learner.loss).__name__} belong to other classes: give the loss as a class or "
+                "partial, or a new learner"
+            )
+        learner.loss = built("model.loss", described, ())
+    else:
+        learner.loss = learner.loss_without_classes()
+    learner.num_classes = None
+    warnings.warn(f"'{origin}' was trained on other classes: its loss starts from scratch", UserWarning, stacklevel=2)
+
+
+def check_same_classes(learner: Any, data: Mapping[str, Any] | None) -> None:
+    """Check the data of a checkpoint that a Trainer restores to continue a fit.
+
+    Raises:
+        UserError: the classes are others, so the weights of the loss and the optimizer's state mean something else.
+    """
+    datamodule, path = learner.trainer.datamodule, learner.trainer.ckpt_path
+    if data is None or not isinstance(datamodule, MetricDataModule) or has_same_classes(data, datamodule):
+        return
+    raise UserError(
+        f"fit(ckpt_path='{path}') continues a fit on other classes: give the same data, or start from its weights with "
+        f"{type(learner).__name__}.load_from_checkpoint('{path}')"
+    )
 
 
 def check_seen_classes(data: Mapping[str, Any], datamodule: MetricDataModule, path: Path | str) -> None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations  # so losses, miners and data sets need no import here; the parser resolves the names
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 from jaxtyping import Float, Int
 from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from levelfield.errors import UserError, refuse_below
 from levelfield.models.embedders import LinearEmbedder
 from levelfield.models.trunks import as_trunk
+from levelfield.seeds import global_seed
 from levelfield.training.batches import Batch, gather_rows, samples_of
-from levelfield.training.import_paths import plain_arguments
+from levelfield.training.import_paths import learner_arguments
 from levelfield.training.make_loss import is_normalized, make_loss, supplied_arguments
 from levelfield.training.optimization import Optimization
 from levelfield.training.random_draws import seed_draws, step_key
@@ -53,7 +56,7 @@ class MetricLearner(LightningModule):
             their signs, `poincare` is for `HyperbolicCrossEntropyLoss`.
         freeze_trunk: train only embedder and loss; the trunk stays in eval mode.
         freeze_batch_norm: keep the batch norm layers of the trunk in eval mode; their scale and shift still train.
-        seed: seed of dropout, losses and miners.
+        seed: seed of dropout, losses and miners. None takes that of `seed_everything`, or 0.
         optimization: the fields of `Optimization`, each as an argument: `loss_lr=0.1`.
 
     Attributes:
@@ -74,7 +77,10 @@ class MetricLearner(LightningModule):
     checkpoint_path: Path | None = None
     metadata: Metadata | None = None  # further columns of the data set, for a loss that takes them
     batch_metadata: Metadata | None = None
+    has_weights = False  # from a checkpoint or an earlier fit: nothing starts at the data
+    trained_on: Mapping[str, Any] | None = None  # identity of the data; None before a fit, or with plain loaders
     _trains_when_fitted: Iterable[nn.Module] = ()
+    _left_out: Mapping[str, str] = MappingProxyType({})  # parts that its checkpoint could not name, with the reason
 
     def __init__(
         self,
@@ -89,7 +95,7 @@ class MetricLearner(LightningModule):
         distance: Literal["cosine", "euclidean", "hamming", "poincare"] = "cosine",
         freeze_trunk: bool = False,
         freeze_batch_norm: bool = True,
-        seed: int = 0,
+        seed: int | None = None,
         **optimization: Any,
     ) -> None:
         super().__init__()
@@ -98,22 +104,19 @@ class MetricLearner(LightningModule):
         if freeze_trunk:
             self.trunk.freeze()
         self.embedder = embedder(self.trunk.num_features, embedding_size)
-        self.embedder_init = embedder_init
+        self.embedder_init, self.embedding_size = embedder_init, embedding_size
         if embedder_init != "random":
             from levelfield.models.embedder_start import check_can_start
 
             check_can_start(self.embedder, embedder_init)
-        self._has_started = False
         self.normalize = is_normalized(loss, normalize)
-        self.loss: nn.Module | None = loss if isinstance(loss, nn.Module) else None
-        self._loss_factory = None if isinstance(loss, nn.Module) else loss
-        if self._loss_factory is not None and "num_classes" not in supplied_arguments(self._loss_factory):
-            self.loss, self._loss_factory = make_loss(self._loss_factory, None, embedding_size), None
+        self.loss_factory = None if isinstance(loss, nn.Module) else loss
+        self.loss: nn.Module | None = loss if isinstance(loss, nn.Module) else self.loss_without_classes()
         self.num_classes: int | None = None
-        self.embedding_size, self.miner, self.regularizer, self.distance = embedding_size, miner, regularizer, distance
-        self.freeze_trunk, self.freeze_batch_norm, self.seed = freeze_trunk, freeze_batch_norm, seed
+        self.miner, self.regularizer, self.distance = miner, regularizer, distance
+        self.freeze_trunk, self.freeze_batch_norm, self.seed = freeze_trunk, freeze_batch_norm, global_seed(seed)
         self.optimization = Optimization(**optimization)
-        self.save_hyperparameters(plain_arguments(self, MetricLearner, trunk=trunk, loss=loss, embedder=embedder))
+        self.save_hyperparameters(learner_arguments(self, MetricLearner, trunk=trunk, loss=loss, embedder=embedder))
         self.train()
 
     def train(self, mode: bool = True) -> Self:
@@ -139,19 +142,23 @@ class MetricLearner(LightningModule):
 
     def setup(self, stage: str) -> None:
         data: Any = getattr(self.trainer, "datamodule", None)
-        if stage != "predict" and getattr(data, "features", False):
+        if stage != "predict" and hasattr(data, "use_features") and data.features:
             from levelfield.training.checks import check_features
             from levelfield.training.features import TrunkExtractor
 
             check_features(self, MetricLearner.forward)
             data.use_features(TrunkExtractor(self.trunk, self.trainer.strategy.root_device))
-        if stage != "fit":
-            return
-        from levelfield.training.fit_start import start_fit
+        if stage == "fit":
+            from levelfield.training.fit_start import start_fit
 
-        is_new = self.checkpoint_path is None and self.trainer.ckpt_path is None and not self._has_started
-        self.checkpoint_path, self._has_started = None, True
-        start_fit(self, data, is_new)
+            start_fit(self, data)
+
+    def on_fit_start(self) -> None:
+        from levelfield.training.fit_start import start_at_data
+
+        if not self.has_weights:
+            start_at_data(self)
+        self.has_weights = True
 
     def teardown(self, stage: str) -> None:
         from levelfield.training.weight_averaging import forget_average
@@ -160,16 +167,23 @@ class MetricLearner(LightningModule):
 
     def build_loss(self, num_classes: int | None) -> None:
         """Build the loss for this number of training classes, unless it is already built."""
-        if self.num_classes is not None or (num_classes is None and self._loss_factory is None):
+        if self.num_classes is not None or (num_classes is None and self.loss is not None):
             return
         if num_classes is None:
             raise UserError(
                 "this loss needs the number of classes: fit with a MetricDataModule, or call build_loss first"
             )
         self.num_classes = num_classes
-        if self._loss_factory is not None:
-            self.loss = make_loss(self._loss_factory, num_classes, self.embedding_size)
+        if self.loss is None:
+            assert self.loss_factory is not None
+            self.loss = make_loss(self.loss_factory, num_classes, self.embedding_size)
         getattr(self.loss, "set_num_classes", lambda number: None)(num_classes)
+
+    def loss_without_classes(self) -> nn.Module | None:
+        """The loss; None if it needs the number of classes."""
+        assert self.loss_factory is not None
+        needs_classes = "num_classes" in supplied_arguments(self.loss_factory)
+        return None if needs_classes else make_loss(self.loss_factory, None, self.embedding_size)
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         read = Batch.read(batch)
@@ -236,7 +250,14 @@ class MetricLearner(LightningModule):
         add_own_part(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.build_loss(checkpoint.get("levelfield", {}).get("num_classes"))
+        from levelfield.training.initial_weights import check_same_classes
+
+        own = checkpoint.get("levelfield", {})
+        if self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
+            check_same_classes(self, own.get("data"))
+        if own.get("num_classes") is not None:
+            self.build_loss(own["num_classes"])
+        self.has_weights, self.trained_on = True, own.get("data")
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
@@ -257,8 +278,8 @@ class MetricLearner(LightningModule):
             map_location: device of the tensors.
             strict: whether the tensors must match the learner exactly.
             trust: further modules or classes that the checkpoint may use, e.g. `["my_loss"]`.
-            parts: `trunk`, `embedder`, `loss`, `miner` or `regularizer`, as for MetricLearner. Give the parts that
-                were objects in Python: a checkpoint cannot name these.
+            parts: arguments in place of the stored ones, such as `trunk_lr=1e-5`. Give the parts that a checkpoint
+                cannot name: a lambda, or an object that is neither of levelfield nor a subclass of its base classes.
 
         Raises:
             UserError: no such file, not a checkpoint of levelfield, a class that is not trusted or of the wrong kind,

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from levelfield.seeds import seed_of
+from levelfield.seeds import global_seed, seed_of
 
 
 def seed_draws(device: torch.device, *key: str | int) -> None:
@@ -27,4 +27,5 @@ def step_key(trainer: Trainer, learner: LightningModule, batch_idx: int) -> tupl
 
     Batches that are accumulated into one step have different draws.
     """
-    return "step", getattr(learner, "seed", 0), trainer.global_step, batch_idx % trainer.accumulate_grad_batches
+    seed = global_seed(getattr(learner, "seed", None))
+    return "step", seed, trainer.global_step, batch_idx % trainer.accumulate_grad_batches

@@ -83,12 +83,13 @@ class AverageWithStart(Callback):
         if stage == "fit" and averages(trainer.callbacks):  # type: ignore[attr-defined]
             raise UserError("AverageWithStart and another average of weights: leave one of the two callbacks out")
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._start is None:  # else it comes from a checkpoint
             self._start = _copy(_averaged(pl_module))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if _fits(trainer):
+            self.on_train_start(trainer, pl_module)  # `ValidateFirst` may come before this callback
             self._average(pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

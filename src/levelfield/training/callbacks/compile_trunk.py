@@ -18,5 +18,5 @@ class CompileTrunk(Callback):
     def __init__(self, backend: str = "inductor") -> None:
         self.backend = backend
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         trunk_of(pl_module, self).compile(backend=self.backend)

@@ -12,8 +12,9 @@ from levelfield.training.random_draws import seed_draws, step_key
 class RandomDraws(Callback):
     """Seeds dropout and every other draw of a training step by (seed, step, process).
 
-    The seed is the module's attribute `seed`, or 0. Lightning sets a new random state when several processes form a
-    group. This callback restores the earlier state, so that class weights start with the same values as on one process.
+    The seed is the module's attribute `seed`; without one it is that of `seed_everything`, or 0. Lightning sets a new
+    random state when several processes form a group. This callback restores the earlier state, so that class weights
+    start with the same values as on one process.
     """
 
     def __init__(self) -> None:

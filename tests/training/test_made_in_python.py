@@ -1,0 +1,265 @@
+"""A learner made in Python: its seed, its checkpoint with all settings, a fit that goes on, and other classes."""
+
+import warnings
+from functools import partial
+
+import pytest
+import pytorch_metric_learning.losses
+import pytorch_metric_learning.miners
+import torch
+import yaml
+from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
+from lightning.pytorch.loggers import CSVLogger
+from test_learner import small_data, small_learner, small_trainer
+from torch import nn
+from torch.utils.data import DataLoader
+
+from levelfield import losses, miners
+from levelfield.errors import UserError
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, MarginLoss, WeightedSum
+from levelfield.regularizers import KoLeo
+from levelfield.training import fit_start
+from levelfield.training.learner import MetricLearner
+from levelfield.training.plain_module import adapted
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A function that fits a learner for one step and returns its checkpoint."""
+
+    def store(learner, data=None):
+        trainer = small_trainer(limit_train_batches=1)
+        trainer.fit(learner, datamodule=data or small_data())
+        trainer.save_checkpoint(tmp_path / "it.ckpt")
+        return tmp_path / "it.ckpt"
+
+    return store
+
+
+SETTINGS = {
+    "trunk_lr": 7e-7,
+    "embedder_lr": 2e-3,
+    "loss_lr": 0.3,
+    "weight_decay": 0.5,
+    "loss_weight_decay": 0.01,
+    "optimizer": partial(torch.optim.SGD, momentum=0.9),
+    "lr_scheduler": partial(torch.optim.lr_scheduler.StepLR, step_size=3, gamma=0.25),
+    "lr_scheduler_interval": "step",
+}
+
+
+def test_all_settings_come_back_and_train_on(stored):
+    learner = small_learner(
+        losses.MultiSimilarityLoss(alpha=3.0),
+        miner=miners.MultiSimilarityMiner(epsilon=0.25),
+        regularizer=KoLeo(weight=0.3),
+        seed=5,
+        **SETTINGS,
+    )
+    loaded = MetricLearner.load_from_checkpoint(stored(learner))
+    assert (loaded.loss.alpha, loaded.miner.epsilon, loaded.regularizer.weight, loaded.seed) == (3.0, 0.25, 0.3, 5)
+    trainer = small_trainer(limit_train_batches=3)
+    trainer.fit(loaded, datamodule=small_data())
+    groups = {group["name"]: group for group in trainer.optimizers[0].param_groups}
+    assert type(trainer.optimizers[0]) is torch.optim.SGD
+    assert groups["trunk"]["lr"] == pytest.approx(7e-7 / 4), "after three steps of the schedule"
+    assert groups["embedder"]["lr"] == pytest.approx(2e-3 / 4)
+    assert (groups["trunk"]["weight_decay"], groups["trunk"]["momentum"]) == (0.5, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("loss", "value"),
+    [
+        (CrossBatchMemory(ContrastiveLoss(neg_margin=0.7), 16, 64), lambda loss: loss.loss.neg_margin),
+        (WeightedSum({"a": ContrastiveLoss(neg_margin=0.7)}, {"a": 0.5}), lambda loss: loss.losses["a"].neg_margin),
+        (partial(WeightedSum, losses={"a": ContrastiveLoss(neg_margin=0.7), "b": ArcFaceLoss}), lambda loss: 0.7),
+        (ArcFaceLoss(15, 16, margin=0.7), lambda loss: loss.margin),
+    ],
+)
+def test_a_loss_with_parts_comes_back_with_its_arguments(loss, value, stored):
+    loaded = MetricLearner.load_from_checkpoint(stored(small_learner(loss)))
+    assert value(loaded.loss) == 0.7
+    assert type(loaded.loss) is (loss.func if isinstance(loss, partial) else type(loss))
+
+
+@pytest.mark.parametrize("name", [*losses.__all__, *miners.__all__])
+def test_every_loss_and_miner_knows_its_arguments(name):
+    kind = getattr(losses if name in losses.__all__ else miners, name)
+    given = {
+        "CrossBatchMemory": {"loss": ContrastiveLoss(), "embedding_size": 4},
+        "WeightedSum": {"losses": {"a": ContrastiveLoss()}},
+        "RankedListLoss": {"margin": 0.4, "Tn": 10.0},
+    }.get(name, {})
+    if not isinstance(kind, type):
+        pytest.skip("a function")
+    needed = {"num_classes": 3, "embedding_size": 4}
+    try:
+        made = kind(**given)
+    except TypeError:
+        given = needed
+        made = kind(**given)
+    assert given.items() <= made.init_args.items()
+
+
+def test_an_argument_given_at_loading_replaces_the_stored_one(stored):
+    path = stored(small_learner(ContrastiveLoss(), **SETTINGS))
+    loaded = MetricLearner.load_from_checkpoint(path, trunk_lr=1e-5, loss=ArcFaceLoss)
+    assert (loaded.optimization.trunk_lr, loaded.hparams["trunk_lr"]) == (1e-5, 1e-5)
+    small_trainer(limit_train_batches=1).fit(loaded, datamodule=small_data())
+    assert loaded.loss.class_weights.shape == (15, 16)
+    with pytest.raises(UserError, match="trunk_lrr"):
+        MetricLearner.load_from_checkpoint(path, trunk_lrr=1e-5)
+
+
+def test_parts_without_a_path_are_named_when_the_fit_goes_on(stored):
+    miner = pytorch_metric_learning.miners.MultiSimilarityMiner()
+    learner = small_learner(ContrastiveLoss(), miner=miner, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1))
+    assert learner.hparams["miner"]["class_path"].endswith("MultiSimilarityMiner")
+    path = stored(learner)
+    loaded = MetricLearner.load_from_checkpoint(path)  # nobody needs them to embed
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        small_trainer(limit_train_batches=1).fit(loaded, datamodule=small_data())
+    lines = "\n".join(str(each.message) for each in told)
+    assert [f"its {name}" in lines for name in ("miner", "optimizer", "loss", "regularizer")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    whole = MetricLearner.load_from_checkpoint(path, miner=miner, optimizer=torch.optim.SGD)
+    assert whole.miner is miner
+    small_trainer(limit_train_batches=1).fit(whole, datamodule=small_data())  # no warning
+
+
+def test_loggers_get_the_learners_and_the_datas_settings(tmp_path):
+    logger = CSVLogger(tmp_path)
+    learner = small_learner(losses.MultiSimilarityLoss(alpha=3.0), **SETTINGS)
+    small_trainer(logger=logger, limit_train_batches=1).fit(learner, datamodule=small_data(batch_size=16))
+    logged = yaml.safe_load((tmp_path / "lightning_logs/version_0/hparams.yaml").read_text())
+    assert (logged["trunk_lr"], logged["loss"]["init_args"]["alpha"]) == (7e-7, 3.0)
+    assert (logged["data"]["batch_size"], logged["data"]["dataset"]["init_args"]["num_classes"]) == (16, 40)
+
+
+def weights_after(seed):
+    if seed is not None:
+        seed_everything(seed, verbose=False)
+    learner = small_learner(ContrastiveLoss())  # at the same weights for each seed
+    small_trainer(limit_train_batches=1).fit(learner, datamodule=small_data())
+    return learner.embedder.linear.weight.detach()
+
+
+def test_seed_everything_reaches_a_fit(monkeypatch):
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # restored after the test
+    monkeypatch.delenv("PL_GLOBAL_SEED")
+    without, first, second, again, zero = map(weights_after, (None, 1, 2, 1, 0))
+    assert not torch.equal(first, second), "the batches are others"
+    assert torch.equal(first, again)
+    assert torch.equal(without, zero)
+
+
+class Dropping(LightningModule):
+    """Somebody's module: notes which numbers its dropout drops."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.dropped = nn.Linear(4, 4), []
+
+    def training_step(self, batch, batch_idx):
+        mask = nn.functional.dropout(torch.ones(64))
+        self.dropped.append(mask)
+        return self.net(mask[:4]).sum()
+
+    def validation_step(self, batch, batch_idx):
+        return self.net(batch[0].flatten(1)[:, :4])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_the_runs_of_a_plain_module_differ_in_their_dropout(monkeypatch):
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
+    dropped = []
+    for seed in (1, 2, 1):
+        seed_everything(seed, verbose=False)
+        module = adapted(Dropping())
+        small_trainer(limit_train_batches=1).fit(module, datamodule=small_data())
+        dropped += module.dropped
+    assert not torch.equal(dropped[0], dropped[1])
+    assert torch.equal(dropped[0], dropped[2])
+
+
+def test_a_resumed_fit_embeds_nothing_to_start_and_a_used_trainer_starts_a_new_learner(stored, monkeypatch):
+    started = []
+    real = fit_start.start_embedder
+    monkeypatch.setattr(fit_start, "start_embedder", lambda *given: (started.append(1), real(*given)))
+    new = partial(small_learner, ContrastiveLoss(), embedder_init="pca", trunk_lr=0.0, embedder_lr=0.0)
+    first = new()
+    path = stored(first)
+    assert len(started) == 1
+    small_trainer(max_epochs=2).fit(new(), datamodule=small_data(), ckpt_path=path)
+    assert len(started) == 1
+    trainer = small_trainer(limit_train_batches=1)
+    trainer.validate(first, datamodule=small_data(), ckpt_path=path, verbose=False)
+    second = new()
+    trainer.fit(second, datamodule=small_data())
+    assert len(started) == 2
+    torch.testing.assert_close(second.embedder.linear.weight, first.embedder.linear.weight)
+
+
+SEEN = pytest.mark.filterwarnings("ignore:.*was trained on 5 classes of the validation fold")
+
+
+@SEEN
+@pytest.mark.parametrize("loaded", [True, False])
+@pytest.mark.parametrize("loss", [ArcFaceLoss, partial(MarginLoss, learn_beta=True), ArcFaceLoss(15, 16)])
+def test_on_other_classes_the_loss_starts_from_scratch(loss, loaded, stored):
+    learner = small_learner(loss, loss_lr=0.5)
+    path = stored(learner)
+    before = {name: value.clone() for name, value in learner.loss.state_dict().items()}
+    learner = MetricLearner.load_from_checkpoint(path) if loaded else learner
+    learner.optimization.loss_lr = 0.0
+    with pytest.warns(UserWarning, match="its loss starts from scratch"):
+        small_trainer(limit_train_batches=1).fit(learner, datamodule=small_data(fold=1))
+    for name, value in learner.loss.state_dict().items():
+        assert not torch.equal(value, before[name]), name
+    small_trainer(limit_train_batches=1).fit(learner, datamodule=small_data(fold=1))  # the same classes: no warning
+
+
+@SEEN
+def test_a_foreign_loss_with_class_weights_is_refused_on_other_classes(stored):
+    learner = small_learner(pytorch_metric_learning.losses.ArcFaceLoss(15, 16))
+    stored(learner)
+    with pytest.raises(UserError, match="ArcFaceLoss"):
+        small_trainer().fit(learner, datamodule=small_data(fold=1))
+
+
+def test_a_fit_does_not_resume_on_other_classes(stored):
+    path = stored(small_learner(ArcFaceLoss))
+    with pytest.raises(UserError, match="load_from_checkpoint"):
+        small_trainer(max_epochs=2).fit(small_learner(ArcFaceLoss), datamodule=small_data(fold=1), ckpt_path=path)
+
+
+def test_weights_that_have_seen_a_test_class_are_refused(stored):
+    path = stored(small_learner(ContrastiveLoss()))
+    with pytest.raises(UserError, match="test classes"):
+        small_trainer().fit(
+            MetricLearner.load_from_checkpoint(path), datamodule=small_data(split="random", split_seed=1)
+        )
+
+
+class Foreign(LightningDataModule):
+    """Somebody's datamodule, with an attribute that `MetricDataModule` has too."""
+
+    features = ("width", "height")
+
+    def train_dataloader(self):
+        return DataLoader([(torch.rand(3, 32, 32), number % 4) for number in range(16)], batch_size=16)
+
+    val_dataloader = train_dataloader
+
+
+def test_a_foreign_datamodule_may_have_features():
+    small_trainer(limit_train_batches=1).fit(small_learner(ContrastiveLoss()), datamodule=Foreign())
