@@ -17,6 +17,7 @@ from levelfield.storage.without_places import without_places
 from levelfield.training.checkpoint_content import check_content
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
 from levelfield.training.import_paths import is_buildable, plain_value
+from levelfield.training.make_loss import parameters
 from levelfield.training.rebuild import built, built_arguments, init_arguments
 from levelfield.training.trust import Missing, named_class
 
@@ -175,9 +176,10 @@ def _arguments(checkpoint: dict[str, Any], kind: type, parts: Mapping[str, Any])
     """The stored arguments that the class `kind` takes and that are not among `parts`, as plain values."""
     taken = inspect.signature(kind).parameters
     takes_all = any(each.kind is each.VAR_KEYWORD for each in taken.values())
-    if unknown := [name for name in parts if name not in taken and not takes_all]:
-        raise UserError(f"{kind.__name__} takes no argument '{unknown[0]}'{nearest(unknown[0], taken, '')}")
     arguments = dict(checkpoint["hyper_parameters"])
+    known = {*parameters(kind), *(arguments if takes_all else ())}
+    if unknown := sorted(parts.keys() - known):
+        raise UserError(f"{kind.__name__} takes no argument '{unknown[0]}'{nearest(unknown[0], known, '')}")
     if of_trunk := checkpoint["levelfield"].get("trunk_args"):
         arguments["trunk"] = {**arguments["trunk"], "init_args": {**init_arguments(arguments["trunk"]), **of_trunk}}
     left = arguments.keys() - {*parts, "learner"}
