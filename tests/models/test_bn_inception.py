@@ -137,6 +137,10 @@ def test_pretrained_weights_are_downloaded_once_and_checked(checkpoint, tmp_path
         assert (trunk.weights_origin, trunk.licence) == (url, bn_inception.WEIGHTS_LICENCE)
         BNInceptionTrunk()
         assert len(requests) == 2
+        kept = tmp_path / "torch/hub/checkpoints/bn_inception-52deb4733.pth"
+        torch.save({name: torch.rand_like(tensor.float()) for name, tensor in checkpoint.items()}, kept)
+        with pytest.raises(UserError, match=rf"{kept} .*{digest[:16]}.*delete it"):
+            BNInceptionTrunk()
         monkeypatch.setattr(bn_inception, "WEIGHTS_URL", url.replace("bn_inc", "no_such"))
         with pytest.raises(UserError, match="404"):
             BNInceptionTrunk()

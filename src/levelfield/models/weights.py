@@ -72,10 +72,16 @@ def download_weights(url: str, sha256: str) -> Path:
     """The file at `url`, kept in torch's hub folder (`TORCH_HOME`) and downloaded once.
 
     Raises:
-        UserError: it cannot be downloaded, or its checksum is wrong.
+        UserError: it cannot be downloaded, or the file there has another checksum.
     """
     path = Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2])
-    if not path.is_file():
+    if path.is_file():
+        if not (digest := file_hash(path)).startswith(sha256):
+            raise UserError(
+                f"{path} is damaged or another file: its SHA-256 is {digest}, that of {url} begins with {sha256[:16]}; "
+                "delete it, or give its path as --model.trunk.weights"
+            )
+    else:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             torch.hub.download_url_to_file(url, str(path), hash_prefix=sha256, progress=False)
