@@ -31,8 +31,6 @@ PACKAGES = {
     "levelfield.data.samplers": ("base.TrainingBatchSampler",),
     "levelfield.training.callbacks": ("lightning.pytorch.Callback",),
 }
-# The learner wraps other modules in it; users do not name it.
-WRAPPERS = {"ModuleTrunk"}
 SUPPLIED = {"num_classes", "embedding_size", "num_features"}
 # What a loss needs apart from labels, by the argument that shows it.
 NEEDS = {"num_classes": "class weights", "memory_size": "a memory of former batches"}
@@ -59,7 +57,7 @@ def classes_of(package: str) -> list[type]:
             own = inspect.isclass(kind) and kind.__module__ == module.__name__ and not name.startswith("_")
             if own and (kind in bases or (issubclass(kind, bases) and not inspect.isabstract(kind))):
                 found.append(kind)
-    return [kind for kind in found if kind.__name__ not in WRAPPERS]
+    return found
 
 
 def shipped(package: str) -> list[type]:
@@ -177,7 +175,8 @@ def first_paper(kind: Named) -> str:
 
 
 def year(kind: Named) -> int:
-    return int(re.findall(r" (\d{4})\b", required_field(kind, "Papers?"))[0])
+    """Of the first paper; without a year, as in `Paper: none yet.`, after all others."""
+    return int([*re.findall(r" (\d{4})\b", required_field(kind, "Papers?")), "9999"][0])
 
 
 def free(kind: Named) -> str:
@@ -384,21 +383,23 @@ def page(name: str) -> str:
     return text
 
 
-def changed() -> dict[Path, str]:
-    """The files that are out of date, with their new text."""
-    made = {file_of(package): listed(package) for package in PACKAGES} | {ROOT / name: page(name) for name in TABLES}
-    return {path: text for path, text in made.items() if path.read_text(encoding="utf-8") != text}
+def changed() -> Iterator[tuple[Path, str]]:
+    """Out-of-date files with their new text. Packages come first, as a docstring may lack what pages need."""
+    packages = [(file_of(package), listed, package) for package in PACKAGES]
+    for path, make, name in [*packages, *((ROOT / name, page, name) for name in TABLES)]:
+        if path.read_text(encoding="utf-8") != (text := make(name)):
+            yield path, text
 
 
 def main() -> int:
-    check = "--check" in sys.argv[1:]
-    stale = changed()
-    for path, text in stale.items():
+    check, stale = "--check" in sys.argv[1:], False
+    for path, text in changed():
+        stale = True
         if check:
             print(f"{path.relative_to(ROOT)} is out of date: python scripts/lists.py writes it")
         else:
             path.write_text(text, encoding="utf-8")
-    return int(check and bool(stale))
+    return int(check and stale)
 
 
 if __name__ == "__main__":

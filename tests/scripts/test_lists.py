@@ -17,8 +17,30 @@ def lists():
 
 
 def test_every_list_is_what_the_files_say(lists) -> None:
-    stale = [str(path.relative_to(REPOSITORY)) for path in lists.changed()]
+    stale = [str(path.relative_to(REPOSITORY)) for path, _ in lists.changed()]
     assert not stale, f"python scripts/lists.py writes {stale}"
+
+
+class Unpublished:
+    """Something new.
+
+    Cost: none. When: never.
+    Paper: none yet.
+    """
+
+
+def test_a_loss_without_a_paper_comes_last_in_its_table(lists) -> None:
+    assert lists.looked_up([Unpublished, *lists.shipped("levelfield.losses")])[-1][0] == "`Unpublished`"
+    assert lists.first_paper(Unpublished) == "none yet"
+
+
+def test_packages_are_written_even_if_a_page_cannot_be(lists, monkeypatch) -> None:
+    monkeypatch.setattr(lists, "listed", lambda package: package)
+    monkeypatch.setitem(lists.TABLES, "docs/losses.md", {"losses": lambda: lists.required_field(lists.Path, "When")})
+    stale = lists.changed()
+    assert [next(stale)[0] for _ in lists.PACKAGES] == [lists.file_of(package) for package in lists.PACKAGES]
+    with pytest.raises(SystemExit, match="When"):
+        next(stale)
 
 
 @pytest.mark.parametrize("package", ["losses", "miners", "regularizers", "models", "data.datasets"])

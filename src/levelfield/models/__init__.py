@@ -12,7 +12,7 @@ from levelfield.models.embedders import (
 )
 from levelfield.models.googlenet import GoogLeNetTrunk
 from levelfield.models.text import TransformersTrunk
-from levelfield.models.trunks import TimmTrunk, Trunk
+from levelfield.models.trunks import ModuleTrunk, TimmTrunk, Trunk
 
 __all__ = [
     "BNInceptionTrunk",
@@ -24,6 +24,7 @@ __all__ = [
     "LinearEmbedder",
     "LoRA",
     "MLPEmbedder",
+    "ModuleTrunk",
     "TimmTrunk",
     "TransformersTrunk",
     "Trunk",
