@@ -3,11 +3,13 @@
 import hashlib
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import timm
 import torch
 import torchvision
+import transformers
 import yaml
 from safetensors.torch import save_file
 from torch import nn
@@ -15,8 +17,8 @@ from torch import nn
 from levelfield import models
 from levelfield.data.crops import as_floats
 from levelfield.errors import UserError
-from levelfield.models import GoogLeNetTrunk, TimmTrunk, Trunk
-from levelfield.models.trunks import ModuleTrunk, as_trunk
+from levelfield.models import GoogLeNetTrunk, ModuleTrunk, TimmTrunk, Trunk
+from levelfield.models.trunks import as_trunk
 from levelfield.models.weights import find_weights, match_tensors
 from levelfield.training.build import build
 from levelfield.training.settings import DEFAULT_TRUNK
@@ -101,6 +103,29 @@ def test_shipped_trunks_run_forward_and_backward(name, features, parameters):
     assert (len(trunk.mean), len(trunk.std)) == (3, 3)
 
 
+def features_of(name: str) -> tuple[torch.Size, int]:
+    """The shape of an image's features, and the length that the trunk names; nothing is computed."""
+    with torch.device("meta"):
+        trunk = TimmTrunk(name, weights=None).eval()
+        return trunk(torch.zeros(1, *trunk.model.pretrained_cfg["input_size"])).shape, trunk.num_features
+
+
+# The heads of these have layers of their own.
+@pytest.mark.parametrize("name", ["lcnet_035", "mobilenetv4_conv_small_035", "ghostnet_050", "hgnetv2_b0", "vgg11"])
+def test_features_are_as_long_as_the_trunk_says(name):
+    shape, length = features_of(name)
+    assert shape == (1, length)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("module", timm.list_modules())
+def test_features_of_all_families_of_timm_are_as_long_as_the_trunk_says(module):
+    shortest_last = sorted(timm.list_models(module=module), key=len, reverse=True)
+    for name in {re.match("[a-z]+", name)[0]: name for name in shortest_last}.values():
+        shape, length = features_of(name)
+        assert shape == (1, length), name
+
+
 def test_googlenet_sees_what_torchvision_s_sees(tmp_path):
     torch.manual_seed(0)
     source = torchvision.models.GoogLeNet(aux_logits=True, init_weights=False, transform_input=True).eval()
@@ -162,6 +187,19 @@ def test_a_module_that_is_no_trunk_is_named():
         as_trunk(nn.Flatten())
     with pytest.raises(UserError, match=r"Pooled gives features of shape \(2, 12\): .*num_features=5"):
         as_trunk(Pooled(5))(torch.rand(2, 3, 32, 32))
+    config = transformers.ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    with pytest.raises(UserError, match=r"ViTModel gives BaseModelOutputWithPooling: .*num_features=8"):
+        ModuleTrunk(transformers.ViTModel(config), 8)(torch.rand(1, 3, 224, 224))
+    trunk = TimmTrunk("test_resnet", weights=None)
+    trunk.model.global_pool = nn.Identity()
+    with pytest.raises(UserError, match=r"'test_resnet' gives features of shape \(2, 96, 1, 1\): .*num_features=96"):
+        trunk(torch.rand(2, 3, 32, 32))
+
+
+def test_data_of_another_modality_are_refused():
+    for modality in ("text", "audio"):
+        with pytest.raises(UserError, match=rf"{modality}s.*--model\.trunk"):
+            TimmTrunk("test_resnet", weights=None).check_takes(SimpleNamespace(modality=modality))
 
 
 def test_average_and_maximum_as_proxy_anchors_trunks_pool():

@@ -62,7 +62,7 @@ class Trunk(nn.Module, ABC):
             known = {"text": "configs/trunk/minilm.yaml", "image": "configs/trunk/efficientnet_lite0.yaml"}
             raise UserError(
                 f"{type(dataset).__name__} holds {given}s, {type(self).__name__} takes {self.modality}s: "
-                f"give another --model.trunk, e.g. --config {known[str(given)]}"
+                f"give another --model.trunk{f', e.g. --config {known[given]}' if given in known else ''}"
             )
 
     def freeze(self) -> None:
@@ -83,6 +83,20 @@ class Trunk(nn.Module, ABC):
         for part in self.modules() if whole or batch_norm or self.adapter is not None else ():
             if whole or isinstance(part, nn.modules.batchnorm._BatchNorm):
                 part.training = False
+
+    def _check_features(self, features: Any, name: str) -> Float[Tensor, "batch features"]:
+        """The features, if they are one vector of `num_features` numbers a sample.
+
+        Raises:
+            UserError: another shape or type, with the trunk's name.
+        """
+        if isinstance(features, Tensor) and features.ndim == 2 and features.shape[1] == self.num_features:
+            return features
+        kind = f"features of shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+        raise UserError(
+            f"{name} gives {kind}: its forward must return one vector of num_features={self.num_features} numbers a "
+            "sample, in one tensor"
+        )
 
     def _with(self, adapter: "LoRA | None") -> None:
         """Add the adapter, if there is one, to this trunk after its weights are loaded."""
@@ -137,13 +151,7 @@ class ModuleTrunk(Trunk):
     def forward(self, samples: Any) -> Float[Tensor, "batch features"]:
         if isinstance(samples, Tensor):
             samples = samples.contiguous()  # a module may convert images to channels_last itself
-        features = self.module(samples)
-        if features.ndim != 2 or features.shape[1] != self.num_features:
-            raise UserError(
-                f"{type(self.module).__name__} gives features of shape {tuple(features.shape)}: a trunk gives one "
-                f"vector of num_features={self.num_features} numbers a sample"
-            )
-        return features
+        return self._check_features(self.module(samples), type(self.module).__name__)
 
     def summary(self) -> str:
         return super().summary().replace(type(self).__name__, type(self.module).__name__, 1)
@@ -220,7 +228,9 @@ class TimmTrunk(Trunk):
             self.weights_origin = f"hub {known.get('hf_hub_id') or known.get('url')}"
         else:
             self.weights_origin = load_weights(self.model, weights, convert=_conversion(model))
-        self.num_features = _features_given(model, given) if given else int(model.num_features)
+        # timm's `num_features` leaves out layers of the head, and `head_hidden_size` leaves out what arguments change.
+        length = None if given else getattr(model, "head_hidden_size", None)
+        self.num_features: int = length or _features_given(model, given)
         self.model.to(memory_format=torch.channels_last)  # convolutions: 1.6 times faster on 2 CPU cores
         self.mean, self.std = tuple(mean or known["mean"]), tuple(std or known["std"])
         self.standardise = Standardise(self.mean, self.std)
@@ -228,7 +238,8 @@ class TimmTrunk(Trunk):
 
     def forward(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch features"]:
         self._refuse_size(*images.shape[2:])
-        return self.model(self.standardise(images).contiguous(memory_format=torch.channels_last))
+        features = self.model(self.standardise(images).contiguous(memory_format=torch.channels_last))
+        return self._check_features(features, f"trunk '{self.init_args['name']}'")
 
     def _refuse_size(self, height: int, width: int) -> None:
         """Raise UserError for a size that patches do not tile, or that the position embeddings do not have."""
