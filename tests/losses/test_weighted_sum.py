@@ -63,7 +63,8 @@ def test_takes_a_memory_and_a_plain_module_and_refuses_what_its_losses_refuse():
 @pytest.mark.parametrize(
     ("losses", "weights", "message"),
     [
-        ({}, None, "losses={} has no loss"),
+        ({}, None, "losses is empty"),
+        ([NTXentLoss(), CrossBatchMemory(NTXentLoss(), 5)], None, "losses is a list: .* by name"),
         ({"a": NTXentLoss()}, {"b": 1.0}, "weights name 'b', which is none of the losses a"),
         ({"a": NTXentLoss()}, {"a": -1.0}, "weights a=-1.0 must be a number of at least 0"),
         ({"a": NTXentLoss()}, {"a": float("nan")}, "must be a number of at least 0"),

@@ -11,9 +11,19 @@ from torch import nn
 from weighted_loss import WeightedLoss
 
 from levelfield.errors import UserError
-from levelfield.losses import ArcFaceLoss, ClassificationLoss, ContrastiveLoss, CrossBatchMemory, MarginLoss
+from levelfield.losses import (
+    ArcFaceLoss,
+    ClassificationLoss,
+    ContrastiveLoss,
+    CrossBatchMemory,
+    MarginLoss,
+    WeightedSum,
+)
+from levelfield.training.callbacks.log_losses import _of_loss
+from levelfield.training.checks import with_class_weights
 from levelfield.training.learner import MetricLearner
-from levelfield.training.make_loss import make_loss, supplied_arguments
+from levelfield.training.make_loss import make_loss, of_loss, supplied_arguments
+from levelfield.training.metadata import takes_metadata
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -92,6 +102,74 @@ def test_a_checkpoint_brings_the_loss_back(loss, tmp_path):
     assert type(loaded.loss) is type(learner.loss)
     assert loaded.loss.scale == learner.loss.scale
     assert torch.equal(next(loaded.loss.parameters()), next(learner.loss.parameters()))
+
+
+class Told(ContrastiveLoss):
+    """Has all settings that a loss class may have."""
+
+    normalize, loss_lr, samples_per_class = False, 0.3, 2
+
+    def __init__(self):
+        super().__init__()
+        self.terms = {}
+
+    def compute(self, *given):
+        self.terms = {"seen": given[0].sum().detach()}
+        return super().compute(*given)
+
+
+class Holding(nn.Module):
+    """A fork's own wrapper."""
+
+    def __init__(self, loss):
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, embeddings, labels, indices_tuple=None):
+        return self.loss(embeddings, labels, indices_tuple)
+
+
+HOLDERS = {
+    "sum": lambda loss: WeightedSum({"a": loss}),
+    "memory": lambda loss: CrossBatchMemory(loss, 16),
+    "memory to be built": lambda loss: functools.partial(CrossBatchMemory, loss),
+    "sum to be built": lambda loss: functools.partial(WeightedSum, {"a": functools.partial(CrossBatchMemory, loss)}),
+    "memory in a sum": lambda loss: WeightedSum({"a": CrossBatchMemory(loss, 16), "b": loss}),
+    "a fork's": Holding,
+}
+
+
+@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
+def test_a_loss_that_holds_another_passes_on_what_the_learner_says_and_asks(hold):
+    x, y = torch.randn(6, 16, requires_grad=True), torch.tensor([0, 0, 3, 3, 4, 4])
+    for option, value in {"model.normalize": False, "model.loss_lr": 0.3, "data.samples_per_class": 2}.items():
+        assert of_loss(hold(Told()), option) == value
+    learner = small_learner(hold(Told()))
+    learner.build_loss(5)
+    learner.loss(x, y)
+    assert not learner.normalize
+    assert "seen" in "".join(name for name, _ in _of_loss(learner.loss))
+    learner = small_learner(hold(MarginLoss(learn_beta=True, beta_per_class=True)))
+    learner.build_loss(5)
+    learner.loss(x, y).backward()
+    assert [weight.grad.shape for weight in learner.loss.parameters()] == [(5,)]
+
+
+class Weighed(ContrastiveLoss):
+    def forward(self, embeddings, labels, indices_tuple=None, metadata=None):
+        return metadata["weight"].sum() * super().forward(embeddings, labels, indices_tuple)
+
+
+def test_metadata_and_class_weights_reach_every_loss_that_can_have_them():
+    nested = WeightedSum({"a": WeightedSum({"b": Weighed(), "c": ArcFaceLoss(5, 16)}), "d": ContrastiveLoss()})
+    assert takes_metadata(nested)
+    assert with_class_weights(nested) == [nested.losses["a"].losses["c"]]
+    x, y = torch.randn(6, 16), torch.tensor([0, 0, 3, 3, 4, 4])
+    once, twice = (nested(x, y, metadata={"weight": torch.tensor([weight])}) for weight in (1.0, 2.0))
+    torch.testing.assert_close(twice - once, ContrastiveLoss()(x, y))
+    for loss, key in ((Weighed(), "metadata"), (ArcFaceLoss(5, 16), "ArcFaceLoss"), (ContrastiveLoss, "no module")):
+        with pytest.raises(ValueError, match=key):
+            CrossBatchMemory(loss, 16)
 
 
 def saved(learner, path):

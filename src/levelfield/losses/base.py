@@ -79,7 +79,12 @@ class MetricLoss(KeepsArguments, nn.Module):
         raise NotImplementedError
 
     def set_num_classes(self, num_classes: int) -> None:
-        """Called once, before training and before a checkpoint is loaded; for losses with parameters per class."""
+        """Called before training and before a checkpoint is loaded; for losses with parameters per class.
+
+        A loss that holds other losses passes the number on.
+        """
+        for part in [*self.modules()][1:]:
+            getattr(part, "set_num_classes", lambda number: None)(num_classes)
 
 
 class LossFactory(Protocol):

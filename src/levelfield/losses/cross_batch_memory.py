@@ -39,6 +39,8 @@ class CrossBatchMemory(MetricLoss):
         self, loss: PairLoss | nn.Module, embedding_size: int, memory_size: int = 1024, miner: nn.Module | None = None
     ) -> None:
         super().__init__()
+        if not isinstance(loss, nn.Module):
+            raise ValueError(f"loss={loss!r} is no module: make it")
         if isinstance(loss, MetricLoss) and not isinstance(loss, PairLoss):
             raise ValueError(f"{type(loss).__name__} is no loss of pairs or triplets and takes no memory")
         drawn = getattr(loss, "triplets_per_anchor", "all")

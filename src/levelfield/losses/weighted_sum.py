@@ -41,8 +41,9 @@ class WeightedSum(MetricLoss):
         super().__init__()
         given: Mapping[str, Any] = losses
         weights = weights or {}
-        if not given:
-            raise ValueError("losses={} has no loss; give one or more by name")
+        if not given or not isinstance(given, Mapping):
+            kind = f"a {type(given).__name__}" if given else "empty"
+            raise ValueError(f"losses is {kind}: give one or more by name, such as {{'pairs': ContrastiveLoss()}}")
         for name in weights:
             if name not in given:
                 raise ValueError(f"weights name {name!r}, which is none of the losses {', '.join(given)}")
@@ -78,8 +79,3 @@ class WeightedSum(MetricLoss):
             for name, weight in self.weights.items()
         ]
         return sum(values[1:], values[0])
-
-    def set_num_classes(self, num_classes: int) -> None:
-        for loss in self.losses.values():
-            if isinstance(loss, MetricLoss):
-                loss.set_num_classes(num_classes)

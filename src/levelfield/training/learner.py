@@ -177,7 +177,8 @@ class MetricLearner(LightningModule):
         if self.loss is None:
             assert self.loss_factory is not None
             self.loss = make_loss(self.loss_factory, num_classes, self.embedding_size)
-        getattr(self.loss, "set_num_classes", lambda number: None)(num_classes)
+        for part in self.loss.modules():
+            getattr(part, "set_num_classes", lambda number: None)(num_classes)
 
     def loss_without_classes(self) -> nn.Module | None:
         """The loss; None if it needs the number of classes."""

@@ -81,7 +81,8 @@ def of_loss(loss: Any, option: str) -> Any:
     """The value of an option of `OF_THE_LOSS` that is not given: an attribute of the loss class, or the default.
 
     Args:
-        loss: A module, class or partial, or its configuration. A sum takes the value on which its losses agree.
+        loss: A module, class or partial, or its configuration. One that holds losses takes the value on which they
+            agree.
 
     Raises:
         UserError: the losses of a sum have different values.
@@ -138,12 +139,19 @@ def _summed(loss: Any) -> Mapping[str, Any]:
     return dict(losses.items()) if isinstance(losses, Mapping | nn.ModuleDict) else {}
 
 
+def _inner(loss: Any) -> list[Any]:
+    """The losses of a sum, or the one that another loss holds as `loss`, such as a memory."""
+    one = getattr(loss, "loss", None) if isinstance(loss, nn.Module) else given_arguments(loss).get("loss")
+    is_loss = isinstance(one, nn.Module | partial) or (isinstance(one, Namespace) and "class_path" in one)
+    return [*_summed(loss).values()] or ([one] if is_loss else [])
+
+
 def _values(loss: Any, option: str) -> Iterator[tuple[str, Any]]:
-    """Name and value of each loss in a sum that does not have the attribute itself, or of the only loss."""
+    """Name and value of each inner loss of one that does not have the attribute itself, or of the only loss."""
     kind, name = loss_class(loss), option.partition(".")[2]
     own = inspect.isclass(kind) and hasattr(kind, name)
-    if not own and (summed := _summed(loss)):
-        for each in summed.values():
+    if not own and (inner := _inner(loss)):
+        for each in inner:
             yield from _values(each, option)
     else:
         yield getattr(kind, "__name__", ""), getattr(kind, name) if own else OF_THE_LOSS[option]
