@@ -1,5 +1,10 @@
 """What holds for every loss: awkward batches, precision, bad input, invariances, gradients, compilation."""
 
+import contextlib
+import inspect
+from collections.abc import Iterator
+from typing import get_args
+
 import pytest
 import torch
 from loss_cases import ARGUMENTS, batch, needs_classes, shipped
@@ -51,6 +56,31 @@ def test_an_awkward_batch_has_a_finite_loss_and_gradient(name, precision, case):
     value.backward()
     assert embeddings.grad.isfinite().all()
     assert all(p.grad is None or p.grad.isfinite().all() for p in loss.parameters())
+
+
+def settings_off(name: str) -> Iterator[dict[str, object]]:
+    """The loss' arguments, each once at 0, at the other truth value and at each other word, if the loss takes it."""
+    kind = getattr(losses, name)
+    sizes = {"num_classes": 20, "embedding_size": 6} if needs_classes(kind) else {}
+    for argument, known in inspect.signature(kind).parameters.items():
+        words = [word for part in (known.annotation, *get_args(known.annotation)) for word in get_args(part)]
+        numbers = (
+            [not known.default] if isinstance(known.default, bool) else [0] * isinstance(known.default, int | float)
+        )
+        for value in [*numbers, *(word for word in words if isinstance(word, str))]:
+            given = {**sizes, **ARGUMENTS.get(name, {}), argument: value}
+            with contextlib.suppress(ValueError):  # it refuses some
+                kind(**given)
+                yield given
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_weight_that_trains_gets_a_gradient_whatever_is_switched_off(name):
+    """DDP waits in its second step for a weight without one."""
+    for given in settings_off(name):
+        loss = getattr(losses, name)(**given)
+        loss(torch.randn(8, 6, requires_grad=True), torch.arange(8) // 2).backward()
+        assert [n for n, weight in loss.named_parameters() if weight.requires_grad and weight.grad is None] == [], given
 
 
 @pytest.mark.parametrize("name", PAIRS)

@@ -38,7 +38,7 @@ class HISTLoss(ClassificationLoss):
         embedding_size: length D of an embedding.
         tau: scale of the distances, above 0.
         alpha: how fast the share of other classes' samples in an edge falls, above 0.
-        classification_weight: lambda_s, at least 0.
+        classification_weight: lambda_s, at least 0; with 0 the network does not learn.
         hidden_size: T, width of the network.
         network_rate: learning rate of the network relative to the loss's (`model.loss_lr`, that of the distributions),
             above 0. The network's weights are stored divided by it, which is exact for Adam and similar optimizers
@@ -78,7 +78,7 @@ class HISTLoss(ClassificationLoss):
         with torch.no_grad():
             for layer in (self.hidden, self.norm, self.output):
                 for weight in layer.parameters():
-                    weight.div_(network_rate)
+                    weight.div_(network_rate).requires_grad_(classification_weight > 0)  # else it has no gradient
 
     def class_loss(
         self,
