@@ -110,8 +110,10 @@ def features_of(name: str) -> tuple[torch.Size, int]:
         return trunk(torch.zeros(1, *trunk.model.pretrained_cfg["input_size"])).shape, trunk.num_features
 
 
-# The heads of these have layers of their own.
-@pytest.mark.parametrize("name", ["lcnet_035", "mobilenetv4_conv_small_035", "ghostnet_050", "hgnetv2_b0", "vgg11"])
+# The heads of the first have layers of their own; the last has a convolution in three dimensions.
+@pytest.mark.parametrize(
+    "name", ["lcnet_035", "mobilenetv4_conv_small_035", "ghostnet_050", "hgnetv2_b0", "vgg11", "lambda_resnet26t"]
+)
 def test_features_are_as_long_as_the_trunk_says(name):
     shape, length = features_of(name)
     assert shape == (1, length)
