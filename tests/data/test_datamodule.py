@@ -2,11 +2,13 @@
 
 import inspect
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from pytorch_metric_learning.samplers import MPerClassSampler
 from torch.utils.data import DistributedSampler
 
 from levelfield.data.datamodule import MetricDataModule
@@ -42,6 +44,12 @@ def test_a_sampler_is_a_class_and_a_checkpoint_names_it() -> None:
     assert data.notes == "batches hold 30 samples instead of 32, 5 of each of 6 classes"
     path = data.hparams["sampler"]["class_path"]
     assert path == "levelfield.data.samplers.class_balanced.ClassBalancedBatchSampler"
+
+
+def test_a_sampler_of_another_library_is_refused() -> None:
+    for sampler in (MPerClassSampler, partial(MPerClassSampler, m=4), "MPerClassSampler"):
+        with pytest.raises(UserError, match=r"--data\.sampler MPerClassSampler: .*TrainingBatchSampler"):
+            datamodule(sampler=sampler)
 
 
 # Another value of each argument, and what changes by it.

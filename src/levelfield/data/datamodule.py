@@ -120,6 +120,12 @@ class MetricDataModule(LightningDataModule):
             raise UserError(f"--data.transforms is for images, but {dataset.name} has texts: leave it out")
         if transforms is not None and not (hasattr(transforms, "train") and hasattr(transforms, "evaluate")):
             raise UserError(f"--data.transforms {transforms!r}: give a class with the methods train() and evaluate()")
+        kind = getattr(sampler, "func", sampler)
+        if not callable(kind) or (isinstance(kind, type) and not issubclass(kind, TrainingBatchSampler)):
+            raise UserError(
+                f"--data.sampler {getattr(kind, '__name__', kind)}: give a class that extends TrainingBatchSampler, or "
+                "fit with a loader of your own"
+            )
         self.dataset = dataset
         self.root = root
         if root is not None and getattr(dataset, "root", root) is None:
