@@ -23,6 +23,11 @@ RATE, DECAY = 0.1, 0.5
 CONVNEXT = {"depths": [1, 1, 2, 1], "dims": [8, 8, 8, 8]}
 
 
+class NoisyLearner(MetricLearner):
+    def __init__(self, noise, **kwargs):
+        super().__init__(**kwargs)
+
+
 def trunk_of(name: str, **arguments) -> TimmTrunk:
     return TimmTrunk(name, weights=None, arguments=arguments)
 
@@ -102,6 +107,21 @@ def test_a_trunk_that_does_not_say_its_layers_is_refused():
         learner.configure_optimizers()
     with pytest.raises(UserError, match="layer_decay"):
         MetricLearner(trunk_of("test_vit"), loss=ContrastiveLoss(), layer_decay=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("lr", "trunk_lr, embedder_lr or loss_lr"),
+        ("batch_size", "--data.batch_size"),
+        ("embeding_size", "'embedding_size'"),
+        ("Weight_Decay", "'weight_decay'"),
+        ("nois", "'noise'"),
+    ],
+)
+def test_an_argument_that_no_learner_takes_is_named_with_the_one_to_give(name, instead):
+    with pytest.raises(UserError, match=f"'{name}'.*{instead}"):
+        NoisyLearner(0.1, trunk=trunk_of("test_vit"), loss=ContrastiveLoss(), **{name: 1})
 
 
 def test_a_schedule_that_needs_a_score_is_refused():

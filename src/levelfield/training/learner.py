@@ -21,7 +21,7 @@ from levelfield.seeds import global_seed
 from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.import_paths import learner_arguments
 from levelfield.training.make_loss import is_normalized, make_loss, supplied_arguments
-from levelfield.training.optimization import Optimization
+from levelfield.training.optimization import Optimization, check_names
 from levelfield.training.random_draws import seed_draws, step_key
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class MetricLearner(LightningModule):
         **optimization: Any,
     ) -> None:
         super().__init__()
+        check_names(type(self), optimization)
         refuse_below(1, "model", embedding_size=embedding_size)
         self.trunk = as_trunk(trunk)
         if freeze_trunk:

@@ -1,6 +1,6 @@
 """Optimizer and learning rates: one group of weights per part, or per layer of the trunk."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
@@ -10,8 +10,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from levelfield.errors import UserError, refuse_below
-from levelfield.training.make_loss import of_loss
+from levelfield.core.other_names import OF_TRAINING, option_here
+from levelfield.errors import UserError, nearest, refuse_below
+from levelfield.training.make_loss import of_loss, parameters
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -113,6 +114,19 @@ class Optimization:
                 "another --model.embedder"
             )
         return found
+
+
+def check_names(learner: type, given: Mapping[str, Any]) -> None:
+    """Reject arguments that neither a class of learners nor `Optimization` takes.
+
+    Raises:
+        UserError: names the argument, and what to give instead.
+    """
+    for name in given.keys() - parameters(Optimization).keys():
+        here = option_here(name, OF_TRAINING)
+        known = [*parameters(learner), *parameters(Optimization)]
+        instead = f"; give {here.replace('--model.', '')}" if here else nearest(name, known, "")
+        raise UserError(f"{learner.__name__} takes no argument '{name}'{instead}")
 
 
 def _of_layers(trunk: nn.Module, rates: dict[str, float], decay: float) -> Iterator[dict[str, Any]]:
