@@ -27,6 +27,12 @@ LOSS = """
 import torch
 from torch import nn
 
+from levelfield.losses import ContrastiveLoss
+
+
+class RawPairs(ContrastiveLoss):
+    normalize, samples_per_class, loss_lr = False, 2, 0.25
+
 
 class PullPush(nn.Module):
     normalize = False
@@ -79,9 +85,11 @@ def test_class_attributes_are_settings_that_an_option_overrides(run, tiny, tmp_p
 
     losses = ["--model.loss", "WeightedSum", "--model.loss.losses"]
     both, mixed = "{a: pull_push.PullPush, b: pull_push.PullPush}", "{a: pull_push.PullPush, b: NTXentLoss}"
-    config, _ = fitted(run, tiny, tmp_path, "sum", *losses, both)
-    assert (config["model"]["normalize"], config["model"]["loss_lr"]) == (False, 0.25)
-    assert config["data"]["samples_per_class"] == 2
+    memory = ["--model.loss", "CrossBatchMemory", "--model.loss.loss", "pull_push.RawPairs"]
+    for name, words in {"sum": [*losses, both], "memory": memory}.items():
+        config, _ = fitted(run, tiny, tmp_path, name, *words)
+        assert (config["model"]["normalize"], config["model"]["loss_lr"]) == (False, 0.25)
+        assert config["data"]["samples_per_class"] == 2
     command, options = ["fit", *tiny, "--output", tmp_path, *losses, mixed], []
     for key, given, values in (
         ("model.normalize", "false", "PullPush False, NTXentLoss True"),
@@ -255,6 +263,16 @@ class Careless(nn.Module):
 def test_a_tensor_that_no_checkpoint_holds_is_warned_of(table):
     with pytest.warns(UserWarning, match=r"--model\.loss Careless: self\.centers"):
         fit(MetricLearner(Pictures(), Careless(), embedding_size=4), data_of(table))
+
+
+def test_classes_that_no_other_program_can_import_are_warned_of(table, monkeypatch):
+    parts = (OnceAClass, Pictures, MetricLearner, ImageTransforms)
+    for kind in parts:
+        monkeypatch.setattr(kind, "__module__", "__main__")
+    with pytest.warns(UserWarning, match="move it to a module") as warned:
+        fit(MetricLearner(Pictures(), WeightedSum({"a": OnceAClass()}), embedding_size=4), data_of(table))
+    (line,) = [str(each.message) for each in warned if "move it" in str(each.message)]
+    assert set(line.partition(":")[0].split(", ")) == {kind.__name__ for kind in parts}
 
 
 def test_frozen_batch_norm_over_random_weights_is_warned_of(table):

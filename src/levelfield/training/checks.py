@@ -27,11 +27,22 @@ def check_parts(learner: Any) -> None:
     check_embedder(learner.embedder, learner.trunk.num_features, learner.embedding_size)
 
 
-def warn_of_traps(learner: Any) -> None:
+def warn_of_traps(learner: Any, datamodule: Any) -> None:
     """Warn about parts that silently train worse or do not resume.
 
-    These are a trunk with random weights and frozen batch norm, and plain tensors of a user's part.
+    These are a trunk with random weights and frozen batch norm, plain tensors of a user's part, and classes of the
+    program itself, which no other program can import.
     """
+    parts = [learner, getattr(learner.trunk, "module", learner.trunk), learner.embedder, learner.miner]
+    parts += [*learner.loss.modules(), learner.regularizer, datamodule]
+    parts += [getattr(datamodule, name, None) for name in ("dataset", "sampler", "transforms")]
+    kinds = [part if isinstance(part, type) else type(part) for part in parts]
+    if own := [kind.__name__ for kind in dict.fromkeys(kinds) if kind.__module__ == "__main__"]:
+        rank_zero_warn(
+            f"{', '.join(own)}: no command can load the checkpoint, because this program defines the class itself; "
+            "move it to a module and import it",
+            category=UserWarning,
+        )
     frozen = [part for part in learner.trunk.modules() if isinstance(part, _BatchNorm) and not part.training]
     if frozen and learner.trunk.weights_origin == "random" and not learner.freeze_trunk:
         rank_zero_warn(

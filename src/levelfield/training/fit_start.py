@@ -44,7 +44,7 @@ def start_fit(learner: Any, datamodule: Any) -> None:
     learner.build_loss(getattr(datamodule, "num_train_classes", None))
     check_parts(learner)
     if not learner.has_weights:
-        warn_of_traps(learner)
+        warn_of_traps(learner, datamodule)
     learner.checkpoint_path, learner._left_out = None, {}
     learner.metadata = read_metadata(datamodule, learner.loss) if takes_metadata(learner.loss) else None
     average_whole(learner)
