@@ -10,7 +10,7 @@ METHODS = {file.stem: file for file in sorted((REPOSITORY / "configs" / "method"
 RATE, TEMPERATURE, SCALE = (1e-6, 10.0), (1e-3, 10.0), (0.1, 1000.0)
 # What divides or multiplies a cosine or a distance in an exponent, by its method where the name alone does not say so.
 TEMPERATURES = {"temperature", "anneal", "rank_temperature", "soft_triple.gamma"}
-SCALES = {"scale", "softmax_scale", "la", "tau", "Tn", "rho", "circle.gamma", "proxy_anchor.alpha"} | {
+SCALES = {"scale", "softmax_scale", "la", "hist.tau", "Tn", "rho", "circle.gamma", "proxy_anchor.alpha"} | {
     f"{method}.{name}" for method in ("multi_similarity", "multi_similarity_miner") for name in ("alpha", "beta")
 }
 OTHER_LOG = {"network_rate", "recall_temperature", "weights.memory"}
@@ -83,12 +83,13 @@ def test_rates_temperatures_and_scales_have_the_same_log_range_in_every_method(m
         names = {name, f"{method}.{name}"}
         wanted = [RATE] * (name == "loss_lr") + [TEMPERATURE] * bool(names & TEMPERATURES)
         wanted += [SCALE] * bool(names & SCALES)
+        edit = f"{method}: the range of {name}; edit it, or the names at the top of {Path(__file__).name}"
         if wanted:
-            assert [(place["low"], place["high"])] == wanted, name
+            assert [(place["low"], place["high"])] == wanted, edit
         if wanted or names & OTHER_LOG:
-            assert place["scale"] == "log", name
+            assert place["scale"] == "log", edit
         if name in LINEAR:
-            assert place["scale"] == "linear", name
+            assert place["scale"] == "linear", edit
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -104,7 +105,8 @@ def test_the_papers_setting_is_in_the_space(method: str) -> None:
 def test_a_method_without_a_recommended_setting_has_none_in_its_paper() -> None:
     """Prototypical has nothing to set; no weight of these three beside a loss with labels was published."""
     unknown = {"prototypical", "ntxent_anti_collapse", "ntxent_uniformity", "ntxent_zero_mean"}
-    assert METHODS.keys() - RECOMMENDED.keys() == unknown
+    edit = "add the paper's setting to RECOMMENDED, or the method to `unknown` if there is none"
+    assert METHODS.keys() - RECOMMENDED.keys() == unknown, edit
 
 
 @pytest.mark.parametrize("base", ["protocol/laptop.yaml", "protocol/heads.yaml", "trainer/quick.yaml"])
