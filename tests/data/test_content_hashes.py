@@ -114,18 +114,27 @@ def test_a_damaged_file_of_hashes_counts_as_none(damage: str, folder: Path, cach
     assert file.read_bytes() == content
 
 
-def test_again_reads_the_files_whatever_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rotten_file_is_found_again_and_refused_until_it_is_restored(folder: Path, monkeypatch) -> None:
     """A disk that gives other bytes without a write: the file's state stays, so it is kept fixed here."""
     expected = fingerprint(folder)
     states = {path: content_hashes.file_state(path) for path in map(str, folder.glob("*/*"))}
     monkeypatch.setattr(base, "file_state", lambda path: states.get(str(path), 0))
-    swap(folder / "09" / "0.bmp")
-    assert fingerprint(folder) == expected
-    assert ImageFolder(folder).verify().problems[0].startswith("09/0.bmp: ")
-    swap(folder / "08" / "0.bmp")
+    rotten = folder / "03" / "0.bmp"
+    swap(rotten)
+    assert fingerprint(folder) == expected, "nobody has looked yet"
     assert fingerprint(folder, again=True) == by_hand(folder) != expected
-    assert fingerprint(folder) == by_hand(folder), "what was computed again is kept"
-    assert ImageFolder(folder).verify().ok
+    for _ in range(2):
+        assert [line.partition(":")[0] for line in ImageFolder(folder).verify().problems] == ["03/0.bmp"]
+        with pytest.raises(UserError, match=r"^03/0\.bmp: "):
+            MetricDataModule(ImageFolder(folder)).identity()
+    swap(rotten)
+    assert ImageFolder(folder).verify().ok, "the disk gives the old bytes again"
+    assert fingerprint(folder) == expected
+    swap(rotten)
+    assert not ImageFolder(folder).verify().ok
+    swap(rotten)
+    states[str(rotten)] += 1  # restored from a copy
+    assert fingerprint(folder) == expected
 
 
 def test_the_training_half_reads_no_test_image(folder: Path, reads: list[str]) -> None:

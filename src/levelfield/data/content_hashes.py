@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import UInt8, UInt64
+from jaxtyping import Bool, UInt8, UInt64
 
 from levelfield.errors import FileRefused, UserError
 from levelfield.runtime.cache_root import cache_root
@@ -17,7 +17,8 @@ from levelfield.storage.atomic import storing
 from levelfield.storage.checked_file import DIGEST_BYTES, is_whole, replaced_checked
 from levelfield.storage.file_hash import file_hash
 
-RECORD = np.dtype([("name", "<u8"), ("state", "<u8"), ("content", "u1", 32)])
+# `rotten`: `content` is of an earlier reading, and the bytes have changed since without a change of `state`.
+RECORD = np.dtype([("name", "<u8"), ("state", "<u8"), ("rotten", "?"), ("content", "u1", 32)])
 AT_A_TIME = 256
 # Before hashing more samples, the command prints a line.
 MANY = 10_000
@@ -63,40 +64,46 @@ def kept_hashes(
     states: UInt64[np.ndarray, " samples"],
     compute: Callable[[int], str],
     again: bool,
-) -> UInt8[np.ndarray, "samples 32"]:
-    """SHA-256 of each sample, from the file of its folder below `LEVELFIELD_CACHE`.
+) -> tuple[UInt8[np.ndarray, "samples 32"], Bool[np.ndarray, " samples"]]:
+    """SHA-256 of each sample, from the file of its folder below `LEVELFIELD_CACHE`, and which samples are rotten.
 
-    A damaged file is ignored. If no file can be written, the next start computes the hashes again.
+    The bytes of a rotten sample have changed, but not the state of its file. Its first hash stays in the file until
+    its state changes, so each later call finds it. A damaged file is ignored. If no file can be written, the next start
+    computes the hashes again.
 
     Args:
         folder: the folder of the samples.
         names: a hash of each sample's file and key.
         states: from `file_state`.
         compute: returns the hexadecimal hash of the sample at a position; called in threads.
-        again: whether to compute all hashes again.
+        again: whether to compute all hashes again, and to look for rotten samples.
 
     Raises:
         UserError: a file cannot be read.
     """
-    file = cache_root() / "hashes" / f"{number_of(folder):016x}"
+    file = cache_root() / "hashes" / f"{number_of(folder, *RECORD.names or ()):016x}"
     kept = _read(file)
     found = np.zeros(len(names), RECORD)
     found["name"], found["state"] = names, states
     known = np.zeros(len(names), bool)
-    if len(kept) and not again:
+    if len(kept):
         at = np.minimum(np.searchsorted(kept["name"], names), len(kept) - 1)
         known = (kept["name"][at] == names) & (kept["state"][at] == states)
-        found["content"][known] = kept["content"][at[known]]
-    if not known.all():
-        missing = np.flatnonzero(~known).tolist()
+        found[known] = kept[at[known]]
+    contents = found["content"].copy()
+    missing = np.flatnonzero(~known | again)
+    if len(missing):
         if len(missing) > MANY:
             print(f"computing the SHA-256 of {len(missing):,} samples in {folder} once", file=sys.stderr)
-        parts = [missing[first : first + AT_A_TIME] for first in range(0, len(missing), AT_A_TIME)]
+        parts = [missing[first : first + AT_A_TIME].tolist() for first in range(0, len(missing), AT_A_TIME)]
         with ThreadPoolExecutor() as pool:
             hashes = b"".join(pool.map(lambda part: bytes.fromhex("".join(map(compute, part))), parts))
-        found["content"][missing] = np.frombuffer(hashes, np.uint8).reshape(-1, 32)
+        contents[missing] = np.frombuffer(hashes, np.uint8).reshape(-1, 32)
+        found["rotten"][missing] = (known & (contents != found["content"]).any(axis=1))[missing]
+        sound = ~found["rotten"]
+        found["content"][sound] = contents[sound]
         _write(file, np.concatenate([kept[~np.isin(kept["name"], names)], found]))
-    return found["content"]
+    return contents, found["rotten"]
 
 
 def _read(file: Path) -> np.ndarray:

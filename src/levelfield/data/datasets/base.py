@@ -16,6 +16,7 @@ from jaxtyping import Int
 from levelfield.data.content_hashes import file_state, kept_hashes, number_of, sample_hash
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.images import open_image
+from levelfield.data.datasets.table import refuse_problems
 from levelfield.data.datasets.table_rows import Coded
 from levelfield.data.duplicates import Duplicate, content_digest, duplicates_of
 from levelfield.data.index import Sample, SampleIndex
@@ -123,22 +124,30 @@ class MetricDataset(ABC):
             again: whether to read all files again, without stored hashes.
 
         Raises:
-            UserError: a file is missing or cannot be read.
+            UserError: a file is missing or cannot be read; or, except with `again`, `verify` found it rotten.
         """
+        contents, rotten = self._contents(keys, again)
+        refuse_problems([] if again else rotten)
+        return contents
+
+    def _contents(self, keys: Sequence[str], again: bool) -> tuple[Iterator[str], list[str]]:
+        """`contents_of`, and a line for each rotten file."""
         names, states = np.empty((2, len(keys)), np.uint64)
         first = last = ""
         for i, key in enumerate(keys):
             file = self.file_of(key)
             if file is None:
-                return map(self.content_of, keys)
+                return map(self.content_of, keys), []
             path = os.path.abspath(file)
             names[i], states[i] = number_of(path, key), file_state(path)
             first, last = min(first or path, path), max(last, path)
             if self._watched is not None:
                 self._watched[path] = int(states[i])
         folder = os.path.commonpath([first, last]) if first else ""
-        found = kept_hashes(folder, names, states, lambda i: self.content_of(keys[i]), again)
-        return (content.tobytes().hex() for content in found)
+        found, rotten = kept_hashes(folder, names, states, lambda i: self.content_of(keys[i]), again)
+        fault = "its bytes have changed, but size, times and inode of its file have not: restore it from a copy"
+        lines = [f"{keys[i]}: {fault}" for i in np.flatnonzero(rotten).tolist()]
+        return (content.tobytes().hex() for content in found), lines
 
     def fingerprint(self, index: SampleIndex, again: bool = False) -> str:
         """SHA-256 of the class names, and of key, class and content of the samples in `index` only.
@@ -216,13 +225,7 @@ class MetricDataset(ABC):
                 digests[key] = content_digest(self.load(key))
             except UserError as error:
                 report.problems.append(str(error))
-        opened = list(digests)
-        before, now = (self.contents_of(opened, again) for again in (False, True))
-        report.problems += [
-            f"{key}: its bytes have changed, but size, times and inode of its file have not: restore it from a copy"
-            for key, *contents in zip(opened, before, now, strict=True)
-            if contents[0] != contents[1]
-        ]
+        report.problems += self._contents(list(digests), again=True)[1]
         report.duplicates = duplicates_of(index, self.test_classes(index), digests)
         return report
 
