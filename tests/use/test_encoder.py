@@ -1,6 +1,7 @@
 """Embeddings of any data are those of the learner and of the evaluation transform."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import levelfield
 from levelfield import MetricLearner
 from levelfield.cli.main import main
 from levelfield.errors import UserError
+from levelfield.use.encoder import Embedded
 
 SIZE = 32
 
@@ -152,7 +154,7 @@ def test_a_missing_file_of_a_table_with_labels_is_left_out_when_told(best, birds
 
 def test_texts_come_from_a_table_a_file_of_lines_or_a_list(of_texts: Path, tmp_path: Path) -> None:
     texts = ["Where is my card?", 'It has "not" come, yet.']
-    (tmp_path / "t.txt").write_text("\n".join([texts[0], "", texts[1]]))
+    (tmp_path / "t.txt").write_text("\n".join(texts))
     pd.DataFrame({"text": texts, "path": ["a.png", "b.png"]}).to_csv(tmp_path / "t.csv", index=False)
     learner = MetricLearner.load_from_checkpoint(of_texts)
     with torch.no_grad():
@@ -161,6 +163,87 @@ def test_texts_come_from_a_table_a_file_of_lines_or_a_list(of_texts: Path, tmp_p
         embedded = levelfield.embed(of_texts, data)
         assert embedded.names == tuple(texts)
         torch.testing.assert_close(embedded.embeddings, expected, atol=1e-6, rtol=0)
+
+
+def same_in_python_and_by_command(checkpoint: Path, data: Path, run) -> Embedded | str:
+    """What both doors give: embeddings, or the refusal."""
+    output = data.parent / "e.parquet"
+    code, _, complaint = run("predict", "--ckpt_path", checkpoint, "--data", data, "--output", output)
+    if code != 0:
+        with pytest.raises(UserError) as raised:
+            levelfield.embed(checkpoint, data)
+        refused((code, "", complaint), str(raised.value))
+        return str(raised.value)
+    embedded = levelfield.embed(checkpoint, data)
+    table = pd.read_parquet(output)
+    assert tuple(table["name"]) == embedded.names
+    assert np.array_equal(np.stack(table["embedding"]), embedded.embeddings)
+    return embedded
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("red shoe\u2028size 42\nblue\x85shoe\v1\f2\x1c3\n", ["red shoe\u2028size 42", "blue\x85shoe\v1\f2\x1c3"]),
+        ("\ufeffshoe\r\n hat \r\nshoe\r\n", ["shoe", "hat", "shoe"]),
+        ("shoe\nhat\n\n \n", ["shoe", "hat"]),
+        ("shoe\n\nhat\n", "row 2: text is empty"),
+        ("shoe\nh\0at\n", "row 2: text has a NUL byte"),
+        (b"shoe\nh\xe9at\n", "row 2: text is not UTF-8"),
+        ("\n", "row 1: text is empty"),
+    ],
+)
+def test_row_i_is_line_i_of_a_text_file(content, expected, of_texts, tmp_path, run) -> None:
+    (tmp_path / "t.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
+    found = same_in_python_and_by_command(of_texts, tmp_path / "t.txt", run)
+    if isinstance(expected, str):
+        assert expected in found
+        texts = (content if isinstance(content, str) else content.decode(errors="surrogateescape")).split("\n")
+        with pytest.raises(UserError, match=re.escape(expected.partition(":")[2])):
+            levelfield.embed(of_texts, texts[:2])
+    else:
+        assert found.names == levelfield.embed(of_texts, expected).names == tuple(expected)
+
+
+def test_an_image_of_pillow_is_read_like_its_file(best: Path, tmp_path: Path, run) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (40, 60, 4), dtype=np.uint8)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    given = {
+        "cmyk.jpg": (Image.fromarray(noise, "CMYK"), {}),
+        "grey16.png": (Image.fromarray(noise[..., 0].astype(np.uint16) * 257), {}),
+        "palette.png": (Image.fromarray(noise[..., :3]).convert("P"), {"transparency": 3}),
+        "transparent.png": (Image.fromarray(noise), {}),
+        "turned.jpg": (Image.fromarray(noise[..., :3]), {"exif": turned}),
+        "turned.tif": (Image.fromarray(noise[..., :3]), {"exif": turned}),
+    }
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for name, (image, options) in given.items():
+        image.save(folder / name, **options)
+    opened = [Image.open(folder / name) for name in given]
+    found = same_in_python_and_by_command(best, folder, run)
+    assert found.names == tuple(given)
+    for _ in range(2):  # the images of the caller stay as they are
+        assert torch.equal(levelfield.embed(best, opened).embeddings, found.embeddings)
+    Image.new("F", (9, 9)).save(tmp_path / "float.tif")
+    with pytest.raises(UserError, match=r"float\.tif .*floating point"):
+        levelfield.embed(best, [Image.open(tmp_path / "float.tif")])
+
+
+def test_both_doors_read_the_same_of_folders_and_tables(best: Path, birds: Path, tmp_path: Path, run) -> None:
+    (tmp_path / "labels.csv").write_text("path,label\nbirds/jay/0.png,01\nbirds/wren/3.png,\nbirds/wren/3.png,1.0\n")
+    (tmp_path / "missing.csv").write_text("path\nbirds/jay/0.png\nbirds/jay/9.png\n")
+    (tmp_path / "latin.csv").write_bytes(b"path,label\nbirds/jay/0.png,a\nbirds/wren/3.png,\xe9\n")
+    (tmp_path / "words.csv").write_text("text,label\nhello,a\n")
+    assert same_in_python_and_by_command(best, birds, run).labels == ("jay",) * 3 + ("wren",) * 3
+    assert same_in_python_and_by_command(best, tmp_path / "labels.csv", run).labels == ("01", "", "1.0")
+    for name, word in (("missing.csv", "jay/9.png"), ("latin.csv", "row 3"), ("words.csv", "column path")):
+        assert word in same_in_python_and_by_command(best, tmp_path / name, run)
+    refused(run("score", "--ckpt_path", best, "--data", tmp_path / "latin.csv"), "row 3")
+    (birds / "0.png").write_bytes((birds / "jay" / "0.png").read_bytes())
+    with pytest.warns(UserWarning, match="1 images are next to the folders"):
+        assert levelfield.embed(best, birds).labels is None
 
 
 def test_mistakes_end_in_a_line(best, of_texts, birds, tmp_path, run) -> None:

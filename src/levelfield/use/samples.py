@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from PIL import Image
 from levelfield.core.ledger import Evaluation, begin
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.datasets.image_folder import Found
-from levelfield.data.datasets.images import image_suffixes, open_image
+from levelfield.data.datasets.images import as_rgb, image_suffixes, open_image
 from levelfield.data.datasets.table import column_names, content_fault, read_table, refuse_problems
 from levelfield.data.index import Sample
 from levelfield.data.own import TABLES, own_dataset
@@ -26,12 +26,14 @@ KINDS = {"image": "images", "text": "texts"}
 
 
 class Given:
-    """Opens a sample that is given directly, or an image file."""
+    """Opens a sample that is given directly, or an image file; images of Pillow are read like their files."""
 
     def load(self, key: Any) -> Sample:
         if isinstance(key, Path):
             return open_image(key)
-        return key.convert("RGB") if isinstance(key, Image.Image) else key
+        if isinstance(key, Image.Image):
+            return as_rgb(lambda: key, str(getattr(key, "filename", "") or "an image of the list"))
+        return key
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,22 @@ def of_dataset(dataset: MetricDataset) -> Samples:
     return Samples(names, keys, dataset.modality, labels, dataset)
 
 
+def of_texts(given: Iterable[str], place: Callable[[int], str]) -> Samples:
+    """Texts without outer blanks, as in a table.
+
+    Args:
+        place: names the text at a position, for errors.
+
+    Raises:
+        UserError: a text that a table must not have either: empty, not UTF-8 or with a NUL byte.
+    """
+    texts = tuple(text.strip() for text in given)
+    refuse_problems(
+        [f"{place(at)}: {fault}" for at, text in enumerate(texts) if (fault := content_fault("text", text))]
+    )
+    return Samples(texts, texts, "text")
+
+
 def record_labelled(
     data: Any, samples: Samples, by: str, checkpoints: Mapping[str, str], embedded: Sequence[int] | None = None
 ) -> None:
@@ -130,8 +148,9 @@ def _of_path(given: str, path: Path, modality: Modality | None, origin: object) 
     if suffix in TABLES:
         return _in_table(path, modality, origin)
     if suffix == ".txt":
-        texts = tuple(line.strip() for line in _lines(path) if line.strip())
-        return Samples(texts, texts, "text")
+        content = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        # Not `splitlines`, which also splits at other characters within a text.
+        return of_texts(content.rstrip().split("\n"), lambda number: f"{path}, row {number + 1}")
     if suffix in image_suffixes():
         return Samples((given,), (path,), "image")
     raise UserError(f"{path}: give a folder, a .csv or .parquet table, an image or a .txt file with one text per line")
@@ -193,14 +212,7 @@ def _of_list(data: Sequence[Any], modality: Modality | None) -> Samples:
         if not isinstance(each, str if is_text else str | Path | Image.Image):
             wanted = "texts" if is_text else "files or Pillow images"
             raise UserError(f"sample {number} of the list is a {type(each).__name__}: give a list of {wanted}")
-    names = tuple(str(number) if isinstance(each, Image.Image) else str(each) for number, each in enumerate(data))
     if is_text:
-        return Samples(names, names, "text")
+        return of_texts(data, lambda number: f"sample {number} of the list")
+    names = tuple(str(number) if isinstance(each, Image.Image) else str(each) for number, each in enumerate(data))
     return Samples(names, tuple(Path(each) if isinstance(each, str) else each for each in data), "image")
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise UserError(f"{file} is not UTF-8: save it as UTF-8") from None

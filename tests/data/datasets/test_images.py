@@ -1,5 +1,6 @@
 """Every kind of image file ends as the RGB picture it shows; every broken one as a line that names it."""
 
+import warnings
 from io import BytesIO
 from pathlib import Path
 
@@ -96,6 +97,16 @@ def test_not_an_image_empty_or_missing(tmp_path: Path) -> None:
         open_image(tmp_path / "missing.jpg")
     with pytest.raises(UserError, match="floating point"):
         decode_image(encoded(Image.new("F", (2, 2)), "TIFF"), "float.tif")
+
+
+def test_decoding_shows_no_warning_twice() -> None:
+    content = encoded(RED, "PNG")
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.resetwarnings()  # Python's own rule: once for each place
+        for _ in range(3):
+            decode_image(content, "picture")
+            warnings.warn("of another package", UserWarning, stacklevel=1)
+    assert len(shown) == 1
 
 
 def test_a_jpeg_is_tried_as_one_whatever_was_imported_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,10 @@
 """Open an image file as upright RGB, or raise an error that names the file."""
 
 import math
+import re
 import stat
 import warnings
+from collections.abc import Callable
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -19,6 +21,9 @@ NO_PICTURES = frozenset({"BUFR", "EPS", "FITS", "GRIB", "HDF5", "IPTC", "MPEG", 
 USUAL = ("JPEG", "PNG")
 # Larger than any uncompressed image with as many pixels as Pillow accepts.
 LARGEST_FILE = 1 << 30
+# As `warnings.filterwarnings("ignore", module=r"PIL\.")` puts it into `warnings.filters`.
+NO_WARNINGS = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
+REMEDY = "replace the file or remove it from the data set"
 
 
 @cache
@@ -61,30 +66,38 @@ def decode_image(content: bytes, name: str) -> Image.Image:
     A tiny file can contain an image that fills the memory, so images with more pixels than `PIL.Image.MAX_IMAGE_PIXELS`
     (89 million by default) are rejected before decoding.
     """
-    remedy = "replace the file or remove it from the data set"
     if not content:
-        raise UserError(f"{name} is empty: {remedy}")
+        raise UserError(f"{name} is empty: {REMEDY}")
+    return as_rgb(lambda: Image.open(BytesIO(content), formats=image_formats()), name)
+
+
+def as_rgb(opened: Callable[[], Image.Image], name: str) -> Image.Image:
+    """An image of Pillow by the rules for files: upright RGB, 8 bits, on white where it is transparent.
+
+    Raises:
+        UserError: as `open_image`; names `name`.
+    """
     try:
         # Pillow warns about broken EXIF data (which then rotate nothing) and too many pixels without naming the file.
-        # Catching its warnings would affect other threads, which open images too.
-        warnings.filterwarnings("ignore", module=r"PIL\.")
-        with Image.open(BytesIO(content), formats=image_formats()) as image:
-            if image.width * image.height > (Image.MAX_IMAGE_PIXELS or math.inf):
-                raise Image.DecompressionBombError
-            image.load()
-            ImageOps.exif_transpose(image, in_place=True)
-            rgb = _to_rgb(image)
-            rgb.filename = name  # type: ignore[attr-defined]  # Pillow sets it only on opened images
-            return rgb
+        # Catching its warnings would affect other threads, which open images too. Setting the filter again would print
+        # warnings of other packages again.
+        if warnings.filters[:1] != [NO_WARNINGS]:
+            warnings.filterwarnings("ignore", module=r"PIL\.")
+        image = opened()
+        if image.width * image.height > (Image.MAX_IMAGE_PIXELS or math.inf):
+            raise Image.DecompressionBombError
+        rgb = _to_rgb(ImageOps.exif_transpose(image))
+        rgb.filename = name  # type: ignore[attr-defined]  # Pillow sets it only on opened images
+        return rgb
     except Image.UnidentifiedImageError:
-        raise UserError(f"{name} is not an image: {remedy}") from None
+        raise UserError(f"{name} is not an image: {REMEDY}") from None
     except Image.DecompressionBombError:
         raise UserError(
             f"{name} has more than {Image.MAX_IMAGE_PIXELS:,} pixels: reduce the image or remove it from the data set"
         ) from None
     except Exception as error:  # on a broken file Pillow's decoders raise OSError, SyntaxError, TypeError and more
         reason = " ".join(str(error).split())
-        raise UserError(f"{name} is not a complete, readable image ({reason}): {remedy}") from None
+        raise UserError(f"{name} is not a complete, readable image ({reason}): {REMEDY}") from None
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
