@@ -129,14 +129,14 @@ def test_where_the_folder_cannot_be_written_the_index_lies_in_the_cache(encoder,
 
 def test_with_and_without_faiss_the_answers_are_the_same() -> None:
     pytest.importorskip("faiss")
-    rows = torch.randn(300, 12).repeat(2, 1)  # each is there twice: the first comes first
+    rows = torch.randn(200, 12).repeat(3, 1)  # each is there three times: the first comes first
     names = tuple(map(str, range(600)))
     gallery = Gallery(Samples(names, names, "text"), rows, Path(), 600, ())
     alone = Gallery(Samples(names, names, "text"), rows, Path(), 600, ())
     vars(alone)["_flat"] = None
     for number in range(5):
         query = Embedded(torch.randn(1, 12), ("query",), None, (0,))
-        top = 1000 if number == 4 else 9
+        top = 1000 if number == 4 else 7 + number
         with_faiss, without = (each.answers(query, top, "cosine") for each in (gallery, alone))
         assert [answer.name for answer in with_faiss] == [answer.name for answer in without]
         likeness = [answer.likeness for answer in without]
@@ -181,6 +181,24 @@ def test_texts_are_found_in_a_table_and_in_lines(tmp_path: Path, run) -> None:
     refused(run(*asked, "--query", tmp_path / "a.png"), "a.png is an image", "takes texts")
     refused(run(*asked, "--query", " "), "--query is empty")
     refused(run(*asked, "--query", "x", "--output", "a.png"), "--output a.png", ".html")
+
+
+def test_only_the_query_itself_is_left_out_of_links_to_one_file(encoder: Encoder, birds: Path, tmp_path: Path) -> None:
+    for number in range(5):
+        (birds / "jay" / f"link{number}.png").symlink_to(birds / "jay" / "2.png")
+    (tmp_path / "birds.csv").write_text("path\n" + "birds/jay/2.png\n" * 3 + "birds/jay/link0.png\nbirds/wren/7.png\n")
+    (tmp_path / "linked").symlink_to(birds)
+    for data, query, answers in (
+        (birds, birds / "jay/2.png", 12),
+        (birds, birds / "jay/link3.png", 12),
+        (birds, tmp_path / "linked/jay/2.png", 12),
+        (tmp_path / "birds.csv", birds / "jay/2.png", 2),
+    ):
+        gallery, asked = Gallery.of(encoder, data), encoder.embed(encoder.samples(query))
+        for way in ((), (KReciprocal(3, 2),)):
+            found = [answer.key.resolve().name for answer in gallery.answers(asked, 12, "cosine", query, *way)]
+            assert len(found) == answers
+            assert found[0] == "2.png"
 
 
 def test_mistakes_end_in_a_line(fitted: Path, birds: Path, tmp_path: Path, run) -> None:

@@ -27,7 +27,7 @@ from levelfield.metrics.reranking import KReciprocal
 from levelfield.runtime.cache_root import cache_root
 from levelfield.storage.atomic import write_atomically
 from levelfield.use.encoder import Embedded, Encoder
-from levelfield.use.samples import HIDDEN, KINDS, Samples
+from levelfield.use.samples import HIDDEN, KINDS, Samples, of_texts
 
 # The displayed similarity, by distance.
 SHOWN = {"cosine": "cosine", "euclidean": "distance", "hamming": "different bits", "poincare": "distance"}
@@ -71,7 +71,7 @@ class Gallery:
     def of(
         cls,
         encoder: Encoder,
-        data: Any,
+        data: str | Path,
         skip_broken: bool = False,
         progress: Callable[[int, int], Any] | None = None,
     ) -> "Gallery":
@@ -122,11 +122,12 @@ class Gallery:
             itself: the file of the query, which is left out.
             rerank: order the answers by this method; only for cosine.
         """
+        own = {place for place, key in enumerate(self.samples.keys) if itself and _is_same(key, itself)}
         if rerank is None:
-            order, values = self._nearest(query.embeddings, min(top + 1, len(self.rows_GD)), distance)
-            order = [place for place in order if not self._is(place, itself)]
+            order, values = self._nearest(query.embeddings, min(top + len(own), len(self.rows_GD)), distance)
+            order = [place for place in order if place not in own]
         else:
-            order, values = self._reranked(query.embeddings, itself, rerank)
+            order, values = self._reranked(query.embeddings, own, rerank)
         bits = 8 * math.ceil(self.rows_GD.shape[1] / 8)
         shown = {
             "cosine": lambda value: value,
@@ -139,15 +140,12 @@ class Gallery:
             Answer(self.samples.names[at], labels[at], shown(values[at]), self.samples.keys[at]) for at in order[:top]
         ]
 
-    def _is(self, place: int, itself: Path | None) -> bool:
-        return itself is not None and bool(self.samples.keys[place].resolve() == itself.resolve())
-
     def _reranked(
-        self, query: Float[Tensor, "1 dim"], itself: Path | None, rerank: KReciprocal
+        self, query: Float[Tensor, "1 dim"], own: set[int], rerank: KReciprocal
     ) -> tuple[list[int], dict[int, float]]:
         """The positions of all items except the query, reranked, and their cosines."""
         held, similarity = DISTANCES["cosine"]
-        places = torch.tensor([place for place in range(len(self.rows_GD)) if not self._is(place, itself)]).long()
+        places = torch.tensor([place for place in range(len(self.rows_GD)) if place not in own]).long()
         if len(places) == 0:
             return [], {}
         asked, rows = held(query), held(self.rows_GD)[places]
@@ -160,9 +158,11 @@ class Gallery:
         """The positions of the nearest items, and their similarities."""
         held, similarity = DISTANCES[distance]
         if distance == "cosine" and self._flat is not None:
-            found, places = (each[0].tolist() for each in self._flat.search(held(query).numpy(), count))
-            values = dict(zip(places, found, strict=True))
-            return sorted(values, key=lambda place: (-values[place], place)), values
+            one_more = min(count + 1, len(self.rows_GD))
+            found, places = (each[0].tolist() for each in self._flat.search(held(query).numpy(), one_more))
+            if one_more == count or found[-2] > found[-1]:  # else faiss may leave out the first of equal ones
+                values = dict(zip(places, found, strict=True))
+                return sorted(values, key=lambda place: (-values[place], place))[:count], values
         every = similarity(held(query), held(self.rows_GD))[0]
         order = every.argsort(descending=True, stable=True)[:count].tolist()
         return order, {place: float(every[place]) for place in order}
@@ -192,11 +192,16 @@ def query_of(encoder: Encoder, query: str, gallery: Samples) -> Samples:
             raise UserError(f"--query {query} is an image, but '{encoder.origin}' takes {KINDS['text']}; give a text")
         if not query.strip():
             raise UserError("--query is empty: give a text")
-        return Samples((query,), (query,), "text")
+        return of_texts([query], lambda _: "--query")
     if not is_picture:
         what = "not an image" if path.is_file() else "a folder" if path.is_dir() else "not there"
         raise UserError(f"--query {query} is {what}, but '{encoder.origin}' takes {KINDS['image']}; give an image file")
     return Samples((query,), (path,), "image")
+
+
+def _is_same(item: Path, query: Path) -> bool:
+    """Whether an item is the query's file. Another link to the same content is another item."""
+    return item.name == query.name and item.parent.resolve() == query.parent.resolve()
 
 
 def _state(key: Any) -> str:
