@@ -225,6 +225,7 @@ def _blocks(path: str, dataset: "MetricDataset", split: Config) -> int:
     Raises:
         UserError: too few classes for two blocks; names the command that still works.
     """
+    from levelfield.data.overview import counted
     from levelfield.data.splits import MIN_VALIDATION_CLASSES
 
     index = dataset.read_index()
@@ -239,8 +240,8 @@ def _blocks(path: str, dataset: "MetricDataset", split: Config) -> int:
     words = [part for file in files for part in ("--config", file)]
     fit = shlex.join(["levelfield", "fit", *words, f"--data.dataset.{key}", path, "--data.fold", "none"])
     raise UserError(
-        f"{path} has {classes} classes, {trained} of them to train and validate; compare needs 4 there (8 in all): "
-        f"add classes, or only train: {fit}"
+        f"{path} has {counted(classes, 'class')}, {trained} of them to train and validate; compare needs 4 there "
+        f"(8 in all): add classes, or only train: {fit}"
     )
 
 

@@ -12,12 +12,14 @@ from levelfield.data.splits import MIN_VALIDATION_CLASSES, Split
 
 MOST_NAMES = 20
 USUAL_FOLDS = 4
+# How programs write a missing label, in lower case.
+NO_LABELS = frozenset({"-1", "-1.0", "<na>", "n/a", "na", "nan", "nat", "none", "null"})
 
 
 def counts_of(name: str, index: SampleIndex) -> str:
     """A line with the number of classes that have samples, and the number of samples."""
     found = len(np.unique(index.labels))
-    return f"{name}: {_number(found, 'class')}, {_number(len(index.keys), 'sample')}"
+    return f"{name}: {counted(found, 'class')}, {counted(len(index.keys), 'sample')}"
 
 
 def remarks_on(index: SampleIndex, test_classes: Int[np.ndarray, " test"], split: Split | None = None) -> list[str]:
@@ -33,7 +35,9 @@ def remarks_on(index: SampleIndex, test_classes: Int[np.ndarray, " test"], split
     for held, what in ((0, "without a sample, in no fold"), (1, "with one sample, which has no match")):
         names = [name for name, count in zip(index.class_names, counts, strict=True) if count == held]
         if names:
-            lines.append(f"{_number(len(names), 'class')} {what}: {listed(names)}")
+            lines.append(f"{counted(len(names), 'class')} {what}: {listed(names)}")
+    if missing := [repr(name) for name in index.class_names if name.lower() in NO_LABELS]:
+        lines.append(f"labels that usually mean a missing label are classes: {listed(missing)}")
     lines += _too_few_folds(len(index.class_names) - len(test_classes))
     return [*lines, *_like_labels(index.class_names), *_columns_in_vain(index, test_classes, split)]
 
@@ -43,7 +47,7 @@ def _too_few_folds(trained: int) -> list[str]:
     if folds >= USUAL_FOLDS:
         return []
     enough = f"enough for {folds} folds, fewer than the usual {USUAL_FOLDS}" if folds > 1 else "too few for folds"
-    return [f"{_number(trained, 'class')} to train and validate on: {enough}"]
+    return [f"{counted(trained, 'class')} to train and validate on: {enough}"]
 
 
 def listed(names: Sequence[str]) -> str:
@@ -52,7 +56,8 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + more
 
 
-def _number(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
+    """A number and its noun: `1 class`, `1,200 samples`."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}{'es' if what.endswith('s') else 's'}"
 
 
@@ -80,9 +85,9 @@ def _columns_in_vain(index: SampleIndex, test_classes: Int[np.ndarray, " test"],
     tested = np.isin(index.labels, test_classes)
     trained = int(((roles != "") & ~tested).sum())
     if trained:
-        lines.append(f"roles outside the test half have no effect: {_number(trained, 'sample')} with one")
+        lines.append(f"roles outside the test half have no effect: {counted(trained, 'sample')} with one")
     queries, gallery = ({*index.labels[tested & (roles == role)].tolist()} for role in ("query", "gallery"))
     alone = [index.class_names[label] for label in sorted(queries - gallery)]
     if alone:
-        lines.append(f"{_number(len(alone), 'test class')} with queries only, which are not scored: {listed(alone)}")
+        lines.append(f"{counted(len(alone), 'test class')} with queries only, which are not scored: {listed(alone)}")
     return lines

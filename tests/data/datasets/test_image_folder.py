@@ -125,13 +125,17 @@ def test_an_empty_folder_is_in_no_fold(tmp_path: Path) -> None:
     assert identity["val_classes"] == ["0", "1"]
 
 
-def test_folders_of_halves_are_not_classes(tmp_path: Path) -> None:
+def test_class_folders_may_be_one_level_deeper(tmp_path: Path) -> None:
     for name in ("Train/jay/1.png", "Train/wren/1.png", "test/1.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (4, 4)).save(tmp_path / name)
-    with pytest.raises(UserError, match=r"only the folders Train, test, .*give one of them \(.*Train\)"):
+    with pytest.raises(UserError, match=r"only Train, test, .*\(.*Train\)"):
         ImageFolder(tmp_path).read_index()
     assert ImageFolder(tmp_path / "Train").class_names == ("jay", "wren")
+    (tmp_path / "test").rename(tmp_path / "__MACOSX")  # as in a zip with one folder around its classes
+    with pytest.raises(UserError, match=r"only Train, .*\(.*Train\)"):
+        ImageFolder(tmp_path).read_index()
+    (tmp_path / "__MACOSX").rename(tmp_path / "test")
     (tmp_path / "Train" / "jay").rename(tmp_path / "jay")  # then a train is a class, too
     assert ImageFolder(tmp_path).class_names == ("Train", "jay", "test")
 

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
 
 from levelfield.data.datasets import image_table
 from levelfield.data.datasets.image_table import ImageTable
+from levelfield.data.datasets.images import open_image
 from levelfield.data.datasets.parquet_file import read_parquet
 from levelfield.data.datasets.table import read_labelled_rows
 from levelfield.errors import UserError
@@ -61,6 +63,48 @@ def test_a_missing_file_is_named_with_its_row_but_only_when_it_is_opened(tmp_pat
         images.load("gone.png")
     with pytest.raises(UserError, match="row 4"):
         images.fingerprint(index.select([1]))
+
+
+@pytest.mark.parametrize(
+    ("on_disk", "in_table", "remedy"),
+    [
+        ("cafe\u0301.png", "caf\u00e9.png", "NFD"),
+        ("caf\u00e9.png", "cafe\u0301.png", "NFC"),
+        ("cafe.png", ".\\cafe.png", "/"),
+    ],
+)
+def test_another_spelling_of_a_missing_file_is_named(on_disk: str, in_table: str, remedy: str, tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / on_disk)
+    (fault,) = table(tmp_path, f"path,label\n{in_table},0\n").verify().problems
+    assert "row 2" in fault
+    assert f"write {remedy}" in fault.replace("its letters in the Unicode form ", "")
+    with pytest.raises(UserError, match="write"):
+        open_image(tmp_path / in_table)
+
+
+@pytest.mark.parametrize("column", ["image", "path"])
+def test_images_inside_a_parquet_table_are_refused_with_their_column(column: str, tmp_path: Path) -> None:
+    file = tmp_path / "t.parquet"
+    pd.DataFrame({column: [{"bytes": b"?", "path": "a.png"}], "label": [1]}).to_parquet(file)
+    with pytest.raises(UserError, match=f"column {column} has the images"):
+        ImageTable(file).read_index()
+    pd.DataFrame({"image": [{"bytes": b"?"}], "path": ["a.png"], "label": [1]}).to_parquet(file)
+    assert ImageTable(file).read_index().keys == ("a.png",)
+
+
+def test_verify_names_labels_without_a_meaning_and_nearly_black_images(tmp_path: Path) -> None:
+    """A camera's 12 bits end at 4095: of 65535 that is 16 of 255."""
+    for name, levels in (("dark", 4095), ("bright", 65535)):
+        Image.fromarray(np.array([[0, levels]], np.uint16)).save(tmp_path / f"{name}.png")
+        Image.new("RGB", (4, 4), "white").save(tmp_path / f"{name}_too.png")
+    labels = {"dark": "NaN", "bright": "a", "dark_too": "-1", "bright_too": "None"}
+    rows = "".join(f"{name}.png,{label}\n" for name, label in labels.items())
+    report = table(tmp_path, f"path,label\n{rows}").verify()
+    assert report.ok
+    (missing,) = [line for line in report.overview if "missing label" in line]
+    assert missing.endswith(": '-1', 'NaN', 'None'")
+    (dark,) = [line for line in report.overview if "black" in line]
+    assert "1 image, such as dark.png" in dark
 
 
 def test_many_missing_files_take_one_more_reading_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

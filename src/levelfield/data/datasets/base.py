@@ -12,15 +12,16 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Int
+from PIL import Image
 
 from levelfield.data.content_hashes import file_state, kept_hashes, number_of, sample_hash
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.images import open_image
+from levelfield.data.datasets.images import is_nearly_black, open_image
 from levelfield.data.datasets.table import refuse_problems
 from levelfield.data.datasets.table_rows import Coded
 from levelfield.data.duplicates import Duplicate, content_digest, duplicates_of
 from levelfield.data.index import Sample, SampleIndex
-from levelfield.data.overview import counts_of, remarks_on
+from levelfield.data.overview import counted, counts_of, remarks_on
 from levelfield.data.sealed_half import check_test_half
 from levelfield.data.splits import Split, split_classes
 from levelfield.errors import UserError
@@ -219,12 +220,20 @@ class MetricDataset(ABC):
                 check_test_half(index, self.test_classes(index))
             except UserError as error:
                 report.problems.append(str(error))
-        digests = {}
+        digests, dark = {}, []
         for key in index.keys:
             try:
-                digests[key] = content_digest(self.load(key))
+                sample = self.load(key)
             except UserError as error:
                 report.problems.append(str(error))
+                continue
+            digests[key] = content_digest(sample)
+            if isinstance(sample, Image.Image) and is_nearly_black(sample):
+                dark.append(key)
+        if dark:
+            report.overview.append(
+                f"nearly black: {counted(len(dark), 'image')}, such as {dark[0]}; scale 12 bits in a 16-bit file by 16"
+            )
         report.problems += self._contents(list(digests), again=True)[1]
         report.duplicates = duplicates_of(index, self.test_classes(index), digests)
         return report

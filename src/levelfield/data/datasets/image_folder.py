@@ -36,7 +36,7 @@ class ImageFolder(MetricDataset):
         root: a missing folder is looked up below it, or below LEVELFIELD_DATA if it is None.
 
     Raises:
-        UserError: from `read_index`, a missing folder, one without images, or one with `train/` and `test/` on top.
+        UserError: from `read_index`, a missing folder, one without images, or one with the class folders deeper.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -71,9 +71,10 @@ class ImageFolder(MetricDataset):
             labels += [label] * len(images)
         if not keys:
             raise UserError(f"no images in the folders of {folder}; supported: {', '.join(sorted(image_suffixes()))}")
-        if HALVES.issuperset(name.lower() for name in class_names) and any(key.count("/") > 1 for key in keys):
+        only = len(class_names) == 1 or HALVES.issuperset(name.lower() for name in class_names)
+        if only and any(key.count("/") > 1 for key in keys):
             raise UserError(
-                f"{folder} has only the folders {', '.join(class_names)}, which are no classes: give one of them "
+                f"{folder} has only {', '.join(class_names)}, with further folders: give one of them "
                 f"({folder / class_names[0]}), or put the folders of all classes into one folder"
             )
         return SampleIndex(

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from levelfield.data.datasets.base import MetricDataset
-from levelfield.data.datasets.images import open_image
+from levelfield.data.datasets.images import open_image, other_spelling
 from levelfield.data.datasets.kept_rows import LabelledRows
 from levelfield.data.datasets.table import read_labelled_rows, read_metadata, refuse_problems, table_index
 from levelfield.data.datasets.table_rows import Coded
@@ -78,10 +78,8 @@ class ImageTable(MetricDataset):
                 rows = self._rows()
                 paths = (str(PurePath(path)) for path in rows.contents)
                 self._row_of = dict(zip(paths, rows.numbers.tolist(), strict=True))
-            raise UserError(
-                f"{self.table}, row {self._row_of.get(key, '?')}: no file {file}; "
-                "paths are relative to the folder of the table"
-            )
+            remedy = other_spelling(file) or "paths are relative to the folder of the table"
+            raise UserError(f"{self.table}, row {self._row_of.get(key, '?')}: no file {file}; {remedy}")
         return file
 
 

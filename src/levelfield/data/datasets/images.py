@@ -1,8 +1,10 @@
 """Open an image file as upright RGB, or raise an error that names the file."""
 
 import math
+import os
 import re
 import stat
+import unicodedata
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -54,10 +56,21 @@ def open_image(path: Path) -> Image.Image:
             raise UserError(f"{path} is larger than 1 GiB: reduce the image or remove it from the data set")
         content = path.read_bytes()
     except OSError as error:
-        raise UserError(
-            f"cannot read {path} ({error.strerror}): restore the file or remove it from the data set"
-        ) from None
+        remedy = other_spelling(path) or "restore the file or remove it from the data set"
+        raise UserError(f"cannot read {path} ({error.strerror}): {remedy}") from None
     return decode_image(content, str(path))
+
+
+def other_spelling(path: Path) -> str:
+    """What to write instead of `path`, if there is a file that differs only in how letters or folders are encoded."""
+    for what, other in (
+        ("/ instead of \\", str(path).replace("\\", "/")),
+        ("its letters in the Unicode form NFC", unicodedata.normalize("NFC", str(path))),
+        ("its letters in the Unicode form NFD", unicodedata.normalize("NFD", str(path))),
+    ):
+        if other != str(path) and os.path.isfile(other):
+            return f"write {what}"
+    return ""
 
 
 def decode_image(content: bytes, name: str) -> Image.Image:
@@ -98,6 +111,11 @@ def as_rgb(opened: Callable[[], Image.Image], name: str) -> Image.Image:
     except Exception as error:  # on a broken file Pillow's decoders raise OSError, SyntaxError, TypeError and more
         reason = " ".join(str(error).split())
         raise UserError(f"{name} is not a complete, readable image ({reason}): {REMEDY}") from None
+
+
+def is_nearly_black(image: Image.Image) -> bool:
+    """Whether all pixels are below an eighth of white, as with values of 12 bits in a file of 16."""
+    return int(np.max(image.getextrema())) < 32
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -27,6 +27,7 @@ def read_parquet(table: Path, wanted: Sequence[str], optional: Sequence[str] = (
     import pyarrow as pa
 
     schema = _opened(table).schema_arrow
+    _refuse_embedded_images(table, schema, wanted)
     places = places_of(table, schema.names, wanted, optional)
     for at in places:
         if at is not None and pa.types.is_nested(schema.field(at).type):
@@ -34,6 +35,19 @@ def read_parquet(table: Path, wanted: Sequence[str], optional: Sequence[str] = (
             raise UserError(f"{table}: the column {column.name} has the type {column.type}: give one value per row")
     columns = [None if at is None else schema.names[at] for at in places]
     return TableFile(_rows(table, columns), passed_over=[name for name in schema.names if name not in columns])
+
+
+def _refuse_embedded_images(table: Path, schema: "pa.Schema", wanted: Sequence[str]) -> None:
+    """Raise UserError for a table of images whose paths are missing, or are the images themselves."""
+    import pyarrow as pa
+
+    for field in schema if "path" in wanted else ():
+        is_image = pa.types.is_struct(field.type) and field.type.get_field_index("bytes") >= 0
+        if is_image and (field.name.strip().lower() == "path" or "path" not in schema.names):
+            raise UserError(
+                f"{table}: the column {field.name} has the images themselves: write each into a file, and list their "
+                "paths in a column path"
+            )
 
 
 def num_rows(table: Path) -> int:
