@@ -1,6 +1,8 @@
 """The datamodule hands on what it is given, and its loaders are left alone by a plain Trainer."""
 
 import inspect
+import json
+import re
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -8,14 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from pytorch_metric_learning.samplers import MPerClassSampler
 from torch.utils.data import DistributedSampler
 
+from levelfield.data.cache import place_of
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs, Omniglot, TextTable
 from levelfield.data.samplers import ClassBalancedBatchSampler, ShuffledBatchSampler
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
+from levelfield.training.rebuild import built
 
 SMALL = ImageTransforms(crop_size=16, resize=16, horizontal_flip=False)
 
@@ -180,3 +185,31 @@ def test_an_argument_that_is_not_stored_is_named_because_a_checkpoint_would_lack
     data = datamodule(transforms=Hidden(16))
     with pytest.raises(UserError, match=r"Hidden takes the argument size: store it as self\.size"):
         data.setup("fit")
+
+
+class Cut:
+    """A transform that stores its argument."""
+
+    def __init__(self, side: object) -> None:
+        self.side = side
+
+
+class Images(Glyphs):
+    """A data set with any argument."""
+
+    def __init__(self, cut: object, num_classes: int = 16) -> None:
+        super().__init__(num_classes)
+        self.cut = cut
+
+
+def test_an_argument_that_is_an_object_is_in_the_checkpoint_as_plain_values() -> None:
+    data = MetricDataModule(Images({"both": [Cut(np.int64(3)), Cut(Path("a/b"))]}), num_folds=2)
+    data.setup("fit")
+    spec = data.hparams["dataset"]
+    assert spec == data.identity()["dataset"] == json.loads(json.dumps(spec))
+    again = built("data.dataset", spec, trusted=(__name__,))
+    assert [each.side for each in again.cut["both"]] == [3, "a/b"]
+    assert place_of(again) == place_of(data.dataset), "the name of a cache has no address in memory"
+    for unknown in (print, Cut(lambda: 1), np.zeros(3), re.compile("a"), Image.new("L", (1, 1))):
+        with pytest.raises(UserError, match=r"Images takes the argument cut of type"):
+            MetricDataModule(Images(unknown), num_folds=2).setup("fit")

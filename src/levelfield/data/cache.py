@@ -144,9 +144,9 @@ def _room(index: SampleIndex, read: Callable[[str], Picture]) -> int:
 def place_of(dataset: MetricDataset) -> dict[str, Any]:
     """The class and arguments of the data set, which do not depend on its images."""
     spec = class_and_arguments(dataset)
-    root = {"root": getattr(dataset, "root", None) or os.environ.get("LEVELFIELD_DATA")}
+    root = {"root": str(getattr(dataset, "root", None) or os.environ.get("LEVELFIELD_DATA"))}
     return {"class": spec["class_path"]} | {
-        name: os.path.abspath(value) if isinstance(value, str | Path) and os.path.exists(value) else value
+        name: os.path.abspath(value) if isinstance(value, str) and os.path.exists(value) else value
         for name, value in (spec["init_args"] | root).items()
     }
 
@@ -157,8 +157,8 @@ def stamp_of(dataset: MetricDataset, index: SampleIndex) -> str:
 
 
 def _stamp(dataset: MetricDataset, index: SampleIndex) -> str:
-    kind = type(dataset)
-    digest = hashlib.sha256(_digest(sources(f"{kind.__module__}.{kind.__qualname__}"), source_hash(CROPS)).encode())
+    code = sources(place_of(dataset))  # also of objects that it was given
+    digest = hashlib.sha256(_digest(code, source_hash(CROPS)).encode())
     for key, content in zip(index.keys, dataset.contents_of(index.keys), strict=True):
         digest.update(f"{key}\t{content}\n".encode())
     if dataset.modality == "image":
@@ -169,7 +169,7 @@ def _stamp(dataset: MetricDataset, index: SampleIndex) -> str:
 
 
 def _digest(*values: Any) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _read(folder: Path, stamp: str) -> PreparedImages | None:

@@ -76,7 +76,7 @@ def prepare_features(
     """
     folder = cache_root() / "features"
     stamp = stamp_of(dataset, index)
-    described = json.dumps([place_of(dataset), stamp, purpose], sort_keys=True, default=str)
+    described = json.dumps([place_of(dataset), stamp, purpose], sort_keys=True)
     name = f"{dataset.name}-{sha256(described.encode()).hexdigest()[:32]}"
     file = folder / f"{name}.npy"
     samples = len(index.keys)

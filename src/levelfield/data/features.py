@@ -117,7 +117,6 @@ def features_of(
         "transforms": {} if dataset.modality == "text" else _in_words(transforms),
         "batch_size": loading["batch_size"],  # the batch affects the rounding of features
         "files": [computing_files(Path(datasets.__file__).parent), *map(source_hash, MADE_BY)],
-        "sources": sources(f"{type(dataset).__module__}.{type(dataset).__qualname__}"),
         "extractor": extractor.identity,
     }
     return prepare_features(dataset, index, purpose, loading["batch_size"], batches)
@@ -127,6 +126,6 @@ def _in_words(transforms: Any) -> dict[str, Any]:
     """The settings of the transforms that features depend on."""
     if not isinstance(transforms, ImageTransforms):
         spec = transforms_spec(transforms)
-        return {"own": spec, "sources": sources(spec["class_path"])}
+        return {"own": spec, "sources": sources(spec)}
     evaluated = {name: getattr(transforms, name) for name in ("crop_size", "square", "interpolation")}
     return {**evaluated, "resize": transforms.eval_side}

@@ -2,7 +2,10 @@
 
 import inspect
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.places import dataset_without_ways
@@ -13,16 +16,42 @@ from levelfield.errors import UserError
 def class_and_arguments(made: Any) -> dict[str, Any]:
     """Import path and arguments of an object, which are read from its attributes of the same names.
 
+    Arguments become plain values: an object becomes its own import path and arguments, and a path becomes a text.
+
     Raises:
-        UserError: an argument has no such attribute.
+        UserError: an argument has no such attribute, or cannot be a plain value.
     """
     kind = type(made)
     arguments = inspect.signature(kind).parameters
+    values = {}
     for name in arguments:
         if not hasattr(made, name):
             raise UserError(f"{kind.__name__} takes the argument {name}: store it as self.{name}")
-    values = {name: getattr(made, name) for name in arguments}
+        try:
+            values[name] = _plain(getattr(made, name))
+        except (UserError, ValueError, TypeError, RecursionError):  # of `signature`, too
+            raise UserError(
+                f"{kind.__name__} takes the argument {name} of type {type(getattr(made, name)).__name__}, which no "
+                "checkpoint can hold: give plain values, or an object that stores its own arguments under their names"
+            ) from None
     return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": values}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    if type(value) is dict:
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, np.generic):
+        return value.item()
+    described = class_and_arguments(value)
+    if not described["init_args"] and vars(value):  # `vars` raises TypeError for objects of C
+        raise TypeError("an object whose state is not in its arguments")
+    return described
 
 
 def dataset_spec(dataset: MetricDataset, root: str | None) -> dict[str, Any]:

@@ -104,8 +104,13 @@ def named_class(place: str, name: Any, trusted: Iterable[str], is_inside: bool =
         raise Missing(f"its {part.title} {name} is not installed here ({error})") from None
     if name in part.functions and not is_inside:
         return found
-    base = (nn.Module, LoRA) if is_inside and issubclass(part.base, nn.Module) else part.base
-    made = _returned(found) if _is_allowed(name, trusted) else found
+    is_trusted = _is_allowed(name, trusted)
+    base: Any = part.base
+    if is_inside and issubclass(part.base, nn.Module):
+        base = (nn.Module, LoRA)
+    elif is_inside and is_trusted:  # a data set or transforms may take any object of yours
+        base = object
+    made = _returned(found) if is_trusted else found
     if not (isinstance(made, type) and issubclass(made, base)):
         raise UserError(f"its {part.title} {name} is not a {part.title}")
     defined = f"{found.__module__}.{found.__qualname__}"
