@@ -5,6 +5,8 @@ import shutil
 import socket
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 import torch
@@ -116,6 +118,70 @@ def test_weights_beside_the_configuration_and_from_a_file(folder, tmp_path, pref
         assert torch.equal(trunk.eval()(TEXTS), source.eval()(TEXTS))
         assert str(tmp_path) not in trunk.weights_origin
         assert "sha256" in trunk.weights_origin
+
+
+@pytest.fixture
+def hub(folder, tmp_path, monkeypatch):
+    """A hub on 127.0.0.1 with the model `somebody/tiny`, and the paths that were asked for."""
+    from huggingface_hub import constants
+
+    commit, asked = "c" * 40, []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            file = folder / self.path.rpartition("/")[2]
+            if "/tree/" in self.path:
+                files = [(each.name, each.stat().st_size) for each in folder.iterdir()]
+                content = json.dumps([{"type": "file", "path": n, "size": s, "oid": n} for n, s in files]).encode()
+            elif self.path.startswith("/api/"):
+                content = json.dumps({"id": "somebody/tiny", "sha": commit}).encode()
+            else:
+                content = file.read_bytes() if file.is_file() else b""
+            self.send_response(200 if content else 404)
+            self.send_header("ETag", f'"{file.name}"')
+            self.send_header("X-Repo-Commit", commit)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *words):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("weights", ["model.safetensors", "model-{:05d}-of-00002.safetensors", "pytorch_model.bin"])
+def test_a_model_that_another_program_fetched_in_part_is_completed_and_then_kept(weights, folder, hub):
+    from huggingface_hub import hf_hub_download
+
+    source = TransformersTrunk(str(folder), weights=None, max_length=64).eval()
+    names = [*source.model.state_dict()]
+    for part in (1, 2) if "{" in weights else (0,):
+        kept = names if part == 0 else names[: len(names) // 2] if part == 1 else names[len(names) // 2 :]
+        tensors = {name: source.model.state_dict()[name] for name in kept}
+        (torch.save if weights.endswith(".bin") else save_file)(tensors, folder / weights.format(part))
+    hf_hub_download("somebody/tiny", "config.json")
+    trunk = TransformersTrunk("somebody/tiny", max_length=64).eval()
+    assert torch.equal(trunk(TEXTS), source(TEXTS))
+    hub.clear()
+    again = TransformersTrunk("somebody/tiny", max_length=64).eval()
+    assert torch.equal(again(TEXTS), source(TEXTS))
+    assert hub == [], "a complete model is not looked up again"
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ class TransformersTrunk(Trunk):
     Args:
         name: a folder in the hub's format (`config.json`, `tokenizer.json` or `vocab.txt`, `model.safetensors`),
             `package:<import name>` (an installed package with one such folder), or a name on the hub. A model that is
-            in the hub's cache is not downloaded again.
+            complete in the hub's cache is not downloaded again. Weights may be in several parts, or `.bin` files.
         weights: `pretrained` (those next to the configuration), a file, or None for random weights.
         pooling: `cls` takes the first token's state, `mean` the mean over a text's tokens, `last` the last token's, as
             for decoders.
@@ -151,14 +151,15 @@ class TransformersTrunk(Trunk):
         return pooled(states_NTF, mask_NT, self.pooling)
 
     def _load(self, weights: str) -> None:
-        path = weights_beside(model_folder(self.name)) if weights == "pretrained" else find_weights(weights)
+        paths = weights_beside(model_folder(self.name)) if weights == "pretrained" else [find_weights(weights)]
         # In a checkpoint of the model with a head, the encoder's tensors are named `bert.…`, `distilbert.…`.
         prefix = f"{self.model.base_model_prefix}."
-        state = {name.removeprefix(prefix): tensor.float() for name, tensor in read_state_dict(path).items()}
-        self.model.load_state_dict(match_tensors(state, self.model.state_dict(), str(path)))
-        named = Path(self.name).name if weights == "pretrained" else path.name
-        self.weights_origin = f"{named} (sha256 {file_hash(path)[:16]})"
-        self.licence = read_licence(path.parent)
+        parts = (read_state_dict(path).items() for path in paths)
+        state = {name.removeprefix(prefix): tensor.float() for part in parts for name, tensor in part}
+        self.model.load_state_dict(match_tensors(state, self.model.state_dict(), str(paths[0])))
+        named = Path(self.name).name if weights == "pretrained" else paths[0].name
+        self.weights_origin = f"{named} (sha256 {' '.join(file_hash(path)[:16] for path in paths)})"
+        self.licence = read_licence(paths[0].parent)
 
 
 def pooled(

@@ -3,14 +3,16 @@
 import importlib.util
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
 from levelfield.models.weights import quiet_hub
 
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-HUB_FILES = ["README.md", "config.json", "tokenizer*.json", "vocab.txt", "vocab.json", "merges.txt", WEIGHT_FILES[0]]
+# The weights in one file, or in parts that end with their number, as `-00001-of-00003`.
+WEIGHT_FILES = ("model.safetensors", "model-*-of-*.safetensors", "pytorch_model.bin", "pytorch_model-*-of-*.bin")
+HUB_FILES = ["README.md", "config.json", "tokenizer*.json", "vocab.txt", "vocab.json", "merges.txt"]
 # The types of transformers models that a text trunk may have. None reads files, downloads or runs other code.
 MODEL_TYPES = (
     *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "gemma3_text", "gpt2", "llama"),
@@ -52,18 +54,32 @@ def model_folder(name: str) -> Path:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        try:
-            return Path(snapshot_download(name, allow_patterns=HUB_FILES, local_files_only=True))
-        except LocalEntryNotFoundError:
-            with quiet_hub():
-                return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+        with suppress(LocalEntryNotFoundError):
+            kept = Path(snapshot_download(name, allow_patterns="config.json", local_files_only=True))
+            if _has_tokenizer(kept) and _weights_in(kept):  # another program may have fetched less
+                return kept
+        with quiet_hub():
+            for weights in (WEIGHT_FILES[:2], WEIGHT_FILES[2:]):
+                folder = Path(snapshot_download(name, allow_patterns=[*HUB_FILES, *weights]))
+                if _weights_in(folder):
+                    break
+            return folder
     except Exception as error:
         problem = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UserError(f"trunk '{name}' is no folder, and the hub gives none: {problem}; {REMEDY}") from None
 
 
 def _has_tokenizer(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
+    return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "vocab.json"))
+
+
+def _weights_in(folder: Path) -> list[Path]:
+    """The weight files of the first kind that is complete; empty without one."""
+    for kind in WEIGHT_FILES:
+        files = sorted(folder.glob(kind))
+        if files and ("*" not in kind or files[0].stem.endswith(f"-of-{len(files):05d}")):
+            return files
+    return []
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -132,13 +148,17 @@ def read_tokenizer(folder: Path) -> str:
         raise UserError(f"no tokenizer in {folder} ({problem}): {REMEDY}") from None
 
 
-def weights_beside(folder: Path) -> Path:
-    for name in WEIGHT_FILES:
-        if (folder / name).is_file():
-            return folder / name
-    raise UserError(
-        f"no weights in {folder}: put {WEIGHT_FILES[0]} there, or give --model.trunk.weights a file or null"
-    )
+def weights_beside(folder: Path) -> list[Path]:
+    """The weight file next to a configuration, or its parts.
+
+    Raises:
+        UserError: there are none, or a part is missing.
+    """
+    if not (files := _weights_in(folder)):
+        raise UserError(
+            f"no weights in {folder}: put {WEIGHT_FILES[0]} there, or give --model.trunk.weights a file or null"
+        )
+    return files
 
 
 def read_licence(folder: Path) -> str | None:
