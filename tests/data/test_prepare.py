@@ -18,6 +18,7 @@ from levelfield.cli.main import main as levelfield
 from levelfield.data import extract
 from levelfield.data.datasets import CUB200, InShopClothes, Omniglot
 from levelfield.errors import UserError
+from levelfield.runtime.cache_root import cache_root
 from levelfield.storage.lock import Lock
 
 
@@ -117,12 +118,13 @@ def test_one_process_prepares_a_data_set(prepare, small_cub, monkeypatch: pytest
     free = []
 
     def unpack(*given, **options) -> None:
-        free.append(Lock(tmp_path / "data", "cub200", "").acquire())
+        free.append(Lock(cache_root(), "prepare-cub200", "").acquire())
         extract.unpack(*given, **options)
 
     monkeypatch.setattr("levelfield.data.prepare.unpack", unpack)
     assert prepare("cub200")[0] == 0
     assert free == [False]
+    assert [each.name for each in (tmp_path / "data").iterdir()] == ["cub200"], "the root has data sets only"
 
 
 def test_a_wrong_checksum_leaves_nothing(prepare, small_cub, tmp_path: Path) -> None:

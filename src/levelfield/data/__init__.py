@@ -8,11 +8,12 @@ from levelfield.data.datasets import *  # noqa: F403 # the list is built from th
 from levelfield.data.splits import check_validation_classes, class_folds, split_classes
 
 if TYPE_CHECKING:
+    from levelfield.data.datamodule import MetricDataModule as MetricDataModule
     from levelfield.data.samplers import *  # noqa: F403 # like the data sets
     from levelfield.data.subset import ClassSubset as ClassSubset
     from levelfield.data.transforms import ImageTransforms as ImageTransforms
 
-_MODULES = {"ClassSubset": "subset", "ImageTransforms": "transforms"}
+_MODULES = {"ClassSubset": "subset", "ImageTransforms": "transforms", "MetricDataModule": "datamodule"}
 __all__ = [*_MODULES, "check_validation_classes", "class_folds", "split_classes"]
 __all__ += datasets.__all__
 

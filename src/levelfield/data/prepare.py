@@ -11,6 +11,7 @@ from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.download import Progress, check_room, fetch
 from levelfield.data.extract import unpack
 from levelfield.errors import UserError
+from levelfield.runtime.cache_root import cache_root
 from levelfield.storage.lock import Lock
 
 Tell = Callable[[str], None]
@@ -44,7 +45,7 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Tel
             f"{dataset.source}; then run levelfield data prepare {dataset.name} "
             f"{' '.join(f'--archive {file}' for file in waiting)}"
         )
-    with Lock(root, folder.name, f"data prepare {dataset.name}"):
+    with Lock(cache_root(), f"prepare-{folder.name}", f"data prepare {dataset.name}"):
         still_missing = [archive for archive in missing if not _is_sound(archive, folder)]
         _prepare(dataset, still_missing, by_hand, folder, tell, bar)
 
