@@ -43,7 +43,9 @@ def test_images_go_from_pixels_to_the_learners_embedding(fitted: Path, tmp_path:
     picture = Image.effect_noise((61, 44), 60).convert("RGB").resize((90, 70))
     crop = ImageTransforms(crop_size=32, resize=32).evaluate()(picture)
     pixels = np.asarray(picture).transpose(2, 0, 1)[None]
+    assert session.get_inputs()[0].shape == ["batch", *images.shape[1:]]
     session = onnxruntime.InferenceSession(tmp_path / "out/preprocess.onnx", providers=["CPUExecutionProvider"])
+    assert session.get_inputs()[0].shape == ["batch", 3, "height", "width"]
     assert abs(session.run(None, {"pixels": pixels})[0][0] - crop.numpy()).mean() < 2e-3
     trunk = timm.create_model("test_resnet", num_classes=0, checkpoint_path=str(tmp_path / "out/trunk.safetensors"))
     standardised = learner.trunk.standardise(images)
@@ -78,6 +80,7 @@ def test_texts_go_from_tokens_to_the_learners_embedding(tmp_path: Path, run) -> 
     encoded = tokenizer.encode_batch(texts)
     ids, mask = (np.array([getattr(each, name) for each in encoded]) for name in ("ids", "attention_mask"))
     session = onnxruntime.InferenceSession(tmp_path / "out/embed.onnx", providers=["CPUExecutionProvider"])
+    assert [given.shape for given in session.get_inputs()] == [["batch", "tokens"]] * 2
     (by_onnx,) = session.run(None, {"input_ids": ids, "attention_mask": mask})
     np.testing.assert_allclose(by_onnx, expected, atol=5e-4)
     by_torch = torch.export.load(tmp_path / "out/embed.pt2").module()(torch.from_numpy(ids), torch.from_numpy(mask))

@@ -192,7 +192,7 @@ def _written(program: Program, folder: Path) -> list[tuple[str, Callable[..., Te
         warnings.simplefilter("ignore")  # deprecations in torch's own code
         exported = torch.export.export(module, program.arguments, dynamic_shapes=program.dynamic)
         named: dict[str, Any] = {"input_names": list(program.inputs), "output_names": [program.output]}
-        onnx: Any = torch.onnx.export(exported, dynamo=True, verbose=False, **named)
+        onnx: Any = torch.onnx.export(exported, dynamo=True, verbose=False, dynamic_shapes=program.dynamic, **named)
         files = [f"{program.name}.pt2", f"{program.name}.onnx"]
         torch.export.save(exported, folder / files[0])
         onnx.save(folder / files[1])
