@@ -14,8 +14,8 @@ from PIL import Image
 from pytorch_metric_learning.samplers import MPerClassSampler
 from torch.utils.data import DistributedSampler
 
-from levelfield.data.cache import place_of
 from levelfield.data import MetricDataModule
+from levelfield.data.cache import place_of
 from levelfield.data.datasets import Glyphs, Omniglot, TextTable
 from levelfield.data.samplers import ClassBalancedBatchSampler, ShuffledBatchSampler
 from levelfield.data.transforms import ImageTransforms

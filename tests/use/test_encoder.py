@@ -231,7 +231,10 @@ def test_an_image_of_pillow_is_read_like_its_file(best: Path, tmp_path: Path, ru
         levelfield.embed(best, [Image.open(tmp_path / "float.tif")])
 
 
-def test_both_doors_read_the_same_of_folders_and_tables(best: Path, birds: Path, tmp_path: Path, run) -> None:
+def test_both_doors_read_the_same_of_folders_and_tables(best, birds: Path, tmp_path: Path, run, monkeypatch) -> None:
+    monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
+    for data in (Path("birds/jay/0.png"), ["birds/jay/0.png"], [Path("birds/jay/0.png")]):
+        assert len(levelfield.embed(best, data).embeddings) == 1, "below the data root"
     (tmp_path / "labels.csv").write_text("path,label\nbirds/jay/0.png,01\nbirds/wren/3.png,\nbirds/wren/3.png,1.0\n")
     (tmp_path / "missing.csv").write_text("path\nbirds/jay/0.png\nbirds/jay/9.png\n")
     (tmp_path / "latin.csv").write_bytes(b"path,label\nbirds/jay/0.png,a\nbirds/wren/3.png,\xe9\n")

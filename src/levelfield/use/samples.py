@@ -215,4 +215,5 @@ def _of_list(data: Sequence[Any], modality: Modality | None) -> Samples:
     if is_text:
         return of_texts(data, lambda number: f"sample {number} of the list")
     names = tuple(str(number) if isinstance(each, Image.Image) else str(each) for number, each in enumerate(data))
-    return Samples(names, tuple(Path(each) if isinstance(each, str) else each for each in data), "image")
+    keys = (each if isinstance(each, Image.Image) else own_file(each, None) for each in data)
+    return Samples(names, tuple(keys), "image")
