@@ -161,7 +161,7 @@ def test_help_shows_commands_and_examples(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_verify_opens_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, shade in (("a/1", 10), ("a/2", 20), ("b/1", 20)):
+    for name, shade in (("a/1", 110), ("a/2", 120), ("b/1", 120)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.new("RGB", (8, 8), (shade, 0, 0)).save(tmp_path / f"{name}.png")
     (tmp_path / "images.csv").write_text("path,label\na/1.png,a\na/2.png,a\nb/1.png,b\n")

@@ -231,7 +231,9 @@ def test_an_image_of_pillow_is_read_like_its_file(best: Path, tmp_path: Path, ru
         levelfield.embed(best, [Image.open(tmp_path / "float.tif")])
 
 
-def test_both_doors_read_the_same_of_folders_and_tables(best, birds: Path, tmp_path: Path, run, monkeypatch) -> None:
+def test_both_doors_read_the_same_of_folders_and_tables(
+    best, birds: Path, tmp_path: Path, run, monkeypatch, capsys
+) -> None:
     monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
     for data in (Path("birds/jay/0.png"), ["birds/jay/0.png"], [Path("birds/jay/0.png")]):
         assert len(levelfield.embed(best, data).embeddings) == 1, "below the data root"
@@ -245,8 +247,10 @@ def test_both_doors_read_the_same_of_folders_and_tables(best, birds: Path, tmp_p
         assert word in same_in_python_and_by_command(best, tmp_path / name, run)
     refused(run("score", "--ckpt_path", best, "--data", tmp_path / "latin.csv"), "row 3")
     (birds / "0.png").write_bytes((birds / "jay" / "0.png").read_bytes())
-    with pytest.warns(UserWarning, match="1 images are next to the folders"):
-        assert levelfield.embed(best, birds).labels is None
+    assert same_in_python_and_by_command(best, birds, run).labels is None
+    capsys.readouterr()
+    levelfield.embed(best, birds)
+    assert "next to the folders" in capsys.readouterr().err
 
 
 def test_mistakes_end_in_a_line(best, of_texts, birds, tmp_path, run) -> None:

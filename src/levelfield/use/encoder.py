@@ -1,7 +1,7 @@
 """Embed any data with a checkpoint: its trunk and its evaluation transforms."""
 
 import inspect
-import warnings
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -83,7 +83,7 @@ def embed(
     encoder = checkpoint if isinstance(checkpoint, Encoder) else Encoder(checkpoint, device, trust, transforms)
     samples = encoder.samples(data)
     for note in samples.notes:
-        warnings.warn(note, UserWarning, stacklevel=2)
+        print(f"note: {note}", file=sys.stderr)
     embedded = encoder.embed(samples, skip_broken=skip_broken, batch_size=batch_size)
     record_labelled(data, samples, "levelfield.embed", encoder.hashes, embedded.positions)
     return embedded

@@ -230,7 +230,7 @@ class MetricDataset(ABC):
             digests[key] = content_digest(sample)
             if isinstance(sample, Image.Image) and is_nearly_black(sample):
                 dark.append(key)
-        if dark:
+        if dark and self.num_classes_published is None:
             report.overview.append(
                 f"nearly black: {counted(len(dark), 'image')}, such as {dark[0]}; scale 12 bits in a 16-bit file by 16"
             )
