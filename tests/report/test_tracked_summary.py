@@ -16,16 +16,19 @@ from levelfield.study.rows import load_spec
 
 
 def test_a_study_is_a_group_of_its_jobs_and_its_tables(
-    tmp_path: Path, toy_file: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, toy_file: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("WANDB_RUN_ID", "of-an-agent")
     small = {"search.trials": 1, "runs": 1, "trainer.max_epochs": 1, "data.num_workers": 0}
     without = Study(toy_file, output=tmp_path / "without", options=small).run()
-    study = Study(toy_file, output=tmp_path / "study", options={**dotted(["logger/wandb.yaml"], []), **small}).run()
+    logged = dotted(["logger/wandb.yaml"], [("trainer.logger.group", "mine")])
+    study = Study(toy_file, output=tmp_path / "study", options={**logged, **small}).run()
     assert "sync" not in capfd.readouterr().err  # what W&B says of each run
     for table in ("results.csv", "summary.csv"):
         assert (study.folder / table).read_bytes() == (without.folder / table).read_bytes()
     runs = offline_runs(study.folder)
-    assert {run.run.run_group for run in runs} == {"toy"}
+    assert {run.run.run_group for run in runs} == {"mine"}
+    assert len({run.run.run_id for run in runs}) == len(runs)
     results = _rows(study.folder / "results.csv")
     best = {
         (row["method"], row["stage"], int(row["trial"] or row["run"]), int(row["fold"])): float(row["value"])

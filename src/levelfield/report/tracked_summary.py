@@ -1,6 +1,7 @@
 """A study's tables, scores and verdicts as another run of its group in W&B, or next to its runs in TensorBoard."""
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import astuple, fields
 from typing import Any
@@ -11,7 +12,7 @@ from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, sum
 from levelfield.analysis.verdicts import verdict_lines
 from levelfield.core.configuration import init_args
 from levelfield.study.folder import StudyFolder
-from levelfield.training.trackers import QUIET, TENSORBOARD, WANDB
+from levelfield.training.trackers import QUIET, TENSORBOARD, WANDB, left_out
 
 
 def track_summary(study: StudyFolder) -> None:
@@ -51,12 +52,12 @@ def _to_wandb(
         return
     arguments = init_args(logger)
     run = wandb.init(
-        project=arguments.get("project"),
+        project=arguments.get("project") or os.environ.get("WANDB_PROJECT", "lightning_logs"),  # as Lightning
         entity=arguments.get("entity"),
         dir=study.folder,
         mode="offline" if arguments.get("offline") else None,
         id=number,
-        group=spec.name,
+        group=arguments.get("group") or left_out(arguments, {"group": spec.name}).get("group"),
         name=f"{spec.name} test",
         job_type="test",
         settings=QUIET,

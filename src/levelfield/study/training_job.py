@@ -13,6 +13,7 @@ if __name__ == "__main__":
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import tempfile
@@ -121,6 +122,7 @@ def _build(task: Task) -> Training:
         "tags": [job.method, job.stage, f"{job.stage} {job.number}", f"fold {job.fold}"],
         "config": {"study": task.study, **place},
         "settings": QUIET,
+        "id": secrets.token_hex(4),  # W&B's agent and a user give one id to all jobs
     }
     return build(task.config, task.job_folder, progress=False, tracked=tracked, trunks=task.folder / TRUNKS)
 

@@ -132,10 +132,10 @@ class Training:
             UserError: An invalid part.
         """
         self.seed()
+        config = self.config.clone()  # config.yaml keeps what the user gave
         if self.folder is not None:
             of_a_fit = {"name": "-".join(self.folder.parts[-2:]), "group": self.folder.parent.name, "job_type": "fit"}
-            place_trackers(self.config.trainer.logger, self.folder, self._tracked or of_a_fit)
-        config = self.config.clone()
+            place_trackers(config.trainer.logger, self.folder, self._tracked or of_a_fit)
         config.model.pop("learner", None)  # the parser has the classes
         config.data.pop("datamodule", None)
         self.parts = instantiate(self.parser, config, self._builders())

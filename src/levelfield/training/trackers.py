@@ -1,5 +1,6 @@
 """W&B and TensorBoard: their folder and the names of runs."""
 
+import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 from jsonargparse import Namespace
 
+from levelfield.core.configuration import as_list
 from levelfield.errors import UserError
 
 WANDB, TENSORBOARD = "WandbLogger", "TensorBoardLogger"
@@ -16,26 +18,38 @@ QUIET = {"silent": True, "console": "off", "x_disable_stats": True, "x_disable_m
 
 
 def place_trackers(loggers: Any, folder: Path, run: Mapping[str, Any]) -> None:
-    """Set the folder of a configuration's trackers before they are built.
+    """Set the folder of a configuration's trackers before they are built, and what the user left out.
+
+    A W&B run that a stopped fit began in the folder is continued.
 
     Args:
         loggers: `trainer.logger` of a parsed configuration: one, a list, or none.
-        run: Arguments for `wandb.init`: the run's `name`, its `group`, and more.
+        run: Arguments for `wandb.init`: the run's `name`, its `group`, and more. An `id` replaces the user's.
 
     Raises:
         UserError: The package of a tracker is not installed.
     """
-    for logger in loggers if isinstance(loggers, list) else [loggers]:
+    for logger in as_list(loggers):
         kind = logger.class_path.rpartition(".")[2] if isinstance(logger, Namespace) else None
         if kind not in PACKAGES:
             continue
         if not any(map(find_spec, PACKAGES[kind])):
             extra = PACKAGES[kind][0]
             raise UserError(f"--trainer.logger {kind} needs {extra}: pip install 'levelfield[{extra}]'")
-        logger.init_args.save_dir = str(folder)
+        settings = logger.init_args
+        settings.save_dir = str(folder)
         if kind == WANDB:
-            logger.init_args.name = run["name"]
-            others = {key: value for key, value in run.items() if key != "name"}
-            logger.dict_kwargs = {**others, **(logger.get("dict_kwargs") or {})}
+            begun = sorted(path.name.partition("run-")[2] for path in folder.glob("wandb/*run-*"))  # TIME-ID
+            ours = {"id": begun[-1].partition("-")[2] if begun else None, "resume": "allow", **run}
+            vars(settings).update(left_out(settings, ours))
+            if "id" in run:
+                settings.id, settings.version = run["id"], None
         else:
-            logger.init_args.name, logger.init_args.version = "", ""
+            settings.name = "" if settings.name == "lightning_logs" else settings.name  # Lightning's default
+            settings.version = "" if settings.version is None else settings.version
+
+
+def left_out(given: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `run` that a user gave neither to the logger nor as a variable, such as WANDB_RUN_GROUP."""
+    variables = {key: f"WANDB_{'RUN_' * (key in ('id', 'group'))}{key.upper()}" for key in run}
+    return {key: run[key] for key in run if given.get(key) is None and variables[key] not in os.environ}
