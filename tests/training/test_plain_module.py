@@ -56,6 +56,14 @@ class Both(Plain):
         return {"embeddings": embeddings, "more": 1}
 
 
+class Splitting(Plain):
+    def compute_loss(self, batch):
+        return super().training_step(batch, 0)
+
+    def training_step(self, batch, batch_idx):
+        return self.compute_loss(batch)
+
+
 class Silent(Plain):
     def validation_step(self, batch, batch_idx):
         self.log("val_loss", 0.0)
@@ -133,6 +141,31 @@ def test_it_is_fitted_validated_tested_and_predicts(name, run, tmp_path):
 )
 def test_a_mistake_is_one_line(words, keys, run):
     refused(run("fit", *FIT, *words), *keys)
+
+
+def test_it_starts_from_a_checkpoint(run, tmp_path):
+    short = ["--trainer.max_epochs", "1", "--data.steps_per_epoch", "2"]
+
+    def fitted(*words, name):
+        code, _, complaint = run("fit", *FIT, *short, "--name", name, *words)
+        assert code == 0, complaint
+        return tmp_path / "outputs/fit" / name / "0/best.ckpt"
+
+    first = fitted("--model", "plainly.Plain", name="first")
+    usual = fitted("--config", "trunk/tiny.yaml", "--model.loss", "ContrastiveLoss", name="usual")
+    expected = torch.load(first, weights_only=True)["state_dict"]
+    for name in ("Plain", "Both"):
+        still = ["--model", f"plainly.{name}", "--model.lr", "0", "--seed_everything", "3"]
+        found = torch.load(fitted(*still, "--ckpt_path", first, name=name), weights_only=True)["state_dict"]
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+    for checkpoint, *more in ((first, "--model.width", "8"), (usual,)):
+        refused(run("fit", *FIT, "--model", "plainly.Plain", "--ckpt_path", checkpoint, *more), checkpoint.name)
+
+
+def test_a_tracker_replaces_none_of_its_methods(run):
+    code, _, complaint = run("fit", *FIT, "--model", "plainly.Splitting", "--config", "logger/tensorboard")
+    assert code == 0, complaint
 
 
 def test_lightnings_tuners_restore_their_own_checkpoint(run):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from torch import Tensor
 
 from levelfield.data.datamodule import MetricDataModule
@@ -16,7 +16,7 @@ from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, Mu
 from levelfield.metrics import retrieval_metrics
 from levelfield.miners import MultiSimilarityMiner
 from levelfield.models import TimmTrunk
-from levelfield.training.callbacks import NewWeightsFirst, TrackTraining
+from levelfield.training.callbacks import KeepInWandb, NewWeightsFirst, TrackTraining
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 
@@ -168,3 +168,17 @@ def test_what_a_tracker_is_told_while_the_trunk_waits_lies_on_one_device(device,
     trainer.fit(learner, datamodule=data())
     trunks = [numbers["grad_norm/trunk"] for numbers in told if "grad_norm/trunk" in numbers]
     assert trunks == [0.0] * 3
+
+
+def test_the_neighbours_of_a_fit_are_embedded_on_its_device(device, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    learner, devices = MetricLearner(TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), embedding_size=16), []
+    learner.trunk.register_forward_hook(lambda module, args, features: devices.append(features.device.type))
+    logger = WandbLogger(save_dir=tmp_path, offline=True)
+    Trainer(
+        accelerator=device, devices=1, max_epochs=1, limit_train_batches=1, num_sanity_val_steps=0, logger=logger,
+        callbacks=[KeepInWandb(queries=2, checkpoint=False)], enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, log_every_n_steps=1,
+    ).fit(learner, datamodule=data())  # fmt: skip
+    logger.experiment.finish()
+    assert set(devices) == {device}

@@ -14,6 +14,7 @@ from test_training_on_device import (  # noqa: F401 # here on the device below
     data,
     test_a_checkpoint_of_a_device_embeds_on_the_cpu_and_goes_on_on_the_device,
     test_a_frozen_trunk_and_a_start_at_the_pca_train_on_a_device,
+    test_the_neighbours_of_a_fit_are_embedded_on_its_device,
     test_what_a_tracker_is_told_while_the_trunk_waits_lies_on_one_device,
 )
 from torch import nn

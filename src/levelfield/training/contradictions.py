@@ -22,7 +22,8 @@ def refuse_other_model(expected: dict[str, Any], given: dict[str, Any], checkpoi
 
 def refuse_other_architecture(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:
     """Raise UserError if a learner cannot take the weights of the checkpoint, except those of its loss."""
-    refuse_other_model({k: expected[k] for k in ARCHITECTURE}, {k: given[k] for k in ARCHITECTURE}, checkpoint)
+    keys = [k for k in ARCHITECTURE if k in expected and k in given]  # a plain module has others; its weights must fit
+    refuse_other_model({k: expected[k] for k in keys}, {k: given[k] for k in keys}, checkpoint)
 
 
 def refuse_other_dataset(expected: dict[str, Any], given: dict[str, Any], checkpoint: Path | str) -> None:

@@ -48,9 +48,11 @@ def start_from_checkpoint(
         refuse_other_architecture(then, now, path)
         refuse_other_dataset(checkpoint["datamodule_hyper_parameters"], config["data"], path)
         check_seen_classes(data, datamodule, path)
-    state = with_trunk(checkpoint, path, given=learner.trunk)["state_dict"]
-    losses = [part.get("class_path") if isinstance(part, dict) else part for part in (then.get("loss"), now["loss"])]
-    same_loss = losses[0] is not None and losses[0] == losses[1]
+    state = with_trunk(checkpoint, path, given=getattr(learner, "trunk", None))["state_dict"]
+    # A plain module of another class has another loss; that of a learner made in Python may have no name.
+    losses = [part.get("loss", part.get("learner")) for part in (then, now)]
+    names = [loss.get("class_path") if isinstance(loss, dict) else loss for loss in losses]
+    same_loss = names[0] is not None and names[0] == names[1]
     if same_loss and has_same_classes(data, datamodule):
         learner.on_load_checkpoint(checkpoint)  # builds a loss with class weights
     else:

@@ -165,7 +165,7 @@ def test_each_process_can_show_neighbours_among_all_samples(tmp_path, monkeypatc
     tables = []
     for processes in (1, 2):
         monkeypatch.setattr(type(data), "_world_size", processes)
-        columns, rows = KeepInWandb(queries=4)._neighbours(training.model, data)
+        columns, rows = KeepInWandb(queries=4)._neighbours(training.model, data, "cpu")
         tables.append([[row[1], *(row[at]._caption for at in (0, *range(2, len(columns))))] for row in rows])
     assert tables[0] == tables[1]
 

@@ -47,7 +47,8 @@ class KeepInWandb(Callback):
         data: Any = getattr(trainer, "datamodule", None)
         for logger in _runs(trainer):
             if self.queries and data.val_subset:
-                columns, rows = self._neighbours(pl_module, data)
+                # Lightning has moved the module to the CPU.
+                columns, rows = self._neighbours(pl_module, data, trainer.strategy.root_device)
                 logger.log_table("val/neighbours", columns, rows, step=max(trainer.global_step - 1, 0))
             # Without validation, the last callback kept the last epoch.
             kept = [*best_checkpoints(trainer), *trainer.checkpoint_callbacks[-1:]]
@@ -58,11 +59,13 @@ class KeepInWandb(Callback):
                 artifact.add_file(best, name="best.ckpt")
                 logger.experiment.log_artifact(artifact, aliases=["best"])
 
-    def _neighbours(self, module: LightningModule, data: MetricDataModule) -> tuple[list[str], list[list[Any]]]:
+    def _neighbours(
+        self, module: LightningModule, data: MetricDataModule, device: torch.device | str
+    ) -> tuple[list[str], list[list[Any]]]:
         """Columns and rows: a query, its MAP@R, and its nearest neighbours, right or wrong."""
         subset, distance = data.val_subset, getattr(module, "distance", "cosine")
         assert subset is not None
-        embeddings, labels, index = embed(module, data.eval_dataloader(subset, divided=False))
+        embeddings, labels, index = embed(module, data.eval_dataloader(subset, divided=False), device)
         found = retrieval_metrics(embeddings, labels, metrics=(SELECTED_BY,), distance=distance, per_query=True)
         scores = torch.as_tensor(found[SELECTED_BY])
         order = scores.argsort()[: int(scores.isfinite().sum())]  # NaN, a query without a match, is last

@@ -18,6 +18,7 @@ from levelfield.training.active_pairs import active_pairs, mined_pairs
 from levelfield.training.batches import Batch
 from levelfield.training.callbacks.best_epoch import best_checkpoints
 from levelfield.training.callbacks.retrieval_validation import embeddings_of, embeds_some
+from levelfield.training.optimization import Optimization
 
 # Number of validation samples and of rows of class weights for the statistics: more give the same numbers.
 MOST_SAMPLES, MOST_ROWS = 20_000, 1_000
@@ -60,12 +61,12 @@ class TrackTraining(Callback):
         """Record what miner and embedder return and what `compute_loss` gets; a loss may be called without hooks."""
         seen: dict[str, Any] = {}
         self._seen = seen
+        if not isinstance(getattr(learner, "optimization", None), Optimization):
+            return  # a plain module, whose methods of these names are others
         for name in ("miner", "embedder"):
             if isinstance(part := getattr(learner, name, None), nn.Module):
                 self._hooks.append(part.register_forward_hook(lambda *args, name=name: seen.update({name: args[-1]})))
-        compute_loss = getattr(learner, "compute_loss", None)
-        if compute_loss is None:
-            return
+        compute_loss = learner.compute_loss
 
         def watched(embeddings: Tensor, labels: Tensor) -> Tensor:
             embeddings = embeddings.view_as(embeddings)  # its gradient excludes the regularizer
