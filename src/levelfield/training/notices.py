@@ -26,3 +26,5 @@ def silence_expected_notices() -> None:
         warnings.filterwarnings("ignore", notice)
     for package in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(package).setLevel(logging.WARNING)
+    for package in ("callbacks", "profilers"):  # a user asks for these
+        logging.getLogger(f"lightning.pytorch.{package}").setLevel(logging.INFO)
