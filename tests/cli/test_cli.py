@@ -165,6 +165,23 @@ def test_another_data_set_than_the_checkpoint_s_is_refused(fitted, run, command)
         ("--checkpoint_seconds nan", "--checkpoint_seconds"),
         ("--resume --trainer.enable_checkpointing false", "--resume"),
         ("--trainer.callbacks EarlyStopping --trainer.callbacks.monitor x", "--trainer.callbacks"),
+        # What Lightning, torch and their loggers refuse when they are built or in the fit.
+        ("--trainer.callbacks LearningRateFinder", "--model.trunk_lr"),
+        ("--trainer.callbacks BatchSizeFinder", "--data.batch_size"),
+        ("--trainer.callbacks BackboneFinetuning", "NewWeightsFirst"),
+        ("--trainer.strategy ddp_notebook", "--trainer.strategy ddp_notebook"),
+        ("--trainer.precision transformer-engine", "transformer_engine"),
+        ("--trainer.barebones true", "--trainer.barebones"),
+        ("--trainer.val_check_interval 100", "--trainer.val_check_interval"),
+        ("--config logger/wandb --trainer.logger.log_model true", "log_model"),
+        ("--trainer.logger MLFlowLogger", "mlflow"),
+        ("--model.lr_scheduler ReduceLROnPlateau", "--model.lr_scheduler.mode"),
+        ("--model.optimizer SparseAdam", "--model.optimizer"),
+        (
+            "--model.lr_scheduler OneCycleLR --model.lr_scheduler.max_lr 0.1 --model.lr_scheduler.total_steps 3 "
+            "--model.lr_scheduler_interval step",
+            "--model.lr_scheduler",
+        ),
         ("--data.fold none --trainer.max_epochs -1", "--trainer.max_epochs"),
     ],
 )

@@ -1,16 +1,20 @@
 """Every weight that can learn does, at its part's rate; layer-wise decay of the trunk's."""
 
 import re
+from functools import partial
 
 import pytest
 import timm
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.tuner import Tuner
 from timm.optim import param_groups_layer_decay
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, TensorDataset
 
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import Glyphs
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss, NormalizedSoftmaxLoss
 from levelfield.miners import Miner
@@ -124,10 +128,41 @@ def test_an_argument_that_no_learner_takes_is_named_with_the_one_to_give(name, i
         NoisyLearner(0.1, trunk=trunk_of("test_vit"), loss=ContrastiveLoss(), **{name: 1})
 
 
-def test_a_schedule_that_needs_a_score_is_refused():
-    learner = MetricLearner(trunk_of("test_resnet"), ContrastiveLoss(), lr_scheduler=ReduceLROnPlateau)
-    with pytest.raises(UserError, match=r"--model\.lr_scheduler ReduceLROnPlateau .*configure_optimizers"):
-        learner.configure_optimizers()
+@pytest.mark.usefixtures("quiet")
+def test_a_plateau_of_the_validation_score_lowers_the_rates():
+    def learner(mode: str) -> MetricLearner:
+        schedule = partial(ReduceLROnPlateau, mode=mode, patience=0, threshold=9.0)  # ten times the score is better
+        return MetricLearner(trunk_of("test_resnet"), ContrastiveLoss(), lr_scheduler=schedule, trunk_lr=RATE)
+
+    with pytest.raises(UserError, match=r"--model\.lr_scheduler\.mode max"):
+        learner("min").configure_optimizers()
+    data = MetricDataModule(Glyphs(16, image_size=32), batch_size=8, steps_per_epoch=1)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = Trainer(accelerator="cpu", max_epochs=3, enable_model_summary=False, num_sanity_val_steps=0, **quiet)
+    trainer.fit(learner("max"), data)
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * 0.1**2)
+
+
+class OneRate(MetricLearner):
+    lr = 1e-3
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.filterwarnings("ignore:.*no `val_dataloader`", "ignore:.*checkpoint callback")
+def test_lightnings_finder_of_one_rate_is_for_an_optimizer_with_one_rate(tmp_path):
+    def found(kind: type[MetricLearner]) -> float:
+        learner = kind(ModuleTrunk(nn.Linear(5, 8), 8), ContrastiveLoss(), embedding_size=4)
+        loader = DataLoader(TensorDataset(torch.randn(12, 5), torch.arange(12) % 3), batch_size=12)
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        trainer = Trainer(accelerator="cpu", max_epochs=30, default_root_dir=tmp_path, **quiet)
+        return Tuner(trainer).lr_find(learner, loader, num_training=20).suggestion()
+
+    with pytest.raises(UserError, match=r"LearningRateFinder.*--model\.trunk_lr"):
+        found(MetricLearner)
+    assert found(OneRate) > 0
 
 
 class DeepEmbedder(nn.Sequential):

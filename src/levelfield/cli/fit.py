@@ -31,6 +31,14 @@ SETTINGS = ("seed_everything", "name", "output", "checkpoint_seconds", "ckpt_pat
 # `seed_everything` sets these, so a printed configuration has them.
 LINKED = ("model.seed", "data.seed")
 
+# How errors of Lightning and torch begin that an option causes.
+MISTAKES = {
+    "Early stopping conditioned on metric": "--trainer.callbacks",
+    "`val_check_interval`": "--trainer.val_check_interval",
+    "Tried to step": "--model.lr_scheduler",
+    "SparseAdam does not support": "--model.optimizer",
+}
+
 
 def main(argv: list[str]) -> int:
     """Run `levelfield fit` with `argv` (what follows `fit`) and return the exit code."""
@@ -106,10 +114,7 @@ class Fit(Training):
     def _learn_folder(self) -> None:
         """Broadcast the folder of the first process: each process reads the checkpoint to resume from."""
         strategy: Any = self.trainer.strategy
-        several = self.trainer.num_devices * self.trainer.num_nodes > 1
-        if (
-            not several or strategy.launcher is None or strategy.launcher.is_interactive_compatible
-        ):  # a forked process knows it
+        if self.trainer.num_devices * self.trainer.num_nodes == 1 or strategy.launcher is None:
             return
         strategy.launcher.launch(strategy.setup_environment)  # starts the processes, unless srun or torchrun did
         path, state = strategy.broadcast((self._run.path, self._run.state))
@@ -152,10 +157,12 @@ class Fit(Training):
         except Stopped as stop:
             stop.remedy = "; ".join(self._how_to_resume())
             raise
-        except RuntimeError as error:
-            if not str(error).startswith("Early stopping conditioned on metric"):
+        except (RuntimeError, ValueError) as error:
+            said = str(error).strip()
+            option = next((option for start, option in MISTAKES.items() if said.startswith(start)), None)
+            if option is None:
                 raise
-            raise UserError(f"--trainer.callbacks: {error}") from error
+            raise UserError(f"{option}: {said}") from error
         else:
             if is_first_process():
                 self._run.finish()

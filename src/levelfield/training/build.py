@@ -206,19 +206,21 @@ class Training:
             raise UserError("--trainer.val_check_interval 0: give 1 or more batches, or a fraction of an epoch")
         if config.get("default_root_dir") is not None:
             raise UserError("--trainer.default_root_dir: give --output, the folder for all output")
+        if config.get("barebones"):
+            raise UserError("--trainer.barebones: it keeps no metrics and no checkpoint; leave it out")
         config["default_root_dir"] = str(self.folder)  # Lightning loads any hpc_ckpt_*.ckpt from there
         plugins = as_list(config.pop("plugins", None))
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(AtomicCheckpoints(self._trunks, partial(complete_checkpoint, self.model, self.datamodule)))
         try:
             trainer = Trainer(**config, callbacks=callbacks, plugins=plugins)
-        except (ValueError, TypeError, RuntimeError, MisconfigurationException) as error:
+        except (ValueError, TypeError, RuntimeError, ImportError, MisconfigurationException) as error:
             named = f".accelerator {config['accelerator']}" if "backend found" in str(error) else ""
             raise UserError(f"--trainer{named}: {' '.join(str(error).split())}") from error
         # With `deterministic` torch also fills new memory. No operation here reads what it has not written.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        if getattr(trainer.strategy, "_start_method", None) in ("spawn", "forkserver"):
-            raise UserError(f"--trainer.strategy {config['strategy']}: a training cannot be pickled; give ddp")
+        if getattr(trainer.strategy, "_start_method", "popen") != "popen":
+            raise UserError(f"--trainer.strategy {config['strategy']} is for notebooks: give ddp")
         environment = trainer._accelerator_connector.cluster_environment
         if trainer.num_nodes > 1 and isinstance(environment, LightningEnvironment):  # it would wait forever
             raise UserError(

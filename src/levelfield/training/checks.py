@@ -1,9 +1,11 @@
 """Check a learner's parts before the first step."""
 
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -12,6 +14,13 @@ from levelfield.errors import UserError
 from levelfield.losses.classification import ClassificationLoss
 from levelfield.losses.weighted_sum import WeightedSum
 from levelfield.models.embedders import check_embedder
+
+# Callbacks of Lightning that do not suit a learner, and why.
+UNSUITABLE = {
+    "BackboneFinetuning": "a learner has no backbone; NewWeightsFirst trains embedder and loss before the trunk",
+    "BatchSizeFinder": "the loss depends on the batch; give --data.batch_size, and GradientCaching to save memory",
+    "LearningRateFinder": "it finds one rate; give --model.trunk_lr, --model.embedder_lr and --model.loss_lr",
+}
 
 
 def check_parts(learner: Any) -> None:
@@ -25,6 +34,13 @@ def check_parts(learner: Any) -> None:
     check_call(learner.loss, learner.miner)
     _check_regularizer(learner)
     check_embedder(learner.embedder, learner.trunk.num_features, learner.embedding_size)
+
+
+def check_callbacks(callbacks: Iterable[Callback]) -> None:
+    """Raise UserError for a callback that does not suit a `MetricLearner` with its own optimizer."""
+    for name in (type(callback).__name__ for callback in callbacks):
+        if name in UNSUITABLE:
+            raise UserError(f"--trainer.callbacks {name}: {UNSUITABLE[name]}")
 
 
 def warn_of_traps(learner: Any, datamodule: Any) -> None:

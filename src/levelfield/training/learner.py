@@ -240,8 +240,11 @@ class MetricLearner(LightningModule):
         return self.optimization.of(self)
 
     def configure_callbacks(self) -> list[Callback]:
+        from levelfield.training.checks import check_callbacks
         from levelfield.training.usual_callbacks import missing_callbacks
 
+        if type(self).configure_optimizers is MetricLearner.configure_optimizers:
+            check_callbacks(self.trainer.callbacks)  # type: ignore[attr-defined]
         return missing_callbacks(self.trainer)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ class Optimization:
             loss class, or 0.01.
         weight_decay: weight decay of all weights except those of the loss.
         loss_weight_decay: weight decay of the loss.
-        lr_scheduler: class of the schedule.
+        lr_scheduler: class of the schedule; `ReduceLROnPlateau` with `mode="max"` watches `val/map_at_r`.
         lr_scheduler_interval: whether the schedule counts each `epoch` or each `step`.
         layer_decay: factor on `trunk_lr` from each layer of the trunk to the layer below it (docs/trunks.md).
 
@@ -68,18 +68,17 @@ class Optimization:
         """The optimizer of a learner's weights, with its schedule, as Lightning's `configure_optimizers` returns it.
 
         Raises:
-            UserError: a schedule that needs a score.
+            UserError: a `ReduceLROnPlateau` that waits for a falling score.
         """
         optimizer = self.optimizer(self.groups(learner))
         if self.lr_scheduler is None:
             return optimizer
         scheduler = self.lr_scheduler(optimizer)
-        if isinstance(scheduler, ReduceLROnPlateau):
-            raise UserError(
-                "--model.lr_scheduler ReduceLROnPlateau needs a score to watch: give another schedule, or return "
-                "{optimizer, lr_scheduler, monitor} from your learner's configure_optimizers"
-            )
         schedule = {"scheduler": scheduler, "interval": self.lr_scheduler_interval}
+        if isinstance(scheduler, ReduceLROnPlateau):
+            if scheduler.mode == "min":
+                raise UserError("ReduceLROnPlateau watches MAP@R, which rises: give --model.lr_scheduler.mode max")
+            schedule["monitor"] = "val/map_at_r"
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def groups(self, learner: nn.Module) -> list[dict[str, Any]]:

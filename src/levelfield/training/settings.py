@@ -226,6 +226,8 @@ def instantiate(
     Raises:
         UserError: A constructor rejects a value, or a class is given for an argument that takes none.
     """
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+
     refusals: list[UserError] = []
 
     def build(kind: type, *args: Any, **kwargs: Any) -> Any:
@@ -239,7 +241,7 @@ def instantiate(
         except FileNotFoundError as error:
             refusals.append(UserError(f"{kind.__name__}: no file '{error.filename}'; correct the path"))
             raise refusals[-1] from error
-        except ValueError as error:  # a value that the class does not accept
+        except (ValueError, ImportError, MisconfigurationException) as error:  # a value, or a package that is missing
             refusals.append(UserError(f"{kind.__name__}: {' '.join(str(error).split())}"))
             raise refusals[-1] from error
 
