@@ -92,7 +92,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     page = (REPOSITORY / "docs/metrics.md").read_text()
     (folder / "my_metric.py").write_text(re.findall(r"```python\n(import torch.*?)```", page, re.S)[0])
     page = (REPOSITORY / "docs/own_parts.md").read_text()
-    (folder / "my_learner.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
+    for name, block in zip(("my_learner", "my_schedule"), re.findall(r"```python\n(.*?)```", page, re.S), strict=False):
+        (folder / f"{name}.py").write_text(block)
     for name in ("plain_module", "own_augmentation"):
         shutil.copy(REPOSITORY / f"examples/{name}.py", folder)
     for name in ("quickstart", "quickstart_my_loss", "glyphs_search", "my_study"):
