@@ -45,6 +45,26 @@ class Batch(NamedTuple):
         raise UserError(f"the loader yields a {found}: yield {FORMS}")
 
 
+def read_known(batch: Any) -> Batch | None:
+    """The batch; None for another form, which only the user's own `training_step` can read."""
+    try:
+        return Batch.read(batch)
+    except UserError:
+        return None
+
+
+def broken_samples(batch: Batch | None) -> str:
+    """Says which samples have NaN or infinite values; empty if none has, or if they are no tensor."""
+    if batch is None or not isinstance(batch.samples, Tensor):
+        return ""
+    rows = (~torch.isfinite(batch.samples).flatten(1).all(1)).nonzero().flatten()
+    positions = rows if batch.index is None else batch.index.to(rows.device)[rows]
+    where = "batch" if batch.index is None else "data set"
+    shown = ", ".join(map(str, positions[:5].tolist()))
+    counted = f"{len(rows)} of {len(batch.samples)} samples"
+    return f"NaN or infinite values in {counted}: {shown} in the {where}" if len(rows) else ""
+
+
 def samples_of(batch: Any) -> tuple[Any, Int[Tensor, " batch"] | None]:
     """Samples and index of a batch that may have no labels: a dictionary, a pair, a triple, or only samples."""
     if isinstance(batch, Mapping):

@@ -5,12 +5,12 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from levelfield.training.callbacks import (
     BestEpoch,
+    CheckFirstBatch,
     LogLosses,
     RandomDraws,
     RecordOpening,
     RetrievalValidation,
     TimmSyncBatchNorm,
-    WarnOfSameSamples,
 )
 from levelfield.training.callbacks.best_epoch import default_checkpoint
 
@@ -21,7 +21,7 @@ def missing_callbacks(trainer: Trainer) -> list[Callback]:
     Validation by retrieval, best epoch, logged losses, seeded steps, timm's synchronized batch norm, and in a test a
     line in the ledger.
     """
-    kinds: list[type[Callback]] = [RandomDraws, RetrievalValidation, LogLosses, TimmSyncBatchNorm, WarnOfSameSamples]
+    kinds: list[type[Callback]] = [RandomDraws, RetrievalValidation, LogLosses, TimmSyncBatchNorm, CheckFirstBatch]
     if trainer.state.fn == TrainerFn.FITTING and default_checkpoint(trainer) is not None:
         kinds.append(BestEpoch)
     if trainer.state.fn == TrainerFn.TESTING:

@@ -7,8 +7,9 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader
 
-from levelfield.errors import UserError
+from levelfield.errors import TrainingFailed, UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.seeds import seed_of
 from levelfield.training.learner import MetricLearner
@@ -112,3 +113,21 @@ def test_what_is_no_loss_is_named(given, key):
     quiet = {"enable_checkpointing": False, "enable_model_summary": False, "enable_progress_bar": False}
     with pytest.raises(UserError, match=rf"--model\.loss Gives .*{key}"):
         Trainer(**settings, **quiet).fit(learner_of(Gives(given)), Batches())
+
+
+NAN, FINE = torch.tensor([[0.0], [torch.nan]]).expand(2, 12), torch.rand(8, 12)
+
+
+@pytest.mark.parametrize(
+    ("batch", "given", "key"),
+    [
+        ((NAN, torch.zeros(2), torch.tensor([4, 7])), torch.sum, r"\b1 of 2\b.*\b7 in the data set"),
+        ((NAN, torch.zeros(2)), torch.sum, r"\b1 of 2\b.*\b1 in the batch"),
+        ((FINE, torch.arange(8) // 2), lambda points: points.sum() * torch.inf, r"\binitial weights\b(?!.*_lr)"),
+    ],
+)
+def test_no_learning_rate_is_blamed_for_the_first_loss(batch, given, key):
+    settings = {"accelerator": "cpu", "max_steps": 1, "limit_val_batches": 0, "logger": False}
+    quiet = {"enable_checkpointing": False, "enable_model_summary": False, "enable_progress_bar": False}
+    with pytest.raises(TrainingFailed, match=f"step 0: .*{key}"):
+        Trainer(**settings, **quiet).fit(learner_of(Gives(given)), DataLoader([batch], batch_size=None))

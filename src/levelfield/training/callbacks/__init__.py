@@ -3,6 +3,7 @@
 from levelfield.training.callbacks.average_with_start import AverageWithStart
 from levelfield.training.callbacks.best_epoch import BestEpoch
 from levelfield.training.callbacks.compile_trunk import CompileTrunk
+from levelfield.training.callbacks.first_batch import CheckFirstBatch
 from levelfield.training.callbacks.gradient_caching import GradientCaching
 from levelfield.training.callbacks.gradient_checkpointing import GradientCheckpointing
 from levelfield.training.callbacks.keep_embeddings import KeepEmbeddings
@@ -13,7 +14,6 @@ from levelfield.training.callbacks.new_weights_first import NewWeightsFirst
 from levelfield.training.callbacks.random_draws import RandomDraws
 from levelfield.training.callbacks.record_opening import RecordOpening
 from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
-from levelfield.training.callbacks.same_samples import WarnOfSameSamples
 from levelfield.training.callbacks.sync_batch_norm import TimmSyncBatchNorm
 from levelfield.training.callbacks.track_training import TrackTraining
 from levelfield.training.callbacks.tracker_run import TrackerRun
@@ -23,6 +23,7 @@ from levelfield.training.callbacks.validate_first import ValidateFirst
 __all__ = [
     "AverageWithStart",
     "BestEpoch",
+    "CheckFirstBatch",
     "CompileTrunk",
     "GradientCaching",
     "GradientCheckpointing",
@@ -39,5 +40,4 @@ __all__ = [
     "TrackerRun",
     "UntilDone",
     "ValidateFirst",
-    "WarnOfSameSamples",
 ]

@@ -8,6 +8,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from levelfield.errors import TrainingFailed
+from levelfield.training.batches import broken_samples, read_known
 
 TRAIN_LOSS = "train/loss"
 
@@ -33,7 +34,9 @@ class LogLosses(Callback):
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         self._step = trainer.global_step
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         returned = {"loss": outputs} if isinstance(outputs, Tensor) else dict(outputs or {})
         if not isinstance(loss := returned.pop("loss", None), Tensor):
             return  # Lightning skipped the step, or the module has manual optimization
@@ -43,7 +46,7 @@ class LogLosses(Callback):
         self._unchecked.append((self._step, loss))
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self._step % every == 0:
-            self._check()
+            self._check(batch)
             trainer.progress_bar_metrics[TRAIN_LOSS] = loss.item()  # log(prog_bar=True) would read it at each step
         if _is_read(trainer):
             named = {**dict(_of_loss(getattr(pl_module, "loss", None))), **returned}
@@ -52,17 +55,16 @@ class LogLosses(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._check()
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._check()
+    on_train_epoch_end = on_validation_start
 
-    def _check(self) -> None:
+    def _check(self, batch: Any = None) -> None:
         losses, self._unchecked = self._unchecked, []
         if losses and not torch.isfinite(torch.stack([loss for _, loss in losses])).all():
             step, loss = next((step, loss) for step, loss in losses if not torch.isfinite(loss))
-            raise TrainingFailed(
-                f"the loss is {loss.item()} at step {step}: lower the learning rates "
-                "(--model.trunk_lr, --model.loss_lr) or the loss' scale"
-            )
+            remedy = "lower the learning rates (--model.trunk_lr, --model.loss_lr) or the loss' scale"
+            if step == 0:  # no rate has had an effect
+                remedy = broken_samples(read_known(batch)) or "look at the samples, the initial weights and the loss"
+            raise TrainingFailed(f"the loss is {loss.item()} at step {step}: {remedy}")
 
 
 def _of_loss(loss: Any) -> Iterator[tuple[str, Any]]:
