@@ -322,6 +322,8 @@ def test_checkpoint_with_a_loss_object_loads_for_embedding_and_says_so(tmp_path)
         loaded = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
     images = torch.rand(4, 3, 32, 32)
     torch.testing.assert_close(loaded(images), learner.eval()(images))
+    with pytest.raises(UserError, match=r"loss=\.\.\."):
+        small_trainer().fit(loaded, datamodule=small_data())
 
 
 def test_what_is_no_checkpoint_of_ours_is_named(tmp_path):

@@ -29,8 +29,8 @@ def check_parts(learner: Any) -> None:
     Raises:
         UserError: a part that the learner cannot call, or a regularizer that needs points the learner does not have.
     """
-    if learner.loss is None:
-        raise UserError("this checkpoint was loaded without its loss: train a new learner with --model.loss")
+    if type(learner.loss) is nn.Identity:  # of `load_learner`
+        raise UserError("the learner was loaded without its loss: give load_from_checkpoint(..., loss=...)")
     check_call(learner.loss, learner.miner)
     _check_regularizer(learner)
     check_embedder(learner.embedder, learner.trunk.num_features, learner.embedding_size)
