@@ -36,6 +36,14 @@ class BreaksOnTheSecond(MetricLearner):
         return embeddings * float("nan") if self.trainer.global_rank == 1 else embeddings
 
 
+class Views(MetricLearner):
+    """Has its own form of batches."""
+
+    def training_step(self, batch, batch_idx):
+        view, other, labels, _ = batch
+        return self.objective(self(torch.cat([view, other])), labels.repeat(2))
+
+
 class Forgetful(MetricLearner):
     """Its tests have no `RecordOpening`."""
 
@@ -96,6 +104,15 @@ def same_samples() -> None:
     raise RuntimeError(" ".join(str(each.message) for each in found))
 
 
+def two_loaders() -> None:
+    """Each has the scores that it has alone."""
+    sets = TRIPLES, TensorDataset(IMAGES[:12].flip(0), LABELS[:12], torch.arange(12))
+    found = trainer().validate(learner(), [loader(each) for each in sets], verbose=False)
+    for scores, samples in zip(found, sets, strict=True):
+        (alone,) = trainer().validate(learner(), loader(samples), verbose=False)
+        assert list(scores.values()) == list(alone.values())
+
+
 CASES: dict[str, Callable[[], object]] = {
     "validation": lambda: trainer().validate(learner(BreaksOnTheSecond), loader(TRIPLES), verbose=False),
     "training": lambda: trainer().fit(learner(BreaksOnTheSecond), loader(PAIRS)),
@@ -108,6 +125,10 @@ CASES: dict[str, Callable[[], object]] = {
     ),
     "with a datamodule": lambda: trainer("datamodule").test(learner(), data(), verbose=False),
     "same samples": same_samples,
+    "batches of another form": lambda: trainer().fit(
+        learner(Views), loader(TensorDataset(IMAGES, IMAGES, LABELS, LABELS))
+    ),
+    "two loaders": two_loaders,
     "no ledger": no_ledger,
     "broken test": broken_test,
 }

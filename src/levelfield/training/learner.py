@@ -226,13 +226,16 @@ class MetricLearner(LightningModule):
         extra = {} if self.batch_metadata is None else {"metadata": self.batch_metadata}
         return self.loss(embeddings, labels, *choice, **extra)
 
-    def validation_step(self, batch: Any) -> Float[Tensor, "batch embedding"]:
+    def validation_step(
+        self, batch: Any, batch_idx: int = 0, dataloader_idx: int = 0
+    ) -> Float[Tensor, "batch embedding"]:
         return self.embed_batch(Batch.read(batch))
 
-    def test_step(self, batch: Any) -> Float[Tensor, "batch embedding"]:
-        return self.validation_step(batch)
+    @property
+    def test_step(self) -> Callable[..., Any]:  # Lightning reads which arguments yours takes
+        return self.validation_step
 
-    def predict_step(self, batch: Any) -> dict[str, Tensor | None]:
+    def predict_step(self, batch: Any, batch_idx: int = 0, dataloader_idx: int = 0) -> dict[str, Tensor | None]:
         samples, index = samples_of(batch)
         return {"embeddings": self(samples), "index": index}
 

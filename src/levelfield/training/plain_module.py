@@ -59,20 +59,20 @@ def adapted(module: LightningModule) -> LightningModule:
     return module
 
 
-def _predict_step(module: LightningModule, batch: Any, batch_idx: int) -> dict[str, Tensor | None]:
-    return {"embeddings": _embed(module, batch, batch_idx), "index": Batch.read(batch).index}
+def _predict_step(module: LightningModule, batch: Any, *numbers: int) -> dict[str, Tensor | None]:
+    return {"embeddings": _embed(module, batch, *numbers), "index": Batch.read(batch).index}
 
 
 def _forward(module: LightningModule, samples: Any) -> Tensor:
     nothing = torch.zeros(len(samples), dtype=torch.long, device=module.device)
-    return _embed(module, (samples, nothing, nothing), 0)
+    return _embed(module, (samples, nothing, nothing), 0, 0)
 
 
-def _embed(module: LightningModule, batch: Any, batch_idx: int) -> Tensor:
-    """The result of `validation_step`, without logging."""
+def _embed(module: LightningModule, *arguments: Any) -> Tensor:
+    """The result of `validation_step`, without logging; as many of the arguments as it takes."""
     vars(module).update(log=_log_nothing, log_dict=_log_nothing)
     try:
-        return embeddings_of(module.validation_step(batch, batch_idx))
+        return embeddings_of(module.validation_step(*arguments[: len(parameters(module.validation_step))]))
     finally:
         del module.log, module.log_dict
 

@@ -131,3 +131,22 @@ def test_loaders_of_ones_own_have_lines_in_their_folder(tmp_path, monkeypatch) -
         trainer(tmp_path / folder, record).test(it, DataLoader(images, batch_size=5), verbose=False)
         assert record.count == count
     assert len(list(tmp_path.glob("cache/evaluations/*/"))) == 1
+
+
+def test_each_of_several_loaders_is_an_evaluation(tmp_path) -> None:
+    """Of two datamodules, and of tensors: the labels of each are recorded before a batch of the first."""
+    loaders = []
+    for number in (40, 20):
+        module = data() if number == 40 else MetricDataModule(Glyphs(num_classes=20), transforms=data().transforms)
+        module.setup("test")
+        loaders.append(module.test_dataloader())
+    images = TensorDataset(torch.rand(20, 3, 32, 32), torch.arange(20) // 4)
+    it, watch = learner(), BeforeTheData()
+    it.build_loss(15)
+    watch.folder = tmp_path
+    trainer(tmp_path, watch).test(it, [*loaders, DataLoader(images, batch_size=5)], verbose=False)
+    assert watch.events == ["evaluated"] * 3
+    assert [line["num_samples"] for line in lines(tmp_path)[:3]] == [20 * 16, 10 * 16, 0]
+    assert {line["id"] for line in lines(tmp_path)[:3]} == {line["id"] for line in lines(tmp_path)[3:]}
+    assert len(lines(tmp_path)) == 6
+    assert [loader.evaluation for loader in loaders] == [None, None], "another pass is another evaluation"

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
@@ -13,6 +13,7 @@ from levelfield.models import TimmTrunk
 from levelfield.study.rows import load_spec
 from levelfield.training.callbacks import RetrievalValidation
 from levelfield.training.learner import MetricLearner
+from levelfield.training.plain_module import adapted
 
 pytestmark = pytest.mark.usefixtures("quiet")
 GENERATOR = torch.Generator().manual_seed(0)
@@ -43,9 +44,9 @@ class Stream(IterableDataset):
         return iter(PAIRS)
 
 
-def learner(**arguments) -> MetricLearner:
+def learner(kind: type[MetricLearner] = MetricLearner, **arguments) -> MetricLearner:
     torch.manual_seed(0)
-    return MetricLearner(TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), embedding_size=8, **arguments)
+    return kind(TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), embedding_size=8, **arguments)
 
 
 def trainer(**arguments) -> Trainer:
@@ -77,6 +78,120 @@ def test_every_kind_of_loader_trains_validates_tests_and_embeds(kind: str, tmp_p
         assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-6)
     parts = plain.predict(it, LOADERS[kind]())
     assert sum(len(part["embeddings"]) for part in parts) == 40
+
+
+class OneArgument(MetricLearner):
+    def validation_step(self, batch):
+        return super().validation_step(batch)
+
+
+class TwoArguments(MetricLearner):
+    def validation_step(self, batch, batch_idx):
+        return super().validation_step(batch)
+
+
+class ThreeArguments(MetricLearner):
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        return (1 + dataloader_idx) * super().validation_step(batch)
+
+
+class Plain(LightningModule):
+    """Not a MetricLearner; notes whether each kind of step runs under autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network, self.has_autocast = torch.nn.Linear(3 * 32 * 32, 8), {}
+
+    def training_step(self, batch, batch_idx):
+        self.has_autocast["train"] = torch.is_autocast_enabled("cpu")
+        return self.network(batch[0].flatten(1)).square().mean()
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        self.has_autocast["val"] = torch.is_autocast_enabled("cpu")
+        return self.network(batch[0].flatten(1))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+class PlainOneArgument(Plain):
+    def validation_step(self, batch):
+        return super().validation_step(batch, 0)
+
+
+class PlainTwoArguments(Plain):
+    def validation_step(self, batch, batch_idx):
+        return super().validation_step(batch, batch_idx)
+
+
+class Asks(TensorDataset):
+    """Samples with roles: the first of each class is a query."""
+
+    is_query = (torch.arange(40) % 4 == 0).numpy()
+
+
+OTHERS = {"index": TensorDataset(IMAGES.flip(0)[:24], LABELS[:24], torch.arange(24))}
+OTHERS["no index"] = TensorDataset(*OTHERS["index"].tensors[:2])
+
+
+@pytest.mark.parametrize("kind", [MetricLearner, ThreeArguments, Plain])
+@pytest.mark.parametrize(
+    ("others", "form"),
+    [
+        ("index", lambda first, other: [first, other]),
+        ("no index", lambda first, other: {"b": first, "a": [other]}),
+    ],
+)
+def test_each_of_several_loaders_has_its_score_and_the_first_is_monitored(others: str, form, kind, tmp_path) -> None:
+    it = adapted(Plain()) if kind is Plain else learner(kind, trunk_lr=0.0, embedder_lr=0.0)
+    loaders = form(DataLoader(PAIRS, batch_size=16), DataLoader(OTHERS[others], batch_size=16))
+    best = ModelCheckpoint(dirpath=tmp_path, monitor="val/map_at_r", mode="max")
+    plain = trainer(default_root_dir=tmp_path, callbacks=[best], enable_checkpointing=True)
+    plain.fit(it, DataLoader(PAIRS, batch_size=20), loaders)
+    it.eval()
+    images = (IMAGES, OTHERS[others].tensors[0])
+    with torch.no_grad():
+        embedded = [it.validation_step((each, torch.zeros(len(each)), None), 0) for each in images]
+    expected = [retrieval_metrics(*each)["map_at_r"] for each in zip(embedded, (LABELS, LABELS[:24]), strict=True)]
+    assert expected[0] != pytest.approx(expected[1], abs=1e-3)
+    keys = [f"{{}}/map_at_r{suffix}" for suffix in ("", "/dataloader_idx_1")]
+    named = {key.format("val"): value for key, value in zip(keys, expected, strict=True)}
+    assert {key: float(plain.callback_metrics[key]) for key in named} == pytest.approx(named, abs=1e-6)
+    assert float(best.best_model_score) == pytest.approx(expected[0], abs=1e-6)
+    for stage, results in (("val", plain.validate), ("test", plain.test)):
+        found = [{**each} for each in results(it, loaders, verbose=False)]
+        alone = [{key: each[key] for key in each if "/map_at_r" in key} for each in found]
+        assert alone == [
+            pytest.approx({key.format(stage): value}, abs=1e-6) for key, value in zip(keys, expected, strict=True)
+        ]
+    assert [sum(len(part["embeddings"]) for part in parts) for parts in plain.predict(it, loaders)] == [40, 24]
+
+
+def test_each_test_loader_has_its_roles(tmp_path) -> None:
+    loaders = [DataLoader(kind(*TRIPLES.tensors), batch_size=16) for kind in (TensorDataset, Asks)]
+    it = learner().eval()
+    found = trainer(default_root_dir=tmp_path).test(it, loaders, verbose=False)
+    asks = torch.from_numpy(Asks.is_query)
+    gallery = {"gallery": it(IMAGES[~asks]).detach(), "gallery_labels": LABELS[~asks]}
+    expected = [
+        retrieval_metrics(it(IMAGES).detach(), LABELS),
+        retrieval_metrics(it(IMAGES[asks]).detach(), LABELS[asks], **gallery),
+    ]
+    for number, scores in enumerate(expected):
+        key = "test/map_at_r" + (f"/dataloader_idx_{number}" if number else "")
+        assert found[number][key] == pytest.approx(scores["map_at_r"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "kind", [OneArgument, TwoArguments, ThreeArguments, Plain, PlainOneArgument, PlainTwoArguments]
+)
+def test_a_test_takes_the_arguments_of_your_validation_step(kind, tmp_path) -> None:
+    it = learner(kind) if issubclass(kind, MetricLearner) else adapted(kind())
+    plain = trainer(default_root_dir=tmp_path)
+    tested = plain.test(it, LOADERS["triples"](), verbose=False)[0]["test/map_at_r"]
+    assert tested == plain.validate(it, LOADERS["triples"](), verbose=False)[0]["val/map_at_r"]
+    (embedded,) = plain.predict(it, DataLoader(TRIPLES, batch_size=40))
+    assert torch.equal(embedded["embeddings"], it(IMAGES))
 
 
 @pytest.mark.parametrize("batch", [IMAGES, (IMAGES,), {"image": IMAGES}])
@@ -137,7 +252,9 @@ def test_the_command_and_a_study_take_the_number_of_queries(run, tiny, toy_file,
 def test_a_part_of_the_samples_is_not_scored(tmp_path) -> None:
     loader = DataLoader(PAIRS, batch_size=10)
     with pytest.raises(UserError, match=r"limit_val_batches .*\b2 of 4\b"):
-        trainer(limit_val_batches=2).validate(learner(), loader, verbose=False)
+        trainer(limit_val_batches=2).validate(learner(), [DataLoader(PAIRS, batch_size=20), loader], verbose=False)
+    with pytest.raises(UserError, match=r"overfit_batches .*\b3 of 4\b.* limit_train_batches"):
+        trainer(overfit_batches=1, num_sanity_val_steps=0, default_root_dir=tmp_path).fit(learner(), loader, loader)
     with pytest.raises(UserError, match=r"limit_test_batches .*\b3 of 4\b"):
         trainer(limit_test_batches=1, default_root_dir=tmp_path).test(learner(), loader, verbose=False)
     assert not (tmp_path / "ledger.jsonl").exists(), "refused before anything was opened"
@@ -152,6 +269,10 @@ def test_embeddings_that_are_not_finite_end_the_validation() -> None:
     broken.embedder.linear.weight.data[0, 0] = float("nan")
     with pytest.raises(TrainingFailed, match=r"--model\.trunk_lr"):
         trainer().validate(broken, DataLoader(PAIRS, batch_size=10), verbose=False)
+    images = IMAGES.clone()
+    images[[13, 17], 0, 0, 0] = torch.tensor([torch.nan, torch.inf])
+    with pytest.raises(TrainingFailed, match=r"^(?!.*_lr).*\b13, 17\b"):
+        trainer().validate(learner(), DataLoader(TensorDataset(images, LABELS), batch_size=10), verbose=False)
 
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming"])

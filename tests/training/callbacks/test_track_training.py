@@ -10,19 +10,24 @@ from pathlib import Path
 import pytest
 import torch
 import wandb
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers import Logger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_fit import TINY
+from torch.utils.data import DataLoader, TensorDataset
 from wandb_files import offline_runs
 
 from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MultiSimilarityLoss, TripletMarginLoss
 from levelfield.losses.base import PairMasks
+from levelfield.metrics import embedding_health
 from levelfield.miners import MultiSimilarityMiner, TripletMarginMiner
+from levelfield.models.trunks import ModuleTrunk
 from levelfield.training.active_pairs import active_pairs, mined_pairs
 from levelfield.training.build import build
 from levelfield.training.callbacks import KeepInWandb, TrackTraining
 from levelfield.training.embed import embed
+from levelfield.training.learner import MetricLearner
 
 WANDB = {
     "class_path": "lightning.pytorch.loggers.WandbLogger",
@@ -156,6 +161,35 @@ def test_the_best_epoch_is_kept_and_logged_next_to_other_checkpoints(tmp_path, m
         [found] = offline_runs(tmp_path / name)
         scores = [*found.series("best/map_at_r").values()]
         assert scores == ([training.best_score] if fold == 0 else [])
+
+
+class Notes(Logger):
+    """Keeps the last value of each name."""
+
+    name = version = "notes"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[str, float] = {}
+
+    def log_metrics(self, metrics, step=None) -> None:
+        self.values |= metrics
+
+    def log_hyperparams(self, *args, **kwargs) -> None:
+        pass
+
+
+@pytest.mark.usefixtures("quiet")
+def test_the_statistics_are_those_of_the_first_validation_loader():
+    learner = MetricLearner(ModuleTrunk(torch.nn.Identity(), 8), ContrastiveLoss(), embedding_size=4)
+    first, other = (TensorDataset(torch.randn(12, 8), torch.arange(12) % 4) for _ in range(2))
+    notes = Notes()
+    loaders = [DataLoader(each, batch_size=12) for each in (first, other)]
+    Trainer(callbacks=[TrackTraining()], logger=notes, accelerator="cpu", enable_progress_bar=False).validate(
+        learner, loaders, verbose=False
+    )
+    expected = embedding_health(learner.eval()(first.tensors[0]).detach(), first.tensors[1])
+    assert notes.values["val/effective_rank"] == pytest.approx(expected.effective_rank)
 
 
 def test_each_process_can_show_neighbours_among_all_samples(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from levelfield.training.embed import EmbeddedSet
 
 
 class KeepEmbeddings(Callback):
-    """Keeps the embeddings of all processes on the CPU, each sample once, in the order of the data set.
+    """Keeps the embeddings of the first loader and all processes on the CPU, each sample once, in the data set's order.
 
     Attributes:
         samples: The embeddings in float32, with labels and positions; set when the validation or test has ended.
@@ -33,6 +33,8 @@ class KeepEmbeddings(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
+        if dataloader_idx:
+            return
         read = Batch.read(batch)
         assert read.index is not None  # the datamodule's loaders yield it
         self._parts.append((embeddings_of(outputs), read.labels, read.index))

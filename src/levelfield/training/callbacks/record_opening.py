@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from levelfield.core.ledger import EVALUATED, LEDGER, Evaluation, begin, evaluat
 from levelfield.data.recorded_loader import RecordedLoader, first_process_does
 from levelfield.models.weights import content_hash
 from levelfield.storage.file_hash import file_hash
-from levelfield.training.callbacks.retrieval_validation import only
+from levelfield.training.callbacks.retrieval_validation import flat
 
 
 class RecordOpening(Callback):
@@ -21,7 +22,8 @@ class RecordOpening(Callback):
     A copy of the line is in `ledger.jsonl` next to the tested checkpoint: `ckpt_path`, or the one that the learner was
     loaded from. For a learner without a checkpoint, the line has the hash of the weights, and the copy is in the
     Trainer's `default_root_dir`. A repeated test after an interruption is the same evaluation. A `fast_dev_run` counts:
-    it gives a batch of test labels to the learner. A loader with the id of a line gets no second line.
+    it gives a batch of test labels to the learner. A loader with the id of a line gets no second line. Each loader of
+    a datamodule has its own line, and your own loaders have one together.
 
     A `MetricLearner` adds this callback. Give one to the Trainer to record a reason. Without it, the datamodule writes
     a line without the checkpoint.
@@ -31,7 +33,7 @@ class RecordOpening(Callback):
         by: Who evaluates, for the line.
 
     Attributes:
-        evaluation: Id of the last test's line; None if the loader brought one.
+        evaluation: Id of the last test's first line; None if each loader brought one.
         folder: Where the copy is.
         count: Number of evaluations of this data set so far, on the first process; for your own loaders, of this
             folder.
@@ -49,19 +51,21 @@ class RecordOpening(Callback):
         self.evaluation: str | None = None
         self.folder = Path()
         self.count = 0
+        self._lines: list[tuple[str, RecordedLoader | None]] = []
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.evaluation = None
-        loader = only(trainer.test_dataloaders)
-        recorded = loader if isinstance(loader, RecordedLoader) else None
-        if recorded is not None and recorded.evaluation is not None:
+        self.evaluation, self._lines = None, []
+        # None is for all of your own loaders.
+        loaders = [each if isinstance(each, RecordedLoader) else None for each in flat(trainer.test_dataloaders)]
+        new = [each for each in dict.fromkeys(loaders) if each is None or each.evaluation is None]
+        if not new:
             return
         checkpoint = _checkpoint(trainer, pl_module)
         self.folder = Path(trainer.default_root_dir) if checkpoint is None else checkpoint.parent
         # All processes must call this, to gather sharded weights.
         weights = trainer.strategy.lightning_module_state_dict() if checkpoint is None else {}
 
-        def line() -> str:
+        def line(recorded: RecordedLoader | None) -> str:
             samples = [] if recorded is None else recorded.sample_hashes()
             datamodule = type(getattr(trainer, "datamodule", None)).__name__
             tested = (
@@ -80,18 +84,20 @@ class RecordOpening(Callback):
             self.count = len(evaluations_of(samples) if samples else of_folder)
             return identity
 
-        self.evaluation = first_process_does(line)
-        if recorded is not None:
-            recorded.evaluation = self.evaluation
+        for recorded in new:
+            identity = first_process_does(partial(line, recorded))
+            self._lines.append((identity, recorded))
+            if recorded is not None:
+                recorded.evaluation = identity
+        self.evaluation = self._lines[0][0]
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.evaluation is None:
-            return
-        loader = only(trainer.test_dataloaders)
-        if isinstance(loader, RecordedLoader):
-            loader.evaluation = None  # another pass over it is another evaluation
-        if trainer.is_global_zero:
-            finish(self.evaluation, {}, self.folder)
+        for identity, recorded in self._lines:
+            if recorded is not None:
+                recorded.evaluation = None  # another pass over it is another evaluation
+            if trainer.is_global_zero:
+                finish(identity, {}, self.folder)
+        if self._lines:
             rank_zero_info(self.summary())
 
     def summary(self) -> str:

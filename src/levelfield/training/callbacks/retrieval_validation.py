@@ -1,6 +1,6 @@
 """Score the held-out classes by retrieval at each validation and test."""
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool
 from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 
@@ -18,19 +18,22 @@ from levelfield.metrics.distances import unpack_signs
 from levelfield.metrics.health import effective_rank
 from levelfield.metrics.own import is_own, own_metric
 from levelfield.metrics.table import COLLAPSED_RANK, MONITOR, SELECTED_BY, SHOWN_METRICS, can_select
-from levelfield.training.batches import Batch
+from levelfield.training.batches import Batch, broken_samples
 
 # Number of embeddings in the check for a collapse.
 LOOKED_AT = 512
+LOWER_RATES = "lower the learning rates (--model.trunk_lr, --model.embedder_lr)"
 
 
 class RetrievalValidation(Callback):
     """Logs `val/map_at_r` (and `test/...`) from all embeddings of the fold, from all processes.
 
     Each process scores its share of the queries, and all get the same scores (`levelfield.metrics.RetrievalMetrics`).
-    Test samples with roles are scored query against gallery. The learner sets the distance, the Trainer's
-    `check_val_every_n_epoch` the interval. A score needs all samples, so Lightning's sanity check and `fast_dev_run`
-    score nothing. The callback warns once if the embeddings have collapsed: an effective rank below 1.5.
+    Each loader is scored alone. The first selects the best epoch; the scores of the next are
+    `val/map_at_r/dataloader_idx_1`. Test samples with roles are scored query against gallery. The learner sets the
+    distance, the Trainer's `check_val_every_n_epoch` the interval. A score needs all samples, so Lightning's sanity
+    check and `fast_dev_run` score nothing.
+    The callback warns once if the embeddings have collapsed: an effective rank below 1.5.
 
     Args:
         metrics: names of `levelfield.metrics.retrieval_metrics`, or your own function of all embeddings and labels,
@@ -61,23 +64,17 @@ class RetrievalValidation(Callback):
         for name in filter(is_own, self.metrics):
             own_metric(name)  # fails before an epoch is trained
         self.val_queries = val_queries
-        self._scores: RetrievalMetrics | None = None
-        self._seen = 0
-        self._is_finite = True
+        self._scores: list[RetrievalMetrics] = []  # of each loader
+        self._outputs: list[dict[str, Any]] = []  # what Lightning returns and prints of each loader
+        self._logged: list[list[str]] = []
+        self._fault = ""  # of an embedding that is not finite
         self._has_warned = False
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        _refuse_a_part(trainer, trainer.val_dataloaders, trainer.num_val_batches, "val")
+        self._start(trainer, pl_module, "val", trainer.val_dataloaders, trainer.num_val_batches)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        _refuse_a_part(trainer, trainer.test_dataloaders, trainer.num_test_batches, "test")
-
-    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start(trainer, pl_module, only(trainer.val_dataloaders), num_queries=self.val_queries)
-
-    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        loader = only(trainer.test_dataloaders)
-        self._start(trainer, pl_module, loader, _is_query(getattr(loader, "dataset", None)))
+        self._start(trainer, pl_module, "test", trainer.test_dataloaders, trainer.num_test_batches)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._end(trainer, pl_module, "val")
@@ -85,25 +82,20 @@ class RetrievalValidation(Callback):
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._end(trainer, pl_module, "test")
 
-    def _start(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        loader: Any,
-        is_query: Bool[np.ndarray, " samples"] | None = None,
-        num_queries: int | None = None,
-    ) -> None:
-        self._scores = None
+    def _start(self, trainer: Any, pl_module: LightningModule, stage: str, loaders: Any, num_batches: Any) -> None:
+        self._scores, self._fault = [], ""
         if embeds_some(trainer):
             return
-        self._seen, self._is_finite = 0, True
-        self._scores = RetrievalMetrics(
-            metrics=self.metrics,
-            num_samples=_num_samples(loader),
-            distance=getattr(pl_module, "distance", "cosine"),
-            is_query=is_query,
-            num_queries=num_queries,
-        ).to(pl_module.device)
+        for loader, planned in zip(flat(loaders), num_batches, strict=True):
+            _refuse_a_part(trainer, loader, planned, stage)
+            scores = RetrievalMetrics(
+                metrics=self.metrics,
+                num_samples=_num_samples(loader),
+                distance=getattr(pl_module, "distance", "cosine"),
+                is_query=_is_query(getattr(loader, "dataset", None)) if stage == "test" else None,
+                num_queries=self.val_queries if stage == "val" else None,
+            )
+            self._scores.append(scores.to(pl_module.device))
 
     def on_test_batch_end(
         self,
@@ -114,41 +106,52 @@ class RetrievalValidation(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        if self._scores is None:
+        if not self._scores:
             return
-        _, labels, index, *_ = Batch.read(batch)
-        embeddings = embeddings_of(outputs)
+        samples, labels, index, _ = Batch.read(batch)
+        embeddings, scores = embeddings_of(outputs), self._scores[dataloader_idx]
         if index is None:
             if trainer.world_size > 1:
                 raise UserError(
                     "the loader yields (samples, labels): where several processes share it, some samples come twice "
                     "and count once, so yield (samples, labels, index) with index the position in the data set"
                 )
-            index = torch.arange(self._seen, self._seen + len(labels), device=labels.device)
-        self._seen += len(labels)
-        if not torch.isfinite(embeddings).all():
-            self._is_finite = False  # raised at the end of the epoch: no process leaves while others wait for it
-            return
-        self._scores.update(embeddings, labels, index)
+            seen = sum(map(len, scores.labels))
+            index = torch.arange(seen, seen + len(labels), device=labels.device)
+        if torch.isfinite(embeddings).all():
+            scores.update(embeddings, labels, index)
+        elif not self._fault:  # raised at the end of the epoch: no process leaves while others wait for it
+            self._fault = broken_samples(Batch(samples, labels, index)) or LOWER_RATES
 
     on_validation_batch_end = on_test_batch_end
 
     def _end(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if self._scores is None:
+        if not self._scores:
             return
-        if not trainer.strategy.reduce_boolean_decision(self._is_finite, all=True):
-            raise TrainingFailed(
-                "the embeddings are not finite: lower the learning rates (--model.trunk_lr, --model.embedder_lr)"
-            )
-        self._warn_of_collapse(trainer, self._scores.embeddings, stage)
-        scores = self._scores.compute()
-        del scores["num_skipped"]
-        for name, value in scores.items():
-            # All processes have the same number. Its maximum is exact; a mean may round.
-            pl_module.log(
-                f"{stage}/{name}", float(value), prog_bar=name == self.selected_by, sync_dist=True, reduce_fx="max"
-            )
-        self._scores = None
+        if not trainer.strategy.reduce_boolean_decision(not self._fault, all=True):
+            raise TrainingFailed(f"the embeddings are not finite: {self._fault or LOWER_RATES}")
+        self._logged = []
+        for number, metrics in enumerate(self._scores):
+            self._warn_of_collapse(trainer, metrics.embeddings, stage)
+            scores = metrics.compute()
+            del scores["num_skipped"]
+            suffix = f"/dataloader_idx_{number}" if number else ""  # as Lightning names them; the first is monitored
+            named = {f"{stage}/{name}{suffix}": float(value) for name, value in scores.items()}
+            for name, value in named.items():
+                is_shown = name == f"{stage}/{self.selected_by}"
+                # All processes have the same number. Its maximum is exact; a mean may round.
+                pl_module.log(name, value, prog_bar=is_shown, sync_dist=True, reduce_fx="max", add_dataloader_idx=False)
+            self._logged.append([*named])
+        self._scores = []
+        self._outputs = trainer._evaluation_loop._logged_outputs
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave each loader's output its own scores: Lightning gives it those of all loaders, and prints the last."""
+        for number, output in enumerate(self._outputs):
+            for key in [key for of, keys in enumerate(self._logged) if of != number for key in keys]:
+                output.pop(key, None)
+
+    on_validation_end = on_test_end
 
     def _warn_of_collapse(self, trainer: Trainer, embeddings: list[Tensor], stage: str) -> None:
         """Check evenly spaced embeddings of the first process, because a class's samples may be adjacent."""
@@ -192,20 +195,22 @@ def embeds_some(trainer: Trainer) -> bool:
     return trainer.sanity_checking or bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
 
 
-def _refuse_a_part(trainer: Trainer, loaders: Any, num_batches: Any, stage: str) -> None:
-    there, planned = sized_len(only(loaders)), only(num_batches)
-    if there is not None and planned < there and not embeds_some(trainer):
-        raise UserError(
-            f"limit_{stage}_batches leaves {there - planned} of {there} batches out, and retrieval is scored among all "
-            "samples: give 1.0, or 0 for no scores"
-        )
+def _refuse_a_part(trainer: Any, loader: Any, planned: float, stage: str) -> None:
+    there = sized_len(loader)
+    if there is None or planned >= there:
+        return
+    limit, remedy = f"limit_{stage}_batches", "1.0, or 0 for no scores"
+    if stage == "val" and trainer.overfit_batches:
+        limit, remedy = "overfit_batches", "limit_train_batches instead"
+    raise UserError(
+        f"{limit} leaves {there - int(planned)} of {there} batches out, and retrieval is scored among all samples: "
+        f"give {remedy}"
+    )
 
 
-def only(loaders: Any) -> Any:
-    """The loader (or its number of batches), which may be inside a collection."""
-    if isinstance(loaders, Mapping):
-        loaders = list(loaders.values())
-    return loaders[0] if isinstance(loaders, Sequence) else loaders
+def flat(loaders: Any) -> list[Any]:
+    """One or several loaders, which may be in lists or mappings, in the order of Lightning's `dataloader_idx`."""
+    return CombinedLoader(loaders).flattened
 
 
 def _is_query(samples: Any) -> Bool[np.ndarray, " samples"] | None:

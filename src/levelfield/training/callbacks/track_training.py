@@ -28,8 +28,8 @@ HEALTH = ("intra_class_similarity", "inter_class_similarity", "effective_rank")
 class TrackTraining(Callback):
     """Logs statistics of the training (docs/tutorial_gpus.md) to each logger of the Trainer except `CSVLogger`.
 
-    At the end it logs the best validation score, such as `best/map_at_r`. It does not change the training. On several
-    processes the validation statistics are those of the first process.
+    At the end it logs the best validation score, such as `best/map_at_r`. It does not change the training. The
+    validation statistics are those of the first loader on the first process.
 
     Args:
         every_n_steps: Steps between two logs, including the first step.
@@ -110,9 +110,15 @@ class TrackTraining(Callback):
         self._validated = []
 
     def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
-        if _trackers(trainer) and not embeds_some(trainer):
+        if dataloader_idx == 0 and _trackers(trainer) and not embeds_some(trainer):
             self._validated.append((embeddings_of(outputs), Batch.read(batch).labels))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
