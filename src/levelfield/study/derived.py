@@ -49,7 +49,7 @@ def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
         learner, alpha = training.model, None
         if ALPHA in task.derived:
             start = copy.deepcopy(learner.trunk.state_dict())
-            alpha = _best_alpha(task.derived[ALPHA], start, trained, training, source["validation"])
+            alpha = _best_alpha(task.derived[ALPHA], start, trained, training)
             learner.trunk.load_state_dict(between(start, trained, alpha))
         else:
             learner.trunk.load_state_dict(trained)
@@ -79,25 +79,16 @@ def _trained(source: Path, training: Training) -> dict[str, Any]:
     return learner.trunk.state_dict()
 
 
-def _best_alpha(
-    given: Any,
-    start: dict[str, Any],
-    trained: dict[str, Any],
-    training: Training,
-    validation: dict[str, float],
-) -> float:
-    """The given alpha, or the one with the best validation score; `validation` is the score of the trained weights."""
+def _best_alpha(given: Any, start: dict[str, Any], trained: dict[str, Any], training: Training) -> float:
+    """The given alpha, or the one with the best validation score."""
     if given != VALIDATED:
         return float(given)
-    if not validation:
-        raise UserError("derived: 'alpha: validated' needs a validation fold; give a number")
     scores = {}
     for alpha in CANDIDATES:
-        if alpha == 1 and training.trainer.precision == "32-true":
-            scores[alpha] = validation[training.selected_by]
-            continue  # other precisions of the training would be compared with float32
         training.model.trunk.load_state_dict(between(start, trained, alpha))
-        scores[alpha] = _validate(training) or 0.0
+        if (score := _validate(training)) is None:
+            raise UserError("derived: 'alpha: validated' needs a validation fold; give a number")
+        scores[alpha] = score
     return max(scores, key=scores.__getitem__)  # if equal, the trained weights
 
 

@@ -11,7 +11,8 @@ from levelfield.losses import ContrastiveLoss
 from levelfield.metrics import retrieval_metrics
 from levelfield.models import TimmTrunk
 from levelfield.study.rows import load_spec
-from levelfield.training.callbacks import RetrievalValidation
+from levelfield.training.callbacks import KeepEmbeddings, RetrievalValidation
+from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 from levelfield.training.plain_module import adapted
 
@@ -192,6 +193,23 @@ def test_a_test_takes_the_arguments_of_your_validation_step(kind, tmp_path) -> N
     assert tested == plain.validate(it, LOADERS["triples"](), verbose=False)[0]["val/map_at_r"]
     (embedded,) = plain.predict(it, DataLoader(TRIPLES, batch_size=40))
     assert torch.equal(embedded["embeddings"], it(IMAGES))
+
+
+@pytest.mark.parametrize("stage", ["validate", "test"])
+def test_mixed_precision_is_for_training_only(stage: str, tmp_path) -> None:
+    """So a score in a fit is that of `embed`, and of a baseline, which no Trainer embeds."""
+    it, kept = learner(), KeepEmbeddings()
+    mixed = trainer(precision="bf16-mixed", callbacks=[kept], default_root_dir=tmp_path)
+    scores = getattr(mixed, stage)(it, [LOADERS["triples"](), LOADERS["pairs"]()], verbose=False)[0]
+    embedded = embed(it, LOADERS["triples"]())
+    assert torch.equal(kept.samples.embeddings, embedded.embeddings), "of the first loader"
+    (score,) = (value for key, value in scores.items() if key.endswith("/map_at_r"))
+    assert score == torch.tensor(retrieval_metrics(*embedded[:2])["map_at_r"]).item()
+    predicted = torch.cat([part["embeddings"] for part in mixed.predict(it, LOADERS["triples"]())])
+    assert torch.equal(predicted, embedded.embeddings)
+    plain = adapted(Plain())
+    trainer(precision="bf16-mixed").fit(plain, LOADERS["triples"](), LOADERS["triples"]())
+    assert plain.has_autocast == {"train": True, "val": False}
 
 
 @pytest.mark.parametrize("batch", [IMAGES, (IMAGES,), {"image": IMAGES}])

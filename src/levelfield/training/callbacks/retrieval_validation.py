@@ -1,6 +1,7 @@
 """Score the held-out classes by retrieval at each validation and test."""
 
 from collections.abc import Iterable, Mapping, Sized
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from jaxtyping import Bool
 from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DistributedSampler
@@ -32,8 +34,8 @@ class RetrievalValidation(Callback):
     Each loader is scored alone. The first selects the best epoch; the scores of the next are
     `val/map_at_r/dataloader_idx_1`. Test samples with roles are scored query against gallery. The learner sets the
     distance, the Trainer's `check_val_every_n_epoch` the interval. A score needs all samples, so Lightning's sanity
-    check and `fast_dev_run` score nothing.
-    The callback warns once if the embeddings have collapsed: an effective rank below 1.5.
+    check and `fast_dev_run` score nothing. Evaluation is in float32 also in a fit with `bf16-mixed` or `16-mixed`. The
+    callback warns once if the embeddings have collapsed: an effective rank below 1.5.
 
     Args:
         metrics: names of `levelfield.metrics.retrieval_metrics`, or your own function of all embeddings and labels,
@@ -69,6 +71,11 @@ class RetrievalValidation(Callback):
         self._logged: list[list[str]] = []
         self._fault = ""  # of an embedding that is not finite
         self._has_warned = False
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if isinstance(trainer.precision_plugin, MixedPrecision):  # `embed`, of baselines, is in float32
+            steps = ("val_step_context", "test_step_context", "predict_step_context")
+            vars(trainer.precision_plugin).update(dict.fromkeys(steps, nullcontext))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._start(trainer, pl_module, "val", trainer.val_dataloaders, trainer.num_val_batches)
