@@ -8,17 +8,21 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from tiny_fit import TINY
+from torch.utils.data import DataLoader, TensorDataset
 from toy_study import TOY
 
+from levelfield.losses import ContrastiveLoss
 from levelfield.metrics import retrieval_metrics
+from levelfield.models.trunks import ModuleTrunk
 from levelfield.training.build import build
 from levelfield.training.callbacks import ValidateFirst
 from levelfield.training.embed import embed
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.learner import MetricLearner
+from levelfield.training.plain_module import adapted
 
 EMA = "lightning.pytorch.callbacks.EMAWeightAveraging"
 BY_STEP = {"class_path": EMA, "init_args": {"decay": 0.9}}
@@ -107,3 +111,58 @@ def test_a_plain_trainer_tests_what_it_scored(averaging, tmp_path) -> None:
     trainer.test(made.model, made.datamodule, ckpt_path="best", verbose=False)
     for name, value in torch.load(best.best_model_path, weights_only=True)["state_dict"].items():
         assert torch.equal(made.model.state_dict()[name], value), name
+
+
+class Plain(LightningModule):
+    """Not a MetricLearner."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = torch.nn.Linear(8, 4)
+
+    def training_step(self, batch, batch_idx):
+        return ContrastiveLoss()(self.network(batch[0]), batch[1])
+
+    def validation_step(self, batch, batch_idx):
+        return self.network(batch[0])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+
+def points_fitted(kind: str, folder: Path, **averaging) -> tuple[dict, list[float], dict]:
+    """The trained weights, the scores of 3 epochs of 2 steps, and the weights of the best checkpoint."""
+    torch.manual_seed(0)
+    module = adapted(Plain()) if kind == "plain" else MetricLearner(
+        ModuleTrunk(torch.nn.Identity(), 8), ContrastiveLoss(), embedding_size=4, embedder_lr=0.1
+    )  # fmt: skip
+    scores = []
+
+    class Scores(Callback):
+        def on_validation_end(self, trainer, pl_module) -> None:
+            scores.append(float(trainer.callback_metrics["val/map_at_r"]))
+
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    callbacks = [Scores(), *([EMAWeightAveraging(decay=0.5, **averaging)] if averaging else [])]
+    trainer = Trainer(max_epochs=3, default_root_dir=folder, callbacks=callbacks, num_sanity_val_steps=0, **quiet)
+    labels = torch.arange(24) // 6
+    points = torch.eye(8)[labels] + 0.5 * torch.randn(24, 8, generator=torch.Generator().manual_seed(0))
+    loader = DataLoader(TensorDataset(points, labels), batch_size=12)
+    trainer.fit(module, loader, loader)
+    best = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=True)
+    return {name: value.clone() for name, value in module.state_dict().items()}, scores, best["state_dict"]
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("kind", ["learner", "plain"])
+def test_until_the_average_begins_the_trained_weights_are_scored_and_kept(kind: str, tmp_path) -> None:
+    trained, scores, best = points_fitted(kind, tmp_path / "none")
+    with pytest.warns(UserWarning, match=r"EMAWeightAveraging averaged nothing in 6 steps") as found:
+        never = points_fitted(kind, tmp_path / "never", update_starting_at_step=100)
+    assert len([each for each in found if "averaged nothing" in str(each.message)]) == 1
+    assert never[1] == scores
+    for expected, given in ((trained, never[0]), (best, never[2])):
+        assert all(torch.equal(expected[name], given[name]) for name in expected)
+    late = points_fitted(kind, tmp_path / "late", update_starting_at_step=4)
+    assert late[1][:2] == scores[:2]
+    assert any(not torch.equal(trained[name], late[0][name]) for name in trained), "the mean of the last two steps"

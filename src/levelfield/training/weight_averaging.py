@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 
@@ -26,6 +27,27 @@ def average_whole(learner: LightningModule) -> None:
 def _unless_equal(mean: Callable[..., Tensor], average: Tensor, new: Tensor, number: Tensor | int) -> Tensor:
     """The mean; equal weights, as in a frozen trunk, stay exactly equal instead of being rounded."""
     return torch.where(average == new, average, mean(average, new, number))
+
+
+def follow_until_first_update(callbacks: Iterable[Callback]) -> None:
+    """Keep an average equal to the trained weights until its first update; Lightning would use the initial weights."""
+    for each in averages(callbacks):
+        for hook in ("on_validation_epoch_start", "on_save_checkpoint", "on_train_end"):
+            setattr(each, hook, partial(_follow, each, hook))
+
+
+def _follow(each: WeightAveraging, hook: str, trainer: Any, learner: LightningModule, *args: Any) -> None:
+    average = each._average_model
+    if average is not None and average.n_averaged == 0:
+        average.update_parameters(learner)  # copies, because it is the first
+        average.n_averaged.zero_()
+        if hook == "on_train_end":
+            rank_zero_warn(
+                f"{type(each).__name__} averaged nothing in {trainer.global_step} steps, so the trained weights are "
+                "kept: let it start earlier",
+                category=UserWarning,
+            )
+    getattr(type(each), hook)(each, trainer, learner, *args)
 
 
 def save_average(learner: LightningModule, checkpoint: dict[str, Any]) -> None:

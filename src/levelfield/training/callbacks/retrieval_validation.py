@@ -21,6 +21,7 @@ from levelfield.metrics.health import effective_rank
 from levelfield.metrics.own import is_own, own_metric
 from levelfield.metrics.table import COLLAPSED_RANK, MONITOR, SELECTED_BY, SHOWN_METRICS, can_select
 from levelfield.training.batches import Batch, broken_samples
+from levelfield.training.weight_averaging import follow_until_first_update
 
 # Number of embeddings in the check for a collapse.
 LOOKED_AT = 512
@@ -76,6 +77,8 @@ class RetrievalValidation(Callback):
         if isinstance(trainer.precision_plugin, MixedPrecision):  # `embed`, of baselines, is in float32
             steps = ("val_step_context", "test_step_context", "predict_step_context")
             vars(trainer.precision_plugin).update(dict.fromkeys(steps, nullcontext))
+        if stage == "fit":
+            follow_until_first_update(trainer.callbacks)  # type: ignore[attr-defined]
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._start(trainer, pl_module, "val", trainer.val_dataloaders, trainer.num_val_batches)
