@@ -1,9 +1,11 @@
 """Validation by a plain Trainer and any loader: the scores, and one line where there can be none."""
 
+import warnings
+
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
 from levelfield.errors import TrainingFailed, UserError
@@ -210,6 +212,26 @@ def test_mixed_precision_is_for_training_only(stage: str, tmp_path) -> None:
     plain = adapted(Plain())
     trainer(precision="bf16-mixed").fit(plain, LOADERS["triples"](), LOADERS["triples"]())
     assert plain.has_autocast == {"train": True, "val": False}
+
+
+@pytest.mark.parametrize(
+    ("callback", "is_warned"),
+    [
+        (ModelCheckpoint(monitor="val/map_at_r"), True),
+        (EarlyStopping("val/precision_at_1"), True),
+        (EarlyStopping("val/recall_at_4/dataloader_idx_1", strict=False), True),
+        (EarlyStopping("val/map_at_r", mode="max"), False),
+        (EarlyStopping("train/loss"), False),
+    ],
+)
+def test_a_callback_that_prefers_small_scores_is_named(callback, is_warned: bool, tmp_path) -> None:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        plain = trainer(callbacks=[callback], enable_checkpointing=True, default_root_dir=tmp_path)
+        plain.fit(learner(), *[LOADERS["pairs"]()] * 2)
+    lines = [str(each.message) for each in found if "mode='max'" in str(each.message)]
+    assert len(lines) == is_warned
+    assert all(type(callback).__name__ in line and callback.monitor in line for line in lines)
 
 
 @pytest.mark.parametrize("batch", [IMAGES, (IMAGES,), {"image": IMAGES}])

@@ -79,6 +79,17 @@ class RetrievalValidation(Callback):
             vars(trainer.precision_plugin).update(dict.fromkeys(steps, nullcontext))
         if stage == "fit":
             follow_until_first_update(trainer.callbacks)  # type: ignore[attr-defined]
+            self._warn_of_minimum(trainer.callbacks)  # type: ignore[attr-defined]
+
+    def _warn_of_minimum(self, callbacks: Iterable[Any]) -> None:
+        for each in callbacks:
+            score = str(getattr(each, "monitor", "")).removeprefix("val/").partition("/dataloader_idx_")[0]
+            is_best_if_large = score == self.selected_by or (can_select(score) and not is_own(score))
+            if is_best_if_large and getattr(each, "mode", "max") != "max":
+                rank_zero_warn(
+                    f"{type(each).__name__} takes the smallest {each.monitor} for the best: give it mode='max'",
+                    category=UserWarning,
+                )
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._start(trainer, pl_module, "val", trainer.val_dataloaders, trainer.num_val_batches)
