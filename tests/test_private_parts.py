@@ -87,6 +87,11 @@ PARTS = {
         "`--print_config` of what is not complete, and the options of `validate` beside a checkpoint",
         lambda: callable(_common.parser_context) and hasattr(_common, "lenient_check"),
     ),
+    "_data_fetcher": Part(
+        "lightning",
+        "batches of the wrong epoch, which loader processes have opened, are requested again",
+        lambda: sets(type(trainer().fit_loop), "_data_fetcher"),
+    ),
     "_is_synced": Part("torchmetrics", "rows are gathered once", lambda: hasattr(MetricOfNothing(), "_is_synced")),
     "_layer_sync": Part(
         "lightning", "timm's batch norm is converted by timm", lambda: sets(DDPStrategy.__mro__[1], "_layer_sync")

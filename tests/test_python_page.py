@@ -12,7 +12,8 @@ from tiny_fit import REPOSITORY
 
 PAGE = "docs/own_parts.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", (REPOSITORY / PAGE).read_text(), re.DOTALL)
-SCRIPT = """
+# Two scripts: a datamodule, and the loaders of the page.
+DATAMODULE = """
 from lightning.pytorch import Trainer, seed_everything
 
 from levelfield import MetricDataModule, MetricLearner
@@ -47,16 +48,32 @@ def test_the_blocks_run_one_after_another(tmp_path: Path, monkeypatch: pytest.Mo
     assert "'map_at_r': " in capsys.readouterr().out
 
 
+LOADERS = """
+from lightning.pytorch import Trainer, seed_everything
+
+from levelfield import MetricLearner
+from levelfield.models import TimmTrunk
+
+seed_everything(0)
+BLOCK
+if trainer.is_global_zero:
+    print("MAP@R", float(trainer.callback_metrics["val/map_at_r"]))
+""".replace("BLOCK", next(block for block in BLOCKS if "val_loader" in block)).replace(
+    'accelerator="cpu"', 'DEVICES, accelerator="cpu", precision="64-true"'
+)
+
+
 @pytest.mark.slow
 @pytest.mark.processes
-def test_two_processes_of_a_plain_trainer_give_what_one_does(tmp_path: Path) -> None:
-    """Two epochs of 10 steps, in float64 where a step's rounding does not grow into other neighbours."""
+@pytest.mark.parametrize("script", [DATAMODULE, LOADERS], ids=["datamodule", "loaders"])
+def test_two_processes_of_a_plain_trainer_give_what_one_does(script: str, tmp_path: Path) -> None:
+    """In float64, where a step's rounding does not grow into other neighbours."""
     scores = {}
     for devices, strategy in ((1, "auto"), (2, "ddp")):
         folder = tmp_path / str(devices)
         folder.mkdir()
-        script = SCRIPT.replace("DEVICES", f'devices={devices}, strategy="{strategy}"')
-        (folder / "two_processes.py").write_text(script)
+        devices_of = script.replace("DEVICES", f'devices={devices}, strategy="{strategy}"')
+        (folder / "two_processes.py").write_text(devices_of)
         command = [sys.executable, "two_processes.py"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stderr[-3000:]

@@ -118,7 +118,7 @@ def test_nothing_is_different_where_there_are_enough_classes() -> None:
     ("arguments", "message"),
     [
         ({"batch_size": 30, "samples_per_class": 4}, "multiple of samples_per_class 4"),
-        ({"batch_size": 32, "samples_per_class": 4, "world_size": 3}, "33"),
+        ({"batch_size": 32, "samples_per_class": 4, "world_size": 3}, "give 36,"),
         ({"batch_size": 32, "samples_per_class": 0}, "samples_per_class is 0"),
         ({"labels": [0, 0, 0, 1], "batch_size": 8, "samples_per_class": 4}, "1 training classes"),
     ],

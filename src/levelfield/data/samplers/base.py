@@ -5,9 +5,11 @@ They are DistributedSamplers, which a Lightning Trainer does not replace.
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from math import lcm
 from typing import Protocol
 
 import numpy as np
+import torch.distributed as dist
 from jaxtyping import Int
 from torch.utils.data import DistributedSampler
 
@@ -47,9 +49,9 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
     batch of one. Your own sampler overrides `indices_of`, and `prepare` if it needs preparation or batches of another
     `size`.
 
-    Use it as the `batch_sampler` of a loader over any data set. With a Trainer on several processes, use it as the
-    `sampler` of a loader with `batch_size=None`, which Lightning does not replace. Then the data set must take a list
-    of indices (`ClassSubset` and `TensorDataset` do).
+    Use it as the `sampler` of a loader with `batch_size=None`; the data set must take a list of indices (`ClassSubset`
+    and `TensorDataset` do). Or use it as the `batch_sampler` of a loader over any data set; a Trainer on several
+    processes then needs `use_distributed_sampler=False`.
 
     Args:
         labels: the class of each sample of the data set, (N,) integers.
@@ -58,7 +60,8 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
         num_batches: batches in an epoch.
         seed: seed of the whole stream.
         rank: number of this process, 0 to world_size - 1.
-        world_size: number of processes; it must divide the size of a batch.
+        world_size: number of processes; it must divide the size of a batch. None takes rank and number from
+            torch.distributed when a pass begins.
         replacement: whether to draw the samples of a class with replacement.
 
     Attributes:
@@ -76,7 +79,7 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
         num_batches: int,
         seed: int = 0,
         rank: int = 0,
-        world_size: int = 1,
+        world_size: int | None = None,
         replacement: bool = False,
     ) -> None:
         for key, value in {"samples_per_class": samples_per_class, "num_batches": num_batches}.items():
@@ -85,20 +88,29 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
         if batch_size < 2:
             raise UserError(f"batch_size is {batch_size}: give 2 or more")
         self.labels: Int[np.ndarray, " samples"] = np.asarray(labels)
-        super().__init__(self.labels, num_replicas=world_size, rank=rank, seed=seed)  # type: ignore[arg-type]
+        super().__init__(self.labels, num_replicas=world_size or 1, rank=rank, seed=seed)  # type: ignore[arg-type]
+        del self.drop_last  # with it, Lightning takes a batch sampler for one that it can build again
         self.batch_size = self.size = batch_size
         self.samples_per_class = samples_per_class
         self.num_batches = num_batches
         self.world_size = world_size
         self.replacement = replacement
         self.prepare()
+        self._place()
+
+    def _place(self) -> tuple[int, int]:
+        """Rank and number of the processes that share a batch."""
+        rank, world_size = self.rank, self.world_size or 1
+        if self.world_size is None and dist.is_available() and dist.is_initialized():
+            rank, world_size = dist.get_rank(), dist.get_world_size()
         if self.size % world_size:
-            given = self.size == batch_size
-            remedy = f"give {-(-batch_size // world_size) * world_size}, or use" if given else "use"
+            given, step = self.size == self.batch_size, lcm(world_size, self.samples_per_class)
+            remedy = f"give {-(-self.size // step) * step}, or use" if given else "use"
             raise UserError(
                 f"{'batch_size' if given else 'a batch of'} {self.size} cannot be divided by {world_size} processes: "
                 f"{remedy} another number of devices"
             )
+        return rank, world_size
 
     def prepare(self) -> None:
         """Check the arguments and prepare the batches."""
@@ -121,11 +133,12 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
         return self.num_batches
 
     def __iter__(self) -> Iterator[list[Draw]]:
-        share = self.size // self.world_size
+        rank, world_size = self._place()
+        share = self.size // world_size
         for batch in range(self.num_batches):
             indices = self.indices_of(batch)
             first_number = (self.epoch * self.num_batches + batch) * self.size
-            mine = range(self.rank * share, (self.rank + 1) * share)
+            mine = range(rank * share, (rank + 1) * share)
             yield [Draw(int(indices[position]), first_number + position) for position in mine]
 
 

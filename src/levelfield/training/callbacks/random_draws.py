@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import CombinedLoader
 
 from levelfield.runtime.process_group import leave_group_at_exit, stay_in_group
 from levelfield.training.random_draws import seed_draws, step_key
@@ -15,6 +16,9 @@ class RandomDraws(Callback):
     The seed is the module's attribute `seed`; without one it is that of `seed_everything`, or 0. Lightning sets a new
     random state when several processes form a group. This callback restores the earlier state, so that class weights
     start with the same values as on one process.
+
+    Lightning lets loader processes of a resumed fit open batches before it sets the epoch of a sampler. This callback
+    then requests the batches again.
     """
 
     def __init__(self) -> None:
@@ -22,6 +26,16 @@ class RandomDraws(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         stay_in_group(self._state)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        epoch = trainer.fit_loop.epoch_progress.current.processed
+        loaders = CombinedLoader(trainer.train_dataloader).flattened
+        owners = [each for loader in loaders for each in (loader, getattr(loader, "batch_sampler", None))]
+        samplers = [sampler for each in owners if hasattr(sampler := getattr(each, "sampler", None), "set_epoch")]
+        if any(getattr(sampler, "epoch", epoch) != epoch for sampler in samplers):
+            for sampler in samplers:
+                sampler.set_epoch(epoch)
+            iter(trainer.fit_loop._data_fetcher)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         seed_draws(pl_module.device, *step_key(trainer, pl_module, batch_idx), "trunk", trainer.global_rank)

@@ -1,0 +1,84 @@
+"""A resumed fit draws what an uninterrupted one draws, also if loader processes open its batches."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from levelfield.data import Glyphs, ImageTransforms, MPerClassBatchSampler
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.losses import ContrastiveLoss
+from levelfield.models.trunks import ModuleTrunk
+from levelfield.training.learner import MetricLearner
+
+pytestmark = [
+    pytest.mark.usefixtures("quiet"),
+    pytest.mark.processes,
+    pytest.mark.filterwarnings("ignore:The dirpath has changed"),
+]
+
+
+class Drawn(Callback):
+    """The indices of each batch, by epoch."""
+
+    def __init__(self) -> None:
+        self.epochs = defaultdict(list)
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
+        self.epochs[trainer.current_epoch].append(batch[2].tolist())
+
+
+def datamodule() -> dict:
+    small = ImageTransforms(8, 8, horizontal_flip=False)
+    dataset = Glyphs(num_classes=16, image_size=8)
+    return {
+        "datamodule": MetricDataModule(
+            dataset, batch_size=4, samples_per_class=2, steps_per_epoch=3, num_workers=1, transforms=small
+        )
+    }
+
+
+def loaders(way: str) -> dict:
+    images, labels = torch.rand(24, 3, 8, 8), torch.arange(24) // 4
+    batches = MPerClassBatchSampler(labels[:16], batch_size=4, samples_per_class=2, num_batches=3)
+    given = {"batch_sampler": batches} if way == "batch_sampler" else {"sampler": batches, "batch_size": None}
+    samples = TensorDataset(images, labels, torch.arange(24))
+    held_out = DataLoader(TensorDataset(images[16:], labels[16:]), batch_size=8)
+    return {"train_dataloaders": DataLoader(samples, num_workers=1, **given), "val_dataloaders": held_out}
+
+
+def fit(folder: Path, epochs: int, given: dict, **resume) -> tuple[dict[int, list[list[int]]], str]:
+    trunk = ModuleTrunk(nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten()), 12)
+    drawn = Drawn()
+    trainer = Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        default_root_dir=folder,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        callbacks=[drawn],
+    )
+    trainer.fit(MetricLearner(trunk, ContrastiveLoss(), embedding_size=4), **given, **resume)
+    return drawn.epochs, trainer.checkpoint_callback.best_model_path
+
+
+@pytest.mark.parametrize("data", [datamodule, lambda: loaders("batch_sampler"), lambda: loaders("sampler")])
+def test_a_resumed_fit_draws_the_batches_of_its_epoch(data, tmp_path: Path) -> None:
+    first, checkpoint = fit(tmp_path / "first", 1, data())
+    resumed, _ = fit(tmp_path / "resumed", 2, data(), ckpt_path=checkpoint, weights_only=True)
+    assert list(resumed) == [1]
+    through, _ = fit(tmp_path / "through", 2, data())
+    assert through == {**first, **resumed}
+    assert first[0] != resumed[1]
+
+
+def test_a_loader_of_an_earlier_fit_begins_again(tmp_path: Path) -> None:
+    given = loaders("sampler")
+    first, _ = fit(tmp_path / "first", 2, given)
+    assert fit(tmp_path / "again", 2, given)[0] == first
