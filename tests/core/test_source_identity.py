@@ -156,6 +156,64 @@ def test_an_edited_package_changes_the_rows_that_use_it(clone: Path) -> None:
     assert [row for row in before if after[row] != before[row]] == ["contrastive", "triplet"]
 
 
+# What a row uses without naming it: the file, an edit of it, and the rows that it makes stale. `untrained` has a trunk
+# and data only, as in `StudySpec.class_settings`.
+UNNAMED = [
+    ("data/transforms.py", "v2.RandomCrop(self.crop_size)", "v2.RandomCrop(self.crop_size, padding=4)", "all"),
+    ("data/crops.py", "torch.rand(1).item() < 0.5", "torch.rand(1).item() < 0.9", "all"),
+    ("data/subset.py", 'seed_of("sample"', 'seed_of("view"', "all"),
+    ("data/loading.py", "stacked(pixels) if", "stacked(pixels[::-1]) if", "all"),
+    ("data/splits.py", "half = len(classes) // 2", "half = len(classes) // 3", "all"),
+    ("data/splits.py", "num_val = len(classes)", "num_val = 1 + len(classes)", "all"),
+    ("seeds.py", "hashlib.sha256", "hashlib.sha512", "all"),
+    ("models/trunks.py", "1 / 255", "1 / 256", "all"),
+    ("models/embedders.py", "nn.Dropout(", "nn.AlphaDropout(", "trained"),
+    ("data/samplers/m_per_class.py", "divmod(self.batch_size", "divmod(1 + self.batch_size", "trained"),
+    ("data/samplers/classes.py", "rng.permutation", "rng.choice", "trained"),
+    ("numerics.py", "_Unit.apply(vectors)[0]", "_Unit.apply(2 * vectors)[0]", "trained"),
+    ("data/overview.py", "return", "return ", ""),
+    ("data/datamodule.py", "fold: int", "fold:  int", ""),
+    ("training/optimization.py", "import", "import ", ""),
+]
+EDIT = """import json, pathlib, sys
+import levelfield
+from levelfield.core.source_identity import sources
+def ask():
+    data = {"dataset": "Glyphs", "transforms": {"crop_size": 32}}
+    trained = {"model": {"loss": "NormalizedSoftmaxLoss", "embedder": {"init_args": {"bias": False}}}, "data": data}
+    return {"trained": sources(trained), "untrained": sources(["levelfield.models.TimmTrunk", data])}
+stale, before = [], ask()
+for name, old, new, _ in json.load(sys.stdin):
+    file = pathlib.Path(levelfield.__file__).parent / name
+    assert old in file.read_text(), (name, old)
+    file.write_text(file.read_text().replace(old, new))
+    now = ask()
+    stale.append([row for row in now if now[row] != before[row]])
+    before = now
+print(json.dumps(stale))
+"""
+
+
+def test_an_edit_of_what_a_row_uses_without_naming_it_is_seen(clone: Path) -> None:
+    edited = subprocess.run(
+        [sys.executable, "-c", EDIT],
+        input=json.dumps(UNNAMED),
+        env={"PYTHONPATH": str(clone.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert edited.returncode == 0, edited.stderr
+    rows = {"all": ["trained", "untrained"], "trained": ["trained"], "": []}
+    assert json.loads(edited.stdout) == [rows[stale] for *_, stale in UNNAMED]
+
+
+def test_a_name_that_levelfield_data_imports_on_first_use_is_found() -> None:
+    short = "ShuffledBatchSampler"
+    found = sources(f"levelfield.data.samplers.{short}")
+    assert found
+    assert sources(f"levelfield.data.{short}") == sources(short) == found
+
+
 def test_a_digest_is_the_same_on_every_version_of_python(own: Path) -> None:
     """As Python 3.11.7, 3.12.1 and 3.13.0 gave it."""
     assert sources("my_losses.First") == {

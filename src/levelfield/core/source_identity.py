@@ -2,7 +2,8 @@
 
 A digest covers what a class reaches: its own statements, the functions and classes that these use in the same file, and
 the same in the files that they import. It follows all of a user's files, and files of levelfield in the package of the
-class (`losses/pairs.py` for a loss). Comments, docstrings, empty lines, other classes in the same file and new files
+class (`losses/pairs.py` for a loss), `numerics.py` and `seeds.py`. What turns a data set into batches belongs to every
+row with a data set. Comments, docstrings, empty lines, other classes in the same file and new files
 change no digest. Nothing is imported. Names that code computes at run time, and files that it reads, are not covered.
 """
 
@@ -35,6 +36,16 @@ DEFAULTS = {
     "model.embedder": "levelfield.models.LinearEmbedder",
     "data.sampler": "levelfield.data.samplers.MPerClassBatchSampler",
 }
+# What turns any data set into splits and batches.
+BATCHES = (
+    "levelfield.data.splits.split_classes",
+    "levelfield.data.splits.class_folds",
+    "levelfield.data.transforms.ImageTransforms",
+    "levelfield.data.subset.ClassSubset",
+    "levelfield.data.loading._image_batch",
+)
+# Files outside the packages above that these compute with.
+SHARED = {"levelfield.numerics", "levelfield.seeds"}
 INSTALLED = {"site-packages", "dist-packages"}
 DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -132,6 +143,7 @@ def _stamp(file: Path) -> tuple[int, int]:
 def _names(config: Any) -> Iterator[str]:
     """Every text that could name a class."""
     if isinstance(config, dict):
+        yield from BATCHES if "dataset" in config else ()
         config = list(config.values())
     if isinstance(config, list | tuple):
         for value in config:
@@ -143,8 +155,10 @@ def _names(config: Any) -> Iterator[str]:
 def _defaults(config: Any) -> Iterator[str]:
     for key, name in DEFAULTS.items():
         section, _, part = key.partition(".")
-        if isinstance(config, dict) and isinstance(config.get(section), dict) and not config[section].get(part):
-            yield name
+        if isinstance(config, dict) and isinstance(config.get(section), dict):
+            given = config[section].get(part) or {}
+            if isinstance(given, dict) and "class_path" not in given:  # its arguments at most
+                yield name
 
 
 class _Files:
@@ -179,7 +193,9 @@ class _Files:
     def _class(self, name: str) -> Target | None:
         """The class or function of an import path or of a short name; None for other texts."""
         module, _, kind = name.rpartition(".")
-        for place in [module] if module else [f"{levelfield.__name__}.{package}" for package in PACKAGES]:
+        packages = [f"{levelfield.__name__}.{package}" for package in PACKAGES]
+        # `levelfield.data` imports most names on first use, which the source does not show.
+        for place in packages if module in ("", "levelfield.data") else [module]:
             found = self._resolve(Target(place, kind))
             if found is not None and found.name and self._counts(None, found):
                 return found
@@ -207,10 +223,12 @@ class _Files:
         return [found for target in every if (found := self._resolve(target, asked)) is not None]
 
     def _counts(self, importer: _Source | None, target: Target) -> bool:
-        """Whether a source counts: a user's always does, levelfield's only within the package of the class."""
+        """Whether a source counts: a user's does, levelfield's only in the package of the class, or if it is shared."""
         source = self._source(target.module)
         if source is None or not source.is_shipped:
             return source is not None
+        if target.module in SHARED:
+            return True
         if importer is not None and importer.is_shipped:
             return source.file.parent == importer.file.parent
         return any(target.module.startswith(f"{levelfield.__name__}.{package}") for package in PACKAGES)
