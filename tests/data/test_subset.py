@@ -1,5 +1,7 @@
 """Labels that count from 0, and randomness that depends on the draw alone."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -66,3 +68,22 @@ def test_workers_give_the_same_batches_as_none(subset: ClassSubset) -> None:
     for alone, with_workers in zip(batches(0), batches(2), strict=True):
         for left, right in zip(alone, with_workers, strict=True):
             assert torch.equal(left, right)
+
+
+def draw_from_all(image: object) -> torch.Tensor:
+    return torch.tensor([torch.rand(()), np.random.rand(), np.random.randn(), random.random()], dtype=torch.float64)
+
+
+def test_draws_of_an_own_transform_depend_on_no_loader_process(subset: ClassSubset) -> None:
+    own = ClassSubset(subset.dataset, subset.index, draw_from_all, seed=7)
+    states = np.random.get_state()[1].tolist(), random.getstate()
+    alone, one, reseeded = (
+        torch.cat([batch[0] for batch in DataLoader(samples, batch_size=16, num_workers=workers)])
+        for samples, workers in ((own, 0), (own, 1), (ClassSubset(subset.dataset, subset.index, draw_from_all), 0))
+    )
+    assert torch.equal(alone, one)
+    assert len(alone.unique()) == alone.numel() == 4 * 48
+    assert (alone != reseeded).all()
+    assert own[5][0].tolist() == alone[5].tolist()
+    assert np.random.get_state()[1].tolist() == states[0]
+    assert random.getstate() == states[1]

@@ -19,7 +19,7 @@ class Transforms(Protocol):
     """
 
     def train(self):  # type: ignore[no-untyped-def]
-        """The transform of a training image (RGB); it may draw from torch's generator."""
+        """The transform of a training image (RGB); it may draw from torch's, NumPy's and Python's global generators."""
 
     def evaluate(self):  # type: ignore[no-untyped-def]
         """The transform of an image for embedding, without randomness."""
