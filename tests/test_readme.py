@@ -49,7 +49,7 @@ def test_it_is_short() -> None:
     assert len(prose.split()) <= MOST_WORDS
 
 
-def test_the_first_screen_has_a_question_its_commands_eight_lines_and_a_picture() -> None:
+def test_the_first_screen_has_a_question_its_commands_nine_lines_and_a_picture() -> None:
     first = README.partition("\n## ")[0]
     parts = ("**Is your new metric loss better, and by how much?**", SHELL[0], PYTHON[0], "](docs/neighbours.png)")
     places = [first.index(part) for part in parts]
@@ -60,7 +60,7 @@ def test_the_first_screen_has_a_question_its_commands_eight_lines_and_a_picture(
         "levelfield compare my_images/",
         "levelfield study run quickstart --add-method my_loss.MyLoss",
     ]
-    assert len([line for line in PYTHON[0].splitlines() if line]) == 8
+    assert len([line for line in PYTHON[0].splitlines() if line]) == 9
 
 
 def test_what_it_names_is_there() -> None:
@@ -138,7 +138,7 @@ def test_a_loss_of_ones_own_beside_the_quickstart_s(my_images: Path, run: Callab
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_the_eight_lines_train_and_log(my_images: Path) -> None:
+def test_the_nine_lines_train_and_log(my_images: Path) -> None:
     """As they are; the environment makes the epochs short, and keeps W&B offline."""
     short = {"PL_TRAINER_LIMIT_TRAIN_BATCHES": "1", "PL_TRAINER_LOG_EVERY_N_STEPS": "1", "WANDB_MODE": "offline"}
     Path("train.py").write_text(PYTHON[0])

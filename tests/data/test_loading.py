@@ -2,6 +2,8 @@
 
 import io
 import os
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -104,6 +106,33 @@ def test_loader_processes_change_no_batch(data_root: Path) -> None:
     for part in ("train_dataloader", "val_dataloader"):
         for left, right in zip(first(getattr(alone, part)()), first(getattr(two, part)()), strict=True):
             assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+UNGUARDED = """
+import multiprocessing, sys
+multiprocessing.set_start_method("forkserver")  # as on Linux since Python 3.14
+import levelfield.data.cache
+from levelfield import MetricDataModule
+from levelfield.data import GroceryStore, ImageTransforms
+
+levelfield.data.cache.FEW = 1
+data = MetricDataModule(
+    GroceryStore(sys.argv[1]), cache=True, num_workers=1, transforms=ImageTransforms(24, 32), batch_size=8,
+    steps_per_epoch=2,
+)
+data.setup("fit")
+print(sum(len(labels) for _, labels, _ in data.train_dataloader()))
+"""
+
+
+@pytest.mark.processes
+def test_loader_processes_import_no_script(data_root: Path, tmp_path: Path) -> None:
+    """An unguarded script would start loader processes in its loader processes."""
+    (script := tmp_path / "script.py").write_text(UNGUARDED)
+    environment = {**os.environ, "LEVELFIELD_CACHE": str(tmp_path)}
+    words = [sys.executable, str(script), str(data_root)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "16\n"), done.stderr[-3000:]
 
 
 def test_how_many_processes_serve(monkeypatch: pytest.MonkeyPatch) -> None:

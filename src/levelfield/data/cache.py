@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -28,7 +27,7 @@ from levelfield.data.made_once import CannotWrite, made_once
 from levelfield.data.plain_arguments import class_and_arguments
 from levelfield.errors import UserError
 from levelfield.runtime.cache_root import cache_root
-from levelfield.runtime.processes import cores_here, end_with_parent
+from levelfield.runtime.processes import cores_here, in_processes
 from levelfield.storage.atomic import TEMPORARY, replaced
 from levelfield.storage.lock import Lock
 from levelfield.storage.provenance import source_hash
@@ -223,9 +222,8 @@ def _in_order(index: SampleIndex, read: Callable[[str], Picture]) -> Iterator[np
     loader = DataLoader(
         _Opened(index, read),
         batch_size=None,
-        num_workers=cores_here(),
-        worker_init_fn=partial(end_with_parent, os.getpid()),
         collate_fn=_as_it_is,
+        **in_processes(cores_here()),
     )
     with torch.random.fork_rng(devices=[]):  # a loader draws numbers, and later draws must not depend on the cache
         for image in loader:

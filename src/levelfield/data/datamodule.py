@@ -16,7 +16,7 @@ from levelfield.data.crops import as_floats
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.features import Extractor, FeatureSubset, features_of
 from levelfield.data.index import SampleIndex
-from levelfield.data.loading import in_processes, loader, loader_processes
+from levelfield.data.loading import loader, loader_processes
 from levelfield.data.places import root_in_vain
 from levelfield.data.plain_arguments import dataset_spec, plain_arguments
 from levelfield.data.recorded_loader import RecordedLoader
@@ -28,6 +28,7 @@ from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, cla
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms, Transforms
 from levelfield.errors import UserError, refuse_below
+from levelfield.runtime.processes import in_processes
 from levelfield.seeds import global_seed
 
 

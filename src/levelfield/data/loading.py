@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, default_collate
 from levelfield.data.crops import Crops, stacked, stacked_floats
 from levelfield.data.features import FeatureSubset, whole_batch
 from levelfield.data.subset import ClassSubset
-from levelfield.runtime.processes import SIDE_BY_SIDE, cores_here, end_with_parent
+from levelfield.runtime.processes import SIDE_BY_SIDE, cores_here, in_processes
 
 # Enough for a GPU with an image cache; more would only use memory.
 MOST_PROCESSES = 8
@@ -53,16 +53,6 @@ def loader(
         transform, collate = transform.pixels, partial(_image_batch, as_bytes=on_gpu)
     subset = ClassSubset(subset.dataset, subset.index, transform, subset.seed)  # writes a cache here, in this process
     return kind(subset, collate_fn=collate, **in_processes(processes, on_gpu, persistent), **how)
-
-
-def in_processes(processes: int, on_gpu: bool, persistent: bool = False) -> dict[str, Any]:
-    """Arguments of a `DataLoader` whose processes end with this one."""
-    return {
-        "num_workers": processes,
-        "persistent_workers": persistent and processes > 0,
-        "worker_init_fn": partial(end_with_parent, os.getpid()) if processes else None,
-        "pin_memory": on_gpu,
-    }
 
 
 def opened_ahead(batches: DataLoader) -> Iterator[Any]:

@@ -2,11 +2,14 @@
 
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 # Seconds between two checks of other processes.
 LOOK_SECONDS = 0.5
@@ -28,10 +31,23 @@ def cores_here(together: int = 1) -> int:
     return max(1, cores // int(os.environ.get(SIDE_BY_SIDE, "1")) // (1 if is_bound else together))
 
 
+def in_processes(processes: int, on_gpu: bool = False, persistent: bool = False) -> dict[str, Any]:
+    """Arguments of a `DataLoader` whose processes end with this one.
+
+    On Linux they are forks. Python 3.14 would import the user's script again in each of them, so a script without
+    `if __name__ == "__main__"` would fail.
+    """
+    return {
+        "num_workers": processes,
+        "multiprocessing_context": "fork" if processes and sys.platform == "linux" else None,
+        "persistent_workers": persistent and processes > 0,
+        "worker_init_fn": partial(end_with_parent, os.getpid()) if processes else None,
+        "pin_memory": on_gpu,
+    }
+
+
 def end_with_parent(parent: int, number: int = 0) -> None:
     """End this process when its `parent` ends for any reason.
-
-    A loader process takes this as its `worker_init_fn`: `partial(end_with_parent, os.getpid())`.
 
     Args:
         parent: Process id of the parent, read before this process starts.

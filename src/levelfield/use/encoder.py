@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from levelfield.data.crops import Crops, stacked
-from levelfield.data.loading import in_processes, loader_processes
+from levelfield.data.loading import loader_processes
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
+from levelfield.runtime.processes import in_processes
 from levelfield.storage.file_hash import file_hash
 from levelfield.training.checkpoint import one_line, read_checkpoint
 from levelfield.training.embed import EmbeddedSet
