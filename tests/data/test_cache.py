@@ -185,6 +185,36 @@ def test_what_cannot_be_cached_is_refused(cache: Path, tmp_path: Path, table: Pa
         datamodule(table)
 
 
+class Plain:
+    """Own transforms, which get whole images."""
+
+    def train(self):
+        return lambda image: torch.zeros(1)
+
+    evaluate = train
+
+
+class Unreadable(ImageTable):
+    def load(self, key: str):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), key)
+
+
+@pytest.mark.parametrize("few", [500, 1])
+def test_an_error_of_reading_is_none_of_the_cache(few: int, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("levelfield.data.cache.FEW", few)
+    dataset = Unreadable(table)
+    with pytest.raises(UserError, match="Input/output error") as caught:
+        prepared_images(dataset, dataset.read_index(), reading(dataset), {"half": "all"})
+    assert "LEVELFIELD_CACHE" not in str(caught.value)
+
+
+@pytest.mark.parametrize("other", ["transforms", "features"])
+def test_a_cache_without_effect_is_refused(other: str, table: Path) -> None:
+    given = {"features": True, "transforms": Plain()}
+    with pytest.raises(UserError, match=rf"data\.cache.*data\.{other}"):
+        MetricDataModule(ImageTable(table), cache=True, **{other: given[other]}).setup("fit")
+
+
 def test_an_image_that_does_not_open_is_named(table: Path, cache: Path) -> None:
     (table.parent / "7.png").write_bytes(b"no image")
     with pytest.raises(UserError, match=r"7\.png is not an image"):

@@ -92,6 +92,30 @@ def test_each_argument_has_an_effect(name: str) -> None:
     assert default != other
 
 
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_argument_that_is_set_later_is_built_and_saved(name: str) -> None:
+    data, other = datamodule(), datamodule(**{name: OTHERS[name]})
+    data.setup("fit")
+    setattr(data, name, OTHERS[name])
+    assert outcome(data) == outcome(other)
+    assert data.hparams == other.hparams
+    assert data.identity() == other.identity()
+
+
+def test_a_prediction_needs_no_split_and_a_test_no_folds() -> None:
+    few = datamodule(dataset=Glyphs(num_classes=3, image_size=16))
+    few.setup("predict")
+    assert len(few.predict_subset) == 3 * 16
+    few.setup("test")
+    assert few.test_subset.class_names == ("U+0042 B", "U+0043 C")
+    with pytest.raises(UserError, match="too few for 4 folds"):
+        few.setup("fit")
+    one = datamodule(dataset=Glyphs(num_classes=1, image_size=16))
+    one.setup("predict")
+    with pytest.raises(UserError, match="test classes"):
+        one.setup("test")
+
+
 def test_no_argument_is_forgotten_above() -> None:
     elsewhere = {"root", "cache", "features", "split_seed"}  # below, `test_cache.py`, `test_trained_on_features.py`
     assert OTHERS.keys() | elsewhere == inspect.signature(MetricDataModule).parameters.keys()

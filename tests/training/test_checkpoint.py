@@ -8,8 +8,10 @@ from importlib import import_module
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningDataModule, Trainer
+from PIL import Image
 from tiny_fit import TINY
+from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.cli.main import main
 from levelfield.data import Glyphs, ImageTransforms
@@ -19,6 +21,7 @@ from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.models import TimmTrunk
 from levelfield.training.checkpoint import load_learner
 from levelfield.training.learner import MetricLearner
+from levelfield.use.encoder import embed
 
 PLANTED = """
 import pathlib
@@ -328,3 +331,35 @@ def test_a_checkpoint_holds_no_objects(tmp_path):
     loaded = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
     assert (type(loaded), loaded.noise) == (Saving, 0.3)
     assert loaded.trunk.init_args["name"] == "test_resnet"
+
+
+class Foreign(LightningDataModule):
+    """Names of `MetricDataModule` with another meaning."""
+
+    def __init__(self, transforms: str = "flip") -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.identity, self.train_samples, self.dataset, self.fold, self.cache = "mine", 16, "letters", 3, {}
+
+    def train_dataloader(self):
+        labels = torch.arange(16) // 4
+        return DataLoader(TensorDataset(torch.rand(16, 3, 32, 32), labels, torch.arange(16)), batch_size=16)
+
+    val_dataloader = test_dataloader = train_dataloader
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_foreign_datamodule_is_not_taken_for_ours(tmp_path):
+    learner = MetricLearner(TimmTrunk("test_resnet", weights=None), ContrastiveLoss, embedding_size=8)
+    trainer = Trainer(max_epochs=1, accelerator="cpu", default_root_dir=tmp_path, logger=False, num_sanity_val_steps=0)
+    trainer.fit(learner, datamodule=Foreign())
+    trainer.test(learner, datamodule=Foreign())
+    path = trainer.checkpoint_callback.best_model_path
+    assert torch.load(path, weights_only=True)["levelfield"]["data"] is None
+    with pytest.raises(UserError, match="transforms=ImageTransforms"):
+        embed(path, [Image.new("RGB", (32, 32))])
+    started = MetricLearner(learner.trunk, ContrastiveLoss(), embedding_size=8, embedder_init="pca")
+    with pytest.raises(UserError, match=r"model\.embedder_init"):
+        Trainer(max_epochs=1, accelerator="cpu", default_root_dir=tmp_path, logger=False).fit(
+            started, datamodule=Foreign()
+        )

@@ -216,15 +216,8 @@ def _make(folder: Path, stamp: str, index: SampleIndex, read: Callable[[str], Pi
 
 def _in_order(index: SampleIndex, read: Callable[[str], Picture]) -> Iterator[np.ndarray]:
     """The images of an index in order; for many images, one process per core decodes them."""
-    if len(index.keys) < FEW:
-        yield from (np.asarray(read(key)) for key in index.keys)
-        return
-    loader = DataLoader(
-        _Opened(index, read),
-        batch_size=None,
-        collate_fn=_as_it_is,
-        **in_processes(cores_here()),
-    )
+    processes = in_processes(cores_here() if len(index.keys) >= FEW else 0)
+    loader = DataLoader(_Opened(index, read), batch_size=None, collate_fn=_as_it_is, **processes)
     with torch.random.fork_rng(devices=[]):  # a loader draws numbers, and later draws must not depend on the cache
         for image in loader:
             if isinstance(image, str):
@@ -247,6 +240,8 @@ class _Opened(Dataset[Any]):
             return np.asarray(self.read(self.index.keys[position]))
         except UserError as error:
             return str(error)
+        except OSError as error:  # not one of writing the cache
+            return f"cannot open {self.index.keys[position]}: {error}"
 
 
 def _as_it_is(image: Any) -> Any:

@@ -1,5 +1,6 @@
 """The datamodule: balanced training batches, a class-disjoint validation fold, and unseen test classes."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -155,46 +156,49 @@ class MetricDataModule(LightningDataModule):
         self.device = torch.device("cpu")
         self.evaluation: str | None = None
         self._identity: dict[str, Any] | None = None
-        self._built = self._asked
+        self._built, self._is_of_python = self._asked, False
 
     @property
     def _asked(self) -> tuple[Any, ...]:
-        """What the subsets depend on; a notebook may set another fold."""
-        return self.fold, self.num_folds, self.split, self.split_seed
+        """The arguments; a notebook may set another fold."""
+        return tuple(getattr(self, name) for name in inspect.signature(MetricDataModule).parameters)
 
     def setup(self, stage: str) -> None:
         index = self.dataset.kept_index()
+        if stage == "predict":
+            unlabelled = replace(index, labels=np.zeros_like(index.labels))
+            self.predict_subset = self._subset(self.dataset, unlabelled, np.zeros(1, dtype=index.labels.dtype))
+            return
         split, trainval_classes, test_classes = self._halves(index)
         # Before a test, an image folder may lack the test images.
         there = not len(test_classes) or np.isin(test_classes, index.labels).any()
         if stage == "test" or (there and split != "all"):
             check_test_half(index, test_classes)
-        train_classes, val_classes = trainval_classes, trainval_classes[:0]
-        if self.fold != NO_FOLD:
-            folds = class_folds(trainval_classes, self.num_folds, variant=split, seed=self.split_seed)
-            train_classes, val_classes = folds[int(self.fold)]
-        trainval = index.select(np.isin(index.labels, trainval_classes))
+        if not self.hparams:  # built in Python: `levelfield validate` and `test` read the arguments from the checkpoint
+            self.save_hyperparameters(plain_arguments(self, MetricDataModule), logger=False)
+            self._is_of_python = True
+        elif self._built != self._asked:
+            now = plain_arguments(self, MetricDataModule)
+            self.hparams.update({name: now[name] for name in self.hparams.keys() & now.keys()})
+            self.train_subset = None
+        if self._is_of_python and self.trainer is not None and stage == "fit":  # a command logs all its settings
+            for logger in self.trainer.loggers:
+                logger.log_hyperparams({"data": dict(self.hparams)})
         halves = f"random {self.split_seed}" if split == "random" else split  # each seed has its own caches
-        if self._built != self._asked:
-            self.train_subset = self._identity = None
-        if stage in ("fit", "validate") and self.train_subset is None:
+        if stage == "test":
+            test = index.select(np.isin(index.labels, test_classes))
+            self.test_subset = self._subset(self._source(test, f"{halves}, test half"), index, test_classes)
+        elif self.train_subset is None:
+            train_classes, val_classes = trainval_classes, trainval_classes[:0]
             if self.fold != NO_FOLD:
+                folds = class_folds(trainval_classes, self.num_folds, variant=split, seed=self.split_seed)
                 check_validation_classes(folds, index.labels)
+                train_classes, val_classes = folds[int(self.fold)]
+            trainval = index.select(np.isin(index.labels, trainval_classes))
             images = self._source(trainval, f"{halves}, training half")
             self.train_subset = self._subset(images, index, train_classes, train=True)
             self.val_subset = self._subset(images, index, val_classes)
             self._trainval = trainval
-        if stage == "test":
-            test = index.select(np.isin(index.labels, test_classes))
-            self.test_subset = self._subset(self._source(test, f"{halves}, test half"), index, test_classes)
-        if stage == "predict":
-            unlabelled = replace(index, labels=np.zeros_like(index.labels))
-            self.predict_subset = self._subset(self.dataset, unlabelled, np.zeros(1, dtype=index.labels.dtype))
-        if not self.hparams:  # built in Python: `levelfield validate` and `test` read the arguments from the checkpoint
-            self.save_hyperparameters(plain_arguments(self, MetricDataModule), logger=False)
-            for logger in [] if self.trainer is None else self.trainer.loggers:
-                logger.log_hyperparams({"data": dict(self.hparams)})
-        if self._identity is None:
             self._built = self._asked
             self._overview = self.dataset.overview(index, split, self.split_seed) + root_in_vain(
                 self.dataset, self.root
@@ -413,6 +417,9 @@ class MetricDataModule(LightningDataModule):
         return device.type == "cuda"
 
     def _source(self, index: SampleIndex, half: str) -> Source | Callable[[], Source]:
+        if self.cache is True and (self.features or not isinstance(self.transforms, ImageTransforms)):
+            other = "--data.features" if self.features else "your own --data.transforms"
+            raise UserError(f"--data.cache true has no effect with {other}: leave it out")
         kept = False if self.features else self.cache  # features are cached, so no sample is read twice
         made = cache(lambda: source_of(self.dataset, index, half, self.transforms, kept))
         return made if kept == "auto" else made()  # reading only the classes opens no image

@@ -19,6 +19,7 @@ from levelfield.data.plain_arguments import transforms_spec
 from levelfield.data.samplers import Draw
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms, Transforms
+from levelfield.errors import UserError
 from levelfield.storage.provenance import computing_files, source_hash
 
 # The files that turn a sample into the input of a trunk.
@@ -51,7 +52,11 @@ class EachOnce(Dataset[Any]):
         return len(self.index.keys)
 
     def __getitem__(self, position: int) -> Any:
-        sample = self.dataset.load(self.index.keys[position])
+        key = self.index.keys[position]
+        try:
+            sample = self.dataset.load(key)
+        except OSError as error:  # not one of writing the features
+            raise UserError(f"cannot open {key}: {error}") from error
         return sample if self.transform is None else self.transform(sample)
 
 

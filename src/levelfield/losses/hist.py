@@ -72,8 +72,6 @@ class HISTLoss(ClassificationLoss):
         begin = partial(nn.init.normal_, std=math.sqrt(2 / num_classes))
         begin(self.class_weights)
         self.log_variances = nn.Parameter(begin(torch.empty(num_classes, embedding_size)))
-        if not classification_weight:
-            return  # without the network, whose weights would get no gradient
         self.hidden = nn.Linear(embedding_size, hidden_size)
         self.norm = nn.BatchNorm1d(hidden_size, eps=LEAST_VARIANCE, track_running_stats=False)
         self.output = nn.Linear(hidden_size, num_classes)

@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import nn
 
+from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError, nearest
 from levelfield.storage.without_places import without_places
 from levelfield.training.checkpoint_content import check_content
@@ -59,7 +60,7 @@ def add_own_part(learner: Any, checkpoint: dict[str, Any], datamodule: Any = Non
             plain = {name: plain_value(value) for name, value in checkpoint[section].items()}
             checkpoint[section] = without_places(plain)
     datamodule = datamodule or getattr(learner._trainer, "datamodule", None)
-    data = datamodule.identity() if datamodule is not None and hasattr(datamodule, "identity") else None
+    data = datamodule.identity() if isinstance(datamodule, MetricDataModule) else None
     if data is not None:
         checkpoint.get("datamodule_hyper_parameters", {}).pop("num_workers", None)
     trunk = getattr(learner, "trunk", None)

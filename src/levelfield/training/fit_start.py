@@ -74,7 +74,7 @@ def start_at_data(learner: Any) -> None:
     losses = [each for each in with_class_weights(learner.loss) if each.starts_at_class_means]
     if learner.embedder_init == "random" and not losses:
         return
-    if not hasattr(datamodule, "train_samples"):
+    if not isinstance(datamodule, MetricDataModule):
         option = "--model.loss.weight_init" if learner.embedder_init == "random" else "--model.embedder_init"
         raise UserError(f"{option} needs the training samples without augmentation: fit with a MetricDataModule")
     device = learner.trainer.strategy.root_device

@@ -286,7 +286,7 @@ def usual_device(device: str | torch.device | None) -> torch.device:
 
 def _transforms(checkpoint: dict[str, Any], origin: Path, trust: tuple[str, ...]) -> Any:
     """The transforms in a checkpoint; None after training on your own loaders."""
-    if "datamodule_hyper_parameters" not in checkpoint:
+    if checkpoint["levelfield"].get("data") is None:
         return None
     given = checkpoint["datamodule_hyper_parameters"].get("transforms") or {}
     known = inspect.signature(ImageTransforms).parameters

@@ -4,7 +4,6 @@ import hashlib
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
@@ -112,8 +111,7 @@ def _checkpoint(trainer: Trainer, pl_module: LightningModule) -> Path | None:
 
 
 def _configuration_hash(trainer: Trainer, pl_module: LightningModule) -> str:
-    """Hash of the learner's arguments and of the data; of another kind of datamodule, only of its class name."""
-    datamodule: Any = getattr(trainer, "datamodule", None)
-    data = datamodule.identity() if hasattr(datamodule, "identity") else type(datamodule).__name__
-    described = json.dumps({"model": dict(pl_module.hparams), "data": data}, sort_keys=True, default=str)
-    return hashlib.sha256(described.encode()).hexdigest()
+    """Hash of the arguments of learner and datamodule."""
+    parts = {"model": pl_module, "data": getattr(trainer, "datamodule", None)}
+    described = {name: dict(getattr(part, "hparams", {})) for name, part in parts.items()}
+    return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()
