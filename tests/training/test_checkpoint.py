@@ -358,8 +358,8 @@ def test_a_foreign_datamodule_is_not_taken_for_ours(tmp_path):
     assert torch.load(path, weights_only=True)["levelfield"]["data"] is None
     with pytest.raises(UserError, match="transforms=ImageTransforms"):
         embed(path, [Image.new("RGB", (32, 32))])
-    started = MetricLearner(learner.trunk, ContrastiveLoss(), embedding_size=8, embedder_init="pca")
+    untrained = MetricLearner(learner.trunk, ContrastiveLoss(), embedding_size=8, embedder_init="pca")
     with pytest.raises(UserError, match=r"model\.embedder_init"):
-        Trainer(max_epochs=1, accelerator="cpu", default_root_dir=tmp_path, logger=False).fit(
-            started, datamodule=Foreign()
+        Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False).fit(
+            untrained, datamodule=Foreign()
         )

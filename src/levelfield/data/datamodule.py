@@ -310,7 +310,8 @@ class MetricDataModule(LightningDataModule):
             )
         sampler = self.training_batches(self.train_subset.labels)
         if self.trainer is not None:  # loader processes request batches before Lightning sets the epoch
-            sampler.set_epoch(self.trainer.fit_loop.epoch_progress.current.processed)  # right also after a resume
+            epochs: Any = self.trainer.fit_loop.epoch_progress.current
+            sampler.set_epoch(epochs.processed)  # `current_epoch` is one less after a resume
         self.notes = sampler.differences
         # The sampler yields whole batches; Lightning would replace a batch sampler.
         return self._loader(self.train_subset, persistent=True, batch_size=None, sampler=sampler)

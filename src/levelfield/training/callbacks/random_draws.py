@@ -28,14 +28,16 @@ class RandomDraws(Callback):
         stay_in_group(self._state)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        epoch = trainer.fit_loop.epoch_progress.current.processed
+        epoch: int = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
         loaders = CombinedLoader(trainer.train_dataloader).flattened
         owners = [each for loader in loaders for each in (loader, getattr(loader, "batch_sampler", None))]
-        samplers = [sampler for each in owners if hasattr(sampler := getattr(each, "sampler", None), "set_epoch")]
+        samplers: list[Any] = [
+            sampler for each in owners if hasattr(sampler := getattr(each, "sampler", None), "set_epoch")
+        ]
         if any(getattr(sampler, "epoch", epoch) != epoch for sampler in samplers):
             for sampler in samplers:
                 sampler.set_epoch(epoch)
-            iter(trainer.fit_loop._data_fetcher)
+            iter(trainer.fit_loop._data_fetcher)  # type: ignore[arg-type]
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         seed_draws(pl_module.device, *step_key(trainer, pl_module, batch_idx), "trunk", trainer.global_rank)
