@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from levelfield import losses, miners
+from levelfield.data.samplers import MPerClassBatchSampler
 from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, MarginLoss, WeightedSum
 from levelfield.regularizers import KoLeo
@@ -263,3 +264,13 @@ class Foreign(LightningDataModule):
 
 def test_a_foreign_datamodule_may_have_features():
     small_trainer(limit_train_batches=1).fit(small_learner(ContrastiveLoss()), datamodule=Foreign())
+
+
+def test_seed_everything_reaches_a_sampler_in_your_own_loader(monkeypatch):
+    drawn = {}
+    for seed in ("1", "2"):
+        monkeypatch.setenv("PL_GLOBAL_SEED", seed)
+        drawn[seed] = [[*map(int, batch)] for batch in MPerClassBatchSampler([0, 1, 2] * 8, 4, 2, 3)]
+    assert drawn["1"] != drawn["2"]
+    given = MPerClassBatchSampler([0, 1, 2] * 8, 4, 2, 3, seed=1)
+    assert [[*map(int, batch)] for batch in given] == drawn["1"]

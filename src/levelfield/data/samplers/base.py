@@ -14,6 +14,7 @@ from jaxtyping import Int
 from torch.utils.data import DistributedSampler
 
 from levelfield.errors import UserError
+from levelfield.seeds import global_seed
 
 
 class Draw(int):
@@ -58,7 +59,7 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
         batch_size: samples in a batch, over all processes together.
         samples_per_class: M, the samples per class and batch.
         num_batches: batches in an epoch.
-        seed: seed of the whole stream.
+        seed: seed of the whole stream. None takes that of `seed_everything`, or 0.
         rank: number of this process, 0 to world_size - 1.
         world_size: number of processes; it must divide the size of a batch. None takes rank and number from
             torch.distributed when a pass begins.
@@ -77,7 +78,7 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
         batch_size: int,
         samples_per_class: int,
         num_batches: int,
-        seed: int = 0,
+        seed: int | None = None,
         rank: int = 0,
         world_size: int | None = None,
         replacement: bool = False,
@@ -88,7 +89,8 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
         if batch_size < 2:
             raise UserError(f"batch_size is {batch_size}: give 2 or more")
         self.labels: Int[np.ndarray, " samples"] = np.asarray(labels)
-        super().__init__(self.labels, num_replicas=world_size or 1, rank=rank, seed=seed)  # type: ignore[arg-type]
+        replicas, seed = world_size or 1, global_seed(seed)
+        super().__init__(self.labels, num_replicas=replicas, rank=rank, seed=seed)  # type: ignore[arg-type]
         del self.drop_last  # with it, Lightning takes a batch sampler for one that it can build again
         self.batch_size = self.size = batch_size
         self.samples_per_class = samples_per_class
