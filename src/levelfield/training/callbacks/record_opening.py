@@ -13,6 +13,7 @@ from levelfield.data.recorded_loader import RecordedLoader, first_process_does
 from levelfield.models.weights import content_hash
 from levelfield.storage.file_hash import file_hash
 from levelfield.training.callbacks.retrieval_validation import flat
+from levelfield.training.import_paths import plain_value
 
 
 class RecordOpening(Callback):
@@ -113,5 +114,5 @@ def _checkpoint(trainer: Trainer, pl_module: LightningModule) -> Path | None:
 def _configuration_hash(trainer: Trainer, pl_module: LightningModule) -> str:
     """Hash of the arguments of learner and datamodule."""
     parts = {"model": pl_module, "data": getattr(trainer, "datamodule", None)}
-    described = {name: dict(getattr(part, "hparams", {})) for name, part in parts.items()}
-    return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()
+    described = {name: plain_value(dict(getattr(part, "hparams", {}))) for name, part in parts.items()}
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
