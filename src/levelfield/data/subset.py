@@ -1,6 +1,8 @@
 """The samples of some classes of a data set, transformed, with labels from 0."""
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,8 +23,8 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
 
     `subset[[draw, draw, ...]]` is a list of such triples, for a sampler of whole batches.
 
-    `index` is the position in the data set. The randomness of a transform with torch's generator depends only on
-    (seed, draw number); a plain integer is its own draw number.
+    `index` is the position in the data set. What a transform draws from the generators of torch, NumPy and `random`
+    depends only on (seed, draw number); a plain integer is its own draw number. The generators then continue as before.
 
     Args:
         dataset: opens the samples, or returns the object that does, at the first sample.
@@ -88,8 +90,25 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         if self.transform is not None and isinstance(crops, Crops) and not crops.draws:
             sample = self.transform(sample)
         elif self.transform is not None:
-            with torch.random.fork_rng(devices=[]):
-                # torch.manual_seed would also seed the generators of GPUs, which are not restored here.
-                torch.default_generator.manual_seed(seed_of("sample", self.seed, number))
+            with _seeded(seed_of("sample", self.seed, number), every=not isinstance(crops, Crops)):
                 sample = self.transform(sample)
         return sample, int(self.labels[position]), int(self.positions[position])
+
+
+@contextmanager
+def _seeded(seed: int, every: bool) -> Iterator[None]:
+    """Seed torch's generator, or `every` one: saving NumPy's takes as long as a small crop, which draws none of it."""
+    states = (np.random.get_state(), random.getstate()) if every else None
+    with torch.random.fork_rng(devices=[]):
+        # torch.manual_seed would also seed the generators of GPUs, which are not restored here.
+        torch.default_generator.manual_seed(seed)
+        if states is None:
+            yield
+            return
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(states[0])
+            random.setstate(states[1])
