@@ -189,6 +189,10 @@ class AtomicCheckpoints(TorchCheckpointIO):
         return {**checkpoint, "callbacks": moved(checkpoint.get("callbacks", {}), HERE, folder)}
 
 
+class BestCheckpoint(ModelCheckpoint):
+    """Its own class gives it its own state, next to a `ModelCheckpoint` of the user with the same monitor."""
+
+
 def best_checkpoint(
     folder: Path, monitor: str | None, weights_only: bool = False, averages: bool = False
 ) -> ModelCheckpoint:
@@ -200,7 +204,7 @@ def best_checkpoint(
         monitor: the logged score; None without validation.
         averages: whether weights are averaged. The average may change after a validation, at the end of the epoch.
     """
-    return ModelCheckpoint(
+    return BestCheckpoint(
         dirpath=folder,
         filename="best",
         monitor=monitor,
