@@ -1,0 +1,131 @@
+"""Overridden methods of Lightning, for a plain module and for a learner, and somebody's data set and callback."""
+
+import numpy as np
+import torch
+import torchmetrics
+from lightning.pytorch.callbacks import BaseFinetuning, BasePredictionWriter
+from pytorch_metric_learning.samplers import MPerClassSampler
+from torch.utils.data import DataLoader
+
+from levelfield import MetricLearner
+
+
+class Tensored:
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx)["loss"]
+
+
+class Warmed:
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.5, momentum=0.9)
+        warm = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3)
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=5)
+        both = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, cosine], milestones=[3])
+        return [optimizer], [{"scheduler": both, "interval": "step"}]
+
+
+class Plateau:
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=0, threshold=1.0)
+        return {"optimizer": optimizer, "lr_scheduler": schedule, "monitor": "val/map_at_r"}
+
+
+class ByHand:
+    automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(super().training_step(batch, batch_idx)["loss"])
+        self.clip_gradients(optimizer, gradient_clip_val=0.05)
+        optimizer.step()
+
+
+class Metered:
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.mean = torchmetrics.MeanMetric()
+
+    def training_step(self, batch, batch_idx):
+        found = super().training_step(batch, batch_idx)
+        self.mean(found["loss"].detach())
+        self.log("own/mean", self.mean, on_step=False, on_epoch=True)
+        return found
+
+
+class Backboned:
+    @property
+    def backbone(self):
+        return self.trunk
+
+
+class TensoredLearner(Tensored, MetricLearner): ...
+
+
+class WarmedLearner(Warmed, MetricLearner): ...
+
+
+class PlateauLearner(Plateau, MetricLearner): ...
+
+
+class ByHandLearner(ByHand, MetricLearner): ...
+
+
+class MeteredLearner(Metered, MetricLearner): ...
+
+
+class BackbonedLearner(Backboned, MetricLearner): ...
+
+
+class Thaw(BaseFinetuning):
+    def freeze_before_training(self, pl_module):
+        self.freeze(pl_module.trunk)
+
+    def finetune_function(self, pl_module, epoch, optimizer):
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.trunk, optimizer, lr=0.02)
+
+
+class Plainly(torch.utils.data.Dataset):
+    """(image, label) or (image, label, index) of a subset, as somebody's data set gives them."""
+
+    def __init__(self, subset, index=False):
+        self.subset, self.index = subset, index
+
+    def __len__(self):
+        return len(self.subset)
+
+    def __getitem__(self, position):
+        image, label, _ = self.subset[position]
+        return (image, int(label), *([position] if self.index else []))
+
+
+def own_loaders(data):
+    """As docs/own_parts.md has them, with the sampler of pytorch-metric-learning."""
+    np.random.seed(0)  # of the sampler
+    data.setup("fit")
+    labels = data.train_subset.labels
+    sampler = MPerClassSampler(labels, 2, batch_size=8, length_before_new_iter=40)
+    return {
+        "train_dataloaders": DataLoader(Plainly(data.train_subset), batch_size=8, sampler=sampler),
+        "val_dataloaders": DataLoader(Plainly(data.val_subset), batch_size=20),
+    }
+
+
+class Noisy(MetricLearner):
+    """As docs/own_parts.md has it."""
+
+    def __init__(self, *, noise: float = 0.1, **kwargs):
+        super().__init__(**kwargs)
+        self.noise = noise
+        self.save_hyperparameters({"noise": noise})
+
+
+class Writer(BasePredictionWriter):
+    def __init__(self, folder):
+        super().__init__("epoch")
+        self.folder = folder
+
+    def write_on_epoch_end(self, trainer, pl_module, predictions, batch_indices):
+        torch.save(torch.cat([batch["embeddings"] for batch in predictions]), self.folder / "all.pt")

@@ -1,0 +1,471 @@
+"""Habits of Lightning users, one row each. What must come out is what bare Lightning gives, or the other door."""
+
+import csv
+import os
+import pickle
+import re
+import subprocess
+import sys
+import warnings
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import own_habits
+import pytest
+import torch
+import yaml
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import loggers, seed_everything
+from lightning.pytorch.callbacks import LambdaCallback, OnExceptionCheckpoint
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.tuner import Tuner
+from plain_lightning import (
+    MODEL,
+    Habit,
+    Pooled,
+    Watch,
+    fit,
+    learner,
+    letters,
+    map_at_r,
+    plain,
+    quiet_trainer,
+    spec,
+    words,
+)
+from refused import refused
+from torch import nn
+from torch.utils.data import DataLoader, Subset
+from torchvision.transforms import v2
+from wandb_files import offline_runs
+
+from levelfield import MetricDataModule, MetricLearner
+from levelfield.errors import UserError
+from levelfield.losses import ContrastiveLoss, TripletMarginLoss
+from levelfield.training.embed import embed
+
+OURS = "levelfield.training.callbacks"
+BAREBONES = {"enable_progress_bar": None, "enable_model_summary": None}
+PML, LOSSES = "pytorch_metric_learning", "levelfield.losses"
+SCORE = {"monitor": "val/map_at_r", "mode": "max"}
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # Lightning's, of tiny fits; rows that must warn look for their warning
+    pytest.mark.usefixtures("in_own_folder"),
+]
+
+
+def callback(path: str, trainer: dict[str, Any] | None = None, **arguments: Any) -> Habit:
+    return Habit(trainer or {}, (spec(path, **arguments),))
+
+
+def part(**model: Any) -> Habit:
+    return Habit(model=model)
+
+
+NO_NUMBER = {
+    **{"deterministic": True, "detect_anomaly": True, "inference_mode": False, "use_distributed_sampler": False},
+    **{"reload_dataloaders_every_n_epochs": 1, "profiler": "simple", "max_time": "00:01:00:00", "min_epochs": 2},
+    **{"num_sanity_val_steps": -1, "log_every_n_steps": 1, "enable_model_summary": True, "benchmark": False},
+}
+ONLY_SHOW = (
+    *map(spec, ("LearningRateMonitor", "RichProgressBar", "DeviceStatsMonitor", "LambdaCallback")),
+    spec("Timer", duration={"hours": 1}, interval="step"),
+    spec("ModelSummary", max_depth=3),
+)
+BY_STEPS = {"max_epochs": -1, "max_steps": 6, "check_val_every_n_epoch": None, "val_check_interval": 2}
+PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
+STEP_LR = spec("torch.optim.lr_scheduler.StepLR", step_size=3, gamma=0.1)
+SEMIHARD = spec(f"{PML}.miners.TripletMarginMiner", type_of_triplets="semihard")
+ARCFACE = spec(f"{LOSSES}.ArcFaceLoss", margin=10.0)
+CONTRASTIVE = spec(f"{LOSSES}.ContrastiveLoss", neg_margin=0.3)
+RATES = {"logger": True, "max_epochs": 4, "log_every_n_steps": 1}
+EQUAL = {
+    "defaults": Habit(),
+    "options that change no number": Habit(NO_NUMBER),
+    "callbacks that change no number": Habit({**RATES, "enable_progress_bar": True}, ONLY_SHOW),
+    "accumulate": Habit({"accumulate_grad_batches": 3}),
+    "GradientAccumulationScheduler": callback("GradientAccumulationScheduler", scheduling={0: 1, 1: 2}),
+    "clip": Habit({"gradient_clip_val": 0.05}),
+    "clip values": Habit({"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}),
+    "bf16-mixed": Habit({"precision": "bf16-mixed"}),
+    "16-mixed and clip": Habit({"precision": "16-mixed", "gradient_clip_val": 0.05}),
+    "64-true": Habit({"precision": "64-true"}),
+    "max_steps": Habit({"max_epochs": -1, "max_steps": 5}),
+    "limit_train_batches": Habit({"limit_train_batches": 2}),
+    "limit_val_batches": Habit({"limit_val_batches": 0}),
+    "val_check_interval": Habit({"val_check_interval": 0.5, "num_sanity_val_steps": 0}),
+    "by steps": Habit(BY_STEPS),
+    "check_val_every_n_epoch": Habit({"check_val_every_n_epoch": 2, "max_epochs": 4}),
+    "fast_dev_run": Habit({"fast_dev_run": True}),
+    "no logger, no checkpoint": Habit({"logger": False, "enable_checkpointing": False}),
+    "EarlyStopping": callback("EarlyStopping", {"max_epochs": 6}, **SCORE, patience=1),
+    "ModelCheckpoint": callback("ModelCheckpoint", {"max_epochs": 3}, **SCORE, save_top_k=2, save_last=True),
+    "ModelCheckpoint of P@1": callback("ModelCheckpoint", monitor="val/precision_at_1", mode="max", filename="{epoch}"),
+    "ModelCheckpoint by steps": callback("ModelCheckpoint", every_n_train_steps=3, save_top_k=-1, filename="{step}"),
+    "EMAWeightAveraging": callback("EMAWeightAveraging", decay=0.5),
+    "SWA": callback("StochasticWeightAveraging", {"max_epochs": 4}, swa_lrs=0.01, swa_epoch_start=1),
+    "ModelPruning": callback("ModelPruning", pruning_fn="l1_unstructured", amount=0.5),
+    "BaseFinetuning": callback("own_habits.Thaw"),
+    "BackboneFinetuning": Habit(
+        callbacks=(spec("BackboneFinetuning", unfreeze_backbone_at_epoch=1),), kind=own_habits.BackbonedLearner
+    ),
+    "GradientCaching": Habit(callbacks=(spec(f"{OURS}.GradientCaching", chunk_size=3),), plain=Habit()),
+    "a step that returns a tensor": Habit(kind=own_habits.TensoredLearner),
+    "warm-up and cosine": Habit(RATES, (spec("LearningRateMonitor"),), kind=own_habits.WarmedLearner),
+    "plateau": Habit(RATES, (spec("LearningRateMonitor"),), kind=own_habits.PlateauLearner),
+    "manual optimisation": Habit(kind=own_habits.ByHandLearner),
+    "torchmetrics": Habit(kind=own_habits.MeteredLearner),
+    "optimizer": part(optimizer=spec("torch.optim.SGD", momentum=0.9), weight_decay=0.1),
+    "lr_scheduler": part(lr_scheduler=STEP_LR, lr_scheduler_interval="step"),
+    "ReduceLROnPlateau": Habit(
+        {"max_epochs": 4}, model={"lr_scheduler": spec(PLATEAU, mode="max", patience=0, threshold=1.0)}
+    ),
+    "a sweep's words": Habit(
+        model={"loss": CONTRASTIVE}, words=("--model.loss=ContrastiveLoss", "--model.loss.neg_margin=0.3")
+    ),
+    "regularizer": part(regularizer=spec("levelfield.regularizers.KoLeo", weight=0.5)),
+    "PML loss and miner": part(loss=spec(f"{PML}.losses.TripletMarginLoss", margin=0.3), miner=SEMIHARD),
+    "PML loss, our miner": part(loss=spec(f"{PML}.losses.CircleLoss"), miner=spec("levelfield.miners.BatchHardMiner")),
+    "PML class weights": part(loss=spec(f"{PML}.losses.ArcFaceLoss", margin=10.0), loss_lr=0.1),
+    "class weights": part(loss=ARCFACE),
+    "own loaders": Habit(loaders=own_habits.own_loaders),
+    "barebones": Habit({**BAREBONES, "barebones": True}, prepared=lambda it: it),
+    "deepcopy": Habit(prepared=deepcopy),
+    "pickle": Habit(prepared=lambda it: pickle.loads(pickle.dumps(it))),
+    "moved": Habit(prepared=lambda it: it.double().to("cpu", torch.float32)),
+    "freeze and unfreeze": Habit(prepared=lambda it: (it.freeze(), it.unfreeze(), it)[-1]),
+    "validated before": Habit(prepared=lambda it: (quiet_trainer().validate(it, letters(), verbose=False), it)[-1]),
+    "a second fit of the process": Habit(prepared=lambda it: (fit(Habit(), learner(), Path()), it)[-1]),
+    "torch.compile": Habit(prepared=lambda it: torch.compile(it, backend="eager")),
+}
+ONLY_COMMAND = {"barebones", "default_root_dir", "log_model offline"}
+REFUSED = {
+    "overfit_batches": (Habit({"overfit_batches": 1}), ["overfit_batches"]),
+    "overfit_batches of own loaders": (
+        Habit({"overfit_batches": 1}, loaders=own_habits.own_loaders),
+        ["overfit_batches"],
+    ),
+    "limit_val_batches": (Habit({"limit_val_batches": 0.5}), ["limit_val_batches"]),
+    "lr": (part(lr=0.1), ["trunk_lr", "embedder_lr", "loss_lr"]),
+    "ReduceLROnPlateau of a fall": (part(lr_scheduler=spec(PLATEAU)), ["lr_scheduler", "mode"]),
+    "LearningRateFinder": (callback("LearningRateFinder"), ["LearningRateFinder", "trunk_lr"]),
+    "BatchSizeFinder": (callback("BatchSizeFinder"), ["BatchSizeFinder", "batch_size"]),
+    "class weights, own loaders": (Habit(model={"loss": ARCFACE}, loaders=own_habits.own_loaders), ["build_loss"]),
+    "barebones": (Habit({**BAREBONES, "barebones": True}), ["barebones"]),
+    "default_root_dir": (Habit({"default_root_dir": "here"}), ["default_root_dir", "--output"]),
+    "log_model offline": (
+        Habit({"logger": spec("lightning.pytorch.loggers.WandbLogger", offline=True, log_model=True)}),
+        ["log_model"],
+    ),
+}
+REFUSED_PARTS = {
+    "a Compose": (lambda: letters(transforms=v2.Compose([v2.ToImage()])), ["transforms", "train()", "evaluate()"]),
+    "no num_features": (lambda: MetricLearner(nn.Linear(2, 2), ContrastiveLoss()), ["num_features", "ModuleTrunk"]),
+    "no such fold": (lambda: letters(fold=4), ["fold"]),
+}
+RELOADED = {
+    "rates": part(loss=CONTRASTIVE, weight_decay=0.1),
+    "optimizer": EQUAL["optimizer"],
+    "schedule": EQUAL["lr_scheduler"],
+    "regularizer": EQUAL["regularizer"],
+    "class weights": part(loss=ARCFACE, loss_lr=0.3),
+    "miner": part(
+        loss=spec(f"{LOSSES}.MultiSimilarityLoss", alpha=5.0),
+        miner=spec("levelfield.miners.MultiSimilarityMiner", epsilon=0.5),
+    ),
+}
+RELOADS = [*((name, "python") for name in RELOADED), ("class weights", "command"), ("miner", "command")]
+WARNED = {
+    "ModelCheckpoint": (callback("ModelCheckpoint", monitor="val/map_at_r"), ["ModelCheckpoint", "mode"]),
+    "EarlyStopping": (callback("EarlyStopping", monitor="val/map_at_r"), ["EarlyStopping", "mode"]),
+    "EMA": (callback("EMAWeightAveraging", update_starting_at_step=100), ["EMAWeightAveraging"]),
+}
+LOADERS = [("validate", True, (0, 1)), ("validate", False, (1, 0)), ("test", True, (1, 0)), ("fit", False, (1, 1))]
+
+
+@pytest.fixture
+def in_own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def expected(request, tmp_path_factory):
+    """A habit, and what bare Lightning makes of it."""
+    habit = EQUAL[request.param]
+    begun = learner(habit.kind, **habit.model)
+    begun.build_loss(9)
+    return habit, fit(habit.plain or habit, plain(begun, **habit.model), tmp_path_factory.mktemp("plain"))
+
+
+def equal(found: Watch, expected: Watch) -> None:
+    assert found.counts == expected.counts
+    assert found.losses == pytest.approx(expected.losses, rel=1e-3, abs=1e-5)
+    assert found.scores == pytest.approx(expected.scores, abs=1e-6)
+    assert found.kept == pytest.approx(expected.kept, abs=1e-6)
+    assert found.logged == pytest.approx(expected.logged, rel=1e-5)
+    torch.testing.assert_close(found.weights, expected.weights, rtol=1e-3, atol=1e-4)
+
+
+SLOW = {"torch.compile": [pytest.mark.full]}  # its import takes six seconds
+
+
+@pytest.mark.parametrize(
+    "expected", [pytest.param(name, marks=SLOW.get(name, [])) for name in EQUAL], ids=str, indirect=True
+)
+def test_python_gives_what_bare_lightning_gives(expected, tmp_path):
+    habit, found = expected
+    module = learner(habit.kind, **habit.model)
+    equal(fit(habit, module if habit.prepared is None else habit.prepared(module), tmp_path), found)
+
+
+@pytest.mark.parametrize("expected", [name for name, each in EQUAL.items() if each.through_command], indirect=True)
+def test_the_command_gives_what_bare_lightning_gives(expected, tmp_path, run):
+    code, _, complaint = run(*words(expected[0], tmp_path))
+    assert code == 0, complaint[-2000:]
+    equal(Watch.last, expected[1])
+
+
+@pytest.mark.processes
+def test_a_started_command_gives_what_bare_lightning_gives(tmp_path):
+    command = [sys.executable, "-m", "levelfield", *words(Habit(), tmp_path)]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    with open(tmp_path / "fit/it/0/metrics.csv", newline="") as file:
+        found = [float(row["val/map_at_r"]) for row in csv.DictReader(file) if row["val/map_at_r"]]
+    assert found == pytest.approx(fit(Habit(), plain(learner()), tmp_path).scores, abs=1e-6)
+
+
+@pytest.mark.processes
+def test_ddp_notebook_gives_what_bare_lightning_gives(tmp_path):
+    trainer = quiet_trainer(devices=2, strategy="ddp_notebook")
+    trainer.fit(learner(), letters())
+    expected = fit(Habit(), plain(learner()), tmp_path)
+    assert float(trainer.callback_metrics["val/map_at_r"]) == pytest.approx(expected.scores[-1], abs=1e-6)
+
+
+def test_lightning_cli_gives_what_bare_lightning_gives(tmp_path):
+    file = words(Habit(), tmp_path)[2]
+    LightningCLI(MetricLearner, MetricDataModule, args=["fit", "--config", file], save_config_callback=None)
+    found = Watch.last
+    equal(found, fit(Habit(), plain(learner()), tmp_path))
+
+
+def in_one_line(error: Exception, keys: list[str]) -> None:
+    assert "\n" not in str(error).strip()
+    assert all(key in str(error) for key in keys), error
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name not in ONLY_COMMAND])
+def test_python_refuses_in_one_line(name, tmp_path):
+    habit, keys = REFUSED[name]
+    with pytest.raises((UserError, TypeError)) as raised:
+        fit(habit, learner(**habit.model), tmp_path)
+    in_one_line(raised.value, keys)
+
+
+@pytest.mark.parametrize("name", [name for name, (habit, _) in REFUSED.items() if habit.through_command])
+def test_the_command_refuses_in_one_line(name, tmp_path, run):
+    habit, keys = REFUSED[name]
+    refused(run(*words(habit, tmp_path)), *keys)
+
+
+@pytest.mark.parametrize("name", REFUSED_PARTS)
+def test_a_part_is_refused_in_one_line(name):
+    make, keys = REFUSED_PARTS[name]
+    with pytest.raises(UserError) as raised:
+        make()
+    in_one_line(raised.value, keys)
+
+
+def test_a_found_rate_is_used_or_refused_in_one_line():
+    found = learner()
+    try:
+        Tuner(quiet_trainer()).lr_find(found, datamodule=letters(), num_training=4, attr_name="trunk_lr")
+    except (UserError, MisconfigurationException) as error:
+        in_one_line(error, ["_lr"])
+    else:
+        assert found.configure_optimizers().param_groups[0]["lr"] == found.hparams["trunk_lr"] != MODEL["trunk_lr"]
+
+
+@pytest.mark.parametrize("door", ["python", "command"])
+@pytest.mark.parametrize("name", WARNED)
+def test_a_trap_of_lightning_is_named(name, door, tmp_path, run):
+    habit, keys = WARNED[name]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if door == "command":
+            assert run(*words(habit, tmp_path))[0] == 0
+        else:
+            fit(habit, learner(), tmp_path)
+    assert any(all(key in str(each.message) for key in keys) for each in caught)
+    if name == "EMA":  # it never starts: the trained weights stay
+        equal(Watch.last, fit(Habit(), plain(learner()), tmp_path))
+
+
+@pytest.mark.parametrize(("name", "door"), RELOADS)
+def test_a_loaded_learner_trains_on_with_its_settings(name, door, tmp_path, run):
+    habit, path = RELOADED[name], tmp_path / "fit/it/0/best.ckpt"
+    if door == "command":
+        code, _, complaint = run(*words(habit, tmp_path))
+        assert code == 0, complaint
+    else:
+        path = tmp_path / "it.ckpt"
+        fit(habit, learner(**habit.model), tmp_path).trainer.save_checkpoint(path)
+    loaded = MetricLearner.load_from_checkpoint(path)
+    expected = fit(Habit(), plain(loaded, **habit.model), tmp_path)
+    equal(fit(Habit(), loaded, tmp_path), expected)
+
+
+def test_an_own_learner_s_arguments_come_back(tmp_path):
+    fit(Habit(), learner(own_habits.Noisy, noise=0.3), tmp_path).trainer.save_checkpoint("it.ckpt")
+    loaded = MetricLearner.load_from_checkpoint("it.ckpt")
+    assert (type(loaded), loaded.noise, loaded.hparams["noise"]) == (own_habits.Noisy, 0.3, 0.3)
+    assert loaded.optimization.trunk_lr == MODEL["trunk_lr"]
+
+
+def test_an_exception_leaves_a_checkpoint(tmp_path):
+    callbacks = [OnExceptionCheckpoint(tmp_path, "it"), LambdaCallback(on_train_epoch_end=lambda *_: 1 / 0)]
+    with pytest.raises(ZeroDivisionError):
+        quiet_trainer(enable_checkpointing=True, callbacks=callbacks).fit(learner(), letters())
+    assert MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt").optimization.trunk_lr == MODEL["trunk_lr"]
+
+
+@pytest.mark.parametrize(("workers", "weights_only"), [(0, None), (2, True)])
+def test_a_resumed_fit_goes_on_as_one_that_went_through(workers, weights_only, tmp_path):
+    expected = fit(Habit({"max_epochs": 3}), plain(learner()), tmp_path)
+    keep = callback("ModelCheckpoint", save_top_k=-1, filename="{epoch}")
+    fit(keep, learner(), tmp_path, letters(num_workers=workers))
+    how = {"ckpt_path": tmp_path / "kept" / "epoch=1.ckpt", "weights_only": weights_only}
+    found = fit(Habit({"max_epochs": 3}), learner(), tmp_path / "again", letters(num_workers=workers), **how)
+    found.losses, found.scores = expected.losses[:8] + found.losses, expected.scores[:2] + found.scores
+    equal(found, expected)
+
+
+def test_a_seed_has_draws_of_its_own(monkeypatch, tmp_path):
+    drawn, start = {}, learner().state_dict()
+    for seed in (None, 0, 1, 2, 1):
+        monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # restored after the test
+        monkeypatch.delenv("PL_GLOBAL_SEED") if seed is None else seed_everything(seed, verbose=False)
+        module = MetricLearner(Pooled(), TripletMarginLoss(triplets_per_anchor=1), **MODEL)
+        module.load_state_dict(start)
+        found = fit(Habit(), module, tmp_path, letters())
+        assert drawn.setdefault(seed or 0, found.losses) == found.losses
+    assert len({tuple(losses) for losses in drawn.values()}) == 3
+
+
+def test_another_fold_between_two_fits(tmp_path):
+    data = letters()
+    fit(Habit(), learner(), tmp_path, data)
+    data.fold = 1
+    equal(fit(Habit(), learner(), tmp_path, data), fit(Habit(), plain(learner()), tmp_path, letters(fold=1)))
+
+
+def test_class_weights_of_other_classes_start_from_scratch(tmp_path):
+    fit(part(loss=ARCFACE), learner(loss=ARCFACE), tmp_path).trainer.save_checkpoint("it.ckpt")
+    loaded = MetricLearner.load_from_checkpoint("it.ckpt")
+    old = loaded.loss.class_weights.detach().clone()
+    with pytest.warns(UserWarning, match="from scratch"):
+        found = fit(Habit(), loaded, tmp_path, letters(fold=1))
+    assert torch.nn.functional.cosine_similarity(old, found.start["loss.class_weights"], dim=-1).max() < 0.9
+
+
+def score_of(module: MetricLearner, subset: Any) -> float:
+    images, labels, _ = zip(*(subset[position] for position in range(len(subset))), strict=True)
+    with torch.no_grad():
+        return map_at_r(deepcopy(module).eval()(torch.stack(images)), labels)[0]
+
+
+@pytest.mark.parametrize(("stage", "index", "order"), LOADERS)
+def test_each_of_several_loaders_has_its_score(stage, index, order):
+    module, data = learner(), letters()
+    data.setup("validate")
+    subsets = [data.val_subset, Subset(data.train_subset, range(0, 90, 2))]
+    loaders = [DataLoader(own_habits.Plainly(subsets[place], index), batch_size=20) for place in order]
+    name, trainer = f"{'test' if stage == 'test' else 'val'}/map_at_r", quiet_trainer(max_epochs=1)
+    if stage == "fit":
+        module.optimization.trunk_lr = module.optimization.embedder_lr = 0.0
+        trainer.fit(module, loaders[0], loaders)
+        found = [{key: float(value) for key, value in trainer.callback_metrics.items()}] * 2
+    else:
+        found = getattr(trainer, stage)(module, loaders, verbose=False)
+    expected = [score_of(module, subsets[place]) for place in order]
+    assert [found[0][name], found[1][f"{name}/dataloader_idx_1"]] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("stage", "name"), [("validate", "val"), ("test", "test")])
+def test_a_checkpoint_has_one_score_at_each_door(stage, name, tmp_path, run):
+    code, _, complaint = run(*words(Habit(), tmp_path))
+    assert code == 0, complaint
+    best, data = tmp_path / "fit/it/0/best.ckpt", letters()
+    (found,) = getattr(quiet_trainer(), stage)(learner(), data, ckpt_path=best, weights_only=True, verbose=False)
+    expected = score_of(MetricLearner.load_from_checkpoint(best), getattr(data, f"{name}_subset"))
+    assert found[f"{name}/map_at_r"] == pytest.approx(expected, abs=1e-6)
+    code, printed, complaint = run(stage, "--ckpt_path", best, "--trust", "plain_lightning")
+    assert code == 0, complaint
+    [shown] = re.findall(rf"{name}/map_at_r\D*([\d.]+)", printed)
+    assert float(shown) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_prediction_writer_gets_the_embeddings_of_a_checkpoint(tmp_path):
+    fit(Habit(), learner(), tmp_path).trainer.save_checkpoint("it.ckpt")
+    trainer, data = quiet_trainer(callbacks=[own_habits.Writer(tmp_path)]), letters()
+    trainer.predict(learner(), data, ckpt_path="it.ckpt", weights_only=True, return_predictions=False)
+    expected = embed(MetricLearner.load_from_checkpoint("it.ckpt"), data.predict_dataloader()).embeddings
+    torch.testing.assert_close(torch.load(tmp_path / "all.pt"), expected)
+
+
+def in_onnx(module: MetricLearner, images: torch.Tensor) -> Any:
+    module.to_onnx("it.onnx", images, dynamo=False)
+    session = onnxruntime.InferenceSession("it.onnx")
+    return lambda batch: torch.from_numpy(session.run(None, {session.get_inputs()[0].name: batch.numpy()})[0])
+
+
+EXPORTED = {
+    "to_onnx": in_onnx,
+    "to_torchscript": lambda module, images: module.to_torchscript(method="trace", example_inputs=images),
+    "torch.export": lambda module, images: torch.export.export(module, (images,)).module(),
+    "torch.save": lambda module, _: torch.save(module, "it.pt") or torch.load("it.pt", weights_only=False),
+}
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_an_export_gives_the_learner_s_embeddings(name):
+    module, images = learner().eval(), torch.rand(4, 3, 16, 16)
+    torch.testing.assert_close(EXPORTED[name](module, images)(images), module(images))
+
+
+@pytest.mark.parametrize("kind", ["CSVLogger", "TensorBoardLogger", "WandbLogger"])
+def test_a_logger_gets_rates_parts_and_data(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    if kind == "WandbLogger":  # as notebooks do it
+        import wandb
+
+        wandb.init(dir=tmp_path, group="mine", name="own", job_type="try", settings=wandb.Settings(silent=True))
+    given = {"logger": getattr(loggers, kind)(save_dir=tmp_path)}
+    module = learner(**RELOADED["miner"].model)
+    fit(Habit(given), module, tmp_path, letters(fold=2))
+    if kind == "WandbLogger":
+        wandb.finish()
+        config = offline_run(tmp_path, "mine", "own", "try").config
+    else:
+        config = yaml.safe_load(next(tmp_path.rglob("hparams.yaml")).read_text())
+    for key in ("'trunk_lr': 0.02", "MultiSimilarityLoss", "'alpha': 5.0", "MultiSimilarityMiner", "'epsilon': 0.5"):
+        assert key in str(config)
+        assert key in str(dict(module.hparams))
+    for key in ("'batch_size': 8", "Letters", "'fold': 2"):
+        assert key in str(config)
+
+
+def offline_run(folder: Path, *names: str) -> Any:
+    [found] = offline_runs(folder)
+    assert (found.run.run_group, found.run.display_name, found.run.job_type) == names
+    return found
+
+
+def test_the_command_keeps_own_group_name_and_job_type(tmp_path, run):
+    own = [f"--trainer.logger.{key}" for key in ("group=mine", "name=own", "job_type=try")]
+    code, _, complaint = run(*words(Habit(), tmp_path), "--config", "logger/wandb", *own)
+    assert code == 0, complaint
+    offline_run(tmp_path, "mine", "own", "try")
