@@ -59,6 +59,9 @@ class Backboned:
     def backbone(self):
         return self.trunk
 
+    def configure_optimizers(self):
+        return torch.optim.SGD([weight for weight in self.parameters() if weight.requires_grad], lr=0.1)
+
 
 class TensoredLearner(Tensored, MetricLearner): ...
 
