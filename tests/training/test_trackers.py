@@ -1,7 +1,6 @@
 """What a tracker holds of a fit, and the refusal of a tracker whose package is missing."""
 
 import csv
-import sys
 
 import pytest
 import yaml
@@ -9,6 +8,7 @@ from jsonargparse import Namespace
 from refused import refused
 from wandb_files import offline_runs
 
+from levelfield.training import trackers
 from levelfield.training.trackers import place_trackers
 
 STOPPED = """
@@ -52,12 +52,10 @@ def test_an_offline_run_holds_a_fit(tiny, run, tmp_path, monkeypatch):
     assert best.manifest.contents[0].size == (folder / "best.ckpt").stat().st_size
 
 
-@pytest.mark.parametrize(
-    ("logger", "packages"), [("wandb", ["wandb"]), ("tensorboard", ["tensorboard", "tensorboardX"])]
-)
-def test_a_tracker_that_is_not_installed_is_one_line(logger, packages, tiny, run, tmp_path, monkeypatch):
-    for package in packages:
-        monkeypatch.setitem(sys.modules, package, None)
+@pytest.mark.parametrize("logger", ["wandb", "tensorboard"])
+def test_a_tracker_that_is_not_installed_is_one_line(logger, tiny, run, tmp_path, monkeypatch):
+    # Not by sys.modules: the parser would forget the arguments of wandb.init for the tests that follow.
+    monkeypatch.setattr(trackers, "find_spec", lambda package: None)
     words = ["fit", *tiny, "--model.loss", "ContrastiveLoss", "--output", tmp_path / "fit"]
     refused(run(*words, "--config", f"logger/{logger}"), f"levelfield[{logger}]")
     assert not list(tmp_path.rglob("*.ckpt"))
@@ -82,7 +80,8 @@ def test_what_the_user_gives_to_a_tracker_is_kept(kind, given, variables, ours, 
     empty = dict.fromkeys(("name", "version", "id", "group", "job_type", "resume"))
     logger = Namespace(class_path=f"loggers.{kind}", init_args=Namespace(**{**empty, **given}))
     place_trackers([logger], tmp_path, ours)
-    assert {key: logger.init_args[key] for key in expected} == expected
+    built = {**vars(logger.init_args), **(logger.get("dict_kwargs") or {})}
+    assert {key: built[key] for key in expected} == expected
     assert logger.init_args.save_dir == str(tmp_path)
 
 
@@ -94,7 +93,8 @@ def test_a_resumed_fit_continues_its_run(tiny, run, tmp_path, monkeypatch):
     words = ["fit", *tiny, "--model.loss", "ContrastiveLoss", "--name", "it", "--output", tmp_path]
     words += ["--config", "logger/wandb.yaml", "--trainer.logger.group", "mine"]
     words += ["--trainer.callbacks+", "stopping.Stopped", "--checkpoint_seconds", "0"]
-    assert run(*words)[0] == 130
+    code, _, complaint = run(*words)
+    assert code == 130, complaint
     code, printed, complaint = run(*words, "--resume")
     assert code == 0, complaint
     assert "resuming" in printed

@@ -3,6 +3,7 @@
 import csv
 import subprocess
 import sys
+from functools import wraps
 
 import pytest
 import torch
@@ -42,6 +43,7 @@ def test_trackers_are_named_and_grouped_and_a_run_each(tmp_path, monkeypatch):
     started = []
     init = wandb.init
 
+    @wraps(init)  # its arguments are options
     def recording_init(**arguments):
         started.append((arguments["group"], arguments["name"]))
         return init(**arguments)

@@ -41,9 +41,10 @@ def place_trackers(loggers: Any, folder: Path, run: Mapping[str, Any]) -> None:
         if kind == WANDB:
             begun = sorted(path.name.partition("run-")[2] for path in folder.glob("wandb/*run-*"))  # TIME-ID
             ours = {"id": begun[-1].partition("-")[2] if begun else None, "resume": "allow", **run}
-            vars(settings).update(left_out(settings, ours))
             if "id" in run:
                 settings.id, settings.version = run["id"], None
+            further = logger.get("dict_kwargs") or {}  # what the parser does not know of `wandb.init`
+            logger.dict_kwargs = {**further, **left_out({**vars(settings), **further}, ours)}
         else:
             settings.name = "" if settings.name == "lightning_logs" else settings.name  # Lightning's default
             settings.version = "" if settings.version is None else settings.version
