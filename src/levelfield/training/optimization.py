@@ -74,7 +74,7 @@ class Optimization:
         if self.lr_scheduler is None:
             return optimizer
         scheduler = self.lr_scheduler(optimizer)
-        schedule = {"scheduler": scheduler, "interval": self.lr_scheduler_interval}
+        schedule: dict[str, Any] = {"scheduler": scheduler, "interval": self.lr_scheduler_interval}
         if isinstance(scheduler, ReduceLROnPlateau):
             if scheduler.mode == "min":
                 raise UserError("ReduceLROnPlateau watches MAP@R, which rises: give --model.lr_scheduler.mode max")
