@@ -92,6 +92,12 @@ PARTS = {
         "batches of the wrong epoch, which loader processes have opened, are requested again",
         lambda: sets(type(trainer().fit_loop), "_data_fetcher"),
     ),
+    "_evaluation_loop": Part(
+        "lightning", "each loader's output keeps its own scores", lambda: isinstance(Trainer._evaluation_loop, property)
+    ),
+    "_logged_outputs": Part(
+        "lightning", "each loader's output keeps its own scores", lambda: trainer().validate_loop._logged_outputs == []
+    ),
     "_is_synced": Part("torchmetrics", "rows are gathered once", lambda: hasattr(MetricOfNothing(), "_is_synced")),
     "_layer_sync": Part(
         "lightning", "timm's batch norm is converted by timm", lambda: sets(DDPStrategy.__mro__[1], "_layer_sync")

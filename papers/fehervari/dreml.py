@@ -15,7 +15,7 @@ from levelfield.errors import UserError, refuse_below
 from levelfield.models import LinearEmbedder
 from levelfield.models.embedders import Embedder
 from levelfield.models.trunks import Trunk
-from levelfield.training.import_paths import import_spec
+from levelfield.training.import_paths import plain_value
 
 
 class EnsembleTrunk(Trunk):
@@ -34,7 +34,7 @@ class EnsembleTrunk(Trunk):
         refuse_below(1, "model.trunk", members=members)
         self.members = nn.ModuleList([trunk, *(copy.deepcopy(trunk) for _ in range(members - 1))])
         self.num_features = members * trunk.num_features
-        self.init_args = {"trunk": import_spec(trunk), "members": members}
+        self.init_args = {"trunk": plain_value(trunk), "members": members}
         self.licence, self.weights_origin, self.modality = trunk.licence, trunk.weights_origin, trunk.modality
 
     def forward(self, samples: Any) -> Float[Tensor, "batch features"]:

@@ -123,10 +123,10 @@ def load_learner(
             checkpoint["levelfield"],
             "loss" in left_out or _is_other(parts.get("loss"), stored.get("loss")),
         )
-        learner.on_load_checkpoint({"levelfield": {**own, "num_classes": None} if other_loss else own})
+        learner.on_load_checkpoint({**checkpoint, "levelfield": {**own, "num_classes": None} if other_loss else own})
     if "loss" in left_out:
-        reason = left_out.pop("loss")
-        warnings.warn(f"'{origin}' is loaded for embedding, without its loss: {reason}", UserWarning, stacklevel=3)
+        why = left_out.pop("loss")
+        warnings.warn(f"'{origin}' is loaded for embedding, without its loss: {why}", UserWarning, stacklevel=3)
     if other_loss:
         state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
         state |= {name: tensor for name, tensor in learner.state_dict().items() if name.startswith("loss.")}

@@ -1,11 +1,10 @@
 """Check a learner's parts before the first step."""
 
 import inspect
-from collections.abc import Iterable
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -36,10 +35,10 @@ def check_parts(learner: Any) -> None:
     check_embedder(learner.embedder, learner.trunk.num_features, learner.embedding_size)
 
 
-def check_callbacks(callbacks: Iterable[Callback]) -> None:
+def check_callbacks(learner: LightningModule) -> None:
     """Raise UserError for a callback that does not suit a `MetricLearner` with its own optimizer."""
-    for name in (type(callback).__name__ for callback in callbacks):
-        if name in UNSUITABLE:
+    for name in (type(callback).__name__ for callback in learner.trainer.callbacks):  # type: ignore[attr-defined]
+        if name in UNSUITABLE and not (name == "BackboneFinetuning" and hasattr(learner, "backbone")):
             raise UserError(f"--trainer.callbacks {name}: {UNSUITABLE[name]}")
 
 

@@ -247,7 +247,7 @@ class MetricLearner(LightningModule):
         from levelfield.training.usual_callbacks import missing_callbacks
 
         if type(self).configure_optimizers is MetricLearner.configure_optimizers:
-            check_callbacks(self.trainer.callbacks)  # type: ignore[attr-defined]
+            check_callbacks(self)
         return missing_callbacks(self.trainer)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
