@@ -4,7 +4,6 @@ import json
 import math
 import subprocess
 import sys
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from wandb_files import offline_runs
 
 from levelfield.errors import UserError
-from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MultiSimilarityLoss, TripletMarginLoss
-from levelfield.losses.base import PairMasks
+from levelfield.losses import ContrastiveLoss
 from levelfield.metrics import embedding_health
-from levelfield.miners import MultiSimilarityMiner, TripletMarginMiner
 from levelfield.models.trunks import ModuleTrunk
-from levelfield.training.active_pairs import active_pairs, mined_pairs
 from levelfield.training.build import build
 from levelfield.training.callbacks import KeepInWandb, TrackTraining
 from levelfield.training.embed import embed
@@ -204,73 +200,6 @@ def test_each_process_can_show_neighbours_among_all_samples(tmp_path, monkeypatc
     assert tables[0] == tables[1]
 
 
-def batch() -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(12, 4), torch.arange(12) % 4
-
-
-def test_active_pairs_are_those_that_violate_a_margin():
-    embeddings, labels = batch()
-    units = torch.nn.functional.normalize(embeddings.double())
-    found = active_pairs(ContrastiveLoss(pos_margin=1.2, neg_margin=1.2), embeddings, labels, None)
-    pulled = pushed = positives = negatives = 0
-    for i, j in product(range(12), range(12)):
-        distance = float((units[i] - units[j]).norm())
-        if i != j and labels[i] == labels[j]:
-            positives, pulled = positives + 1, pulled + (distance > 1.2)
-        elif labels[i] != labels[j]:
-            negatives, pushed = negatives + 1, pushed + (distance < 1.2)
-    assert 0 < pulled < positives
-    assert 0 < pushed < negatives
-    assert found == {
-        "active_positives": pytest.approx(pulled / positives),
-        "active_negatives": pytest.approx(pushed / negatives),
-    }
-
-
-@pytest.mark.parametrize("power", [1, 2])
-def test_active_triplets_are_those_that_violate_the_margin(power):
-    embeddings, labels = batch()
-    units = torch.nn.functional.normalize(embeddings.double())
-    violations = [
-        float((units[a] - units[p]).norm() ** power - (units[a] - units[n]).norm() ** power) + 0.3 > 0
-        for a, p, n in product(range(12), repeat=3)
-        if a != p and labels[a] == labels[p] and labels[a] != labels[n]
-    ]
-    found = active_pairs(TripletMarginLoss(margin=0.3, power=power), embeddings, labels, None)
-    assert found == {"active_triplets": pytest.approx(sum(violations) / len(violations))}
-    assert 0 < sum(violations) < len(violations)
-
-
-def test_a_miners_choice_is_told_by_its_share():
-    embeddings, labels = batch()
-    pairs, triplets = MultiSimilarityMiner()(embeddings, labels), TripletMarginMiner()(embeddings, labels)
-    assert mined_pairs(labels, None) == {}
-    # 4 classes of 3: 24 ordered positive pairs, 108 negative ones, each positive pair with 9 negatives
-    assert mined_pairs(labels, triplets) == {"mined_triplets": pytest.approx(len(triplets[0]) / (24 * 9))}
-    share = {
-        "mined_positives": pytest.approx(len(pairs[0]) / 24),
-        "mined_negatives": pytest.approx(len(pairs[2]) / 108),
-    }
-    assert mined_pairs(labels, pairs) == share
-    masks = PairMasks(*(torch.zeros(12, 12, dtype=torch.bool) for _ in range(2)))
-    for mask, rows, columns in ((masks.positives, *pairs[:2]), (masks.negatives, *pairs[2:])):
-        mask[rows, columns] = True
-    assert mined_pairs(labels, masks) == share
-    active = active_pairs(MultiSimilarityLoss(), embeddings, labels, pairs)
-    assert active == {
-        "active_positives": share["mined_positives"],
-        "active_negatives": share["mined_negatives"],
-    }  # every pair that counts has a slope in it
-
-
-def test_a_loss_that_cannot_tell_says_nothing_and_no_draw_is_taken():
-    embeddings, labels = batch()
-    assert active_pairs(ArcFaceLoss(4, 4), embeddings, labels, None) == {}
-    state = torch.get_rng_state()
-    active_pairs(MultiSimilarityLoss(), embeddings, labels, None)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 def test_a_number_below_the_smallest_is_refused():
     with pytest.raises(UserError, match="every_n_steps 0"):
         TrackTraining(every_n_steps=0)
@@ -287,4 +216,3 @@ def test_of_two_processes_the_first_tells_of_the_whole_batch(tmp_path):
     subprocess.run([sys.executable, "-m", "levelfield", "fit", *words], check=True, timeout=200, capture_output=True)
     [found] = offline_runs(tmp_path)
     assert found.keys >= OF_EACH_FIT - {"train/loss"}  # it has fewer steps than a log of the loss
-    assert found.keys >= {"train/active_positives", "train/active_negatives"}

@@ -14,7 +14,6 @@ from torch.utils.hooks import RemovableHandle
 
 from levelfield.errors import refuse_below
 from levelfield.metrics import embedding_health
-from levelfield.training.active_pairs import active_pairs, mined_pairs
 from levelfield.training.batches import Batch
 from levelfield.training.callbacks.best_epoch import best_checkpoints
 from levelfield.training.callbacks.retrieval_validation import embeddings_of, embeds_some
@@ -58,14 +57,12 @@ class TrackTraining(Callback):
             self._watch(pl_module)
 
     def _watch(self, learner: Any) -> None:
-        """Record what miner and embedder return and what `compute_loss` gets; a loss may be called without hooks."""
+        """Record what the embedder returns and what `compute_loss` gets; a loss may be called without hooks."""
         seen: dict[str, Any] = {}
         self._seen = seen
         if not isinstance(getattr(learner, "optimization", None), Optimization):
             return  # a plain module, whose methods of these names are others
-        for name in ("miner", "embedder"):
-            if isinstance(part := getattr(learner, name, None), nn.Module):
-                self._hooks.append(part.register_forward_hook(lambda *args, name=name: seen.update({name: args[-1]})))
+        self._hooks = [learner.embedder.register_forward_hook(lambda *args: seen.update(embedder=args[-1]))]
         compute_loss = learner.compute_loss
 
         def watched(embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -95,7 +92,7 @@ class TrackTraining(Callback):
         if seen is None or "rates" not in seen:
             return
         self._stop_watching(pl_module)
-        found = seen["norms"] | _of_batch(seen, getattr(pl_module, "loss", None))
+        found = seen["norms"] | _of_batch(seen)
         if self._first_rows:
             found["train/class_weight_drift"] = _drift(self._first_rows)
         values = torch.stack([value.detach().to(pl_module.device, torch.float32) for value in found.values()])
@@ -151,7 +148,7 @@ def _log(trainer: Trainer, numbers: dict[str, float]) -> None:
         logger.log_metrics(numbers, step=max(trainer.global_step - 1, 0))
 
 
-def _of_batch(seen: dict[str, Any], loss: Any) -> dict[str, Tensor]:
+def _of_batch(seen: dict[str, Any]) -> dict[str, Tensor]:
     """Statistics of the batch that the loss saw."""
     found: dict[str, Tensor] = {}
     if "embedder" in seen:
@@ -160,14 +157,12 @@ def _of_batch(seen: dict[str, Any], loss: Any) -> dict[str, Tensor]:
     if "slope" in seen:
         found["active_samples"] = (seen["slope"] != 0).any(1).float().mean()
     if "embeddings" in seen:
-        embeddings_ND, labels_N, chosen = seen["embeddings"].float(), seen["labels"], seen.get("miner")
-        units_ND = normalize(embeddings_ND)
+        units_ND, labels_N = normalize(seen["embeddings"].float()), seen["labels"]
         sim_NN = units_ND @ units_ND.T
         same_NN = labels_N[:, None] == labels_N
         others_NN = same_NN & ~torch.eye(len(labels_N), dtype=torch.bool, device=labels_N.device)
         found["intra_class_similarity"] = (sim_NN * others_NN).sum() / others_NN.sum()
         found["inter_class_similarity"] = (sim_NN * ~same_NN).sum() / (~same_NN).sum()
-        found |= active_pairs(loss, embeddings_ND, labels_N, chosen) | mined_pairs(labels_N, chosen)
     return {f"train/{name}": value for name, value in found.items()}
 
 
