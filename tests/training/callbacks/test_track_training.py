@@ -69,20 +69,13 @@ def config_of(loss: str, *loggers: dict, **tracking: float) -> dict:
 
 
 class Gradients(Callback):
-    """The norm of the loss' gradients at each step, as torch computes it, and its class weights after it."""
+    """The norm of the loss' gradients at each step, as torch computes it."""
 
     def __init__(self) -> None:
         self.norms: list[float] = []
-        self.weights: list[torch.Tensor] = []
-
-    def on_train_start(self, trainer, pl_module) -> None:
-        self.weights.append(pl_module.loss.class_weights.detach().clone())
 
     def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
         self.norms.append(float(torch.nn.utils.clip_grad_norm_(pl_module.loss.parameters(), math.inf)))
-
-    def on_train_batch_end(self, trainer, pl_module, *_) -> None:
-        self.weights.append(pl_module.loss.class_weights.detach().clone())
 
 
 def test_both_trackers_hold_the_same_numbers_and_the_training_is_the_same(tmp_path, monkeypatch):
@@ -101,12 +94,9 @@ def test_both_trackers_hold_the_same_numbers_and_the_training_is_the_same(tmp_pa
 
     [found] = offline_runs(tmp_path)
     scalars = {key for key in found.keys if not key.startswith("val/neighbours")} - {"epoch", "trainer/global_step"}
-    assert scalars == OF_EACH_FIT | {"lr/loss", "grad_norm/loss", "train/class_weight_drift"}
+    assert scalars == OF_EACH_FIT | {"lr/loss", "grad_norm/loss"}
     assert found.series("lr/loss") == dict.fromkeys(range(4), 0.01)
     assert found.series("grad_norm/loss") == pytest.approx(dict(enumerate(gradients.norms)), rel=1e-5)
-    first, *later = gradients.weights
-    drifts = {step: float((now - first).norm() / first.norm()) for step, now in enumerate(later)}
-    assert found.series("train/class_weight_drift") == pytest.approx(drifts, rel=1e-5)
     assert_shows_neighbours(found, training)
 
     [events] = (tmp_path / "tracked").glob("events.out.tfevents.*")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -19,8 +19,8 @@ from levelfield.training.callbacks.best_epoch import best_checkpoints
 from levelfield.training.callbacks.retrieval_validation import embeddings_of, embeds_some
 from levelfield.training.optimization import Optimization
 
-# Number of validation samples and of rows of class weights for the statistics: more give the same numbers.
-MOST_SAMPLES, MOST_ROWS = 20_000, 1_000
+# Number of validation samples for the statistics: more give the same numbers.
+MOST_SAMPLES = 20_000
 HEALTH = ("intra_class_similarity", "inter_class_similarity", "effective_rank")
 
 
@@ -39,17 +39,12 @@ class TrackTraining(Callback):
         self.every_n_steps = every_n_steps
         self._seen: dict[str, Any] | None = None  # values of the step that is watched
         self._hooks: list[RemovableHandle] = []
-        self._first_rows: list[tuple[Tensor, Tensor]] = []
         self._batches = 0
         self._since: float | None = None
         self._validated: list[tuple[Tensor, Tensor]] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._since, self._batches = None, 0
-        loss = getattr(pl_module, "loss", None)
-        weights = loss.parameters() if isinstance(loss, nn.Module) else ()
-        learnt = [weight for weight in weights if weight.requires_grad and weight.ndim > 1]
-        self._first_rows = [(weight, _some(weight.detach(), MOST_ROWS).clone()) for weight in learnt]
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         # If the gradients of several batches are accumulated, the last batch is logged.
@@ -93,8 +88,6 @@ class TrackTraining(Callback):
             return
         self._stop_watching(pl_module)
         found = seen["norms"] | _of_batch(seen)
-        if self._first_rows:
-            found["train/class_weight_drift"] = _drift(self._first_rows)
         values = torch.stack([value.detach().to(pl_module.device, torch.float32) for value in found.values()])
         numbers = seen["rates"] | dict(zip(found, values.tolist(), strict=True))  # waits for a GPU once
         now = time.perf_counter()
@@ -120,7 +113,8 @@ class TrackTraining(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._validated:
-            embeddings, labels = (_some(torch.cat(part), MOST_SAMPLES) for part in zip(*self._validated, strict=True))
+            parts = [torch.cat(part) for part in zip(*self._validated, strict=True)]
+            embeddings, labels = (part[:: -(-len(part) // MOST_SAMPLES)] for part in parts)  # evenly spaced
             self._validated = []
             if 1 < len(labels.unique()) < len(labels) and torch.isfinite(embeddings).all():
                 health = embedding_health(embeddings, labels)
@@ -170,14 +164,3 @@ def _grad_norm(weights: Iterable[Tensor]) -> Tensor:
     """The norm of all gradients as one vector."""
     norms = [weight.grad.detach().float().norm() for weight in weights if weight.grad is not None]
     return torch.stack(norms).norm() if norms else torch.zeros(())
-
-
-def _some(rows: Tensor, most: int) -> Tensor:
-    """At most `most` rows, evenly spaced."""
-    return rows[:: -(-len(rows) // most)]
-
-
-def _drift(first: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Distance of the weights from their initial values, divided by the norm of the initial values."""
-    moved = sum((_some(weight.detach(), MOST_ROWS).to(then) - then).square().sum() for weight, then in first)
-    return torch.as_tensor(moved / sum(then.square().sum() for _, then in first)).sqrt()
