@@ -15,7 +15,6 @@ from levelfield.metrics.checks import check_embeddings
 from levelfield.metrics.distances import DISTANCES, at_one_scale, unpack_signs
 from levelfield.metrics.own import is_own, own_score
 from levelfield.metrics.query_scores import count_relevant, score_queries
-from levelfield.metrics.retrieval import drawn_queries, half_interval
 from levelfield.metrics.scores import Wanted
 from levelfield.metrics.table import SHOWN_METRICS
 
@@ -38,9 +37,6 @@ class RetrievalMetrics(Metric):
         distance: `cosine`, `euclidean`, `hamming` or `poincare`, as in `retrieval_metrics`.
         is_query: which samples are queries, by their index in the data set; the others are the gallery. None
             compares each with all others.
-        num_queries: score a random sample of the queries that have a match against the whole gallery, and add
-            `<metric>_ci95`, as `retrieval_metrics` does; the same sample each time.
-        seed: of that sample.
         **kwargs: `torchmetrics.Metric`'s own.
 
     Raises:
@@ -69,8 +65,6 @@ class RetrievalMetrics(Metric):
         num_samples: int | None = None,
         distance: str = "cosine",
         is_query: Bool[np.ndarray, " samples"] | None = None,
-        num_queries: int | None = None,
-        seed: int = 0,
         **kwargs: Any,
     ) -> None:
         # `compute` gathers from the other processes itself, only what it needs.
@@ -82,9 +76,6 @@ class RetrievalMetrics(Metric):
         if distance not in DISTANCES:
             raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
         self.distance = distance
-        if num_queries is not None and num_queries < 2:
-            raise ValueError(f"num_queries={num_queries}: an interval needs at least 2")
-        self.num_queries, self.seed = num_queries, seed
         self.is_query = None if is_query is None else torch.as_tensor(is_query)
         for state in ("embeddings", "labels", "index"):
             self.add_state(state, default=[], dist_reduce_fx="cat")
@@ -141,11 +132,7 @@ class RetrievalMetrics(Metric):
         num_skipped = len(queries) - len(matched)
         if not self.wanted.rows:
             return {**own, "num_skipped": num_skipped}
-        scored = matched if self.num_queries is None else drawn_queries(matched, self.num_queries, self.seed)
-        shares = [
-            scored[len(scored) * r // num_processes : len(scored) * (r + 1) // num_processes]
-            for r in range(num_processes)
-        ]
+        start, end = (len(matched) * r // num_processes for r in (rank, rank + 1))
         asking, asked = (held, held) if excludes_self else (held[queries], held[gallery])
         if self.distance == "euclidean":
             asking, asked = (each.float() for each in at_one_scale(asking, asked))
@@ -154,7 +141,7 @@ class RetrievalMetrics(Metric):
             labels[queries],
             asked,
             labels[gallery],
-            torch.searchsorted(queries, shares[rank]),
+            torch.searchsorted(queries, matched[start:end]),
             num_relevant[queries],
             self.wanted,
             similarity=DISTANCES[self.distance][1],
@@ -163,10 +150,8 @@ class RetrievalMetrics(Metric):
         table_QM = torch.stack([scores[name] for name in self.wanted.names], dim=1)
         if shared:  # scores, not sums: the mean equals that of one process to the last bit
             table_QM = torch.cat(gather_rows(table_QM.view(torch.int64), self.process_group)).view(torch.float64)
-        values = dict(zip(self.wanted.names, table_QM.T.contiguous(), strict=True))
-        found = {name: float(each.sum() / len(scored)) for name, each in values.items()}
-        if self.num_queries is not None:
-            found |= {f"{name}_ci95": half_interval(each, len(matched)) for name, each in values.items()}
+        columns = zip(self.wanted.names, table_QM.T.contiguous(), strict=True)
+        found = {name: float(values.sum() / len(matched)) for name, values in columns}
         return {**found, **own, "num_skipped": num_skipped}
 
     def _own_scores(self, held: Tensor, labels: Int64[Tensor, " items"]) -> dict[str, float]:

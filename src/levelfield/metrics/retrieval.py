@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float, Int64, Integer, Num
+from jaxtyping import Float, Integer, Num
 from torch import Tensor
 
 from levelfield.metrics.distances import DISTANCES, check_sets, prepared_sets
@@ -92,7 +92,9 @@ def retrieval_metrics(
     if num_matched == 0:
         raise ValueError(f"none of the {len(labels)} queries shares its label with another item of the gallery")
     if num_queries is not None:
-        scored = drawn_queries(scored, num_queries, seed)
+        generator = torch.Generator().manual_seed(seed_of("queries", seed))
+        drawn = torch.randperm(num_matched, generator=generator)[:num_queries]
+        scored = scored[drawn.sort().values.to(scored.device)]
 
     _, similarity = DISTANCES[distance]
     held = prepared_sets(embeddings, gallery, distance=distance)
@@ -121,13 +123,6 @@ def retrieval_metrics(
     if num_queries is not None:
         means |= {f"{name}_ci95": half_interval(values, num_matched) for name, values in scores.items()}
     return {**means, "num_skipped": num_skipped}
-
-
-def drawn_queries(matched_M: Int64[Tensor, " matched"], num_queries: int, seed: int) -> Int64[Tensor, " drawn"]:
-    """A random sample of the queries, without replacement, in their order; all if there are no more."""
-    generator = torch.Generator().manual_seed(seed_of("queries", seed))
-    drawn = torch.randperm(len(matched_M), generator=generator)[:num_queries]
-    return matched_M[drawn.sort().values.to(matched_M.device)]
 
 
 def half_interval(scores_S: Float[Tensor, " sampled"], population: int) -> float:

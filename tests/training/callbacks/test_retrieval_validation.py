@@ -12,7 +12,6 @@ from levelfield.errors import TrainingFailed, UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.metrics import retrieval_metrics
 from levelfield.models import TimmTrunk
-from levelfield.study.rows import load_spec
 from levelfield.training.callbacks import KeepEmbeddings, RetrievalValidation
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
@@ -259,34 +258,6 @@ def test_a_callback_that_is_given_stays_the_only_one() -> None:
     logged = plain.validate(learner(), DataLoader(PAIRS, batch_size=40), verbose=False)[0]
     assert [callback for callback in plain.callbacks if isinstance(callback, RetrievalValidation)] == [given]
     assert logged.keys() == {"val/recall_at_1", "val/recall_at_2", "val/recall_at_4", "val/recall_at_8", "val/mrr"}
-
-
-def test_a_sample_of_the_queries_validates_and_all_test(tmp_path) -> None:
-    it, plain = (
-        learner(),
-        trainer(callbacks=[RetrievalValidation(("map_at_r",), val_queries=12)], default_root_dir=tmp_path),
-    )
-    first, again = (plain.validate(it, LOADERS["triples"](), verbose=False)[0] for _ in range(2))
-    it.eval()
-    embeddings = it(IMAGES).detach()
-    expected = retrieval_metrics(embeddings, LABELS, metrics=("map_at_r",), num_queries=12)
-    assert first == again == pytest.approx({f"val/{name}": expected[name] for name in ("map_at_r", "map_at_r_ci95")})
-    tested = plain.test(it, LOADERS["triples"](), verbose=False)[0]
-    assert tested == pytest.approx({"test/map_at_r": retrieval_metrics(embeddings, LABELS)["map_at_r"]})
-    with pytest.raises(UserError, match=r"val_queries .*1"):
-        RetrievalValidation(val_queries=1)
-
-
-def test_the_command_and_a_study_take_the_number_of_queries(run, tiny, toy_file, tmp_path) -> None:
-    given = ["--trainer.callbacks+", "RetrievalValidation", "--trainer.callbacks.val_queries", "8"]
-    words = [*tiny, "--model.loss", "ContrastiveLoss", "--trainer.max_epochs", "1", "--output", tmp_path]
-    code, _, complaint = run("fit", *words, *given)
-    assert code == 0, complaint
-    (metrics,) = tmp_path.rglob("metrics.csv")
-    assert {"val/map_at_r", "val/map_at_r_ci95"} <= set(metrics.read_text().partition("\n")[0].split(","))
-    sampled = {"class_path": "levelfield.training.callbacks.RetrievalValidation", "init_args": {"val_queries": 8}}
-    whole, part = (load_spec(toy_file, more) for more in ({}, {"trainer.callbacks": [sampled]}))
-    assert all(whole.row_hashes[method] != part.row_hashes[method] for method in whole.methods)
 
 
 def test_a_part_of_the_samples_is_not_scored(tmp_path) -> None:

@@ -41,9 +41,6 @@ class RetrievalValidation(Callback):
     Args:
         metrics: names of `levelfield.metrics.retrieval_metrics`, or your own function of all embeddings and labels,
             `my_metric.hubness` (docs/metrics.md).
-        val_queries: validate with this many random queries, the same at each epoch and for all methods. It also logs
-            half the width of the 95% interval over the draw of the queries, as `val/map_at_r_ci95`. Test scores use all
-            samples. None takes all.
         selected_by: the score that selects the best epoch; the largest is best.
 
     Raises:
@@ -52,21 +49,13 @@ class RetrievalValidation(Callback):
             missing or returns no finite number.
     """
 
-    def __init__(
-        self,
-        metrics: tuple[str, ...] = tuple(SHOWN_METRICS),
-        val_queries: int | None = None,
-        selected_by: str = SELECTED_BY,
-    ) -> None:
-        if val_queries is not None and val_queries < 2:
-            raise UserError(f"val_queries is {val_queries}: give 2 or more, for their interval")
+    def __init__(self, metrics: tuple[str, ...] = tuple(SHOWN_METRICS), selected_by: str = SELECTED_BY) -> None:
         if not can_select(selected_by):
             raise UserError(f"selected_by is {selected_by}: give a retrieval score such as map, or your own metric")
         self.selected_by = selected_by
         self.metrics = tuple(metrics) if selected_by in metrics else (*metrics, selected_by)
         for name in filter(is_own, self.metrics):
             own_metric(name)  # fails before an epoch is trained
-        self.val_queries = val_queries
         self._scores: list[RetrievalMetrics] = []  # of each loader
         self._outputs: list[dict[str, Any]] = []  # what Lightning returns and prints of each loader
         self._logged: list[list[str]] = []
@@ -114,7 +103,6 @@ class RetrievalValidation(Callback):
                 num_samples=_num_samples(loader),
                 distance=getattr(pl_module, "distance", "cosine"),
                 is_query=_is_query(getattr(loader, "dataset", None)) if stage == "test" else None,
-                num_queries=self.val_queries if stage == "val" else None,
             )
             self._scores.append(scores.to(pl_module.device))
 
