@@ -13,7 +13,7 @@ from levelfield.analysis.integrity import changed_files, validation_scores
 from levelfield.analysis.results import EMBEDDING_KINDS, collect_rows, summarise
 from levelfield.analysis.written_config import whole_config
 from levelfield.errors import UserError
-from levelfield.metrics import lag_one_autocorrelation, partition_scores, retrieval_metrics
+from levelfield.metrics import partition_scores, retrieval_metrics
 from levelfield.metrics.clustering import k_means
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.report.figures.style import BLUE, FAINT, GREEN, INK, ORANGE, VERMILION, new_figure
@@ -475,6 +475,12 @@ def draw_validation(studies: Records) -> "Figure":
 # Section 3.2: how little noise a validation curve has.
 
 AUTOCORRELATION = {"precision_at_1": "0.73", "map_at_r": "0.81"}
+
+
+def lag_one_autocorrelation(curve: Sequence[float]) -> float:
+    """sum_t (x_t - m)(x_{t+1} - m) / sum_t (x_t - m)^2, m the mean (Box and Jenkins, Time Series Analysis)."""
+    deviations = np.subtract(curve, fmean(curve))
+    return float(deviations[:-1] @ deviations[1:] / (deviations @ deviations))
 
 
 def validation_autocorrelations(studies: Records) -> dict[str, tuple[float, int]]:

@@ -1,11 +1,11 @@
-"""Similarity means against all pairs, effective rank and autocorrelation by hand."""
+"""Similarity means against all pairs, and effective rank by hand."""
 
 import math
 
 import pytest
 import torch
 
-from levelfield.metrics import embedding_health, lag_one_autocorrelation
+from levelfield.metrics import embedding_health
 from levelfield.metrics.health import effective_rank
 
 
@@ -27,18 +27,6 @@ def test_effective_rank_is_the_number_of_equally_used_directions():
     assert spread.effective_rank == pytest.approx(3, abs=1e-5)
     assert spread.spectrum.tolist() == pytest.approx([1 / 3] * 3 + [0] * 5, abs=1e-6)
     assert embedding_health(torch.ones(24, 8), labels).effective_rank == pytest.approx(1, abs=1e-5)
-
-
-def test_lag_one_autocorrelation():
-    # Mean 2.5: (-1.5)(-0.5) + (-0.5)(0.5) + (0.5)(1.5) over 1.5^2 + 0.5^2 + 0.5^2 + 1.5^2.
-    assert lag_one_autocorrelation([1, 2, 3, 4]) == pytest.approx(1.25 / 5)
-    assert lag_one_autocorrelation([0.1, 0.9] * 50) == pytest.approx(-0.99)
-
-
-@pytest.mark.parametrize("curve", [[1.0, 2.0], [1.0, math.nan, 2.0], [0.3, 0.3, 0.3]])
-def test_curves_without_an_autocorrelation_raise(curve):
-    with pytest.raises(ValueError, match="curve"):
-        lag_one_autocorrelation(curve)
 
 
 @pytest.mark.parametrize("labels", [torch.zeros(4, dtype=torch.int64), torch.arange(4)])

@@ -14,7 +14,6 @@ from toy_study import run_study
 
 from levelfield.analysis.integrity import validation_scores
 from levelfield.errors import UserError
-from levelfield.metrics import lag_one_autocorrelation
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 from papers.__main__ import exhibits, main
@@ -28,6 +27,7 @@ from papers.reality_check.figures import (
     draw_figure3,
     hypothetical_scores,
     improvements,
+    lag_one_autocorrelation,
     measured_points,
     relative_improvement,
     study_improvements,
@@ -265,6 +265,12 @@ def test_a_study_adds_its_points_bars_and_curves(
         words = ["run", f"reality_check/{name}", "--study", str(record.folder), "--output", str(tmp_path)]
         assert main(words) == 0
         assert printed in capsys.readouterr().out
+
+
+def test_lag_one_autocorrelation() -> None:
+    # Mean 2.5: (-1.5)(-0.5) + (-0.5)(0.5) + (0.5)(1.5) over 1.5^2 + 0.5^2 + 0.5^2 + 1.5^2.
+    assert lag_one_autocorrelation([1, 2, 3, 4]) == pytest.approx(1.25 / 5)
+    assert lag_one_autocorrelation([0.1, 0.9] * 50) == pytest.approx(-0.99)
 
 
 def test_curves_of_two_evaluations_are_refused(finished: Path) -> None:

@@ -13,7 +13,6 @@ from levelfield.report.figures.search_slices import slices_figure
 from levelfield.report.figures.similarities import similarities_figure
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.figures.sweep import sweep_figure
-from levelfield.report.figures.validation import Curve, autocorrelation_text
 from levelfield.study.search_space import Choice, Range
 from levelfield.study.suggest import Trial
 
@@ -134,14 +133,6 @@ def test_a_collapsed_embedding_has_histograms_too() -> None:
     assert axes.get_title(loc="left") == "collapsed  0.500"
     heights, edges, _ = axes.patches[0].get_data()
     assert float((heights * np.diff(edges)).sum()) == pytest.approx(1)
-
-
-def test_the_autocorrelation_is_the_mean_over_curves_that_have_one() -> None:
-    # Deviations -1, 0, 1: (0 + 0) / 2 = 0. Deviations -1.5, -0.5, 0.5, 1.5: (0.75 - 0.25 + 0.75) / 5 = 0.25.
-    curves = [Curve(0, [1, 2, 3], [0.1, 0.2, 0.3], 3), Curve(1, [1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4], 4)]
-    short_or_flat = [Curve(0, [1, 2], [0.1, 0.2], 2), Curve(0, [1, 2, 3], [0.1] * 3, 1)]
-    assert autocorrelation_text([*curves, curves[1], *short_or_flat]) == ", r 0.17"
-    assert autocorrelation_text(short_or_flat) == ""
 
 
 def test_a_better_second_search_hides_no_pair() -> None:

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from levelfield.metrics.distributed import RetrievalMetrics as RetrievalMetrics
     from levelfield.metrics.health import EmbeddingHealth as EmbeddingHealth
     from levelfield.metrics.health import embedding_health as embedding_health
-    from levelfield.metrics.health import lag_one_autocorrelation as lag_one_autocorrelation
     from levelfield.metrics.hierarchy import hierarchical_precision_at_r as hierarchical_precision_at_r
     from levelfield.metrics.partitions import partition_scores as partition_scores
     from levelfield.metrics.pca import PCA as PCA
@@ -25,7 +24,6 @@ _MODULES = {
     "clustering_metrics": "clustering",
     "embedding_health": "health",
     "hierarchical_precision_at_r": "hierarchy",
-    "lag_one_autocorrelation": "health",
     "pack_bits": "distances",
     "partition_scores": "partitions",
     "retrieval_metrics": "retrieval",

@@ -1,9 +1,8 @@
-"""Health of an embedding space and of a validation curve, cheap enough for every epoch.
+"""Health of an embedding space, cheap enough for every epoch.
 
 Shapes: N embeddings, D dimensions, C classes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -79,22 +78,3 @@ def _spectrum(products_DD: Float64[Tensor, "dim dim"]) -> Float64[Tensor, " dim"
 
 def _rank_of(spectrum_D: Float64[Tensor, " dim"]) -> float:
     return float(torch.special.entr(spectrum_D).sum().exp())
-
-
-def lag_one_autocorrelation(curve: Sequence[float]) -> float:
-    """Correlation of a validation curve with itself one evaluation later: how little noise is in its steps.
-
-    r = sum (x_t - m)(x_{t+1} - m) / sum (x_t - m)^2 with m the mean of all.
-
-    Raises:
-        ValueError: fewer than three values, values that are not finite, or a curve without any change.
-
-    Source: Box and Jenkins, Time Series Analysis; used in Musgrave et al. 2020, section 3.2, to compare metrics.
-    """
-    values = torch.as_tensor(curve, dtype=torch.float64)
-    if len(values) < 3 or not torch.isfinite(values).all():
-        raise ValueError(f"a curve needs at least three finite values, got {list(curve)}")
-    deviations = values - values.mean()
-    if not deviations.any():
-        raise ValueError("the curve never changes; its autocorrelation is undefined")
-    return float((deviations[:-1] * deviations[1:]).sum() / deviations.square().sum())

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from levelfield.analysis.integrity import validation_scores
@@ -31,8 +30,7 @@ FIGURE = ReportFigure(
     "Training",
     "Validation score after each epoch of every run, a panel a method",
     _draw,
-    note="A dot is the checkpoint that was kept. r is the mean lag-one autocorrelation of a method's curves: the "
-    "higher, the smoother.",
+    note="A dot is the checkpoint that was kept.",
 )
 
 
@@ -51,16 +49,6 @@ def read_curve(metrics: Path, fold: int, best_epoch: int, score: str = SELECTED_
     return Curve(fold, [epoch + 1 for epoch in scores], list(scores.values()), best_epoch + 1)
 
 
-def autocorrelation_text(curves: Sequence[Curve]) -> str:
-    """`, r 0.31`: the mean lag-one autocorrelation of the curves with three scores or more; empty without any."""
-    counted = [curve.scores for curve in curves if len(curve.scores) > 2 and max(curve.scores) > min(curve.scores)]
-    if not counted:
-        return ""
-    from levelfield.metrics import lag_one_autocorrelation  # imports torch
-
-    return f", r {fmean(map(lag_one_autocorrelation, counted)):.2f}"
-
-
 def validation_figure(curves: Mapping[str, Sequence[Curve]], score: str = SELECTED_BY) -> "Figure":
     """One panel per method; a line is one training, its dot the checkpoint that was kept."""
     from matplotlib.lines import Line2D
@@ -70,7 +58,7 @@ def validation_figure(curves: Mapping[str, Sequence[Curve]], score: str = SELECT
     folds = sorted({curve.fold for found in curves.values() for curve in found})
     colours = {fold: PALETTE[number % len(PALETTE)] for number, fold in enumerate(folds)}
     for axes, (method, found) in zip(panels, curves.items(), strict=True):
-        axes.set_title(f"{method}{autocorrelation_text(found)}")
+        axes.set_title(method)
         for curve in found:
             colour = colours[curve.fold]
             axes.plot(curve.epochs, [factor * s for s in curve.scores], color=colour, linewidth=0.9, alpha=0.7)
