@@ -120,7 +120,7 @@ def test_names_in_tables_lead_to_pages(generate, pages: dict[str, str]) -> None:
 
 def test_the_page_of_commands_has_each(pages: dict[str, str]) -> None:
     assert [f"## levelfield {name}\n" in pages["commands"] for name in COMMANDS] == [True] * len(COMMANDS)
-    for option in ("--resume", "--reopen-test", "--open-set", "--add-method", "--minutes", "--archive"):
+    for option in ("--resume", "--reopen-test", "--add-method", "--minutes", "--archive"):
         assert option in pages["commands"]
 
 

@@ -26,9 +26,7 @@ def test_every_option_of_a_command_that_takes_a_checkpoint_is_used_or_refused(co
 
 
 @pytest.mark.parametrize("command", ["validate", "predict"])
-@pytest.mark.parametrize(
-    "option", ["--reopen-test=x", "--reopen_test=x", "--open-set", "--hierarchy", "--rerank=k_reciprocal"]
-)
+@pytest.mark.parametrize("option", ["--reopen-test=x", "--reopen_test=x"])
 def test_an_option_of_test_is_refused_elsewhere(command, option, fitted, run):
     refused(run(command, "--ckpt_path", fitted / "best.ckpt", option), option.partition("=")[0])
 

@@ -14,8 +14,7 @@ from test_metrics_on_device import (  # noqa: F401 # here on the device below
     there,
 )
 
-from levelfield.metrics import hierarchical_precision_at_r, retrieval_metrics, verification_metrics
-from levelfield.metrics.reranking import KReciprocal
+from levelfield.metrics import hierarchical_precision_at_r, verification_metrics
 
 
 @pytest.fixture
@@ -37,11 +36,3 @@ def test_pairs_and_coarse_classes_are_judged_as_on_the_cpu(distance, with_galler
     torch.testing.assert_close(
         ranked.cpu(), hierarchical_precision_at_r(*with_coarse, distance=distance), equal_nan=True
     )
-
-
-@pytest.mark.parametrize("with_gallery", [False, True])
-def test_what_is_ranked_anew_scores_as_on_the_cpu(with_gallery, device):
-    embeddings, labels = space(120, classes=12)
-    sets = (embeddings[:50], labels[:50], embeddings[50:], labels[50:]) if with_gallery else (embeddings, labels)
-    expected = retrieval_metrics(*sets, rerank=KReciprocal())
-    assert retrieval_metrics(*there(sets, device), rerank=KReciprocal()) == pytest.approx(expected, abs=1e-5)

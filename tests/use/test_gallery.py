@@ -15,7 +15,6 @@ import levelfield
 from levelfield.cli.main import main
 from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.metrics.distances import pack_bits
-from levelfield.metrics.reranking import KReciprocal
 from levelfield.numerics import in_ball
 from levelfield.runtime.cache_root import cache_root
 from levelfield.use.encoder import Embedded, Encoder
@@ -60,26 +59,6 @@ def test_the_command_answers_by_cosine_and_draws_them(fitted: Path, birds: Path,
     code, _, complaint = run(*asked, "--output", tmp_path / "a.html")
     assert code == 0, complaint
     assert (tmp_path / "a.html").read_text().count("<img ") == 8
-
-
-def test_a_search_ranks_anew_and_shows_the_cosines(fitted: Path, birds: Path, tmp_path: Path, run) -> None:
-    query = birds / "jay/2.png"
-    asked = ("search", "--ckpt_path", fitted / "best.ckpt", "--gallery", birds, "--query", query, "--top", "4")
-    code, printed, complaint = run(*asked, "--rerank", "k_reciprocal:k1=3,k2=2", "--output", tmp_path / "a.png")
-    assert code == 0, complaint
-    assert "ranked again by k_reciprocal:k1=3,k2=2,weight=0.3" in printed
-    embedded = levelfield.embed(fitted / "best.ckpt", birds)
-    own = embedded.names.index("jay/2.png")
-    rows = torch.nn.functional.normalize(embedded.embeddings.double(), dim=1)
-    cosines = rows @ rows[own]
-    others = [at for at in cosines.argsort(descending=True).tolist() if at != own]
-    anew = KReciprocal(3, 2)(rows[[own]].float(), rows[others].float(), False, 2**20)
-    likeness = anew.similarity(anew.queries_ND, anew.gallery_GD)[0]
-    nearest = [others[at] for at in likeness.argsort(descending=True).tolist()][:4]
-    answers = [line.split() for line in printed.splitlines() if line.endswith(("(jay)", "(wren)"))]
-    assert [answer[1] for answer in answers] == [embedded.names[at] for at in nearest]
-    assert [float(answer[0]) for answer in answers] == pytest.approx(cosines[nearest].tolist(), abs=1e-4)
-    refused(run(*asked, "--rerank", "k_reciprocal", "--rerank", "k_reciprocal:k1=5"), "--rerank is given 2 times")
 
 
 def test_the_index_is_kept_and_follows_the_gallery(encoder: Encoder, birds: Path) -> None:
@@ -195,10 +174,9 @@ def test_only_the_query_itself_is_left_out_of_links_to_one_file(encoder: Encoder
         (tmp_path / "birds.csv", birds / "jay/2.png", 2),
     ):
         gallery, asked = Gallery.of(encoder, data), encoder.embed(encoder.samples(query))
-        for way in ((), (KReciprocal(3, 2),)):
-            found = [answer.key.resolve().name for answer in gallery.answers(asked, 12, "cosine", query, *way)]
-            assert len(found) == answers
-            assert found[0] == "2.png"
+        found = [answer.key.resolve().name for answer in gallery.answers(asked, 12, "cosine", query)]
+        assert len(found) == answers
+        assert found[0] == "2.png"
 
 
 def test_mistakes_end_in_a_line(fitted: Path, birds: Path, tmp_path: Path, run) -> None:

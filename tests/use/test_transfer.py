@@ -11,9 +11,7 @@ from refused import refused
 import levelfield
 from levelfield.core import ledger
 from levelfield.data.datasets import ImageTable
-from levelfield.metrics import retrieval_metrics, verification_metrics
-from levelfield.metrics.reranking import KReciprocal
-from levelfield.metrics.table import SHOWN_METRICS, title_of
+from levelfield.metrics import retrieval_metrics
 
 
 def test_the_command_scores_another_set_and_keeps_a_ledger(
@@ -21,36 +19,23 @@ def test_the_command_scores_another_set_and_keeps_a_ledger(
 ) -> None:
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
     best, table = fitted / "best.ckpt", own_images(tmp_path)
+    embedded = levelfield.embed(best, table)
     code, printed, complaint = run("score", "--ckpt_path", best, "--data", table)
     assert code == 0, complaint
     assert "16 classes, 64 samples" in printed
     assert "other names than these 16" in printed
-    embedded = levelfield.embed(best, table)
     labels = torch.tensor([int(label.removeprefix("class ")) for label in embedded.labels])
     expected = retrieval_metrics(embedded.embeddings, labels)
     (line,) = [line for line in printed.splitlines() if line.startswith("  MAP@R")]
     assert float(line.split()[1]) == pytest.approx(100 * expected["map_at_r"], abs=0.051)
     assert "±" in line
-    code, printed, _ = run("score", "--ckpt_path", best, "--data", table, "--open-set", "--rerank", "k_reciprocal")
-    measured = verification_metrics(embedded.embeddings, labels)
-    assert "Open set: 96 pairs of one class, 1,920 of two" in printed
-    (eer,) = [line.split() for line in printed.splitlines() if line.startswith("  EER")]
-    assert eer[1:] == [f"{100 * measured.scores['eer']:.1f}"]
-    assert "  TAR at FAR 1e-3  not given: it would rest on 1 of 1,920 pairs of two classes" in printed
-    anew = retrieval_metrics(embedded.embeddings, labels, rerank=KReciprocal())
-    (_, *lines) = printed[printed.index("Ranked again by k_reciprocal:k1=20,k2=6,weight=0.3\n") :].splitlines()
-    shown = {line.split()[0]: float(line.split()[1]) for line in lines[:3]}
-    expected = {title_of(metric): 100 * anew[metric] for metric in SHOWN_METRICS}
-    assert shown == pytest.approx(expected, abs=0.051)
-    assert "evaluation 3 on this set" in printed  # levelfield.embed gave embeddings with labels
+    assert "evaluation 2 on this set" in printed  # levelfield.embed gave embeddings with labels
     lines = [json.loads(line) for line in (fitted / "ledger.jsonl").read_text().splitlines()]
-    assert [line["event"] for line in lines] == ["evaluated", "finished"] * 2
-    assert [(line["data"], line["num_samples"], line["by"]) for line in lines[::2]] == [
-        ("image_table", 64, "levelfield score")
-    ] * 2
+    assert [line["event"] for line in lines] == ["evaluated", "finished"]
+    assert [lines[0][key] for key in ("data", "num_samples", "by")] == ["image_table", 64, "levelfield score"]
     assert run("test", "--ckpt_path", best, "--trainer.enable_progress_bar", "false")[0] == 0
     scored = ImageTable(table)
-    assert len(ledger.evaluations_of(list(scored.contents_of(scored.read_index().keys)))) == 3, "the test is of letters"
+    assert len(ledger.evaluations_of(list(scored.contents_of(scored.read_index().keys)))) == 2, "the test is of letters"
 
 
 def test_classes_of_the_same_name_are_told(fitted: Path, tmp_path: Path, run) -> None:
@@ -67,9 +52,6 @@ def test_classes_of_the_same_name_are_told(fitted: Path, tmp_path: Path, run) ->
 def test_mistakes_end_in_a_line(fitted: Path, tmp_path: Path, run) -> None:
     asked = ("score", "--ckpt_path", fitted / "best.ckpt")
     refused(run(*asked), "needs --data")
-    refused(
-        run(*asked, "--data", tmp_path, "--rerank", "k_reciprocal:k=2"), "--rerank: k_reciprocal has no setting 'k'"
-    )
     refused(run(*asked, "--data", "grocery_stroe"), "no data set 'grocery_stroe'", "grocery_store")
     (tmp_path / "one.csv").write_text("path,label\na.png,a\nb.png,a\n")
     refused(run(*asked, "--data", tmp_path / "one.csv"), "1 classes have 2 or more samples, 2 must")

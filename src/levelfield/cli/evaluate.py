@@ -3,7 +3,7 @@
 import argparse
 import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import yaml
@@ -28,9 +28,6 @@ from levelfield.training.embed import EmbeddedSet
 from levelfield.training.plain_module import adapted
 from levelfield.training.run_folder import is_first_process
 from levelfield.training.settings import class_parser, instantiate, plain
-
-if TYPE_CHECKING:
-    from levelfield.use.further import Further
 
 # Where the data are and how they are loaded. The checkpoint has everything else about learner and data.
 OF_DATA = ("root", "dataset", "eval_batch_size", "num_workers", "cache", "features")
@@ -119,11 +116,6 @@ class Evaluation(Training):
         here = {key: value for key, value in init_args(found["dataset"]).items() if key in in_dataset}
         self.data = {**stored, "dataset": {**again, "init_args": {**init_args(again), **here}}}
 
-    @property
-    def distance(self) -> Any:
-        """The distance of embeddings; your own learner need not have one."""
-        return getattr(self.model, "distance", "cosine")
-
     def printed(self) -> str:
         """The settings, as `--print_config` prints them."""
         settings = {"trainer": plain(self.parser, self.config)["trainer"], "data": self.data}
@@ -150,7 +142,6 @@ class Evaluation(Training):
 
     def test(self) -> None:
         """Evaluate on the test classes. The ledger gets its line before any test label is used."""
-        further = self._further()
         record = RecordOpening(reopen=self.given.reopen_test, by="levelfield test")
         kept = KeepEmbeddings()
         self.trainer.callbacks += [record, kept]  # type: ignore[attr-defined]
@@ -160,32 +151,20 @@ class Evaluation(Training):
             lines = read_lines(record.folder / LEDGER)
             line = next(each for each in lines if (each["event"], each["id"]) == (EVALUATED, record.evaluation))
             if not self.trainer.fast_dev_run:  # type: ignore[attr-defined] # embeds one batch only
-                self._write_card(kept.samples, {**line, "number": record.count}, further)
+                self._write_card(kept.samples, {**line, "number": record.count})
 
-    def _write_card(self, kept: EmbeddedSet, evaluation: dict[str, Any], further: "Further") -> None:
+    def _write_card(self, kept: EmbeddedSet, evaluation: dict[str, Any]) -> None:
         from levelfield.use.card import keep_scores, write_card
         from levelfield.use.scores import scores_of
 
-        subset = self.datamodule.test_subset
-        is_query = subset.is_query
+        is_query = self.datamodule.test_subset.is_query
         asks = None if is_query is None else torch.from_numpy(is_query)
-        scores, _ = scores_of(kept.embeddings, kept.labels, asks, self.distance, tuple(SHOWN_METRICS))
-        coarse = subset.index.coarse_labels()  # in the order of the data set, as the embeddings
-        sections = further.sections(kept.embeddings, kept.labels, asks, self.distance, coarse)
-        for section in sections:
-            print("\n".join(section.lines()))
+        distance = getattr(self.model, "distance", "cosine")  # your own learner need not have one
+        scores, _ = scores_of(kept.embeddings, kept.labels, asks, distance, tuple(SHOWN_METRICS))
         counts = len(kept.labels.unique()), len(kept.labels)
-        keep_scores(self.checkpoint_path, scores, *counts, evaluation, sections)
+        keep_scores(self.checkpoint_path, scores, *counts, evaluation)
         folder, modality = self.checkpoint_path.parent, self.datamodule.dataset.modality
         print(f"model card: {write_card(folder, [self.checkpoint_path], [self.checkpoint], modality)}")
-
-    def _further(self) -> "Further":
-        from levelfield.use.further import Further, rerankings
-
-        given = self.given
-        further = Further(given.hierarchy, given.open_set, rerankings(given.rerank))
-        further.check(self.distance, self.datamodule.dataset)
-        return further
 
     def predict(self) -> None:
         """Embed all samples of the data set, without labels, into `embeddings.safetensors` next to the checkpoint."""

@@ -1,13 +1,10 @@
 """The options of `levelfield validate`, `test` and `predict`. Needs no torch."""
 
-from collections.abc import Sequence
-
 from levelfield.cli.options import Options
 from levelfield.core.other_names import OF_AN_EVALUATION
 
 COMMANDS = ("validate", "test", "predict")
 TRUST = "a module or class of your own that the checkpoint may load (docs/security.md); repeatable"
-RERANK = "also rank again: k_reciprocal, or with settings k_reciprocal:k1=10,k2=4 (docs/metrics.md); repeatable"
 PAGE = """\
 usage: levelfield {command} --ckpt_path FILE [--KEY VALUE ...]
 
@@ -41,25 +38,6 @@ def evaluation_options() -> Options:
         metavar="REASON",
         help="score the test classes again; the ledger records the reason",
     )
-    add_further_scores(options, used_by=("test",))
-    options.add_option("--rerank", used_by=("test",), action="append", default=[], metavar="METHOD", help=RERANK)
     options.add_argument("-c", "--config", action="append", default=[])
     options.add_argument("--print_config", action="store_true", help="print the configuration and exit")
     return options
-
-
-def add_further_scores(options: Options, used_by: Sequence[str]) -> None:
-    """Add the options for scores other than retrieval."""
-    options.add_option(
-        "--hierarchy",
-        used_by=used_by,
-        action="store_true",
-        help="also count how many of the nearest have the same coarse class, if the data set has coarse classes",
-    )
-    options.add_option(
-        "--open-set",
-        "--open_set",
-        used_by=used_by,
-        action="store_true",
-        help="also score one threshold that separates pairs of one class from other pairs: TAR at FAR, EER, AUROC",
-    )

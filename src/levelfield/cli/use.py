@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from levelfield.cli.evaluation_options import RERANK, TRUST, add_further_scores
+from levelfield.cli.evaluation_options import TRUST
 from levelfield.cli.options import Options
 from levelfield.core.other_names import OF_A_CHECKPOINT
 from levelfield.errors import UserError
@@ -131,10 +131,6 @@ def _options(command: str) -> Options:
         metavar=METAVARS.get(command),
         help=OUTPUT.get(command),
     )
-    add_further_scores(options, used_by=("score",))
-    options.add_option(
-        "--rerank", used_by=("score", "search"), action="append", default=[], metavar="METHOD", help=RERANK
-    )
     options.add_option(
         "--skip-broken",
         used_by=("predict", "score", "search"),
@@ -177,24 +173,19 @@ def _score(given: Any) -> int:
     from levelfield.cli.data import dataset_named
     from levelfield.data.overview import counts_of
     from levelfield.metrics.table import title_of
-    from levelfield.use.further import Further, rerankings
     from levelfield.use.transfer import transfer
 
-    further = Further(given.hierarchy, given.open_set, rerankings(given.rerank))
     dataset = dataset_named(given.data)
     encoder = _encoder(given)
-    further.check(encoder.distance, dataset)
     encoder.learners[0].trunk.check_takes(dataset)
     with _progress(f"embedding {given.data}") as progress:
-        found = transfer(encoder, dataset, _folder(given.ckpt_path), given.skip_broken, progress, further)
+        found = transfer(encoder, dataset, _folder(given.ckpt_path), given.skip_broken, progress)
     _say_broken(found.left_out, len(dataset.read_index().keys))
     print(counts_of(dataset.name, dataset.read_index()))
     print(_met_before(found.seen, found.num_classes))
     for metric, score in found.scores.items():
         interval = "" if score.ci95 is None else f" ± {100 * score.ci95:.1f}"
         print(f"  {title_of(metric):<12}{100 * score.value:5.1f}{interval}")
-    for section in found.further:
-        print("\n".join(section.lines()))
     print(f"Percent; ± is half a 95% interval over the {found.num_classes:,} classes.")
     if found.num_skipped:
         print(f"{found.num_skipped:,} samples are the only one of their class and are not used as queries.")
@@ -204,16 +195,11 @@ def _score(given: Any) -> int:
 
 def _search(given: Any) -> int:
     from levelfield.use.answers import check_output, write_answers
-    from levelfield.use.further import Further, rerankings
     from levelfield.use.gallery import SHOWN, Gallery, query_of
 
     if given.top < 1:
         raise UserError(f"--top {given.top}: give 1 or more")
-    ways = rerankings(given.rerank)
-    if len(ways) > 1:
-        raise UserError(f"--rerank is given {len(ways)} times: a search ranks in one way")
     encoder = _encoder(given)
-    Further(rerank=ways).check(encoder.distance)
     samples = encoder.samples(given.gallery)
     query = query_of(encoder, given.query, samples)
     output = given.output or (Path("answers.png") if query.modality == "image" else None)
@@ -226,9 +212,8 @@ def _search(given: Any) -> int:
     _say_broken(gallery.left_out, len(samples.keys))
     print(f"{len(gallery.rows_GD):,} {samples.modality}s, {gallery.embedded:,} of them embedded now: {gallery.file}")
     itself = query.keys[0] if query.modality == "image" else None
-    answers = gallery.answers(asked, given.top, encoder.distance, itself, *ways)
-    by = f", ranked again by {ways[0]}" if ways else ""
-    print(f"{SHOWN[encoder.distance]}  nearest to {given.query}{by}")
+    answers = gallery.answers(asked, given.top, encoder.distance, itself)
+    print(f"{SHOWN[encoder.distance]}  nearest to {given.query}")
     for answer in answers:
         print(f"{answer.likeness:.4f}  {answer.name}{f'  ({answer.label})' if answer.label else ''}")
     if output is not None:

@@ -90,7 +90,7 @@ def hierarchical_precision_at_r(
     held, asked, similarity = sets[0], sets[-1], DISTANCES[distance][1]
     depth = int(num_relevant_N.max())
     bytes_a_row = SIMILARITY_BYTES * (len(asked) + depth)
-    rows = SimilarityRows(held, asked, scored_Q, similarity, excludes_self, True, memory_budget, bytes_a_row)
+    rows = SimilarityRows(held, asked, scored_Q, similarity, excludes_self, memory_budget, bytes_a_row)
     with torch.inference_mode(), full_precision(held.device):
         for positions_B, similarities_BG in rows.blocks():
             queries_B = scored_Q[positions_B]

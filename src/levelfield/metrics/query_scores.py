@@ -35,7 +35,6 @@ def score_queries(
     *,
     similarity: Similarity = product,
     excludes_self: bool,
-    is_symmetric: bool = True,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
 ) -> dict[str, Float64[Tensor, " scored"]]:
     """Score the queries `scored_Q`, each of which has a match.
@@ -45,7 +44,6 @@ def score_queries(
         num_relevant_N: matches of each query, as `count_relevant` gives them.
         similarity: of two blocks, symmetric.
         excludes_self: the queries are the gallery, and none retrieves itself.
-        is_symmetric: with `excludes_self`, an item has the same representation as a query and in the gallery.
         memory_budget: bytes for similarities and their temporaries.
     """
     scores = {name: torch.zeros(len(scored_Q), dtype=torch.float64, device=queries_ND.device) for name in wanted.names}
@@ -60,9 +58,7 @@ def score_queries(
     largest_class = int(num_relevant_Q.max()) + int(excludes_self)
     # Float32 similarities, their sorted values down to the depth, and temporaries for each item of a class.
     bytes_a_row = 4 * num_gallery + 4 * (depth + 1) + MEMBER_BYTES * largest_class
-    rows = SimilarityRows(
-        queries_ND, gallery_GD, scored_Q, similarity, excludes_self, is_symmetric, memory_budget, bytes_a_row
-    )
+    rows = SimilarityRows(queries_ND, gallery_GD, scored_Q, similarity, excludes_self, memory_budget, bytes_a_row)
 
     def keep(positions_B: Tensor, places_BP: Tensor, found_BP: Tensor) -> None:
         if not rows.mirrored:  # equal widths, so that sums are rounded alike
@@ -109,14 +105,13 @@ class SimilarityRows:
         scored_Q: Int64[Tensor, " scored"],
         similarity: Similarity,
         excludes_self: bool,
-        is_symmetric: bool,
         memory_budget: int,
         bytes_a_row: int,
     ) -> None:
         self.queries_ND, self.gallery_GD, self.scored_Q = queries_ND, gallery_GD, scored_Q
         self.similarity, self.excludes_self = similarity, excludes_self
         num_gallery = len(gallery_GD)
-        self.is_half_enough = excludes_self and is_symmetric and 2 * len(scored_Q) > num_gallery
+        self.is_half_enough = excludes_self and 2 * len(scored_Q) > num_gallery
         # Half of the matrix, as float32, in half of the budget.
         self.mirrored = self.is_half_enough and 4 * num_gallery**2 <= memory_budget
         places = tie_places(num_gallery + (0 if excludes_self else len(queries_ND)), gallery_GD.device)

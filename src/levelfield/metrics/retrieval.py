@@ -4,7 +4,6 @@ Shapes: Q queries, G gallery items, S scored queries.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Integer, Num
@@ -14,9 +13,6 @@ from levelfield.metrics.distances import DISTANCES, check_sets, prepared_sets
 from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET, count_relevant, score_queries
 from levelfield.metrics.scores import Wanted
 from levelfield.seeds import seed_of
-
-if TYPE_CHECKING:
-    from levelfield.metrics.reranking import KReciprocal
 
 
 def retrieval_metrics(
@@ -31,7 +27,6 @@ def retrieval_metrics(
     per_query: bool = False,
     num_queries: int | None = None,
     seed: int = 0,
-    rerank: "KReciprocal | None" = None,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
 ) -> dict[str, float] | dict[str, Tensor]:
     """Score how well each embedding retrieves the others that share its label.
@@ -56,7 +51,6 @@ def retrieval_metrics(
         num_queries: score a random sample of the queries that have a match, and add `<metric>_ci95`, half the width of
             the mean's 95% interval (normal approximation, for a sample without replacement).
         seed: of that sample.
-        rerank: rank by k-reciprocal neighbours (`levelfield.metrics.reranking`; cosine).
         memory_budget: bytes for similarities and their temporaries, in addition to a float32 copy of the embeddings.
 
     Returns:
@@ -74,8 +68,6 @@ def retrieval_metrics(
     Source: Musgrave et al., A Metric Learning Reality Check, ECCV 2020, section 3.2.
     """
     wanted = Wanted.parse(metrics, recall_at)
-    if rerank is not None and distance != "cosine":
-        raise ValueError(f"re-ranking is by cosine, not by distance={distance!r}")
     if num_queries is not None and num_queries < 2:
         raise ValueError(f"num_queries={num_queries}: an interval needs at least 2")
     check_sets(embeddings, labels, gallery, gallery_labels, distance)
@@ -96,22 +88,17 @@ def retrieval_metrics(
         drawn = torch.randperm(num_matched, generator=generator)[:num_queries]
         scored = scored[drawn.sort().values.to(scored.device)]
 
-    _, similarity = DISTANCES[distance]
     held = prepared_sets(embeddings, gallery, distance=distance)
-    asking, asked = held[0], held[-1]
-    if rerank is not None:
-        asking, asked, similarity = rerank(asking, asked, excludes_self, memory_budget)
     scores = score_queries(
-        asking,
+        held[0],
         labels,
-        asked,
+        held[-1],
         gallery_labels,
         scored,
         num_relevant,
         wanted,
-        similarity=similarity,
+        similarity=DISTANCES[distance][1],
         excludes_self=excludes_self,
-        is_symmetric=rerank is None,
         memory_budget=memory_budget,
     )
     if per_query:

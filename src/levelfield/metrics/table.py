@@ -227,7 +227,7 @@ class Metric:
         key: as results name it; `<k>` and `<n>` stand for a number.
         title: as tables and figures show it.
         kind: `queries`, a retrieval score of each query, `partition`, of a clustering of the embeddings; `coarse`, of
-            classes in groups, or `pairs`, of a threshold on similarities, only for `levelfield test` and `score`.
+            classes in groups, or `pairs`, of a threshold on similarities, only in Python.
         score: function of a `Places` and the key's number, a `Partitions`, `Hits`, or a `Roc` and the key's number.
         depth: neighbours that it needs: the number in the `key`, the query's `R`, or `all`.
         usual: whether a call that names no metric computes it, `recall_at_<k>` for the k of `recall_at`.

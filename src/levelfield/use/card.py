@@ -11,7 +11,6 @@ from levelfield.metrics.table import title_of
 from levelfield.storage.atomic import read_json, write_atomically, write_json
 from levelfield.storage.file_hash import file_hash
 from levelfield.training.trust import own_packages
-from levelfield.use.further import Section
 from levelfield.use.scores import Score
 from levelfield.use.study_scores import study_scores
 
@@ -28,19 +27,15 @@ def keep_scores(
     num_classes: int,
     num_samples: int,
     evaluation: Mapping[str, Any],
-    further: Sequence[Section] = (),
 ) -> None:
     """Write the scores of a test next to its checkpoint, for its cards.
 
     Args:
         evaluation: Number, time and reason from the ledger.
-        further: requested further scores.
     """
     found = {metric: {"value": score.value, "ci95": score.ci95} for metric, score in scores.items()}
     content = {"checkpoint": file_hash(checkpoint), "classes": num_classes, "samples": num_samples}
     evaluated = {key: evaluation[key] for key in ("number", "time", "reason")}
-    if further:
-        content["further"] = [section.plain() for section in further]
     write_json(checkpoint.with_name(SCORES), {**content, "evaluation": evaluated, "scores": found})
 
 
@@ -112,11 +107,8 @@ def card(
 
 
 def _scores(tested: Mapping[str, Any]) -> str:
-    tables = [_table({title_of(metric): _percent(score) for metric, score in tested["scores"].items()})]
-    for section in tested.get("further", ()):
-        rows = {row["title"]: f"{_percent(row)} {row['note']}".strip() for row in section["rows"]}
-        tables += [f"{section['title']}.", _table(rows)]
-    shown, evaluated = "\n\n".join(tables), tested["evaluation"]
+    shown = _table({title_of(metric): _percent(score) for metric, score in tested["scores"].items()})
+    evaluated = tested["evaluation"]
     reason = f", {evaluated['reason']}" if evaluated["reason"] else ""
     return (
         f"{tested['classes']:,} classes, {tested['samples']:,} samples. Percent; ± is half a 95% interval over the "
@@ -126,8 +118,6 @@ def _scores(tested: Mapping[str, Any]) -> str:
 
 
 def _percent(score: Mapping[str, Any]) -> str:
-    if "value" not in score:
-        return ""
     interval = "" if score["ci95"] is None else f" ± {100 * score['ci95']:.1f}"
     return f"{100 * score['value']:.1f}{interval}"
 

@@ -22,8 +22,6 @@ from levelfield.data.datasets.images import image_suffixes
 from levelfield.data.places import own_file
 from levelfield.errors import FileRefused, UserError
 from levelfield.metrics.distances import DISTANCES
-from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET
-from levelfield.metrics.reranking import KReciprocal
 from levelfield.runtime.cache_root import cache_root
 from levelfield.storage.atomic import write_atomically
 from levelfield.use.encoder import Embedded, Encoder
@@ -112,7 +110,6 @@ class Gallery:
         top: int,
         distance: str,
         itself: Path | None = None,
-        rerank: KReciprocal | None = None,
     ) -> list[Answer]:
         """The items nearest to a query, nearest first; equal ones in the order of the gallery.
 
@@ -120,14 +117,10 @@ class Gallery:
             query: the embedding of one sample.
             distance: `cosine`, `euclidean`, `hamming` or `poincare`.
             itself: the file of the query, which is left out.
-            rerank: order the answers by this method; only for cosine.
         """
         own = {place for place, key in enumerate(self.samples.keys) if itself and _is_same(key, itself)}
-        if rerank is None:
-            order, values = self._nearest(query.embeddings, min(top + len(own), len(self.rows_GD)), distance)
-            order = [place for place in order if place not in own]
-        else:
-            order, values = self._reranked(query.embeddings, own, rerank)
+        order, values = self._nearest(query.embeddings, min(top + len(own), len(self.rows_GD)), distance)
+        order = [place for place in order if place not in own]
         bits = 8 * math.ceil(self.rows_GD.shape[1] / 8)
         shown = {
             "cosine": lambda value: value,
@@ -139,20 +132,6 @@ class Gallery:
         return [
             Answer(self.samples.names[at], labels[at], shown(values[at]), self.samples.keys[at]) for at in order[:top]
         ]
-
-    def _reranked(
-        self, query: Float[Tensor, "1 dim"], own: set[int], rerank: KReciprocal
-    ) -> tuple[list[int], dict[int, float]]:
-        """The positions of all items except the query, reranked, and their cosines."""
-        held, similarity = DISTANCES["cosine"]
-        places = torch.tensor([place for place in range(len(self.rows_GD)) if place not in own]).long()
-        if len(places) == 0:
-            return [], {}
-        asked, rows = held(query), held(self.rows_GD)[places]
-        reranked = rerank(asked, rows, False, DEFAULT_MEMORY_BUDGET)
-        every = reranked.similarity(reranked.queries_ND, reranked.gallery_GD)[0]
-        order = places[every.argsort(descending=True, stable=True)].tolist()
-        return order, dict(zip(places.tolist(), similarity(asked, rows)[0].tolist(), strict=True))
 
     def _nearest(self, query: Float[Tensor, "1 dim"], count: int, distance: str) -> tuple[list[int], dict[int, float]]:
         """The positions of the nearest items, and their similarities."""

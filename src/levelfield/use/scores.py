@@ -13,7 +13,6 @@ from torch import Tensor
 
 from levelfield.analysis.statistics import t_quantile
 from levelfield.metrics import clustering_metrics, retrieval_metrics
-from levelfield.metrics.reranking import KReciprocal
 
 # Fewer classes give no interval.
 FEWEST_CLASSES = 3
@@ -32,7 +31,6 @@ def scores_of(
     is_query: Bool[Tensor, " samples"] | None = None,
     distance: str = "cosine",
     metrics: Sequence[str] | None = None,
-    rerank: KReciprocal | None = None,
 ) -> tuple[dict[str, Score], int]:
     """Scores, with intervals for retrieval, and the number of queries that were left out.
 
@@ -40,13 +38,12 @@ def scores_of(
         is_query: which samples are queries; None makes each sample a query among all others.
         distance: as in `retrieval_metrics`.
         metrics: retrieval metrics; None takes all usual ones, and clustering metrics.
-        rerank: as in `retrieval_metrics`.
     """
     asked, gallery = (embeddings, labels), dict[str, Any]()
     if is_query is not None:
         asked = (embeddings[is_query], labels[is_query])
         gallery = {"gallery": embeddings[~is_query], "gallery_labels": labels[~is_query]}
-    found = retrieval_metrics(*asked, **gallery, metrics=metrics, distance=distance, rerank=rerank, per_query=True)
+    found = retrieval_metrics(*asked, **gallery, metrics=metrics, distance=distance, per_query=True)
     skipped = int(found.pop("num_skipped"))
     scores = {}
     for metric, values in found.items():

@@ -13,7 +13,6 @@ from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 from levelfield.use.encoder import Encoder
-from levelfield.use.further import Further, Section
 from levelfield.use.samples import of_dataset
 from levelfield.use.scores import Score, scores_of
 
@@ -30,7 +29,6 @@ class Transfer(NamedTuple):
         left_out: for each missing sample, why it could not be opened.
         evaluations: number of evaluations on this data set, of any checkpoint by any command.
         ledger: copy of the ledger's lines next to the checkpoint.
-        further: requested further scores.
     """
 
     scores: dict[str, Score]
@@ -41,7 +39,6 @@ class Transfer(NamedTuple):
     left_out: tuple[str, ...]
     evaluations: int
     ledger: Path
-    further: tuple[Section, ...] = ()
 
 
 def transfer(
@@ -50,7 +47,6 @@ def transfer(
     folder: Path,
     skip_broken: bool = False,
     progress: Callable[[int, int], Any] | None = None,
-    further: Further | None = None,
 ) -> Transfer:
     """Score a checkpoint on all classes of a data set.
 
@@ -58,7 +54,6 @@ def transfer(
         folder: folder of the checkpoint; its copy of the ledger also gets a line before a label is used.
         skip_broken: leave out images that cannot be opened.
         progress: called with (finished batches, all batches).
-        further: further scores to compute.
 
     Raises:
         UserError: the data set has too few classes or samples, or an image cannot be opened.
@@ -72,16 +67,14 @@ def transfer(
     evaluation = begin(Evaluation(dataset.name, samples, "levelfield score", encoder.hashes), folder)
     asks = _asks(kept)
     is_query = None if asks is None else torch.from_numpy(asks)
-    of_set = embedded.embeddings, torch.from_numpy(kept.labels), is_query, encoder.distance
-    scores, skipped = scores_of(*of_set)
-    sections = tuple(further.sections(*of_set, kept.coarse_labels())) if further else ()
+    scores, skipped = scores_of(embedded.embeddings, torch.from_numpy(kept.labels), is_query, encoder.distance)
     finish(evaluation, {}, folder)
     used = [kept.class_names[label] for label in np.unique(kept.labels)]
     learnt = _learnt(encoder)
     seen = tuple(name for name in used if name in learnt)
     counts = len(used), len(kept.keys), skipped
     evaluations = len(evaluations_of(samples))
-    return Transfer(scores, *counts, seen, embedded.left_out, evaluations, folder / LEDGER, sections)
+    return Transfer(scores, *counts, seen, embedded.left_out, evaluations, folder / LEDGER)
 
 
 def _learnt(encoder: Encoder) -> set[str]:
