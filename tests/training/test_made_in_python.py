@@ -243,6 +243,13 @@ def test_a_fit_does_not_resume_on_other_classes(stored):
         small_trainer(max_epochs=2).fit(small_learner(ArcFaceLoss), datamodule=small_data(fold=1), ckpt_path=path)
 
 
+def test_validation_on_classes_that_were_trained_on_is_warned_of(stored):
+    learner = MetricLearner.load_from_checkpoint(stored(small_learner(ContrastiveLoss())))
+    small_trainer().validate(learner, datamodule=small_data(), verbose=False)  # its own fold: no warning
+    with pytest.warns(UserWarning, match="trained on 5 classes of the validation fold"):
+        small_trainer().validate(learner, datamodule=small_data(fold=1), verbose=False)
+
+
 def test_weights_that_have_seen_a_test_class_are_refused(stored):
     path = stored(small_learner(ContrastiveLoss()))
     with pytest.raises(UserError, match="test classes"):

@@ -87,6 +87,7 @@ def start_at_data(learner: Any) -> None:
         embeddings = embed(learner, DataLoader(batches, batch_size=None), device=device).embeddings
         for loss in losses:
             loss.start_at_class_means(embeddings, labels)
-    for weight in [*learner.embedder.state_dict().values(), *learner.loss.state_dict().values()]:
-        weight.copy_(learner.trainer.strategy.broadcast(weight.cpu()))
+    for part in (learner.embedder, learner.loss):
+        for weight in (*part.parameters(), *part.buffers()):
+            weight.data.copy_(learner.trainer.strategy.broadcast(weight.data.cpu()))
     average_whole(learner)

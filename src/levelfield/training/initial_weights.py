@@ -114,17 +114,20 @@ def check_same_classes(learner: Any, data: Mapping[str, Any] | None) -> None:
     )
 
 
-def check_seen_classes(data: Mapping[str, Any], datamodule: MetricDataModule, path: Path | str) -> None:
+def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | str) -> None:
     """Warn if weights were trained on a class of the validation fold.
 
     It only warns of test classes too if the weights are of another folder or table: equal names may be other classes.
 
     Args:
         data: The data of the checkpoint at `path`.
+        datamodule: One of another kind is not checked, because it names no classes.
 
     Raises:
         UserError: they were trained on, or selected by, a test class of the same data set.
     """
+    if not isinstance(datamodule, MetricDataModule):
+        return
     here, trained_on = datamodule.identity(), set(data["train_classes"])
     if data["dataset"]["class_path"] != here["dataset"]["class_path"]:
         return

@@ -153,6 +153,10 @@ class MetricLearner(LightningModule):
             from levelfield.training.fit_start import start_fit
 
             start_fit(self, data)
+        elif stage == "validate" and self.trained_on is not None:
+            from levelfield.training.initial_weights import check_seen_classes
+
+            check_seen_classes(self.trained_on, data, self.checkpoint_path or "the learner")
 
     def on_fit_start(self) -> None:
         from levelfield.training.fit_start import start_at_data
