@@ -1,5 +1,6 @@
 """A finished study as one small file: it takes an added method, and a hostile or another study's leaves nothing."""
 
+import copy
 import io
 import json
 import lzma
@@ -7,15 +8,19 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import yaml
 from study_engine import SMALL, run_file, run_study, small_study, tables
 
+from levelfield.analysis.verify import verify_study
 from levelfield.data.datasets import Glyphs
 from levelfield.errors import UserError
 from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
+from levelfield.study.same_study import check_archived
 from levelfield.study.spec import StudySpec
 
+ROWS = ("pretrained", "contrastive")
 ADDED = {"arcface": {"model": {"loss": "ArcFaceLoss"}, "data": {"samples_per_class": 1}}}
 
 
@@ -48,7 +53,7 @@ def test_an_unpacked_study_has_its_tables_and_takes_a_method(archived: tuple[Pat
     folder, archive = archived
     assert not any("best.ckpt" in name or "safetensors" in name for name in members(archive))
     assert write_archive(StudyFolder.begun(folder), tmp_path / "again.tar.xz").read_bytes() == archive.read_bytes()
-    unpack_study(archive, tmp_path / "out")
+    unpack_study(archive, tmp_path / "out", asked=ROWS)
     assert tables(tmp_path / "out") == tables(folder)
     begun = StudyFolder.begun(tmp_path / "out")
     assert begun.archived == {"pretrained", "contrastive"}
@@ -74,8 +79,8 @@ def test_a_row_that_only_the_archive_has_is_read_where_the_data_are_now(tmp_path
     there = {"data.root": str(tmp_path / "there")}
     archive = write_archive(run_study(tmp_path / "out", load_spec(file, there, ADDED)), tmp_path / "study.tar.xz")
     (tmp_path / "there").rename(tmp_path / "here")
-    unpack_study(archive, tmp_path / "again")
     here = load_spec(file, {"data.root": str(tmp_path / "here")}, {"ntxent": {"model": {"loss": "NTXentLoss"}}})
+    unpack_study(archive, tmp_path / "again", asked=here.rows)
     study = run_study(tmp_path / "again", here)
     assert {*study.spec.methods} == {"contrastive", "arcface", "ntxent"}
     assert "ntxent" in study.summary_file.read_text()
@@ -134,9 +139,83 @@ def test_an_unfinished_study_is_not_archived(archived: tuple[Path, Path], tmp_pa
 
 def test_a_row_of_an_archive_can_be_computed_again(archived: tuple[Path, Path], tmp_path: Path) -> None:
     folder, archive = archived
-    unpack_study(archive, tmp_path / "out")
+    unpack_study(archive, tmp_path / "out", asked=ROWS)
     other = load_spec(folder.parent / "small.yaml", {"model.loss_lr": 0.5})
     study = run_study(tmp_path / "out", other, recompute=["all"])
     assert study.archived == {"pretrained"}
     assert study.is_finished()
     assert tables(study.folder) == tables(run_study(tmp_path / "whole", other).folder)
+
+
+PLANTED = """
+from pathlib import Path
+
+from levelfield.data.samplers import MPerClassBatchSampler
+
+
+Path({file!r}).write_text("a command ran")
+
+
+class Sampler(MPerClassBatchSampler):
+    pass
+"""
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that a stranger's class writes; its module is in the working directory."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/planted.py").write_text(PLANTED.format(file=str(tmp_path / "ran")))
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.syspath_prepend(tmp_path / "here")
+    return tmp_path / "ran"
+
+
+def with_evil_row(archive: Path, file: Path) -> Path:
+    """The archive with one more row, whose configuration names a class of `planted`."""
+    contents = members(archive)
+    study = yaml.safe_load(contents["study.yaml"])
+    evil = copy.deepcopy(study["methods"]["contrastive"])
+    evil["data"]["sampler"] = {"class_path": "planted.Sampler"}
+    study["methods"]["evil"] = evil
+    contents["study.yaml"] = yaml.safe_dump(study, sort_keys=False).encode()
+    (file.parent / "study.yaml").write_bytes(contents["study.yaml"])
+    folder = StudyFolder(file.parent, StudySpec.read(file.parent / "study.yaml"))
+    hashes = {row: (folder.spec.row_hashes[row], folder.test_hash(row)) for row in ("contrastive", "evil")}
+    for name in [name for name in contents if name.startswith("jobs/contrastive/")]:
+        text = contents[name].decode().replace('"contrastive"', '"evil"')
+        for there, here in zip(hashes["contrastive"], hashes["evil"], strict=True):
+            text = text.replace(there, here)
+        contents[name.replace("contrastive", "evil")] = text.encode()
+    rows = json.loads(contents["archived.json"])["rows"]
+    contents["archived.json"] = json.dumps({"rows": {**rows, "evil": {}}}).encode()
+    return pack(file, contents)
+
+
+def test_no_class_of_a_strangers_archive_is_built(archived: tuple[Path, Path], planted: Path, tmp_path: Path) -> None:
+    theirs = with_evil_row(archived[1], tmp_path / "theirs.tar.xz")
+    unpack_study(theirs, tmp_path / "theirs")
+    report = verify_study(StudyFolder.begun(tmp_path / "theirs"))
+    assert not [line for line in report if "jobs/evil" in line and "seed" in line]
+    file = archived[0].parent / "small.yaml"
+    asked = load_spec(file, added=ADDED)
+    unpack_study(theirs, tmp_path / "out", lambda spec: check_archived(asked, spec), asked.rows)
+    study = run_study(tmp_path / "out", asked)
+    assert all(f"\n{row}," in study.results_file.read_text() for row in ("contrastive", "evil", "arcface"))
+    assert not planted.exists()
+
+
+def test_a_row_that_the_archive_has_not_finished_is_never_trained(
+    archived: tuple[Path, Path], planted: Path, tmp_path: Path
+) -> None:
+    theirs = with_evil_row(archived[1], tmp_path / "theirs.tar.xz")
+    contents = members(theirs)
+    job = "jobs/evil/run0/fold0/result.json"
+    less = pack(tmp_path / "less.tar.xz", {name: content for name, content in contents.items() if name != job})
+    with pytest.raises(UserError, match="evil"):
+        unpack_study(less, tmp_path / "out")
+    unpack_study(theirs, tmp_path / "out", asked=ROWS)
+    (tmp_path / "out" / job).unlink()  # as if the check above were not there
+    with pytest.raises(UserError, match="evil is only in the archive"):
+        run_study(tmp_path / "out", load_spec(archived[0].parent / "small.yaml", added=ADDED))
+    assert not planted.exists()

@@ -7,14 +7,14 @@ import os
 import re
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from levelfield.core.configuration import Config, init_args, read_yaml
 from levelfield.core.ledger import LEDGER
 from levelfield.errors import UserError
-from levelfield.storage.atomic import write_atomically
+from levelfield.storage.atomic import write_atomically, write_json
 from levelfield.study.folder import ARCHIVED, KEPT, RESULTS_FILE, SUMMARY_FILE, StudyFolder
 from levelfield.study.jobs import CONFIG, RESULT, folds_of, row_runs
 from levelfield.study.spec import STUDY, StudySpec
@@ -41,12 +41,8 @@ def write_archive(study: StudyFolder, file: Path) -> Path:
     Raises:
         UserError: jobs remain, a run is not tested, or a table is missing.
     """
-    if to_do := study.read_again().to_do:
-        raise UserError(f"{study.folder}: {to_do[0]} is not finished; resume the study first")
-    tests = study.tests()
-    for row, run in study.state.tested_runs():
-        if (row, run) not in tests:
-            raise UserError(f"{study.folder}: {row} run {run} is not tested; resume the study first")
+    if missing := _missing(study):
+        raise UserError(f"{study.folder}: {missing}; resume the study first")
     stored = io.BytesIO()
     with tarfile.open(fileobj=stored, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, content in sorted(_contents(study)):
@@ -55,6 +51,18 @@ def write_archive(study: StudyFolder, file: Path) -> Path:
             archive.addfile(entry, io.BytesIO(content))
     write_atomically(file, lzma.compress(stored.getvalue()))
     return file
+
+
+def _missing(study: StudyFolder) -> str:
+    """The first job or run of a study that is not finished, in words; empty for a finished one.
+
+    Raises:
+        UserError: a result is damaged.
+    """
+    unfinished = [f"{job} is not finished" for job in study.read_again().to_do]
+    tests = study.tests()
+    untested = [each for each in study.state.tested_runs() if each not in tests]
+    return next(iter([*unfinished, *(f"{row} run {run} is not tested" for row, run in untested)]), "")
 
 
 def _contents(study: StudyFolder) -> Iterator[tuple[str, bytes]]:
@@ -92,11 +100,17 @@ def _without_root(config: Config) -> Config:
     return {**config, "data": data}
 
 
-def unpack_study(archive: Path, folder: Path, check: Callable[[StudySpec], None] = lambda spec: None) -> None:
+def unpack_study(
+    archive: Path,
+    folder: Path,
+    check: Callable[[StudySpec], None] = lambda spec: None,
+    asked: Collection[str] = (),
+) -> None:
     """Create a study's folder from an archive; a rejected archive leaves nothing behind.
 
     Args:
         check: Raises a UserError if the archive is of another study.
+        asked: The rows of the user's study. Others may be a stranger's: nothing that they name is ever built.
 
     Raises:
         UserError: no such file, not an archive of a study, an unexpected file in it, or a folder that is not empty.
@@ -116,7 +130,10 @@ def unpack_study(archive: Path, folder: Path, check: Callable[[StudySpec], None]
                 raise UserError(f"{archive} is not an archive of a study: it has no {needed}")
         study = StudyFolder.begun(whole)
         check(study.spec)
-        study.read_again(), study.tests()  # reject damaged results
+        if missing := _missing(study):  # it would be computed
+            raise UserError(f"{archive} is not an archive of a study: {missing}")
+        rows = {row: {} if row in asked else {"stranger": True} for row in {*study.archived, *study.spec.rows}}
+        write_json(whole / ARCHIVED, {"rows": rows})
         if folder.is_dir():
             folder.rmdir()
         os.replace(whole, folder)

@@ -38,18 +38,19 @@ class Seen:
     overview: list[str]
 
 
-def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Seen:
+def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp, rows: Collection[str] | None = None) -> Seen:
     """Build every row and read the data's index once.
 
     Args:
         own: Rows with the user's classes. If one raises an error, the study continues without it.
+        rows: The methods to build; None builds all.
 
     Raises:
         UserError: a row cannot be built, a loss returns no loss, or the data cannot be used.
     """
     kept, seen = KeptParts(), dict[str, Training]()
     with tempfile.TemporaryDirectory() as folder:
-        for row in spec.methods:
+        for row in spec.methods if rows is None else rows:
             try:
                 if spec.whole_half and spec.trials(row):  # runs and trials have different settings
                     build(job_config(spec, Job(row, "run", 0, 0), {}), Path(folder), progress=False, kept=kept)

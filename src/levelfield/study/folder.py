@@ -105,7 +105,7 @@ class StudyFolder:
 
     def read_again(self) -> StudyState:
         """Read all results again, because files may have been deleted or changed."""
-        for name in ("stored", "state", "archived", "kept"):
+        for name in ("stored", "state", "archived", "strangers", "kept"):
             vars(self).pop(name, None)
         return self.state
 
@@ -206,6 +206,15 @@ class StudyFolder:
         return frozenset(self._read_rows(ARCHIVED))
 
     @cached_property
+    def strangers(self) -> frozenset[str]:
+        """The rows of an archive that the user's study file does not have: nothing that they name is built."""
+        return frozenset(row for row, about in self._read_rows(ARCHIVED).items() if about.get("stranger"))
+
+    def may_build(self, row: str) -> bool:
+        """Whether the classes that a row names are the user's choice."""
+        return self.spec.source_row(row) not in self.strangers
+
+    @cached_property
     def kept(self) -> dict[str, dict[str, str]]:
         """Row to the source digests that the user has accepted with --keep."""
         return self._read_rows(KEPT)
@@ -214,7 +223,7 @@ class StudyFolder:
         """Accept the results of a row although its source code has changed."""
         self._write_rows(KEPT, {**self.kept, row: dict(sources)})
 
-    def _read_rows(self, name: str) -> dict[str, dict[str, str]]:
+    def _read_rows(self, name: str) -> dict[str, dict[str, Any]]:
         path = self.folder / name
         content = read_json(path) if path.is_file() else {"rows": {}}
         if not isinstance(content, dict) or not isinstance(content.get("rows"), dict):
@@ -224,7 +233,7 @@ class StudyFolder:
     def _write_rows(self, name: str, rows: Mapping[str, Mapping[str, str]]) -> None:
         if rows or (self.folder / name).is_file():
             write_json(self.folder / name, {"rows": dict(rows)})
-        for known in ("archived", "kept"):
+        for known in ("archived", "strangers", "kept"):
             vars(self).pop(known, None)
 
     # Test scores.

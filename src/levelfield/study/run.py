@@ -11,7 +11,15 @@ from levelfield.runtime.launchers import launched_together
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, Task, write_result
 from levelfield.study.progress import Progress
-from levelfield.study.same_study import Sources, check_same, check_seen, own_rows, row_sources, with_rows_of
+from levelfield.study.same_study import (
+    Sources,
+    check_same,
+    check_seen,
+    own_rows,
+    refuse_strangers_jobs,
+    row_sources,
+    with_rows_of,
+)
 from levelfield.study.spec import STUDY, is_baseline
 from levelfield.study.suggest import suggest
 from levelfield.study.workers import GivenUp, Here, Slots, Unit, do_all
@@ -122,7 +130,9 @@ class _Running:
             if study.state.to_do and not stop_here:
                 for slot in range(self.slots.number):
                     self.slots.ready(slot)  # workers start while the rows are checked
-                seen = look_at_rows(study.spec, own_rows(self.sources), self.given_up)
+                refuse_strangers_jobs(study)
+                rows = [row for row in study.spec.methods if study.may_build(row)]
+                seen = look_at_rows(study.spec, own_rows(self.sources), self.given_up, rows)
                 decisions = check_seen(study, seen.data, seen.weights, self.sources, recompute, keep)
                 _print(self.console, [*decisions, *seen.overview] if self.machine is None else [])
                 data = {row: identity["fingerprint"] for row, identity in seen.data.items()}

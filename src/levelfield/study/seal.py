@@ -150,20 +150,35 @@ def _halves(study: StudyFolder) -> dict[str, MetricDataModule]:
         UserError: a half has changed: a row may have trained on classes that are test classes now.
     """
     halves: dict[str, MetricDataModule] = {}
-    for row in study.spec.methods:
+    for row in filter(study.may_build, study.spec.methods):
         if (half := study.spec.halves[row]) not in halves:
             with tempfile.TemporaryDirectory() as folder:
                 halves[half] = build(study.test_config(row), Path(folder), progress=False).datamodule
             halves[half].check_test_half()
     now = {half: data.identity()["fingerprint"] for half, data in halves.items()}
     for job, result in study.state.results.items():
-        here = now[study.spec.halves[job.method]]
+        here = now[study.spec.halves[_built_for(study, job.method)]]
         if result.get("data", {}).get("fingerprint", here) != here:
             raise UserError(
                 f"{study.folder / job.path}: the data on disk have changed since this job; restore them, or compute "
                 f"the row again: --recompute {job.method}"
             )
     return halves
+
+
+def _built_for(study: StudyFolder, row: str) -> str:
+    """The row whose data are built for a row: itself, or one of the user's with the same half for an archive's row.
+
+    Raises:
+        UserError: a row that only the archive has is of other data than the user's rows.
+    """
+    halves = study.spec.halves
+    if study.may_build(row):
+        return row
+    for other in study.spec.methods:
+        if study.may_build(other) and halves[other] == halves[row]:
+            return other
+    raise UserError(f"{study.folder}: {row} is only in the archive, and of other data than your rows: give another one")
 
 
 def _samples(halves: Iterable[MetricDataModule]) -> list[str]:
@@ -195,7 +210,7 @@ class _Tests:
                 folder=study.folder,
                 row=row,
                 run=run,
-                config=study.test_config(row),
+                config=study.test_config(_built_for(study, row)),
                 configuration=study.test_hash(row),
                 checkpoints=[(study.checkpoint(job), study.state.results[job]["checkpoint"]) for job in jobs],
                 file=file,
