@@ -566,13 +566,16 @@ def test_entries_of_a_text_model_that_its_network_does_not_need(place) -> None:
     assert not {"_name_or_path", "architectures", "id2label"} & set(kept)
 
 
+@pytest.mark.parametrize("tokenizer", ["absent", None, "", 0])
 @pytest.mark.parametrize("name", ["package:planted.model", "somebody/something", "images"])
-def test_a_text_trunk_without_its_tokenizer(name, place, asked) -> None:
+def test_a_text_trunk_without_its_tokenizer(name, tokenizer, place, asked) -> None:
     folder = tiny_text_model(place / "model")
     learner = MetricLearner(TransformersTrunk(str(folder), weights=None, max_length=64), ContrastiveLoss)
     content = {"state_dict": learner.state_dict(), MODEL: dict(learner.hparams)}
     learner.on_save_checkpoint(content)
-    del content["state_dict"]["trunk._extra_state"]
+    content["state_dict"]["trunk._extra_state"] = tokenizer
+    if tokenizer == "absent":
+        del content["state_dict"]["trunk._extra_state"]
     content[MODEL]["trunk"]["init_args"]["name"] = name
     torch.save(content, place / "it.ckpt")
     for strict in (True, False):

@@ -123,6 +123,8 @@ class TransformersTrunk(Trunk):
         return self._tokenizer_json
 
     def set_extra_state(self, state: str) -> None:
+        if not isinstance(state, str) or not state:  # without one, the tokenizer of `name` would be read
+            raise TypeError("its tokenizer is empty")
         self._tokenizer_json, self._tokenizer = state, None
 
     def token_ids(self, text: str) -> list[int]:

@@ -119,11 +119,9 @@ def load_learner(
             made["loss"] = nn.Identity()
         learner: Any = kind(**made)
         learner.save_hyperparameters({**stored, **{name: plain_value(part) for name, part in parts.items()}})
-        own, other_loss = (
-            checkpoint["levelfield"],
-            "loss" in left_out or _is_other(parts.get("loss"), stored.get("loss")),
-        )
-        learner.on_load_checkpoint({**checkpoint, "levelfield": {**own, "num_classes": None} if other_loss else own})
+        other_loss = "loss" in left_out or _is_other(parts.get("loss"), stored.get("loss"))
+        own = {**checkpoint["levelfield"], **({"num_classes": None} if other_loss else {})}
+        learner.on_load_checkpoint({**checkpoint, "levelfield": own})
     if "loss" in left_out:
         why = left_out.pop("loss")
         warnings.warn(f"'{origin}' is loaded for embedding, without its loss: {why}", UserWarning, stacklevel=3)
