@@ -61,6 +61,23 @@ def test_a_data_set_is_known_by_its_samples(tmp_path: Path, samples: list[str], 
     assert len(ledger.evaluations_beside(tmp_path)) == count
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_union_of_two_sets_counts_for_each_of_them(rounds: int) -> None:
+    some, others = hashes("bird"), hashes("fish", 30)
+    for samples in [others] * 5 + [some] + [some + others] * rounds:
+        ledger.begin(Evaluation("it", samples, "levelfield score"))
+    counts = [len(ledger.evaluations_of(samples)) for samples in (some, others, some + others)]
+    assert counts == [1 + rounds, 5 + rounds, 6 + rounds]
+
+
+def test_only_a_whole_id_is_an_evaluation_of_yours(tmp_path: Path) -> None:
+    ledger.begin(BIRDS)
+    (tmp_path / "theirs").mkdir()
+    line = {"event": "evaluated", "id": "e", "time": "2026"}
+    (tmp_path / "theirs" / LEDGER).write_text(json.dumps(line) + "\n")
+    assert ledger.evaluations_beside(tmp_path / "theirs") == [line]
+
+
 def test_an_interrupted_evaluation_goes_on_and_a_finished_one_does_not(tmp_path: Path) -> None:
     first = ledger.begin(BIRDS, tmp_path)
     assert ledger.begin(BIRDS, tmp_path) == first

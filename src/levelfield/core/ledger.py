@@ -24,8 +24,9 @@ from levelfield.storage.lock import Lock
 LEDGER = "ledger.jsonl"
 SAMPLES = "samples"
 EVALUATED, FINISHED = "evaluated", "finished"
-# Two data sets are the same if they share this fraction of the smaller one's samples.
-SAME_SHARE = 0.5
+# Two data sets are the same if they share this fraction of the smaller one's samples. A union of two sets is the same
+# as each of them. It has its own ledger unless one of theirs shares the second fraction of all samples.
+SAME_SHARE, UNION_SHARE = 0.5, 0.9
 HASH_BYTES = 16
 
 
@@ -136,16 +137,15 @@ def finished_evaluation(folder: Path) -> dict[str, Any] | None:
 
 def evaluations_of(samples: Sequence[str]) -> list[dict[str, Any]]:
     """The user's evaluations of the data set with these samples."""
-    place = _place_of(samples)
-    return [] if place is None else _evaluations(read_lines(place / LEDGER))
+    return list(_evaluations_of(_shortened(samples)).values())
 
 
 def evaluations_beside(folder: Path) -> list[dict[str, Any]]:
     """The user's evaluations of the data sets in a folder's copy, including those of the folder."""
     found: dict[str, dict[str, Any]] = {line["id"]: line for line in _evaluations(read_lines(folder / LEDGER))}
     for identity in list(found):
-        place = _place_with(identity)
-        found |= {line["id"]: line for line in _evaluations(read_lines(place / LEDGER))} if place is not None else {}
+        if (place := _place_with(identity)) is not None:
+            found |= _evaluations_of(_read_samples(place / SAMPLES))
     return list(found.values())
 
 
@@ -255,21 +255,36 @@ def _places() -> list[Path]:
     return sorted(path.parent for path in folder.glob(f"*/{LEDGER}")) if folder.is_dir() else []
 
 
+def _evaluations_of(wanted: set[bytes]) -> dict[str, dict[str, Any]]:
+    """The evaluations, by id, of all data sets that share samples with this one: of a union of two sets for each."""
+    places = [place for place in _places() if _is_same(wanted, _read_samples(place / SAMPLES))]
+    return {line["id"]: line for place in places for line in _evaluations(read_lines(place / LEDGER))}
+
+
 def _place_of(samples: Sequence[str]) -> Path | None:
-    """The ledger of the data set that shares most samples; None if there is none."""
+    """The ledger of the data set with these samples; None if there is none, or several that differ from it."""
     wanted = _shortened(samples)
-    shares: dict[Path, float] = {}
-    for place in _places():
-        known = _read_samples(place / SAMPLES)
-        # All samples without hashes, from the user's own loaders, share a ledger.
-        shares[place] = len(wanted & known) / min(len(wanted), len(known)) if wanted and known else wanted == known
-    nearest = max(shares, key=lambda each: shares[each], default=None)
-    return nearest if nearest is not None and shares[nearest] >= SAME_SHARE else None
+    known = {place: _read_samples(place / SAMPLES) for place in _places()}
+    same = {place: _share(wanted, known[place], max) for place in known if _is_same(wanted, known[place])}
+    nearest = max(same, key=lambda each: same[each], default=None)
+    return None if nearest is None or (len(same) > 1 and same[nearest] < UNION_SHARE) else nearest
+
+
+def _is_same(some: set[bytes], others: set[bytes]) -> bool:
+    return _share(some, others, min) >= SAME_SHARE
+
+
+def _share(some: set[bytes], others: set[bytes], of: Callable[[int, int], int]) -> float:
+    """The fraction of samples that two sets share, of the smaller or the larger set.
+
+    All samples without hashes, from the user's own loaders, share a ledger.
+    """
+    return len(some & others) / of(len(some), len(others)) if some and others else float(some == others)
 
 
 def _place_with(identity: str) -> Path | None:
     """The ledger that has an evaluation."""
-    return next((place for place in _places() if identity in (place / LEDGER).read_text(encoding="utf-8")), None)
+    return next((place for place in _places() if has_line(identity, place)), None)
 
 
 def _only_one() -> Lock:
