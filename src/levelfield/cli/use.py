@@ -42,8 +42,7 @@ checkpoint.
 usage: levelfield search --ckpt_path FILE --gallery PATH --query IMAGE_OR_TEXT [--top K] [--output FILE]
 
 Finds the items of a gallery that are nearest to an image or a text. The command embeds the gallery once and keeps the
-embeddings in a hidden folder beside it (.levelfield; in LEVELFIELD_CACHE if it cannot write there). If the gallery
-changes, it embeds only what is new.
+embeddings in LEVELFIELD_CACHE. If the gallery changes, it embeds only what is new.
 
 {options}
 
@@ -210,7 +209,7 @@ def _search(given: Any) -> int:
     with _progress(f"embedding {given.gallery}") as progress:
         gallery = Gallery.of(encoder, given.gallery, given.skip_broken, progress)
     _say_broken(gallery.left_out, len(samples.keys))
-    print(f"{len(gallery.rows_GD):,} {samples.modality}s, {gallery.embedded:,} of them embedded now: {gallery.file}")
+    print(f"{len(gallery.rows_GD):,} {samples.modality}s, {gallery.embedded:,} of them embedded now")
     itself = query.keys[0] if query.modality == "image" else None
     answers = gallery.answers(asked, given.top, encoder.distance, itself)
     print(f"{SHOWN[encoder.distance]}  nearest to {given.query}")

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from levelfield.data.datasets.images import image_suffixes
 from levelfield.data.places import own_file
-from levelfield.errors import FileRefused, UserError
+from levelfield.errors import UserError
 from levelfield.metrics.distances import DISTANCES
 from levelfield.runtime.cache_root import cache_root
 from levelfield.storage.atomic import write_atomically
 from levelfield.use.encoder import Embedded, Encoder
-from levelfield.use.samples import HIDDEN, KINDS, Samples, of_texts
+from levelfield.use.samples import KINDS, Samples, of_texts
 
 # The displayed similarity, by distance.
 SHOWN = {"cosine": "cosine", "euclidean": "distance", "hamming": "different bits", "poincare": "distance"}
@@ -75,17 +75,18 @@ class Gallery:
     ) -> "Gallery":
         """The gallery of a folder, a table or a file of texts; embeddings of unchanged items come from its index.
 
-        The index is `.levelfield/NAME-HASH.safetensors` next to the gallery, or in `LEVELFIELD_CACHE` if that folder is
-        not writable. Each checkpoint has its own. The call embeds new and changed items (files with another size or
-        time, other texts) and drops removed items.
+        The index is in `LEVELFIELD_CACHE`. Each checkpoint has its own. The call embeds new and changed items (files
+        with another size or time, other texts) and drops removed items.
 
         Raises:
             UserError: nothing to search, or an image that cannot be opened.
         """
+        from safetensors.torch import save
+
         samples = encoder.samples(data)
         states = [_state(key) for key in samples.keys]
-        beside, elsewhere = _index_files(own_file(data, None), encoder)
-        file, known = _first_read(beside, elsewhere)
+        file = _index_file(own_file(data, None), encoder)
+        known = _read(file)
         wanted = [f"{name}\n{state}" for name, state in zip(samples.names, states, strict=True)]
         new = [place for place, entry in enumerate(wanted) if entry not in known]
         left_out: tuple[str, ...] = ()
@@ -101,7 +102,8 @@ class Gallery:
         kept = [place for place, entry in enumerate(wanted) if entry in known]
         rows = torch.stack([known[wanted[place]] for place in kept])
         if new or len(known) != len({wanted[place] for place in kept}):
-            file = _store(beside, elsewhere, [wanted[place] for place in kept], rows)
+            entries = {"entries": json.dumps([wanted[place] for place in kept])}
+            write_atomically(file, save({"embeddings": rows.contiguous()}, metadata=entries))
         return cls(_chosen(samples, kept), rows, file, len(new) - len(left_out), left_out)
 
     def answers(
@@ -194,43 +196,25 @@ def _state(key: Any) -> str:
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
-def _index_files(gallery: Path, encoder: Encoder) -> tuple[Path, Path]:
-    """The two possible files of the index: next to the gallery, and in the cache."""
+def _index_file(gallery: Path, encoder: Encoder) -> Path:
+    """The file of the index in the cache: an index inside somebody's gallery could have other rows."""
     place = gallery.resolve()
-    folder = place if place.is_dir() else place.parent
     made_by = json.dumps([encoder.hash, repr(encoder.transforms), encoder.batch_size])
     name = f"{place.name}-{hashlib.sha256(made_by.encode()).hexdigest()[:16]}.safetensors"
-    of_place = hashlib.sha256(str(place).encode()).hexdigest()[:16]
-    elsewhere = cache_root() / "search" / of_place / name
-    # A link in someone else's gallery could redirect the index into any folder.
-    return elsewhere if (folder / HIDDEN).is_symlink() else folder / HIDDEN / name, elsewhere
+    return cache_root() / "search" / hashlib.sha256(str(place).encode()).hexdigest()[:16] / name
 
 
-def _first_read(*files: Path) -> tuple[Path, dict[str, Tensor]]:
-    """The first readable index and its rows by entry; else the last file and no rows."""
+def _read(file: Path) -> dict[str, Tensor]:
+    """The rows of an index by entry; none if it is missing or damaged."""
     from safetensors import SafetensorError, safe_open
 
-    for file in files:
-        try:
-            with safe_open(file, framework="pt") as content:
-                entries = json.loads(content.metadata()["entries"])
-                return file, dict(zip(entries, content.get_tensor("embeddings"), strict=True))
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError):
-            continue
-    return files[-1], {}
-
-
-def _store(beside: Path, elsewhere: Path, entries: list[str], rows: Float[Tensor, "items dim"]) -> Path:
-    """Write the index next to the gallery, or if that fails, into the cache."""
-    from safetensors.torch import save
-
-    content = save({"embeddings": rows.contiguous()}, metadata={"entries": json.dumps(entries)})
     try:
-        write_atomically(beside, content)
-        return beside
-    except FileRefused:
-        write_atomically(elsewhere, content)
-        return elsewhere
+        with safe_open(file, framework="pt") as content:
+            entries, rows = json.loads(content.metadata()["entries"]), content.get_tensor("embeddings")
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+        return {}
+    is_whole = rows.ndim == 2 and rows.is_floating_point() and len(rows) == len(entries)
+    return dict(zip(entries, rows, strict=True)) if is_whole and torch.isfinite(rows).all() else {}
 
 
 def _chosen(samples: Samples, places: list[int]) -> Samples:

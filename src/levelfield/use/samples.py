@@ -21,7 +21,6 @@ from levelfield.errors import UserError
 
 Modality = Literal["image", "text"]
 COLUMNS = {"image": "path", "text": "text"}
-HIDDEN = ".levelfield"  # folder of a gallery's index
 KINDS = {"image": "images", "text": "texts"}
 
 
@@ -164,7 +163,7 @@ def in_folder(folder: Path) -> Samples:
     """
     found = Found(folder)
     beside, below = [], []
-    for entry in found.wanted(entry for entry in os.scandir(folder) if entry.name != HIDDEN):
+    for entry in found.wanted(os.scandir(folder)):
         if entry.is_dir():
             below += list(found.images(entry.name))
         elif found.is_image(entry):
