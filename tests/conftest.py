@@ -45,8 +45,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def draws_of_its_own():
-    """What a test draws depends on no other test."""
+    """What a test draws depends on no other test, not even on the seed that a command of it has set."""
     torch.manual_seed(0)
+    os.environ.pop("PL_GLOBAL_SEED", None)
 
 
 @pytest.fixture(scope="session")

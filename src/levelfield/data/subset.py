@@ -90,23 +90,23 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         if self.transform is not None and isinstance(crops, Crops) and not crops.draws:
             sample = self.transform(sample)
         elif self.transform is not None:
-            with _seeded(seed_of("sample", self.seed, number), every=not isinstance(crops, Crops)):
+            with _seeded("sample", self.seed, number, every=not isinstance(crops, Crops)):
                 sample = self.transform(sample)
         return sample, int(self.labels[position]), int(self.positions[position])
 
 
 @contextmanager
-def _seeded(seed: int, every: bool) -> Iterator[None]:
+def _seeded(*key: str | int, every: bool) -> Iterator[None]:
     """Seed torch's generator, or `every` one: saving NumPy's takes as long as a small crop, which draws none of it."""
     states = (np.random.get_state(), random.getstate()) if every else None
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would also seed the generators of GPUs, which are not restored here.
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed_of(*key))
         if states is None:
             yield
             return
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
+        np.random.seed(seed_of(*key, bits=32))
+        random.seed(seed_of(*key))
         try:
             yield
         finally:
