@@ -281,3 +281,10 @@ def test_seed_everything_reaches_a_sampler_in_your_own_loader(monkeypatch):
     assert drawn["1"] != drawn["2"]
     given = MPerClassBatchSampler([0, 1, 2] * 8, 4, 2, 3, seed=1)
     assert [[*map(int, batch)] for batch in given] == drawn["1"]
+
+
+def test_every_step_can_be_replaced_as_a_compiled_learner_does():
+    learner = small_learner(ContrastiveLoss())
+    for name in ("forward", "training_step", "validation_step", "test_step", "predict_step"):
+        setattr(learner, name, partial(getattr(learner, name)))  # by Lightning, for torch.compile(learner)
+        assert isinstance(getattr(learner, name), partial)

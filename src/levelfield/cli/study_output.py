@@ -126,8 +126,8 @@ def _to_run(console: Console, arguments: argparse.Namespace) -> Study:
     if arguments.archive is not None and study.asked.spec_file.is_file():
         _print_lines(console, [f"note: --from {arguments.archive} has no effect: {study.folder} exists already"])
     elif arguments.archive is not None and not arguments.dry_run:
-        asked = study.asked.spec
-        unpack_study(arguments.archive, study.folder, lambda archived: check_archived(asked, archived), asked.rows)
+        spec = study.asked.spec
+        unpack_study(arguments.archive, study.folder, lambda archived: check_archived(spec, archived), spec.rows)
     return study
 
 

@@ -31,6 +31,13 @@ if TYPE_CHECKING:
     from levelfield.training.metadata import Metadata
 
 
+class _ValidationStep:
+    """The `validation_step` of the learner: Lightning reads which arguments yours takes."""
+
+    def __get__(self, learner: Any, kind: type) -> Any:
+        return self if learner is None else learner.validation_step
+
+
 class MetricLearner(LightningModule):
     """Learns embeddings with any metric loss.
 
@@ -235,9 +242,7 @@ class MetricLearner(LightningModule):
     ) -> Float[Tensor, "batch embedding"]:
         return self.embed_batch(Batch.read(batch))
 
-    @property
-    def test_step(self) -> Callable[..., Any]:  # Lightning reads which arguments yours takes
-        return self.validation_step
+    test_step: Any = _ValidationStep()
 
     def predict_step(self, batch: Any, batch_idx: int = 0, dataloader_idx: int = 0) -> dict[str, Tensor | None]:
         samples, index = samples_of(batch)
