@@ -16,7 +16,7 @@ def test_the_figures_are_files_of_one_width_and_of_the_same_bytes(
     for folder in ("first", "second"):
         assert main(["study", "report", str(copy), "--figures", str(tmp_path / folder)]) == 0
     told = capsys.readouterr().out
-    names = {"differences", "scores", "search", "search_slices", "similarities", "validation"}
+    names = {"differences", "scores", "search", "search_slices", "validation"}
     files = {path.name: path.read_bytes() for path in (tmp_path / "first").iterdir()}
     assert set(files) == {f"{name}.{kind}" for name in names for kind in ("svg", "pdf")}
     assert all(str(tmp_path / "first" / name) in told for name in files)

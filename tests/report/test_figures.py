@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from levelfield.analysis.comparison import SECOND_SEARCH, compare_all
@@ -10,7 +9,6 @@ from levelfield.analysis.results import ResultRow, SummaryRow
 from levelfield.report.figures.differences import differences_figure
 from levelfield.report.figures.search import best_so_far
 from levelfield.report.figures.search_slices import slices_figure
-from levelfield.report.figures.similarities import similarities_figure
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.figures.sweep import sweep_figure
 from levelfield.study.search_space import Choice, Range
@@ -113,26 +111,6 @@ def test_slices_have_a_panel_an_argument_in_its_scale_and_ring_the_chosen_trial(
     points, ring = figure.axes[0].lines[:2]
     assert (list(points.get_xdata()), list(points.get_ydata())) == ([45, 90], [20, 30])
     assert (list(ring.get_xdata()), list(ring.get_ydata())) == ([90], [30])
-
-
-def test_histograms_are_told_apart_by_their_separation() -> None:
-    apart = (np.array([0.8, 0.9]), np.array([0.1, 0.2, 0.3]))
-    alike = (np.array([0.1, 0.9]), np.array([0.1, 0.9]))
-    with style():
-        figure = similarities_figure({"good": apart, "chance": alike})
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["good  1.000", "chance  0.500"]
-    for axes in figure.axes:
-        for heights, edges, _ in (patch.get_data() for patch in axes.patches):
-            assert float((heights * np.diff(edges)).sum()) == pytest.approx(1)
-
-
-def test_a_collapsed_embedding_has_histograms_too() -> None:
-    ones = np.ones(3)
-    with style():
-        (axes,) = similarities_figure({"collapsed": (ones, ones)}).axes
-    assert axes.get_title(loc="left") == "collapsed  0.500"
-    heights, edges, _ = axes.patches[0].get_data()
-    assert float((heights * np.diff(edges)).sum()) == pytest.approx(1)
 
 
 def test_a_better_second_search_hides_no_pair() -> None:

@@ -21,7 +21,7 @@ from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.folder import StudyFolder
 
 # In the page's order.
-FIGURES = ("scores", "differences", "similarities", "search", "search_slices", "validation")
+FIGURES = ("scores", "differences", "search", "search_slices", "validation")
 VOID = ("meta", "br", "img")
 
 
@@ -174,7 +174,6 @@ def test_an_unfinished_study_has_a_page_too(study: Path) -> None:
     assert "Comparisons" not in pieces
     assert list(study.glob("jobs/*/run*/fold*/tested.safetensors")), "of the evaluation that the ledger has lost"
     assert "Retrieved neighbours" not in pieces
-    assert not (study / "report/similarities.svg").exists()
 
 
 def test_a_run_that_failed_is_listed(study: Path) -> None:
@@ -229,7 +228,6 @@ def test_an_archived_study_says_that_it_shows_no_samples(study: Path, tmp_path: 
     unpack_study(archive, tmp_path / "unpacked")
     _, pieces = written(tmp_path / "unpacked")
     assert any("no embeddings: arcface, contrastive, pretrained" in piece for piece in pieces)
-    assert "Similarities" not in pieces
 
 
 def test_the_page_opens_with_the_conclusion_one_figure_and_ten_rows_and_folds_the_rest(study: Path) -> None:

@@ -29,7 +29,7 @@ KINDS = {
     SECOND_SEARCH: "Two searches of one method",
 }
 # Sections of the template that show figures; a figure of another section gets its own.
-SECTIONS = ("Scores", "Comparisons", "Similarities", "Search")
+SECTIONS = ("Scores", "Comparisons", "Search")
 FIRST_ROWS, FIRST_UNTRAINED = 10, 4  # of the short table
 LINK = re.compile(r"arXiv:(\d{4}\.\d+)|(https?://\S+[\w/])")
 
