@@ -161,7 +161,7 @@ def test_an_edited_package_changes_the_rows_that_use_it(clone: Path) -> None:
 UNNAMED = [
     ("data/transforms.py", "v2.RandomCrop(self.crop_size)", "v2.RandomCrop(self.crop_size, padding=4)", "all"),
     ("data/crops.py", "torch.rand(1).item() < 0.5", "torch.rand(1).item() < 0.9", "all"),
-    ("data/subset.py", 'seed_of("sample"', 'seed_of("view"', "all"),
+    ("data/subset.py", '_seeded("sample"', '_seeded("view"', "all"),
     ("data/loading.py", "stacked(pixels) if", "stacked(pixels[::-1]) if", "all"),
     ("data/splits.py", "half = len(classes) // 2", "half = len(classes) // 3", "all"),
     ("data/splits.py", "num_val = len(classes)", "num_val = 1 + len(classes)", "all"),
