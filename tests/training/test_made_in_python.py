@@ -3,6 +3,7 @@
 import warnings
 from functools import partial
 
+import numpy as np
 import pytest
 import pytorch_metric_learning.losses
 import pytorch_metric_learning.miners
@@ -11,13 +12,16 @@ import yaml
 from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
 from lightning.pytorch.loggers import CSVLogger
 from test_learner import small_data, small_learner, small_trainer
+from tiny_fit import TINY
 from torch import nn
 from torch.utils.data import DataLoader
 
 from levelfield import losses, miners
+from levelfield.cli.main import main
 from levelfield.data.samplers import MPerClassBatchSampler
 from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, MarginLoss, WeightedSum
+from levelfield.models import TimmTrunk
 from levelfield.regularizers import KoLeo
 from levelfield.training import fit_start
 from levelfield.training.learner import MetricLearner
@@ -288,3 +292,74 @@ def test_every_step_can_be_replaced_as_a_compiled_learner_does():
     for name in ("forward", "training_step", "validation_step", "test_step", "predict_step"):
         setattr(learner, name, partial(getattr(learner, name)))  # by Lightning, for torch.compile(learner)
         assert isinstance(getattr(learner, name), partial)
+
+
+class Starting(MetricLearner):
+    """Somebody's learner, with a hook of its own."""
+
+    def on_fit_start(self):
+        self.began = True
+
+
+def test_a_hook_of_a_subclass_leaves_the_start_at_the_data(monkeypatch):
+    started = []
+    monkeypatch.setattr(fit_start, "start_embedder", lambda *given: started.append(given[1]))
+    trunk = TimmTrunk("test_resnet", weights=None)
+    learner = Starting(trunk, loss=ContrastiveLoss(), embedding_size=4, embedder_init="pca")
+    small_trainer(limit_train_batches=1).fit(learner, datamodule=small_data())
+    assert (learner.began, started) == (True, ["pca"])
+
+
+def test_numbers_of_numpy_are_plain_and_a_local_function_is_named(stored):
+    def sgd(groups) -> torch.optim.Optimizer:
+        return torch.optim.SGD(groups, lr=0.1)
+
+    learner = small_learner(ContrastiveLoss(), trunk_lr=np.logspace(-4, -2, 3)[0], optimizer=sgd)
+    assert (learner.hparams["trunk_lr"], type(learner.hparams["trunk_lr"])) == (1e-4, float)
+    loaded = MetricLearner.load_from_checkpoint(stored(learner))
+    assert loaded.optimization.trunk_lr == 1e-4
+    with pytest.warns(UserWarning, match="its optimizer: it was an object .*sgd"):
+        small_trainer(limit_train_batches=1).fit(loaded, datamodule=small_data())
+
+
+def class_weights_of_command(tmp_path):
+    words = ["fit", *TINY, "--model.loss", "ArcFaceLoss", "--model.embedding_size", "16", "--name", "it"]
+    assert main([*words, "--output", str(tmp_path)]) == 0
+    return tmp_path / "fit/it/0/best.ckpt"
+
+
+def test_one_loss_has_two_paths_and_keeps_its_class_weights_at_both_doors(stored, tmp_path):
+    path = class_weights_of_command(tmp_path / "first")
+    weights = torch.load(path, weights_only=True)["state_dict"]["loss.class_weights"]
+    for loss in (ArcFaceLoss, partial(ArcFaceLoss, margin=10.0)):
+        assert torch.equal(MetricLearner.load_from_checkpoint(path, loss=loss).loss.class_weights, weights)
+    assert MetricLearner.load_from_checkpoint(path, loss=losses.CosFaceLoss).loss is None, (
+        "another loss is built in a fit"
+    )
+
+
+@SEEN
+def test_a_loss_given_at_loading_meets_other_classes(stored):
+    loaded = MetricLearner.load_from_checkpoint(stored(small_learner(ContrastiveLoss())), loss=ArcFaceLoss)
+    small_trainer(limit_train_batches=1).fit(loaded, datamodule=small_data(fold=1))
+    assert loaded.loss.class_weights.shape == (15, 16)
+
+
+class Told(losses.MetricLoss):
+    """Counts how often it hears the number of classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.heard = []
+
+    def set_num_classes(self, num_classes):
+        self.heard.append(num_classes)
+
+
+def test_each_inner_loss_hears_the_number_of_classes_once():
+    told = Told()
+    held = nn.ModuleDict({"module": nn.Sequential(WeightedSum({"a": WeightedSum({"b": told})}))})
+    learner = small_learner(ContrastiveLoss())
+    learner.loss = held
+    learner.build_loss(7)
+    assert told.heard == [7]

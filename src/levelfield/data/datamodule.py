@@ -110,29 +110,15 @@ class MetricDataModule(LightningDataModule):
         split_seed: int = 0,
     ) -> None:
         super().__init__()
-        refuse_below(0, "data", num_workers=0 if num_workers == "auto" else num_workers, split_seed=split_seed)
-        refuse_below(1, "data", samples_per_class=samples_per_class, steps_per_epoch=steps_per_epoch)
-        refuse_below(1, "data", eval_batch_size=eval_batch_size, num_folds=num_folds)
-        refuse_below(2, "data", batch_size=batch_size)
-        if split_seed and split != "random":
-            raise UserError(f"--data.split_seed {split_seed} needs --data.split random: give both, or leave it out")
-        if fold != NO_FOLD and not (isinstance(fold, int | np.integer) and 0 <= fold < num_folds):
-            raise UserError(f"--data.fold {fold}: there are {num_folds} folds, 0 to {num_folds - 1}, or {NO_FOLD}")
         if transforms is not None and dataset.modality == "text":
             raise UserError(f"--data.transforms is for images, but {dataset.name} has texts: leave it out")
         if transforms is not None and not (hasattr(transforms, "train") and hasattr(transforms, "evaluate")):
             raise UserError(f"--data.transforms {transforms!r}: give a class with the methods train() and evaluate()")
-        kind = getattr(sampler, "func", sampler)
-        if not callable(kind) or (isinstance(kind, type) and not issubclass(kind, TrainingBatchSampler)):
-            raise UserError(
-                f"--data.sampler {getattr(kind, '__name__', kind)}: give a class that extends TrainingBatchSampler, or "
-                "fit with a loader of your own"
-            )
         self.dataset = dataset
         self.root = root
         if root is not None and getattr(dataset, "root", root) is None:
             dataset.root = root
-        self.fold = fold if fold == NO_FOLD else int(fold)
+        self.fold: int | Literal["none"] = fold
         self.num_folds = num_folds
         self.split, self.split_seed = split, split_seed
         self.batch_size = batch_size
@@ -156,14 +142,38 @@ class MetricDataModule(LightningDataModule):
         self.device = torch.device("cpu")
         self.evaluation: str | None = None
         self._identity: dict[str, Any] | None = None
+        self._check()
         self._built, self._is_of_python = self._asked, False
+
+    def _check(self) -> None:
+        """Raise UserError for a value out of range; a notebook may set another one later."""
+        processes = 0 if self.num_workers == "auto" else self.num_workers
+        refuse_below(0, "data", num_workers=processes, split_seed=self.split_seed)
+        refuse_below(1, "data", samples_per_class=self.samples_per_class, steps_per_epoch=self.steps_per_epoch)
+        refuse_below(1, "data", eval_batch_size=self.eval_batch_size, num_folds=self.num_folds)
+        refuse_below(2, "data", batch_size=self.batch_size)
+        if self.split_seed and self.split != "random":
+            raise UserError(
+                f"--data.split_seed {self.split_seed} needs --data.split random: give both, or leave it out"
+            )
+        fold, last = self.fold, self.num_folds - 1
+        if fold != NO_FOLD and not (isinstance(fold, int | np.integer) and 0 <= fold <= last):
+            raise UserError(f"--data.fold {fold}: there are {self.num_folds} folds, 0 to {last}, or {NO_FOLD}")
+        self.fold = fold if fold == NO_FOLD else int(fold)
+        kind = getattr(self.sampler, "func", self.sampler)
+        if not callable(kind) or (isinstance(kind, type) and not issubclass(kind, TrainingBatchSampler)):
+            raise UserError(
+                f"--data.sampler {getattr(kind, '__name__', kind)}: give a class that extends TrainingBatchSampler, or "
+                "fit with a loader of your own"
+            )
 
     @property
     def _asked(self) -> tuple[Any, ...]:
-        """The arguments; a notebook may set another fold."""
+        """The arguments."""
         return tuple(getattr(self, name) for name in inspect.signature(MetricDataModule).parameters)
 
     def setup(self, stage: str) -> None:
+        self._check()
         index = self.dataset.kept_index()
         if stage == "predict":
             unlabelled = replace(index, labels=np.zeros_like(index.labels))

@@ -2,15 +2,13 @@
 
 import inspect
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.places import dataset_without_ways
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
+from levelfield.storage.plain import plain
 
 
 def class_and_arguments(made: Any) -> dict[str, Any]:
@@ -28,7 +26,7 @@ def class_and_arguments(made: Any) -> dict[str, Any]:
         if not hasattr(made, name):
             raise UserError(f"{kind.__name__} takes the argument {name}: store it as self.{name}")
         try:
-            values[name] = _plain(getattr(made, name))
+            values[name] = plain(getattr(made, name), _object)
         except (UserError, ValueError, TypeError, RecursionError):  # of `signature`, too
             raise UserError(
                 f"{kind.__name__} takes the argument {name} of type {type(getattr(made, name)).__name__}, which no "
@@ -37,17 +35,7 @@ def class_and_arguments(made: Any) -> dict[str, Any]:
     return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": values}
 
 
-def _plain(value: Any) -> Any:
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, Path):
-        return str(value)
-    if type(value) in (list, tuple):
-        return type(value)(map(_plain, value))
-    if type(value) is dict:
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, np.generic):
-        return value.item()
+def _object(value: Any) -> dict[str, Any]:
     described = class_and_arguments(value)
     if not described["init_args"] and vars(value):  # `vars` raises TypeError for objects of C
         raise TypeError("an object whose state is not in its arguments")

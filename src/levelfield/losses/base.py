@@ -8,6 +8,7 @@ loss with class weights subclasses `levelfield.losses.classification.Classificat
 else subclasses `MetricLoss` and writes `compute`.
 """
 
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
@@ -79,12 +80,17 @@ class MetricLoss(KeepsArguments, nn.Module):
         raise NotImplementedError
 
     def set_num_classes(self, num_classes: int) -> None:
-        """Called before training and before a checkpoint is loaded; for losses with parameters per class.
+        """Called once, before training and before a checkpoint is loaded; for losses with parameters per class.
 
         A loss that holds other losses passes the number on.
         """
-        for part in [*self.modules()][1:]:
-            getattr(part, "set_num_classes", lambda number: None)(num_classes)
+        pass_num_classes(self, num_classes)
+
+
+def pass_num_classes(holder: nn.Module, num_classes: int) -> None:
+    """Call `set_num_classes` of the modules that a module holds, or of those that they hold."""
+    for part in holder.children():
+        getattr(part, "set_num_classes", partial(pass_num_classes, part))(num_classes)
 
 
 class LossFactory(Protocol):

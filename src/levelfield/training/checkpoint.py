@@ -17,7 +17,7 @@ from levelfield.errors import UserError, nearest
 from levelfield.storage.without_places import without_places
 from levelfield.training.checkpoint_content import check_content
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
-from levelfield.training.import_paths import is_buildable, plain_value
+from levelfield.training.import_paths import class_named, is_buildable, plain_value
 from levelfield.training.make_loss import parameters
 from levelfield.training.rebuild import built, built_arguments, init_arguments
 from levelfield.training.trust import Missing, named_class
@@ -119,7 +119,8 @@ def load_learner(
             made["loss"] = nn.Identity()
         learner: Any = kind(**made)
         learner.save_hyperparameters({**stored, **{name: plain_value(part) for name, part in parts.items()}})
-        other_loss = "loss" in left_out or _is_other(parts.get("loss"), stored.get("loss"))
+        given = plain_value(parts["loss"]) if "loss" in parts else stored.get("loss")
+        other_loss = "loss" in left_out or class_named(given) != class_named(stored.get("loss"))
         own = {**checkpoint["levelfield"], **({"num_classes": None} if other_loss else {})}
         learner.on_load_checkpoint({**checkpoint, "levelfield": own})
     if "loss" in left_out:
@@ -183,12 +184,6 @@ def _arguments(checkpoint: dict[str, Any], kind: type, parts: Mapping[str, Any])
         arguments["trunk"] = {**arguments["trunk"], "init_args": {**init_arguments(arguments["trunk"]), **of_trunk}}
     left = arguments.keys() - {*parts, "learner"}
     return {name: value for name, value in arguments.items() if name in left and (takes_all or name in taken)}
-
-
-def _is_other(loss: Any, stored: Any) -> bool:
-    """Whether a loss was given that is of another class than the stored one."""
-    here = plain_value(loss)
-    return here is not None and here.get("class_path") != (stored or {}).get("class_path")
 
 
 @contextmanager

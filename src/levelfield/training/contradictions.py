@@ -1,10 +1,10 @@
 """Reject settings that contradict a checkpoint."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 from levelfield.errors import UserError
+from levelfield.training.import_paths import class_named
 
 DATA_MUST_AGREE = ("num_folds", "split", "fold", "train_classes", "val_classes", "fingerprint")
 ARCHITECTURE = ("trunk", "embedder", "embedding_size")
@@ -41,17 +41,11 @@ def refuse_other_data(expected: dict[str, Any], found: dict[str, Any], checkpoin
 
 
 def _refuse(key: str, expected: Any, given: Any, checkpoint: Path | str) -> None:
-    if _named(expected) != _named(given):
+    if class_named(expected) != class_named(given):
         raise UserError(
             f"--{key.replace('.init_args', '')} {_short(given)} contradicts '{checkpoint}', which was trained with "
             f"{_short(expected)}: leave the option out"
         )
-
-
-def _named(value: Any) -> Any:
-    """The class of an import path, because some classes have two paths; other values unchanged."""
-    module, _, name = value.rpartition(".") if isinstance(value, str) else (None, None, None)
-    return getattr(sys.modules.get(module or ""), name or "", value)
 
 
 def _short(value: Any) -> Any:

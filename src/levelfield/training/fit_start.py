@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader
 
@@ -60,6 +61,18 @@ def _train_again(learner: Any) -> None:
             if weights and not any(weight.requires_grad for weight in weights):
                 part.eval()
     learner._trains_when_fitted = ()
+
+
+class StartAtData(Callback):
+    """Sets the weights that start at the training data, unless the learner has others by now.
+
+    Lightning has restored a checkpoint then. The learner's own hook of this name is left to its subclasses.
+    """
+
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+        if not pl_module.has_weights:
+            start_at_data(pl_module)
+        pl_module.has_weights = True
 
 
 def start_at_data(learner: Any) -> None:

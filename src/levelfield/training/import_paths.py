@@ -1,12 +1,14 @@
 """Parts of a learner as import paths and plain arguments, for checkpoints and loggers."""
 
 import inspect
+import sys
 from dataclasses import fields
 from functools import partial
 from typing import Any
 
 from torch import nn
 
+from levelfield.storage.plain import plain
 from levelfield.storage.without_places import without_places
 from levelfield.training.make_loss import given_arguments, loss_class
 from levelfield.training.optimization import Optimization
@@ -28,47 +30,59 @@ def learner_arguments(learner: Any, base: type, **parts: Any) -> dict[str, Any]:
     """
     given = {**parts, **{name: getattr(learner, name) for name in ATTRIBUTES}}
     given |= {each.name: getattr(learner.optimization, each.name) for each in fields(Optimization)}
-    own = {} if type(learner) is base or "<" in type(learner).__qualname__ else {"learner": _path(type(learner))}
+    path = _path(type(learner))
+    own = {"learner": path} if type(learner) is not base and _can_import(path) else {}
     return {name: plain_value(value) for name, value in given.items()} | own
 
 
 def plain_value(value: Any) -> Any:
     """A value for a checkpoint: plain values as they are, any other as `{class_path, init_args}`.
 
-    A function is its import path, and a class has no `init_args`. They are None for an object that does not know its
-    arguments: then `is_buildable` is false.
+    A function is its import path, and a class has no `init_args`. They are None for what cannot be built from its path
+    and arguments: then `is_buildable` is false.
     """
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, list | tuple):
-        return [plain_value(each) for each in value]
-    if _is_mapping(value):
-        return {name: plain_value(each) for name, each in value.items()}
-    if inspect.isclass(value):
-        return {"class_path": _path(value)}
+    return plain(value, _described)
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, nn.ModuleDict):
+        return plain_value(dict(value.items()))
+    path, unknown = _path(value), {"class_path": _path(value), "init_args": None}
     if inspect.isfunction(value):  # a checkpoint calls only a function that says what it returns
-        return _path(value) if "return" in value.__annotations__ else {"class_path": _path(value), "init_args": None}
+        return path if "return" in value.__annotations__ and _can_import(path) else unknown
+    if inspect.isclass(value):
+        return {"class_path": path} if _can_import(path) else unknown
     kind, arguments = type(value), getattr(value, "init_args", None)
     if isinstance(value, partial):
         kind = loss_class(value)
         arguments = {name: each for name, each in given_arguments(value).items() if name not in SUPPLIED}
-    named = _is_mapping(arguments) and (inspect.isclass(kind) or inspect.isfunction(kind))
-    return {"class_path": _path(kind), "init_args": without_places(plain_value(arguments)) if named else None}
+    named = isinstance(arguments, dict) and (inspect.isclass(kind) or inspect.isfunction(kind))
+    known = named and _can_import(_path(kind))
+    return {"class_path": _path(kind), "init_args": without_places(plain_value(arguments)) if known else None}
 
 
 def is_buildable(value: Any) -> bool:
     """Whether `plain_value` has all that is needed to build the object again."""
-    if isinstance(value, str):
-        return "<locals>" not in value and "<lambda>" not in value
     if isinstance(value, dict):
         return value.get("init_args", value) is not None and all(map(is_buildable, value.values()))
-    return not isinstance(value, list) or all(map(is_buildable, value))
+    return not isinstance(value, list | tuple) or all(map(is_buildable, value))
 
 
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, dict | nn.ModuleDict) and all(isinstance(name, str) for name in value)
+def class_named(described: Any) -> Any:
+    """The class that a description or a path names, because some classes have two paths; else the text.
+
+    Nothing is imported.
+    """
+    path = described.get("class_path") if isinstance(described, dict) else described
+    module, _, name = path.rpartition(".") if isinstance(path, str) else (None, None, None)
+    return getattr(sys.modules.get(module or ""), name or "", path)
+
+
+def _can_import(path: str) -> bool:
+    return "<" not in path  # `<locals>`, `<lambda>`
 
 
 def _path(thing: Any) -> str:
-    """The import path of a class or function."""
-    return f"{thing.__module__}.{getattr(thing, '__qualname__', type(thing).__qualname__)}"
+    """The import path of a class or function, or of the class of an object."""
+    kind = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -16,7 +16,7 @@ from levelfield.training.checkpoint import one_line, read_checkpoint
 from levelfield.training.checkpoint_content import check_content
 from levelfield.training.contradictions import refuse_other_architecture, refuse_other_dataset
 from levelfield.training.frozen_trunk import with_trunk
-from levelfield.training.import_paths import is_buildable, plain_value
+from levelfield.training.import_paths import class_named, is_buildable, plain_value
 from levelfield.training.rebuild import built
 
 LOSS = "loss."
@@ -50,10 +50,8 @@ def start_from_checkpoint(
         check_seen_classes(data, datamodule, path)
     state = with_trunk(checkpoint, path, given=getattr(learner, "trunk", None))["state_dict"]
     # A plain module of another class has another loss; that of a learner made in Python may have no name.
-    losses = [part.get("loss", part.get("learner")) for part in (then, now)]
-    names = [loss.get("class_path") if isinstance(loss, dict) else loss for loss in losses]
-    same_loss = names[0] is not None and names[0] == names[1]
-    if same_loss and has_same_classes(data, datamodule):
+    losses = [class_named(part.get("loss", part.get("learner"))) for part in (then, now)]
+    if losses[0] is not None and losses[0] == losses[1] and has_same_classes(data, datamodule):
         learner.on_load_checkpoint(checkpoint)  # builds a loss with class weights
     else:
         state = {name: weight for name, weight in state.items() if not name.startswith(LOSS)}
@@ -83,7 +81,8 @@ def check_trained_classes(learner: Any, datamodule: MetricDataModule) -> None:
         return
     origin = learner.checkpoint_path or "the learner"
     check_seen_classes(learner.trained_on, datamodule, origin)
-    if has_same_classes(learner.trained_on, datamodule) or not any(True for _ in learner.loss.parameters()):
+    has_weights = learner.loss is not None and any(True for _ in learner.loss.parameters())
+    if not has_weights or has_same_classes(learner.trained_on, datamodule):
         return
     if learner.loss_factory is None:
         described = plain_value(learner.loss)

@@ -165,13 +165,6 @@ class MetricLearner(LightningModule):
 
             check_seen_classes(self.trained_on, data, self.checkpoint_path or "the learner")
 
-    def on_fit_start(self) -> None:
-        from levelfield.training.fit_start import start_at_data
-
-        if not self.has_weights:
-            start_at_data(self)
-        self.has_weights = True
-
     def teardown(self, stage: str) -> None:
         from levelfield.training.weight_averaging import forget_average
 
@@ -185,12 +178,13 @@ class MetricLearner(LightningModule):
             raise UserError(
                 "this loss needs the number of classes: fit with a MetricDataModule, or call build_loss first"
             )
+        from levelfield.losses.base import pass_num_classes
+
         self.num_classes = num_classes
         if self.loss is None:
             assert self.loss_factory is not None
             self.loss = make_loss(self.loss_factory, num_classes, self.embedding_size)
-        for part in self.loss.modules():
-            getattr(part, "set_num_classes", lambda number: None)(num_classes)
+        pass_num_classes(nn.ModuleList([self.loss]), num_classes)
 
     def loss_without_classes(self) -> nn.Module | None:
         """The loss; None if it needs the number of classes."""
@@ -253,11 +247,12 @@ class MetricLearner(LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         from levelfield.training.checks import check_callbacks
+        from levelfield.training.fit_start import StartAtData
         from levelfield.training.usual_callbacks import missing_callbacks
 
         if type(self).configure_optimizers is MetricLearner.configure_optimizers:
             check_callbacks(self)
-        return missing_callbacks(self.trainer)
+        return [*missing_callbacks(self.trainer), StartAtData()]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         from levelfield.training.checkpoint import add_own_part

@@ -72,7 +72,7 @@ def _embed(module: LightningModule, *arguments: Any) -> Tensor:
     """The result of `validation_step`, without logging; as many of the arguments as it takes."""
     vars(module).update(log=_log_nothing, log_dict=_log_nothing)
     try:
-        return embeddings_of(module.validation_step(*arguments[: len(parameters(module.validation_step))]))
+        return embeddings_of(module.validation_step(*arguments[: len(parameters(module.validation_step)) or None]))
     finally:
         del module.log, module.log_dict
 
