@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -60,6 +61,9 @@ class Optimization:
     layer_decay: float = 1.0
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, np.generic):  # the optimizer's state would make a checkpoint unreadable
+                setattr(self, name, value.item())
         refuse_below(0, "model", trunk_lr=self.trunk_lr, embedder_lr=self.embedder_lr, loss_lr=self.loss_lr)
         decays = {name: getattr(self, name) for name in ("weight_decay", "loss_weight_decay", "layer_decay")}
         refuse_below(0, "model", **decays)
