@@ -367,15 +367,6 @@ def test_another_fold_between_two_fits(tmp_path):
     equal(fit(Habit(), learner(), tmp_path, data), fit(Habit(), plain(learner()), tmp_path, letters(fold=1)))
 
 
-def test_class_weights_of_other_classes_start_from_scratch(tmp_path):
-    fit(part(loss=ARCFACE), learner(loss=ARCFACE), tmp_path).trainer.save_checkpoint("it.ckpt")
-    loaded = MetricLearner.load_from_checkpoint("it.ckpt")
-    old = loaded.loss.class_weights.detach().clone()
-    with pytest.warns(UserWarning, match="from scratch"):
-        found = fit(Habit(), loaded, tmp_path, letters(fold=1))
-    assert torch.nn.functional.cosine_similarity(old, found.start["loss.class_weights"], dim=-1).max() < 0.9
-
-
 def score_of(module: MetricLearner, subset: Any) -> float:
     images, labels, _ = zip(*(subset[position] for position in range(len(subset))), strict=True)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A learner made in Python: its seed, its checkpoint with all settings, a fit that goes on, and other classes."""
+"""A learner made in Python: its checkpoint with all settings, a fit that goes on, and other classes."""
 
 import inspect
 import warnings
@@ -9,9 +9,7 @@ import pytest
 import pytorch_metric_learning.losses
 import pytorch_metric_learning.miners
 import torch
-import yaml
 from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
-from lightning.pytorch.loggers import CSVLogger
 from test_learner import small_data, small_learner, small_trainer
 from tiny_fit import TINY
 from torch import nn
@@ -139,32 +137,6 @@ def test_parts_without_a_path_are_named_when_the_fit_goes_on(stored):
     whole = MetricLearner.load_from_checkpoint(path, miner=miner, optimizer=torch.optim.SGD)
     assert whole.miner is miner
     small_trainer(limit_train_batches=1).fit(whole, datamodule=small_data())  # no warning
-
-
-def test_loggers_get_the_learners_and_the_datas_settings(tmp_path):
-    logger = CSVLogger(tmp_path)
-    learner = small_learner(losses.MultiSimilarityLoss(alpha=3.0), **SETTINGS)
-    small_trainer(logger=logger, limit_train_batches=1).fit(learner, datamodule=small_data(batch_size=16))
-    logged = yaml.safe_load((tmp_path / "lightning_logs/version_0/hparams.yaml").read_text())
-    assert (logged["trunk_lr"], logged["loss"]["init_args"]["alpha"]) == (7e-7, 3.0)
-    assert (logged["data"]["batch_size"], logged["data"]["dataset"]["init_args"]["num_classes"]) == (16, 40)
-
-
-def weights_after(seed):
-    if seed is not None:
-        seed_everything(seed, verbose=False)
-    learner = small_learner(ContrastiveLoss())  # at the same weights for each seed
-    small_trainer(limit_train_batches=1).fit(learner, datamodule=small_data())
-    return learner.embedder.linear.weight.detach()
-
-
-def test_seed_everything_reaches_a_fit(monkeypatch):
-    monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # restored after the test
-    monkeypatch.delenv("PL_GLOBAL_SEED")
-    without, first, second, again, zero = map(weights_after, (None, 1, 2, 1, 0))
-    assert not torch.equal(first, second), "the batches are others"
-    assert torch.equal(first, again)
-    assert torch.equal(without, zero)
 
 
 class Dropping(LightningModule):
