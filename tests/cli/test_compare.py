@@ -20,6 +20,8 @@ from levelfield.cli.compare import WRITTEN, _check_begun, _read, _unbroken
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable
 from levelfield.errors import UserError
 from levelfield.experiment import Study
+from levelfield.study.rows import load_spec
+from levelfield.use.ladder import Lengths, Plan, definition
 
 TINY = "model: {trunk: {class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}}"
 # A trunk trains in four epochs, a head in as many as it takes: of one step each here. A busy machine takes its time:
@@ -57,6 +59,22 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
     (tmp_path / "tiny.yaml").write_text(TINY)
+    plant(tmp_path)
+
+
+def plant(folder: Path) -> None:
+    """Files of a stranger with the names that `compare` uses itself: each would stop it."""
+    for place in ("configs", "."):
+        for name in (
+            "protocol/heads",
+            "method/ntxent",
+            "method/normalized_softmax",
+            "data/image_folder",
+            "data/own_texts",
+        ):
+            file = folder / place / f"{name}.yaml"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("data: {sampler: {class_path: os.abort}}")
 
 
 def command_of(line: str) -> list[str]:
@@ -68,6 +86,16 @@ def from_the_decision_on(printed: str) -> str:
     """Without the seconds that the rungs took."""
     lines = printed[printed.index("\nUse ") :].splitlines()
     return "\n".join(line[:-6] if line.startswith(("pretrained", "head_", "trunk_")) else line for line in lines)
+
+
+def test_the_study_takes_nothing_from_the_working_directory(tmp_path: Path) -> None:
+    plan = Plan(Lengths(None, 1, 100), 2, "tiny", "pca", 16, 8, ())
+    trunks = {"tiny": yaml.safe_load(TINY)}
+    data = {"data": {"dataset": {"class_path": "Glyphs"}}}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(definition("own", "image", data, trunks, plan)))
+    rows = load_spec(tmp_path / "study.yaml").methods
+    assert set(rows) >= {"head_ntxent", "trunk_normalized_softmax"}
+    assert "os.abort" not in str(rows)
 
 
 def test_a_file_of_ones_own_is_not_overwritten(run, tmp_path: Path) -> None:
@@ -215,6 +243,7 @@ def test_the_table_of_unbroken_images_is_of_the_folder_that_is_asked_for(tmp_pat
 
 
 def test_with_too_few_classes_it_says_what_can_be_done(run, tmp_path: Path) -> None:
+    shutil.rmtree("configs")  # the command that it prints names files
     letters(tmp_path / "six", classes=6)
     code, _, complaint = run("compare", "six")
     assert (code, "6 classes" in complaint) == (2, True)

@@ -33,6 +33,19 @@ def test_time_is_summed_by_method_and_stage(study: Path) -> None:
     assert rows["all"]["hours"] == f"{(18 + 1200 + 600) / 3600:.2f}"
 
 
+def test_a_study_of_this_name_in_the_working_directory_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a stranger, it would import what it names."""
+    for name in ("study/smoke.yaml", "data/glyphs.yaml", "method/contrastive.yaml"):
+        planted = tmp_path / "configs" / name
+        planted.parent.mkdir(parents=True)
+        planted.write_text("name: smoke\nmodel: {learner: no_such_module.Learner}\n")
+    spec = load_spec(find_study("smoke"))
+    monkeypatch.chdir(tmp_path)
+    assert "levelfield study run smoke.yaml" in words_of(spec, tmp_path)
+
+
 def test_commands_name_the_versions_and_a_shipped_study_alone(study: Path) -> None:
     record = StudyFolder.begun(study)
     words = {each["what"]: each["words"] for each in commands(record, collect_rows(record))}

@@ -15,7 +15,7 @@ import yaml
 from levelfield.cli.options import Options
 from levelfield.cli.study import parse, study_options
 from levelfield.cli.study_output import Ending, answer
-from levelfield.core.configuration import Config, merge, set_dotted, stack
+from levelfield.core.configuration import OURS, Config, merge, set_dotted, stack
 from levelfield.core.other_names import OF_COMPARE
 from levelfield.errors import UserError
 from levelfield.experiment import Study
@@ -57,7 +57,7 @@ MINUTES = 30.0
 MOST_NAMED = 20
 # How a study file of `compare` begins.
 WRITTEN = b"# Written by levelfield compare.\n"
-USUAL_TRUNK = {"image": "trunk/efficientnet_lite0.yaml", "text": "trunk/minilm.yaml"}
+USUAL_TRUNK = {"image": "efficientnet_lite0", "text": "minilm"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -174,7 +174,7 @@ def _write_study(
     """Measure, plan and write the study file; returns the plan's lines for the user."""
     import numpy as np
 
-    from levelfield.use.ladder import HEADS, definition, make_plan
+    from levelfield.use.ladder import HEADS, PAIR, definition, make_plan
 
     index = dataset.read_index()
     tested = int(np.isin(index.labels, dataset.test_classes(index, **split)).sum())
@@ -183,7 +183,8 @@ def _write_study(
         if key.startswith("data."):
             data = set_dotted(data, key, value)
     trunks = {
-        Path(trunk).stem: stack(trunk, Path(), "--trunk") for trunk in given.trunk or [USUAL_TRUNK[dataset.modality]]
+        Path(trunk).stem: stack(trunk, Path(), "--trunk")
+        for trunk in given.trunk or [f"{OURS}trunk/{USUAL_TRUNK[dataset.modality]}.yaml"]
     }
     for file_of_trunk, settings in zip(given.trunk, trunks.values(), strict=False):
         if "trunk" not in settings.get("model", {}):
@@ -193,7 +194,7 @@ def _write_study(
     protocol = stack(HEADS, Path(), "compare")
     workers = given.options.get("workers", cores_here())
     budget = 60 * (given.minutes or MINUTES) * (workers if isinstance(workers, int) else cores_here())
-    method = stack("method/ntxent.yaml", Path(), "compare")
+    method = stack(f"{OURS}method/{PAIR}.yaml", Path(), "compare")
     base = merge(merge(protocol, data), {"model": method["model"]})
     plan = make_plan(dataset, index, tested, base, trunks, blocks, budget)
     content = definition(name, dataset.modality, data, trunks, plan)
@@ -235,7 +236,7 @@ def _blocks(path: str, dataset: "MetricDataset", split: Config) -> int:
     if blocks >= 2:
         return blocks
     kind, key = _of(dataset)
-    files = [f"configs/data/{kind}.yaml", f"configs/{USUAL_TRUNK[dataset.modality]}"]
+    files = [f"configs/data/{kind}.yaml", f"configs/trunk/{USUAL_TRUNK[dataset.modality]}.yaml"]
     files += ["configs/protocol/heads.yaml", "configs/method/contrastive.yaml"]
     words = [part for file in files for part in ("--config", file)]
     fit = shlex.join(["levelfield", "fit", *words, f"--data.dataset.{key}", path, "--data.fold", "none"])
@@ -259,7 +260,7 @@ def _own_data(dataset: "MetricDataset", root: Any) -> Config:
     kind, key = _of(dataset)
     place = str(own_file(getattr(dataset, key), root).resolve())
     own = {"class_path": f"levelfield.data.datasets.{type(dataset).__name__}", "init_args": {key: place}}
-    shipped = stack(f"data/{kind}.yaml", Path(), "compare")["data"]
+    shipped = stack(f"{OURS}data/{kind}.yaml", Path(), "compare")["data"]
     shipped.pop("transforms", None)  # the plan sets the size of images
     return {**shipped, "dataset": own}
 

@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,10 @@ MOST_VALUES = 1_000_000
 PACKAGE = Path(levelfield.__file__).parent
 # In the package of an installed wheel, or at the top of a checkout. The working directory comes first.
 INSTALLED = PACKAGE / "configs"
-FOLDERS = (Path("configs"), INSTALLED if INSTALLED.is_dir() else PACKAGE.parents[1] / "configs")
+SHIPPED = INSTALLED if INSTALLED.is_dir() else PACKAGE.parents[1] / "configs"
+FOLDERS = (Path("configs"), SHIPPED)
+# Before a name that the program itself uses: only the shipped file has it, whatever lies in the working directory.
+OURS = "levelfield:"
 
 # Files.
 
@@ -27,21 +30,26 @@ FOLDERS = (Path("configs"), INSTALLED if INSTALLED.is_dir() else PACKAGE.parents
 def find_configuration(name: str, kind: str = "", beside: Path = Path()) -> Path | None:
     """The file `name`: a path, or a shipped file: `configs/data/glyphs.yaml`, `data/glyphs.yaml`, `data/glyphs`.
 
+    `levelfield:data/glyphs.yaml` is always the shipped file.
+
     Args:
         kind: A folder of `configs` whose files also have a short name: `study`.
         beside: The folder that a path is relative to.
     """
+    if name.startswith(OURS):
+        return SHIPPED / name.removeprefix(OURS)
     inner = re.sub(r"^(\.{1,2}/|configs/)+", "", name)
-    for place in (beside / name, *(folder / part / inner for folder in FOLDERS for part in ("", kind))):
+    folders = [SHIPPED] if beside.is_relative_to(SHIPPED) else FOLDERS  # what a shipped file names is shipped
+    for place in (beside / name, *(folder / part / inner for folder in folders for part in ("", kind))):
         for path in (place, Path(f"{place}.yaml")):
             if path.is_file():
                 return path
     return None
 
 
-def shipped_files(kind: str = "*") -> dict[str, Path]:
+def shipped_files(kind: str = "*", folders: Sequence[Path] = FOLDERS) -> dict[str, Path]:
     """Name (`data/glyphs.yaml`) to file of all configurations, or of those below one folder of `configs`."""
-    files = [(folder, file) for folder in reversed(FOLDERS) for file in folder.glob(f"{kind}/**/*.yaml")]
+    files = [(folder, file) for folder in reversed(folders) for file in folder.glob(f"{kind}/**/*.yaml")]
     return {file.relative_to(folder).as_posix(): file for folder, file in files}
 
 

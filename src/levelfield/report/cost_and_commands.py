@@ -7,7 +7,7 @@ from typing import Any
 
 from levelfield.analysis.conclusion import best_method
 from levelfield.analysis.results import ResultRow
-from levelfield.core.configuration import shipped_files
+from levelfield.core.configuration import SHIPPED, shipped_files
 from levelfield.core.source_identity import sources
 from levelfield.data import datasets
 from levelfield.data.datasets.base import has_root
@@ -92,7 +92,7 @@ def _has_root(spec: StudySpec) -> bool:
 
 def _shipped_as(spec: StudySpec) -> str | None:
     """The name of the shipped study with exactly these settings; None without one."""
-    for name, path in shipped_files("study").items():
+    for name, path in shipped_files("study", [SHIPPED]).items():
         of_this_name = f"name: {spec.name}\n" in path.read_text(encoding="utf-8")
         if of_this_name and load_spec(path).configuration_hash() == spec.configuration_hash():
             return name.removeprefix("study/")

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.core.configuration import (
+    FOLDERS,
+    SHIPPED,
     Config,
     find_configuration,
     nearest_configuration,
@@ -80,8 +82,9 @@ def method_of_loss(path: str) -> tuple[str, Config]:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower(), config
 
 
-def _shipped_methods() -> dict[str, Path]:
-    return {name.removeprefix("method/").removesuffix(".yaml"): file for name, file in shipped_files("method").items()}
+def _shipped_methods(folders: Sequence[Path] = FOLDERS) -> dict[str, Path]:
+    files = shipped_files("method", folders)
+    return {name.removeprefix("method/").removesuffix(".yaml"): file for name, file in files.items()}
 
 
 def _file_of_shipped(loss: type) -> Path | None:
@@ -89,7 +92,7 @@ def _file_of_shipped(loss: type) -> Path | None:
     if not loss.__module__.startswith("levelfield."):
         return None
     wanted = f"levelfield.losses.{loss.__name__}"
-    files = [file for file in _shipped_methods().values() if _loss_of(read_yaml(file)) == wanted]
+    files = [file for file in _shipped_methods([SHIPPED]).values() if _loss_of(read_yaml(file)) == wanted]
     return min(files, key=lambda file: (len(file.name), file.name), default=None)
 
 

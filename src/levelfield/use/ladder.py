@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch.nn.functional import normalize
 
-from levelfield.core.configuration import Config, merge
+from levelfield.core.configuration import OURS, Config, merge
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.models import LinearEmbedder
@@ -47,7 +47,7 @@ VALIDATIONS = 4  # per training of the trunk
 HEAD_SECONDS = 25.0  # most seconds to train a head
 EMBEDDING_SIZE = 128
 STARTS: tuple[EmbedderInit, ...] = ("pca", "whitening")
-HEADS = "protocol/heads.yaml"  # how the heads are trained
+HEADS = f"{OURS}protocol/heads.yaml"  # how the heads are trained
 PAIR, CLASSES = "ntxent", "normalized_softmax"
 MEASURED_STEPS, MEASURED_BATCHES = 3, 2
 USABLE = 0.85  # fraction of the time; starting processes takes the rest
@@ -203,13 +203,13 @@ def definition(name: str, modality: str, data: Config, trunks: Mapping[str, Conf
         data: The settings of the data.
     """
     lengths = plan.lengths
-    methods: dict[str, Any] = {f"head_{loss}": f"method/{loss}.yaml" for loss in (PAIR, CLASSES)}
+    methods: dict[str, Any] = {f"head_{loss}": f"{OURS}method/{loss}.yaml" for loss in (PAIR, CLASSES)}
     derived: dict[str, Any] = {}
     if lengths.steps:
         for loss in (PAIR, CLASSES):
             own = trunk_settings(modality, lengths.steps)
             own["model"] |= {"embedding_size": plan.num_features}
-            methods[f"trunk_{loss}"] = [f"method/{loss}.yaml", own]
+            methods[f"trunk_{loss}"] = [f"{OURS}method/{loss}.yaml", own]
         for loss in (PAIR, CLASSES):
             derived[f"trunk_{loss}_averaged"] = {"of": f"trunk_{loss}", "alpha": "validated"}
             if plan.num_features > plan.embedding_size:
