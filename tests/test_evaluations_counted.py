@@ -25,6 +25,7 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 from levelfield.study.run import run_study
 from levelfield.training.learner import MetricLearner
+from levelfield.use.encoder import Encoder
 from levelfield.use.samples import record_labelled, samples_of
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -254,10 +255,29 @@ def test_the_set_and_the_set_less_an_image_are_one_data_set(checkpoint: Path, im
         number += 1
         code, _, complaint = run("predict", "--ckpt_path", checkpoint, "--data", data, "--output", here / "e.parquet")
         assert code == 0, complaint
-    levelfield.embed(checkpoint, images)
-    by = ["levelfield test", *["levelfield score", "levelfield predict"] * 3, "levelfield.embed"]
+    encoder = Encoder(checkpoint)
+    levelfield.embed(encoder, images)
+    encoder.embed(encoder.samples(images))
+    by = ["levelfield test", *["levelfield score", "levelfield predict"] * 3, *["levelfield.embed"] * 2]
     assert [line["by"] for line in evaluations(here)] == by
-    assert [line["num_samples"] for line in evaluations(here)] == [32, 64, 64, 63, 63, 32, 32, 64]
+    assert [line["num_samples"] for line in evaluations(here)] == [32, 64, 64, 63, 63, 32, 32, 64, 64]
+
+
+def test_validation_on_classes_that_a_checkpoint_has_not_seen_leaves_a_line(
+    checkpoint: Path, images: Path, here: Path, run
+) -> None:
+    """With `split: all` they are its test classes."""
+    whole = {"split": "all", "num_folds": 2, "fold": 1}
+    words = [*image_options(list(TINY), images.parent / "table.csv", images), "--model.loss", "ContrastiveLoss"]
+    words += [part for key, value in whole.items() for part in (f"--data.{key}", str(value))]
+    code, _, complaint = run("fit", *words, "--ckpt_path", checkpoint, "--output", here / "again")
+    assert code == 0, complaint
+    trainer(default_root_dir=here).fit(MetricLearner.load_from_checkpoint(checkpoint), datamodule(images, **whole))
+    trainer().validate(MetricLearner.load_from_checkpoint(checkpoint), datamodule(images, **whole), verbose=False)
+    found = evaluations(here)
+    assert [line["by"] for line in found] == ["validation of unseen classes"] * 3
+    assert [line["num_samples"] for line in found] == [32] * 3  # 8 of 16 classes, and 4 images of each
+    assert all(line["checkpoints"].keys() == {"best.ckpt"} for line in found)
 
 
 def test_unlabelled_images_leave_no_line(checkpoint: Path, images: Path, here: Path) -> None:
@@ -277,6 +297,6 @@ def test_texts_are_known_by_their_words(here: Path) -> None:
     data.setup("test")
     list(data.test_dataloader())
     (here / "other.csv").write_text("\n".join(["label,text", *(",".join(row.split(",")[::-1]) for row in rows[4:])]))
-    record_labelled(here / "other.csv", samples_of(here / "other.csv", "text", "a test"), "levelfield predict", {})
+    record_labelled(samples_of(here / "other.csv", "text", "a test"), "levelfield predict", {}, range(12))
     assert [line["num_samples"] for line in evaluations(here)] == [8, 12]
     assert len(evaluations_of(data.test_sample_hashes())) == 2

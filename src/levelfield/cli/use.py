@@ -148,7 +148,6 @@ def _options(command: str) -> Options:
 
 def _predict(given: Any) -> int:
     from levelfield.use.output import check_output, write_embeddings
-    from levelfield.use.samples import record_labelled
 
     stem = Path(given.data).resolve().stem
     path = given.output or _folder(given.ckpt_path) / f"embeddings_{stem}.parquet"
@@ -157,10 +156,9 @@ def _predict(given: Any) -> int:
     samples = encoder.samples(given.data)
     _say(samples.notes)
     with _progress(f"embedding {len(samples.keys):,} {samples.modality}s") as progress:
-        embedded = encoder.embed(samples, skip_broken=given.skip_broken, progress=progress)
+        # Its file has the labels, so the ledger gets a line.
+        embedded = encoder.embed(samples, skip_broken=given.skip_broken, progress=progress, by="levelfield predict")
     _say_broken(embedded.left_out, len(samples.keys))
-    # Its file has the labels.
-    record_labelled(given.data, samples, "levelfield predict", encoder.hashes, embedded.positions)
     write_embeddings(embedded, path, {"checkpoint": " ".join(encoder.hash), "distance": encoder.distance})
     count, size = embedded.embeddings.shape
     labelled = "" if embedded.labels is None else f", {len(set(embedded.labels)):,} labels"

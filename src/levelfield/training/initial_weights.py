@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from levelfield.core.configuration import init_args
+from levelfield.core.ledger import Evaluation, begin
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
+from levelfield.runtime.signals import is_first_rank
+from levelfield.storage.file_hash import file_hash
 from levelfield.storage.without_places import without_places
 from levelfield.training.checkpoint import one_line, read_checkpoint
 from levelfield.training.checkpoint_content import check_content
@@ -61,6 +65,7 @@ def start_from_checkpoint(
     except RuntimeError as error:
         raise UserError(f"'{path}' has other weights: {' '.join(str(error).split())[:200]}") from error
     learner.checkpoint_path, learner.has_weights = Path(path), True
+    learner.trained_on = None  # is checked
 
 
 def has_same_classes(data: Mapping[str, Any], datamodule: MetricDataModule) -> bool:
@@ -114,7 +119,9 @@ def check_same_classes(learner: Any, data: Mapping[str, Any] | None) -> None:
 
 
 def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | str) -> None:
-    """Warn if weights were trained on a class of the validation fold.
+    """Warn if weights were trained on a class of the validation fold. Record it if they have seen none of the class.
+
+    Such a class can be a test class of the checkpoint, as with `split: all`: its score is a test score.
 
     It only warns of test classes too if the weights are of another folder or table: equal names may be other classes.
 
@@ -123,7 +130,8 @@ def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | st
         datamodule: One of another kind is not checked, because it names no classes.
 
     Raises:
-        UserError: they were trained on, or selected by, a test class of the same data set.
+        UserError: they were trained on, or selected by, a test class of the same data set; or the ledger's line cannot
+            be written.
     """
     if not isinstance(datamodule, MetricDataModule):
         return
@@ -145,6 +153,14 @@ def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | st
             UserWarning,
             stacklevel=2,
         )
+    unseen = set(here["val_classes"]) - trained_on - set(data["val_classes"])
+    if unseen and is_first_rank():
+        dataset, file = datamodule.dataset, Path(path)
+        index = dataset.read_index()
+        classes = [number for number, name in enumerate(index.class_names) if name in unseen]
+        samples = list(dataset.contents_of(index.select(np.isin(index.labels, classes)).keys))
+        checkpoints = {file.name: file_hash(file)} if file.is_file() else {}
+        begin(Evaluation(dataset.name, samples, "validation of unseen classes", checkpoints))
 
 
 def check_weight_files(config: Any, datamodule: MetricDataModule) -> None:

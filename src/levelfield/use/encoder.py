@@ -85,9 +85,7 @@ def embed(
     samples = encoder.samples(data)
     for note in samples.notes:
         print(f"note: {note}", file=sys.stderr)
-    embedded = encoder.embed(samples, skip_broken=skip_broken, batch_size=batch_size)
-    record_labelled(data, samples, "levelfield.embed", encoder.hashes, embedded.positions)
-    return embedded
+    return encoder.embed(samples, skip_broken=skip_broken, batch_size=batch_size)
 
 
 class Encoder:
@@ -153,11 +151,13 @@ class Encoder:
         batch_size: int | None = None,
         progress: Callable[[int, int], Any] | None = None,
         may_be_none: bool = False,
+        by: str = "levelfield.embed",
     ) -> Embedded:
-        """Embeddings of samples; see `levelfield.embed`.
+        """Embeddings of samples; see `levelfield.embed`. Labelled samples get a line in the ledger.
 
         Args:
             may_be_none: whether `skip_broken` may leave out all samples.
+            by: the command, for the ledger.
         """
         on_gpu, transform = self.device.type == "cuda", None
         if samples.modality == "image":
@@ -181,6 +181,7 @@ class Encoder:
             raise UserError(f"none of the {len(left_out):,} images can be opened; the first: {left_out[0]}")
         kept = found.labels == 0
         places = tuple(found.index[kept].tolist())
+        record_labelled(samples, by, self.hashes, places)
         labels = None if samples.labels is None else tuple(samples.labels[at] for at in places)
         names = tuple(samples.names[at] for at in places)
         return Embedded(found.embeddings[kept], names, labels, places, tuple(left_out))

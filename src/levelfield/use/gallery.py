@@ -92,7 +92,7 @@ class Gallery:
         left_out: tuple[str, ...] = ()
         if new:
             added = encoder.embed(
-                _chosen(samples, new),
+                replace(_chosen(samples, new), labels=None),
                 skip_broken=skip_broken,
                 progress=progress,
                 may_be_none=not known.keys().isdisjoint(wanted),

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
@@ -45,6 +45,7 @@ class Samples:
         modality: of all samples.
         labels: the class of each sample, `""` without one; None if the data have no labels.
         source: opens the samples.
+        data: the data set, folder or table that they are from.
         notes: a line for each omission or likely mistake.
     """
 
@@ -54,6 +55,7 @@ class Samples:
     labels: tuple[str, ...] | None = None
     source: Any = field(default_factory=Given)
     notes: tuple[str, ...] = ()
+    data: Any = None
 
 
 def samples_of(data: Any, modality: Modality | None, origin: object) -> Samples:
@@ -80,7 +82,7 @@ def samples_of(data: Any, modality: Modality | None, origin: object) -> Samples:
         raise UserError(f"'{origin}' takes {KINDS[str(modality)]}, but {_named(data)} has {KINDS[samples.modality]}")
     if not samples.keys:
         raise UserError(f"{_named(data)} has no {KINDS[samples.modality]}")
-    return samples
+    return replace(samples, data=data)
 
 
 def of_dataset(dataset: MetricDataset) -> Samples:
@@ -89,7 +91,7 @@ def of_dataset(dataset: MetricDataset) -> Samples:
     labels = tuple(index.class_names[label] for label in index.labels.tolist())
     keys = tuple(index.keys)
     names = tuple(str(dataset.load(key)) for key in keys) if dataset.modality == "text" else keys
-    return Samples(names, keys, dataset.modality, labels, dataset)
+    return Samples(names, keys, dataset.modality, labels, dataset, data=dataset)
 
 
 def of_texts(given: Iterable[str], place: Callable[[int], str]) -> Samples:
@@ -108,25 +110,22 @@ def of_texts(given: Iterable[str], place: Callable[[int], str]) -> Samples:
     return Samples(texts, texts, "text")
 
 
-def record_labelled(
-    data: Any, samples: Samples, by: str, checkpoints: Mapping[str, str], embedded: Sequence[int] | None = None
-) -> None:
+def record_labelled(samples: Samples, by: str, checkpoints: Mapping[str, str], embedded: Sequence[int]) -> None:
     """Write a line into the ledger if the samples have labels: embeddings with labels can be scored.
 
     Args:
-        data: The data of the samples.
-        embedded: Positions of the samples that could be opened; None for all.
         by: The command.
         checkpoints: Name to SHA-256 of each.
+        embedded: Positions of the samples that could be opened.
 
     Raises:
         UserError: the line cannot be written.
     """
     if samples.labels is None:
         return
-    dataset = data if isinstance(data, MetricDataset) else own_dataset(str(data))
+    dataset = samples.data if isinstance(samples.data, MetricDataset) else own_dataset(str(samples.data))
     assert dataset is not None  # nothing else has labels
-    names = samples.names if embedded is None else [samples.names[position] for position in embedded]
+    names = [samples.names[position] for position in embedded]
     if samples.modality == "text":
         hashes = [hashlib.sha256(text.encode()).hexdigest() for text in names]
     else:

@@ -1,6 +1,7 @@
 """Score a checkpoint on a labelled data set: scores with intervals, and a line in the ledger."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,7 +61,8 @@ def transfer(
     """
     index = dataset.read_index()
     _refuse_too_few(dataset, index)
-    embedded = encoder.embed(of_dataset(dataset), skip_broken=skip_broken, progress=progress)
+    unlabelled = replace(of_dataset(dataset), labels=None)
+    embedded = encoder.embed(unlabelled, skip_broken=skip_broken, progress=progress)
     kept = index.select(list(embedded.positions))
     _refuse_too_few(dataset, kept)
     samples = list(dataset.contents_of(kept.keys))
