@@ -118,6 +118,53 @@ def test_a_hostile_member_is_refused(archived: tuple[Path, Path], tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["hostile.tar.xz"]
 
 
+JOB, TEST = "jobs/contrastive/run0/fold0/result.json", "jobs/contrastive/run0/test/result.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        *(("study.yaml", key, value) for key in ("folds", "runs") for value in (None, "2", 10**9)),
+        *(("study.yaml", key, 5) for key in ("name", "methods", "search", "metrics", "sweep", "spaces")),
+        ("study.yaml", "search", {"trials": 10**9}),
+        *((JOB, key, [7]) for key in ("provenance", "data", "seconds", "files", "validation", "checkpoint", "seed")),
+        *((JOB, "seconds", value) for value in (1e999, "9")),
+        (JOB, "provenance", {"code": {}, "libraries": {}}),
+        *((TEST, key, "x") for key in ("separated", "concatenated", "data", "provenance")),
+        (TEST, "separated", [{"map_at_r": "1"}]),
+        *(("ledger.jsonl", key, 5) for key in ("checkpoints", "configuration", "results", "by", "data", "id")),
+        ("archived.json", "rows", {"contrastive": 5}),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_one_line(
+    archived: tuple[Path, Path], tmp_path: Path, name: str, key: str, value: object
+) -> None:
+    parts = members(archived[1])
+    first, *others = parts[name].splitlines() if name == "ledger.jsonl" else [parts[name]]
+    content = {**yaml.safe_load(first), key: value}
+    parts[name] = b"\n".join([json.dumps(content).encode(), *others, b""])
+    with pytest.raises(UserError, match=f"{name.rpartition('/')[2]}|jobs, but a study"):
+        unpack_study(pack(tmp_path / "wrong.tar.xz", parts), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("study.yaml", b"a: [" + b"1," * (1 << 19) + b"1]\n"),
+        ("results.csv", b"0" * (17 << 20)),
+        (JOB, b'{"a": [' + b"{}," * (6 << 20) + b"{}]}"),
+        (f"{'long' * (5 << 20)}/x", b""),  # its name is in a header of its own
+    ],
+)
+def test_a_small_archive_of_something_large(
+    archived: tuple[Path, Path], tmp_path: Path, name: str, content: bytes
+) -> None:
+    bomb = pack(tmp_path / "bomb.tar.xz", {**members(archived[1]), name: content})
+    assert bomb.stat().st_size < 1 << 17
+    with pytest.raises(UserError, match="larger than an archive"):
+        unpack_study(bomb, tmp_path / "out")
+
+
 def test_a_link_or_a_damaged_file_is_refused(archived: tuple[Path, Path], tmp_path: Path) -> None:
     linked = pack(tmp_path / "linked.tar.xz", {"results.csv": b""}, tarfile.SYMTYPE)
     damaged = tmp_path / "damaged.tar.xz"

@@ -20,10 +20,20 @@ from levelfield.errors import UserError
 from levelfield.runtime.cache_root import cache_root
 from levelfield.storage.atomic import make_durable, storing, without_links, write_atomically
 from levelfield.storage.lock import Lock
+from levelfield.storage.shape import count, has_shape
 
 LEDGER = "ledger.jsonl"
 SAMPLES = "samples"
 EVALUATED, FINISHED = "evaluated", "finished"
+DIGESTS = {str: str}
+LINES = {
+    EVALUATED: {
+        **dict.fromkeys(("id", "folder", "time", "data", "by", "configuration", "reason"), str),
+        **dict.fromkeys(("checkpoints", "results"), DIGESTS),
+        "num_samples?": count,
+    },
+    FINISHED: {"id": str, "time": str, "scores": DIGESTS},
+}
 # Two data sets are the same if they share this fraction of the smaller one's samples. A union of two sets is the same
 # as each of them. It has its own ledger unless one of theirs shares the second fraction of all samples.
 SAME_SHARE, UNION_SHARE = 0.5, 0.9
@@ -215,10 +225,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     for number, text in enumerate(whole, start=1):
         try:
             line = json.loads(text)
-            damaged = not {"event", "id", "time"} <= set(line)
-        except (ValueError, TypeError):
-            damaged = True
-        if damaged:
+            is_line = has_shape(line, LINES[line["event"]])
+        except (ValueError, TypeError, KeyError):
+            is_line = False
+        if not is_line:
             raise UserError(f"{path}, line {number}: damaged; restore the file from a copy")
         lines.append(line)
     return lines

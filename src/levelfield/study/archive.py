@@ -17,7 +17,7 @@ from levelfield.errors import UserError
 from levelfield.storage.atomic import write_atomically, write_json
 from levelfield.study.folder import ARCHIVED, KEPT, RESULTS_FILE, SUMMARY_FILE, StudyFolder
 from levelfield.study.jobs import CONFIG, RESULT, folds_of, row_runs
-from levelfield.study.spec import STUDY, StudySpec
+from levelfield.study.spec import MOST_JOBS, STUDY, StudySpec
 
 SUFFIX = ".tar.xz"
 # What an archive may contain, and how much: thousands of results name the same classes and shrink to 1/250.
@@ -25,7 +25,9 @@ PART = r"(?!\.)[A-Za-z0-9_.=,@-]+"
 MEMBER = (
     rf"({STUDY}|{LEDGER}|{ARCHIVED}|{KEPT}|{RESULTS_FILE}|{SUMMARY_FILE}|jobs/{PART}/{PART}/{PART}/({RESULT}|{CONFIG}))"
 )
-MOST_BYTES, MOST_MEMBERS = 1 << 30, 200_000
+MOST_BYTES, MOST_MEMBERS = 1 << 30, MOST_JOBS
+# Of one file in an archive or one of its headers, and of YAML, which takes 1,000 times its size to read.
+MOST_OF_MEMBER, MOST_OF_YAML = 16 << 20, 1 << 20
 
 
 def is_archive(path: Path) -> bool:
@@ -146,14 +148,25 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
         UserError: it is damaged or has an unexpected file.
     """
     number, size = 0, 0
+    too_large = f"{archive} is larger than an archive of a study can be: rejected"
+
+    class Bounded(lzma.LZMAFile):
+        """tarfile reads a header or a file at once, of any size that the archive says."""
+
+        def read(self, size: int | None = -1) -> bytes:
+            if size is None or not 0 <= size <= MOST_OF_MEMBER or self.tell() > 2 * MOST_BYTES:
+                raise UserError(too_large)
+            return super().read(size)
+
     try:
-        with tarfile.open(archive, mode="r:xz") as tar:
+        with Bounded(archive) as stored, tarfile.open(fileobj=stored, mode="r:") as tar:
             for member in tar:
                 number, size = number + 1, size + member.size
                 if not member.isreg() or not re.fullmatch(MEMBER, member.name):
                     raise UserError(f"{archive} contains {member.name}, which no archive of a study has: rejected")
-                if size > MOST_BYTES or number > MOST_MEMBERS:
-                    raise UserError(f"{archive} is larger than an archive of a study can be: rejected")
+                most = MOST_OF_YAML if member.name.endswith(".yaml") else MOST_OF_MEMBER
+                if size > MOST_BYTES or number > MOST_MEMBERS or member.size > most:
+                    raise UserError(too_large)
                 file = tar.extractfile(member)
                 yield member.name, b"" if file is None else file.read()
     except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as error:

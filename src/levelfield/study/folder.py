@@ -19,6 +19,7 @@ from levelfield.core.source_identity import names_in
 from levelfield.errors import UserError
 from levelfield.storage.atomic import read_json, storing, write_atomically, write_json
 from levelfield.storage.file_hash import file_hash
+from levelfield.storage.shape import has_shape
 from levelfield.study.jobs import (
     RESULT,
     Job,
@@ -226,9 +227,9 @@ class StudyFolder:
     def _read_rows(self, name: str) -> dict[str, dict[str, Any]]:
         path = self.folder / name
         content = read_json(path) if path.is_file() else {"rows": {}}
-        if not isinstance(content, dict) or not isinstance(content.get("rows"), dict):
+        if not has_shape(content, {"rows": {str: {str: object}}}):
             raise UserError(f"{path} is damaged; restore it from a copy of the study")
-        return content["rows"]
+        return dict(content["rows"])
 
     def _write_rows(self, name: str, rows: Mapping[str, Mapping[str, str]]) -> None:
         if rows or (self.folder / name).is_file():

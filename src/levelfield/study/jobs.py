@@ -14,6 +14,7 @@ from levelfield.metrics.table import SELECTED_BY
 from levelfield.seeds import seed_of
 from levelfield.storage.atomic import make_durable, storing, write_json
 from levelfield.storage.file_hash import file_hash
+from levelfield.storage.shape import TEXT_OR_NONE, count, finite, has_shape, number
 from levelfield.study.spec import OF, PCA, UNTRAINED, WHOLE_HALF, StudySpec, is_baseline, row_folder, second_search
 
 RESULT = "result.json"
@@ -21,6 +22,29 @@ CONFIG, METRICS_FILE = "config.yaml", "metrics.csv"
 LOGS = (CONFIG, METRICS_FILE)
 CHECKPOINT, PCA_FILE, PROJECTION_FILE = "best.ckpt", "pca.safetensors", "projection.safetensors"
 EMBEDDINGS_FILE = "tested.safetensors"
+SCORES = {str: number}
+RESULT_SHAPE = {
+    "configuration": str,
+    **dict.fromkeys(("method?", "stage?", "checkpoint?", "evaluation?", "failure?"), str),
+    **dict.fromkeys(("number?", "fold?", "seed?", "num_skipped?"), count),
+    **{key: {str: str} for key in ("sources?", "files?")},
+    **dict.fromkeys(("validation?", "concatenated?", "one_pca?"), SCORES),
+    "best_epoch?": int,  # -1: the start was best
+    "parameters?": {str: object},
+    "separated?": [SCORES],
+    "effective_rank?": [number],
+    "seconds?": finite,
+    "alpha?": finite,
+    "ending?": {"steps": count, "best_step": count, "stopped_by?": str},
+    "data?": {"fingerprint": str, "split?": str},
+    "provenance?": {
+        "code": {"levelfield": str, "commit": TEXT_OR_NONE, "modified": (bool, type(None))},
+        "libraries": {str: str},
+        "processor": str,
+        "device?": str,
+        **dict.fromkeys(("gpu?", "weights?"), TEXT_OR_NONE),
+    },
+}
 VALIDATION = "levelfield.training.callbacks.RetrievalValidation"
 
 
@@ -228,7 +252,7 @@ def read_result(path: Path, needed: Iterable[str]) -> dict[str, Any] | None:
         return None
     except ValueError:
         content = None
-    if not isinstance(content, dict) or not {*needed, "configuration"} <= set(content):
+    if not has_shape(content, RESULT_SHAPE) or not set(needed) <= set(content):
         raise UserError(f"{path} is damaged; delete it and resume the study to run the job again")
     return content
 

@@ -17,6 +17,7 @@ from levelfield.core.source_identity import DEFAULTS
 from levelfield.errors import UserError
 from levelfield.metrics.own import is_own
 from levelfield.metrics.table import SELECTED_BY
+from levelfield.storage.shape import count, has_shape
 from levelfield.storage.without_trackers import without_trackers
 from levelfield.study.search_space import Space, configured, read_space
 
@@ -28,6 +29,16 @@ COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
 WHOLE_HALF = "none"
 # Keys that a study.yaml may lack, as in the archives of results/.
 OPTIONAL = {"blocks", "derived", "trunks", "selected_by", "modules"}
+WHOLE_OR_NONE = (int, type(None))
+SHAPE = {
+    **dict.fromkeys(("folds", "runs", "seed", "threads"), count),
+    "search": {"trials": count, "sampler?": str, "batch?": count, "folds?": WHOLE_OR_NONE},
+    **dict.fromkeys(("name", "selected_by?"), str),
+    **{key: {str: dict} for key in ("methods", "spaces", "derived?", "trunks?")},
+    **{key: [str] for key in ("metrics", "sweep", "references", "modules?")},
+    "blocks?": WHOLE_OR_NONE,
+}
+MOST_JOBS = 200_000
 # Maps of the trunk's features in untrained rows.
 PCA, FEATURES, LDA, WHITENING = "pca", "features", "lda", "whitening"
 # The untrained row of a LightningModule that is not a MetricLearner: its embeddings before training.
@@ -108,6 +119,14 @@ class StudySpec:
     references: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
     selected_by: str = SELECTED_BY
+
+    def __post_init__(self) -> None:
+        each = self.runs * self.folds + self.search.trials * self.folds_of("trial")
+        if len(self.methods) * each > MOST_JOBS:
+            raise UserError(
+                f"{self.name}: {len(self.methods) * each:,} jobs, but a study has at most {MOST_JOBS:,}: give fewer "
+                "folds, runs or trials"
+            )
 
     @property
     def rows(self) -> list[str]:
@@ -276,6 +295,8 @@ class StudySpec:
         """
         try:
             content = read_yaml(path)
+            if not has_shape(content, SHAPE):
+                raise TypeError
             spec = cls(**{**content, "search": SearchSettings(**content["search"])})
             names = {each.name for each in fields(cls)}
             whole = names - OPTIONAL <= set(content) <= names

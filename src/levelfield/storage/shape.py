@@ -1,0 +1,42 @@
+"""The shape of the plain values in a file of ours. Anybody can have written it."""
+
+import math
+from typing import Any
+
+TEXT_OR_NONE = (str, type(None))
+
+
+def number(value: Any) -> bool:
+    """Whether a value is a number; also infinite or NaN, which a metric of the user can be."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def finite(value: Any) -> bool:
+    """Whether a value is a finite number that fits a float."""
+    return number(value) and abs(value) < 1e300 and not math.isnan(value)
+
+
+def count(value: Any) -> bool:
+    """Whether a value is a whole number from 0 on."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def has_shape(value: Any, shape: Any) -> bool:
+    """Whether a value has a shape.
+
+    Args:
+        shape: A type or several, a function of the value, `[shape]` of a list, `{str: shape}` of a mapping with any
+            names, or `{"name": shape, "name?": shape}`. A name with `?` may be missing. Other names are accepted.
+    """
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(has_shape(each, shape[0]) for each in value)
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            return False
+        if str in shape:
+            return all(isinstance(name, str) and has_shape(part, shape[str]) for name, part in value.items())
+        return all(
+            has_shape(value[name], part) if (name := key.rstrip("?")) in value else key.endswith("?")
+            for key, part in shape.items()
+        )
+    return isinstance(value, shape) if isinstance(shape, type | tuple) else bool(shape(value))
