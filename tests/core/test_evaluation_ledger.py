@@ -73,7 +73,7 @@ def test_a_union_of_two_sets_counts_for_each_of_them(rounds: int) -> None:
 def test_only_a_whole_id_is_an_evaluation_of_yours(tmp_path: Path) -> None:
     ledger.begin(BIRDS)
     (tmp_path / "theirs").mkdir()
-    line = {**BIRDS.plain(), "event": "evaluated", "id": "e", "time": "2026", "folder": ""}
+    line = {**BIRDS.plain(), "event": "evaluated", "id": "e", "time": "2026", "folder": "", "version": ""}
     (tmp_path / "theirs" / LEDGER).write_text(json.dumps(line) + "\n")
     assert ledger.evaluations_beside(tmp_path / "theirs") == [line]
 

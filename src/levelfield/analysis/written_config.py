@@ -27,7 +27,7 @@ def whole_config(study_folder: Path, method: str) -> dict[str, Any] | None:
             config = read_yaml(path)
             if not set(SECTIONS) <= set(config):
                 continue
-            if result.get("data"):
+            if "split" in result.get("data", {}):
                 config["data"]["split"] = result["data"]["split"]  # the configuration may leave it to the data set
             return config
     return None

@@ -28,7 +28,7 @@ EVALUATED, FINISHED = "evaluated", "finished"
 DIGESTS = {str: str}
 LINES = {
     EVALUATED: {
-        **dict.fromkeys(("id", "folder", "time", "data", "by", "configuration", "reason"), str),
+        **dict.fromkeys(("id", "folder", "time", "data", "by", "configuration", "reason", "version"), str),
         **dict.fromkeys(("checkpoints", "results"), DIGESTS),
         "num_samples?": count,
     },

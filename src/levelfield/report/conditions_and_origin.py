@@ -99,7 +99,7 @@ def origin(study: StudyFolder) -> Facts:
     facts = [
         ("code", _counted(_version(p["code"]) for p in known)),
         ("libraries", _counted(", ".join(f"{k} {v}" for k, v in p["libraries"].items()) for p in known)),
-        ("device", _counted(p.get("gpu") or p["device"] for p in known)),
+        ("device", _counted(p.get("gpu") or p.get("device", "unknown") for p in known)),
         ("processor", _counted(p["processor"] for p in known)),
         ("trunk weights", _counted(p.get("weights") or "unknown" for p in known)),
         ("threads per job", str(spec.threads)),
