@@ -2,9 +2,9 @@
 
 import sys
 
-from levelfield.runtime.own_modules import working_directory_last
+from levelfield.runtime.safe_path import without_working_directory
 
-working_directory_last()
+without_working_directory()
 
 from levelfield.cli.main import main  # noqa: E402 after that, for it imports the libraries
 

@@ -61,7 +61,7 @@ class Study:
         options: Mapping[str, Any] | None = None,
         add_methods: Sequence[str] = (),
     ) -> None:
-        find_own_modules()
+        find_own_modules([*add_methods, dict(options or {})])
         added = added_methods(list(add_methods))
         self.added = list(added)
         self.file: Path | None = None
@@ -82,6 +82,7 @@ class Study:
             raise UserError(f"{folder} is a file, not a folder; give another --output")
         self.folder = folder
         self.asked = StudyFolder(folder, spec)
+        find_own_modules([config for row, config in spec.methods.items() if self.asked.may_build(row)], spec.metrics)
 
     def __repr__(self) -> str:
         spec = self.asked.spec

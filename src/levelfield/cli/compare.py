@@ -20,6 +20,7 @@ from levelfield.core.other_names import OF_COMPARE
 from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.runtime.processes import cores_here
+from levelfield.runtime.terminal import say
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.spec import COUNTS, STUDY
 
@@ -83,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
             raise UserError(f"no file or folder '{path}'; correct the PATH")
         raise UserError(f"{path}: give a folder with one folder per class, or a .csv or .parquet table")
     if given.skip_broken and dataset.modality == "text":
-        print(f"note: --skip-broken has no effect: {path} has texts, not images", file=sys.stderr)
+        say(f"note: --skip-broken has no effect: {path} has texts, not images", file=sys.stderr)
     data = Path(path).resolve()
     name = f"compare_{data.stem if data.is_file() else data.name}"
     folder = given.output or Path("outputs", name)
@@ -99,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         lines = _write_study(file, name, dataset, split, blocks, given)
         if not given.json:
-            print("\n".join(lines), flush=True)
+            say(*lines)
     given.file = str(file)
     if not given.options and given.executor == "local":
         given.options = {"workers": cores_here()}
@@ -217,7 +218,7 @@ def _check_begun(file: Path, dataset: "MetricDataset", given: Namespace) -> None
         raise UserError(f"{file} compares {places[0]}, not {places[1]}: choose another --output")
     for option, value in (("--minutes", given.minutes), ("--trunk", given.trunk)):
         if value:
-            print(f"note: {option} has no effect: the comparison has begun with the plan in {file}", file=sys.stderr)
+            say(f"note: {option} has no effect: the comparison has begun with the plan in {file}", file=sys.stderr)
 
 
 def _blocks(path: str, dataset: "MetricDataset", split: Config) -> int:
@@ -323,14 +324,14 @@ def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_br
     named = list(broken.values())[:MOST_NAMED]
     if len(broken) > MOST_NAMED:
         named.append(f"and {len(broken) - MOST_NAMED:,} more (all: levelfield data verify {path})")
-    print("\n".join(named), end="\n" * bool(named), file=sys.stderr)
+    say(*named, file=sys.stderr)
     if broken and not skip_broken:
         raise UserError(
             f"{len(broken):,} of {len(index.keys):,} images in {path} cannot be opened: replace them, or skip them "
             "with --skip-broken"
         )
     if broken:
-        print(f"{len(broken):,} of {len(index.keys):,} images are left out", file=sys.stderr)
+        say(f"{len(broken):,} of {len(index.keys):,} images are left out", file=sys.stderr)
     return ~np.isin(np.arange(len(index.keys)), list(broken))
 
 

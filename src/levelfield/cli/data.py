@@ -13,6 +13,7 @@ from rich.progress import Progress as RichProgress
 
 from levelfield.cli.options import Options
 from levelfield.errors import UserError, nearest
+from levelfield.runtime.terminal import say
 
 if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset
@@ -165,12 +166,12 @@ def _list(console: Console, datasets: "Sequence[MetricDataset]", root: str | Non
     from levelfield.data.places import root_in_vain
 
     if asked_for:
-        _print(console, "\n\n".join("\n".join([card_of(one), *root_in_vain(one, root)]) for one in datasets))
+        say("\n\n".join("\n".join([card_of(one), *root_in_vain(one, root)]) for one in datasets), console=console)
         return 0
     table, broken = table_of(datasets)
     console.print(table, highlight=False, markup=False)
     hint = "levelfield data list NAME shows the folder layout; levelfield data prepare NAME downloads missing files"
-    _print(console, "\n".join([*broken, hint]))
+    say("\n".join([*broken, hint]), console=console)
     return 0
 
 
@@ -182,18 +183,18 @@ def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path], 
 
     reason = why_not_ready(dataset)
     if given and (reason is None or not has_root(type(dataset))):
-        _print(console, f"note: --archive {given[0]} has no effect: {dataset.name} needs no download")
+        say(f"note: --archive {given[0]} has no effect: {dataset.name} needs no download", console=console)
     if not has_root(type(dataset)):
         lines = [f"{dataset.name}: {reason or 'ready, no download needed'}", *root_in_vain(dataset, root)]
-        _print(console, "\n".join(lines))
+        say("\n".join(lines), console=console)
         return 2 if reason else 0
     folder = folder_of(dataset)
     if folder is None:
         raise UserError(f"{dataset.name} needs a folder: give --root DIR, or set LEVELFIELD_DATA")
     if reason is not None:
-        _print(console, f"{dataset.name}: to {folder}; licence: {dataset.licence}")
+        say(f"{dataset.name}: to {folder}; licence: {dataset.licence}", console=console)
         try:
-            prepare(dataset, folder.parent, given, lambda line: _print(console, line), partial(_bar, console))
+            prepare(dataset, folder.parent, given, partial(say, console=console), partial(_bar, console))
         except KeyboardInterrupt:
             raise KeyboardInterrupt("the same command continues the download") from None
         except OSError as error:
@@ -203,9 +204,9 @@ def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path], 
     found = (len(index.class_names), len(index.keys))
     counts = f"{dataset.name}: {found[0]:,} classes, {found[1]:,} samples in {folder}"
     if found != dataset.expected_counts():
-        _print(console, f"{counts}; levelfield data verify {dataset.name} shows what is wrong")
+        say(f"{counts}; levelfield data verify {dataset.name} shows what is wrong", console=console)
         return 2
-    _print(console, f"{counts}, as published; levelfield data verify {dataset.name} opens each")
+    say(f"{counts}, as published; levelfield data verify {dataset.name} opens each", console=console)
     return 0
 
 
@@ -217,10 +218,6 @@ def _bar(console: Console, caption: str) -> Iterator[Callable[[int, int | None],
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def _print(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
 def _verify(console: Console, dataset: "MetricDataset", root: str | None, asked_for: bool) -> int:
     from levelfield.data.duplicates import describe_duplicates
     from levelfield.data.places import root_in_vain
@@ -230,7 +227,7 @@ def _verify(console: Console, dataset: "MetricDataset", root: str | None, asked_
             report = dataset.verify()
     except UserError as error:
         reason = f"missing: {error}" if dataset.num_classes_published is not None else error
-        _print(console, f"{dataset.name}: {reason}")
+        say(f"{dataset.name}: {reason}", console=console)
         return 2 if asked_for else 0
     published = "as published, " if dataset.num_classes_published is not None else ""
     count = len(report.problems)
@@ -239,5 +236,5 @@ def _verify(console: Console, dataset: "MetricDataset", root: str | None, asked_
     found, *left_out = report.overview
     left_out += root_in_vain(dataset, root)
     lines = [f"{found}; {verdict}", *(f"  {line}" for line in (*left_out, *report.problems, *duplicates))]
-    _print(console, "\n".join(lines))
+    say("\n".join(lines), console=console)
     return 0 if report.ok else 2

@@ -18,6 +18,7 @@ from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
 from levelfield.data.places import check_is_there, dataset_found_again, root_in_vain
 from levelfield.errors import UserError
 from levelfield.metrics.table import SHOWN_METRICS
+from levelfield.runtime.terminal import say
 from levelfield.storage.atomic import write_atomically
 from levelfield.training.batches import gather_rows
 from levelfield.training.build import Training
@@ -134,7 +135,7 @@ class Evaluation(Training):
         refuse_other_data(self.checkpoint["levelfield"]["data"], self.datamodule.identity(), self.checkpoint_path)
         if is_first_process():
             lines = root_in_vain(self.datamodule.dataset, self.datamodule.root)
-            print("".join(f"note: {line}\n" for line in lines), end="")
+            say(*(f"note: {line}" for line in lines))
 
     def validate(self) -> None:
         """Score the checkpoint's validation fold."""
@@ -147,7 +148,7 @@ class Evaluation(Training):
         self.trainer.callbacks += [record, kept]  # type: ignore[attr-defined]
         self.trainer.test(self.model, datamodule=self.datamodule)
         if record.evaluation is not None and is_first_process():
-            print(record.summary())
+            say(record.summary())
             lines = read_lines(record.folder / LEDGER)
             line = next(each for each in lines if (each["event"], each["id"]) == (EVALUATED, record.evaluation))
             if not self.trainer.fast_dev_run:  # type: ignore[attr-defined] # embeds one batch only
@@ -164,14 +165,14 @@ class Evaluation(Training):
         counts = len(kept.labels.unique()), len(kept.labels)
         keep_scores(self.checkpoint_path, scores, *counts, evaluation)
         folder, modality = self.checkpoint_path.parent, self.datamodule.dataset.modality
-        print(f"model card: {write_card(folder, [self.checkpoint_path], [self.checkpoint], modality)}")
+        say(f"model card: {write_card(folder, [self.checkpoint_path], [self.checkpoint], modality)}")
 
     def predict(self) -> None:
         """Embed all samples of the data set, without labels, into `embeddings.safetensors` next to the checkpoint."""
         path = self.checkpoint_path.parent / "embeddings.safetensors"
         self.trainer.callbacks.append(EmbeddingWriter(path))  # type: ignore[attr-defined]
         self.trainer.predict(self.model, datamodule=self.datamodule, return_predictions=False)
-        print(f"embeddings and sample keys: {path}")
+        say(f"embeddings and sample keys: {path}")
 
 
 class EmbeddingWriter(Callback):
@@ -211,4 +212,4 @@ def note_unused_trust(names: list[str], checkpoint: dict[str, Any]) -> None:
     stored = {f"{text}." for part in parts for _, text in texts(checkpoint[part])}
     for name in sorted(set(names)):
         if not any(text.startswith(f"{name}.") for text in stored):
-            print(f"note: --trust {name} has no effect: the checkpoint does not use it")
+            say(f"note: --trust {name} has no effect: the checkpoint does not use it")

@@ -17,6 +17,7 @@ from levelfield.metrics.table import title_of
 from levelfield.models.trunks import Trunk
 from levelfield.runtime.launchers import launched_nodes, launched_together
 from levelfield.runtime.signals import Stopped
+from levelfield.runtime.terminal import say
 from levelfield.training.build import Training
 from levelfield.training.callbacks.last_epoch import LastEpoch
 from levelfield.training.callbacks.validate_first import BEFORE_TRAINING
@@ -56,7 +57,7 @@ def main(argv: list[str]) -> int:
     fit.build()
     fit.run()
     if fit.trainer.is_global_zero and fit.trainer.state.finished:
-        print("\n".join(fit.conclusion()))
+        say(*fit.conclusion())
     return 0
 
 
@@ -144,7 +145,7 @@ class Fit(Training):
             self._learn_folder()
             if self._run.state == "finished":
                 if is_first_process():
-                    print(f"{self._run.path} is finished: nothing to do (without --resume a new fit begins)")
+                    say(f"{self._run.path} is finished: nothing to do (without --resume a new fit begins)")
                 return
             self._begin()
             last = self._run.path / LAST if self._run.state == "unfinished" else None
@@ -173,14 +174,14 @@ class Fit(Training):
         if not is_first_process():
             return
         if self._run.state == "unfinished":
-            print(f"resuming in {self.folder}")
+            say(f"resuming in {self.folder}")
             return
         self.write_config()
         trunk = getattr(self.model, "trunk", None)
         of_trunk = [f"trunk: {trunk.summary()}"] if isinstance(trunk, Trunk) else []
-        print("\n".join([*self.datamodule.overview(), *of_trunk]))
+        say(*self.datamodule.overview(), *of_trunk)
         if self._resume:
-            print(f"note: nothing to resume: {self._run.path.parent} has no stopped fit of these settings")
+            say(f"note: nothing to resume: {self._run.path.parent} has no stopped fit of these settings")
 
     def conclusion(self) -> list[str]:
         """The last lines of a fit: its batches, its best score, and the next command."""

@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from importlib import import_module
+from itertools import pairwise
 
 from levelfield import __version__
 from levelfield.cli.evaluation_options import COMMANDS as EVALUATIONS
@@ -16,6 +17,7 @@ from levelfield.runtime.imports import quick_imports
 from levelfield.runtime.own_modules import find_own_modules
 from levelfield.runtime.processes import FIRST, end_with_first
 from levelfield.runtime.signals import EXIT_CODE, StopAtOnce, Stopped, handling, is_first_rank, requeue
+from levelfield.runtime.terminal import print_any_character, printable, say
 
 HELP = f"""\
 levelfield {__version__}: compare deep metric learning methods under equal conditions
@@ -56,6 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     if args[0] == "--version":
         print(__version__)
         return 0
+    print_any_character()
     stop_at_once = StopAtOnce()
     try:
         with handling(stop_at_once):
@@ -69,9 +72,9 @@ def main(argv: list[str] | None = None) -> int:
         if stop_at_once.number:  # the first process has left the group before this one
             return _stopped(Stopped(stop_at_once.number))
         if debug or not _is_users(error):
-            traceback.print_exc()
+            print(printable(traceback.format_exc()), end="", file=sys.stderr)
             return 2 if _is_users(error) else 1
-        print(f"levelfield: {_one_line(error)}", file=sys.stderr)
+        say(f"levelfield: {_one_line(error)}", file=sys.stderr)
         return 2
 
 
@@ -79,7 +82,10 @@ def _run(name: str, words: list[str]) -> int:
     if name not in COMMANDS:
         meant = f"; {OTHER_NAMES[name]}" if name in OTHER_NAMES else nearest(name, COMMANDS, "", cutoff=0.6)
         raise UserError(f"no such command '{name}'{meant} (levelfield --help lists all)")
-    find_own_modules()
+    trusted = [
+        word.removeprefix("--trust=") for before, word in pairwise(["", *words]) if "--trust" in (before, word[:7])
+    ]
+    find_own_modules([word for word in words if not word.startswith("--")], trusted)
     options = {word.partition("=")[0] for word in words}
     if name in USES or (name == "predict" and options & {"--data", "-h", "--help"}):
         name, words = "use", [name, *words]

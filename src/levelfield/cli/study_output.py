@@ -23,6 +23,7 @@ from levelfield.experiment import Study
 from levelfield.report.ranks_page import write_ranks
 from levelfield.report.table import TABLE_WIDTH
 from levelfield.runtime.signals import Stopped
+from levelfield.runtime.terminal import say
 from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.dry_run import print_jobs
 from levelfield.study.same_study import check_archived, with_rows_of
@@ -95,19 +96,19 @@ def _answer_of(console: Console, study: Study, arguments: argparse.Namespace, ma
         if machine is not None:
             print(json.dumps(status(study.record())), file=machine, flush=True)
         else:
-            _print_lines(console, status_lines(study.record()))
+            say(*status_lines(study.record()), console=console)
     elif arguments.command == "report":
         _print_table(console, study)
         _print_page(console, study, again=True)
         if arguments.figures is not None:
-            _print_lines(console, list(map(str, study.figures(arguments.figures))))
+            say(*map(str, study.figures(arguments.figures)), console=console)
         if arguments.others:
-            _print_lines(console, [str(write_ranks([study.folder, *arguments.others], study.record().report_folder))])
-        _print_lines(console, _next(study, arguments))
+            say(str(write_ranks([study.folder, *arguments.others], study.record().report_folder)), console=console)
+        say(*_next(study, arguments), console=console)
     elif arguments.command == "verify":
         return _verify(console, study)
     else:
-        _print_lines(console, [str(study.archive(arguments.to))])
+        say(str(study.archive(arguments.to)), console=console)
     return 0
 
 
@@ -122,9 +123,9 @@ def _to_run(console: Console, arguments: argparse.Namespace) -> Study:
     study = Study(file, output=arguments.output, options=arguments.overrides, add_methods=arguments.add_method)
     if arguments.command == "resume" and study.file is not None and study.asked.spec_file.is_file():
         asked, study = study, Study(study.folder, options=arguments.overrides)
-        _print_lines(console, _differing_settings(asked, study))
+        say(*_differing_settings(asked, study), console=console)
     if arguments.archive is not None and study.asked.spec_file.is_file():
-        _print_lines(console, [f"note: --from {arguments.archive} has no effect: {study.folder} exists already"])
+        say(f"note: --from {arguments.archive} has no effect: {study.folder} exists already", console=console)
     elif arguments.archive is not None and not arguments.dry_run:
         spec = study.asked.spec
         unpack_study(arguments.archive, study.folder, lambda archived: check_archived(spec, archived), spec.rows)
@@ -146,7 +147,7 @@ def _verify(console: Console, study: Study) -> int:
 
     problems = study.verify()
     follow = "results.csv and summary.csv match the stored embeddings and results, to the last bit"
-    _print_lines(console, [*(problems or [f"{study.folder}: {follow}"]), *remarks(study.record())])
+    say(*(problems or [f"{study.folder}: {follow}"]), *remarks(study.record()), console=console)
     return 2 if problems else 0
 
 
@@ -156,7 +157,7 @@ def _run(
     if arguments.dry_run:
         print_jobs(console, study.asked)
         return 0
-    _print_lines(console, [str(study)])
+    say(str(study), console=console)
     try:
         study.run(
             None,
@@ -184,12 +185,12 @@ def _run(
     above, below = ending.conclude(study) if ending is not None else ([], _next(study, arguments))
     if ending is None:
         _print_table(console, study)
-    _print_lines(console, above)
+    say(*above, console=console)
     _print_page(console, study, study.asked.had_work)
     if machine is not None:
         rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
         print(json.dumps({"event": "summary", "rows": rows}), file=machine, flush=True)
-    _print_lines(console, below)
+    say(*below, console=console)
     return 0
 
 
@@ -210,9 +211,4 @@ def _print_page(console: Console, study: Study, again: bool) -> None:
     page = record.report_folder / "index.html"
     if again or not page.is_file():
         study.report()
-    _print_lines(console, [f"page: {study.folder / page.relative_to(record.folder)}"])
-
-
-def _print_lines(console: Console, lines: Sequence[str]) -> None:
-    if lines:
-        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    say(f"page: {study.folder / page.relative_to(record.folder)}", console=console)

@@ -9,6 +9,7 @@ from levelfield.cli.evaluation_options import TRUST
 from levelfield.cli.options import Options
 from levelfield.core.other_names import OF_A_CHECKPOINT
 from levelfield.errors import UserError
+from levelfield.runtime.terminal import say
 
 if TYPE_CHECKING:
     from levelfield.use.encoder import Encoder
@@ -162,7 +163,7 @@ def _predict(given: Any) -> int:
     write_embeddings(embedded, path, {"checkpoint": " ".join(encoder.hash), "distance": encoder.distance})
     count, size = embedded.embeddings.shape
     labelled = "" if embedded.labels is None else f", {len(set(embedded.labels)):,} labels"
-    print(f"{count:,} embeddings of {size} numbers{labelled}: {path}")
+    say(f"{count:,} embeddings of {size} numbers{labelled}: {path}")
     return 0
 
 
@@ -178,15 +179,15 @@ def _score(given: Any) -> int:
     with _progress(f"embedding {given.data}") as progress:
         found = transfer(encoder, dataset, _folder(given.ckpt_path), given.skip_broken, progress)
     _say_broken(found.left_out, len(dataset.read_index().keys))
-    print(counts_of(dataset.name, dataset.read_index()))
-    print(_met_before(found.seen, found.num_classes))
+    say(counts_of(dataset.name, dataset.read_index()))
+    say(_met_before(found.seen, found.num_classes))
     for metric, score in found.scores.items():
         interval = "" if score.ci95 is None else f" ± {100 * score.ci95:.1f}"
-        print(f"  {title_of(metric):<12}{100 * score.value:5.1f}{interval}")
-    print(f"Percent; ± is half a 95% interval over the {found.num_classes:,} classes.")
+        say(f"  {title_of(metric):<12}{100 * score.value:5.1f}{interval}")
+    say(f"Percent; ± is half a 95% interval over the {found.num_classes:,} classes.")
     if found.num_skipped:
-        print(f"{found.num_skipped:,} samples are the only one of their class and are not used as queries.")
-    print(f"evaluation {found.evaluations} on this set, recorded in {found.ledger}")
+        say(f"{found.num_skipped:,} samples are the only one of their class and are not used as queries.")
+    say(f"evaluation {found.evaluations} on this set, recorded in {found.ledger}")
     return 0
 
 
@@ -207,15 +208,15 @@ def _search(given: Any) -> int:
     with _progress(f"embedding {given.gallery}") as progress:
         gallery = Gallery.of(encoder, given.gallery, given.skip_broken, progress)
     _say_broken(gallery.left_out, len(samples.keys))
-    print(f"{len(gallery.rows_GD):,} {samples.modality}s, {gallery.embedded:,} of them embedded now")
+    say(f"{len(gallery.rows_GD):,} {samples.modality}s, {gallery.embedded:,} of them embedded now")
     itself = query.keys[0] if query.modality == "image" else None
     answers = gallery.answers(asked, given.top, encoder.distance, itself)
-    print(f"{SHOWN[encoder.distance]}  nearest to {given.query}")
+    say(f"{SHOWN[encoder.distance]}  nearest to {given.query}")
     for answer in answers:
-        print(f"{answer.likeness:.4f}  {answer.name}{f'  ({answer.label})' if answer.label else ''}")
+        say(f"{answer.likeness:.4f}  {answer.name}{f'  ({answer.label})' if answer.label else ''}")
     if output is not None:
         write_answers(query, answers, encoder.distance, output)
-        print(f"sheet: {output}")
+        say(f"sheet: {output}")
     return 0
 
 
@@ -228,8 +229,8 @@ def _export(given: Any) -> int:
     width = max(len(each.file) for each in found)
     for each in found:
         bound = "" if each.bound is None else f"  (at most {each.bound:.0e})" if each.bound else "  (must be 0)"
-        print(f"{each.file:<{width}}  differs by {each.difference:.1e}{bound}")
-    print(f"exported to {given.output}")
+        say(f"{each.file:<{width}}  differs by {each.difference:.1e}{bound}")
+    say(f"exported to {given.output}")
     return 0
 
 
@@ -257,13 +258,13 @@ def _folder(checkpoint: str) -> Path:
 
 
 def _say(notes: Sequence[str]) -> None:
-    print("".join(f"note: {line}\n" for line in notes), end="")
+    say(*(f"note: {line}" for line in notes))
 
 
 def _say_broken(lines: Sequence[str], count: int) -> None:
     _say(lines[:MOST_NAMED])
     if lines:
-        print(f"{len(lines):,} of {count:,} images are left out")
+        say(f"{len(lines):,} of {count:,} images are left out")
 
 
 @contextmanager

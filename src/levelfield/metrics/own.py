@@ -31,7 +31,7 @@ def own_metric(name: str) -> Callable[[Tensor, Tensor], Any]:
     Raises:
         UserError: no such module, no such function in it, or a module whose own import fails.
     """
-    find_own_modules()
+    find_own_modules(name)
     metric = import_named(name, f"metric {name}")
     if not callable(metric):
         raise UserError(f"metric {name} is no function: write def {name.rpartition('.')[2]}(embeddings, labels)")

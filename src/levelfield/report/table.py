@@ -18,6 +18,7 @@ from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, sum
 from levelfield.analysis.statistics import SMALLEST_SAMPLE
 from levelfield.metrics.own import is_own
 from levelfield.metrics.table import SELECTED_BY, as_shown, title_of
+from levelfield.runtime.terminal import printable
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import (
     BASELINE,
@@ -95,9 +96,9 @@ class StudyTable:
     sentences: Sequence[str]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(self.title, style="bold")
+        yield Text(printable(self.title), style="bold")
         yield self.table
-        yield from map(Text, self.sentences)
+        yield from (Text(printable(sentence)) for sentence in self.sentences)
 
     def __repr__(self) -> str:
         text = io.StringIO()

@@ -5,6 +5,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from levelfield.runtime.terminal import say
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, study_jobs
 from levelfield.study.spec import is_baseline
@@ -36,4 +37,4 @@ def print_jobs(console: Console, study: StudyFolder) -> None:
     ]
     if unsearched := [row for row in spec.methods if spec.search.trials and not spec.trials(row)]:
         lines.append(f"trained without a search, because they have no search space: {', '.join(unsearched)}")
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    say(*lines, console=console)

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from levelfield.metrics.table import as_shown, title_of
+from levelfield.runtime.terminal import printable, say
 from levelfield.study.jobs import Job, failed
 from levelfield.study.spec import is_baseline
 from levelfield.study.state import StudyState
@@ -105,11 +106,11 @@ class Progress:
         if self._machine is not None:
             self._write({"event": "note", "note": text})
         else:
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            say(text, console=self.console)
 
     def _row(self) -> str:
         """The study and its first row that is not finished."""
-        return f"{self.state.spec.name}{''.join(f': {job.method}' for job in self.state.to_do[:1])}"
+        return f"{printable(self.state.spec.name)}{''.join(f': {job.method}' for job in self.state.to_do[:1])}"
 
     def _done(self) -> int:
         return len(self.state.results)

@@ -11,6 +11,7 @@ from levelfield.core.configuration import SECTIONS, Config, as_list, init_args, 
 from levelfield.errors import UserError, nearest
 from levelfield.metrics.own import is_own
 from levelfield.metrics.table import METRICS, SELECTED_BY, can_select, named
+from levelfield.runtime.own_modules import find_own_modules
 from levelfield.study.search_space import read_space
 from levelfield.study.spec import (
     ALPHA,
@@ -73,6 +74,7 @@ def load_spec(
         base = merge(base, mapping(layer, f"{path}: overrides"))
     metrics = content.get("metrics", base.pop("metrics", None))
     layers = _layers(path, content.get("methods"), added or {})
+    find_own_modules([base, layers])
     search = read_search(path, mapping(content.get("search") or {}, f"{path}: search"), sections["search"])
     sweep, values = read_sweep(path, content.get("sweep"))
     rows = dict(_rows(path, content, base, layers, search, (sweep, values), of_methods))
@@ -116,11 +118,9 @@ def _modules(methods: Mapping[str, Config]) -> list[str]:
     paths = {row: str((config.get("model") or {}).get("learner") or "") for row, config in methods.items()}
     if not any(paths.values()):
         return []
-    from levelfield.runtime.own_modules import find_own_modules
     from levelfield.training.learner import MetricLearner
     from levelfield.training.own_learner import own_class
 
-    find_own_modules()
     kinds = {row: own_class("model", path) for row, path in paths.items() if path}
     return [row for row, kind in kinds.items() if not issubclass(kind, MetricLearner)]
 

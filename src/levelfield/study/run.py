@@ -8,6 +8,7 @@ from rich.console import Console
 from levelfield.errors import UserError
 from levelfield.metrics.own import own_metric
 from levelfield.runtime.launchers import launched_together
+from levelfield.runtime.terminal import say
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, Task, write_result
 from levelfield.study.progress import Progress
@@ -74,7 +75,7 @@ def run_study(
                 )
             sources = row_sources(study.spec)
             decisions = check_same(study, sources, recompute, keep)
-            _print(console, decisions)
+            say(*decisions, console=console)
             study.had_work = retest is not None or not study.is_finished()
             if study.had_work:
                 running = _Running(study, slots, console, sources, machine, debug)
@@ -82,15 +83,10 @@ def run_study(
             else:
                 study.write_spec()
                 if (recompute or keep) and not decisions:
-                    _print(console, ["note: --recompute and --keep have no effect: no row is stale"])
+                    say("note: --recompute and --keep have no effect: no row is stale", console=console)
     finally:
         slots.stop()
     return study
-
-
-def _print(console: Console, lines: Collection[str]) -> None:
-    if lines:
-        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 class _Running:
@@ -134,7 +130,7 @@ class _Running:
                 rows = [row for row in study.spec.methods if study.may_build(row)]
                 seen = look_at_rows(study.spec, own_rows(self.sources), self.given_up, rows)
                 decisions = check_seen(study, seen.data, seen.weights, self.sources, recompute, keep)
-                _print(self.console, [*decisions, *seen.overview] if self.machine is None else [])
+                say(*([*decisions, *seen.overview] if self.machine is None else []), console=self.console)
                 data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
                 weights = dict(seen.weights)
             study.write_spec()  # only if every row can be built
@@ -152,7 +148,7 @@ class _Running:
         if self.progress is not None:
             self.progress.line(text)
         elif self.machine is None:
-            _print(self.console, [text])
+            say(text, console=self.console)
 
 
 class _Jobs:

@@ -7,9 +7,9 @@ processes of the other devices by repeating the command.
 import sys
 
 if __name__ == "__main__":
-    from levelfield.runtime.own_modules import working_directory_last
+    from levelfield.runtime.safe_path import without_working_directory
 
-    working_directory_last()  # before the first import of a library
+    without_working_directory()  # before the first import of a library
 
 import json
 import os
@@ -30,7 +30,6 @@ from levelfield.core.source_identity import sources
 from levelfield.errors import OutOfMemory, TrainingFailed, UserError
 from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.launchers import OF_A_LAUNCHER
-from levelfield.runtime.own_modules import find_own_modules
 from levelfield.runtime.processes import end, end_with_parent
 from levelfield.storage.provenance import provenance
 from levelfield.study.jobs import Job, Task, write_result
@@ -195,7 +194,6 @@ def main(file: Path) -> int:
     parent = plain.pop("parent")
     end_with_parent(parent if is_first_process() else os.getppid())
     keep_freed_memory()
-    find_own_modules()
     outcome = attempt(_train, Task(**{**plain, "folder": Path(plain["folder"]), "job": Job(**plain["job"])}))
     failed = outcome.kind != "done" or "failure" in outcome.value
     if failed or is_first_process():

@@ -105,7 +105,7 @@ class Training:
         self._best: ModelCheckpoint | None = None
         self._progress = progress
         self._tracked = tracked
-        find_own_modules()
+        find_own_modules(config)
         silence_expected_notices()
         self._model_class = own_class("model", _named(config, "model", "learner"))
         data_class = own_class("data", _named(config, "data", "datamodule"))

@@ -17,6 +17,7 @@ from levelfield.data.loading import loader_processes
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.runtime.processes import in_processes
+from levelfield.runtime.terminal import say
 from levelfield.storage.file_hash import file_hash
 from levelfield.training.checkpoint import one_line, read_checkpoint
 from levelfield.training.embed import EmbeddedSet
@@ -83,8 +84,7 @@ def embed(
     """
     encoder = checkpoint if isinstance(checkpoint, Encoder) else Encoder(checkpoint, device, trust, transforms)
     samples = encoder.samples(data)
-    for note in samples.notes:
-        print(f"note: {note}", file=sys.stderr)
+    say(*(f"note: {note}" for note in samples.notes), file=sys.stderr)
     return encoder.embed(samples, skip_broken=skip_broken, batch_size=batch_size)
 
 

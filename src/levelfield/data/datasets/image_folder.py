@@ -1,5 +1,6 @@
 """Your own images, in one folder per class."""
 
+import errno
 import os
 import re
 from collections import Counter
@@ -92,6 +93,14 @@ class ImageFolder(MetricDataset):
         return own_file(self.folder, self.root) / key
 
 
+def _is_loop(link: os.DirEntry[str]) -> bool:
+    try:
+        link.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
 class Found:
     """The images in a folder, and counts of everything else by reason."""
 
@@ -112,8 +121,10 @@ class Found:
                 self._left_out[f"{entry.name}, a file of another program"] += 1
             elif re.search("[\ud800-\udfff\\n]", entry.name):
                 self._left_out["a name that is not UTF-8 or has several lines; rename it"] += 1
-            elif entry.is_symlink() and entry.is_dir():
+            elif entry.is_symlink() and os.path.isdir(entry):
                 self._left_out["a link to a folder; put the images there"] += 1
+            elif entry.is_symlink() and _is_loop(entry):
+                self._left_out["a link to itself; remove it"] += 1
             else:
                 yield entry
 

@@ -18,7 +18,6 @@ from levelfield.errors import UserError
 from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.imports import quick_imports
 from levelfield.runtime.launchers import forget_launcher
-from levelfield.runtime.own_modules import find_own_modules
 from levelfield.runtime.processes import SIDE_BY_SIDE, end_with_parent
 from levelfield.study.executors import devices_of_a_job, on_cpu, refuse_below_one
 from levelfield.study.jobs import study_jobs
@@ -112,7 +111,6 @@ def _begin(parent: int) -> None:
     os.dup2(2, 1)  # standard output may be JSON: prints of a job go to standard error
     forget_launcher()
     keep_freed_memory()
-    find_own_modules()
     with quick_imports():
         import_module(WORK)
 

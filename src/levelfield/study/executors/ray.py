@@ -19,7 +19,6 @@ from typing import Any, Literal
 from levelfield.errors import UserError
 from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.launchers import forget_launcher
-from levelfield.runtime.own_modules import find_own_modules
 from levelfield.runtime.processes import SIDE_BY_SIDE
 from levelfield.study.executors import devices_of_a_job, on_cpu, refuse_below_one
 from levelfield.study.executors.local import WORK
@@ -146,7 +145,6 @@ class _Worker:
         sys.path += [place for place in path if place not in sys.path]
         forget_launcher()  # of the node's Ray, whose variables this process has
         keep_freed_memory()
-        find_own_modules()
         import_module(WORK)
 
     def do(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,0 +1,39 @@
+"""What the commands say. Names of files, classes and studies in it can be a stranger's."""
+
+import re
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Control characters except tab and newline, and those that turn the direction of writing.
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters escaped: a terminal obeys them.
+
+    Example:
+        >>> print(printable("a\x1b[2Jb"))
+        a\x1b[2Jb
+    """
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def say(*lines: str, console: "Console | None" = None, file: TextIO | None = None) -> None:
+    """Print lines; nothing without one."""
+    text = printable("\n".join(lines))
+    if not lines:
+        return
+    if console is not None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    else:
+        print(text, file=file, flush=True)
+
+
+def print_any_character() -> None:
+    """Print what the encoding of the terminal lacks, and file names that are no text, as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
