@@ -1,488 +1,366 @@
-"""What a GPU does: training steps, losses, retrieval and the input path, beside the bare loop and other libraries.
+"""What a GPU does, in ten parts from waits to `levelfield compare`, next to tuned loops and other libraries.
 
-    python benchmarks/gpu.py                            # under 9 minutes on one GPU; no network, random weights
-    python benchmarks/gpu.py --parts training losses    # some of it
-    python benchmarks/gpu.py --device cpu               # the same in miniature, in a minute or two: does it work?
+    python benchmarks/gpu.py                            # under 6 minutes on one H100; no network, random weights
+    python benchmarks/gpu.py --parts training losses    # only these parts
+    python benchmarks/gpu.py --device cpu               # all parts in miniature, two minutes: do they run?
 
-Each part runs in a process of its own with its share of `--minutes` and writes its Markdown table as it goes: a part
-that fails, or runs out of memory or of time, says so, keeps the rows that it has, and the next one begins. The whole is
-printed and written to `--output`. With pytorch-metric-learning missing its rows say so.
+Each part runs in its own process with its share of `--minutes` and writes its tables row by row. A part that fails or
+runs out of time says so and keeps its rows, and the next part starts. The command prints all tables and writes them to
+`--output`. Contenders of a table take turns, and a number is the least of its turns.
 """
 
 import argparse
-import gc
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
-from torch import Tensor, nn
+from gpu_clock import Part, Table, by_turns, milliseconds, per_second
+from gpu_fits import EMBEDDING_SIZE, compile_one, input_path, made_images, training, validation, waits
+from torch import Tensor
 from torch.nn.functional import normalize
 
-SHARES = {"training": 205, "losses": 100, "retrieval": 120, "input": 70}
-EMBEDDING_SIZE = 128
-
-
-class Table:
-    """A Markdown table in a file, whole after each row."""
-
-    def __init__(self, file: Path, title: str, *columns: str) -> None:
-        self.file = file
-        self._write(f"\n### {title}\n\n| {' | '.join(columns)} |\n|{' --- |' * len(columns)}\n")
-
-    def row(self, *cells: Any) -> None:
-        self._write(f"| {' | '.join(map(str, cells))} |\n")
-
-    def _write(self, text: str) -> None:
-        with self.file.open("a") as file:
-            file.write(text)
-
-
-class Part:
-    """What a part is given.
-
-    Attributes:
-        small: whether it is the miniature.
-    """
-
-    def __init__(self, device: str, seconds: float, file: Path, cores: int) -> None:
-        self.device, self.file, self.cores = torch.device(device), file, cores
-        self.small = device == "cpu"
-        self.end = time.perf_counter() + seconds
-
-    @property
-    def left(self) -> float:
-        """Seconds."""
-        return self.end - time.perf_counter()
-
-    def wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-    @contextmanager
-    def peak(self, found: dict[str, str]) -> Iterator[None]:
-        """The most memory that tensors took beside what they had before, in MiB, as `found["MiB"]`."""
-        if self.device.type != "cuda":
-            found["MiB"] = "-"
-            yield
-            return
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        yield
-        found["MiB"] = f"{(torch.cuda.max_memory_allocated() - before) / 2**20:,.0f}"
-
-
-class Clock:
-    """Times steps: `tick` after each; the first are not counted, and the last says that it is enough."""
-
-    def __init__(self, part: Part, seconds: float, warm_up: int = 5) -> None:
-        self.part, self.seconds, self.warm_up = part, seconds, 1 if part.small else warm_up
-        self.steps, self.begin, self.step_seconds = 0, 0.0, float("nan")
-
-    def tick(self) -> bool:
-        self.steps += 1
-        if self.steps == self.warm_up:
-            self.part.wait()
-            self.begin = time.perf_counter()
-        done = self.steps > self.warm_up and time.perf_counter() - self.begin > self.seconds
-        if done:
-            self.part.wait()
-            self.step_seconds = (time.perf_counter() - self.begin) / (self.steps - self.warm_up)
-        return done
-
-
-def in_a_line(error: BaseException) -> str:
-    first = (str(error).strip().splitlines() or [""])[0].replace("|", "/")
-    return f"failed: {type(error).__name__} {first[:120]}"
-
-
-# Training: each of these trains a trunk and an embedder by NT-Xent on one batch that lies on the device, batch norm
-# frozen, in bfloat16 where autocast takes it, until the clock says that it is enough.
-
-
-def network(trunk: str) -> nn.Module:
-    from levelfield.models import BNInceptionTrunk, TimmTrunk
-
-    torch.manual_seed(0)
-    return BNInceptionTrunk(weights=None) if trunk == "bn_inception" else TimmTrunk(trunk, weights=None)
-
-
-def eval_batch_norm(module: nn.Module) -> None:
-    for each in module.modules():
-        if isinstance(each, nn.modules.batchnorm._BatchNorm):
-            each.eval()
-
-
-class Embedder(nn.Module):
-    """Trunk and linear layer, in bfloat16."""
-
-    def __init__(self, trunk: Any, device: torch.device) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(trunk, nn.Linear(trunk.num_features, EMBEDDING_SIZE)).to(device)
-        self.kind = device.type
-
-    def forward(self, images: Tensor) -> Tensor:
-        with torch.autocast(self.kind, torch.bfloat16):
-            embeddings = self.layers(images)
-        return normalize(embeddings.float())
-
-
-def bare(trunk: Any, batch: tuple[Tensor, Tensor], clock: Clock, **optimizer: Any) -> None:
-    from levelfield.losses import NTXentLoss
-
-    images, labels = batch
-    model, loss = Embedder(trunk, images.device), NTXentLoss()
-    eval_batch_norm(model.train())
-    adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, **optimizer)
-    while not clock.tick():
-        loss(model(images), labels).backward()
-        adamw.step()
-        adamw.zero_grad()
-
-
-def bare_tuned(trunk: Any, batch: tuple[Tensor, Tensor], clock: Clock) -> None:
-    """With the fused optimizer, and the convolutions that cuDNN found fastest."""
-    with cudnn_benchmark():
-        bare(trunk, batch, clock, fused=True)
-
-
-def ours(
-    trunk: Any, batch: tuple[Tensor, Tensor], clock: Clock, learner: Any = None, fill: bool = False, **trainer: Any
-) -> None:
-    """`MetricLearner` in Lightning's Trainer, set as `levelfield fit` sets it."""
-    from lightning.pytorch import Callback, LightningModule, Trainer
-
-    from levelfield.losses import NTXentLoss
-    from levelfield.training.learner import MetricLearner
-
-    class Enough(Callback):
-        def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
-            trainer.should_stop = clock.tick()
-
-    class Same:
-        def __len__(self) -> int:
-            return 10**6
-
-        def __iter__(self) -> Iterator[dict[str, Tensor]]:
-            for _ in range(len(self)):
-                yield {"samples": batch[0], "labels": batch[1]}
-
-    on_gpu = batch[0].is_cuda
-    torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
-    settings = {"precision": "bf16-mixed", "deterministic": "warn", "log_every_n_steps": 10, **trainer}
-    callbacks = [Enough(), *settings.pop("callbacks", [])]
-    Trainer(
-        accelerator="gpu" if on_gpu else "cpu", devices=1, max_epochs=-1, limit_val_batches=0, num_sanity_val_steps=0,
-        logger=False, enable_checkpointing=False, enable_model_summary=False, callbacks=callbacks,
-        **{"enable_progress_bar": False, **settings},
-    ).fit(MetricLearner(trunk, NTXentLoss(), embedding_size=EMBEDDING_SIZE, **(learner or {})), Same())  # fmt: skip
-    torch.use_deterministic_algorithms(False)
-
-
-def ours_filled(trunk: Any, batch: tuple[Tensor, Tensor], clock: Clock) -> None:
-    """With torch's default for deterministic operations."""
-    ours(trunk, batch, clock, fill=True)
-
-
-def ours_shown(trunk: Any, batch: tuple[Tensor, Tensor], clock: Clock) -> None:
-    ours(trunk, batch, clock, enable_progress_bar=True)
-
-
-def ours_tuned(trunk: Any, batch: tuple[Tensor, Tensor], clock: Clock) -> None:
-    with cudnn_benchmark():
-        fused = {"optimizer": lambda parameters: torch.optim.AdamW(parameters, fused=True)}
-        ours(trunk, batch, clock, learner=fused, deterministic=False, benchmark=True)
-
-
-def ours_compiled(trunk: Any, batch: tuple[Tensor, Tensor], clock: Clock) -> None:
-    from levelfield.training.callbacks import CompileTrunk
-
-    ours(trunk, batch, clock, callbacks=[CompileTrunk("eager" if clock.part.small else "inductor")])
-
-
-def metric_learning(trunk: Any, batch: tuple[Tensor, Tensor], clock: Clock) -> None:
-    """pytorch-metric-learning's own loop, `MetricLossOnly`, with its loss."""
-    from pytorch_metric_learning.losses import NTXentLoss
-    from pytorch_metric_learning.trainers import MetricLossOnly
-
-    class Done(Exception):  # noqa: N818
-        pass
-
-    def stop(_: Any) -> None:
-        if clock.tick():
-            raise Done
-
-    images, labels = batch
-    model = Embedder(trunk, images.device)
-    trainer = MetricLossOnly(
-        models={"trunk": model},
-        optimizers={"trunk_optimizer": torch.optim.AdamW(model.parameters(), lr=1e-4)},
-        batch_size=len(labels),
-        loss_funcs={"metric_loss": NTXentLoss()},
-        dataset=range(10**6),
-        collate_fn=lambda numbers: batch,
-        iterations_per_epoch=10**4,
-        data_device=images.device,
-        dataloader_num_workers=0,
-        freeze_trunk_batchnorm=True,
-        end_of_iteration_hook=stop,
-    )
-    with suppress(Done):
-        trainer.train(num_epochs=1)
-
-
-@contextmanager
-def cudnn_benchmark() -> Iterator[None]:
-    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
-
-
-CONTENDERS: dict[str, Callable[[Any, tuple[Tensor, Tensor], Clock], None]] = {
-    "bare loop": bare,
-    "bare loop, cuDNN benchmark, fused AdamW": bare_tuned,
-    "ours, as `levelfield fit`": ours,
-    "ours, new memory filled": ours_filled,
-    "ours, with a progress bar": ours_shown,
-    "ours, cuDNN benchmark, fused AdamW, not deterministic": ours_tuned,
-    "pytorch-metric-learning, its loop and loss": metric_learning,
-}
-COMPILED = {"ours, compiled trunk": ours_compiled}  # which takes a minute before its first step
-
-
-def training(part: Part) -> None:
-    trunks, batches, side = (("resnet50", "bn_inception"), (128, 32, 512), 224)
-    if part.small:
-        trunks, batches, side = (("test_resnet", "bn_inception"), (8,), 32)
-    columns = ("trunk", "batch", "loop", "ms a step", "images/s", "of the bare loop", "peak MiB")
-    table = Table(part.file, f"Training steps, {side} px, bfloat16", *columns)
-    runs = [(trunk, size, CONTENDERS) for size in batches for trunk in trunks] + [(trunks[0], batches[0], COMPILED)]
-    bare_seconds: dict[tuple[str, int], float] = {}
-    for trunk, size, contenders in runs:
-        batch = (torch.rand(size, 3, side, side, device=part.device), torch.arange(size, device=part.device) // 4)
-        for name, contender in contenders.items():
-            if part.left < (40 if contenders is COMPILED else 5) and not part.small:
-                table.row(trunk, size, name, *["no time left"] * 4)
-                continue
-            clock, found = Clock(part, seconds=0.1 if part.small else 2.0), {}
-            try:
-                with part.peak(found):
-                    contender(network(trunk), batch, clock)
-            except Exception as error:
-                table.row(trunk, size, name, in_a_line(error), "", "", "")
-                continue
-            seconds = clock.step_seconds
-            of_bare = bare_seconds.setdefault((trunk, size), seconds if name == "bare loop" else float("nan")) / seconds
-            cells = (f"{seconds * 1e3:.2f}", f"{size / seconds:,.0f}", f"{of_bare:.2f}", found["MiB"])
-            table.row(trunk, size, name, *cells)
-
-
-def losses(part: Part) -> None:
-    from losses import CASES, DIM, SAMPLES_PER_CLASS, batch, build, floor
-    from pytorch_metric_learning import losses as peers
-
-    from levelfield import losses as own
-
-    sizes = (16, 32) if part.small else (512, 2048, 8192, 16384)
-    peer_bytes = 2**30 if part.small else 48 * 2**30
-    columns = ("loss", "N", "ours, ms", "peer, ms", "floor, ms", "ours / floor", "peak MiB")
-    table = Table(part.file, f"Losses, forward + backward, D = {DIM}, {SAMPLES_PER_CLASS} samples a class", *columns)
-
-    def milliseconds(loss: Callable[[Tensor, Tensor], Tensor], embeddings: Tensor, labels: Tensor) -> float:
-        clock = Clock(part, 0.02 if part.small else 0.1, warm_up=3)
-        while not clock.tick():
-            embeddings.grad = None
-            loss(embeddings, labels).backward()
-        return clock.step_seconds * 1e3
-
-    def attempted(loss: Callable[[Tensor, Tensor], Tensor], *points: Tensor) -> tuple[str, float]:
-        try:
-            found = milliseconds(loss, *points)
-        except Exception as error:
-            return in_a_line(error), float("nan")
-        return f"{found:.3f}", found
-
-    for n in sizes:
-        for case in CASES:
-            if case.kind == "search" and n > 128:
-                continue  # the papers' warning: a step is seconds
-            if part.left < 5 and not part.small:
-                table.row(case.name, n, *["no time left"] * 5)
-                break
-            embeddings, labels = (each.detach().to(part.device) for each in batch(n))
-            embeddings.requires_grad_()
-            classes = n // SAMPLES_PER_CLASS
-            sized = {"num_classes": classes, "embedding_size": DIM} if case.kind == "class" else {}
-            loss = build(case, n)[0].to(part.device)
-            weights = torch.randn(classes * case.centers, DIM, device=part.device, requires_grad=True)
-            found: dict[str, str] = {}
-            least, least_ms = attempted(floor(case.kind, weights), embeddings, labels)
-            with part.peak(found):
-                text, milli = attempted(loss, embeddings, labels)
-            theirs = "-"
-            if case.peer_bytes is not None and case.peer_bytes(n) < peer_bytes:
-                peer = getattr(peers, case.name)(**sized, **case.arguments).to(part.device)
-                theirs, _ = attempted(peer, embeddings, labels)
-            ratio = f"{milli / least_ms:.1f}"
-            table.row(case.name.removesuffix("Loss"), n, text, theirs, least, ratio, found["MiB"])
-
-    n = 32 if part.small else 2048
-    title = f"Losses at {n} by torch.compile, forward + backward; the first call compiles"
-    table = Table(part.file, title, "loss", "plain, ms", "compiled, ms", "first call, s")
-    for name in ("NTXentLoss", "MultiSimilarityLoss", "TripletMarginLoss")[: 1 if part.small else None]:
-        if part.left < 20 and not part.small:
-            table.row(name.removesuffix("Loss"), *["no time left"] * 3)
-            continue
-        embeddings, labels = (each.detach().to(part.device) for each in batch(n))
-        loss = getattr(own, name)()
-        compiled = torch.compile(loss, backend="aot_eager" if part.small else "inductor")
-        plain, _ = attempted(loss, embeddings.requires_grad_(), labels)
-        begin = time.perf_counter()
-        with suppress(Exception):  # `attempted` says which
-            compiled(embeddings, labels).backward()
-        first = time.perf_counter() - begin
-        table.row(name.removesuffix("Loss"), plain, attempted(compiled, embeddings, labels)[0], f"{first:.1f}")
+# Seconds of each part out of 6 minutes. What a part leaves goes to the parts after it.
+SHARES = {
+    "waits": 14, "gather": 7, "validation": 28, "scoring": 32, "retrieval": 18, "losses": 26, "text": 10,
+    "training": 125, "input": 58, "compare": 42,
+}  # fmt: skip
+GRACE = 8  # seconds after its share until a part is stopped
+
+
+def gather(part: Part) -> None:
+    """Whether gathered embeddings of one process, and their gradient, are what one process has."""
+    import torch.distributed as dist
+    from torch.distributed.nn.functional import all_gather
+
+    backend = "gloo" if part.small else "nccl"
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=0, world_size=1)
+        local = torch.randn(512, EMBEDDING_SIZE, device=part.device, requires_grad=True)
+        weights = torch.randn_like(local)
+        gathered = torch.cat(all_gather(local))
+        (gathered * weights).sum().backward()
+        title = "`torch.distributed.nn.functional.all_gather` of one process"
+        table = Table(part.file, title, "backend", "values are the same", "gradient is the same")
+        table.row(backend, torch.equal(gathered, local), local.grad is not None and torch.equal(local.grad, weights))
+        dist.destroy_process_group()
+
+
+def scoring(part: Part) -> None:
+    """The scores of a study's test samples: four folds, and their embeddings together."""
+    from retrieval import embedding_space
+
+    from levelfield.study.test_scores import concatenate, score_samples
+
+    items, classes, folds = (600, 100, 4) if part.small else (60_502, 11_316, 4)
+    embeddings, labels = embedding_space(items, EMBEDDING_SIZE, classes)
+    title = f"`score_samples` of {items:,} test samples of {classes:,} classes"
+    table = Table(part.file, title, "where", "what", "s")
+
+    def all_scores() -> None:
+        there = [embeddings.to(part.device)] * folds
+        for each in (*there, concatenate(there)):
+            score_samples(each, labels.to(part.device), None)
+
+    what = f"{folds} x {EMBEDDING_SIZE} + {folds * EMBEDDING_SIZE} numbers"
+    with suppress(Exception):  # the next call says which
+        score_samples(embeddings[:200].to(part.device), (labels[:200] // 2).to(part.device), None)  # warms up
+    table.row(part.device.type, what, by_turns(part, {"": lambda: part.seconds(all_scores)})[""])
+    torch.set_num_threads(1)
+    one = by_turns(part, {"": lambda: part.seconds(lambda: score_samples(embeddings, labels, None))}, rounds=1)
+    table.row("one CPU thread", f"1 x {EMBEDDING_SIZE} numbers", one[""])
 
 
 def retrieval(part: Part) -> None:
+    """Exact scores by sorting and by counting, and neighbours next to faiss."""
     from retrieval import NEIGHBOR_METRICS, SIZES, bare_product, embedding_space, measure
 
     from levelfield.metrics import retrieval_metrics
+    from levelfield.metrics.nearest import nearest
 
-    sop, million = ((600, 32, 100), (2_000, 32, 400)) if part.small else (SIZES["sop"], (1_000_000, 512, 200_000))
-    table = Table(part.file, "Retrieval", "items", "what", "s", "peak MiB", "MAP@R")
-    warm = [each.to(part.device) for each in embedding_space(500, 32, 100)]
-    retrieval_metrics(*warm)
-    bare_product(warm[0])
+    sop, million = ((600, 32, 100), (2_000, 32, 400)) if part.small else (SIZES["sop"], SIZES["million"])
+    queries, asked, neighbours = (200, 100, 16) if part.small else (100_000, 10_000, 16)
+    table = Table(part.file, "Retrieval", "items x numbers", "what", "s", "peak MiB", "MAP@R")
 
-    def run(items: int, what: str, call: Callable[[], Any]) -> float:
-        try:
-            seconds, _, added = measure(call, part.device)
-        except Exception as error:
-            table.row(f"{items:,}", what, in_a_line(error), "", "")
-            return float("inf")
-        score = results.pop().get("map_at_r", "-") if results else "-"
-        score = score if isinstance(score, str) else f"{score:.5f}"
-        table.row(f"{items:,}", what, f"{seconds:.2f}", f"{added:,.0f}", score)
-        return seconds
+    def rows(runs: Mapping[str, Callable[[], Any]], points: Tensor, rounds: int) -> None:
+        peaks: dict[str, float] = {}
+        scores: dict[str, Any] = {}
 
-    results: list[dict[str, Any]] = []
-    for items, dim, classes in (sop, million):
-        embeddings, labels = (each.to(part.device) for each in embedding_space(items, dim, classes))
+        def run(name: str) -> float:
+            def call() -> None:
+                result = runs[name]()
+                scores[name] = f"{result['map_at_r']:.5f}" if isinstance(result, dict) else ""
 
-        def score(**settings: Any) -> None:
-            results.append(retrieval_metrics(embeddings, labels, **settings))  # noqa: B023 called before the next
+            seconds, _, peaks[name] = measure(call, part.device)
+            return seconds
 
-        run(items, "bare product", lambda: bare_product(embeddings))  # noqa: B023
-        sample = max(items // 50, 100)
-        drawn = run(
-            items, f"MAP@R, RP, P@1, R@k of {sample:,} queries",
-            lambda: score(metrics=NEIGHBOR_METRICS, num_queries=sample),  # noqa: B023
-        )  # fmt: skip
-        for budget in (400, 8192):
-            if (expected := drawn * items / sample) > part.left:
-                table.row(f"{items:,}", f"all queries, {budget} MiB", f"no time left for some {expected:.0f}", "", "")
+        for name, seconds in by_turns(part, {name: partial(run, name) for name in runs}, rounds).items():
+            peak = f"{peaks[name]:,.0f}" if name in peaks else ""
+            table.row(" x ".join(f"{n:,}" for n in points.shape), name, seconds, peak, scores.get(name, ""))
+
+    embeddings, labels = (each.to(part.device) for each in embedding_space(*sop))
+    scored = partial(retrieval_metrics, embeddings, labels)
+    no_counting = mock.patch("levelfield.metrics.query_scores.counting_block", mock.Mock(return_value=0))
+    runs = {
+        "bare product": partial(bare_product, embeddings),
+        "MAP@R, RP, P@1, R@k": partial(scored, metrics=NEIGHBOR_METRICS),
+        "the same by top-k": no_counting(partial(scored, metrics=NEIGHBOR_METRICS)),
+        "all with MAP and MRR, by counting": scored,
+    }
+    rows(runs, embeddings, rounds=3)
+    embeddings, labels = (each.to(part.device) for each in embedding_space(*million))
+    scored = partial(retrieval_metrics, embeddings, labels, metrics=NEIGHBOR_METRICS, num_queries=queries)
+    first = embeddings[:asked]
+    runs = {
+        f"bare product of {asked:,} queries": lambda: [
+            float((each @ embeddings.T)[0, 0]) for each in first.split(1024)
+        ],
+        f"{neighbours} nearest of {asked:,} queries": partial(
+            nearest, first, embeddings, neighbours, torch.arange(asked, device=part.device), memory_budget=2**33
+        ),
+        f"MAP@R, RP, P@1, R@k of {queries:,} queries, 400 MiB": scored,
+        f"MAP@R, RP, P@1, R@k of {queries:,} queries, 8 GiB": partial(scored, memory_budget=2**33),
+    }
+    rows(runs, embeddings, rounds=1)
+    try:
+        import faiss
+
+        index = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), embeddings.shape[1])
+    except (ImportError, AttributeError):
+        table.row("", "faiss on a GPU", "not installed")
+        return
+    found = embeddings.cpu().numpy()
+    index.add(found)
+    index.search(found[:100], neighbours)
+    rows({f"faiss, {neighbours} nearest": lambda: index.search(found[:asked], neighbours)}, embeddings, rounds=2)
+
+
+def losses(part: Part) -> None:
+    """Six kinds of losses with and without deterministic operations, next to pytorch-metric-learning."""
+    from losses import CASES, DIM, SAMPLES_PER_CLASS, batch, build, floor
+
+    try:
+        from pytorch_metric_learning import losses as peers
+    except ImportError:
+        peers = None
+    kinds = ("Contrastive", "TripletMargin", "NTXent", "MultiSimilarity", "ArcFace", "FastAP")
+    columns = ("loss", "N", "ours", "deterministic", "peer", "similarities alone", "MiB", "MiB, deterministic")
+    table = Table(part.file, f"Losses, forward and backward, D = {DIM}, milliseconds", *columns)
+
+    def run(kind: str, mib: dict[str, str], loss: Callable[..., Tensor], points: list[Tensor]) -> float:
+        def step() -> None:
+            points[0].grad = None
+            loss(*points).backward()
+
+        torch.use_deterministic_algorithms(kind == "deterministic", warn_only=True)
+        with part.peak(mib, kind):
+            return milliseconds(part, step)
+
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # as in a fit
+    for n in (16, 32) if part.small else (512, 2048, 8192):
+        for case in (case for case in CASES if case.name.removesuffix("Loss") in kinds):
+            name, mib, classes = case.name.removesuffix("Loss"), dict[str, str](), n // SAMPLES_PER_CLASS
+            if not part.has(3):
+                table.row(name, n, "no time left")
                 continue
-            run(
-                items, f"MAP@R, RP, P@1, R@k, {budget} MiB",
-                lambda: score(metrics=NEIGHBOR_METRICS, memory_budget=budget * 2**20),  # noqa: B023
-            )  # fmt: skip
-        if items == sop[0]:
-            run(items, "all, with MAP and MRR", score)
+            points = [each.detach().to(part.device) for each in batch(n)]
+            points[0].requires_grad_()
+            loss = build(case, n)[0].to(part.device)
+            weights = torch.randn(classes, DIM, device=part.device, requires_grad=True)
+            runs = {
+                "ours": partial(run, "ours", mib, loss, points),
+                "deterministic": partial(run, "deterministic", mib, loss, points),
+                "similarities": partial(run, "similarities", mib, floor(case.kind, weights), points),
+            }
+            if peers is not None and case.peer_bytes is not None and case.peer_bytes(n) < 40 * 2**30:
+                sized = {"num_classes": classes, "embedding_size": DIM} if case.kind == "class" else {}
+                peer = getattr(peers, case.name)(**sized, **case.arguments).to(part.device)
+                runs["peer"] = partial(run, "peer", mib, peer, points)
+            found = {"peer": "not installed" if peers is None else "-"} | by_turns(part, runs)
+            cells = (found[key] for key in ("ours", "deterministic", "peer", "similarities"))
+            table.row(name, n, *cells, mib.get("ours", ""), mib.get("deterministic", ""))
+            del loss, runs
+            part.free()
 
 
-def made_images(folder: Path, classes: int, each: int, width: int, height: int) -> None:
-    """JPEG files of coloured clouds, a folder a class."""
-    import numpy as np
-    from PIL import Image
-
-    draw = np.random.default_rng(0)
-    for label in range(classes):
-        place = folder / f"class{label:03d}"
-        place.mkdir(parents=True)
-        for number in range(each):
-            small = draw.integers(0, 256, (height // 8, width // 8, 3), dtype=np.uint8)
-            Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC).save(place / f"{number}.jpg")
-
-
-def input_path(part: Part) -> None:
-    from levelfield.data.datamodule import MetricDataModule
-    from levelfield.data.datasets import ImageFolder
-    from levelfield.data.transforms import ImageTransforms
-
-    classes, each = (24, 4) if part.small else (100, 20)
-    side, resize, size = (32, 40, 8) if part.small else (224, 256, 128)
-    numbers = (0, 2) if part.small else (0, 4, 8, part.cores)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["LEVELFIELD_CACHE"] = str(Path(folder, "cache"))
-        images = Path(folder, "images")
-        made_images(images, classes, each, *((64, 48) if part.small else (500, 375)))
-
-        def data(cache: bool, workers: int) -> MetricDataModule:
-            return MetricDataModule(
-                ImageFolder(images), batch_size=size, samples_per_class=4, steps_per_epoch=500 if part.small else 4000,
-                num_workers=workers, cache=cache, transforms=ImageTransforms(crop_size=side, resize=resize),
-            )  # fmt: skip
-
-        shape = "64 x 48" if part.small else "500 x 375"
-        title = f"Training batches of {size} x {side} px, from {classes * each:,} JPEG files of {shape} px"
-        table = Table(part.file, title, "from", "loader processes", "images/s")
-        for cache in (True, False):
-            for workers in dict.fromkeys(numbers):
-                source = "cache" if cache else "files"
-                if part.left < 25 and not part.small:
-                    table.row(source, workers, "no time left")
-                    continue
-                try:
-                    samples = data(cache, workers)
-                    samples.setup("fit")
-                    clock = Clock(part, 0.1 if part.small else 3.0, warm_up=max(2, 2 * workers))
-                    for _ in samples.train_dataloader():
-                        if clock.tick():
-                            break
-                    table.row(source, workers, f"{size / clock.step_seconds:,.0f}")
-                except Exception as error:
-                    table.row(source, workers, in_a_line(error))
-        whole_training(part, data(True, numbers[-1]), side, size)
-
-
-def whole_training(part: Part, samples: Any, side: int, size: int) -> None:
-    """A fit from the cache, so that one sees whether the input or the network is what one waits for."""
-    from lightning.pytorch import Callback, LightningModule, Trainer
-
+def text(part: Part) -> None:
+    """Training steps of a text encoder of MiniLM's size: texts, kept ids, and ids on the device in a bare loop."""
     from levelfield.losses import NTXentLoss
-    from levelfield.training.learner import MetricLearner
+    from levelfield.models import TransformersTrunk
+    from levelfield.models.text import pooled
 
-    trunk = "test_resnet" if part.small else "resnet50"
-    table = Table(part.file, f"Training from the cache, {trunk}, {side} px, bfloat16", "loader processes", "images/s")
-    clock = Clock(part, 0.1 if part.small else 8.0, warm_up=40)
+    size, length, words = (8, 16, 200) if part.small else (128, 256, 30_000)
+    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    if part.small:
+        shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = {"model_type": "bert", "vocab_size": words + 4, "max_position_embeddings": 512, **shape}
+    trunk = TransformersTrunk("made", weights=None, config=config, max_length=length)
+    trunk.set_extra_state(made_tokenizer(words))
+    trunk.to(part.device)
+    draw = torch.Generator().manual_seed(0)
+    drawn = torch.randint(words, (size, length - 2), generator=draw).tolist()
+    texts = [" ".join(map(word, row)) for row in drawn]
+    ids = {each: trunk.token_ids(each) for each in texts}
+    ids_NT = torch.tensor([*ids.values()], device=part.device)
+    labels, loss = torch.arange(size, device=part.device) // 4, NTXentLoss()
+    adamw = torch.optim.AdamW(trunk.parameters(), lr=1e-5, fused=True)
 
-    class Enough(Callback):
-        def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
-            trainer.should_stop = clock.tick()
+    def step(features: Callable[[], Tensor]) -> None:
+        with torch.autocast(part.device.type, torch.bfloat16):
+            found = features()
+        loss(normalize(found.float()), labels).backward()
+        adamw.step()
+        adamw.zero_grad()
 
-    learner = MetricLearner(network(trunk), NTXentLoss(), embedding_size=EMBEDDING_SIZE)
-    Trainer(
-        accelerator="cpu" if part.small else "gpu", devices=1, max_epochs=2, precision="bf16-mixed", logger=False,
-        limit_val_batches=0, num_sanity_val_steps=0, enable_checkpointing=False, enable_model_summary=False,
-        enable_progress_bar=False, use_distributed_sampler=False, deterministic="warn", callbacks=[Enough()],
-    ).fit(learner, datamodule=samples)  # fmt: skip
-    table.row(samples.num_workers, f"{size / clock.step_seconds:,.0f}")
+    def with_kept_ids() -> Tensor:
+        with mock.patch.object(trunk, "token_ids", ids.__getitem__):
+            return trunk(texts)
+
+    def bare() -> Tensor:
+        mask_NT = torch.ones_like(ids_NT)
+        return pooled(trunk.model(input_ids=ids_NT, attention_mask=mask_NT).last_hidden_state, mask_NT, "mean")
+
+    kinds = {"texts, tokenised in `forward`": lambda: trunk(texts), "ids kept, padded in `forward`": with_kept_ids}
+    kinds["ids on the device, bare"] = bare
+    runs = {name: partial(milliseconds, part, partial(step, kind), 0.7) for name, kind in kinds.items()}
+    title = f"Training steps of a text encoder, {size} texts of {length} tokens, bfloat16, fused AdamW"
+    table = Table(part.file, title, "input", "ms a step", "texts/s")
+    for name, milli in by_turns(part, runs).items():
+        table.row(name, milli, per_second(size, milli))
 
 
-PARTS = {"training": training, "losses": losses, "retrieval": retrieval, "input": input_path}
+def word(number: int) -> str:
+    return "".join(chr(ord("a") + number // 26**place % 26) for place in range(4))
+
+
+def made_tokenizer(words: int) -> str:
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    known = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", *map(word, range(words)))
+    tokenizer = Tokenizer(models.WordPiece({token: number for number, token in enumerate(known)}, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return tokenizer.to_str()
+
+
+# What `levelfield compare` prints when a phase begins.
+PHASES = {"imports, measures, plans": "", "starts": "timing:", "trains": "[1/", "tests": "testing"}
+
+
+def compare(part: Part) -> None:
+    """`levelfield compare` on a folder of images, until the time is over: seconds and use of the GPU by phase."""
+    trunk, images = ("test_resnet", (16, 6, 64, 48)) if part.small else ("tf_efficientnet_lite0", (48, 8, 500, 375))
+    lasted, busy, used = Counter[str](), defaultdict[str, list[float]](list), 0.0
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        made_images(Path(folder, "images"), *images, different=images[0] * images[1])
+        kind = f"{{class_path: levelfield.models.TimmTrunk, init_args: {{name: {trunk}, weights: null}}}}"
+        Path(folder, "trunk.yaml").write_text(f"model: {{trunk: {kind}}}")  # random weights, no download
+        words = ["compare", "images", "--trunk", "trunk.yaml", "--minutes", "0.8", "--executor.workers", "4"]
+        here = os.environ | {"LEVELFIELD_CACHE": str(Path(folder, "cache")), "PYTHONUNBUFFERED": "1"}
+        log = Path(folder, "log.txt")
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "levelfield", *words], cwd=folder, env=here, stdout=file, stderr=file
+            )
+        begin = last = time.perf_counter()
+        while process.poll() is None and part.has(3) and not (part.small and last - begin > 15):
+            time.sleep(0.25)
+            phase = [name for name, sign in PHASES.items() if sign in log.read_text(errors="replace")][-1]
+            lasted[phase] += time.perf_counter() - last
+            last = time.perf_counter()
+            if not part.small:
+                busy[phase].append(torch.cuda.utilization())
+                free, total = torch.cuda.mem_get_info()
+                used = max(used, (total - free) / 2**20)
+        end = "stopped" if process.poll() is None else f"ended with {process.returncode}"
+        process.kill()
+        process.wait()
+        written = log.read_text(errors="replace")
+    title = f"`levelfield {' '.join(words)}`, {trunk}, {images[0] * images[1]} images, {end} after {last - begin:.0f} s"
+    table = Table(part.file, title, "phase", "s", "GPU busy, %")
+    for phase, seconds in lasted.items():
+        table.row(phase, seconds, sum(busy[phase]) / len(busy[phase]) if busy[phase] else "-")
+    table.row("most GPU memory, MiB, 500 of it here", f"{used:,.0f}")
+    for line in written.splitlines():
+        if line.startswith(("images:", "timing:")):
+            table.row(f"plan: {line}")
+    if process.returncode > 0:
+        raise SystemExit(written[-1500:])
+
+
+PARTS: dict[str, Callable[[Part], None]] = {
+    "waits": waits, "gather": gather, "validation": validation, "scoring": scoring, "retrieval": retrieval,
+    "losses": losses, "text": text, "training": training, "input": input_path, "compare": compare,
+}  # fmt: skip
+
+
+class PartProcess:
+    """A part in its own process, which imports while the part before it computes."""
+
+    def __init__(self, name: str, options: argparse.Namespace) -> None:
+        self.name, self.options, self.folder = name, options, tempfile.TemporaryDirectory()
+        self.table, self.log = Path(self.folder.name, "table.md"), Path(self.folder.name, "log.txt")
+        command = [sys.executable, __file__, "--part", name, "--device", options.device, "--cores", str(options.cores)]
+        command += ["--output", str(self.table)]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True, start_new_session=True
+            )
+
+    def wait_for_imports(self) -> None:
+        while not self.table.exists() and self.process.poll() is None:
+            time.sleep(0.02)
+
+    def tables(self, seconds: float) -> str:
+        """Run the part and return what it wrote."""
+        begin, failure = time.perf_counter(), ""
+        limit = seconds + GRACE if self.options.device == "cuda" else 600
+        try:
+            self.process.communicate(f"{seconds}\n", timeout=limit)
+            if self.process.returncode:
+                failure = f"ended with {self.process.returncode}"
+        except subprocess.TimeoutExpired:
+            failure = f"was stopped after {limit:.0f} s"
+        finally:
+            with suppress(ProcessLookupError):  # with the processes that it started
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        written = self.table.read_text() if self.table.exists() else ""
+        text = f"\n## {self.name.capitalize()} ({time.perf_counter() - begin:.0f} s)\n{written}"
+        if failure:
+            last = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+            text += f"\nThis part {failure}:\n\n```\n{last}\n```\n"
+        self.folder.cleanup()
+        return text
+
+
+def run_part(options: argparse.Namespace) -> None:
+    """What the process of a part does: imports, then waits for its seconds."""
+    import levelfield.data.datamodule
+    import levelfield.models
+    import levelfield.training.learner  # noqa: F401
+
+    warnings.simplefilter("ignore")
+    if options.ahead:
+        compile_one(Part("cuda", 600, options.output, options.cores), *options.ahead)
+        return
+    options.output.touch()
+    if seconds := sys.stdin.readline():  # empty if the benchmark was stopped
+        PARTS[options.part](Part(options.device, float(seconds), options.output, options.cores))
 
 
 def machine(device: str, cores: int) -> str:
@@ -491,52 +369,35 @@ def machine(device: str, cores: int) -> str:
     return f"{name}, {cores} cores, torch {torch.__version__}{cuda}, Python {platform.python_version()}"
 
 
-def do_part(name: str, options: argparse.Namespace, seconds: float) -> str:
-    """What a part wrote, in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        file, log = Path(folder, "table.md"), Path(folder, "log.txt")
-        file.touch()
-        command = [sys.executable, __file__, "--part", name, "--device", options.device, "--output", str(file)]
-        command += ["--cores", str(options.cores), "--minutes", str(seconds / 60)]
-        begin = time.perf_counter()
-        failure = ""
-        with log.open("w") as words:
-            try:
-                done = subprocess.run(command, stdout=words, stderr=words, timeout=seconds + 20)
-                if done.returncode:
-                    failure = f"ended with {done.returncode}"
-            except subprocess.TimeoutExpired:
-                failure = f"was stopped after {seconds + 20:.0f} s"
-        text = f"\n## {name.capitalize()} ({time.perf_counter() - begin:.0f} s)\n{file.read_text()}"
-        if failure:
-            last = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-            text += f"\nThis part {failure}:\n\n```\n{last}\n```\n"
-        return text
-
-
 def main() -> None:
+    begin = time.perf_counter()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--minutes", type=float, default=8.3, help="for all parts together")
+    parser.add_argument("--minutes", type=float, default=5.8, help="for all parts together")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)), help="the most loader processes")
     parser.add_argument("--output", type=Path, default=Path("outputs/benchmarks/gpu.md"))
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--ahead", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.part is not None:
+        run_part(options)
+        return
     if options.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("there is no CUDA device: --device cpu runs the miniature")
-    if options.part is not None:
-        warnings.simplefilter("ignore")
-        PARTS[options.part](Part(options.device, options.minutes * 60, options.output, options.cores))
-        return
-    end = time.perf_counter() + options.minutes * 60
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the part, too
     options.output.parent.mkdir(parents=True, exist_ok=True)
     text = f"# GPU benchmark\n\n{machine(options.device, options.cores)}\n"
+    following: PartProcess | None = PartProcess(options.parts[0], options)
     for number, name in enumerate(options.parts):
-        rest = sum(SHARES[each] for each in options.parts[number:])
-        text += do_part(name, options, max((end - time.perf_counter()) * SHARES[name] / rest - 12, 10))
+        assert following is not None
+        part, later = following, options.parts[number + 1 :]
+        part.wait_for_imports()
+        following = PartProcess(later[0], options) if later else None
+        left = begin + 60 * options.minutes - time.perf_counter()
+        text += part.tables(max(left * SHARES[name] / sum(SHARES[each] for each in (name, *later)), 5))
         options.output.write_text(text)
-    print(text)
+    print(f"{text}\n{time.perf_counter() - begin:.0f} s in all")
 
 
 if __name__ == "__main__":
