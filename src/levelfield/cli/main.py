@@ -85,7 +85,7 @@ def _run(name: str, words: list[str]) -> int:
     trusted = [
         word.removeprefix("--trust=") for before, word in pairwise(["", *words]) if "--trust" in (before, word[:7])
     ]
-    find_own_modules([word for word in words if not word.startswith("--")], trusted)
+    find_own_modules((), trusted)
     options = {word.partition("=")[0] for word in words}
     if name in USES or (name == "predict" and options & {"--data", "-h", "--help"}):
         name, words = "use", [name, *words]

@@ -20,7 +20,7 @@ def find_own_modules(named: Any, modules: Iterable[str] = ()) -> None:
         named: Texts, or configurations with texts.
         modules: Further modules.
     """
-    paths = {path for path in CLASS_PATH.findall(str(named)) if not Path(path).exists()}
+    paths = [path for path in CLASS_PATH.findall(str(named)) if not (path.endswith(".yaml") or Path(path).exists())]
     if any(map(_is_here_alone, {path.partition(".")[0] for path in (*paths, *modules)})):
         sys.path.append(os.getcwd())
 
