@@ -18,6 +18,7 @@ REMEDIES = {
     errno.ENOTDIR: "a file is in the place of a folder: choose another folder",
     errno.EEXIST: "a file is in the place of a folder: choose another folder",
     errno.EISDIR: "a folder is in the place of a file: move it away",
+    errno.ENAMETOOLONG: "give a shorter name",
     errno.EIO: "check the disk",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENOLCK: "start the lock service of that file system, or choose another folder",
@@ -83,6 +84,8 @@ def refused_file(error: OSError, path: Path | str | None = None) -> FileRefused 
         path: The file, if `error` does not have its name.
     """
     remedy = REMEDIES.get(error.errno or 0)
+    if path is not None and error.errno == errno.ENOENT:  # to be stored: not even its folder can be made
+        remedy = "choose another folder"
     place = path or error.filename2 or error.filename or "a file"
     if remedy is None:
         return None

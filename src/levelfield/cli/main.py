@@ -1,6 +1,7 @@
 """The command line: fit; validate, test, predict; score, search, export; compare; study; data."""
 
 import os
+import re
 import sys
 import traceback
 from importlib import import_module
@@ -42,6 +43,7 @@ first steps
   --version           print the version
 """
 
+LOADER_DIED = re.compile(r"DataLoader worker \(pid \d+\) ")
 USES = ("score", "search", "export")
 COMMANDS = ("fit", *EVALUATIONS, *USES, "compare", "study", "data")
 
@@ -68,6 +70,9 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print(f"\nstopped{f'; {stop}' if str(stop) else ''}", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # `levelfield ... | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except Exception as error:
         if stop_at_once.number:  # the first process has left the group before this one
             return _stopped(Stopped(stop_at_once.number))
@@ -85,6 +90,10 @@ def _run(name: str, words: list[str]) -> int:
     trusted = [
         word.removeprefix("--trust=") for before, word in pairwise(["", *words]) if "--trust" in (before, word[:7])
     ]
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the working directory has been removed: change to another one") from None
     find_own_modules((), trusted)
     options = {word.partition("=")[0] for word in words}
     if name in USES or (name == "predict" and options & {"--data", "-h", "--help"}):
@@ -115,7 +124,7 @@ def _stopped(stop: Stopped) -> int:
 def _is_users(error: Exception) -> bool:
     if isinstance(error, OSError):
         return refused_file(error) is not None
-    if isinstance(error, UserError):
+    if isinstance(error, UserError) or LOADER_DIED.match(str(error)):
         return True
     from lightning.fabric.utilities.exceptions import MisconfigurationException  # takes seconds
 
@@ -126,6 +135,8 @@ def _one_line(error: Exception) -> str:
     """The message; of an error in a loader process, only its original message."""
     if isinstance(error, OSError):
         error = refused_file(error) or error
+    if LOADER_DIED.match(str(error)):
+        return f"{error} Often memory is exhausted: give fewer loader processes, --data.num_workers 0"
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     if "Original Traceback" in str(error):
         return lines[-1].partition(": ")[2]

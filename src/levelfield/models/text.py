@@ -194,7 +194,9 @@ def _make_tokenizer(content: str, max_length: int) -> Any:
 
     try:
         tokenizer = Tokenizer.from_str(content)
-    except Exception as error:
+    except BaseException as error:  # a panic in Rust is no Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
         raise UserError(f"tokenizer.json is not a tokenizer ({error}): fetch it again") from None
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)

@@ -14,6 +14,7 @@ from torch import nn
 
 from levelfield.errors import UserError
 from levelfield.storage.file_hash import file_hash
+from levelfield.storage.shape import has_shape
 
 SUFFIXES = (".pth", ".pt", ".bin", ".safetensors")
 
@@ -136,20 +137,19 @@ def content_hash(state: Mapping[str, Any]) -> str:
 
 def read_state_dict(path: Path) -> dict[str, torch.Tensor]:
     """The tensors in a `.safetensors` or `torch.save` file, read without running code (`weights_only=True`)."""
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
+    from safetensors.torch import load_file
 
-        return load_file(str(path))
+    is_safetensors = path.suffix == ".safetensors"
     try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
+        content: Any = load_file(path) if is_safetensors else torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file can raise anything
         raise UserError(
             f"cannot read weights from '{path}' ({type(error).__name__}): is it a complete file?"
         ) from error
     state = content.get("state_dict", content) if isinstance(content, dict) else None
-    if not isinstance(state, dict):
+    if not has_shape(state, {str: (torch.Tensor, str)}):  # a tokenizer is a text
         raise UserError(f"'{path}' holds no weights by their names: give another file")
-    return state
+    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
 
 
 def match_tensors(
