@@ -24,7 +24,7 @@ quickstart: $(VENV)/installed
 	$(BIN)/levelfield study run configs/study/quickstart.yaml --executor.workers 2
 	$(BIN)/python scripts/readme_picture.py --checkpoint outputs/quickstart/jobs/ntxent/run0/fold0/best.ckpt \
 		--output outputs/quickstart_neighbours.png
-	@echo "(levelfield is $(BIN)/levelfield; my_loss.py is in docs/tutorial_add_a_loss.md)"
+	@echo "To type levelfield here: source $(BIN)/activate"
 
 notebooks: $(VENV)/installed-dev
 	$(BIN)/python scripts/notebooks.py

@@ -297,7 +297,9 @@ def caps_and_bounds() -> str:
             study = kept(CELLS[cell].format(data))
             if study is not None:
                 at_cap, trainings, bounds = study.ends()
-                lines.append(f"- {title}, {cell}: {at_cap} of {trainings} trainings reached the cap.")
+                before = f"; {Kept(study.archives[:1], []).ends()[0]} reached the first cap, 4,000 steps"
+                first = before if len(study.archives) > 1 else ""
+                lines.append(f"- {title}, {cell}: {at_cap} of {trainings} trainings reached the cap{first}.")
                 lines += [f"  - {advice.partition(' of its space')[0]}" for advice in bounds]
     return "\n".join(lines)
 

@@ -49,7 +49,7 @@ def test_it_is_short() -> None:
     assert len(prose.split()) <= MOST_WORDS
 
 
-def test_the_first_screen_has_a_question_its_commands_nine_lines_and_a_picture() -> None:
+def test_the_first_screen_has_a_question_its_commands_twelve_lines_and_a_picture() -> None:
     first = README.partition("\n## ")[0]
     parts = ("**Is your new metric loss better, and by how much?**", SHELL[0], PYTHON[0], "](docs/neighbours.png)")
     places = [first.index(part) for part in parts]
@@ -58,9 +58,10 @@ def test_the_first_screen_has_a_question_its_commands_nine_lines_and_a_picture()
         "make quickstart",
         "source .venv/bin/activate",
         "levelfield compare my_images/",
+        "cp examples/my_loss.py .",
         "levelfield study run quickstart --add-method my_loss.MyLoss",
     ]
-    assert len([line for line in PYTHON[0].splitlines() if line]) == 9
+    assert len([line for line in PYTHON[0].splitlines() if line]) == 12
 
 
 def test_what_it_names_is_there() -> None:
@@ -130,15 +131,17 @@ def test_a_loss_of_ones_own_beside_the_quickstart_s(my_images: Path, run: Callab
     page = (REPOSITORY / "docs/tutorial_add_a_loss.md").read_text()
     source = page.partition("```python\n")[2].partition("```")[0]
     assert len([line for line in source.splitlines() if line.strip()]) == 10
-    Path("my_loss.py").write_text(source)
-    code, _, complaint = run(*COMMANDS[3][1:], *SMALL, "--data.dataset.num_classes", "48")
+    Path("examples").symlink_to(REPOSITORY / "examples")
+    subprocess.run(COMMANDS[3], check=True)
+    assert Path("my_loss.py").read_text().endswith(f'"""\n\n{source}')
+    code, _, complaint = run(*COMMANDS[4][1:], *SMALL, "--data.dataset.num_classes", "48")
     assert code == 0, complaint
     assert len(rows(my_images.parent / "outputs/quickstart/summary.csv")) == 5 + 4 + 1
 
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_the_nine_lines_train_and_log(my_images: Path) -> None:
+def test_the_twelve_lines_train_and_log(my_images: Path) -> None:
     """As they are; the environment makes the epochs short, and keeps W&B offline."""
     short = {"PL_TRAINER_LIMIT_TRAIN_BATCHES": "1", "PL_TRAINER_LOG_EVERY_N_STEPS": "1", "WANDB_MODE": "offline"}
     Path("train.py").write_text(PYTHON[0])
@@ -146,6 +149,9 @@ def test_the_nine_lines_train_and_log(my_images: Path) -> None:
         [sys.executable, "train.py"], env={**os.environ, **short}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    file, score = re.search(r"^(.*\.ckpt): validation MAP@R (\S+)$", done.stdout, re.M).groups()
+    assert Path(file).is_file()
+    assert 0 < float(score) <= 1
     (logged,) = offline_runs(my_images.parent / "wandb")
     assert len(logged.series("val/map_at_r")) == 10
     assert len(logged.series("train/loss")) == 10

@@ -138,11 +138,11 @@ def test_the_command_printed_next_adds_a_loss_to_a_study_that_was_given_options(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (desk / "more.yaml").write_text("model: {embedding_size: 12}\n")
+    (desk / "my_loss.py").write_text(TEN_LINE_LOSS)
     options = ["--config", "more.yaml", "--search.trials", "1", "--runs=1", "--trainer.max_epochs=1"]
     assert main(["run", "toy.yaml", *options, "--output", "here"]) == 0
     printed = capsys.readouterr().out
     again = next(line for line in printed.splitlines() if line.startswith("next: "))
-    (desk / "my_loss.py").write_text(TEN_LINE_LOSS)
     words = shlex.split(again[again.index("levelfield ") :])
     assert levelfield(words[1:]) == 0
     assert (desk / "here/jobs/my_loss/run0/test/result.json").exists()

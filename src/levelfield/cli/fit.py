@@ -185,19 +185,19 @@ class Fit(Training):
 
     def conclusion(self) -> list[str]:
         """The last lines of a fit: its batches, its best score, and the next command."""
-        lines = [self.datamodule.summary()]
-        if self.datamodule.notes:
-            lines.append(f"note: {self.datamodule.notes}")
-        trusted = "".join(f" --trust {name}" for name in sorted(own_packages(self.config_dump)))
+        notes, root = self.datamodule.notes, self.config_dump["data"].get("root")
+        lines = [self.datamodule.summary(), *([f"note: {notes}"] if notes else [])]
+        trusted = [word for name in sorted(own_packages(self.config_dump)) for word in ("--trust", name)]
         best = f"{self.folder}/{BEST}"
+        words = shlex.join(["--ckpt_path", best, *trusted, *(["--data.root", root] if root else [])])
         if self.kept_last:
-            next_command = f"next: levelfield predict --ckpt_path {shlex.quote(best)}{trusted}"
-            return [*lines, f"trained for {self.best_epoch + 1} epochs and kept the last: {best}", next_command]
+            kept = f"trained for {self.best_epoch + 1} epochs and kept the last: {best}"
+            return [*lines, kept, f"next: levelfield predict {words}"]
         if not self.validated:
             return [*lines, f"nothing was validated: no {BEST}"]
         when = "before the first step" if self.best_epoch == BEFORE_TRAINING else f"in epoch {self.best_epoch}"
         score = f"best validation {title_of(self.selected_by)} {self.best_score:.4f} {when}: {best}"
-        return [*lines, score, f"next: levelfield validate --ckpt_path {shlex.quote(best)}{trusted}"]
+        return [*lines, score, f"next: levelfield validate {words}"]
 
     def _how_to_resume(self) -> list[str]:
         if not (self._run.path / LAST).exists():

@@ -82,9 +82,7 @@ def _for_machines(json_lines: bool) -> Iterator[TextIO | None]:
 def _answer_of_archive(console: Console, arguments: argparse.Namespace, machine: TextIO | None) -> int:
     """Unpack an archive and run the command on the folder."""
     if arguments.command == "report" and arguments.output is None:
-        raise UserError(
-            f"report {arguments.file}: an archive needs a folder for its content and the page: --output DIR"
-        )
+        raise UserError(f"report {arguments.file}: give --output DIR, a folder for the archive's content and its page")
     with tempfile.TemporaryDirectory() as aside:
         folder = arguments.output or Path(aside, Path(arguments.file).name.removesuffix(SUFFIX))
         unpack_study(Path(arguments.file), folder)
@@ -92,13 +90,13 @@ def _answer_of_archive(console: Console, arguments: argparse.Namespace, machine:
 
 
 def _answer_of(console: Console, study: Study, arguments: argparse.Namespace, machine: TextIO | None) -> int:
-    if arguments.command == "status":
-        if machine is not None:
-            print(json.dumps(status(study.record())), file=machine, flush=True)
-        else:
-            say(*status_lines(study.record()), console=console)
+    place = arguments.file if is_archive(Path(arguments.file)) else str(study.folder)
+    if arguments.command == "status" and machine is not None:
+        print(json.dumps(status(study.record())), file=machine, flush=True)
+    elif arguments.command == "status":
+        say(*(line.replace(str(study.folder), place) for line in status_lines(study.record())), console=console)
     elif arguments.command == "report":
-        _print_table(console, study)
+        console.print(study.table(), highlight=False)
         _print_page(console, study, again=True)
         if arguments.figures is not None:
             say(*map(str, study.figures(arguments.figures)), console=console)
@@ -106,7 +104,7 @@ def _answer_of(console: Console, study: Study, arguments: argparse.Namespace, ma
             say(str(write_ranks([study.folder, *arguments.others], study.record().report_folder)), console=console)
         say(*_next(study, arguments), console=console)
     elif arguments.command == "verify":
-        return _verify(console, study)
+        return _verify(console, study, place)
     else:
         say(str(study.archive(arguments.to)), console=console)
     return 0
@@ -142,12 +140,13 @@ def _differing_settings(asked: Study, begun: Study) -> list[str]:
     return [f"continues with {begun.asked.spec_file}: {key} is {there!r} there, {here!r} in {asked.file}"]
 
 
-def _verify(console: Console, study: Study) -> int:
+def _verify(console: Console, study: Study, place: str) -> int:
     from levelfield.analysis.verify import remarks
 
-    problems = study.verify()
-    follow = "results.csv and summary.csv match the stored embeddings and results, to the last bit"
-    say(*(problems or [f"{study.folder}: {follow}"]), *remarks(study.record()), console=console)
+    problems, record = study.verify(), study.record()
+    stored = "results" if record.archived >= {*record.spec.rows} else "embeddings and results"
+    follow = f"{place}: results.csv and summary.csv match the stored {stored}, to the last bit"
+    say(*(problems or [follow]), *remarks(record), console=console)
     return 2 if problems else 0
 
 
@@ -175,16 +174,14 @@ def _run(
     except (KeyboardInterrupt, Stopped) as stop:
         state = study.asked.read_again()
         again = ["levelfield", "study", *arguments.words] if ending is None else list(ending.again)
-        print(
-            f"stopped with {len(state.results)} of {len(state.jobs)} jobs done; continue with: {shlex.join(again)}",
-            file=sys.stderr,
-        )
+        done = f"stopped with {len(state.results)} of {len(state.jobs)} jobs done"
+        print(f"{done}; continue with: {shlex.join(again)}", file=sys.stderr)
         if isinstance(stop, Stopped):
             raise  # the command line names the signal and lets SLURM requeue the job
         return 130
     above, below = ending.conclude(study) if ending is not None else ([], _next(study, arguments))
     if ending is None:
-        _print_table(console, study)
+        console.print(study.table(), highlight=False)
     say(*above, console=console)
     _print_page(console, study, study.asked.had_work)
     if machine is not None:
@@ -197,12 +194,15 @@ def _run(
 def _next(study: Study, arguments: argparse.Namespace) -> list[str]:
     if arguments.command != "run" or arguments.add_method or study.file is None:
         return [f"next: check all numbers: {shlex.join(['levelfield', 'study', 'verify', str(study.folder)])}"]
-    again = ["levelfield", "study", *without_options(arguments.words, OF_ONE_RUN), "--add-method", "my_loss.MyLoss"]
-    return [f"next: compare your own loss: {shlex.join(again)}"]
-
-
-def _print_table(console: Console, study: Study) -> None:
-    console.print(study.table(), highlight=False)
+    if study.asked.spec.name == "smoke":  # its scores mean nothing
+        return ["next: compare five losses: levelfield study run quickstart"]
+    again = shlex.join(["levelfield", "study", *without_options(arguments.words, OF_ONE_RUN), "--add-method"])
+    own, example = Path("my_loss.py"), Path("examples/my_loss.py")  # the example is in a clone
+    if own.is_file() or example.is_file():
+        copy = "" if own.is_file() else f"cp {example} . && "
+        return [f"next: compare your own loss: {copy}{again} my_loss.MyLoss"]
+    other = next((name for name in ("supcon", "circle", "arcface") if name not in study.asked.spec.methods), "margin")
+    return [f"next: compare another loss (yours: my_loss.MyLoss, docs/tutorial_add_a_loss.md): {again} {other}"]
 
 
 def _print_page(console: Console, study: Study, again: bool) -> None:

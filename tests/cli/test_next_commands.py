@@ -1,0 +1,113 @@
+"""The commands that levelfield prints after `next:` work when typed into the same shell."""
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from miniatures import MINIATURES
+from tiny_fit import REPOSITORY, TINY
+
+from levelfield import Study
+from levelfield.cli.study import parse
+from levelfield.study.archive import write_archive
+from levelfield.study.folder import StudyFolder
+
+TABLES = "results.csv and summary.csv match the stored"
+ONE_EPOCH = ("--model.loss", "ContrastiveLoss", "--trainer.max_epochs", "1")
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory without files, and no data sets but those of the options."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
+    return tmp_path
+
+
+def next_line(printed: str) -> str:
+    (line,) = (line for line in printed.splitlines() if line.startswith("next: "))
+    return line
+
+
+def typed(line: str) -> list[list[str]]:
+    """The words of each command of a line, without `levelfield`; what a shell does first is done."""
+    start = min(place for word in ("levelfield ", "cp ") if (place := line.find(f" {word}")) >= 0)
+    *before, command = line[start:].split(" && ")
+    for each in before:
+        subprocess.run(shlex.split(each), check=True)
+    assert shlex.split(command)[0] == "levelfield"
+    return shlex.split(command)[1:]
+
+
+@pytest.mark.parametrize("options", [(), ("--data.fold", "none")], ids=["validated", "whole half"])
+@pytest.mark.parametrize("data", ["glyphs", "named"])
+def test_after_a_fit(data: str, options: tuple[str, ...], run: Callable, desk: Path) -> None:
+    if data == "named":
+        MINIATURES["cub200"](desk / "data")
+        options = (*options, "--data.dataset", "CUB200", "--data.root", "data", "--data.num_folds", "2")
+    words = [word for word in TINY if data == "glyphs" or word not in ("--data.dataset.num_classes", "40")]
+    code, printed, complaint = run("fit", *words, *ONE_EPOCH, *options)
+    assert code == 0, complaint
+    code, _, complaint = run(*typed(next_line(printed)))
+    assert code == 0, complaint
+
+
+@pytest.fixture
+def studied(run: Callable, finished: Path, toy_file: Path, desk: Path) -> Callable[..., str]:
+    """What is printed next after a finished study of this name, which has nothing to train."""
+
+    def study(name: str = "toy", **keys: object) -> str:
+        shutil.copytree(finished, desk / "here", dirs_exist_ok=True)
+        content = {**yaml.safe_load(toy_file.read_text()), "name": name, **keys}
+        (desk / f"{name}.yaml").write_text(yaml.safe_dump(content))
+        code, printed, complaint = run("study", "run", f"{name}.yaml", "--output", "here")
+        assert code == 0, complaint
+        return next_line(printed)
+
+    return study
+
+
+def added(words: list[str]) -> list[str]:
+    """The names of the methods that a command adds to its study; they are imported."""
+    arguments = parse(words[1:])
+    return Study(arguments.file, output=arguments.output, add_methods=arguments.add_method).added
+
+
+def test_a_study_in_a_clone_copies_the_example_once(studied: Callable, desk: Path) -> None:
+    (desk / "examples").symlink_to(REPOSITORY / "examples")
+    line = studied()
+    assert "cp examples/my_loss.py . && levelfield" in line
+    assert added(typed(line)) == ["my_loss"]
+    (desk / "my_loss.py").write_text((desk / "my_loss.py").read_text() + "# edited\n")
+    line = studied()
+    assert added(typed(line)) == ["my_loss"]
+    assert (desk / "my_loss.py").read_text().endswith("# edited\n")
+
+
+def test_a_study_elsewhere_adds_a_shipped_loss_that_it_lacks(studied: Callable) -> None:
+    assert added(typed(studied())) == ["supcon"]
+
+
+def test_a_study_without_meaning_leads_to_another(studied: Callable) -> None:
+    words = typed(studied("smoke"))
+    assert added(words) == []
+    assert words == ["study", "run", "quickstart"]
+
+
+def test_a_report_leads_to_a_check_that_says_what_it_compared(run: Callable, finished: Path, desk: Path) -> None:
+    archive = write_archive(StudyFolder.begun(finished), desk / "toy.tar.xz")
+    code, printed, complaint = run("study", "report", archive.name, "--output", "unpacked")
+    assert code == 0, complaint
+    code, printed, _ = run(*typed(next_line(printed)))
+    assert (code, printed.splitlines()[0]) == (0, f"unpacked: {TABLES} results, to the last bit")
+    code, printed, _ = run("study", "verify", archive.name)
+    assert (code, printed.splitlines()[0]) == (0, f"toy.tar.xz: {TABLES} results, to the last bit")
+    code, printed, _ = run("study", "verify", str(finished))
+    assert (code, printed.splitlines()[0]) == (0, f"{finished}: {TABLES} embeddings and results, to the last bit")
+    code, printed, _ = run("study", "status", archive.name)
+    assert (code, printed.splitlines()[0]) == (0, "toy in toy.tar.xz")
