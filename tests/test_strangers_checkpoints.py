@@ -585,6 +585,30 @@ def test_a_text_trunk_without_its_tokenizer(name, tokenizer, place, asked) -> No
     assert asked == []
 
 
+@pytest.mark.parametrize("name", [5, None, ("trunk", 1)])
+def test_a_tensor_without_a_name(name, checkpoint, place, refused) -> None:
+    for frozen in (None, "0" * 64):
+        content = copy.deepcopy(checkpoint)
+        content["state_dict"][name] = torch.zeros(3)
+        content["levelfield"] |= {} if frozen is None else {"frozen_trunk": frozen}
+        torch.save(content, place / "it.ckpt")
+        for door, line in refused().items():
+            assert "it.ckpt" in line, door
+
+
+def test_a_tokenizer_that_panics_on_a_text(place) -> None:
+    """An error in its Rust code is no Exception of Python."""
+    trunk = TransformersTrunk(str(tiny_text_model(place / "model", DISTILBERT)), weights=None, max_length=64)
+    content = json.loads(trunk.get_extra_state())
+    slow = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    trunk.set_extra_state(json.dumps({**content, "pre_tokenizer": slow}))
+    with pytest.raises(UserError, match="fails on a text"):
+        trunk(["a" * 60 + "b"])
+    trunk.set_extra_state("{}")
+    with pytest.raises(UserError, match="is not a tokenizer"):
+        trunk(["a"])
+
+
 TENS = "".join(f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in pairwise("abcdefgh"))
 BOMBS = {
     "lists": f"a: &a [boom, boom]\n{TENS}",

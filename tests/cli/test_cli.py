@@ -16,6 +16,7 @@ from own_images import image_options, own_images
 from printed import numbers
 from refused import refused
 from safetensors import safe_open
+from tiny_fit import TINY
 
 from levelfield.data.datasets import Glyphs
 from levelfield.metrics import retrieval_metrics
@@ -390,3 +391,61 @@ def test_the_papers_settings_go_by_the_command_line_and_into_the_checkpoint(run,
     assert learner.loss.class_weights.abs().max() < learner.embedding_size**-0.5 + 0.03, "two steps of AdamW at 0.01"
     [schedule] = torch.load(path, weights_only=True)["lr_schedulers"]
     assert schedule["last_epoch"] == 2, "one epoch of two steps"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--output", "/proc/nowhere"), "/proc/nowhere"),
+        (("--name", "long" * 80), "shorter name"),
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_one_line(words, line, tiny, run):
+    code, _, complaint = run("fit", *tiny, "--model.loss", "ContrastiveLoss", *words)
+    assert (code, len(complaint.strip().splitlines())) == (2, 1)
+    assert line in complaint
+
+
+def test_a_working_directory_that_is_gone_is_one_line(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    code, _, complaint = run("data", "list")
+    tmp_path.mkdir()
+    assert (code, "working directory" in complaint) == (2, True)
+
+
+def test_a_reader_that_has_read_enough(tmp_path):
+    words = f"{sys.executable} -m levelfield study --help | head -c 1"
+    done = subprocess.run(words, shell=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stderr == ""
+
+
+def test_a_loader_process_that_is_killed_is_one_line(run, tmp_path, monkeypatch):
+    own_images(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deadly.py").write_text(
+        "import os, signal\nimport torch\nfrom levelfield.data.datasets import ImageTable\n\n\n"
+        "class Deadly(ImageTable):\n    def load(self, key):\n"
+        "        if torch.utils.data.get_worker_info():\n            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        return super().load(key)\n"
+    )
+    words = [*TINY[: TINY.index("--data.dataset.num_classes")], *TINY[TINY.index("--data.dataset.num_classes") + 2 :]]
+    words += ["--data.dataset", "deadly.Deadly", "--data.dataset.table", "table.csv", "--data.cache", "false"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "levelfield",
+            "fit",
+            *words,
+            "--model.loss",
+            "ContrastiveLoss",
+            "--data.num_workers",
+            "1",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "--data.num_workers 0" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr

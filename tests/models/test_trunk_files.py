@@ -177,3 +177,25 @@ def test_with_no_hub_in_reach_one_line_says_what_to_give(monkeypatch):
     with pytest.raises(UserError, match=r"no hub in reach, give --model.trunk.weights a file") as raised:
         TimmTrunk("test_vit", weights="pretrained")
     assert "\n" not in str(raised.value)
+
+
+DAMAGED = {
+    "noise.safetensors": lambda file: file.write_bytes(bytes(range(256)) * 9),
+    "short.safetensors": lambda file: (
+        save_file({"a": torch.zeros(9)}, file),
+        file.write_bytes(file.read_bytes()[:-9]),
+    ),
+    "empty.safetensors": lambda file: file.write_bytes(b""),
+    "short.pt": lambda file: (torch.save({"a": torch.zeros(9)}, file), file.write_bytes(file.read_bytes()[:-9])),
+    "numbers.pt": lambda file: torch.save({1: torch.zeros(9)}, file),
+    "values.pt": lambda file: torch.save({"a": 3, "b": [1]}, file),
+    "words.pt": lambda file: torch.save({"a": "b"}, file),
+    "list.pt": lambda file: torch.save([torch.zeros(9)], file),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_of_weights_is_one_line(name, tmp_path):
+    DAMAGED[name](tmp_path / name)
+    with pytest.raises(UserError, match=name):
+        TimmTrunk("test_resnet", weights=str(tmp_path / name))

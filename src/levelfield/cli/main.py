@@ -43,7 +43,7 @@ first steps
   --version           print the version
 """
 
-LOADER_DIED = re.compile(r"DataLoader worker \(pid \d+\) ")
+LOADER_DIED = re.compile(r"DataLoader worker \(pid")
 USES = ("score", "search", "export")
 COMMANDS = ("fit", *EVALUATIONS, *USES, "compare", "study", "data")
 

@@ -1,6 +1,7 @@
 """Text trunks: encoders of transformers that tokenise their texts themselves."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -129,7 +130,8 @@ class TransformersTrunk(Trunk):
 
     def token_ids(self, text: str) -> list[int]:
         """The tokens of a text with its prefix and the special tokens."""
-        return self.tokenizer.encode(self.prefix + text).ids
+        with _panics_refused(f"trunk '{self.name}': its tokenizer fails on a text"):
+            return list(self.tokenizer.encode(self.prefix + text).ids)
 
     def forward(self, samples: Sequence[str]) -> Float[Tensor, "batch features"]:
         device = next(self.model.parameters()).device
@@ -189,15 +191,22 @@ def _transformers() -> Any:
     return transformers
 
 
+@contextmanager
+def _panics_refused(line: str) -> Iterator[None]:
+    """Turn an error of the tokenizer, also a panic of its Rust code, which is no Exception, into one line."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise UserError(f"{line} ({error})") from None
+
+
 def _make_tokenizer(content: str, max_length: int) -> Any:
     from tokenizers import Tokenizer
 
-    try:
+    with _panics_refused("tokenizer.json is not a tokenizer: fetch it again"):
         tokenizer = Tokenizer.from_str(content)
-    except BaseException as error:  # a panic in Rust is no Exception
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
-        raise UserError(f"tokenizer.json is not a tokenizer ({error}): fetch it again") from None
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)
     return tokenizer

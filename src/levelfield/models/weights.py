@@ -146,10 +146,11 @@ def read_state_dict(path: Path) -> dict[str, torch.Tensor]:
         raise UserError(
             f"cannot read weights from '{path}' ({type(error).__name__}): is it a complete file?"
         ) from error
-    state = content.get("state_dict", content) if isinstance(content, dict) else None
-    if not has_shape(state, {str: (torch.Tensor, str)}):  # a tokenizer is a text
+    for key in ("state_dict", "model"):
+        content = content.get(key, content) if isinstance(content, dict) else content
+    if not has_shape(content, {str: object}):
         raise UserError(f"'{path}' holds no weights by their names: give another file")
-    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    return {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
 
 
 def match_tensors(

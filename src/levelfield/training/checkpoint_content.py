@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from levelfield.errors import UserError
+from levelfield.storage.shape import has_shape
 from levelfield.storage.without_places import goes_upwards, is_address, is_place
 
 SECTIONS = ("hyper_parameters", "datamodule_hyper_parameters", "levelfield")
@@ -28,7 +29,8 @@ def check_content(checkpoint: dict[str, Any], origin: object) -> None:
         UserError: a part of another type, a path, a number above its limit, or too many values.
     """
     described = {section: checkpoint[section] for section in SECTIONS if section in checkpoint}
-    if not all(isinstance(part, dict) for part in (*described.values(), checkpoint.get("state_dict"))):
+    names = checkpoint.get("state_dict")
+    if not has_shape(names, {str: object}) or not all(isinstance(part, dict) for part in described.values()):
         raise UserError(f"'{origin}' is not a levelfield checkpoint: give the best.ckpt of a fit")
     _check(described, origin, is_place)
 
