@@ -8,11 +8,18 @@ from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, C
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.statistics import SMALLEST_SAMPLE, TOO_FEW_RUNS
 from levelfield.metrics.table import SHOWN_METRICS
-from levelfield.study.spec import StudySpec, first_search
+from levelfield.study.spec import StudySpec, first_search, second_search
 
 CAVEAT = (
     "The intervals say how scores vary with the seed. They do not cover the luck of the search or other test classes."
 )
+SEEDS_ONLY = "The intervals hold for other seeds, not for another search (second_searches) or other test classes."
+
+
+def caveat(spec: StudySpec) -> str:
+    """What the intervals do not cover: `SEEDS_ONLY` if methods are searched and none of them twice."""
+    searched = any(map(spec.trials, spec.methods)) and not any(map(second_search, spec.methods))
+    return SEEDS_ONLY if searched and spec.runs >= SMALLEST_SAMPLE else CAVEAT
 
 
 def in_words(comparison: Comparison, second_search: Comparison | None = None) -> str:
@@ -62,7 +69,7 @@ def verdict_lines(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
     lines = [*shown, *(sentences[comparison] for comparison in comparisons if comparison.kind == SECOND_SEARCH)]
     if spec.runs >= SMALLEST_SAMPLE and len(pairs) > len(shown):
         lines.append(f"{len(pairs) - len(shown)} of {len(pairs)} pairs of methods do not differ significantly.")
-    return [*lines, CAVEAT] if lines else []
+    return [*lines, caveat(spec)] if lines else []
 
 
 def better_than(pairs: Sequence[Comparison]) -> list[str]:
