@@ -94,8 +94,7 @@ def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec) -
     first = f"Use {_in_words(decision.row)}: on unseen classes {' and '.join(words)}, in percent."
     chosen = f"Validation chose it {of_folds}. "
     if best is features:
-        first = f"Use the features as they are: nothing has a higher validation MAP@R {of_folds}."
-        chosen = ""
+        first, chosen = f"Use the features as they are: nothing has a higher validation MAP@R {of_folds}.", ""
     lines = [first, f"{chosen}The test classes were scored after validation."]
     tall = max(len(rung.row) for rung in found)
     heading = ("validation", "MAP@R", "P@1", "seconds")

@@ -8,7 +8,7 @@ from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, C
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.statistics import SMALLEST_SAMPLE, TOO_FEW_RUNS
 from levelfield.metrics.table import SHOWN_METRICS
-from levelfield.study.spec import StudySpec, first_search, second_search
+from levelfield.study.spec import StudySpec, first_search
 
 CAVEAT = (
     "The intervals say how scores vary with the seed. They do not cover the luck of the search or other test classes."
@@ -18,8 +18,8 @@ SEEDS_ONLY = "The intervals hold for other seeds, not for another search (second
 
 def caveat(spec: StudySpec) -> str:
     """What the intervals do not cover: `SEEDS_ONLY` if methods are searched and none of them twice."""
-    searched = any(map(spec.trials, spec.methods)) and not any(map(second_search, spec.methods))
-    return SEEDS_ONLY if searched and spec.runs >= SMALLEST_SAMPLE else CAVEAT
+    once = any(map(spec.trials, spec.methods)) and all(first_search(method) == method for method in spec.methods)
+    return SEEDS_ONLY if once and spec.runs >= SMALLEST_SAMPLE else CAVEAT
 
 
 def in_words(comparison: Comparison, second_search: Comparison | None = None) -> str:
