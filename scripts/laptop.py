@@ -43,7 +43,8 @@ samples. Each was searched with 50 trials, and run ten times on four folds. Anot
 the order: see [the results](README.md). MAP@R on the test classes in percent, separated, ± half a 95% interval over
 runs; differences over several sets have ± half an interval over the sets. Each set's `summary.csv` has P@1 and the
 concatenated scores. `proxy_nca` is the `normalized_softmax` with another parameter, so their difference is luck of the
-search.
+search. All intervals and tests hold for other seeds, not for another search: see
+[a loss compared with itself](self_comparisons.md).
 
 ## Untrained trunk, and 14 losses
 

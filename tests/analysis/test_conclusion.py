@@ -7,6 +7,7 @@ import pytest
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, compare_all
 from levelfield.analysis.conclusion import baselines_of, mean_scores, verdict
 from levelfield.analysis.results import ResultRow
+from levelfield.analysis.verdicts import SEEDS_ONLY, verdict_lines
 from levelfield.core.configuration import merge
 from levelfield.study.spec import StudySpec
 
@@ -29,7 +30,7 @@ def rows_of(means: dict[str, float], runs: int = 5) -> list[ResultRow]:
 def three(spec: StudySpec) -> StudySpec:
     config = spec.methods["arcface"]
     methods = dict.fromkeys(("arcface", "contrastive", "triplet"), config)
-    return replace(spec, folds=1, runs=5, methods=methods, references=["features", "lda"])
+    return replace(spec, folds=1, runs=5, methods=methods, references=["features", "lda"], spaces={})
 
 
 def test_the_best_method_what_cannot_be_told_from_it_and_whether_training_pays(three: StudySpec) -> None:
@@ -41,6 +42,20 @@ def test_the_best_method_what_cannot_be_told_from_it_and_whether_training_pays(t
     assert "contrastive" not in first
     assert second.startswith("Training pays: triplet is 20.0 points above pretrained,")  # 40.05 - 20.0
     assert "3 of 3 methods end above it" in second
+
+
+def test_one_search_of_each_method_is_said_and_fixed_settings_or_second_searches_say_nothing_new(
+    three: StudySpec, spec: StudySpec
+) -> None:
+    rows = rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.35})
+    searched = replace(three, spaces={"triplet": spec.spaces["arcface"]})
+    assert searched.trials("triplet") > 0
+    assert verdict(rows, searched) == [*verdict(rows, three), SEEDS_ONLY]
+    assert verdict_lines(rows, searched)[-1] == SEEDS_ONLY
+    twice = replace(searched, methods={**searched.methods, "triplet@2": searched.methods["triplet"]})
+    few = replace(searched, runs=2)  # no intervals
+    for each in (three, twice, few):
+        assert SEEDS_ONLY not in [*verdict(rows, each), *verdict_lines(rows, each)]
 
 
 def test_training_that_makes_it_worse_than_the_best_row_without(three: StudySpec) -> None:

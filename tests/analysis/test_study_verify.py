@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import safetensors.torch
+from tiny_fit import REPOSITORY
 from toy_study import run_study
 
-from levelfield.analysis.verify import verify_study
+from levelfield.analysis.verify import remarks, verify_study
 from levelfield.cli.main import main
 from levelfield.errors import UserError
+from levelfield.study.archive import unpack_study
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 
@@ -35,6 +37,13 @@ def test_a_finished_study_matches_and_nothing_is_written(study: Path) -> None:
     files = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in study.rglob("*") if path.is_file()}
     assert verify(study) == []
     assert files == {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in study.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize(("name", "edited"), [("trunk_grocery_store", "72 of 72 jobs"), ("trunk_banking77", None)])
+def test_results_of_edited_code_are_named(name: str, edited: str | None, tmp_path: Path) -> None:
+    unpack_study(REPOSITORY / "results" / name / "archive.tar.xz", tmp_path / "study")
+    lines = [line for line in remarks(StudyFolder.begun(tmp_path / "study")) if "uncommitted changes" in line]
+    assert lines == ([f"{edited} ran in a checkout with uncommitted changes"] if edited else [])
 
 
 def test_changed_embeddings_change_the_scores_and_both_tables(study: Path) -> None:

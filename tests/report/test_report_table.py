@@ -13,6 +13,7 @@ from toy_study import evaluated
 
 from levelfield.analysis.conclusion import conclusion
 from levelfield.analysis.results import SummaryRow, collect_rows
+from levelfield.analysis.verdicts import SEEDS_ONLY
 from levelfield.cli.study import main
 from levelfield.report.table import MOST_WARNINGS, score_text, study_table
 from levelfield.study.archive import unpack_study
@@ -48,7 +49,8 @@ def test_fourteen_methods_fit_a_screen_with_features_first_and_the_best_method_n
     (best,) = (line.split() for line in lines if line.startswith(f"  {trained[0]} "))
     ci95 = next(float(row["ci95"]) for row in summary if row["method"] == trained[0])
     assert best[1:4] == [f"{100 * means[trained[0]]:.1f}", "±", f"{100 * ci95:.1f}"]
-    assert len(conclusion(study, collect_rows(study))) == 3
+    assert len(conclusion(study, collect_rows(study))) == 4
+    assert SEEDS_ONLY in " ".join(text.getvalue().split())  # this study searched each loss once
 
 
 def test_the_toy_study_has_too_few_runs_for_intervals(copy: Path) -> None:

@@ -1,4 +1,4 @@
-"""A study in at most three sentences: the best method, whether training pays, the evaluations of the test classes."""
+"""A study in a few sentences: the best method, whether training pays, one search each, evaluations of test classes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from levelfield.analysis.cap import cap_lines
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, Comparison, compare_all
 from levelfield.analysis.results import ResultRow, SummaryRow, summarise
+from levelfield.analysis.verdicts import SEEDS_ONLY, caveat
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import FEATURES, StudySpec, first_search, is_baseline
@@ -45,7 +46,7 @@ def verdict(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
     else:
         named = _listed(rivals) if len(rivals) <= MOST_NAMED else f"{len(rivals)} of {len(pairs)} other methods"
         first = f"{best} has the highest MAP@R on unseen classes, {score}, but {named} may be as good."
-    return [first, *_training(best, trained, means, rows, spec)]
+    return [first, *_training(best, trained, means, rows, spec), *[SEEDS_ONLY] * (caveat(spec) == SEEDS_ONLY)]
 
 
 def mean_scores(rows: Sequence[ResultRow]) -> dict[str, SummaryRow]:

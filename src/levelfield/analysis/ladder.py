@@ -39,14 +39,11 @@ class Decision:
 
     Attributes:
         features: The row of the untouched features.
-        preferred: The row with the highest validation score; another one if it is worse than the features on the test
-            classes.
         of_fold: The scores of the first fold of the row to use.
     """
 
     row: str
     features: str
-    preferred: str
     of_fold: str
 
 
@@ -76,38 +73,28 @@ def rungs(study: StudyFolder) -> list[Rung]:
 
 
 def decide(found: Sequence[Rung]) -> Decision:
-    """The row with the highest validation MAP@R, of equal rows the cheaper; the features if it is worse in the test.
-
-    Worse means a lower MAP@R, or a P@1 that falls by more than MAP@R rises.
-    """
+    """The row with the highest validation MAP@R, of equal rows the cheaper; test scores have no say."""
     untouched = [rung for rung in found if rung.row.startswith(UNTOUCHED[:-1])]
     features = max(untouched, key=lambda rung: rung.validation)
-    preferred = max([features, *found], key=lambda rung: rung.validation)  # the first of equals
-    gained, gained_precision = (preferred.test[metric] - features.test[metric] for metric in (SELECTED_BY, PRECISION))
-    best = features if gained < 0 or gained + gained_precision < 0 else preferred
+    best = max([features, *found], key=lambda rung: rung.validation)  # the first of equals
     scores = ", ".join(f"{SHOWN_METRICS[m]} {100 * best.of_first_fold[m]:.1f}" for m in (SELECTED_BY, PRECISION))
-    return Decision(best.row, features.row, preferred.row, f"{scores} percent on the test classes")
+    return Decision(best.row, features.row, f"{scores} percent on the test classes")
 
 
 def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec) -> list[str]:
     """The decision in plain words, then the table of the rows in percent."""
     of = {rung.row: rung for rung in found}
-    preferred, features = of[decision.preferred], of[decision.features]
+    best, features = of[decision.row], of[decision.features]
     of_folds = f"on {spec.folds} of {spec.blocks or spec.folds} folds"
-    words = " and ".join(
-        f"{SHOWN_METRICS[key]} {100 * preferred.test[key]:.1f} (untrained features {100 * features.test[key]:.1f})"
-        for key in (SELECTED_BY, PRECISION)
-    )
-    if preferred is features:
-        first = f"Use the features as they are: nothing has a higher validation MAP@R {of_folds}."
-    elif decision.row == decision.preferred:
-        first = f"Use {_in_words(decision.row)}: on unseen classes {words}, in percent."
-    else:
-        first = (
-            f"Use the features as they are: validation prefers {_in_words(decision.preferred)}, but it is worse on "
-            f"unseen classes: {words}, in percent."
-        )
-    chosen = f"Validation chose it {of_folds}. " if decision.row == decision.preferred else ""
+    words = []
+    for key in (SELECTED_BY, PRECISION):
+        score, untrained = (round(100 * rung.test[key], 1) for rung in (best, features))
+        gain = round(score - untrained, 1) + 0.0
+        words.append(f"{SHOWN_METRICS[key]} {score} (untrained features {untrained}: {gain:+})")
+    first = f"Use {_in_words(decision.row)}: on unseen classes {' and '.join(words)}, in percent."
+    chosen = f"Validation chose it {of_folds}. "
+    if best is features:
+        first, chosen = f"Use the features as they are: nothing has a higher validation MAP@R {of_folds}.", ""
     lines = [first, f"{chosen}The test classes were scored after validation."]
     tall = max(len(rung.row) for rung in found)
     heading = ("validation", "MAP@R", "P@1", "seconds")

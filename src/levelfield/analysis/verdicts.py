@@ -13,6 +13,13 @@ from levelfield.study.spec import StudySpec, first_search
 CAVEAT = (
     "The intervals say how scores vary with the seed. They do not cover the luck of the search or other test classes."
 )
+SEEDS_ONLY = "The intervals hold for other seeds, not for another search (second_searches) or other test classes."
+
+
+def caveat(spec: StudySpec) -> str:
+    """What the intervals do not cover: `SEEDS_ONLY` if methods are searched and none of them twice."""
+    once = any(map(spec.trials, spec.methods)) and all(first_search(method) == method for method in spec.methods)
+    return SEEDS_ONLY if once and spec.runs >= SMALLEST_SAMPLE else CAVEAT
 
 
 def in_words(comparison: Comparison, second_search: Comparison | None = None) -> str:
@@ -62,7 +69,7 @@ def verdict_lines(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
     lines = [*shown, *(sentences[comparison] for comparison in comparisons if comparison.kind == SECOND_SEARCH)]
     if spec.runs >= SMALLEST_SAMPLE and len(pairs) > len(shown):
         lines.append(f"{len(pairs) - len(shown)} of {len(pairs)} pairs of methods do not differ significantly.")
-    return [*lines, CAVEAT] if lines else []
+    return [*lines, caveat(spec)] if lines else []
 
 
 def better_than(pairs: Sequence[Comparison]) -> list[str]:

@@ -56,14 +56,17 @@ def verify_study(study: StudyFolder) -> list[str]:
 
 
 def remarks(study: StudyFolder) -> list[str]:
-    """Notes that are not problems: kept rows, different versions, and what was not compared."""
+    """Notes that are not problems: kept rows, different or edited versions, and what was not compared."""
     no_data = ["not compared: the data set, which is not here"] if data_here(study) is None else []
+    codes = [(result.get("provenance") or {}).get("code") or {} for result in study.state.results.values()]
+    edited = sum(bool(code.get("modified")) for code in codes)
     unpacked = "not compared, because an archive does not have them: the weights, embeddings and logs of "
     return [
         *no_data,
         *([unpacked + ", ".join(sorted(study.archived))] if study.archived else []),
         *kept_lines(study),
         *differing_origins(study),
+        *([f"{edited} of {len(codes)} jobs ran in a checkout with uncommitted changes"] if edited else []),
     ]
 
 

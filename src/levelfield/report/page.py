@@ -11,7 +11,7 @@ from levelfield.analysis.conditions import collapsed, differing_conditions, warn
 from levelfield.analysis.integrity import changed_files
 from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, collect_rows, embedding_kinds, summarise
 from levelfield.analysis.selection import selected
-from levelfield.analysis.verdicts import CAVEAT, all_in_words, better_than
+from levelfield.analysis.verdicts import all_in_words, better_than, caveat
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS, as_shown, title_of
 from levelfield.report.conditions_and_origin import origin, setting_text, setup
 from levelfield.report.cost_and_commands import commands, costs
@@ -91,7 +91,7 @@ def _contents(study: StudyFolder, rows: Sequence[ResultRow], changed: Mapping[Pa
         "conditions": differing_conditions(spec),
         "better_than": beats,
         "comparisons": groups,
-        "caveat": CAVEAT,
+        "caveat": caveat(spec),
         "retrieval": retrieval_of(study, rows),
         "budget": f"{trials} ({spec.search.sampler}), each on {spec.folds_of('trial')} folds",
         "selected_by": title_of(spec.selected_by),
