@@ -89,6 +89,8 @@ def class_images(part: Part, classes: int, each: int, side: int) -> tuple[Tensor
 
 def waits(part: Part) -> None:
     """Lines that make the host wait for the GPU, in an epoch with validation of a datamodule's batches."""
+    from lightning.pytorch.callbacks import LambdaCallback
+
     from levelfield.data.datamodule import MetricDataModule
     from levelfield.data.datasets import Glyphs
     from levelfield.data.transforms import ImageTransforms
@@ -98,11 +100,14 @@ def waits(part: Part) -> None:
         Glyphs(classes, image_size=64), num_workers=0 if part.small else 4, steps_per_epoch=steps,
         transforms=ImageTransforms(crop_size=64, resize=64, horizontal_flip=False),
     )  # fmt: skip
-    trainer, counts = trainer_of(part, max_epochs=1), Counter[tuple[str, str, str]]()
+    begun, counts = list[bool](), Counter[tuple[str, str, str]]()
+    begins, ends = (lambda *_: begun.append(True)), (lambda *_: begun.clear())
+    trainer = trainer_of(part, max_epochs=1, callbacks=[LambdaCallback(on_train_start=begins, on_train_end=ends)])
 
     def note(message: Any, *_: Any, **__: Any) -> None:
-        if "called a synchronizing" in str(message):
-            counts[getattr(trainer.state.stage, "value", "other"), *place(traceback.extract_stack()[:-1])] += 1
+        if "called a synchronizing" in str(message):  # before and after the epoch, Lightning moves all weights
+            stage = trainer.state.stage.value if begun else "start and end"
+            counts[stage, *place(traceback.extract_stack()[:-1])] += 1
 
     learner = learner_of(network("test_resnet"))
     if part.small:  # nothing waits for a CPU: the trunk says that it does
@@ -115,14 +120,14 @@ def waits(part: Part) -> None:
         trainer.fit(learner, datamodule=data)
         if not part.small:
             torch.cuda.set_sync_debug_mode("default")
-    batches = {"train": steps, "validate": len(data.val_dataloader())}
+    batches = {"train": steps, "validate": len(data.val_dataloader()), "start and end": 1}
     title = f"Waits for the GPU in an epoch of {steps} batches, validated on {batches['validate']} batches"
     table = Table(part.file, title, "stage", "line", "source", "waits", "a batch")
     for stage, number in batches.items():
         count = sum(count for (of, *_), count in counts.items() if of == stage)
         table.row(stage, "all", "", count, count / number)
     for (stage, line, source), count in counts.most_common():
-        table.row(stage, line, f"`{source}`", count, count / batches.get(stage, 1))
+        table.row(stage, line, f"`{source}`", count, count / batches[stage])
 
 
 def place(stack: Sequence[traceback.FrameSummary]) -> tuple[str, str]:

@@ -31,6 +31,7 @@ def test_every_part_runs_in_miniature(tmp_path):
         assert "nan" not in text, text
         assert text.count("\n| ") > 2, name  # more than the two lines of a header
     assert "learner.py" in written["Waits"]
+    assert "| train | all |  | 4 | 1.00 |" in written["Waits"]  # the pretended wait of each step
     assert "| gloo | True | True |" in written["Gather"]
 
 
