@@ -3,7 +3,7 @@
 python scripts/words.py            words per page
 python scripts/words.py --check    also exits with 1 if a rule is broken
 
-Prose is what remains without code, tables, HTML comments and the addresses of links.
+Prose is what remains without code, tables, printed results, HTML comments and the addresses of links.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALLOWED = {("docs/trunks.md", "electra"), ("benchmarks/README.md", "roadmap")}
 
 def prose(text: str) -> list[str]:
     """The paragraphs of a page, each one line."""
-    text = re.sub(r"^(`{3,}|~{3,}).*?^\1|<!--.*?-->", "\n", text, flags=re.M | re.S)
+    text = re.sub(r"^(`{3,}|~{3,}).*?^\1|<!-- printed -->.*?<!-- -->|<!--.*?-->", "\n", text, flags=re.M | re.S)
     text = re.sub(r"^(?:\|.*| {4,}\S.*)$", "", text, flags=re.M)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*#]|\d+\.) )", text)
