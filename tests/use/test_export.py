@@ -1,6 +1,7 @@
 """What is exported gives what the learner gives, from files alone."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from own_images import own_images
 from PIL import Image
 from refused import refused
 from safetensors.torch import load_file
+from tiny_fit import REPOSITORY
 from tiny_text import own_texts
 from tokenizers import Tokenizer
 
@@ -20,11 +22,14 @@ from levelfield.cli.main import main
 from levelfield.data import ImageTransforms
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
-from levelfield.use.programs import EmbedImages, Preprocess
+from levelfield.use.programs import EmbedImages
+
+PAGE = (REPOSITORY / "docs" / "export.md").read_text()
+(SNIPPET,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.mark.full
-def test_images_go_from_pixels_to_the_learners_embedding(fitted: Path, tmp_path: Path, run) -> None:
+def test_images_go_from_pixels_to_the_learners_embedding(fitted: Path, tmp_path: Path, run, monkeypatch) -> None:
     import timm
 
     code, printed, complaint = run("export", "--ckpt_path", fitted / "best.ckpt", "--output", tmp_path / "out")
@@ -40,13 +45,13 @@ def test_images_go_from_pixels_to_the_learners_embedding(fitted: Path, tmp_path:
         session = onnxruntime.InferenceSession(tmp_path / "out/embed.onnx", providers=["CPUExecutionProvider"])
         (by_onnx,) = session.run(None, {"images": images[:some].numpy()})
         np.testing.assert_allclose(by_onnx, expected[:some], atol=5e-4)
-    picture = Image.effect_noise((61, 44), 60).convert("RGB").resize((90, 70))
-    crop = ImageTransforms(crop_size=32, resize=32).evaluate()(picture)
-    pixels = np.asarray(picture).transpose(2, 0, 1)[None]
     assert session.get_inputs()[0].shape == ["batch", *images.shape[1:]]
-    session = onnxruntime.InferenceSession(tmp_path / "out/preprocess.onnx", providers=["CPUExecutionProvider"])
-    assert session.get_inputs()[0].shape == ["batch", 3, "height", "width"]
-    assert abs(session.run(None, {"pixels": pixels})[0][0] - crop.numpy()).mean() < 2e-3
+    told = json.loads((tmp_path / "out/export.json").read_text())
+    assert told["inputs"]["standardized_inside"] == [{"mean": list(learner.trunk.mean), "std": list(learner.trunk.std)}]
+    by_page = as_the_page_does(tmp_path, monkeypatch)
+    crop = ImageTransforms(crop_size=32, resize=32).evaluate()(Image.open(tmp_path / "my_image.png"))
+    with torch.inference_mode():
+        np.testing.assert_allclose(by_page, learner(crop[None]), atol=5e-4)
     trunk = timm.create_model("test_resnet", num_classes=0, checkpoint_path=str(tmp_path / "out/trunk.safetensors"))
     standardised = learner.trunk.standardise(images)
     with torch.inference_mode():
@@ -57,9 +62,17 @@ def test_images_go_from_pixels_to_the_learners_embedding(fitted: Path, tmp_path:
             {k.partition(".")[2]: v for k, v in load_file(tmp_path / "out/embedder.safetensors").items()}
         )
         torch.testing.assert_close(torch.nn.functional.normalize(head(features)), expected, atol=1e-5, rtol=0)
-    told = json.loads((tmp_path / "out/export.json").read_text())
     assert {each["what"]: each["bound"] for each in told["compared_with_the_learner"]}["embed.onnx"] == 5e-4
     refused(run("export", "--ckpt_path", fitted / "best.ckpt", "--output", tmp_path / "out"), "already exists")
+
+
+def as_the_page_does(folder: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """The embedding of an image by the lines of the page."""
+    Image.effect_noise((61, 44), 60).convert("RGB").resize((90, 70)).save(folder / "my_image.png")
+    monkeypatch.chdir(folder)
+    names: dict = {}
+    exec(SNIPPET.replace("exported/", "out/").replace(".jpg", ".png"), names)
+    return names["embeddings"]
 
 
 @pytest.mark.full
@@ -99,13 +112,15 @@ def test_the_program_is_the_learner(several: int) -> None:
         torch.testing.assert_close(EmbedImages(learners).eval()(images), expected, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize(("size", "square"), [((50, 37), False), ((37, 50), False), ((64, 40), True)])
-def test_the_tensor_program_prepares_within_a_grey_level_of_pillow(size: tuple[int, int], square: bool) -> None:
-    transforms = ImageTransforms(crop_size=24, resize=29, square=square)
+@pytest.mark.parametrize("size", [(50, 37), (37, 50), (64, 40), (29, 29)])
+@pytest.mark.parametrize(("crop", "square"), [(24, False), (23, False), (24, True)])
+def test_the_page_crops_as_evaluation_does(size: tuple[int, int], crop: int, square: bool) -> None:
+    transforms = ImageTransforms(crop_size=crop, resize=29, square=square, interpolation="bicubic")
     picture = Image.effect_noise((9, 9), 120).convert("RGB").resize(size, Image.Resampling.BICUBIC)
-    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None]
-    difference = (Preprocess(transforms)(pixels)[0] - transforms.evaluate()(picture)).abs()
-    assert difference.max() < 1.01 / 255
+    names: dict = {}
+    exec(SNIPPET.partition("\nwith open(")[0], names)
+    found = names["crop"](picture, resize=29, square=square, crop=crop, interpolation="bicubic")
+    np.testing.assert_allclose(found, transforms.evaluate()(picture), rtol=1e-6)
 
 
 def test_a_package_that_is_missing_is_named(fitted: Path, tmp_path: Path, run, monkeypatch) -> None:

@@ -56,11 +56,11 @@ usage: levelfield export --ckpt_path FILE --output DIR [--data PATH]
 Writes a checkpoint in formats for other programs, and compares each with the learner on ten samples. It fails if an
 embedding differs by more than 5e-4. It needs pip install 'levelfield[export]'.
 
-  embed.pt2, embed.onnx             torch.export and ONNX: from an image crop or tokens to the embedding
-  preprocess.pt2, preprocess.onnx   from an image to its crop; for texts tokenizer.json
-  trunk.safetensors                 the trunk, for timm
-  embedder.safetensors, adapter/    the embedder; the adapter, for peft
-  README.md                         a model card
+  embed.pt2, embed.onnx            torch.export and ONNX: from an image crop or tokens to the embedding
+  tokenizer.json                   from a text to its tokens
+  trunk.safetensors                the trunk, for timm
+  embedder.safetensors, adapter/   the embedder; the adapter, for peft
+  export.json, README.md           sizes and interpolation of crops; a model card
 
 {options}
 
@@ -228,8 +228,8 @@ def _export(given: Any) -> int:
     found = export(encoder, given.output, given.data)
     width = max(len(each.file) for each in found)
     for each in found:
-        bound = "" if each.bound is None else f"  (at most {each.bound:.0e})" if each.bound else "  (must be 0)"
-        say(f"{each.file:<{width}}  differs by {each.difference:.1e}{bound}")
+        bound = f"at most {each.bound:.0e}" if each.bound else "must be 0"
+        say(f"{each.file:<{width}}  differs by {each.difference:.1e}  ({bound})")
     say(f"exported to {given.output}")
     return 0
 

@@ -23,14 +23,13 @@ from levelfield.seeds import seed_of
 from levelfield.storage.atomic import storing, write_atomically, write_json
 from levelfield.use.card import write_card
 from levelfield.use.encoder import Encoder
-from levelfield.use.programs import EmbedImages, EmbedTexts, Preprocess, check_can_be_exported
+from levelfield.use.programs import EmbedImages, EmbedTexts, check_can_be_exported
 from levelfield.use.samples import samples_of
 
 # The largest allowed difference of a coordinate of unit vectors; ONNX kernels differ by 1e-4.
 BOUND = 5e-4
 COMPARED = 10
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
-EMBED, PREPROCESS = "embed", "preprocess"
 # Texts to compare if no data are given.
 SENTENCES = (
     "Where is my card?",
@@ -52,22 +51,20 @@ class Compared(NamedTuple):
     Attributes:
         file: name of the file.
         difference: the largest difference of a coordinate over all samples.
-        bound: the allowed difference; None if there is no bound.
+        bound: the allowed difference.
     """
 
     file: str
     difference: float
-    bound: float | None
+    bound: float
 
 
 class Program(NamedTuple):
     """A module, its example arguments, and their dynamic dimensions."""
 
-    name: str
     module: nn.Module
     arguments: tuple[Tensor, ...]
     inputs: tuple[str, ...]
-    output: str
     dynamic: tuple[dict[int, Any], ...]
 
 
@@ -76,10 +73,10 @@ def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
 
     - `embed.pt2` (torch.export) and `embed.onnx`: `images` (B, 3, C, C) float32 from 0 to 1, or `input_ids` and
       `attention_mask` (B, T), to `embeddings` (B, D); it includes the standardization of images.
-    - `preprocess.pt2` and `preprocess.onnx`: `pixels` (B, 3, H, W) uint8 to `images`, or `tokenizer.json`.
+    - `tokenizer.json` of texts.
     - `trunk.safetensors`, which `timm.create_model(..., checkpoint_path=...)` reads, and `embedder.safetensors`.
     - `adapter`, a folder for peft, if an adapter was trained; the other files have it merged into the trunk.
-    - `export.json`: inputs, outputs and differences.
+    - `export.json`: inputs, with the size and interpolation of crops, outputs and differences.
 
     Args:
         encoder: on the CPU.
@@ -105,7 +102,7 @@ def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
         found += _weights(encoder, made)
         write_card(made, encoder.paths, encoder.checkpoints, encoder.modality)
         for each in found:
-            if each.bound is not None and not each.difference <= each.bound:
+            if not each.difference <= each.bound:
                 raise UserError(
                     f"{each.file} differs from the learner by {each.difference:.1e}, more than {each.bound:.0e}: "
                     f"'{encoder.origin}' was not exported"
@@ -136,26 +133,15 @@ def _images(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
         )
     pictures = _pictures(encoder, data)
     crops = as_floats(stacked([transforms.evaluate().pixels(picture) for picture in pictures])).contiguous()
-    pixels = [torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in pictures]
-    batch = torch.export.Dim("batch")
-    embed = Program(EMBED, EmbedImages(encoder.learners), (crops,), ("images",), "embeddings", ({0: batch},))
-    sizes = {0: batch, 2: torch.export.Dim("height"), 3: torch.export.Dim("width")}
-    # The sides differ, so that the export does not assume a square.
-    example = torch.zeros(2, 3, transforms.eval_side + 13, transforms.eval_side + 29, dtype=torch.uint8)  # type: ignore[operator]
-    prepare = Program(PREPROCESS, Preprocess(transforms), (example,), ("pixels",), "images", (sizes,))
+    embed = Program(EmbedImages(encoder.learners), (crops,), ("images",), ({0: torch.export.Dim("batch")},))
     with torch.inference_mode():
         expected = encoder.module(crops)
     found = [Compared(file, _difference(run(crops), expected), BOUND) for file, run in _written(embed, folder)]
-    for file, run in _written(prepare, folder):
-        images = torch.cat([run(each[None]) for each in pixels])
-        # Training uses Pillow's pixels: report how far these pixels and their embeddings differ.
-        with torch.inference_mode():
-            embedded = _difference(encoder.module(images), expected)
-        pixel = float((images - crops).abs().mean())
-        found.append(Compared(f"{file}: a pixel from Pillow's, on average", pixel, None))
-        found.append(Compared(f"{file}: embeddings from Pillow's pixels", embedded, None))
-    shape = {"crop": transforms.crop_size, "resize": transforms.eval_side, "square": transforms.square}
-    _describe(encoder, folder, found, {"images": "(B, 3, C, C) float32, 0 to 1", **shape})
+    sizes = {"resize": transforms.eval_side, "square": transforms.square, "crop": transforms.crop_size}
+    trunks = [learner.trunk for learner in encoder.learners]
+    inside = {"standardized_inside": [{"mean": trunk.mean, "std": trunk.std} for trunk in trunks]}
+    shape = {"images": "(B, 3, C, C) float32, 0 to 1", **sizes, "interpolation": transforms.interpolation}
+    _describe(encoder, folder, found, {**shape, **inside})
     return found
 
 
@@ -169,12 +155,11 @@ def _texts(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
     mask = torch.tensor([[1] * len(each) + [0] * (longest - len(each)) for each in ids])
     sides = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", max=trunk.max_length)}
     inputs = ("input_ids", "attention_mask")
-    embed = Program(EMBED, EmbedTexts(encoder.learners), (input_ids, mask), inputs, "embeddings", (sides, sides))
+    embed = Program(EmbedTexts(encoder.learners), (input_ids, mask), inputs, (sides, sides))
     with torch.inference_mode():
         expected = encoder.module(list(texts))
-    found = [
-        Compared(file, _difference(run(input_ids, mask), expected), BOUND) for file, run in _written(embed, folder)
-    ]
+    written = _written(embed, folder)
+    found = [Compared(file, _difference(run(input_ids, mask), expected), BOUND) for file, run in written]
     tokenizer.save(str(folder / "tokenizer.json"))
     tokens = {"pad_token_id": padding, "max_length": trunk.max_length, "tokenizer": "tokenizer.json"}
     if trunk.prefix:
@@ -191,15 +176,14 @@ def _written(program: Program, folder: Path) -> list[tuple[str, Callable[..., Te
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # deprecations in torch's own code
         exported = torch.export.export(module, program.arguments, dynamic_shapes=program.dynamic)
-        named: dict[str, Any] = {"input_names": list(program.inputs), "output_names": [program.output]}
+        named: dict[str, Any] = {"input_names": list(program.inputs), "output_names": ["embeddings"]}
         onnx: Any = torch.onnx.export(exported, dynamo=True, verbose=False, dynamic_shapes=program.dynamic, **named)
-        files = [f"{program.name}.pt2", f"{program.name}.onnx"]
-        torch.export.save(exported, folder / files[0])
-        onnx.save(folder / files[1])
-        loaded = torch.export.load(folder / files[0]).module()
+        torch.export.save(exported, folder / "embed.pt2")
+        onnx.save(folder / "embed.onnx")
+        loaded = torch.export.load(folder / "embed.pt2").module()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(folder / files[1], options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(folder / "embed.onnx", options, providers=["CPUExecutionProvider"])
 
     def by_torch(*arguments: Tensor) -> Tensor:
         with torch.inference_mode():
@@ -209,7 +193,7 @@ def _written(program: Program, folder: Path) -> list[tuple[str, Callable[..., Te
         given = {name: each.numpy() for name, each in zip(program.inputs, arguments, strict=True)}
         return torch.from_numpy(session.run(None, given)[0])
 
-    return [(files[0], by_torch), (files[1], by_onnx)]
+    return [("embed.pt2", by_torch), ("embed.onnx", by_onnx)]
 
 
 def _weights(encoder: Encoder, folder: Path) -> list[Compared]:

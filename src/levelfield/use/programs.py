@@ -1,16 +1,15 @@
-"""A checkpoint as modules of tensors for torch.export and ONNX: from pixels or tokens to embeddings.
+"""A checkpoint as modules of tensors for torch.export and ONNX: from crops or tokens to embeddings.
 
-Shapes: B samples, H x W pixels, C x C pixels of the crop, T tokens, F features, D dimensions.
+Shapes: B samples, C x C pixels of the crop, T tokens, F features, D dimensions.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.models.text import TransformersTrunk, pooled
 from levelfield.training.learner import MetricLearner
@@ -58,40 +57,6 @@ class Head(nn.Module):
     def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch dim"]:
         embeddings = self.embedder(features)
         return nn.functional.normalize(embeddings) if self.normalize else embeddings
-
-
-class Preprocess(nn.Module):
-    """(B, 3, H, W) uint8 of any size -> (B, 3, C, C) float32 from 0 to 1: the evaluation transform on tensors.
-
-    Images are resized by torch's antialiased interpolation and rounded to whole grey levels. Training and evaluation
-    use Pillow, whose pixels sometimes differ by one grey level.
-
-    Args:
-        transforms: the checkpoint's transforms.
-    """
-
-    def __init__(self, transforms: ImageTransforms) -> None:
-        super().__init__()
-        assert transforms.eval_side is not None
-        self.crop, self.side, self.square = transforms.crop_size, transforms.eval_side, transforms.square
-        self.interpolation = transforms.interpolation
-
-    def forward(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch 3 crop crop"]:
-        height, width = pixels.shape[-2:]
-        if self.square:
-            size = [self.side, self.side]
-        else:  # the shorter side becomes `side`, without a branch on which one it is
-            shorter: Any = torch.sym_min(height, width)
-            size = [self.side * height // shorter, self.side * width // shorter]
-        resized = nn.functional.interpolate(pixels.float(), size, mode=self.interpolation, antialias=True)
-        rows, columns = (self._middle(length) for length in size)
-        cropped = resized.index_select(2, rows).index_select(3, columns)
-        return cropped.round().clamp(0, 255) / 255
-
-    def _middle(self, length: int) -> Int[Tensor, " crop"]:
-        """The positions of the centre crop; its start is rounded half to even, as Python does."""
-        half, odd = (length - self.crop) // 2, (length - self.crop) % 2
-        return torch.arange(self.crop) + (half + odd * (half % 2))
 
 
 def side_by_side(parts: Sequence[Float[Tensor, "batch dim"]]) -> Float[Tensor, "batch dims"]:
