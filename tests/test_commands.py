@@ -334,7 +334,7 @@ def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.Mon
     def would_run(*arguments: object, **options: object) -> None:
         raise UserError(WOULD_RUN)
 
-    written = ("cli.study_output.write_ranks", "use.export.export")
+    written = ("cli.study_output.ranks_tables", "use.export.export")
     # An executor's options are read before it looks for its cluster.
     for name in (
         "study.run.run_study",

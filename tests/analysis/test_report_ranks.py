@@ -1,15 +1,11 @@
-"""Mean ranks, Friedman's test and critical differences against tables and hand calculation; the diagram is readable."""
+"""Mean ranks, Friedman's test and critical differences against tables and hand calculation."""
 
-from itertools import combinations
 from math import exp
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from levelfield.analysis.ranks import Ranks, rank_methods
 from levelfield.errors import UserError
-from levelfield.report.ranks_figure import ranks_figure
 
 # Concatenated MAP@R on CUB, Cars and SOP, batch 32, of "A Metric Learning Reality Check".
 PUBLISHED = {
@@ -78,26 +74,3 @@ def test_equal_scores_share_their_rank() -> None:
 def test_too_little_to_rank_is_named() -> None:
     with pytest.raises(UserError, match="at least 2 data sets with 3 methods in common; cub200 have in common: a, b"):
         rank_methods({"cub200": {"a": 0.1, "b": 0.2}})
-
-
-@pytest.mark.parametrize("rename", [str, lambda name: f"{name} with a rather long name@2".upper()])
-def test_no_label_overlaps_another_or_leaves_the_page(rename) -> None:
-    scores = {name: {rename(m): v for m, v in by_method.items()} for name, by_method in published().items()}
-    figure = ranks_figure(rank_methods(scores))
-    boxes = text_boxes(figure)
-    assert all(any(method in text for text, _ in boxes) for method in scores["sop"])
-    for (one, a), (other, b) in combinations(boxes, 2):
-        assert not a.overlaps(b), (one, other)
-    for text, box in boxes:
-        assert box.min.min() >= 0, text
-        assert (box.max <= figure.bbox.max).all(), text
-
-
-def test_a_difference_beyond_the_scale_is_said() -> None:
-    figure = ranks_figure(rank_methods({name: {"a": 0.5, "b": 0.4, "c": 0.1} for name in ("x", "y")}))
-    assert any(text.startswith("critical difference 2.3: ") for text, _ in text_boxes(figure))
-
-
-def text_boxes(figure: Figure) -> list:
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    return [(text.get_text(), text.get_window_extent(renderer)) for text in figure.axes[0].texts]

@@ -145,7 +145,7 @@ def study_options(pages: Mapping[str, str] = PAGES, other_names: Mapping[str, st
         type=Path,
         default=[],
         metavar="DIR ...",
-        help="rank the methods over this study and the studies in these folders",
+        help="print the ranks of the methods over this study and the studies in these folders",
     )
     options.add_option(
         "--to",

@@ -20,7 +20,7 @@ from levelfield.cli.options import without_options
 from levelfield.core.configuration import first_difference
 from levelfield.errors import UserError
 from levelfield.experiment import Study
-from levelfield.report.ranks_page import write_ranks
+from levelfield.report.ranks_table import ranks_tables
 from levelfield.report.table import TABLE_WIDTH
 from levelfield.runtime.signals import Stopped
 from levelfield.runtime.terminal import say
@@ -101,7 +101,7 @@ def _answer_of(console: Console, study: Study, arguments: argparse.Namespace, ma
         if arguments.figures is not None:
             say(*map(str, study.figures(arguments.figures)), console=console)
         if arguments.others:
-            say(str(write_ranks([study.folder, *arguments.others], study.record().report_folder)), console=console)
+            console.print(*ranks_tables([study.folder, *arguments.others]), highlight=False)
         say(*_next(study, arguments), console=console)
     elif arguments.command == "verify":
         return _verify(console, study, place)

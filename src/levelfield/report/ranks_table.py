@@ -1,8 +1,12 @@
-"""Ranks of methods over several studies on one page, with critical-difference diagrams."""
+"""Ranks of methods over several studies on the terminal."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
 from levelfield.analysis.conclusion import evaluated
 from levelfield.analysis.ranks import rank_methods
@@ -10,17 +14,14 @@ from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_row
 from levelfield.analysis.written_config import class_name
 from levelfield.errors import UserError
 from levelfield.metrics.table import SELECTED_BY
-from levelfield.report.figures.style import style, to_svg
-from levelfield.report.ranks_figure import ranks_figure
-from levelfield.report.table import score_text
-from levelfield.report.template import inside, render
-from levelfield.storage.atomic import write_atomically
+from levelfield.report.table import StudyTable, score_text
+from levelfield.runtime.terminal import printable
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import STUDY, StudySpec, first_search
 
 
-def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
-    """Write `ranks.html` and its figures, and return the page's path.
+def ranks_tables(folders: Sequence[Path]) -> list[StudyTable]:
+    """A table of scores and mean ranks for each kind of embedding that all studies have.
 
     Args:
         folders: Study folders, one per data set. Methods in all are ranked, without second searches (`arcface@2`).
@@ -31,7 +32,7 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
     """
     specs: dict[str, StudySpec] = {}
     summaries: dict[str, list[SummaryRow]] = {}
-    evaluations: dict[str, str] = {}
+    evaluations = []
     for folder in folders:
         if not (folder / STUDY).exists():
             raise UserError(f"{folder} holds no study; give the output folders of finished studies")
@@ -43,19 +44,18 @@ def write_ranks(folders: Sequence[Path], destination: Path) -> Path:
         summaries[spec.name] = [row for row in summarise(collect_rows(study)) if row.metric == SELECTED_BY]
         if not summaries[spec.name]:
             raise UserError(f"{folder} has no test scores yet; resume the study first")
-        evaluations[spec.name] = evaluated(study.evaluations())
+        evaluations.append(f"{spec.name}: {evaluated(study.evaluations())}.")
     methods = _common_methods(specs)
-    sections = []
+    tables = []
     scored = [{row.embedding for row in summary} for summary in summaries.values()]
-    for embedding in filter(set.intersection(*scored).__contains__, EMBEDDING_KINDS):
+    kinds = [embedding for embedding in EMBEDDING_KINDS if all(embedding in each for each in scored)]
+    for embedding in kinds:
         found = {
             name: {row.method: row for row in summary if row.embedding == embedding and row.method in methods}
             for name, summary in summaries.items()
         }
-        sections.append(_section(embedding, found, destination))
-    page = render("ranks.html.j2", specs=specs, sections=sections, evaluations=evaluations)
-    write_atomically(destination / "ranks.html", page.encode())
-    return destination / "ranks.html"
+        tables.append(_table(embedding, found, evaluations if embedding == kinds[-1] else []))
+    return tables
 
 
 def _common_methods(specs: dict[str, StudySpec]) -> list[str]:
@@ -77,18 +77,17 @@ def _kind(spec: StudySpec, method: str) -> str:
     return " with ".join([class_name(model.get("loss") or model["learner"]), *beside])
 
 
-def _section(embedding: str, scores: dict[str, dict[str, SummaryRow]], destination: Path) -> dict[str, Any]:
-    """Ranks by one kind of embedding; writes their figure."""
+def _table(embedding: str, scores: dict[str, dict[str, SummaryRow]], evaluations: Sequence[str]) -> StudyTable:
     ranks = rank_methods({name: {m: row.mean for m, row in by_method.items()} for name, by_method in scores.items()})
-    with style():
-        svg = to_svg(ranks_figure(ranks))
-    write_atomically(destination / f"ranks_{embedding}.svg", svg)
-    return {
-        "embedding": embedding,
-        "figure": inside(svg),
-        "lines": [
-            {"method": m, "rank": f"{rank:.1f}", "scores": [score_text(scores[name][m]) for name in ranks.datasets]}
-            for m, rank in ranks.mean_ranks.items()
-        ],
-        "groups": [", ".join(group) for group in ranks.groups()],
-    }
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("", no_wrap=True)
+    for name in (*ranks.datasets, "mean rank"):
+        table.add_column(Text(printable(name)), justify="right")
+    for method, rank in ranks.mean_ranks.items():
+        shown = (score_text(scores[name][method]) for name in ranks.datasets)
+        table.add_row(Text(printable(method)), *shown, f"{rank:.1f}")
+    p = "< 0.001" if ranks.p < 0.001 else f"= {ranks.p:.3f}"
+    least = f"Mean ranks that differ by {ranks.critical_difference:.1f} or more differ significantly (Nemenyi, 5%)."
+    groups = [f"No significant difference within: {', '.join(group)}." for group in ranks.groups()]
+    title = f"Ranks over {len(ranks.datasets)} studies by MAP@R of {embedding} embeddings, in percent; rank 1 is best"
+    return StudyTable(title, table, [f"Friedman's p {p}. {least}", *groups, *evaluations])

@@ -1,15 +1,16 @@
-"""Several studies in one page: which methods are ranked, and by what."""
+"""Ranks over several studies: which methods are ranked, and by what."""
 
 import json
 import re
 from collections.abc import Callable
+from math import exp
 from pathlib import Path
 
 import pytest
 from toy_study import TOY, evaluated
 
 from levelfield.errors import UserError
-from levelfield.report.ranks_page import _kind, write_ranks
+from levelfield.report.ranks_table import _kind, ranks_tables
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec
@@ -48,65 +49,61 @@ def scored_study(folder: Path, name: str, scores: dict[str, float], losses: dict
 def test_methods_are_ranked_in_each_study_and_averaged(tmp_path: Path, run: Callable) -> None:
     first = scored_study(tmp_path, "letters", {"contrastive": 0.3, "ntxent": 0.2, "triplet": 0.1})
     second = scored_study(tmp_path, "words", {"triplet": 0.6, "ntxent": 0.5, "contrastive": 0.7})
-    path = first / "report" / "ranks.html"
     code, printed, _ = run("study", "report", tmp_path / "letters.yaml", "--output", first, "--with", second)
     assert code == 0
-    assert printed.splitlines()[-2] == str(path)
-    page = path.read_text()
-    assert {p.name for p in path.parent.glob("*ranks*")} == {
-        "ranks.html",
-        "ranks_separated.svg",
-        "ranks_concatenated.svg",
-    }
-    separated, concatenated = page.split("<h2>")[1:3]
+    _, separated, concatenated = re.split("^Ranks over 2 studies by MAP@R of ", printed, flags=re.MULTILINE)
 
-    def lines(section: str) -> list[list[str]]:
-        rows = section.split("<tr>")[2:]
-        return [re.findall(r"<t[hd][^>]*>([^<]*)<", row) for row in rows]
+    def rows(section: str) -> list[list[str]]:
+        return [line.split() for line in section.splitlines() if line.split()[:1] and line.split()[0] in METHODS]
 
     # Ranks 1 2 3 and 1 3 2; the concatenated scores are in the opposite order.
-    assert lines(separated) == [
+    assert rows(separated) == [
         ["contrastive", "30.0", "70.0", "1.0"],
         ["ntxent", "20.0", "50.0", "2.5"],
         ["triplet", "10.0", "60.0", "2.5"],
     ]
-    assert [line[::3] for line in lines(concatenated)] == [
+    assert [line[::3] for line in rows(concatenated)] == [
         ["ntxent", "1.5"],
         ["triplet", "1.5"],
         ["contrastive", "3.0"],
     ]
-    assert write_ranks([first, second], tmp_path / "again").read_text() == page
+    # Friedman's statistic is 12 / (2 · 3 · 4) · (4 + 25 + 25) - 3 · 2 · 4 = 3, with 2 degrees of freedom; Demsar's
+    # q is 2.343, and 2.343 · (3 · 4 / (6 · 2)) ** 0.5 = 2.3.
+    assert f"Friedman's p = {exp(-1.5):.3f}. Mean ranks that differ by 2.3 or more" in separated
+    assert "No significant difference within: contrastive, ntxent, triplet." in separated
 
 
 def test_each_studys_evaluations_are_counted(tmp_path: Path) -> None:
     studies = [scored_study(tmp_path, name, dict.fromkeys(METHODS, 0.1)) for name in ("letters", "words")]
-    evaluated(studies[1], by="levelfield test", reason="a <bug>")
-    page = write_ranks(studies, tmp_path).read_text()
-    for name, times in {"letters": "evaluated once", "words": "evaluated 2 times"}.items():
-        (line,) = (line for line in page.splitlines() if line.startswith(f"<li>{name}: "))
-        assert times in line
+    evaluated(studies[1], by="levelfield test", reason="a bug")
+    first, last = ranks_tables(studies)
+    assert last.sentences[-2:] == [
+        "letters: The test classes were evaluated once.",
+        "words: The test classes were evaluated 2 times.",
+    ]
+    assert not any("evaluated" in sentence for sentence in first.sentences), "once is enough"
 
 
 def test_a_method_must_be_the_same_loss_everywhere(tmp_path: Path) -> None:
     first = scored_study(tmp_path, "letters", dict.fromkeys(METHODS, 0.1))
     second = scored_study(tmp_path, "words", dict.fromkeys(METHODS, 0.1), {**METHODS, "ntxent": "CircleLoss"})
     with pytest.raises(UserError, match="method 'ntxent' is NTXentLoss in letters and CircleLoss in words; rename"):
-        write_ranks([first, second], tmp_path)
+        ranks_tables([first, second])
 
 
 def test_what_cannot_be_ranked_is_refused_in_one_line(tmp_path: Path) -> None:
     first = scored_study(tmp_path, "letters", dict.fromkeys(METHODS, 0.1))
     with pytest.raises(UserError, match="another study named 'letters'"):
-        write_ranks([first, first], tmp_path)
+        ranks_tables([first, first])
     with pytest.raises(UserError, match="nowhere holds no study"):
-        write_ranks([first, tmp_path / "nowhere"], tmp_path)
+        ranks_tables([first, tmp_path / "nowhere"])
     with pytest.raises(UserError, match=r"in common: contrastive, ntxent$"):
-        write_ranks([first, scored_study(tmp_path, "two", {"contrastive": 0.1, "ntxent": 0.2})], tmp_path)
+        ranks_tables([first, scored_study(tmp_path, "two", {"contrastive": 0.1, "ntxent": 0.2})])
     untested = scored_study(tmp_path, "begun", dict.fromkeys(METHODS, 0.1))
     for path in untested.glob("jobs/*/*/test/result.json"):
         path.unlink()
     with pytest.raises(UserError, match="begun has no test scores yet; resume the study first"):
-        write_ranks([first, untested], tmp_path)
+        ranks_tables([first, untested])
 
 
 def test_a_row_without_a_loss_is_ranked_by_its_learner_and_kinds_that_all_have(tmp_path: Path) -> None:
@@ -123,6 +120,5 @@ def test_a_row_without_a_loss_is_ranked_by_its_learner_and_kinds_that_all_have(t
     for path in folders[1].rglob("test/result.json"):
         result = json.loads(path.read_text())
         path.write_text(json.dumps({**result, "concatenated": {}}))
-    write_ranks(folders, tmp_path / "page")
-    assert (tmp_path / "page/ranks_separated.svg").exists()
-    assert not (tmp_path / "page/ranks_concatenated.svg").exists()
+    (table,) = ranks_tables(folders)
+    assert "separated" in table.title
