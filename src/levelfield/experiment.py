@@ -158,12 +158,6 @@ class Study:
         )
         write_tables(self.asked)
         track_summary(self.asked)
-        if self.asked.had_work:
-            from levelfield.use.study_cards import (
-                write_study_cards,
-            )  # imports torch
-
-            write_study_cards(self.asked)
         return self
 
     def table(self) -> StudyTable:
