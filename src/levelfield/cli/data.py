@@ -64,7 +64,7 @@ of class folders of your own.
     "prepare": """\
 usage: levelfield data prepare NAME ... [--root DIR] [--archive FILE ...]
 
-Downloads, checks and unpacks the files of a data set. The same command continues a stopped download.
+Downloads, checks and unpacks the files of a data set. The same command starts a stopped download again.
 
 {options}
 
@@ -196,7 +196,7 @@ def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path], 
         try:
             prepare(dataset, folder.parent, given, partial(say, console=console), partial(_bar, console))
         except KeyboardInterrupt:
-            raise KeyboardInterrupt("the same command continues the download") from None
+            raise KeyboardInterrupt("the same command starts the download again") from None
         except OSError as error:
             place = error.filename or folder
             raise UserError(f"cannot write {place} ({error.strerror}): change that, or give another --root") from None

@@ -1,10 +1,6 @@
-"""Download a file over HTTP: a stopped transfer continues, and a file has its final name only if it is complete.
-
-Neither urllib nor `torch.hub.download_url_to_file` can continue a stopped transfer.
-"""
+"""Download a file over HTTP: a stopped transfer starts again, and a file has its final name only if it is complete."""
 
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable
@@ -27,11 +23,11 @@ TIMEOUT = 60.0  # seconds without data
 
 
 class _StoppedError(Exception):
-    """The transfer stopped; another attempt may continue it."""
+    """The transfer stopped; another attempt may succeed."""
 
 
 def fetch(archive: Archive, folder: Path, remedy: str, progress: Progress, pause: float = 2.0) -> Path:
-    """The file of an archive in `folder`; continues an earlier download in `<file>.part`.
+    """The file of an archive in `folder`.
 
     Args:
         remedy: another way to get the file, for messages.
@@ -51,14 +47,11 @@ def fetch(archive: Archive, folder: Path, remedy: str, progress: Progress, pause
         try:
             _transfer(archive, part, remedy, progress)
             os.replace(part, file)
-            _validator_file(part).unlink(missing_ok=True)
             return file
         except _StoppedError as error:
             reason = str(error)
-    there = part.stat().st_size if part.exists() else 0
-    raise UserError(
-        f"{archive.url} stopped after {there:,} bytes ({reason}): run the command again to continue; or {remedy}"
-    )
+    part.unlink(missing_ok=True)
+    raise UserError(f"{archive.url} stopped {ATTEMPTS} times ({reason}): {remedy}")
 
 
 def check_room(folder: Path, needed: int) -> None:
@@ -84,34 +77,23 @@ def as_size(size: float) -> str:
 
 
 def _transfer(archive: Archive, part: Path, remedy: str, progress: Progress) -> None:
-    """Download the rest of `part`.
+    """Download `part`.
 
     Raises:
         _StoppedError: the transfer stopped.
         UserError: another attempt would fail the same way.
     """
-    have = part.stat().st_size if part.exists() else 0
-    response = _open(archive, part, have, remedy)
-    if response is None:
-        return
-    with response:
-        resumed = response.status == 206
-        if resumed and not (response.headers.get("Content-Range") or "").startswith(f"bytes {have}-"):
-            part.unlink()
-            raise _StoppedError("the server continued at another byte")
-        have = have if resumed else 0
+    have = 0
+    with _open(archive, remedy) as response:
         length = response.headers.get("Content-Length")
-        total = have + int(length) if length and length.isdecimal() else None
+        total = int(length) if length and length.isdecimal() else None
         if archive.size is not None and total is not None and total != archive.size:
             raise UserError(
                 f"{archive.url} has {total:,} bytes instead of {archive.size:,}, it is another file: {remedy}"
             )
-        check_room(part.parent, (total or 0) - have)
-        validator = response.headers.get("ETag") or response.headers.get("Last-Modified")
-        if validator and not validator.startswith("W/"):  # a weak validator does not promise the same bytes
-            _validator_file(part).write_text(validator)
+        check_room(part.parent, total or 0)
         try:
-            with part.open("ab" if resumed else "wb") as file:
+            with part.open("wb") as file:
                 while chunk := _read(response):
                     file.write(chunk)
                     have += len(chunk)
@@ -122,24 +104,13 @@ def _transfer(archive: Archive, part: Path, remedy: str, progress: Progress) -> 
         raise _StoppedError(f"{have:,} of {total:,} bytes arrived")
 
 
-def _open(archive: Archive, part: Path, have: int, remedy: str) -> HTTPResponse | None:
-    """The server's response, starting at byte `have` if possible; None if nothing is left to download."""
+def _open(archive: Archive, remedy: str) -> HTTPResponse:
     assert archive.url is not None
     headers = {"User-Agent": f"levelfield/{__version__}", "Accept-Encoding": "identity"}
-    if have:
-        headers["Range"] = f"bytes={have}-"
-        if _validator_file(part).exists():
-            headers["If-Range"] = _validator_file(part).read_text()
     try:
         return urlopen(Request(archive.url, headers=headers), timeout=TIMEOUT)
     except HTTPError as error:
         error.close()
-        if error.code == 416:
-            whole = re.fullmatch(r"bytes \*/(\d+)", error.headers.get("Content-Range") or "")
-            if whole and int(whole[1]) == have:
-                return None
-            part.unlink()
-            raise _StoppedError("the file has changed") from None
         if error.code >= 500 or error.code == 429:
             raise _StoppedError(f"HTTP {error.code} {error.reason}") from None
         raise UserError(f"cannot download {archive.url} (HTTP {error.code} {error.reason}): {remedy}") from None
@@ -156,8 +127,3 @@ def _read(response: HTTPResponse) -> bytes:
         return response.read(CHUNK)
     except (OSError, HTTPException) as error:
         raise _StoppedError(str(error)) from None
-
-
-def _validator_file(part: Path) -> Path:
-    """The file with the validator, which identifies the server's version of the download."""
-    return part.with_name(f"{part.name}.version")
