@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch import Trainer
 from PIL import Image
 
-from levelfield.data import Glyphs, GroceryStore, ImageTransforms, loading
+from levelfield.data import Glyphs, GroceryStore, ImageTransforms
 from levelfield.data.crops import as_floats
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets.images import decode_image
@@ -136,7 +136,6 @@ def test_loader_processes_import_no_script(data_root: Path, tmp_path: Path) -> N
 
 
 def test_how_many_processes_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("levelfield.data.loading.SHARED", Path("no such folder"))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
     assert loader_processes("auto", "image", on_gpu=True) == 8
     assert loader_processes("auto", "image", on_gpu=True, trainings=4) == 3
@@ -157,28 +156,6 @@ def test_how_many_processes_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loader_processes("auto", "image", on_gpu=True) == 1
     monkeypatch.setenv(SIDE_BY_SIDE, "32")
     assert loader_processes("auto", "image", on_gpu=True) == 0
-
-
-def test_processes_fit_into_shared_memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("levelfield.data.loading.SHARED", Path(__file__).parent)  # a container's
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    free = SimpleNamespace(free=1 << 30)
-    monkeypatch.setattr("shutil.disk_usage", lambda _: free)
-    loading._note_small_memory.cache_clear()
-    assert loader_processes("auto", "image", on_gpu=True) == 8
-    assert not capsys.readouterr().err
-    assert loader_processes("auto", "image", on_gpu=True, batch_bytes=128 << 20) == 4, "each opens two in advance"
-    assert loader_processes("auto", "image", on_gpu=True, trainings=4) == 2
-    data = MetricDataModule(Glyphs(), batch_size=1024, eval_batch_size=256, transforms=ImageTransforms(256, 256))
-    data.device = torch.device("cuda")
-    assert data._processes == 2  # 1,280 images of 192 KiB are 240 MiB
-    free.free = 64 << 20
-    assert loader_processes("auto", "image", on_gpu=True) == 0
-    (note,) = capsys.readouterr().err.splitlines()
-    assert "--shm-size" in note
-    monkeypatch.setenv(SIDE_BY_SIDE, "4")
-    free.free = 1 << 30
-    assert loader_processes("auto", "image", on_gpu=True) == 2
 
 
 def test_a_thread_opens_the_next_batch_and_no_more(data_root: Path) -> None:

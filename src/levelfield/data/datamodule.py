@@ -61,7 +61,7 @@ class MetricDataModule(LightningDataModule):
         steps_per_epoch: batches of an epoch.
         eval_batch_size: samples of a batch for embedding.
         num_workers: loader processes; the number changes no result. `auto` is 0 for texts and on a CPU; on a GPU it is
-            this training's share of the cores minus one, at most 8, and as shared memory (/dev/shm) has room.
+            this training's share of the cores minus one, at most 8. Each needs 128 MiB of shared memory or more.
         transforms: crops and flips of images, or your own class with the methods `train()` and `evaluate()`. Set one
             with `--data.transforms.crop_size 64`, name your class with `--data.transforms my_aug.Mine`.
         cache: decode and resize the images once and read them from a cache file (`levelfield.data.cache`). The results
@@ -390,11 +390,7 @@ class MetricDataModule(LightningDataModule):
     @property
     def _processes(self) -> int:
         nodes = 1 if self.trainer is None else self.trainer.num_nodes
-        # Your own transforms may yield floats: those of 256 x 256 pixels have the size of 512 x 512 bytes.
-        image_bytes = 3 * getattr(self.transforms, "crop_size", 512) ** 2
-        batch_bytes = image_bytes * (self.batch_size // self._world_size + self.eval_batch_size)
-        trainings = self._world_size // nodes
-        return loader_processes(self.num_workers, self.dataset.modality, self._on_gpu, trainings, batch_bytes)
+        return loader_processes(self.num_workers, self.dataset.modality, self._on_gpu, self._world_size // nodes)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Convert images from bytes to floats on the device, in the Trainer's precision."""

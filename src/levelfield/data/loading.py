@@ -1,29 +1,21 @@
 """Loaders of a subset: how samples become batches, and how many processes open them."""
 
-import os
-import shutil
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
 from levelfield.data.crops import Crops, stacked, stacked_floats
 from levelfield.data.features import FeatureSubset, whole_batch
 from levelfield.data.subset import ClassSubset
-from levelfield.runtime.processes import SIDE_BY_SIDE, cores_here, in_processes
+from levelfield.runtime.processes import cores_here, in_processes
 
 # Enough for a GPU with an image cache; more would only use memory.
 MOST_PROCESSES = 8
-# Linux's shared memory, and how much of it a process needs for usual batches.
-SHARED, SHARED_EACH = Path("/dev/shm"), 128 << 20
-AHEAD = 2  # batches that a process opens in advance: torch's default
 
 
 def loader(
@@ -75,42 +67,20 @@ def opened_ahead(batches: DataLoader) -> Iterator[Any]:
             yield batch
 
 
-def loader_processes(
-    asked: int | Literal["auto"], modality: str, on_gpu: bool, trainings: int = 1, batch_bytes: int = 0
-) -> int:
+def loader_processes(asked: int | Literal["auto"], modality: str, on_gpu: bool, trainings: int = 1) -> int:
     """The number of loader processes of one training.
 
     `auto` takes this training's share of the cores minus one. It takes none for texts or on a CPU, where the model
-    needs all cores. It takes only as many as shared memory has room for, and prints a note if these are fewer: a full
-    one kills the process, and a container has 64 MB by default.
+    needs all cores.
 
     Args:
         trainings: number of processes of this node that train together, each with its own loaders.
-        batch_bytes: size of the batches that a process of each loader opens.
     """
     if asked != "auto":
         return asked
     if modality == "text" or not on_gpu:
         return 0
-    processes = max(0, min(MOST_PROCESSES, cores_here(trainings) - 1))
-    if SHARED.is_dir():
-        sharing = trainings * int(os.environ.get(SIDE_BY_SIDE, "1"))
-        room = shutil.disk_usage(SHARED).free // (sharing * max(SHARED_EACH, AHEAD * batch_bytes))
-        if room < processes:
-            _note_small_memory()
-        return min(processes, room)
-    return processes
-
-
-@cache
-@rank_zero_only
-def _note_small_memory() -> None:
-    free = shutil.disk_usage(SHARED).free / 1e6
-    print(
-        f"note: few or no loader processes, because {SHARED} has only {free:,.0f} MB free: start a container with "
-        "--shm-size 8g",
-        file=sys.stderr,
-    )
+    return max(0, min(MOST_PROCESSES, cores_here(trainings) - 1))
 
 
 def _image_batch(samples: list[tuple[Any, int, int]], as_bytes: bool) -> list[Tensor]:
