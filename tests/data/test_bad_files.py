@@ -263,32 +263,32 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "CUB: a column too many": (
         "cub200",
         lambda root: change(cub200(root) / "images.txt", "3 001", "3 7 001"),
-        r"images\.txt, row 3: '3 7 001.*' instead of image_id \(a whole number\), path",
+        r"images\.txt: '3 7 001.*' instead of image_id \(a whole number\), path",
     ),
     "CUB: a number that is none": (
         "cub200",
         lambda root: change(cub200(root) / "image_class_labels.txt", "5 2", "5 two"),
-        r"image_class_labels\.txt, row 5: '5 two'",
+        r"image_class_labels\.txt: '5 two'",
     ),
     "CUB: an image without a class": (
         "cub200",
         lambda root: change(cub200(root) / "image_class_labels.txt", "5 2\n", ""),
-        r"image_class_labels\.txt has no class for image 5 of .*images\.txt, row 5",
+        r"image_class_labels\.txt has no class for image 5 of .*images\.txt",
     ),
     "CUB: a class without a name": (
         "cub200",
         lambda root: change(cub200(root) / "classes.txt", "4 004.Bird_3\n", ""),
-        r"image_class_labels\.txt, row 13: .*classes\.txt does not name class 4",
+        r"classes\.txt does not name class 4 of image 13",
     ),
     "CUB: an image twice": (
         "cub200",
         lambda root: change(cub200(root) / "images.txt", "Bird_0_0001_1.jpg", "Bird_0_0000_0.jpg"),
-        r"images\.txt, row 2: .*Bird_0_0000_0\.jpg is already in row 1",
+        r"images\.txt names .*Bird_0_0000_0\.jpg 2 times",
     ),
     "CUB: a list that is not UTF-8": (
         "cub200",
         lambda root: (cub200(root) / "classes.txt").write_bytes(b"1 001.Jay\n2 002.Gar\xe7a\n"),
-        r"classes\.txt, row 2 is not text in UTF-8",
+        r"classes\.txt is not text in UTF-8",
     ),
     "Cars: nothing of it": ("cars196", lambda root: (root / "cars196").mkdir(), r"has neither cars_annos\.mat"),
     "Cars: half a MATLAB file": ("cars196", broken_annotations, r"cars_annos\.mat is not a complete MATLAB file"),
@@ -316,7 +316,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "SOP: a column is missing": (
         "sop",
         lambda root: change(sop(root) / "Ebay_train.txt", "2 1 1 bicycle", "2 1 bicycle"),
-        r"Ebay_train\.txt, row 3: '2 1 bicycle",
+        r"Ebay_train\.txt: '2 1 bicycle",
     ),
     "In-shop: the partition is missing": (
         "inshop",
@@ -331,7 +331,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "In-shop: another status": (
         "inshop",
         lambda root: change(inshop(root), "query", "probe"),
-        r"list_eval_partition\.txt, row 3: probe is not train, query or gallery",
+        r"list_eval_partition\.txt: probe of img/.* is not train, query or gallery",
     ),
     "Dogs: the high-resolution folder": (
         "dogs130",

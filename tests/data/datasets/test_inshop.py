@@ -51,5 +51,5 @@ def test_its_own_halves_queries_and_gallery(official_folders: bool, tmp_path: Pa
 def test_an_item_on_both_sides_is_refused(tmp_path: Path) -> None:
     file = inshop(tmp_path, classes=2, samples=2)
     file.write_text(file.read_text().replace("train", "query", 1))
-    with pytest.raises(UserError, match=r"list_eval_partition\.txt, row 6: id_00000002 is in both halves"):
+    with pytest.raises(UserError, match=r"list_eval_partition\.txt: id_00000002 is in both halves"):
         InShopClothes(tmp_path).read_index()

@@ -59,5 +59,5 @@ def test_a_class_in_both_lists_is_refused(tmp_path: Path) -> None:
     folder = sop(tmp_path, classes=4, samples=2)
     with (folder / "Ebay_test.txt").open("a") as file:
         file.write("9 1 1 bicycle_final/9_9.JPG\n")
-    with pytest.raises(UserError, match=r"Ebay_test\.txt, row 6: class 1 .*Ebay_train\.txt"):
+    with pytest.raises(UserError, match=r"Ebay_test\.txt: class 1 of bicycle_final/9_9\.JPG .*Ebay_train\.txt"):
         StanfordOnlineProducts(tmp_path).read_index()

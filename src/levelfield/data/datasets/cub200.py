@@ -49,16 +49,16 @@ class CUB200(NamedDataset):
         images = read_columns(images_file, {"image_id": int, "path": str}, remedy)
         labels = read_columns(labels_file, {"image_id": int, "class_id": int}, remedy)
         classes = read_columns(classes_file, {"class_id": int, "name": str}, remedy)
-        check_listed_once(images_file, [(row, path) for row, (_, path) in images], remedy)
-        class_of = dict(values for _, values in labels)
-        name_of = dict(sorted(values for _, values in classes))
-        for row, (image, _) in images:
+        check_listed_once(images_file, [path for _, path in images], remedy)
+        class_of = dict(labels)
+        name_of = dict(sorted(classes))
+        for image, _ in images:
             if image not in class_of:
-                raise UserError(f"{labels_file} has no class for image {image} of {images_file}, row {row}: {remedy}")
-        for row, (_, class_id) in labels:
+                raise UserError(f"{labels_file} has no class for image {image} of {images_file}: {remedy}")
+        for image, class_id in labels:
             if class_id not in name_of:
-                raise UserError(f"{labels_file}, row {row}: {classes_file} does not name class {class_id}: {remedy}")
-        return index_of_classes(((path, class_of[image]) for _, (image, path) in images), name_of)
+                raise UserError(f"{classes_file} does not name class {class_id} of image {image}: {remedy}")
+        return index_of_classes(((path, class_of[image]) for image, path in images), name_of)
 
     def file_of(self, key: str) -> Path:
         return self.named_folder() / "images" / key

@@ -48,9 +48,9 @@ class GroceryStore(NamedDataset):
 
     def _rows(self, name: str, headers: int = 0) -> list[list[str]]:
         file, rows = self.named_folder() / name, []
-        for number, line in read_lines(file, self.remedy)[headers:]:
+        for line in read_lines(file, self.remedy)[headers:]:
             row = [value.strip() for value in line.split(",")]
             if len(row) < 3 or not row[1].isdecimal():
-                raise UserError(f"{file}, row {number}: not a name, a class and a coarse class: {self.remedy}")
+                raise UserError(f"{file}: '{line}' instead of a name, a class and a coarse class: {self.remedy}")
             rows.append(row)
         return rows

@@ -44,22 +44,21 @@ class InShopClothes(NamedDataset):
         file = file if file.is_file() else folder / PARTITION
         rows = read_columns(file, COLUMNS, remedy, headers=2)
         announced = read_lines(file, remedy)[:1]
-        if announced and announced[0][1] != str(len(rows)):
-            raise UserError(f"{file}: row 1 announces {announced[0][1]} images, but {len(rows)} are listed: {remedy}")
-        check_listed_once(file, [(row, path) for row, (path, _, _) in rows], remedy)
-        first_of: dict[str, tuple[int, bool]] = {}
-        for row, (_, item, status) in rows:
+        if announced and announced[0] != str(len(rows)):
+            raise UserError(f"{file}: row 1 announces {announced[0]} images, but {len(rows)} are listed: {remedy}")
+        check_listed_once(file, [path for path, _, _ in rows], remedy)
+        trains: dict[str, bool] = {}
+        for path, item, status in rows:
             if status not in ROLE_OF:
-                raise UserError(f"{file}, row {row}: {status} is not train, query or gallery: {remedy}")
-            first_row, first_trains = first_of.setdefault(item, (row, status == "train"))
-            if first_trains != (status == "train"):
-                raise UserError(f"{file}, row {row}: {item} is in both halves (see row {first_row}): {remedy}")
-        items = sorted(first_of)
+                raise UserError(f"{file}: {status} of {path} is not train, query or gallery: {remedy}")
+            if trains.setdefault(item, status == "train") != (status == "train"):
+                raise UserError(f"{file}: {item} is in both halves: {remedy}")
+        items = sorted(trains)
         return index_of_classes(
-            ((path, item) for _, (path, item, _) in rows),
+            ((path, item) for path, item, _ in rows),
             {item: item for item in items},
-            test_classes=tuple(label for label, item in enumerate(items) if not first_of[item][1]),
-            roles=tuple(ROLE_OF[status] for _, (_, _, status) in rows),
+            test_classes=tuple(label for label, item in enumerate(items) if not trains[item]),
+            roles=tuple(ROLE_OF[status] for _, _, status in rows),
         )
 
     def file_of(self, key: str) -> Path:

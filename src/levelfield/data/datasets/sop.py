@@ -49,10 +49,10 @@ class StanfordOnlineProducts(NamedDataset):
         for part in ("train", "test"):
             file = self.named_folder() / f"Ebay_{part}.txt"
             rows = read_columns(file, COLUMNS, remedy, headers=1)
-            check_listed_once(file, [(row, values[-1]) for row, values in rows], remedy)
-            for row, (_, class_id, _, path) in rows:
+            check_listed_once(file, [path for *_, path in rows], remedy)
+            for _, class_id, _, path in rows:
                 if class_id in train_classes:
-                    raise UserError(f"{file}, row {row}: class {class_id} is already in Ebay_train.txt: {remedy}")
+                    raise UserError(f"{file}: class {class_id} of {path} is already in Ebay_train.txt: {remedy}")
                 samples.append((path, class_id))
                 name_of.setdefault(class_id, f"{path.partition('_final/')[0]}/{class_id}")
             if part == "train":
