@@ -1,10 +1,12 @@
 """Links to headings lead there on GitHub and in the site. Links to pages are checked by the site's build."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deletable import is_deleted
 from myst_parser.slugs import github_slugify
 from tiny_fit import REPOSITORY
 
@@ -32,6 +34,7 @@ LINKS = [
     pytest.param(page, name, anchor, id=f"{page.relative_to(REPOSITORY)}: {name}#{anchor}")
     for page in PAGES
     for name, anchor in TO_A_HEADING.findall(without_code(page))
+    if not is_deleted(os.path.relpath(page.parent / name, REPOSITORY))
 ]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import safetensors.torch
+from deletable import RESULTS, needs
 from tiny_fit import REPOSITORY
 from toy_study import run_study
 
@@ -39,6 +40,7 @@ def test_a_finished_study_matches_and_nothing_is_written(study: Path) -> None:
     assert files == {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in study.rglob("*") if p.is_file()}
 
 
+@needs(RESULTS)
 @pytest.mark.parametrize(("name", "edited"), [("trunk_grocery_store", "72 of 72 jobs"), ("trunk_banking77", None)])
 def test_results_of_edited_code_are_named(name: str, edited: str | None, tmp_path: Path) -> None:
     unpack_study(REPOSITORY / "results" / name / "archive.tar.xz", tmp_path / "study")

@@ -12,6 +12,7 @@ import time
 import pytest
 import torch
 import yaml
+from deletable import EXPORT, needs
 from own_images import image_options, own_images
 from printed import numbers
 from refused import refused
@@ -321,7 +322,10 @@ def test_help_reads_well(run):
 
 @pytest.mark.parametrize(
     "command",
-    ["study", "study run", "compare", "data", "data list", "validate", "test", "predict", "score", "search", "export"],
+    [
+        *("study", "study run", "compare", "data", "data list", "init"),
+        *("validate", "test", "predict", "score", "search", pytest.param("export", marks=needs(EXPORT))),
+    ],
 )
 def test_a_help_fits_a_screen(command, run):
     code, printed, _ = run(*command.split(), "--help")

@@ -184,7 +184,7 @@ def test_dotted_options_are_overrides_wherever_they_stand() -> None:
         ("run toy --executor.worker 2", "'--executor.workers'"),
         ("run toy --executor.workers 0", r"--executor\.workers 0"),
         ("run toy --executor.workers two", r"--executor\.workers two: .*int, 'auto'$"),
-        ("run toy --executor rai", "--executor rai: .*'ray'"),
+        ("run toy --executor locale", "--executor locale: .*'local'"),
         ("run toy --executor cloud", "--executor cloud: .*local"),
         ("run toy --executor.devices a", r"--executor\.devices a: .*int, \S*Sequence\[int\], null$"),
         ("run toy --runs many", "--runs many: .*int$"),

@@ -32,6 +32,7 @@ def test_helps_lists_status_and_mistakes_import_no_torch(
         ["compare", "--help"],
         ["study", "--help"],
         ["data", "--help"],
+        ["init", "--help"],
         ["study", "status", "x"],
         ["study", "run", "smoke", "--moddel.loss", "x"],
         ["study", "status", str(finished)],

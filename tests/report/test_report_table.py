@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from deletable import RESULTS, needs
 from rich.console import Console
 from toy_study import evaluated
 
@@ -29,6 +30,7 @@ def test_percent_shows_the_interval_only_where_there_is_one() -> None:
     assert score_text(None) == "-"
 
 
+@needs(RESULTS)
 def test_fourteen_methods_fit_a_screen_with_features_first_and_the_best_method_next(tmp_path: Path) -> None:
     unpack_study(ARCHIVE, tmp_path / "study")
     study = StudyFolder.begun(tmp_path / "study")

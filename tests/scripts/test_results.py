@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deletable import RESULTS, needs
 from tiny_fit import REPOSITORY
 
 from levelfield.errors import UserError
@@ -126,6 +127,7 @@ def test_an_unfinished_or_changed_study_is_refused_and_nothing_is_written(
     assert not (tmp_path / "results").exists()
 
 
+@needs(RESULTS)
 @pytest.mark.full
 @pytest.mark.slow
 def test_every_kept_study_verifies() -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from deletable import PAPERS, needs
 from tiny_fit import REPOSITORY
 
 from levelfield.analysis.conditions import differing_conditions
@@ -19,6 +20,7 @@ TEXTS = ("clinc150", "banking77", "news20")
 CLASSIFICATION = {"proxy_nca", "normalized_softmax", "cosface", "arcface", "soft_triple"}
 
 
+@needs(PAPERS)
 @pytest.mark.parametrize("name", [*IMAGES, *TEXTS])
 def test_the_protocol_is_the_papers(name: str) -> None:
     """Musgrave et al. 2020, section 3.1: 14 methods of Table 4, 50 trials, 10 runs, 4 folds, batches of 32."""

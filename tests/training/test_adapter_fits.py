@@ -6,6 +6,7 @@ import peft
 import pytest
 import timm
 import torch
+from deletable import EXPORT, needs
 from lightning.pytorch import Trainer
 from PIL import Image
 from refused import refused
@@ -158,6 +159,7 @@ def test_a_trunk_with_an_adapter_is_not_the_next_training_s():
         add_adapter(trunk, LoRA(rank=1))
 
 
+@needs(EXPORT)
 @pytest.mark.full
 def test_an_export_has_the_adapter_as_peft_has_it_and_all_else_merged(fitted, tmp_path, run):
     code, _, complaint = run("export", "--ckpt_path", str(fitted / "best.ckpt"), "--output", str(tmp_path / "out"))

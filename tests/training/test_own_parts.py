@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from deletable import EXPORT, needs
 from refused import refused
 from toy_study import TOY
 
@@ -152,7 +153,7 @@ def test_plain_modules_train_and_come_back(name, options, tiny, run, tmp_path):
     assert code == 0, complaint
 
 
-@pytest.mark.parametrize("command", ["validate", "predict", "export"])
+@pytest.mark.parametrize("command", ["validate", "predict", pytest.param("export", marks=needs(EXPORT))])
 def test_a_new_terminal_finds_ones_own_parts_where_it_stands(command, tiny, run, desk, tmp_path, monkeypatch):
     code, _, complaint = run("fit", *tiny, *ALL_OWN, "--trainer.max_epochs", "1", "--output", tmp_path)
     assert code == 0, complaint

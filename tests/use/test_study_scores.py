@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from deletable import EXPORT, needs
 
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.use.card import write_card
@@ -76,6 +77,7 @@ def test_a_run_of_a_sweep_is_beside_its_methods_other_runs(copy: Path) -> None:
     assert "all 2 runs, one model" in said
 
 
+@needs(EXPORT)
 @pytest.mark.full
 def test_an_export_of_a_runs_folds_has_the_runs_card(copy: Path, tmp_path: Path, run) -> None:
     folder = copy / "jobs" / "contrastive" / "run0"

@@ -1,4 +1,4 @@
-"""The command line: fit; validate, test, predict; score, search, export; compare; study; data."""
+"""The command line: fit; validate, test, predict; score, search, export; compare; study; data; init."""
 
 import os
 import re
@@ -32,6 +32,7 @@ usage: levelfield COMMAND [OPTIONS]
   predict, score      embed any data with a checkpoint, or score it on another data set
   search, export      find the nearest items in a gallery; write ONNX and torch.export files
   data list           list the data sets; also data prepare and data verify
+  init NAME           write a small project of your own, with a loss, a training script and a study
 
 levelfield COMMAND --help shows the options of a command.
 
@@ -45,7 +46,7 @@ first steps
 
 LOADER_DIED = re.compile(r"DataLoader worker \(pid")
 USES = ("score", "search", "export")
-COMMANDS = ("fit", *EVALUATIONS, *USES, "compare", "study", "data")
+COMMANDS = ("fit", *EVALUATIONS, *USES, "compare", "study", "data", "init")
 
 
 def main(argv: list[str] | None = None) -> int:

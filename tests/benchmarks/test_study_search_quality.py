@@ -7,8 +7,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 from benchmark_module import benchmark_module
+from deletable import PAPERS, needs
 
-from papers.published import searches
+pytestmark = needs(PAPERS)
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +19,8 @@ def benchmark() -> ModuleType:
 
 
 def test_the_recorded_curves_are_the_published_searches(benchmark: ModuleType) -> None:
+    from papers.published import searches
+
     records, curves = json.loads(benchmark.CURVES.read_text())["curves"], benchmark.recorded_curves()
     by_key = {(each["loss"], each["dataset"], each["batch_size"]): each for each in searches()}
     assert len(records) == 9

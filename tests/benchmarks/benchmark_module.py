@@ -8,7 +8,7 @@ from types import ModuleType
 
 def benchmark_module(name: str) -> ModuleType:
     """`benchmarks/<name>.py`, imported."""
-    path = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
+    path = Path(__file__).parents[2] / "benchmarks" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", path)
     assert spec is not None
     assert spec.loader is not None

@@ -1,0 +1,1 @@
+"""Your losses, trunks, learners and data sets."""

@@ -1,0 +1,140 @@
+"""`levelfield init`: what the wheel writes is a project that tests, trains and compares."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from refused import refused
+from tiny_fit import REPOSITORY
+
+TEMPLATE = REPOSITORY / "templates" / "my_project"
+FILES = {
+    *(".github/workflows/test.yml", ".gitignore", "README.md", "pyproject.toml", "study.ipynb", "study.yaml"),
+    *("src/mine/__init__.py", "src/mine/my_loss.py", "sweep.yaml", "tests/test_my_loss.py", "train.py"),
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The content of the wheel, byte-compiled as pip does it."""
+    pytest.importorskip("hatchling")
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
+    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True, timeout=60)
+    with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
+        names = {name.partition("/templates/my_project/")[2] for name in archive.getnames()}
+    assert names >= {file.replace("mine", "my_project") for file in FILES}
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+        wheel.extractall(folder / "site")
+    subprocess.run([sys.executable, "-m", "compileall", "-q", folder / "site/levelfield/templates"], check=True)
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def environment(site: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{site}:src", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def project(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("empty")
+    command = [sys.executable, "-m", "levelfield", "init", "mine"]
+    done = subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True)
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    words = ("11 files", "train.py, and: pytest", "README.md")
+    assert all(word in line for word, line in zip(words, lines, strict=True))
+    return folder / "mine"
+
+
+def test_the_files_have_the_projects_name(project: Path) -> None:
+    files = {str(file.relative_to(project)): file for file in project.rglob("*") if file.is_file()}
+    assert set(files) == FILES
+    assert not [name for name, file in files.items() if "my_project" in file.read_text()]
+    assert len(files["train.py"].read_text().splitlines()) <= 40
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("words", [["-m", "pytest", "-q"], ["train.py", "--epochs", "1", "--steps", "2"]], ids=" ".join)
+def test_its_commands_end_well(words: list[str], project: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    folder = shutil.copytree(project, tmp_path / "mine")
+    done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout or "validation MAP@R 0." in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_its_notebook_runs_its_study(project: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    folder = shutil.copytree(project, tmp_path / "mine")
+    text = (folder / "study.yaml").read_text()
+    few = {
+        "num_classes: 96": "num_classes: 16",
+        "_epoch: 20": "_epoch: 2",
+        "epochs: 3": "epochs: 1",
+        "runs: 3": "runs: 1",
+    }
+    for full, less in few.items():
+        assert full in text
+        text = text.replace(full, less)
+    (folder / "study.yaml").write_text(text)
+    cells = json.loads((folder / "study.ipynb").read_text())["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    command = [sys.executable, "-c", f"{code}\nprint(*scores.method)"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = set(done.stdout.splitlines()[-1].split())
+    assert rows == {"pretrained", "my_loss", "contrastive", "multi_similarity"}
+
+
+@pytest.mark.processes
+def test_its_sweep_starts_a_fit(project: Path, environment: dict[str, str]) -> None:
+    sweep = yaml.safe_load((project / "sweep.yaml").read_text())
+    (name,) = sweep["parameters"]
+    words = [word for word in sweep["command"] if not word.startswith("$")]
+    command = [sys.executable, "-m", "levelfield", *words, f"--{name}=0.25", "--print_config"]
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loss = yaml.safe_load(done.stdout)["model"]["loss"]
+    assert loss == {"class_path": "mine.my_loss.MyLoss", "init_args": {"margin": 0.25}}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["my-project", "Mine", "1st", "class", "ends_", "..", "torch", "json", "levelfield", "train", "full", "file"],
+)
+def test_a_name_that_cannot_be_is_refused(
+    name: str, run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("full").mkdir()
+    Path("full/thesis.tex").touch()
+    Path("file").touch()
+    refused(run("init", name), name)
+    assert {path.name for path in tmp_path.rglob("*")} == {"full", "thesis.tex", "file"}
+
+
+def test_a_folder_without_permission_is_refused(run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(folder: Path, **options: object) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    refused(run("init", tmp_path / "mine"), "get the permission")
+
+
+def test_an_empty_folder_is_filled(run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path / "mine")
+    code, _, complaint = run("init", ".")
+    assert (code, complaint) == (0, "")
+    assert Path("src/mine/my_loss.py").read_bytes() == (TEMPLATE / "src/my_project/my_loss.py").read_bytes()
