@@ -20,15 +20,17 @@ Facts = list[tuple[str, str]]
 def headline(study: StudyFolder) -> str:
     """Data set, trunk, repetitions and length of a training, in one line."""
     spec, first = study.spec, next(iter(study.spec.methods))
-    words = [f"{spec.runs} run{'s' * (spec.runs != 1)} × {spec.folds} fold{'s' * (spec.folds != 1)}"]
-    if (config := whole_config(study.folder, first)) is not None:
-        model, data = config["model"], config["data"]
-        if first not in spec.modules:
-            trunk = _plain(init_args(model["trunk"]).get("name") or class_name(model["trunk"]))
-            words.insert(0, f"{trunk}, {'frozen' if model.get('freeze_trunk') else 'trained'}")
-        steps = config["trainer"]["max_epochs"] * data["steps_per_epoch"]
-        at_most = "" if spec.whole_half else "at most "
-        words = [class_name(data["dataset"]), *words, f"{at_most}{steps:,} steps per training"]
+    config = whole_config(study.folder, first)
+    data = [result["data"]["dataset"] for result in study.state.results.values() if result.get("data")]
+    words = [class_name(each) for each in data[:1]]
+    if config is not None and first not in spec.modules:
+        model = config["model"]
+        trunk = _plain(init_args(model["trunk"]).get("name") or class_name(model["trunk"]))
+        words.append(f"{trunk}, {'frozen' if model.get('freeze_trunk') else 'trained'}")
+    words.append(f"{spec.runs} run{'s' * (spec.runs != 1)} × {spec.folds} fold{'s' * (spec.folds != 1)}")
+    if config is not None:
+        steps = config["trainer"]["max_epochs"] * config["data"]["steps_per_epoch"]
+        words.append(f"{'' if spec.whole_half else 'at most '}{steps:,} steps per training")
     return " · ".join(words)
 
 
