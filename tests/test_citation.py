@@ -29,6 +29,7 @@ def test_the_page_shows_the_same_as_bibtex():
     )
     assert own["title"] == cited["title"]
     assert own["version"] == str(cited["version"])
+    assert own["year"] == str(cited["date-released"].year)
     assert own["license"] == cited["license"]
     assert own["author"] == "{" + cited["authors"][0]["name"] + "}"
     (reference,) = cited["references"]

@@ -34,14 +34,14 @@ def three(spec: StudySpec) -> StudySpec:
 
 
 def test_the_best_method_what_cannot_be_told_from_it_and_whether_training_pays(three: StudySpec) -> None:
-    first, second = verdict(rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.4005}), three)
+    second, first = verdict(rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.4005}), three)
     # Half a t-interval of the runs: 2.776 x 0.158 / sqrt(5) = 0.196.
     assert first.startswith("triplet has the highest MAP@R")
     assert "40.0 ± 0.2 percent" in first
-    assert "arcface may be as good" in first
-    assert "contrastive" not in first
-    assert second.startswith("Training pays: triplet is 20.0 points above pretrained,")  # 40.05 - 20.0
-    assert "3 of 3 methods end above it" in second
+    assert "ArcFace may be as good" in first
+    assert "ontrastive" not in first
+    assert second.startswith("Training pays: triplet is 20.0 points above the best untrained row (features, PCA to")
+    assert second.endswith("3 of 3 methods are significantly above it.")  # 40.05 - 20.0
 
 
 def test_one_search_of_each_method_is_said_and_fixed_settings_or_second_searches_say_nothing_new(
@@ -60,18 +60,20 @@ def test_one_search_of_each_method_is_said_and_fixed_settings_or_second_searches
 
 def test_training_that_makes_it_worse_than_the_best_row_without(three: StudySpec) -> None:
     untrained = [row("pretrained[lda]", 0, 0.25), row("pretrained[features]", 0, 0.23)]
-    first, second = verdict([*rows_of({"arcface": 0.24, "contrastive": 0.1, "triplet": 0.1}), *untrained], three)
-    assert first.startswith("arcface has the best MAP@R")
+    second, first = verdict([*rows_of({"arcface": 0.24, "contrastive": 0.1, "triplet": 0.1}), *untrained], three)
+    assert first.startswith("ArcFace has the best MAP@R")
     assert first.endswith("significantly above all 2 other methods.")
-    assert second.startswith(
-        "Training does not pay: arcface is 1.0 points below pretrained[lda], the best untrained row"
+    assert second == (
+        "Training does not pay: ArcFace is 1.0 points below the best untrained row (LDA). "
+        "3 of 3 methods are significantly below it."
     )
-    assert second.endswith("1 of 3 methods end above pretrained[features].")
 
 
 def test_a_gain_within_the_noise_is_none(three: StudySpec) -> None:
     rows = [*rows_of({"arcface": 0.2501, "contrastive": 0.1, "triplet": 0.1}), row("pretrained[lda]", 0, 0.25)]
-    assert verdict(rows, three)[1].startswith("Training brings no significant gain: arcface is 0.01 points above")
+    sentence = verdict(rows, three)[0]
+    assert sentence.startswith("Training brings no significant gain: ArcFace is 0.01 points above")
+    assert sentence.endswith("2 of 3 methods are significantly below it.")
 
 
 def test_rows_of_another_split_are_neither_compared_nor_an_opponent(three: StudySpec) -> None:
@@ -82,8 +84,8 @@ def test_rows_of_another_split_are_neither_compared_nor_an_opponent(three: Study
     }
     swept = replace(three, methods=halved, references=[])
     means = {"arcface[0]": 0.3, "contrastive[0]": 0.25, "arcface[1]": 0.4, "contrastive[1]": 0.35}
-    first, *_ = verdict(rows_of(means), swept)
-    assert first.startswith("arcface[1] has the best MAP@R on unseen classes, 40.0 ± 0.2 percent")
+    _, first = verdict([*rows_of(means)[1:], row("pretrained", 0, 0.2)], swept)
+    assert first.startswith("ArcFace[1] has the best MAP@R on unseen classes, 40.0 ± 0.2 percent")
     assert first.endswith("above the other method.")
     pairs = [
         (each.method, each.other)
@@ -94,15 +96,16 @@ def test_rows_of_another_split_are_neither_compared_nor_an_opponent(three: Study
 
 
 def test_too_few_runs_and_no_opening(three: StudySpec) -> None:
-    first, second, *_ = verdict(rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.2}, runs=1), three)
+    second, first, *_ = verdict(rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.2}, runs=1), three)
     assert "too few runs" in first
-    assert second.startswith("Training may pay: arcface is 19.8 points above pretrained")
+    assert second.startswith("Training may pay: ArcFace is 19.8 points above")
+    assert second.endswith("2 of 3 methods end above it.")
     assert verdict([], three) == ["No method has test scores yet."]
 
 
 def test_equal_scores_of_many_runs_are_not_too_few_runs(three: StudySpec) -> None:
     found = [row(method, run, 0.4 + SPREAD[run]) for method in three.methods for run in range(5)]
-    assert verdict([row("pretrained", 0, 0.2), *found], three)[0].endswith(
+    assert verdict([row("pretrained", 0, 0.2), *found], three)[1].endswith(
         "40.0 ± 0.2 percent, with the same score in every run."
     )
 
@@ -110,10 +113,10 @@ def test_equal_scores_of_many_runs_are_not_too_few_runs(three: StudySpec) -> Non
 def test_a_second_search_is_no_method_of_its_own(three: StudySpec) -> None:
     twice = replace(three, methods={**three.methods, "arcface@2": three.methods["arcface"]})
     rows = rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.2, "arcface@2": 0.5})
-    first, second, *_ = verdict(rows, twice)
-    assert first.startswith("arcface has the best MAP@R on unseen classes, 40.0")
+    second, first, *_ = verdict(rows, twice)
+    assert first.startswith("ArcFace has the best MAP@R on unseen classes, 40.0")
     assert first.endswith("above all 2 other methods.")
-    assert second.startswith("Training pays: arcface is 20.0 points")
+    assert second.startswith("Training pays: ArcFace is 20.0 points")
 
 
 def test_a_row_of_another_split_takes_no_part_in_the_correction(three: StudySpec) -> None:
@@ -130,6 +133,6 @@ def test_a_row_of_another_split_takes_no_part_in_the_correction(three: StudySpec
     (over,) = (each for each in found if each.kind == OVER_BASELINE and each.method == "arcface[0]")
     assert over.p < 0.05 < over.p_holm  # t(4) = 0.23 / (0.158 / sqrt(5)) = 3.3; the other five gain nothing
     line = (
-        "Training brings no significant gain: arcface[0] is 0.2 points above pretrained[pca-0], the best untrained row."
+        "Training brings no significant gain: ArcFace[0] is 0.2 points above the best untrained row (features, PCA to"
     )
-    assert verdict(rows, swept)[1] == line
+    assert verdict(rows, swept)[0].startswith(line)

@@ -50,12 +50,12 @@ def test_report_prints_the_table_and_derives_the_files_anew(
     for name in ("results.csv", "summary.csv"):
         assert (folder / name).read_bytes() == (finished / name).read_bytes()
     printed = capsys.readouterr().out
-    for word in ("pretrained", "contrastive", "arcface", "too few runs", "once"):
+    for word in ("features, PCA to 16", "Contrastive", "ArcFace", "too few runs", "once"):
         assert word in printed
     assert [line.split()[-1] for line in printed.splitlines()[-2:]] == ["outputs/toy/report/index.html", "outputs/toy"]
     page = (folder / "report" / "index.html").read_text()
     (differs,) = (line for line in page.splitlines() if "data.samples_per_class" in line)
-    assert "arcface: " in differs
+    assert "ArcFace: " in differs
     assert numbers(differs)[-2:] == [1, 4]
 
 
@@ -126,8 +126,8 @@ def test_add_method_compares_a_loss_of_the_working_directory(desk: Path, capsys:
     assert main(words) == 0
     printed = capsys.readouterr().out
     rows = [line.split()[0] for line in printed.splitlines() if line.startswith("  ") and line.strip()]
-    assert rows[-4] == "pretrained"
-    assert set(rows[-3:]) == {"contrastive", "arcface", "my_loss"}
+    assert rows[-4] == "features,"
+    assert set(rows[-3:]) == {"Contrastive", "ArcFace", "my_loss"}
     assert (desk / "outputs" / "toy" / "jobs" / "my_loss" / "run0" / "test" / "result.json").exists()
     assert "mean of 1 run\n" in printed, "the override of the number of runs"
     assert "my_loss (" in printed, "nothing says what to search"

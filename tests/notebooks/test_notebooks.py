@@ -12,13 +12,13 @@ from PIL import Image
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 # Those that train are for `make test-full`.
-QUICK = ("04_read_a_study",)
+QUICK = ("03_read_a_study",)
 PARAMETERS = [
     pytest.param(path, id=path.stem, marks=[pytest.mark.full, pytest.mark.timeout(1800)] * (path.stem not in QUICK))
     for path in NOTEBOOKS
 ]
-LABEL_ERRORS = next(path for path in NOTEBOOKS if path.stem == "07_label_errors")
-YOUR_OWN_IMAGES = next(path for path in NOTEBOOKS if path.stem == "05_your_own_images")
+LABEL_ERRORS = next(path for path in NOTEBOOKS if path.stem == "06_label_errors")
+YOUR_OWN_IMAGES = next(path for path in NOTEBOOKS if path.stem == "04_your_own_images")
 MOST_KIB = 500
 
 
@@ -61,20 +61,20 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypa
     if path.stem == "01_first_run":
         (row,) = [line.split() for line in printed.splitlines() if line.startswith("map_at_r")]
         assert float(row[2]) > 1.5 * float(row[1]), "training beats the pretrained trunk on letters it has not seen"
-    if path.stem == "03_your_own_loss":
+    if path.stem == "02_your_own_loss":
         loop, loss = shares(printed, "loop ")
         assert loss == pytest.approx(loop, abs=1e-5)
         means = dict(re.findall(r"^ *(\w+) +(0\.\d+) ", printed, re.MULTILINE))
         assert float(means["neighbourhood_loss"]) > 1.2 * float(means["pretrained"])
         assert "evaluated once" in printed
-    if path.stem == "05_your_own_images":
+    if path.stem == "04_your_own_images":
         assert printed.count("(letter_40)") >= 4, "chance gives 0.2 of 11"
-    if path.stem == "06_search_server":
+    if path.stem == "05_search_server":
         assert "200 for letter 07: " in printed
         assert "400 the picture is not" in printed
         (line,) = [line.split() for line in printed.splitlines() if line.startswith("the nearest is")]
         assert int(line[-3]) >= 8, "chance gives 1 of 40"
-    if path.stem == "07_label_errors":
+    if path.stem == "06_label_errors":
         check_label_errors(printed)
     kept = ["outputs"] if path == YOUR_OWN_IMAGES else []
     assert [file.name for file in tmp_path.iterdir()] == kept, "a notebook leaves no other files behind"

@@ -1,16 +1,21 @@
 """What the figures draw, where it is computed and not only placed."""
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from levelfield.analysis.comparison import SECOND_SEARCH, compare_all
-from levelfield.analysis.results import ResultRow, SummaryRow
+from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows
+from levelfield.report.figures import Results, scores
 from levelfield.report.figures.differences import differences_figure
 from levelfield.report.figures.search import best_so_far
 from levelfield.report.figures.search_slices import slices_figure
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.figures.sweep import sweep_figure
+from levelfield.study.archive import unpack_study
+from levelfield.study.folder import StudyFolder
 from levelfield.study.search_space import Choice, Range
 from levelfield.study.suggest import Trial
 
@@ -120,3 +125,18 @@ def test_a_better_second_search_hides_no_pair() -> None:
         names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert names[0] == "m0@2 over m0"
     assert len(names) == 9
+
+
+def test_the_scores_are_compared_with_the_best_untrained_row_which_is_named(tmp_path: Path) -> None:
+    archive = Path(__file__).parents[2] / "results/trunk_grocery_store/archive.tar.xz"
+    unpack_study(archive, tmp_path / "study")
+    study = StudyFolder.begun(tmp_path / "study")
+    with style():
+        figure = scores.FIGURE.draw(Results(study, collect_rows(study), {}))
+    with open(archive.with_name("summary.csv"), newline="") as file:
+        found = [row for row in csv.DictReader(file) if (row["embedding"], row["metric"]) == ("separated", "map_at_r")]
+    means = {row["method"]: float(row["mean"]) for row in found if row["method"].startswith("pretrained")}
+    assert max(means, key=means.__getitem__) == "pretrained"  # a PCA to 1280; the features are the first row
+    (line,) = (line for line in figure.axes[0].lines if line.get_linestyle() == "--")
+    assert line.get_xdata()[0] == pytest.approx(100 * means["pretrained"], abs=1e-6)
+    assert figure.legends[0].get_texts()[-1].get_text() == "best untrained row: features, PCA to 1280"

@@ -71,13 +71,13 @@ def test_the_page_holds_the_study(study: Path) -> None:
     assert written(study)[0] == page
     assert {path.name: path.read_bytes() for path in (study / "report").iterdir()} == files
 
-    assert pieces[0] == "toy"
+    assert pieces[:2] == ["toy", "Glyphs · test_resnet, trained · 2 runs × 2 folds · at most 4 steps per training"]
     assert "Glyphs(num_classes: 32, image_size: 32)" in text
     assert re.search(r"\b16 classes .* 2 class-disjoint folds, 16 test classes with 256 samples", text)
     assert "data.samples_per_class is 1, 4 for the others" in text or "data.samples_per_class is 4, 1 for" in text
     assert "3 trials of each method (gp), each on 2 folds" in text
     assert "The test classes were evaluated once." in text
-    assert '<a href="https://arxiv.org/abs/1801.07698">arcface</a>' in page
+    assert '<a href="https://arxiv.org/abs/1801.07698">ArcFace</a> <code>arcface</code>' in page
     result = json.loads((study / "jobs/arcface/run0/fold0/result.json").read_text())
     assert result["data"]["fingerprint"] in text
     assert result["provenance"]["weights"] in text
@@ -94,13 +94,13 @@ def test_the_numbers_are_those_of_the_results(study: Path) -> None:
 
     _, pieces = written(study)
     place = pieces.index("concatenated", pieces.index("All scores"))
-    place = pieces.index("arcface", place)
+    place = pieces.index("arcface", place)  # the row's own name, after the shown one
     wanted = [f"{100 * fmean(runs('arcface', m, 'concatenated')):.1f}" for m in ("map_at_r", "r_precision")]
     assert pieces[place + 1 : place + 3] == wanted
 
     pairs = zip(runs("arcface", "map_at_r", "separated"), runs("contrastive", "map_at_r", "separated"), strict=True)
     difference = fmean(a - b for a, b in pairs)
-    better, worse = ("arcface", "contrastive") if difference >= 0 else ("contrastive", "arcface")
+    better, worse = ("ArcFace", "Contrastive") if difference >= 0 else ("Contrastive", "ArcFace")
     sentence = f"{better} over {worse}: {abs(100 * difference):+.1f} points MAP@R, too few runs for an interval"
     assert sentence in pieces
 
@@ -120,12 +120,12 @@ def test_the_search_shows_the_best_trial_and_what_failed(study: Path) -> None:
     margin = trials[best][0]["parameters"]["model.loss.init_args.neg_margin"]
     place = pieces.index(f"loss.neg_margin {margin:.4g}")
     assert pieces[place - 1 : place + 3] == [
-        "contrastive",
+        "Contrastive",
         f"loss.neg_margin {margin:.4g}",
         str(best),
         f"{100 * values[best]:.1f}",
     ]
-    assert f"contrastive: trial {worst} fold 1: loss is <nan> at step 3" in pieces
+    assert f"Contrastive: trial {worst} fold 1: loss is <nan> at step 3" in pieces
     assert "<nan>" not in page, "what stands in the results is text, not HTML"
 
 

@@ -14,6 +14,7 @@ from toy_study import evaluated
 
 from levelfield.analysis.conclusion import conclusion
 from levelfield.analysis.results import SummaryRow, collect_rows
+from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verdicts import SEEDS_ONLY
 from levelfield.cli.study import main
 from levelfield.report.table import MOST_WARNINGS, score_text, study_table
@@ -43,14 +44,16 @@ def test_fourteen_methods_fit_a_screen_with_features_first_and_the_best_method_n
             row for row in csv.DictReader(file) if (row["embedding"], row["metric"]) == ("separated", "map_at_r")
         ]
     means = {row["method"]: float(row["mean"]) for row in summary}
-    rows = [line.split()[0] for line in lines if line.split() and line.split()[0] in means and line.startswith("  ")]
+    rows = {name: row for row, name in shown_names(study.spec).items()}
+    printed = [rows[name] for line in lines if (name := line.strip().split("  ")[0]) in rows and line.startswith("  ")]
     trained = sorted((row for row in means if "pretrained" not in row), key=lambda row: -means[row])
-    assert rows[0] == "pretrained[features]"
-    assert rows[-14:] == trained
-    assert set(rows) == set(means)
-    (best,) = (line.split() for line in lines if line.startswith(f"  {trained[0]} "))
+    assert printed[0] == "pretrained[features]"
+    assert printed[-14:] == trained
+    assert set(printed) == set(means)
+    name = shown_names(study.spec)[trained[0]]
+    (best,) = (line.removeprefix(f"  {name} ").split() for line in lines if line.startswith(f"  {name} "))
     ci95 = next(float(row["ci95"]) for row in summary if row["method"] == trained[0])
-    assert best[1:4] == [f"{100 * means[trained[0]]:.1f}", "±", f"{100 * ci95:.1f}"]
+    assert best[:3] == [f"{100 * means[trained[0]]:.1f}", "±", f"{100 * ci95:.1f}"]
     assert len(conclusion(study, collect_rows(study))) == 4
     assert SEEDS_ONLY in " ".join(text.getvalue().split())  # this study searched each loss once
 

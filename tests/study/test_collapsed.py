@@ -30,7 +30,7 @@ def test_its_row_and_a_note_name_it(copy: Path, ranks: list[float], number: int)
     record = StudyFolder.begun(copy)
     table, page = str(study_table(record)), re.sub("</?a[^>]*>", "", write_report(record).read_text())
     for text in (table, page):
-        assert ("contrastive (collapsed)" in text) == (number > 0)
-        assert "arcface (collapsed)" not in text
+        assert ("Contrastive (collapsed)" in text) == (number > 0)
+        assert "ArcFace (collapsed)" not in text
         assert bool(re.search(rf"contrastive collapsed: .*\b{number} of 4\b", text)) == (number > 0)
     assert "collapsed" not in (copy / "results.csv").read_text() + (copy / "summary.csv").read_text()

@@ -14,6 +14,7 @@ from torch.nn.functional import normalize
 from toy_study import run_study
 
 from levelfield.analysis.results import collect_rows
+from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verify import verify_study
 from levelfield.core.ledger import EVALUATED, read_lines
 from levelfield.data.subset import ClassSubset
@@ -57,10 +58,10 @@ def studied(toy_file: Path, tmp_path_factory: pytest.TempPathFactory) -> StudyFo
 def test_each_reference_is_a_row_that_is_tested_once(studied: StudyFolder) -> None:
     assert studied.spec.rows == [*ROWS, "contrastive"]
     assert [row.method for row in collect_rows(studied) if row.stage == "test"].count("pretrained[lda]") == 3 * 3
-    text = repr(study_table(studied))
-    assert all(row in text for row in ROWS)
+    text, names = repr(study_table(studied)), shown_names(studied.spec)
+    assert all(names[row] in text for row in ROWS)
     page = write_report(studied).read_text()
-    assert all(f'<tr><th scope="row">{row}</th><td>' in page for row in ROWS), "each is explained"
+    assert all(f'title="{row}">{names[row]} <code>{row}</code></th>' in page for row in ROWS), "each is explained"
     assert len([line for line in read_lines(studied.ledger_file) if line["event"] == EVALUATED]) == 1
     assert verify_study(studied) == []
 

@@ -178,7 +178,7 @@ def test_in_a_study_it_is_compared_with_itself_before_training(run, tmp_path):
     (tmp_path / "mine.yaml").write_text(STUDY)
     code, printed, complaint = run("study", "run", "mine.yaml", "--output", "mine", "--executor.workers", "1")
     assert code == 0, complaint
-    assert "pretrained[untrained-wide]" in printed
+    assert "untrained [wide]" in printed
     with open("mine/summary.csv") as file:
         means = {
             row["method"]: float(row["mean"])

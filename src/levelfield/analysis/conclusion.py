@@ -1,4 +1,4 @@
-"""A study in a few sentences: the best method, whether training pays, one search each, evaluations of test classes."""
+"""A study in a few sentences: whether training pays, the best method, one search each, evaluations of test classes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,10 +6,11 @@ from typing import Any
 from levelfield.analysis.cap import cap_lines
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, Comparison, compare_all
 from levelfield.analysis.results import ResultRow, SummaryRow, summarise
+from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verdicts import SEEDS_ONLY, caveat
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.folder import StudyFolder
-from levelfield.study.spec import FEATURES, StudySpec, first_search, is_baseline
+from levelfield.study.spec import StudySpec, first_search, is_baseline
 
 MOST_NAMED = 4  # methods listed by name; more are counted
 
@@ -21,32 +22,31 @@ def conclusion(study: StudyFolder, rows: Sequence[ResultRow]) -> list[str]:
 
 
 def verdict(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
-    """The best method and its rivals, then whether it beats the best untrained row; by separated test MAP@R."""
-    means = mean_scores(rows)
-    trained = [method for method in _first_searches(spec) if method in means]
-    if not trained:
+    """Whether the best method beats the best untrained row, then its rivals; by separated test MAP@R."""
+    means, names = mean_scores(rows), shown_names(spec)
+    if not set(_first_searches(spec)) & set(means):
         return ["No method has test scores yet."]
     best = best_method(rows, spec)
-    found = compare_all(rows, _first_searches(spec), halves=spec.halves)
+    found = compare_all(rows, _first_searches(spec), baselines=baselines_of(means, spec), halves=spec.halves)
     pairs = [each for each in found if each.kind == PAIR and best in (each.method, each.other)]
     rivals = [each.other if each.method == best else each.method for each in pairs if not each.shown]
-    rivals.sort(key=lambda method: -means[method].mean)
-    ci95 = means[best].ci95
+    rivals = [names[each] for each in sorted(rivals, key=lambda method: -means[method].mean)]
+    name, ci95 = names[best], means[best].ci95
     score = f"{100 * means[best].mean:.1f}{'' if ci95 is None else f' ± {100 * ci95:.1f}'} percent"
     if not pairs:
-        first = f"{best} has {score} MAP@R on unseen classes."
+        first = f"{name} has {score} MAP@R on unseen classes."
     elif not rivals:
         others = "the other method" if len(pairs) == 1 else f"all {len(pairs)} other methods"
-        first = f"{best} has the best MAP@R on unseen classes, {score}, significantly above {others}."
+        first = f"{name} has the best MAP@R on unseen classes, {score}, significantly above {others}."
     elif all(each.p is None for each in pairs) and means[best].n >= 3:  # a t-interval's fewest runs
         same = "the same score" if all(each.difference == 0 for each in pairs) else "the same difference"
-        first = f"{best} has the highest MAP@R on unseen classes, {score}, with {same} in every run."
+        first = f"{name} has the highest MAP@R on unseen classes, {score}, with {same} in every run."
     elif all(each.p is None for each in pairs):
-        first = f"{best} has the highest MAP@R on unseen classes, {score}, with too few runs to rule out chance."
+        first = f"{name} has the highest MAP@R on unseen classes, {score}, with too few runs to rule out chance."
     else:
         named = _listed(rivals) if len(rivals) <= MOST_NAMED else f"{len(rivals)} of {len(pairs)} other methods"
-        first = f"{best} has the highest MAP@R on unseen classes, {score}, but {named} may be as good."
-    return [first, *_training(best, trained, means, rows, spec), *[SEEDS_ONLY] * (caveat(spec) == SEEDS_ONLY)]
+        first = f"{name} has the highest MAP@R on unseen classes, {score}, but {named} may be as good."
+    return [*_training(best, found, names), first, *[SEEDS_ONLY] * (caveat(spec) == SEEDS_ONLY)]
 
 
 def mean_scores(rows: Sequence[ResultRow]) -> dict[str, SummaryRow]:
@@ -83,25 +83,23 @@ def evaluated(evaluations: Sequence[Mapping[str, Any]]) -> str:
     return f"The test classes were evaluated {'once' if len(evaluations) == 1 else f'{len(evaluations)} times'}"
 
 
-def _training(
-    best: str, trained: Sequence[str], means: Mapping[str, SummaryRow], rows: Sequence[ResultRow], spec: StudySpec
-) -> list[str]:
-    """Whether the best method beats the best untrained row, and how many methods beat the features."""
-    untrained = best_untrained(means, spec, best)
-    found = compare_all(rows, _first_searches(spec), baselines=baselines_of(means, spec), halves=spec.halves)
-    over = next((each for each in found if each.kind == OVER_BASELINE and each.method == best), None)
-    if untrained is None or over is None:
+def _training(best: str, found: Sequence[Comparison], names: Mapping[str, str]) -> list[str]:
+    """Whether the best method beats the best untrained row, and how many methods are above or below it."""
+    over = [each for each in found if each.kind == OVER_BASELINE]
+    own = next((each for each in over if each.method == best), None)
+    if own is None:
         return []
-    where = "above" if over.difference > 0 else "below"
-    points = 100 * abs(over.difference)
-    gap = f"{best} is {points:.{1 if points >= 0.05 else 2}f} points {where} {untrained}, the best untrained row"
-    same = [method for method in trained if spec.halves.get(method) == spec.halves.get(best)]
-    if len(same) == 1:
-        return [f"{_pays(over)}: {gap}."]
-    features = next((row for row in spec.rows if row in means and _is_features(row, spec, best)), untrained)
-    above = sum(means[method].mean > means[features].mean for method in same)
-    it = "it" if features == untrained else features
-    return [f"{_pays(over)}: {gap}, and {above} of {len(same)} methods end above {it}."]
+    points, where = 100 * abs(own.difference), "above" if own.difference > 0 else "below"
+    gap = f"{points:.{1 if points >= 0.05 else 2}f} points {where} the best untrained row ({names[own.other]})"
+    sentences = [f"{_pays(own)}: {names[best]} is {gap}."]
+    same = [each for each in over if each.other == own.other]
+    if len(same) > 1 and own.p is None:
+        sentences.append(f"{sum(each.difference > 0 for each in same)} of {len(same)} methods end above it.")
+    elif len(same) > 1:
+        for where, sign in (("above", 1), ("below", -1)):
+            count = sum(each.shown and sign * each.difference > 0 for each in same)
+            sentences += [f"{count} of {len(same)} methods are significantly {where} it."] * (count > 0)
+    return [" ".join(sentences)]
 
 
 def _pays(over: Comparison) -> str:
@@ -111,11 +109,6 @@ def _pays(over: Comparison) -> str:
     if not over.shown:
         return "Training brings no significant gain"
     return "Training pays" if gains else "Training does not pay"
-
-
-def _is_features(row: str, spec: StudySpec, method: str) -> bool:
-    """Whether a row is the untouched features of the trunk, on the test classes of `method`."""
-    return is_baseline(row) and spec.reference_of(row) == FEATURES and spec.halves.get(row) == spec.halves.get(method)
 
 
 def _listed(names: Sequence[str]) -> str:

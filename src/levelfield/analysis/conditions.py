@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from levelfield.analysis.integrity import gap_lines
+from levelfield.analysis.shown_names import shown_names
 from levelfield.core.configuration import ABSENT, flatten
 from levelfield.metrics.table import COLLAPSED_RANK
 from levelfield.study.folder import StudyFolder
@@ -23,7 +24,7 @@ def differing_conditions(spec: StudySpec) -> list[str]:
         for name, config in spec.methods.items()
     }
     keys = sorted({key for values in settings.values() for key in values})
-    sentences = []
+    shown, sentences = shown_names(spec), list[str]()
     for key in keys:
         by_method = {name: values.get(key, ABSENT) for name, values in settings.items()}
         usual = Counter(map(repr, by_method.values())).most_common(1)[0][0]
@@ -32,8 +33,9 @@ def differing_conditions(spec: StudySpec) -> list[str]:
             if repr(value) != usual:
                 unusual.setdefault(repr(value), []).append(name)
         for value, names in unusual.items():
-            sentences.append(f"{', '.join(names)}: {key} is {_or_default(value)}, {_or_default(usual)} for the others")
-    unsearched = [name for name in spec.methods if not spec.trials(name)]
+            rows = ", ".join(shown[name] for name in names)
+            sentences.append(f"{rows}: {key} is {_or_default(value)}, {_or_default(usual)} for the others")
+    unsearched = [shown[name] for name in spec.methods if not spec.trials(name)]
     if unsearched and spec.search.trials:
         sentences.append(f"{', '.join(unsearched)}: not searched, {spec.search.trials} trials for the others")
     return sentences

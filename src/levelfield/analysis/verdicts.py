@@ -1,7 +1,7 @@
 """One plain sentence for each comparison of two methods."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison, compare_all
@@ -100,6 +100,11 @@ def amount(comparison: Comparison) -> str:
 def p_in_words(p: float) -> str:
     """Holm's p-value, cut off instead of rounded, so that 0.0499 reads as significant."""
     return "Holm's p < 0.001" if p < 0.001 else f"Holm's p = {math.floor(1000 * p) / 1000:.3f}"
+
+
+def named(c: Comparison, names: Mapping[str, str]) -> Comparison:
+    """The same comparison with the rows' names for readers, `shown_names`."""
+    return replace(c, method=names[c.method], other=names[c.other])
 
 
 def turned(c: Comparison) -> Comparison:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.analysis.selection import value_text
+from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.written_config import class_name, whole_config
+from levelfield.core.configuration import init_args
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import EMBEDDINGS_FILE, Job
 from levelfield.study.progress import duration
@@ -15,11 +17,28 @@ from levelfield.study.spec import StudySpec, second_search
 Facts = list[tuple[str, str]]
 
 
+def headline(study: StudyFolder) -> str:
+    """Data set, trunk, repetitions and length of a training, in one line."""
+    spec, first = study.spec, next(iter(study.spec.methods))
+    config = whole_config(study.folder, first)
+    data = [result["data"]["dataset"] for result in study.state.results.values() if result.get("data")]
+    words = [class_name(each) for each in data[:1]]
+    if config is not None and first not in spec.modules:
+        model = config["model"]
+        trunk = _plain(init_args(model["trunk"]).get("name") or class_name(model["trunk"]))
+        words.append(f"{trunk}, {'frozen' if model.get('freeze_trunk') else 'trained'}")
+    words.append(f"{spec.runs} run{'s' * (spec.runs != 1)} × {spec.folds} fold{'s' * (spec.folds != 1)}")
+    if config is not None:
+        steps = config["trainer"]["max_epochs"] * config["data"]["steps_per_epoch"]
+        words.append(f"{'' if spec.whole_half else 'at most '}{steps:,} steps per training")
+    return " · ".join(words)
+
+
 def setup(study: StudyFolder) -> Facts:
     """Data, split, trunk, batches and repetitions; settings that differ among methods are the first method's."""
-    spec, results = study.spec, study.state.results.values()
+    spec, results, names = study.spec, study.state.results.values(), shown_names(study.spec)
     config = whole_config(study.folder, next(iter(spec.methods)))
-    facts = [("methods", ", ".join(spec.methods))]
+    facts = [("methods", ", ".join(map(names.__getitem__, spec.methods)))]
     data = next((result["data"] for result in results if result.get("data")), None)
     if data is not None:
         facts.append(("data set", _call(data["dataset"])))
@@ -36,7 +55,7 @@ def setup(study: StudyFolder) -> Facts:
         at_most = "" if spec.whole_half else "at most "
         epochs = f"{trainer['max_epochs']} epoch{'s' * (trainer['max_epochs'] != 1)}"
         facts.append(("training", f"{at_most}{epochs} of {batches['steps_per_epoch']} steps"))
-    again = [method for method in spec.methods if second_search(method)]
+    again = [names[method] for method in spec.methods if second_search(method)]
     seeds = "the same seeds for all methods" + (f" except {', '.join(again)}" if again else "")
     trained = "on the whole training half" if spec.whole_half else f"of {spec.folds} folds"
     facts.append(("repetitions", f"{spec.runs} run{'s' * (spec.runs != 1)} {trained}, {seeds}"))

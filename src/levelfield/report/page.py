@@ -11,17 +11,18 @@ from levelfield.analysis.conditions import collapsed, differing_conditions, warn
 from levelfield.analysis.integrity import changed_files
 from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, collect_rows, embedding_kinds, summarise
 from levelfield.analysis.selection import selected
-from levelfield.analysis.verdicts import all_in_words, better_than, caveat
+from levelfield.analysis.shown_names import shown_names
+from levelfield.analysis.verdicts import all_in_words, better_than, caveat, named
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS, as_shown, title_of
-from levelfield.report.conditions_and_origin import origin, setting_text, setup
+from levelfield.report.conditions_and_origin import headline, origin, setting_text, setup
 from levelfield.report.cost_and_commands import commands, costs
 from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_svg
-from levelfield.report.table import COLLAPSED, METRICS, rows_in_order, score_text, unit, untrained_rows
+from levelfield.report.table import COLLAPSED, METRICS, rows_in_order, score_text, unit
 from levelfield.report.template import inside, render, size_of
 from levelfield.storage.atomic import write_atomically
 from levelfield.study.folder import StudyFolder
-from levelfield.study.spec import ONE_PCA, StudySpec, is_baseline, one_pca, without_value
+from levelfield.study.spec import StudySpec, is_baseline, one_pca
 
 KINDS = {
     PAIR: "Methods against each other",
@@ -69,15 +70,16 @@ def _contents(study: StudyFolder, rows: Sequence[ResultRow], changed: Mapping[Pa
     """Everything in the template except the figures."""
     from levelfield.report.retrieval import retrieval_of  # imports torch, which `study status` does not need
 
-    spec, state, marked = study.spec, study.state, collapsed(study)
+    spec, state, marked, names = study.spec, study.state, collapsed(study), shown_names(study.spec)
     order, kinds = rows_in_order(rows, spec), embedding_kinds(spec)
     untrained = [row for row in order if is_baseline(row)][:FIRST_UNTRAINED]
     first = [*untrained, *(row for row in order if not is_baseline(row))][:FIRST_ROWS]
     beats, groups = _comparisons(spec, rows)
-    by_one_pca = any(without_value(row.method) == ONE_PCA for row in rows)
     trials = f"{spec.search.trials} trial{'s' * (spec.search.trials != 1)} of each method"
     return {
         "name": spec.name,
+        "headline": headline(study),
+        "names": names,
         "conclusion": conclusion(study, rows),
         "warnings": warnings(study, changed),
         "first_scores": _scores(spec, rows, first, kinds[:1], METRICS, marked),
@@ -86,7 +88,6 @@ def _contents(study: StudyFolder, rows: Sequence[ResultRow], changed: Mapping[Pa
         "unit": unit(spec),
         "folds": spec.folds,
         "whole_half": spec.whole_half,
-        "untrained": untrained_rows(spec, by_one_pca),
         "setup": setup(study),
         "conditions": differing_conditions(spec),
         "better_than": beats,
@@ -136,9 +137,9 @@ def _scores(
                 runs = next((row.n for row in found if row is not None), 0)
                 cells.append({"text": str(runs), "value": runs})
             mark = COLLAPSED * (name in marked)
-            lines.append({"name": name, "mark": mark, "paper": papers.get(name), "cells": cells})
+            lines.append({"row": name, "mark": mark, "paper": papers.get(name), "cells": cells})
     more = [f"validation {title_of(spec.selected_by)}", "runs"] if full else []
-    return {"columns": [*map(title_of, metrics), *more], "groups": groups}
+    return {"columns": [*map(title_of, metrics), *more], "groups": groups, "full": full}
 
 
 def _papers(spec: StudySpec) -> dict[str, str]:
@@ -156,12 +157,12 @@ def _papers(spec: StudySpec) -> dict[str, str]:
 
 def _comparisons(spec: StudySpec, rows: Sequence[ResultRow]) -> tuple[list[str], list[dict[str, Any]]]:
     """Which methods are better by separated MAP@R, and all sentences, in groups with a title."""
-    means = mean_scores(rows)
-    baselines = baselines_of(means, spec)
+    names, baselines = shown_names(spec), baselines_of(mean_scores(rows), spec)
     beats: list[str] = []
     groups: list[dict[str, Any]] = []
     for embedding in EMBEDDING_KINDS:
-        found = compare_all(rows, list(spec.methods), SELECTED_BY, embedding, baselines, spec.halves)
+        compared = compare_all(rows, list(spec.methods), SELECTED_BY, embedding, baselines, spec.halves)
+        found = [named(each, names) for each in compared]
         if embedding == "separated":
             beats = better_than([each for each in found if each.kind == PAIR])
         sentences = list(zip(found, all_in_words(found), strict=True))

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from levelfield.analysis.conclusion import best_method
+from levelfield.analysis.conclusion import best_method, best_untrained, mean_scores
 from levelfield.analysis.neighbours import Retrieval
 from levelfield.analysis.results import ResultRow
+from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.stored_embeddings import SHOWN_FOLD, SHOWN_RUN, one_model_each
 from levelfield.errors import UserError
 from levelfield.report.scored_samples import ScoredSamples, scored_samples
@@ -62,6 +63,7 @@ def retrieval_of(study: StudyFolder, rows: Sequence[ResultRow]) -> dict[str, Any
         "kind": contents["modality"],
         "methods": contents["methods"],
         "shown": shown,
+        "names": shown_names(study.spec),
         "classes": {str(label): names[label] for label in sorted({int(labels[each]) for each in listed})},
         "labels": {str(each): int(labels[each]) for each in listed},
         "texts": _texts(found, listed) if contents["modality"] == "text" else {},
@@ -72,12 +74,13 @@ def retrieval_of(study: StudyFolder, rows: Sequence[ResultRow]) -> dict[str, Any
 
 
 def _order(study: StudyFolder, rows: Sequence[ResultRow], there: Sequence[str]) -> list[str]:
-    """The best method, the next one and the first untrained row, as far as they have embeddings."""
-    best = best_method(rows, study.spec)
+    """The best method, the next one and the best untrained row, as far as they have embeddings."""
+    means, best = mean_scores(rows), best_method(rows, study.spec)
     ordered = [row for row in rows_in_order(rows, study.spec) if row in there]
     ranked = sorted((row for row in ordered if not is_baseline(row)), key=lambda row: row != best)
     others = [row for row in ranked if first_search(row) != first_search(ranked[0])]
-    return [ranked[0], *others[:1], *filter(is_baseline, ordered[:1])]
+    untrained = best_untrained({row: means[row] for row in ordered if row in means}, study.spec, ranked[0])
+    return [ranked[0], *others[:1], *filter(None, [untrained])]
 
 
 def _gallery(retrievals: Mapping[str, Retrieval], best: str, count: int) -> list[dict[str, Any]]:

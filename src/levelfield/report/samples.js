@@ -3,7 +3,7 @@
   // Retrieved neighbours and confused classes, drawn from the values that the page holds.
   const given = document.getElementById("samples");
   if (!given) return;
-  const { kind, methods, shown, classes, labels, texts, gallery, confusions } = JSON.parse(given.textContent);
+  const { kind, methods, shown, names, classes, labels, texts, gallery, confusions } = JSON.parse(given.textContent);
   const className = sample => classes[labels[sample]];
   function make(tag, attributes = {}, ...inside) {
     const made = document.createElement(tag);
@@ -23,7 +23,7 @@
       return make("li", { class: hit ? "hit" : "miss" }, thumb(each, `${hit ? "right" : "wrong"}: ${name}`),
         make("span", { class: "mark", title: name }, hit ? "✓" : "✗", make("span", { class: "aside" }, hit && kind === "image" ? "" : ` ${name}`)));
     }));
-    return [make("p", { class: "label" }, make("b", {}, method), ` ${right} of ${found.length} right`), list];
+    return [make("p", { class: "label" }, make("b", {}, names[method]), ` ${right} of ${found.length} right`), list];
   }
   const queried = (sample, ...more) => make("div", { class: `queried ${kind}` }, thumb(sample, `query: ${className(sample)}`),
     make("p", {}, make("b", {}, className(sample)), ...more));
@@ -44,7 +44,7 @@
   }
   if (place) {
     pickers.forEach((each, row) => {
-      each.append(...methods.map(method => make("option", {}, method)));
+      each.append(...methods.map(method => make("option", { value: method }, names[method])));
       each.value = shown[Math.min(row, shown.length - 1)];
       each.addEventListener("change", drawGallery);
     });
@@ -54,7 +54,7 @@
   const confused = document.getElementById("confusions");
   for (const pair of confused ? confusions : []) {
     const [a, b] = pair.classes.map(label => classes[label]);
-    const counts = shown.map(method => `${method} ${pair.counts[method]}`).join(", ");
+    const counts = shown.map(method => `${names[method]} ${pair.counts[method]}`).join(", ");
     confused.append(make("div", { class: "pair" },
       make("h3", {}, `${a} and ${b}`), make("p", { class: "label" }, `of ${pair.queries} queries find the other first: ${counts}`),
       make("ul", { class: `couples ${kind}` }, ...pair.examples.map(([query, found]) => make("li", {},

@@ -1,7 +1,6 @@
 """The table of a study on the terminal and in a notebook, with its conclusion."""
 
 import io
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -15,22 +14,13 @@ from levelfield.analysis.conclusion import conclusion, mean_scores
 from levelfield.analysis.conditions import collapsed, warnings
 from levelfield.analysis.integrity import changed_files
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise
+from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.statistics import SMALLEST_SAMPLE
 from levelfield.metrics.own import is_own
 from levelfield.metrics.table import SELECTED_BY, as_shown, title_of
 from levelfield.runtime.terminal import printable
 from levelfield.study.folder import StudyFolder
-from levelfield.study.spec import (
-    BASELINE,
-    FEATURES,
-    LDA,
-    ONE_PCA,
-    TO_SIZE,
-    UNTRAINED,
-    WHITENING,
-    StudySpec,
-    is_baseline,
-)
+from levelfield.study.spec import FEATURES, StudySpec, is_baseline
 
 COLLAPSED = " (collapsed)"
 METRICS = (SELECTED_BY, "precision_at_1")  # of the short table; the page has the others
@@ -62,31 +52,6 @@ def unit(spec: StudySpec) -> str:
     return f"{percent} on unseen classes, mean of {spec.runs} run{'s' * (spec.runs != 1)}{interval}"
 
 
-def untrained_rows(spec: StudySpec, with_one_pca: bool) -> list[tuple[str, str]]:
-    """Each kind of untrained row of a study, and its meaning."""
-    found = [(BASELINE, "the trunk's features, reduced by a PCA of the training classes")]
-    if with_one_pca:
-        found.append((ONE_PCA, "the same by one PCA to folds x embedding size"))
-    found += [(f"{BASELINE}[{kind}]", _features_by(kind)) for kind in spec.references]
-    if spec.modules:
-        what = "the output of the module's validation_step before training"
-        found.append((f"{BASELINE}[{UNTRAINED}-METHOD]", what))
-    return found
-
-
-def _features_by(reference: str) -> str:
-    """What an untrained row does to the features."""
-    what = {
-        FEATURES: "the trunk's features as they are",
-        LDA: "the features projected by a linear discriminant analysis of the training classes",
-        WHITENING: "the features whitened by the covariance within the training classes",
-    }
-    if (match := re.fullmatch(TO_SIZE, reference)) is None:
-        return what[reference]
-    first = "whitened within the training classes, then " if match[1] == WHITENING else ""
-    return f"the features, {first}reduced by a PCA to {match[2]} numbers or as many as there are"
-
-
 @dataclass(frozen=True, repr=False)
 class StudyTable:
     """A titled table with sentences below it: a notebook shows it, `str` returns it as text, rich prints it."""
@@ -114,7 +79,7 @@ def study_table(study: StudyFolder) -> StudyTable:
 
     It fits a terminal of 80 columns.
     """
-    spec, rows = study.spec, collect_rows(study)
+    spec, rows, names = study.spec, collect_rows(study), shown_names(study.spec)
     scores = {(row.method, row.metric): row for row in summarise(rows) if row.embedding == "separated"}
     validation = {row.method: row for row in summarise(rows, stage="run")}
     metrics, marked = (*METRICS, *spec.own_metrics), collapsed(study)
@@ -126,7 +91,7 @@ def study_table(study: StudyFolder) -> StudyTable:
     order = rows_in_order(rows, spec)
     for row, after in zip(order, [*order[1:], ""], strict=True):
         cells = [score_text(scores.get((row, metric))) for metric in metrics]
-        name = Text(row + COLLAPSED * (row in marked))
+        name = Text(names[row] + COLLAPSED * (row in marked))
         table.add_row(name, *cells, score_text(validation.get(row)), end_section=is_baseline(row) != is_baseline(after))
     found = warnings(study, changed_files(study))
     shown = found if len(found) <= MOST_WARNINGS else found[: MOST_WARNINGS - 1]

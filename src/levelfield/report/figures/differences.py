@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison, compare_all
 from levelfield.analysis.results import EMBEDDING_KINDS
-from levelfield.analysis.verdicts import turned
+from levelfield.analysis.shown_names import shown_names
+from levelfield.analysis.verdicts import named, turned
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, FAINT, INK, VERMILION, new_figure, rows_of_methods
@@ -20,10 +21,10 @@ LOOKS = {SHOWN: (BLUE, "o", BLUE), NOT_SHOWN: (INK, "o", "white"), SEARCHES: (VE
 
 
 def _draw(results: Results) -> "Figure | None":
-    spec = results.study.spec
+    spec, names = results.study.spec, shown_names(results.study.spec)
     methods, halves = list(spec.methods), spec.halves
     found = [c for kind in EMBEDDING_KINDS for c in compare_all(results.rows, methods, embedding=kind, halves=halves)]
-    comparisons = [c for c in found if c.kind != OVER_BASELINE]
+    comparisons = [named(c, names) for c in found if c.kind != OVER_BASELINE]
     return differences_figure(comparisons) if comparisons else None
 
 

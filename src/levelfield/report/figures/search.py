@@ -1,11 +1,13 @@
 """Search curves: the best validation score after each trial, one panel per method."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING
 
+from levelfield.analysis.shown_names import shown_names
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.report.figures import ReportFigure, Results
-from levelfield.report.figures.style import BLUE, FAINT, VERMILION, small_panels, validation_axis, whole_numbers
+from levelfield.report.figures.style import BLUE, FAINT, TITLE, VERMILION, small_panels, validation_axis, whole_numbers
 from levelfield.study.suggest import Trial
 
 if TYPE_CHECKING:
@@ -14,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def _draw(results: Results) -> "Figure | None":
-    state = results.study.state
-    searches = {method: trials for method in state.spec.methods if (trials := state.trials(method))}
-    chosen = {method: trial.number for method in searches if (trial := state.chosen(method)) is not None}
+    state, names = results.study.state, shown_names(results.study.spec)
+    searches = {names[row]: trials for row in state.spec.methods if (trials := state.trials(row))}
+    chosen = {names[row]: trial.number for row in state.spec.methods if (trial := state.chosen(row)) is not None}
     return search_figure(searches, chosen, state.spec.selected_by) if searches else None
 
 
@@ -45,7 +47,7 @@ def search_figure(
     factor, label = validation_axis(score)
     figure, panels = small_panels(len(searches), 1.6, "trial", label)
     for axes, (method, trials) in zip(panels, searches.items(), strict=True):
-        axes.set_title(method)
+        axes.set_title(fill(method, TITLE))
         curve = best_so_far(trials)
         scored = [(trial.number, trial.value) for trial in trials if trial.value is not None]
         axes.plot([n for n, _ in scored], [factor * v for _, v in scored], "o", color=FAINT, markersize=4, mew=0)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from levelfield.analysis.shown_names import shown_names
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, FAINT, VERMILION, new_figure, validation_axis
@@ -17,10 +18,10 @@ COLUMNS = 4
 
 
 def _draw(results: Results) -> "Figure | None":
-    state, spec = results.study.state, results.study.spec
+    state, spec, names = results.study.state, results.study.spec, shown_names(results.study.spec)
     searches = {method: (spec.space(method), state.trials(method)) for method in spec.methods if spec.trials(method)}
-    searches = {method: each for method, each in searches.items() if any(t.value is not None for t in each[1])}
-    chosen = {method: best.number for method in searches if (best := state.chosen(method)) is not None}
+    searches = {names[row]: each for row, each in searches.items() if any(t.value is not None for t in each[1])}
+    chosen = {names[row]: best.number for row in spec.methods if (best := state.chosen(row)) is not None}
     return slices_figure(searches, chosen, spec.selected_by) if searches else None
 
 

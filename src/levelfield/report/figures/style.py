@@ -19,6 +19,7 @@ INK, FAINT = "#333333", "#9A9A9A"
 
 WIDTH = 8.4  # inches; about 800 px on the page
 PANELS_IN_A_ROW = 4
+TITLE = 26  # characters in a line above a panel
 
 RC: Any = {
     "font.family": "DejaVu Sans",  # comes with matplotlib

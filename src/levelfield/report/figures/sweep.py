@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from levelfield.analysis.results import SummaryRow, summarise
+from levelfield.analysis.shown_names import MAPS, shown_names
 from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import PALETTE, new_figure
-from levelfield.study.spec import BASELINE, value_of, without_value
+from levelfield.study.spec import PCA, value_of, without_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,17 +28,18 @@ def _draw(results: Results) -> "Figure | None":
     for row in summarise(results.rows):
         if row.embedding == SWEPT_EMBEDDING:
             found.setdefault(row.method, []).append(row)
-    names = {_of_value(spec.baseline_of(method), method): spec.baseline_of(method) for method in spec.methods}
-    names |= {method: method for method in spec.methods}
+    shown = shown_names(spec)
+    names = {_of_value(spec.baseline_of(method), method, shown): spec.baseline_of(method) for method in spec.methods}
+    names |= {shown[method]: method for method in spec.methods}
     rows = [replace(row, method=name) for name, method in names.items() for row in found.get(method, [])]
     return sweep_figure(sweep, rows) if sweep and any(value_of(row.method) for row in rows) else None
 
 
-def _of_value(baseline: str, method: str) -> str:
+def _of_value(baseline: str, method: str, shown: Mapping[str, str]) -> str:
     """The name of a baseline in the figure: with the swept value of its method, where it depends on the value."""
     if value_of(baseline) is None or value_of(method) is None:
-        return baseline
-    return f"{BASELINE}[{value_of(method)}]"
+        return shown[baseline]
+    return f"{MAPS[PCA]}[{value_of(method)}]"
 
 
 FIGURE = ReportFigure("Sweep", "Test scores against the swept value, a line a method, with 95% intervals", _draw)

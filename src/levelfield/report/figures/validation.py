@@ -3,12 +3,14 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
 from levelfield.analysis.integrity import validation_scores
+from levelfield.analysis.shown_names import shown_names
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.report.figures import ReportFigure, Results
-from levelfield.report.figures.style import INK, PALETTE, small_panels, validation_axis, whole_numbers
+from levelfield.report.figures.style import INK, PALETTE, TITLE, small_panels, validation_axis, whole_numbers
 from levelfield.study.jobs import METRICS_FILE, failed
 
 if TYPE_CHECKING:
@@ -16,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def _draw(results: Results) -> "Figure | None":
-    study, curves = results.study, defaultdict(list)
+    study, curves, names = results.study, defaultdict(list), shown_names(results.study.spec)
     score = study.spec.selected_by
     for job, result in study.state.results.items():
         if job.stage == "run" and study.spec.trains(job.method) and not failed(result) and result["validation"]:
             metrics = job.path / METRICS_FILE
             if metrics not in results.changed:
                 curves[job.method].append(read_curve(study.folder / metrics, job.fold, result["best_epoch"], score))
-    return validation_figure(curves, score) if curves else None
+    return validation_figure({names[row]: found for row, found in curves.items()}, score) if curves else None
 
 
 FIGURE = ReportFigure(
@@ -58,7 +60,7 @@ def validation_figure(curves: Mapping[str, Sequence[Curve]], score: str = SELECT
     folds = sorted({curve.fold for found in curves.values() for curve in found})
     colours = {fold: PALETTE[number % len(PALETTE)] for number, fold in enumerate(folds)}
     for axes, (method, found) in zip(panels, curves.items(), strict=True):
-        axes.set_title(method)
+        axes.set_title(fill(method, TITLE))
         for curve in found:
             colour = colours[curve.fold]
             axes.plot(curve.epochs, [factor * s for s in curve.scores], color=colour, linewidth=0.9, alpha=0.7)
