@@ -1,4 +1,4 @@
-"""The shape of the plain values in a file of ours. Anybody can have written it."""
+"""Check the types of the values in a file of levelfield, which may come from anybody."""
 
 import math
 from typing import Any

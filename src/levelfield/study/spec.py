@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,8 @@ ONE_PCA = "pretrained_one_pca"
 COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
 # `data.fold` of a job that trains on all training classes.
 WHOLE_HALF = "none"
-# Keys that a study.yaml may lack, as in the archives of results/.
-OPTIONAL = {"blocks", "derived", "trunks", "selected_by", "modules"}
 WHOLE_OR_NONE = (int, type(None))
+# Of a study.yaml. Archives of results/ lack the keys with `?`.
 SHAPE = {
     **dict.fromkeys(("folds", "runs", "seed", "threads"), count),
     "search": {"trials": count, "sampler?": str, "batch?": count, "folds?": WHOLE_OR_NONE},
@@ -298,9 +297,7 @@ class StudySpec:
             if not has_shape(content, SHAPE):
                 raise TypeError
             spec = cls(**{**content, "search": SearchSettings(**content["search"])})
-            names = {each.name for each in fields(cls)}
-            whole = names - OPTIONAL <= set(content) <= names
-            if whole and spec.row_hashes and all(re.fullmatch(ROW, row) for row in spec.methods):
+            if spec.row_hashes and all(re.fullmatch(ROW, row) for row in spec.methods):
                 return spec
         except (TypeError, AttributeError, KeyError, StopIteration):
             pass
