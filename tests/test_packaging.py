@@ -2,6 +2,8 @@
 
 import re
 import tomllib
+import zipfile
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -32,3 +34,12 @@ def test_constraints_are_names_and_versions_for_every_platform() -> None:
     for line in LINES:
         assert re.fullmatch(r"[\w.-]+==[\w.]+", line), line  # no path, address, hash or build such as +cpu
         assert not line.startswith(("nvidia", "cuda", "triton", "levelfield")), line
+
+
+def test_a_clone_can_be_installed_editable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make quickstart` does it. hatchling refuses Python files that the wheel has at another place."""
+    build = pytest.importorskip("hatchling.build")
+    monkeypatch.chdir(REPOSITORY)
+    with zipfile.ZipFile(tmp_path / build.build_editable(str(tmp_path))) as wheel:
+        (path,) = [name for name in wheel.namelist() if name.endswith(".pth")]
+        assert wheel.read(path).decode().strip() == str(REPOSITORY / "src")
