@@ -14,6 +14,7 @@ from study_engine import SMALL, run_file, run_study, small_study, tables
 from levelfield.analysis.verify import verify_study
 from levelfield.data.datasets import Glyphs
 from levelfield.errors import UserError
+from levelfield.report.conditions_and_origin import headline, setup
 from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
@@ -130,6 +131,7 @@ JOB, TEST = "jobs/contrastive/run0/fold0/result.json", "jobs/contrastive/run0/te
         *((JOB, key, [7]) for key in ("provenance", "data", "seconds", "files", "validation", "checkpoint", "seed")),
         *((JOB, "seconds", value) for value in (1e999, "9")),
         (JOB, "provenance", {"code": {}, "libraries": {}}),
+        (JOB, "data", {"fingerprint": "1", "split": "half", "train_classes": [], "val_classes": []}),
         *((TEST, key, "x") for key in ("separated", "concatenated", "data", "provenance")),
         (TEST, "separated", [{"map_at_r": "1"}]),
         *(("ledger.jsonl", key, 5) for key in ("checkpoints", "configuration", "results", "by", "data", "id")),
@@ -145,6 +147,30 @@ def test_a_value_of_a_wrong_type_is_one_line(
     parts[name] = b"\n".join([json.dumps(content).encode(), *others, b""])
     with pytest.raises(UserError, match=f"{name.rpartition('/')[2]}|jobs, but a study"):
         unpack_study(pack(tmp_path / "wrong.tar.xz", parts), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": {}},
+        {"model": {"trunk": "TimmTrunk"}},
+        {"model": 5},
+        {"data": {"sampler": "MPerClassBatchSampler"}},
+        {"data": None},
+        {"trainer": {"max_epochs": "many"}},
+    ],
+)
+def test_a_configuration_of_a_wrong_shape_leaves_the_page_with_fewer_facts(
+    archived: tuple[Path, Path], tmp_path: Path, change: dict[str, object]
+) -> None:
+    parts = members(archived[1])
+    config, result = (f"jobs/contrastive/run0/fold0/{name}" for name in ("config.yaml", "result.json"))
+    parts[config] = yaml.safe_dump({**yaml.safe_load(parts[config]), **change}).encode()
+    parts[result] = json.dumps({**json.loads(parts[result]), "files": {}}).encode()
+    unpack_study(pack(tmp_path / "wrong.tar.xz", parts), tmp_path / "out")
+    study = StudyFolder.begun(tmp_path / "out")
+    assert "data set" in dict(setup(study))
+    assert "2 folds" in headline(study)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from levelfield.core.configuration import SECTIONS, read_yaml
+from levelfield.core.configuration import read_yaml
 from levelfield.storage.file_hash import file_hash
-from levelfield.study.jobs import CONFIG, RESULT, Job, read_result
+from levelfield.storage.shape import count, finite, has_shape
+from levelfield.study.jobs import CONFIG, JOB_SHAPE, RESULT, Job, read_result
+
+LEARNER = {"trunk", "embedder", "embedding_size", "optimizer", "freeze_batch_norm", "trunk_lr", "embedder_lr"}
+CLASS = (str, dict)
+SHAPE = {
+    "model": {
+        **dict.fromkeys(("trunk?", "embedder?", "optimizer?"), CLASS),
+        **dict.fromkeys(("trunk_lr?", "embedder_lr?"), finite),
+        "embedding_size?": count,
+    },
+    "data": {"sampler": CLASS, **dict.fromkeys(("batch_size", "samples_per_class", "steps_per_epoch"), count)},
+    "trainer": {"max_epochs": int},
+}
 
 
 def class_name(value: Any) -> str:
@@ -19,15 +32,15 @@ def whole_config(study_folder: Path, method: str) -> dict[str, Any] | None:
     """A method's configuration with every default; None if no job's file is complete."""
     for stage in ("run", "trial"):
         folder = study_folder / Job(method, stage, 0, 0).path
-        result = read_result(folder / RESULT, ())
+        result = read_result(folder / RESULT, JOB_SHAPE)
         path = folder / CONFIG
         if result is not None and path.is_file() and path.stat().st_size:
             if file_hash(path) != result.get("files", {}).get(CONFIG, file_hash(path)):
                 continue
             config = read_yaml(path)
-            if not set(SECTIONS) <= set(config):
+            if not has_shape(config, SHAPE):
                 continue
-            if "split" in result.get("data", {}):
+            if result.get("data"):
                 config["data"]["split"] = result["data"]["split"]  # the configuration may leave it to the data set
             return config
     return None

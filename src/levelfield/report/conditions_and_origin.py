@@ -7,7 +7,7 @@ from typing import Any
 
 from levelfield.analysis.selection import value_text
 from levelfield.analysis.shown_names import shown_names
-from levelfield.analysis.written_config import class_name, whole_config
+from levelfield.analysis.written_config import LEARNER, class_name, whole_config
 from levelfield.core.configuration import init_args
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import EMBEDDINGS_FILE, Job
@@ -19,11 +19,10 @@ Facts = list[tuple[str, str]]
 
 def headline(study: StudyFolder) -> str:
     """Data set, trunk, repetitions and length of a training, in one line."""
-    spec, first = study.spec, next(iter(study.spec.methods))
-    config = whole_config(study.folder, first)
+    spec, config = study.spec, whole_config(study.folder, next(iter(study.spec.methods)))
     data = [result["data"]["dataset"] for result in study.state.results.values() if result.get("data")]
     words = [class_name(each) for each in data[:1]]
-    if config is not None and first not in spec.modules:
+    if config is not None and set(config["model"]) >= LEARNER:
         model = config["model"]
         trunk = _plain(init_args(model["trunk"]).get("name") or class_name(model["trunk"]))
         words.append(f"{trunk}, {'frozen' if model.get('freeze_trunk') else 'trained'}")
@@ -45,7 +44,7 @@ def setup(study: StudyFolder) -> Facts:
         facts.append(("split", _split(data, spec, _test_half(study.folder, spec.rows[0]))))
     if config is not None:
         model, batches, trainer = config["model"], config["data"], config["trainer"]
-        if next(iter(spec.methods)) not in spec.modules:
+        if set(model) >= LEARNER:
             frozen = f"trained, batch norm {'frozen' if model['freeze_batch_norm'] else 'trained'}"
             frozen = "frozen" if model.get("freeze_trunk") else frozen
             facts.append(("trunk", f"{_call(model['trunk'], ('mean', 'std'))}, {frozen}"))

@@ -12,7 +12,7 @@ from levelfield.errors import UserError
 from levelfield.models import LinearEmbedder
 from levelfield.models.embedder_start import start_embedder
 from levelfield.storage.provenance import provenance
-from levelfield.study.jobs import CHECKPOINT, RESULT, Task, failed, read_result, write_result
+from levelfield.study.jobs import CHECKPOINT, JOB_SHAPE, RESULT, Task, failed, read_result, write_result
 from levelfield.study.spec import ALPHA, OF, VALIDATED
 from levelfield.study.test_scores import score_samples
 from levelfield.study.training_job import check_sources, fixed_threads, memory_errors
@@ -37,7 +37,7 @@ def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     assert task.derived is not None
     started = time.monotonic()
     check_sources(task)
-    source = read_result(task.source / RESULT, ())
+    source = read_result(task.source / RESULT, JOB_SHAPE)
     if source is None or failed(source):
         task.empty_folder()
         return write_result(task, {"failure": f"{task.derived[OF]} has no model", "seconds": 0.0}, earlier)

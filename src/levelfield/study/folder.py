@@ -21,7 +21,10 @@ from levelfield.storage.atomic import read_json, storing, write_atomically, writ
 from levelfield.storage.file_hash import file_hash
 from levelfield.storage.shape import has_shape
 from levelfield.study.jobs import (
+    JOB_SHAPE,
+    MODEL_SHAPE,
     RESULT,
+    TEST_SHAPE,
     Job,
     Task,
     checkpoint_name,
@@ -112,14 +115,14 @@ class StudyFolder:
 
     def _read_job(self, job: Job) -> dict[str, Any] | None:
         path = self.folder / job.path / RESULT
-        result = read_result(path, ("parameters", "seed", "seconds"))
+        result = read_result(path, JOB_SHAPE)
         if result is None:
             return None
         place = asdict(job)
         if place != {key: result.get(key) for key in place}:
             raise UserError(f"{path} belongs to another job; {AGAIN}")
         if not failed(result):
-            read_result(path, ("checkpoint", "validation"))
+            read_result(path, MODEL_SHAPE)
             needed = job.stage == "run" and job.method not in self.archived
             if needed and not self.checkpoint(job).is_file():
                 raise UserError(f"{self.checkpoint(job)} is missing, but its {RESULT} exists; {AGAIN}")
@@ -286,7 +289,7 @@ class StudyFolder:
 
     def _read_test(self, row: str, run: int, ids: list[str]) -> dict[str, Any] | None:
         path = self.test_file(row, run)
-        result = read_result(path, ("evaluation", "separated", "concatenated"))
+        result = read_result(path, TEST_SHAPE)
         if result is not None and result["configuration"] != self.test_hash(row):
             raise UserError(f"{path} belongs to another configuration; delete it and resume to test this run again")
         if result is not None and result["evaluation"] not in ids:

@@ -3,7 +3,7 @@
 import copy
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,10 @@ LOGS = (CONFIG, METRICS_FILE)
 CHECKPOINT, PCA_FILE, PROJECTION_FILE = "best.ckpt", "pca.safetensors", "projection.safetensors"
 EMBEDDINGS_FILE = "tested.safetensors"
 SCORES = {str: number}
-RESULT_SHAPE = {
+COMMON = {
     "configuration": str,
-    **dict.fromkeys(("method?", "stage?", "checkpoint?", "evaluation?", "failure?"), str),
-    **dict.fromkeys(("number?", "fold?", "seed?", "num_skipped?"), count),
-    **{key: {str: str} for key in ("sources?", "files?")},
-    **dict.fromkeys(("validation?", "concatenated?", "one_pca?"), SCORES),
-    "best_epoch?": int,  # -1: the start was best
-    "parameters?": {str: object},
-    "separated?": [SCORES],
-    "effective_rank?": [number],
-    "seconds?": finite,
-    "alpha?": finite,
-    "ending?": {"steps": count, "best_step": count, "stopped_by?": str},
-    "data?": {"fingerprint": str, "split?": str},
+    **dict.fromkeys(("method?", "stage?"), str),
+    "number?": count,
     "provenance?": {
         "code": {"levelfield": str, "commit": TEXT_OR_NONE, "modified": (bool, type(None))},
         "libraries": {str: str},
@@ -44,6 +34,34 @@ RESULT_SHAPE = {
         "device?": str,
         **dict.fromkeys(("gpu?", "weights?"), TEXT_OR_NONE),
     },
+}
+# The `result.json` of a job, of a job with a model, and of a test.
+JOB_SHAPE = COMMON | {
+    "parameters": {str: object},
+    "seed": count,
+    "seconds": finite,
+    "fold?": count,
+    **dict.fromkeys(("checkpoint?", "failure?"), str),
+    **{key: {str: str} for key in ("sources?", "files?")},
+    "validation?": SCORES,
+    "best_epoch?": int,  # -1: the start was best
+    "alpha?": finite,
+    "ending?": {"steps": count, "best_step": count, "stopped_by?": str},
+    "data?": {
+        **dict.fromkeys(("fingerprint", "split"), str),
+        "dataset": {"class_path": str, "init_args?": {str: object}},
+        **{key: [str] for key in ("train_classes", "val_classes")},
+    },
+}
+MODEL_SHAPE = JOB_SHAPE | {"checkpoint": str, "validation": SCORES}
+TEST_SHAPE = COMMON | {
+    "evaluation": str,
+    "separated": [SCORES],
+    "concatenated": SCORES,
+    "one_pca?": SCORES,
+    "effective_rank?": [number],
+    "num_skipped?": count,
+    "data?": {"fingerprint": str},
 }
 VALIDATION = "levelfield.training.callbacks.RetrievalValidation"
 
@@ -240,8 +258,8 @@ def write_result(task: Task, found: Mapping[str, Any], earlier: Sequence[str] = 
     return result
 
 
-def read_result(path: Path, needed: Iterable[str]) -> dict[str, Any] | None:
-    """Read a `result.json`; None if the job is not finished.
+def read_result(path: Path, shape: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Read a `result.json` of a shape; None if the job is not finished.
 
     Raises:
         UserError: the file is damaged. It was written completely, so it has changed since then.
@@ -252,7 +270,7 @@ def read_result(path: Path, needed: Iterable[str]) -> dict[str, Any] | None:
         return None
     except ValueError:
         content = None
-    if not has_shape(content, RESULT_SHAPE) or not set(needed) <= set(content):
+    if not has_shape(content, shape):
         raise UserError(f"{path} is damaged; delete it and resume the study to run the job again")
     return content
 

@@ -22,7 +22,7 @@ from levelfield.errors import UserError
 from levelfield.storage.atomic import write_json
 from levelfield.storage.provenance import provenance, software
 from levelfield.study.folder import StudyFolder, scores_hash
-from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, folds_of, read_result
+from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, TEST_SHAPE, folds_of, read_result
 from levelfield.study.progress import Progress
 from levelfield.study.projection import Projection
 from levelfield.study.spec import is_baseline
@@ -297,7 +297,7 @@ def keep_scores(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]
     """
     with fixed_threads(task.threads), memory_errors():
         data = _test_data(task)[0].datamodule
-        test = read_result(task.file, ("evaluation", "separated"))
+        test = read_result(task.file, TEST_SHAPE)
         here = data.dataset.fingerprint(data.test_subset.index)
     if test is None or test["data"]["fingerprint"] != here:
         what = "missing" if test is None else "of other test samples than those here"
