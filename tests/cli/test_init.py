@@ -138,3 +138,10 @@ def test_an_empty_folder_is_filled(run: Callable, tmp_path: Path, monkeypatch: p
     code, _, complaint = run("init", ".")
     assert (code, complaint) == (0, "")
     assert Path("src/mine/my_loss.py").read_bytes() == (TEMPLATE / "src/my_project/my_loss.py").read_bytes()
+
+
+def test_its_loss_is_the_example_of_the_clone() -> None:
+    """A wheel has no examples, so there are two files."""
+    files = ("templates/my_project/src/my_project/my_loss.py", "examples/my_loss.py")
+    ours, example = ((REPOSITORY / file).read_text().partition('"""\n\nfrom ')[2] for file in files)
+    assert ours == example != ""
