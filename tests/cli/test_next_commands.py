@@ -99,15 +99,15 @@ def test_a_study_without_meaning_leads_to_another(studied: Callable) -> None:
     assert words == ["study", "run", "quickstart"]
 
 
-def test_a_report_leads_to_a_check_that_says_what_it_compared(run: Callable, finished: Path, desk: Path) -> None:
-    archive = write_archive(StudyFolder.begun(finished), desk / "toy.tar.xz")
+def test_a_report_leads_to_a_check_that_says_what_it_compared(run: Callable, copy: Path, desk: Path) -> None:
+    archive = write_archive(StudyFolder.begun(copy), desk / "toy.tar.xz")
     code, printed, complaint = run("study", "report", archive.name, "--output", "unpacked")
     assert code == 0, complaint
     code, printed, _ = run(*typed(next_line(printed)))
     assert (code, printed.splitlines()[0]) == (0, f"unpacked: {TABLES} results, to the last bit")
     code, printed, _ = run("study", "verify", archive.name)
     assert (code, printed.splitlines()[0]) == (0, f"toy.tar.xz: {TABLES} results, to the last bit")
-    code, printed, _ = run("study", "verify", str(finished))
-    assert (code, printed.splitlines()[0]) == (0, f"{finished}: {TABLES} embeddings and results, to the last bit")
+    code, printed, _ = run("study", "verify", str(copy))
+    assert (code, printed.splitlines()[0]) == (0, f"{copy}: {TABLES} embeddings and results, to the last bit")
     code, printed, _ = run("study", "status", archive.name)
     assert (code, printed.splitlines()[0]) == (0, "toy in toy.tar.xz")

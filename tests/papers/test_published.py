@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def begun(folder: Path, study: str | Path = STUDY, **changes: object) -> StudySp
         job = Job(method, "run", 0, 0)
         (folder / job.path).mkdir(parents=True)
         (folder / job.path / "config.yaml").write_text(yaml.safe_dump(config))
-        result = {"method": method, "configuration": spec.row_hashes[method]}
+        result = {**asdict(job), "configuration": spec.row_hashes[method], "parameters": {}, "seed": 0, "seconds": 1.0}
         (folder / job.path / "result.json").write_text(json.dumps(result))
     return spec
 
