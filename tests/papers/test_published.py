@@ -46,6 +46,7 @@ def begun(folder: Path, study: str | Path = STUDY, **changes: object) -> StudySp
     for method, config in spec.methods.items():
         config["model"].setdefault("distance", "cosine")  # defaults that a job's file has
         config["model"].setdefault("miner", None)
+        config["data"].setdefault("sampler", "levelfield.data.MPerClassSampler")
         loss = config["model"].get("loss")
         if isinstance(loss, dict) and "weight_init" in loss.get("init_args", {}):
             loss["init_args"].setdefault("class_fraction", 1.0)
