@@ -93,8 +93,9 @@ LIMITS = {
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_file_that_cannot_be_written_is_named_and_the_study_goes_on_later(
-    name: str, toy_file: Path, copy: Path, finished: Path, capfd: pytest.CaptureFixture[str]
+    name: str, toy_file: Path, copy: Path, finished: Path, capfd: pytest.CaptureFixture[str], monkeypatch, tmp_path
 ) -> None:
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))  # other tests have filled the session's ledger
     size, state = LIMITS[name]
     state(copy)
     before = times_of_results(copy)

@@ -85,10 +85,11 @@ def test_a_killed_worker_affects_its_own_job_only(toy_file: Path, finished: Path
     assert process.exit_code == 0, printed
     assert printed.count("its process died") <= 1  # none where it was between two jobs
     assert tables(folder) == tables(finished)
-    again = [json.loads(path.read_text()).get("earlier_attempts") for path in results(folder)]
+    again = [path for path in results(folder) if "earlier_attempts" in json.loads(path.read_text())]
+    again = {"pretrained" if "pretrained" in path.parts else path for path in again}  # its folds are one job
     said = [line for line in printed.splitlines() if "tried again" in line]
     of_jobs = [line for line in said if "suggest a setting" not in line]  # a suggestion has no result to say it in
-    assert sum(each is not None for each in again) == len(of_jobs)
+    assert len(again) == len(of_jobs)
 
 
 @pytest.mark.full
