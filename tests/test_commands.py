@@ -327,6 +327,7 @@ RULES = {
     "cp": cp,
     "wandb": of_the_reader,  # the sweep's file has a test of its own
     "git": of_the_reader,
+    "source": of_the_reader,
     "cd": of_the_reader,
 }
 FIRST_SAID = {line: page for page in reversed(PAGES) for line in commands(page)}  # what several pages say, runs once
