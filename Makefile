@@ -21,7 +21,7 @@ help:
 	@echo "PYTHON=python3.12 chooses the interpreter that $(VENV) is made with"
 
 quickstart: $(VENV)/installed
-	@$(BIN)/levelfield study run configs/study/quickstart.yaml --executor.workers 2
+	@$(BIN)/levelfield study run configs/study/quickstart.yaml
 	@$(BIN)/python scripts/neighbours_picture.py outputs/quickstart/jobs/ntxent/run0/fold0/best.ckpt outputs/neighbours.png
 	@echo "To type levelfield here: source $(BIN)/activate"
 
