@@ -44,7 +44,7 @@ def _draw(results: Results) -> "Figure | None":
             axes.plot(points, [y + 0.25] * len(points), "o", color=colour, alpha=0.35, markersize=3, mew=0)
         axes.plot([mean - ci95, mean + ci95], [y, y], color=colour, linewidth=1.6)
         axes.plot([mean], [y], "o", color=colour, markersize=5, markeredgecolor="white", markeredgewidth=0.6)
-    figure.legend(handles=legend, loc="outside upper center", ncols=2, fontsize=8.5, handletextpad=0.4)
+    figure.legend(handles=legend, loc="outside upper left", ncols=1, fontsize=8.5, handletextpad=0.4)
     return figure
 
 
