@@ -154,9 +154,7 @@ def test_the_twelve_lines_train_and_log(my_images: Path) -> None:
     """As they are; the environment makes the epochs short, and keeps W&B offline."""
     short = {"PL_TRAINER_LIMIT_TRAIN_BATCHES": "1", "PL_TRAINER_LOG_EVERY_N_STEPS": "1", "WANDB_MODE": "offline"}
     Path("train.py").write_text(PYTHON[0])
-    mine = {
-        key: value for key, value in os.environ.items() if not key.startswith("WANDB")
-    }  # of earlier tests
+    mine = {key: value for key, value in os.environ.items() if not key.startswith("WANDB")}  # of earlier tests
     done = subprocess.run([sys.executable, "train.py"], env=mine | short, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     file, score = re.search(r"^(.*\.ckpt): validation MAP@R (\S+)$", done.stdout, re.M).groups()

@@ -1,10 +1,13 @@
 """The first study that a newcomer sees shows what training brings."""
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deletable import needs
 from study_engine import run_study
+from tiny_fit import REPOSITORY
 
 from levelfield.analysis.results import collect_rows, summarise
 from levelfield.study.rows import load_spec
@@ -12,6 +15,19 @@ from levelfield.study.spec import is_baseline
 from levelfield.study.study_file import find_study
 
 POINTS = 5.0  # of MAP@R between a loss and the best untrained row
+
+
+@needs("results")
+def test_what_the_page_says_of_the_fair_study_is_in_its_kept_table() -> None:
+    with open(REPOSITORY / "results/fair_groceries/summary.csv", newline="") as file:
+        lines = [
+            line for line in csv.DictReader(file) if (line["embedding"], line["metric"]) == ("separated", "map_at_r")
+        ]
+    means = {line["method"]: 100 * float(line["mean"]) for line in lines}
+    losses = [means.pop(method) for method in list(means) if not is_baseline(method)]
+    page = " ".join((REPOSITORY / "docs/quickstart.md").read_text().split())
+    said = f"reach between {min(losses):.1f} and {max(losses):.1f} MAP@R, and the best untrained row {max(means.values()):.1f}"
+    assert said in page
 
 
 @pytest.mark.parametrize("names", [("ntxent",), pytest.param(None, marks=pytest.mark.full)])
