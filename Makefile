@@ -7,7 +7,7 @@ AXE := node_modules/axe-core/axe.min.js# checks whether the study's page can be 
 .PHONY: help quickstart benchmarks notebooks axe test test-oldest test-full test-gpu lint docs constraints
 
 help:
-	@echo "make quickstart  creates $(VENV) and compares five losses on a frozen trunk"
+	@echo "make quickstart  creates $(VENV) and shows what training a trunk brings, with four losses"
 	@echo "make notebooks   runs the notebooks and stores their output"
 	@echo "make test        the tests, about 20 minutes on 2 cores"
 	@echo "make test-oldest the core tests with the lowest versions that pyproject.toml allows"
@@ -21,9 +21,8 @@ help:
 	@echo "PYTHON=python3.12 chooses the interpreter that $(VENV) is made with"
 
 quickstart: $(VENV)/installed
-	$(BIN)/levelfield study run configs/study/quickstart.yaml --executor.workers 2
-	$(BIN)/python scripts/readme_picture.py --checkpoint outputs/quickstart/jobs/ntxent/run0/fold0/best.ckpt \
-		--output outputs/quickstart_neighbours.png
+	@$(BIN)/levelfield study run configs/study/quickstart.yaml --executor.workers 2
+	@$(BIN)/python scripts/neighbours_picture.py outputs/quickstart/jobs/ntxent/run0/fold0/best.ckpt outputs/neighbours.png
 	@echo "To type levelfield here: source $(BIN)/activate"
 
 notebooks: $(VENV)/installed-dev
@@ -86,10 +85,11 @@ $(OLDEST)/installed: pyproject.toml
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "levelfield needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
-	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --constraint constraints.txt --editable .
-	$(BIN)/levelfield fit --help > /dev/null # stores the options: the next help and misspelt key need no torch
-	touch $@
+	@echo "installing levelfield and its packages into $(VENV): 2 to 10 minutes, mostly PyTorch"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@$(BIN)/levelfield fit --help > /dev/null # stores the options: the next help and misspelt key need no torch
+	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
