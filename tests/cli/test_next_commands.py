@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from miniatures import MINIATURES
+from no_skips_in_ci import real_data
 from tiny_fit import REPOSITORY, TINY
 
 from levelfield import Study
@@ -32,6 +33,11 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def next_line(printed: str) -> str:
     (line,) = (line for line in printed.splitlines() if line.startswith("next: "))
     return line
+
+
+def commands_of(line: str) -> list[list[str]]:
+    """The words of each `levelfield` command of a line."""
+    return [shlex.split(each)[1:] for each in line[line.index("levelfield ") :].split(" && ")]
 
 
 def typed(line: str) -> list[list[str]]:
@@ -96,7 +102,16 @@ def test_a_study_elsewhere_adds_a_shipped_loss_that_it_lacks(studied: Callable) 
 def test_a_study_without_meaning_leads_to_another(studied: Callable) -> None:
     words = typed(studied("smoke"))
     assert added(words) == []
-    assert words == ["study", "run", "quickstart"]
+    assert words[:3] == ["study", "run", "quickstart"]
+
+
+def test_the_quickstart_leads_to_a_fair_study_of_photographs(studied: Callable, run: Callable, desk: Path) -> None:
+    prepare, study = commands_of(studied("quickstart"))
+    assert prepare == ["data", "prepare", "grocery_store", "--root", "data"]
+    (desk / "data").symlink_to(real_data("grocery_store").parent)  # in place of the download
+    code, printed, complaint = run(*study, "--dry-run")
+    assert code == 0, complaint
+    assert "40 trainings in the search, 30 in the runs" in printed
 
 
 def test_a_report_leads_to_a_check_that_says_what_it_compared(run: Callable, copy: Path, desk: Path) -> None:

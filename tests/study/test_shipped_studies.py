@@ -1,18 +1,15 @@
-"""The studies in configs/study: they load, they start, and glyphs_finetune keeps what its first lines promise."""
+"""The studies in configs/study load and start."""
 
-import csv
 from pathlib import Path
 
 import pytest
 from no_skips_in_ci import real_data
 from tiny_text import own_texts
-from toy_study import run_study
 
 from levelfield.analysis.conditions import differing_conditions
 from levelfield.cli.study import main
 from levelfield.study.first_look import look_at_rows
 from levelfield.study.rows import load_spec
-from levelfield.study.spec import BASELINE, ONE_PCA
 from levelfield.study.workers import GivenUp
 
 REPOSITORY = Path(__file__).parents[2]
@@ -21,7 +18,7 @@ TINY_TRUNK = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name":
 # Studies of data that are no part of the package.
 NEEDED = {
     "grocery_quick": "grocery_store",
-    "grocery_search": "grocery_store",
+    "fair_groceries": "grocery_store",
     "banking77_quick": "banking77",
     "clinc150_quick": "clinc150",
 }
@@ -86,22 +83,3 @@ def test_own_images_study_works_on_a_table(
     assert main([*words, *QUICK]) == 0
     assert "contrastive" in capsys.readouterr().out
     assert (tmp_path / "own" / "summary.csv").read_text().count("map_at_r") == 2 * 3 + 1  # the one PCA
-
-
-@pytest.mark.full
-@pytest.mark.timeout(1800)
-def test_finetuning_beats_the_pretrained_trunk_in_each_run(tmp_path: Path) -> None:
-    run_study(tmp_path / "finetune", load_spec(STUDIES / "glyphs_finetune.yaml"))
-    with open(tmp_path / "finetune" / "results.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["stage"] == "test" and row["metric"] == "map_at_r"]
-    for embedding in ("separated", "concatenated"):
-        means: dict[tuple[str, str], float] = {}
-        for row in rows:
-            if row["embedding"] == embedding:
-                share = 1 if embedding == "concatenated" else 4
-                key = row["method"], row["run"]
-                means[key] = means.get(key, 0.0) + float(row["value"]) / share
-        baselines = [means.pop((name, "0")) for name in (BASELINE, ONE_PCA) if (name, "0") in means]
-        assert len(baselines) == (2 if embedding == "concatenated" else 1)
-        assert len(means) == 3 * 2
-        assert min(means.values()) > max(baselines)
