@@ -38,7 +38,8 @@ OF_ONE_RUN = {
 NEXT = {
     "smoke": "next: see what training brings, in four minutes: levelfield study run quickstart --executor.workers 2",
     "quickstart": "next: a fair comparison on photographs, 40 minutes: "
-    "levelfield data prepare grocery_store --root data && levelfield study run fair_groceries --data.root data --executor.workers 2",
+    "levelfield data prepare grocery_store --root data && "
+    "levelfield study run fair_groceries --data.root data --executor.workers 2",
 }
 
 
