@@ -4,9 +4,12 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tie_order import place_on_circle
 
 from levelfield.metrics import retrieval_metrics
+from levelfield.metrics.ranking import block_starts, tie_free_keys
 
 NAMES = ("map_at_r", "r_precision", "precision_at_1", "recall", "map", "mrr", "map_at_5")
 
@@ -87,6 +90,56 @@ def test_equals_a_loop_in_float64(seed):
     case = random_case(seed)
     expected = loop_in_float64(*case)
     assert retrieval_metrics(*case, metrics=NAMES) == pytest.approx(expected, abs=1e-6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.integers(2, 9),
+    st.booleans(),
+    st.lists(st.sampled_from((*NAMES, "recall_at_3")), min_size=1, max_size=3, unique=True),
+)
+def test_a_ranking_cut_among_equal_items_equals_the_loop(seed, num_classes, gallery_apart, names):
+    """Three distinct rows: the places that a metric reads end within a tie, or just before or after one."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(count):
+        rows = torch.randint(0, 3, (count,), generator=generator)
+        return torch.eye(3)[rows] * (1.0 - 2.0 * (rows == 2)[:, None]), torch.arange(count) % num_classes
+
+    size = 2 * num_classes + seed % 5
+    case = (*draw(size), *draw(size + 3)) if gallery_apart else draw(size)
+    expected = loop_in_float64(*case, recall_at=(1, 2, 3, 4, 8))
+    found = retrieval_metrics(*case, metrics=names, recall_at=(1, 2, 4, 8))
+    assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-6)
+
+
+def test_an_equal_item_of_another_class_halves_the_first_place():
+    """Each query's only relevant item has a twin under another label, in a gallery apart."""
+    size = 64
+    gallery, twins = torch.eye(size).repeat_interleave(2, 0), torch.arange(size) + 1000
+    labels = torch.stack([torch.arange(size), twins], dim=1).flatten()
+    case = torch.eye(size), torch.arange(size), gallery, labels
+    assert retrieval_metrics(*case, metrics=["precision_at_1"])["precision_at_1"] == pytest.approx(
+        loop_in_float64(*case)["precision_at_1"]
+    )
+
+
+def test_keys_order_numbers_of_both_signs_and_zero_has_one_key():
+    numbers = torch.tensor([[-2.0, -1.0, -0.0, 0.0, 1e-30, 1.0]])
+    keys = tie_free_keys(numbers, torch.zeros(1, 6, dtype=torch.long))[0]
+    assert (keys.diff() >= 0).all()
+    assert (keys.diff() == 0).tolist() == [False, False, True, False, False]
+
+
+@pytest.mark.parametrize("num_rows", [1, 31, 32, 63, 64, 65, 1000])
+def test_blocks_cover_all_rows_and_are_not_small(num_rows):
+    """A small last block would multiply matrices of few rows, which some processors round differently."""
+    for block in (1, 5, 40, 5000):
+        edges = block_starts(num_rows, block)
+        assert [start for start, _ in edges] == [0, *(stop for _, stop in edges[:-1])]
+        assert edges[-1][1] == num_rows
+        assert min(stop - start for start, stop in edges) >= min(num_rows, 32)
 
 
 @pytest.mark.parametrize(
