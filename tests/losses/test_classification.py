@@ -54,6 +54,12 @@ def test_a_step_keeps_the_batchs_classes_and_a_seeded_sample_of_the_others():
     assert samples[0] == samples[1] != samples[2]
 
 
+def test_the_number_of_classes_is_rounded():
+    """0.29 of 100 is 28.999999999999996 in floating point."""
+    loss = NormalizedSoftmaxLoss(100, 6, class_fraction=0.29)
+    assert len(kept_logits(loss, torch.randn(2, 6), torch.tensor([7, 93]))[0]) == 29
+
+
 def test_the_others_are_drawn_evenly():
     loss = NormalizedSoftmaxLoss(20, 3, class_fraction=0.5)
     y = torch.tensor([4, 5])

@@ -202,3 +202,26 @@ def test_a_class_of_one_sample_keeps_no_pair():
     memory = CrossBatchMemory(ContrastiveLoss(), 5, memory_size=64, miner=MultiSimilarityMiner(1.0)).double()
     ((x, _),) = batches(1)
     assert memory(x, torch.arange(len(x))) == 0
+
+
+class ForeignMiner(torch.nn.Module):
+    """Chooses everything, like a miner of another package: it knows no `places`, so each sample is its own positive."""
+
+    def __init__(self, of_triplets):
+        super().__init__()
+        self.of_triplets = of_triplets
+
+    def forward(self, embeddings, labels, ref_emb, ref_labels):
+        same = labels[:, None] == ref_labels[None, :]
+        if self.of_triplets:
+            return (same[:, :, None] & ~same[:, None, :]).nonzero(as_tuple=True)
+        return *same.nonzero(as_tuple=True), *(~same).nonzero(as_tuple=True)
+
+
+@pytest.mark.parametrize("of_triplets", [True, False])
+def test_what_a_foreign_miner_chooses_loses_each_sample_paired_with_itself(of_triplets):
+    loss = TripletMarginLoss(0.5)
+    mined = CrossBatchMemory(loss, 5, memory_size=20, miner=ForeignMiner(of_triplets)).double()
+    everything = CrossBatchMemory(loss, 5, memory_size=20).double()
+    for x, y in batches(4):
+        torch.testing.assert_close(mined(x, y), everything(x, y))

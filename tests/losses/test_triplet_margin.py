@@ -91,6 +91,21 @@ def test_semihard_takes_the_nearest_farther_negative_else_the_farthest():
     torch.testing.assert_close(loss(points[:4], labels[:4]), expected)
 
 
+def test_semihard_passes_over_a_negative_as_far_as_the_positive():
+    """On a line: of the negatives at -1 and 3, the first is as far from 0 as the positive at 1."""
+    loss = TripletMarginLoss(margin=3.0, triplets_per_anchor="semihard", normalize=False)
+    points = torch.tensor([[0.0], [1.0], [-1.0], [3.0]], dtype=torch.float64)
+    expected = ((1 - 3 + 3.0) + (1 - 2 + 3.0)) / 2
+    assert loss(points, torch.tensor([0, 0, 1, 2])).item() == pytest.approx(expected)
+
+
+def test_semihard_leaves_out_anchors_without_negatives():
+    loss = TripletMarginLoss(margin=1.0, triplets_per_anchor="semihard")
+    points, labels = torch.eye(4)[:3], torch.zeros(3, dtype=torch.long)
+    assert loss(points, labels) == 0
+    assert loss(points, torch.tensor([0, 0, 1]), ref_emb=torch.eye(4)[1:], ref_labels=labels) == 0
+
+
 def semihard_loop(case, margin):
     terms = []
     for i in range(len(case.y)):
