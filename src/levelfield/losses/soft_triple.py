@@ -87,4 +87,4 @@ class SoftTripleLoss(ClassificationLoss):
         dots_CKK = inner_products(centers_CKD, centers_CKD)
         K = self.centers_per_class
         rows, columns = torch.triu_indices(K, K, offset=1, device=class_weights.device)
-        return (2 + 1e-5 - 2 * dots_CKK[:, rows, columns].clamp_max(1)).sqrt().mean()
+        return (2 + 1e-5 - 2 * dots_CKK[:, rows, columns]).sqrt().mean()
