@@ -2,9 +2,10 @@ PYTHON ?= python3# 3.11 or newer; makes .venv
 VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
+COMMIT ?= HEAD# `make behaviour` compares with it
 AXE := node_modules/axe-core/axe.min.js# checks whether the study's page can be read by everyone
 
-.PHONY: help quickstart benchmarks notebooks axe test test-oldest test-full test-gpu lint docs constraints
+.PHONY: help quickstart benchmarks notebooks axe test test-oldest test-full test-gpu behaviour lint docs constraints
 
 help:
 	@echo "make quickstart  creates $(VENV) and shows what training a trunk brings, with four losses"
@@ -12,6 +13,7 @@ help:
 	@echo "make test        the tests, about 20 minutes on 2 cores"
 	@echo "make test-oldest the core tests with the lowest versions that pyproject.toml allows"
 	@echo "make test-full   the long tests too, about an hour"
+	@echo "make behaviour   compares scores, tensors, batches, splits and messages with COMMIT (HEAD), 10 minutes"
 	@echo "make axe         fetches axe-core, which checks the study's page for accessibility"
 	@echo "make test-gpu    the tests that need CUDA; they are skipped without it"
 	@echo "make lint        ruff, mypy, imports, and the words of the documentation"
@@ -44,6 +46,9 @@ test-full: $(VENV)/installed-dev
 	-$(MAKE) --no-print-directory axe # without npm the tests of accessibility are skipped
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,ray]'
 	$(BIN)/pytest -m "not gpu" --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+behaviour: $(VENV)/installed-dev
+	$(BIN)/python scripts/behaviour.py against $(COMMIT)
 
 test-gpu: $(VENV)/installed-dev
 	$(BIN)/pytest -m gpu -W default

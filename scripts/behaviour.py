@@ -1,0 +1,284 @@
+"""What a rewrite must not change: scores, tensors, batches, splits, messages. Two states of the code are compared.
+
+    python scripts/behaviour.py write now.json                # of this checkout, 5 minutes on two cores
+    python scripts/behaviour.py compare before.json now.json  # prints what differs; exits with 1
+    python scripts/behaviour.py against COMMIT                # writes and compares both on this machine
+
+Numbers and hashes depend on the processor, so files of two machines differ. Only the command line and the public
+Python names are used, so that the code behind them may move.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+Found = Iterator[tuple[str, Any]]
+TINY = "--config data/glyphs --config trunk/tiny --data.dataset.num_classes 24 --data.steps_per_epoch 4"
+SHORT = "--trainer.max_epochs 1 --trainer.accelerator cpu --model.freeze_batch_norm false"
+FIT = f"fit {TINY} {SHORT}"
+# Format by name; the size follows from the name's place.
+ODD_IMAGES = (
+    *("1.png", "L.png", "LA.png", "P.png", "RGB.png", "RGBA.png", "I;16.png", "L.jpg", "RGB.jpg", "CMYK.jpg"),
+    *("L.tif", "RGB.tif", "CMYK.tif", "LAB.tif", "RGB.bmp", "RGB.webp", "P.gif", "RGB.one.png", "RGB.turned.jpg"),
+)
+ODD_TEXTS = (
+    """a|A| a |ä|a\u0308|ß|中文|😀😀|\u200b|tab\tstop|0|nan|null|"quoted", with a comma|don't|<b>|
+a\u00a0b|éèê|...|How do I get my card back?|"""
+    + "x" * 3000
+)
+MISTAKES = Path(__file__).with_name("mistakes.txt")  # a command a line, without `levelfield`
+FILES = {
+    "section.yaml": "modle: {loss: ArcFaceLoss}\n",
+    "twice.yaml": "model: {loss: ArcFaceLoss}\ndata: {fold: 0}\nmodel: {embedding_size: 8}\n",
+    "no.yaml": "model: [\n",
+    "methods.yaml": "base: [data/glyphs, trunk/tiny]\n",
+    "keys.yaml": "base: [data/glyphs, trunk/tiny]\nmethods: {a: method/arcface}\nfoldz: 2\n",
+    "columns.csv": "file,class\na.png,b\n",
+    "broken.csv": "path,label\nbroken.csv,a\nbroken.csv,b\n",
+    "broken.ckpt": "no checkpoint",
+    "broken.tar.xz": "no archive",
+}
+
+
+def digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def levelfield(words: str, code: int | None = 0) -> tuple[int, str, str]:
+    """Run a command in a child of this process, which has imported torch: its exit code, output and complaint."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
+        if (child := os.fork()) == 0:
+            import runpy
+
+            os.dup2(out.fileno(), 1)
+            os.dup2(error.fileno(), 2)
+            sys.argv = ["levelfield", *shlex.split(words.replace("FIT", FIT))]
+            status = 1
+            try:
+                runpy.run_module("levelfield", run_name="__main__", alter_sys=True)
+            except SystemExit as end:
+                status = end.code if isinstance(end.code, int) else int(end.code is not None)
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        out.seek(0), error.seek(0)
+        printed, complaint = out.read().decode(), error.read().decode()
+    if code is not None and status != code:
+        raise SystemExit(f"levelfield {words}: exit code {status}\n{printed}\n{complaint}")
+    return status, printed, complaint
+
+
+def tensors(checkpoint: Path) -> str:
+    """A hash of all weights, whatever their names."""
+    import torch
+
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
+    return digest(*sorted(value.numpy().tobytes() for value in state.values() if isinstance(value, torch.Tensor)))
+
+
+def study(name: str, words: str) -> Found:
+    """Every mean and interval, and the weights of every run."""
+    levelfield(f"study run {words} --output {name}")
+    with open(f"{name}/summary.csv", newline="") as table:
+        for row in csv.DictReader(table):
+            yield f"{name} {row['method']} {row['embedding']} {row['metric']}", [row["mean"], row["ci95"], row["n"]]
+    for path in sorted(Path(name).rglob("best.ckpt")):
+        yield f"{name} {path.parent.relative_to(name)} weights", tensors(path)
+
+
+def studies() -> Found:
+    yield from study("smoke", "smoke")
+    yield from study("quickstart", "quickstart --runs 1")
+
+
+def example() -> Found:
+    words = [sys.executable, str(REPOSITORY / "examples/train.py"), "--epochs", "1"]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    yield "examples/train.py", re.findall(r"before training: (\S+), after: (\S+)", printed)
+    (checkpoint,) = Path("outputs/train").rglob("*.ckpt")
+    yield "examples/train.py weights", tensors(checkpoint)
+
+
+def predictions() -> Found:
+    """Embeddings of odd images and texts by a model that has trained for a moment."""
+    from PIL import Image
+    from safetensors.torch import load_file
+
+    folder = Path("odd")
+    folder.mkdir()
+    turned = Image.Exif()
+    turned[0x0112] = 6  # orientation
+    for number, name in enumerate(ODD_IMAGES):
+        mode, *_, kind = name.split(".")
+        size = (1, 1) if "one" in name else (3 + 29 * number, 200 - 7 * number)
+        pixels = bytes((number * 37 + k * k // 7) % 256 for k in range(size[0] * size[1] * 3))
+        image = Image.frombytes("RGB", size, pixels)
+        image = image.convert("L").convert(mode) if mode == "I;16" else image.convert(mode)
+        options = {"exif": turned} if "turned" in name else {}
+        image.save(folder / name, **options, **({"save_all": True, "append_images": [image]} if kind == "gif" else {}))
+    Path("odd.txt").write_text(ODD_TEXTS.replace("\n", "").replace("|", "\n") + "\n", encoding="utf-8")
+    rows = [f'"class {k % 20} number {k}",{k % 20}' for k in range(100)]
+    Path("texts.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    texts = "--config data/own_texts --data.dataset.table texts.csv --config trunk/tiny_text --data.steps_per_epoch 4"
+    for kind, words, data in (("images", f"fit {TINY}", "odd"), ("texts", f"fit {texts}", "odd.txt")):
+        levelfield(f"{words} {SHORT} --model.loss MultiSimilarityLoss --name {kind}")
+        (checkpoint,) = Path("outputs/fit", kind).rglob("best.ckpt")
+        yield f"fit of {kind} weights", tensors(checkpoint)
+        levelfield(f"predict --ckpt_path {checkpoint} --data {data} --output {kind}.safetensors")
+        rows = load_file(f"{kind}.safetensors")["embeddings"]
+        for number, row in enumerate(rows):
+            yield f"embedding of {kind} {number}", digest(row.numpy().tobytes())
+
+
+def batches() -> Found:
+    from levelfield.data import ClassBalancedBatchSampler, MPerClassBatchSampler, ShuffledBatchSampler
+
+    labels = [k * k % 23 for k in range(300)]
+    for sampler in (MPerClassBatchSampler, ClassBalancedBatchSampler, ShuffledBatchSampler):
+        for options in ({}, {"rank": 1, "world_size": 2}, {"seed": 7}):
+            drawn = sampler(labels, 16, 4, num_batches=5, **{"seed": 0, **options})
+            found = []
+            for epoch in (0, 3):
+                drawn.set_epoch(epoch)
+                found += [[int(index) for index in batch] for batch in drawn]
+            yield f"batches {sampler.__name__} {options}", digest(json.dumps(found).encode())
+
+
+def splits() -> Found:
+    """Classes and samples of each fold of each data set that is here."""
+    from levelfield import MetricDataModule, data
+
+    names = ("Glyphs", "GroceryStore", "Omniglot", "Banking77", "CLINC150", "News20")
+    folder = os.environ.get("LEVELFIELD_DATA", "")
+    there = [name for name in names if name == "Glyphs" or Path(folder, getattr(data, name).name).is_dir()]
+    for name in there:
+        for options in ({"fold": 0}, {"fold": 3}, {"fold": "none"}, {"split": "random", "split_seed": 1}):
+            module = MetricDataModule(getattr(data, name)(), **options)
+            known = module.identity()
+            parts = [known[key] for key in ("train_classes", "val_classes")]
+            yield f"split {name} {options}", digest(json.dumps(parts).encode())
+            if not options.get("split"):
+                yield f"data {name} {options}", known["fingerprint"]
+
+
+def mistakes() -> Found:
+    """The exit code and the last line of each mistake, and of some that are none."""
+    for name, content in FILES.items():
+        Path(name).write_text(content)
+    Path("few").mkdir()
+    for words in MISTAKES.read_text().splitlines():
+        code, _, complaint = levelfield(words, code=None)
+        yield f"$ {words}", [code, (complaint.strip().splitlines() or [""])[-1]]
+    for words in ("--version", "--help", "fit --help", "study --help", "compare --help", "data list"):
+        code, printed, _ = levelfield(words, code=None)
+        yield f"$ {words}", [code, digest(printed.encode())]
+
+
+def comparison() -> Found:
+    """A comparison of small images, whose short trainings fit any machine, and the verdict of an archive."""
+    from PIL import Image
+
+    for number in range(96):
+        path = Path(f"small/class_{number % 16:02d}/{number}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 40), (number % 16 * 16, number * 2, 99)).save(path)
+    options = "--data.transforms.crop_size 32 --data.transforms.resize 32 --data.steps_per_epoch 1"
+    printed = levelfield(f"compare small --trunk trunk/tiny --output compared {options}")[1]
+    yield "compare, its first line", printed.strip().splitlines()[0]
+    with open("compared/summary.csv", newline="") as table:
+        for row in csv.DictReader(table):
+            yield f"compare {row['method']} {row['embedding']} {row['metric']}", row["mean"]
+    archive = REPOSITORY / "results/fair_groceries/archive.tar.xz"
+    if archive.is_file():
+        printed = levelfield(f"study report {archive} --output reported")[1]
+        for number, line in enumerate(printed.splitlines()):
+            if not line.startswith(("page:", "next:")):
+                yield f"report line {number:02d}", line.rstrip()
+
+
+PARTS: tuple[Callable[[], Found], ...] = (batches, splits, mistakes, predictions, comparison, example, studies)
+
+
+def write(file: Path, parts: list[str]) -> None:
+    """All that is observed, as one JSON file."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "WANDB_MODE": "disabled"}
+    import lightning
+    import torch
+    import torchvision  # noqa: F401 # before the forks
+
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {"torch": torch.__version__, "lightning": lightning.__version__}
+    for part in PARTS:
+        if parts and part.__name__ not in parts:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["LEVELFIELD_CACHE"] = f"{folder}/cache"
+            Path(folder, "work").mkdir()
+            os.chdir(f"{folder}/work")
+            text = json.dumps(dict(part())).replace(folder, "<folder>").replace(str(REPOSITORY), "<repository>")
+            found |= json.loads(text)
+            os.chdir(REPOSITORY)
+        print(f"{part.__name__}: {len(found)} values", file=sys.stderr)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def compare(before: Path, after: Path) -> int:
+    """Print each value that differs; returns how many."""
+    old, new = (json.loads(path.read_text(encoding="utf-8")) for path in (before, after))
+    missing = object()
+    differ = [key for key in {**old, **new} if old.get(key, missing) != new.get(key, missing)]
+    for key in differ:
+        print(f"{key}\n  before: {old.get(key, 'missing')}\n  after:  {new.get(key, 'missing')}")
+    print(f"{len(differ)} of {len({**old, **new})} values differ")
+    return len(differ)
+
+
+def against(commit: str, parts: list[str]) -> int:
+    """Compare this checkout with a commit, whose file is kept in build/behaviour for the next time."""
+    git = ["git", "-C", str(REPOSITORY)]
+    commit = subprocess.check_output([*git, "rev-parse", commit], text=True).strip()[:12]
+    kept = REPOSITORY / "build/behaviour"
+    before, after = kept / f"{'-'.join([commit, *parts])}.json", kept / "now.json"
+    with tempfile.TemporaryDirectory() as folder:
+        there = Path(folder, "levelfield")
+        for file, source in ((before, there), (after, REPOSITORY)):
+            if file == before and file.is_file():
+                continue
+            if source == there:
+                subprocess.run([*git, "worktree", "add", "--quiet", "--detach", str(there), commit], check=True)
+            paths = {"PYTHONPATH": os.pathsep.join([str(source / "src"), str(source)])}
+            subprocess.run([sys.executable, __file__, "write", str(file), *parts], env=os.environ | paths, check=True)
+    subprocess.run([*git, "worktree", "prune"], check=True)
+    return compare(before, after)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["write", "compare", "against"])
+    parser.add_argument("arguments", nargs="+", help="files or a commit; to write, also the names of parts")
+    given = parser.parse_args()
+    first, *rest = given.arguments
+    if given.command == "write":
+        write(Path(first).resolve(), rest)
+    else:
+        sys.exit((compare(Path(first), Path(*rest)) if given.command == "compare" else against(first, rest)) > 0)
+
+
+if __name__ == "__main__":
+    main()
