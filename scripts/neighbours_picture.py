@@ -9,6 +9,7 @@ Nothing is chosen by its result. The counts are over all images of all test clas
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from jaxtyping import Int
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from levelfield import models
 from levelfield.training.checkpoint import data_arguments, load_data, read_checkpoint
 from levelfield.training.embed import EmbeddedSet, embed
 from levelfield.training.learner import MetricLearner
-from levelfield.training.rebuild import built
 
 ROWS, NEIGHBOURS = 6, 8
 # Pixels: a page shows the figure at half its width on high-resolution screens.
@@ -85,6 +86,12 @@ def draw(data: Any, sets: dict[str, EmbeddedSet]) -> Figure:
     return figure
 
 
+def untouched_trunk(checkpoint: Mapping[str, Any]) -> nn.Module:
+    """The trunk with the weights from which the training started."""
+    trunk = checkpoint["hyper_parameters"]["trunk"]
+    return getattr(models, trunk["class_path"].rpartition(".")[2])(**trunk["init_args"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path, help="best.ckpt of a fit or study without an embedder, on images")
@@ -96,7 +103,7 @@ def main() -> None:
     data = load_data({**arguments, **({"root": given.root} if given.root else {})}, given.checkpoint)
     data.setup("test")
     learner: Any = MetricLearner.load_from_checkpoint(given.checkpoint)
-    untouched = built("model.trunk", checkpoint["hyper_parameters"]["trunk"], ())
+    untouched = untouched_trunk(checkpoint)
     with torch.inference_mode():
         sets = {
             "before training": embed(untouched, data.test_dataloader()),
