@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -23,6 +24,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 Found = Iterator[tuple[str, Any]]
@@ -34,22 +37,18 @@ ODD_IMAGES = (
     *("1.png", "L.png", "LA.png", "P.png", "RGB.png", "RGBA.png", "I;16.png", "L.jpg", "RGB.jpg", "CMYK.jpg"),
     *("L.tif", "RGB.tif", "CMYK.tif", "LAB.tif", "RGB.bmp", "RGB.webp", "P.gif", "RGB.one.png", "RGB.turned.jpg"),
 )
-ODD_TEXTS = (
-    """a|A| a |ä|a\u0308|ß|中文|😀😀|\u200b|tab\tstop|0|nan|null|"quoted", with a comma|don't|<b>|
-a\u00a0b|éèê|...|How do I get my card back?|"""
-    + "x" * 3000
-)
+ODD_TEXTS = ["a", "A", " a ", "\u00e4", "a\u0308", "中文", "😀😀", "\u200b", "tab\tstop", "0", "nan", "x" * 3000]
+ODD_TEXTS += ["null", '"quoted", with a comma', "don't", "<b>", "a\u00a0b", "...", "How do I get my card back?"]
 MISTAKES = Path(__file__).with_name("mistakes.txt")  # a command a line, without `levelfield`
 FILES = {
-    "section.yaml": "modle: {loss: ArcFaceLoss}\n",
-    "twice.yaml": "model: {loss: ArcFaceLoss}\ndata: {fold: 0}\nmodel: {embedding_size: 8}\n",
-    "no.yaml": "model: [\n",
-    "methods.yaml": "base: [data/glyphs, trunk/tiny]\n",
-    "keys.yaml": "base: [data/glyphs, trunk/tiny]\nmethods: {a: method/arcface}\nfoldz: 2\n",
-    "columns.csv": "file,class\na.png,b\n",
-    "broken.csv": "path,label\nbroken.csv,a\nbroken.csv,b\n",
-    "broken.ckpt": "no checkpoint",
-    "broken.tar.xz": "no archive",
+    "section.yaml": "modle: {loss: ArcFaceLoss}",
+    "twice.yaml": "model: {loss: ArcFaceLoss}\nmodel: {embedding_size: 8}",
+    "no.yaml": "model: [",
+    "methods.yaml": "base: [data/glyphs, trunk/tiny]",
+    "keys.yaml": "base: [data/glyphs, trunk/tiny]\nmethods: {a: method/arcface}\nfoldz: 2",
+    "columns.csv": "file,class\na.png,b",
+    "broken.csv": "path,label\nbroken.csv,a\nbroken.csv,b",
+    **dict.fromkeys(("broken.ckpt", "broken.tar.xz"), "something else"),
 }
 
 
@@ -59,25 +58,19 @@ def digest(*parts: bytes) -> str:
 
 def levelfield(words: str, code: int | None = 0) -> tuple[int, str, str]:
     """Run a command in a child of this process, which has imported torch: its exit code, output and complaint."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
-        if (child := os.fork()) == 0:
-            import runpy
-
-            os.dup2(out.fileno(), 1)
-            os.dup2(error.fileno(), 2)
-            sys.argv = ["levelfield", *shlex.split(words.replace("FIT", FIT))]
-            status = 1
-            try:
-                runpy.run_module("levelfield", run_name="__main__", alter_sys=True)
-            except SystemExit as end:
-                status = end.code if isinstance(end.code, int) else int(end.code is not None)
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(status)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        out.seek(0), error.seek(0)
-        printed, complaint = out.read().decode(), error.read().decode()
+    if (child := os.fork()) == 0:
+        sys.argv = ["levelfield", *shlex.split(words.replace("FIT", FIT))]
+        for number, name in ((1, "out"), (2, "error")):
+            os.dup2(os.open(f"../{name}", os.O_CREAT | os.O_TRUNC | os.O_WRONLY), number)
+        try:
+            runpy.run_module("levelfield", run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            sys.stdout.flush()
+            os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+        finally:
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    printed, complaint = (Path("..", name).read_text() for name in ("out", "error"))
     if code is not None and status != code:
         raise SystemExit(f"levelfield {words}: exit code {status}\n{printed}\n{complaint}")
     return status, printed, complaint
@@ -116,7 +109,6 @@ def example() -> Found:
 
 def predictions() -> Found:
     """Embeddings of odd images and texts by a model that has trained for a moment."""
-    from PIL import Image
     from safetensors.torch import load_file
 
     folder = Path("odd")
@@ -131,7 +123,7 @@ def predictions() -> Found:
         image = image.convert("L").convert(mode) if mode == "I;16" else image.convert(mode)
         options = {"exif": turned} if "turned" in name else {}
         image.save(folder / name, **options, **({"save_all": True, "append_images": [image]} if kind == "gif" else {}))
-    Path("odd.txt").write_text(ODD_TEXTS.replace("\n", "").replace("|", "\n") + "\n", encoding="utf-8")
+    Path("odd.txt").write_text("\n".join(ODD_TEXTS) + "\n", encoding="utf-8")
     rows = [f'"class {k % 20} number {k}",{k % 20}' for k in range(100)]
     Path("texts.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     texts = "--config data/own_texts --data.dataset.table texts.csv --config trunk/tiny_text --data.steps_per_epoch 4"
@@ -163,17 +155,15 @@ def splits() -> Found:
     """Classes and samples of each fold of each data set that is here."""
     from levelfield import MetricDataModule, data
 
-    names = ("Glyphs", "GroceryStore", "Omniglot", "Banking77", "CLINC150", "News20")
-    folder = os.environ.get("LEVELFIELD_DATA", "")
-    there = [name for name in names if name == "Glyphs" or Path(folder, getattr(data, name).name).is_dir()]
-    for name in there:
+    folder = Path(os.environ.get("LEVELFIELD_DATA", ""))
+    for name in ("Glyphs", "GroceryStore", "Omniglot", "Banking77", "CLINC150", "News20"):
+        kind = getattr(data, name)
+        if name != "Glyphs" and not (folder / kind.name).is_dir():
+            continue
         for options in ({"fold": 0}, {"fold": 3}, {"fold": "none"}, {"split": "random", "split_seed": 1}):
-            module = MetricDataModule(getattr(data, name)(), **options)
-            known = module.identity()
-            parts = [known[key] for key in ("train_classes", "val_classes")]
-            yield f"split {name} {options}", digest(json.dumps(parts).encode())
-            if not options.get("split"):
-                yield f"data {name} {options}", known["fingerprint"]
+            known = MetricDataModule(kind(), **options).identity()
+            yield f"split {name} {options}", digest(json.dumps([known["train_classes"], known["val_classes"]]).encode())
+            yield f"data {name} {options}", known["fingerprint"]
 
 
 def mistakes() -> Found:
@@ -191,8 +181,6 @@ def mistakes() -> Found:
 
 def comparison() -> Found:
     """A comparison of small images, whose short trainings fit any machine, and the verdict of an archive."""
-    from PIL import Image
-
     for number in range(96):
         path = Path(f"small/class_{number % 16:02d}/{number}.png")
         path.parent.mkdir(parents=True, exist_ok=True)
