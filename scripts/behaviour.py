@@ -187,7 +187,7 @@ def comparison() -> Found:
         Image.new("RGB", (40, 40), (number % 16 * 16, number * 2, 99)).save(path)
     options = "--data.transforms.crop_size 32 --data.transforms.resize 32 --data.steps_per_epoch 1"
     printed = levelfield(f"compare small --trunk trunk/tiny --output compared {options}")[1]
-    yield "compare, its first line", printed.strip().splitlines()[0]
+    yield "compare, what to use", [line for line in printed.splitlines() if line.startswith("Use ")]
     with open("compared/summary.csv", newline="") as table:
         for row in csv.DictReader(table):
             yield f"compare {row['method']} {row['embedding']} {row['metric']}", row["mean"]
