@@ -33,6 +33,14 @@ def test_each_job_left_takes_its_methods_mean() -> None:
     assert seconds_left([Job("new", "run", 0, 0)], done) == 30
 
 
+def test_a_row_made_of_a_trained_one_takes_no_time_until_the_first_is_finished():
+    derived = [Job(name, "run", 0, 0) for name in ("averaged", "small")]
+    to_do, done = [*SLOW[1:2], *derived], {SLOW[0]: 600.0}
+    rows = {job.method for job in derived}
+    assert seconds_left(to_do, done, derived=rows) == 600
+    assert seconds_left([*SLOW[1:2], derived[1]], {**done, derived[0]: 20.0}, derived=rows) == 620
+
+
 def test_workers_share_the_time_left() -> None:
     assert seconds_left(SLOW[1:], {SLOW[0]: 30.0}, workers=2) == 30
 
@@ -42,7 +50,7 @@ class Standing(StudyState):
 
     def __init__(self, results: dict[Job, dict[str, Any]]) -> None:
         self.results = results
-        self.spec = SimpleNamespace(name="toy")  # type: ignore[assignment]
+        self.spec = SimpleNamespace(name="toy", derived={})  # type: ignore[assignment]
 
     @property
     def jobs(self) -> list[Job]:  # type: ignore[override]

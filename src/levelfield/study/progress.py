@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict
 from statistics import fmean
 from typing import Any, TextIO
@@ -29,21 +29,29 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def seconds_left(to_do: Iterable[Job], done: Mapping[Job, float], workers: int = 1) -> float | None:
-    """Expected time of the remaining jobs: each takes the mean of its row so far, or else the mean of all rows.
+def seconds_left(
+    to_do: Iterable[Job], done: Mapping[Job, float], workers: int = 1, derived: Container[str] = ()
+) -> float | None:
+    """Expected time of the remaining jobs: each takes the mean of its row so far, or else the mean of all its kind.
+
+    Args:
+        derived: Rows that are made from trained ones; they take no time before the first is finished.
 
     Returns:
         Seconds; None before the first training is finished.
     """
-    trained = [seconds for job, seconds in done.items() if not is_baseline(job.method)]
-    if not trained:
+    kinds: dict[bool, list[float]] = {False: [], True: []}
+    for job, seconds in done.items():
+        if not is_baseline(job.method):
+            kinds[job.method in derived].append(seconds)
+    if not kinds[False]:
         return None
     by_row: dict[str, list[float]] = {}
     for job, seconds in done.items():
         by_row.setdefault(job.method, []).append(seconds)
     means = {row: fmean(values) for row, values in by_row.items()}
-    overall = fmean(trained)
-    return sum(means.get(job.method, overall) for job in to_do) / workers
+    of_kind = {kind: fmean(values or [0.0]) for kind, values in kinds.items()}
+    return sum(means.get(job.method, of_kind[job.method in derived]) for job in to_do) / workers
 
 
 class Progress:
@@ -80,7 +88,7 @@ class Progress:
         """Report a finished job."""
         self._seconds[job] = result["seconds"]
         to_do = self.state.to_do
-        left = seconds_left(to_do, self._seconds, self.workers) if to_do else 0.0
+        left = seconds_left(to_do, self._seconds, self.workers, self.state.spec.derived) if to_do else 0.0
         in_words = "" if left is None else f"about {duration(left)} left" if to_do else "testing"
         if self._machine is not None:
             counts = {"done": self._done(), "jobs": self._done() + len(to_do), "seconds_left": left if to_do else None}
