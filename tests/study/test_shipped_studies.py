@@ -8,8 +8,10 @@ from tiny_text import own_texts
 
 from levelfield.analysis.conditions import differing_conditions
 from levelfield.cli.study import main
+from levelfield.study.executors.local import Local
 from levelfield.study.first_look import look_at_rows
 from levelfield.study.rows import load_spec
+from levelfield.study.study_file import find_study
 from levelfield.study.workers import GivenUp
 
 REPOSITORY = Path(__file__).parents[2]
@@ -83,3 +85,11 @@ def test_own_images_study_works_on_a_table(
     assert main([*words, *QUICK]) == 0
     assert "contrastive" in capsys.readouterr().out
     assert (tmp_path / "own" / "summary.csv").read_text().count("map_at_r") == 2 * 3 + 1  # the one PCA
+
+
+@pytest.mark.parametrize(("study", "workers"), [("quickstart", 2), ("smoke", 1)])
+def test_trainings_of_seconds_take_all_cores_and_a_moments_one(
+    study: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    assert Local(load_spec(find_study(study))).number == workers

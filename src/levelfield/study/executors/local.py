@@ -14,6 +14,7 @@ from typing import Any, Literal
 from loky import ProcessPoolExecutor
 from loky.process_executor import BrokenProcessPool, TerminatedWorkerError
 
+from levelfield.core.configuration import Config
 from levelfield.errors import UserError
 from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.imports import quick_imports
@@ -26,8 +27,9 @@ from levelfield.study.workers import Here
 
 # Importing this module imports everything that a worker needs.
 WORK = "levelfield.study.seal"
-# For `auto` on a CPU: fewest jobs per worker, because a start takes as long as several short jobs.
-JOBS_EACH = 32
+# For `auto` on a CPU: fewest jobs per worker, because a start takes as long as several short jobs: those on stored
+# features, or of few steps.
+JOBS_EACH, LONG_JOBS_EACH, FEW_STEPS = 32, 4, 20
 # For `auto`: memory per worker, twice what a training on features takes.
 BYTES_EACH = 2 << 30
 # Without it `python -m` and `python -c` search the working directory first.
@@ -120,13 +122,21 @@ def _auto(spec: StudySpec, on_devices: int) -> int:
     if spec.threads > 1 and not on_devices:
         return 1
     jobs = len(study_jobs(spec))
+    each = JOBS_EACH if all(map(_is_short, spec.methods.values())) else LONG_JOBS_EACH
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most = [cores, *([on_devices, jobs] if on_devices else [jobs // JOBS_EACH])]
+    most = [cores, *([on_devices, jobs] if on_devices else [jobs // each])]
     with suppress(OSError, StopIteration):  # not Linux
         lines = Path("/proc/meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
         most.append(available * 1024 // BYTES_EACH)
     return max(min(most), 1)
+
+
+def _is_short(config: Config) -> bool:
+    """Whether the jobs of a row take few seconds."""
+    data, trainer = config.get("data", {}), config.get("trainer", {})
+    steps = data.get("steps_per_epoch", 100) * trainer.get("max_epochs", 10)
+    return bool(data.get("features")) or 0 <= steps <= FEW_STEPS
 
 
 def _visible(devices: int | Sequence[int] | None) -> list[str]:
