@@ -37,7 +37,7 @@ OF_ONE_RUN = {
 # What follows a study whose scores show how levelfield works, and rank no losses.
 NEXT = {
     "smoke": "next: see what training brings, in four minutes: levelfield study run quickstart",
-    "quickstart": "next: a fair comparison on photographs, half an hour: "
+    "quickstart": "next: a fair comparison on photographs, 40 minutes: "
     "levelfield data prepare grocery_store --root data && "
     "levelfield study run fair_groceries --data.root data",
 }

@@ -20,6 +20,7 @@ from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.imports import quick_imports
 from levelfield.runtime.launchers import forget_launcher
 from levelfield.runtime.processes import SIDE_BY_SIDE, end_with_parent
+from levelfield.storage.shape import count
 from levelfield.study.executors import devices_of_a_job, on_cpu, refuse_below_one
 from levelfield.study.jobs import study_jobs
 from levelfield.study.spec import StudySpec
@@ -134,9 +135,9 @@ def _auto(spec: StudySpec, on_devices: int) -> int:
 
 def _is_short(config: Config) -> bool:
     """Whether the jobs of a row take few seconds."""
-    data, trainer = config.get("data", {}), config.get("trainer", {})
-    steps = data.get("steps_per_epoch", 100) * trainer.get("max_epochs", 10)
-    return bool(data.get("features")) or 0 <= steps <= FEW_STEPS
+    data, trainer = config.get("data") or {}, config.get("trainer") or {}
+    steps, epochs = data.get("steps_per_epoch"), trainer.get("max_epochs")
+    return bool(data.get("features")) or (count(steps) and count(epochs) and steps * epochs <= FEW_STEPS)
 
 
 def _visible(devices: int | Sequence[int] | None) -> list[str]:
