@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
 from itertools import takewhile
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -136,8 +137,8 @@ def _auto(spec: StudySpec, on_devices: int) -> int:
 def _is_short(config: Config) -> bool:
     """Whether the jobs of a row take few seconds."""
     data, trainer = config.get("data") or {}, config.get("trainer") or {}
-    steps, epochs = data.get("steps_per_epoch"), trainer.get("max_epochs")
-    return bool(data.get("features")) or (count(steps) and count(epochs) and steps * epochs <= FEW_STEPS)
+    length: list[Any] = [data.get("steps_per_epoch"), trainer.get("max_epochs")]
+    return bool(data.get("features")) or (all(map(count, length)) and prod(length) <= FEW_STEPS)
 
 
 def _visible(devices: int | Sequence[int] | None) -> list[str]:
