@@ -1,6 +1,6 @@
 """What a rewrite must not change: scores, tensors, batches, splits, messages. Two states of the code are compared.
 
-    python scripts/behaviour.py write now.json                # of this checkout, 5 minutes on two cores
+    python scripts/behaviour.py write now.json                # of this checkout
     python scripts/behaviour.py compare before.json now.json  # prints what differs; exits with 1
     python scripts/behaviour.py against COMMIT                # writes and compares both on this machine
 
