@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import warnings
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from filelock import FileLock
 from no_skips_in_ci import pytest_make_collect_report, pytest_runtest_makereport, real_data  # noqa: F401 # hooks of all tests
 from tiny_fit import TINY
 from toy_study import copy, finished, spec, toy_file, trunk_file  # noqa: F401 # fixtures for the tests of studies and of their reports
@@ -35,6 +38,21 @@ def no_cache_is_left(tmp_path_factory):
 def one_thread():
     """These trunks are too small to gain from two, and two lose much where something else runs."""
     torch.set_num_threads(1)
+
+
+CPU_SECONDS = 3
+DEAR = {"slow", "processes", "full", "gpu"}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """An unmarked test that computes for long fails, with the processes that it waited for; fixtures do not count."""
+    before = sum(os.times()[:4])
+    result = yield
+    took = sum(os.times()[:4]) - before
+    if took > CPU_SECONDS and not DEAR & {mark.name for mark in item.iter_markers()}:
+        pytest.fail(f"took {took:.1f} seconds of CPU time, more than {CPU_SECONDS}: make it smaller, or mark it `full`")
+    return result
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -87,6 +105,25 @@ def data_root() -> Path:
     return real_data()
 
 
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Callable[[str, Callable[[Path], None]], Path]:
+    """`shared(name, make)`: a folder that `make(folder)` fills once for all test processes. Copy it before you change it."""
+    session = tmp_path_factory.getbasetemp()
+    place = (
+        session if worker_id == "master" else session.parent
+    ) / "shared"  # what the processes of this session share
+    place.mkdir(exist_ok=True)
+
+    def shared(name: str, make: Callable[[Path], None]) -> Path:
+        with FileLock(place / f"{name}.lock"):
+            if not (place / f"{name}.made").exists():  # a second start would write beside what others copy
+                make(place / name)
+                (place / f"{name}.made").touch()
+        return place / name
+
+    return shared
+
+
 ON_CUDA = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"))
 
 
@@ -117,10 +154,17 @@ def run(capsys):
     return run
 
 
-@pytest.fixture(scope="module")
-def fitted(tmp_path_factory) -> Path:
-    """The folder of a tiny ArcFace fit on fold 2."""
-    output = tmp_path_factory.mktemp("fitted")
+@pytest.fixture(scope="session")
+def fitted_once(shared) -> Path:
     words = ["fit", *TINY, "--model.loss", "ArcFaceLoss", "--model.loss.margin", "20", "--data.fold", "2"]
-    assert main([*words, "--output", str(output)]) == 0
-    return output / "fit" / "Glyphs-ArcFaceLoss" / "0"
+
+    def fit(folder: Path) -> None:
+        assert main([*words, "--output", str(folder)]) == 0
+
+    return shared("fitted", fit) / "fit" / "Glyphs-ArcFaceLoss" / "0"
+
+
+@pytest.fixture(scope="module")
+def fitted(fitted_once: Path, tmp_path_factory) -> Path:
+    """The folder of a tiny ArcFace fit on fold 2, a copy for each file of tests."""
+    return Path(shutil.copytree(fitted_once, tmp_path_factory.mktemp("fitted") / "0"))

@@ -3,12 +3,12 @@
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from filelock import FileLock
 
 from levelfield.analysis.results import write_tables
 from levelfield.core.ledger import Evaluation, begin
@@ -97,16 +97,9 @@ def results_of(folder: Path) -> dict[Path, dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def finished(toy_file: Path, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+def finished(toy_file: Path, shared: Callable[[str, Callable[[Path], Any]], Path]) -> Path:
     """The folder of the toy study, run without a disturbance. Copy it before changing it."""
-    session = tmp_path_factory.getbasetemp()
-    shared = session if worker_id == "master" else session.parent  # what the test processes of this session share
-    folder = shared / "finished" / "toy"
-    with FileLock(shared / "finished.lock"):
-        if not (shared / "finished.done").exists():  # a second start would write beside what others copy
-            run_study(folder, load_spec(toy_file))
-            (shared / "finished.done").touch()
-    return folder
+    return shared("toy", lambda folder: run_study(folder, load_spec(toy_file)))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from study_process import StudyProcess
+from forked import Forked, levelfield
 from tiny_text import own_texts, tiny_text_model
 
 from levelfield.analysis.whole_half import whole_half_command
@@ -161,7 +161,7 @@ def test_stopped_by_ctrl_c_and_scored_there_it_goes_on_to_the_same_bytes(
     """Timings differ from start to start: the plan of the one that is stopped is the plan of both."""
     letters(tmp_path / "letters")
     words = ["compare", "letters", *FEW, "--minutes", "600", "--output", "outputs/mine"]
-    process = StudyProcess(words, tmp_path / "log", folder=tmp_path)
+    process = Forked(levelfield(*words), tmp_path / "log", folder=tmp_path)
     jobs = tmp_path / "outputs/mine/jobs"
     while process.exit_code is None and not (jobs / "head_ntxent/run0/fold1/result.json").exists():
         time.sleep(0.01)

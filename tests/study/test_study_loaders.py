@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from study_process import StudyProcess, children
+from forked import Forked, children, levelfield
 from tiny_fit import TINY
 from toy_study import run_study
 
@@ -66,7 +66,7 @@ def test_workers_and_loaders_end_with_their_study_and_change_no_byte(
     folder = tmp_path / "study"
     words = ["study", "run", str(small_file), "--output", str(folder)]
     words += [f"--executor.workers={workers}", f"--data.num_workers={loaders}"]
-    study = StudyProcess(words, tmp_path / "log")
+    study = Forked(levelfield(*words), tmp_path / "log")
 
     def trains() -> bool:
         assert study.exit_code is None, study.wait()
@@ -83,7 +83,7 @@ def test_workers_and_loaders_end_with_their_study_and_change_no_byte(
     wait_until(lambda: not any(map(is_running, below)), 10, "a worker or a loader outlives its study")
     assert StudyFolder.begun(folder).holder() is None
 
-    study = StudyProcess(words, tmp_path / "log")
+    study = Forked(levelfield(*words), tmp_path / "log")
     printed = study.wait(180)
     assert study.exit_code == 0, printed
     for name in TABLES:
@@ -106,7 +106,7 @@ def test_the_loaders_of_a_fit_that_is_killed_end(how: signal.Signals, tmp_path: 
         "--data.steps_per_epoch",
         "10000",
     ]
-    fit = StudyProcess(words, tmp_path / "log", tmp_path)
+    fit = Forked(levelfield(*words), tmp_path / "log", tmp_path)
 
     def loads() -> bool:
         assert fit.exit_code is None, fit.wait()

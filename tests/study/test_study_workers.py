@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from study_engine import EngineProcess, begun_jobs, results, run_file, small_study, tables
+from study_engine import begun_jobs, results, run_file, small_study, study_process, tables, workers
 
 from levelfield.errors import UserError
 from levelfield.study.executors.local import Local
@@ -84,8 +84,8 @@ def test_a_process_that_cannot_use_its_gpu_any_more_is_replaced_and_no_other_row
         "    def broken(*_, **__): raise RuntimeError('CUDA error: device-side assert triggered')\n"
         "    if first: ContrastiveLoss.forward = broken"
     )
-    process = EngineProcess(small_study(here, breaks), here / "out", "--executor.workers", "2")
-    printed = process.end()
+    process = study_process(small_study(here, breaks), here / "out", "--executor.workers", "2")
+    printed = process.wait()
     assert process.exit_code == 0, printed
     assert "CUDA error: device-side assert triggered; will be tried again" in printed
     assert trained(here / "out") == sorted([*OTHERS, "jobs/mine/run0/fold0", "jobs/mine/run0/fold1"])
@@ -95,7 +95,7 @@ def test_a_process_that_cannot_use_its_gpu_any_more_is_replaced_and_no_other_row
 @pytest.mark.processes
 def test_a_second_process_is_refused_and_the_first_goes_on(here: Path) -> None:
     file, folder = small_study(here, IN_TRAINING + "import time; time.sleep(4)"), here / "out"
-    process = EngineProcess(file, folder)
+    process = study_process(file, folder)
     process.wait_for(lambda: begun_jobs(folder, "mine"))
     study = StudyFolder(folder, load_spec(file))
     holder = study.holder()
@@ -104,7 +104,7 @@ def test_a_second_process_is_refused_and_the_first_goes_on(here: Path) -> None:
     with pytest.raises(UserError) as refused:
         run_study(study)
     assert all(str(each) in str(refused.value) for each in (folder, process.pid, holder["host"], holder["since"]))
-    printed = process.end()
+    printed = process.wait()
     assert process.exit_code == 0, printed
     assert study.holder() is None
 
@@ -115,8 +115,8 @@ def test_a_worker_that_prints_or_dies_three_times_harms_no_other_job(here: Path)
     """With two workers: what is printed on descriptor 1 is no answer, and a death is not the other worker's."""
     die = "import os; os.system('echo x'); os.write(1, b'y\\n'); print('z'); os.kill(os.getpid(), 9)"
     file, folder = small_study(here, IN_TRAINING + die), here / "out"
-    process = EngineProcess(file, folder, "--executor.workers", "2", "--json")
-    printed = process.end().splitlines()
+    process = study_process(file, folder, "--executor.workers", "2", "--json")
+    printed = process.wait().splitlines()
     assert process.exit_code == 2
     assert trained(folder) == OTHERS
     assert printed.count("x") == 6  # two folds, three times each
@@ -132,15 +132,15 @@ def test_a_worker_that_prints_or_dies_three_times_harms_no_other_job(here: Path)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
 def test_a_signal_ends_a_study_and_its_workers(here: Path, number: signal.Signals, code: int) -> None:
     file, folder = small_study(here, IN_TRAINING + "import time; time.sleep(60)"), here / "out"
-    process = EngineProcess(file, folder, "--executor.workers", "2")
+    process = study_process(file, folder, "--executor.workers", "2")
     process.wait_for(lambda: begun_jobs(folder, "mine"))
-    workers = process.workers()
+    started = workers(process)
     process.signal(number)
-    printed = process.end(60)
+    printed = process.wait(60)
     assert process.exit_code == code, printed
     assert "levelfield study run" in printed
-    assert len(workers) == 2
-    assert not any(map(is_alive, workers))
+    assert len(started) == 2
+    assert not any(map(is_alive, started))
 
 
 def is_alive(process: int) -> bool:

@@ -3,22 +3,20 @@
 import csv
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from forked import Forked, children, levelfield, python, torchrun
 from kill_at import KILL, Killed
 from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel, RandomDataset
 from refused import refused
-from study_process import StudyProcess, children
 from tiny_fit import REPOSITORY, TINY
 from torch.utils.data import DataLoader
 
@@ -135,17 +133,6 @@ def same(killed: Path, whole: Path) -> None:
         assert equal(best[0][key], best[1][key]), key
 
 
-def in_process(*words: str, launcher: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, *launcher, "-m", "levelfield", *words],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, **environment},
-    )
-
-
 @pytest.mark.filterwarnings("ignore:.*could not find the monitored key")
 @pytest.mark.parametrize("case", PROCESSES)
 def test_a_killed_fit_ends_as_one_that_was_left_alone(case: str, run: Run, tmp_path: Path, monkeypatch: Any) -> None:
@@ -154,7 +141,7 @@ def test_a_killed_fit_ends_as_one_that_was_left_alone(case: str, run: Run, tmp_p
     assert code == 0, complaint
     killed = words(tmp_path, "killed", changes)
     if moment.endswith("SIGKILL"):
-        assert in_process(*killed, **{KILL: moment}).returncode == -signal.SIGKILL
+        assert python(*levelfield(*killed), **{KILL: moment}).returncode == -signal.SIGKILL
     else:
         monkeypatch.setenv(KILL, moment)
         with pytest.raises(Killed):
@@ -197,20 +184,26 @@ def test_a_fit_from_the_weights_of_a_checkpoint_is_killed(run: Run, tmp_path: Pa
 
 
 TWO = [trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=4)]
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
-@pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("launcher", [(), pytest.param(TORCHRUN, marks=pytest.mark.full)], ids=["ours", "torchrun"])
-def test_two_processes_are_killed_and_resume_in_one_folder(launcher: tuple[str, ...], tmp_path: Path) -> None:
-    whole = in_process(*words(tmp_path, "whole", TWO))
-    assert whole.returncode == 0, whole.stderr
-    killed = in_process(*words(tmp_path, "killed", TWO), launcher=launcher, **{KILL: "2 1 SIGKILL"})
-    assert killed.returncode == (1 if launcher else -signal.SIGKILL), killed.stderr  # torchrun has a code of its own
-    resumed = in_process(*words(tmp_path, "killed", TWO), "--resume", launcher=launcher)
-    assert resumed.returncode == 0, resumed.stderr
-    assert resumed.stdout.count("resuming in") == 1
+@pytest.mark.parametrize(
+    "start",
+    [torchrun, pytest.param(lambda *words, **where: [python(*words, **where)], marks=pytest.mark.full)],
+    ids=["torchrun", "ours"],
+)
+def test_two_processes_are_killed_and_resume_in_one_folder(
+    start: Callable[..., list[CompletedProcess[str]]], tmp_path: Path
+) -> None:
+    def fit(name: str, *more: str, **environment: str) -> list[CompletedProcess[str]]:
+        return start(*levelfield(*words(tmp_path, name, TWO), *more), **environment)
+
+    whole, killed = fit("whole"), fit("killed", **{KILL: "2 1 SIGKILL"})
+    assert [done.returncode for done in whole] == [0] * len(whole), whole
+    assert killed[0].returncode == -signal.SIGKILL, killed
+    resumed = fit("killed", "--resume")
+    assert [done.returncode for done in resumed] == [0] * len(resumed), resumed
+    assert sum(done.stdout.count("resuming in") for done in resumed) == 1
     assert [path.name for path in (tmp_path / "fit/killed").iterdir()] == ["0"]
     same(tmp_path / "fit/killed/0", tmp_path / "fit/whole/0")
 
@@ -348,12 +341,8 @@ def test_what_a_fit_cannot_resume_from_is_refused(damage: str, run: Run, tmp_pat
 @pytest.mark.processes
 def test_a_signal_to_a_fit_and_its_loaders_is_one_line(tmp_path: Path) -> None:
     command = words(tmp_path, "stopped", [{"data": {"num_workers": 2}, "trainer": {"max_epochs": 1000}}])
-    process = StudyProcess(command, tmp_path / "log")
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "fit/stopped/0/last.ckpt").exists():
-        assert process.exit_code is None, process.wait()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    process = Forked(levelfield(*command), tmp_path / "log")
+    process.wait_for((tmp_path / "fit/stopped/0/last.ckpt").exists)
     for child in children(process.pid):
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGTERM)
@@ -364,31 +353,19 @@ def test_a_signal_to_a_fit_and_its_loaders_is_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in printed
 
 
-@pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("launcher", [(), pytest.param(TORCHRUN, marks=pytest.mark.full)], ids=["ours", "torchrun"])
-def test_a_signal_to_two_processes_is_one_line(launcher: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_signal_to_two_processes_is_one_line(tmp_path: Path) -> None:
     command = words(tmp_path, "stopped", TWO)
-    stopped = in_process(*command, launcher=launcher, **{KILL: "2 1 SIGUSR1"})  # of the first process
-    assert stopped.returncode == (1 if launcher else 75), stopped.stderr
+    stopped = python(*levelfield(*command), **{KILL: "2 1 SIGUSR1"})  # of the first process
+    assert stopped.returncode == 75, stopped.stderr
     assert stopped.stderr.count("SIGUSR1") == 1
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, *launcher, "-m", "levelfield", *command, "--trainer.max_epochs", "1000"],
-            stderr=log,
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])},
-            start_new_session=True,
-        )
-        while not (tmp_path / "fit/stopped/1/last.ckpt").exists():
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(60)
-    printed = (tmp_path / "log").read_text()
-    assert process.returncode == (1 if launcher else 75), printed
+    process = Forked(levelfield(*command, "--trainer.max_epochs", "1000"), tmp_path / "log", group=True)
+    process.wait_for((tmp_path / "fit/stopped/1/last.ckpt").exists)
+    os.killpg(process.pid, signal.SIGTERM)
+    printed = process.wait(60)
+    assert process.exit_code == 75, printed
     assert printed.count("levelfield: stopped by SIGTERM; ") == 1
-    assert launcher or "Traceback" not in printed
+    assert "Traceback" not in printed
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")

@@ -1,11 +1,8 @@
 """Habits of Lightning users, one row each. What must come out is what bare Lightning gives, or the other door."""
 
 import csv
-import os
 import pickle
 import re
-import subprocess
-import sys
 import warnings
 from copy import deepcopy
 from pathlib import Path
@@ -17,6 +14,7 @@ import own_habits
 import pytest
 import torch
 import yaml
+from forked import levelfield, python
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import loggers, seed_everything
 from lightning.pytorch.callbacks import LambdaCallback, OnExceptionCheckpoint
@@ -232,8 +230,7 @@ def test_the_command_gives_what_bare_lightning_gives(expected, tmp_path, run):
 
 @pytest.mark.processes
 def test_a_started_command_gives_what_bare_lightning_gives(tmp_path):
-    command = [sys.executable, "-m", "levelfield", *words(Habit(), tmp_path)]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    assert python(*levelfield(*words(Habit(), tmp_path))).returncode == 0
     with open(tmp_path / "fit/it/0/metrics.csv", newline="") as file:
         found = [float(row["val/map_at_r"]) for row in csv.DictReader(file) if row["val/map_at_r"]]
     assert found == pytest.approx(fit(Habit(), plain(learner()), tmp_path).scores, abs=1e-6)

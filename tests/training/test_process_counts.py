@@ -1,12 +1,10 @@
 """`levelfield fit` on one process and on two: one validation curve, whoever begins and whoever resumes."""
 
 import csv
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import levelfield, python
 from kill_at import KILL
 from tiny_fit import TINY
 
@@ -22,22 +20,14 @@ trainer:
 """
 
 
-def levelfield(
-    folder: Path, *words: str, launcher: tuple[str, ...] = (), kill: str = ""
-) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, KILL: kill}
-    command = [sys.executable, *launcher, "-m", "levelfield", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder, env=environment)
-
-
 def fit(folder: Path, name: str, processes: list[str], *words: str, kill: str = "", launcher=()) -> list[float]:
     """The validation curve of 20 steps, 5 an epoch; none of a fit that is killed."""
     settings = folder / "settings.yaml"
     settings.write_text(SETTINGS)
     words = (*TINY, "--config", str(settings), "--model.loss", "ArcFaceLoss", "--data.steps_per_epoch", "5", *words)
     words += ("--checkpoint_seconds", "0")
-    done = levelfield(folder, "fit", *words, "--name", name, *processes, launcher=launcher, kill=kill)
+    command = levelfield("fit", *words, "--name", name, *processes)
+    done = python(*launcher, *command, folder=folder, **{KILL: kill})
     if kill:
         assert "SIGUSR1" in done.stderr, done.stderr
         return []
@@ -70,7 +60,7 @@ def test_two_processes_have_the_validation_curve_of_one(folder, alone, processes
     name = request.node.callspec.id
     assert fit(folder, name, processes, launcher=launcher) == pytest.approx(alone, abs=1e-4)
     best = folder / "outputs/fit" / name / "0/best.ckpt"
-    done = levelfield(folder, "test", "--ckpt_path", str(best))  # on one process
+    done = python(*levelfield("test", "--ckpt_path", best), folder=folder)  # on one process
     assert done.returncode == 0, done.stderr
 
 

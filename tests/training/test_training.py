@@ -1,13 +1,12 @@
 """One training as a study builds it: trackers, checkpoint, resumed randomness."""
 
 import csv
-import subprocess
-import sys
 from functools import wraps
 
 import pytest
 import torch
 import wandb
+from forked import levelfield, python
 from tiny_fit import TINY
 
 from levelfield.training.build import build
@@ -89,8 +88,7 @@ def test_equal_seeds_give_equal_weights_and_others_do_not(tmp_path):
 @pytest.mark.processes
 def test_a_fresh_process_knows_a_miner_by_its_short_name():
     words = [*TINY, "--model.loss", "TripletMarginLoss", "--model.miner", "DistanceWeightedMiner", "--print_config"]
-    command = [sys.executable, "-m", "levelfield", "fit", *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = python(*levelfield("fit", *words))
     assert ended.returncode == 0, ended.stderr
     assert "class_path: levelfield.miners.DistanceWeightedMiner" in ended.stdout
 

@@ -1,13 +1,10 @@
 """Of two processes none is left waiting for the other: what one finds, both raise."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import torchrun
 
 SCRIPT = Path(__file__).parent / "two_process_refusals.py"
 CASES = {"validation", "training", "no index", "broken test", "no ledger", "same samples"}
@@ -24,20 +21,8 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def raised(folder: Path) -> list[dict[str, list[str]]]:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    process = subprocess.Popen(
-        [sys.executable, *launcher, str(SCRIPT), str(folder)],
-        env={**os.environ, "LEVELFIELD_CACHE": str(folder / "cache")},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        _, complaint = process.communicate(timeout=120)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    assert process.returncode == 0, complaint[-3000:]
+    for done in torchrun(SCRIPT, folder, seconds=120, LEVELFIELD_CACHE=str(folder / "cache")):
+        assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -1,12 +1,11 @@
 """Two gloo processes give the loss, gradients, batches and validation scores of one."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from forked import python, torchrun
 
 SCRIPT = Path(__file__).parent / "two_process_fits.py"
 
@@ -18,10 +17,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(folder: Path):
-    for world_size in (1, 2):
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
-        command = [sys.executable, *(launcher if world_size > 1 else []), str(SCRIPT), str(folder), str(world_size)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    for done in [python(SCRIPT, folder, 1), *torchrun(SCRIPT, folder, 2)]:
         assert done.returncode == 0, done.stderr[-3000:]
     return [torch.load(folder / f"{world_size}.pt") for world_size in (1, 2)]
 

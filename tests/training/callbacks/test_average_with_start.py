@@ -1,15 +1,13 @@
 """The average of start and trained weights: a float64 sum, scored and kept, after a stop and on two processes too."""
 
 import copy
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from forked import levelfield, torchrun
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from tiny_fit import TINY
@@ -167,11 +165,10 @@ def test_two_processes_choose_and_keep_the_same(tmp_path: Path) -> None:
     (tmp_path / "fit.yaml").write_text(yaml.safe_dump(settings))
     words = [*TINY, "--config", str(tmp_path / "fit.yaml"), "--model.loss", "ContrastiveLoss"]
     words += ["--trainer.accelerator", "cpu", "--data.steps_per_epoch", "4"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for name, more in (("one", []), ("two", ["--trainer.devices", "2", "--trainer.strategy", "ddp"])):
-        command = [sys.executable, "-m", "levelfield", "fit", *words, *more, "--name", name]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=environment)
-        assert done.returncode == 0, done.stderr
+    two = ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
+    for name, more, count in (("one", [], 1), ("two", two, 2)):
+        for done in torchrun(*levelfield("fit", *words, *more, "--name", name), folder=tmp_path, num_processes=count):
+            assert done.returncode == 0, done.stderr
     one, two = (tmp_path / "outputs" / "fit" / name / "0" for name in ("one", "two"))
     rows = [(folder / "metrics.csv").read_text().splitlines() for folder in (one, two)]
     alphas = [dict(zip(each[0].split(","), each[-1].split(","), strict=True))["alpha"] for each in rows]

@@ -2,13 +2,12 @@
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import wandb
+from forked import levelfield, torchrun
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -203,6 +202,6 @@ def test_of_two_processes_the_first_tells_of_the_whole_batch(tmp_path):
     words = [*TINY, "--model.loss", "ContrastiveLoss", "--config", "logger/wandb.yaml", "--output", str(tmp_path)]
     words += ["--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
     words += ["--trainer.callbacks+", "TrackTraining", "--trainer.callbacks.every_n_steps", "1"]
-    subprocess.run([sys.executable, "-m", "levelfield", "fit", *words], check=True, timeout=200, capture_output=True)
+    assert [done.returncode for done in torchrun(*levelfield("fit", *words))] == [0, 0]
     [found] = offline_runs(tmp_path)
     assert found.keys >= OF_EACH_FIT - {"train/loss"}  # it has fewer steps than a log of the loss
