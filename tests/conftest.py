@@ -107,7 +107,7 @@ def data_root() -> Path:
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Callable[[str, Callable[[Path], None]], Path]:
-    """`shared(name, make)`: a folder that `make(folder)` fills once for all test processes. Copy it before you change it."""
+    """`shared(name, make)`: a folder that `make(folder)` fills once for all test processes. Copy it before a change."""
     session = tmp_path_factory.getbasetemp()
     place = (
         session if worker_id == "master" else session.parent
