@@ -10,7 +10,6 @@ Python names are used, so that the code behind them may move.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import hashlib
 import json
@@ -21,10 +20,11 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from jsonargparse import auto_cli
 from PIL import Image
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -40,16 +40,6 @@ ODD_IMAGES = (
 ODD_TEXTS = ["a", "A", " a ", "\u00e4", "a\u0308", "中文", "😀😀", "\u200b", "tab\tstop", "0", "nan", "x" * 3000]
 ODD_TEXTS += ["null", '"quoted", with a comma', "don't", "<b>", "a\u00a0b", "...", "How do I get my card back?"]
 MISTAKES = Path(__file__).with_name("mistakes.txt")  # a command a line, without `levelfield`
-FILES = {
-    "section.yaml": "modle: {loss: ArcFaceLoss}",
-    "twice.yaml": "model: {loss: ArcFaceLoss}\nmodel: {embedding_size: 8}",
-    "no.yaml": "model: [",
-    "methods.yaml": "base: [data/glyphs, trunk/tiny]",
-    "keys.yaml": "base: [data/glyphs, trunk/tiny]\nmethods: {a: method/arcface}\nfoldz: 2",
-    "columns.csv": "file,class\na.png,b",
-    "broken.csv": "path,label\nbroken.csv,a\nbroken.csv,b",
-    **dict.fromkeys(("broken.ckpt", "broken.tar.xz"), "something else"),
-}
 
 
 def digest(*parts: bytes) -> str:
@@ -84,19 +74,19 @@ def tensors(checkpoint: Path) -> str:
     return digest(*sorted(value.numpy().tobytes() for value in state.values() if isinstance(value, torch.Tensor)))
 
 
-def study(name: str, words: str) -> Found:
-    """Every mean and interval, and the weights of every run."""
-    levelfield(f"study run {words} --output {name}")
-    with open(f"{name}/summary.csv", newline="") as table:
+def means(folder: str) -> Found:
+    with open(f"{folder}/summary.csv", newline="") as table:
         for row in csv.DictReader(table):
-            yield f"{name} {row['method']} {row['embedding']} {row['metric']}", [row["mean"], row["ci95"], row["n"]]
-    for path in sorted(Path(name).rglob("best.ckpt")):
-        yield f"{name} {path.parent.relative_to(name)} weights", tensors(path)
+            yield f"{folder} {row['method']} {row['embedding']} {row['metric']}", [row["mean"], row["ci95"], row["n"]]
 
 
 def studies() -> Found:
-    yield from study("smoke", "smoke")
-    yield from study("quickstart", "quickstart --runs 1")
+    """Every mean and interval, and the weights of every run."""
+    for name, words in (("smoke", ""), ("quickstart", "--runs 1")):
+        levelfield(f"study run {name} {words} --output {name}")
+        yield from means(name)
+        for path in sorted(Path(name).rglob("best.ckpt")):
+            yield f"{name} {path.parent.relative_to(name)} weights", tensors(path)
 
 
 def example() -> Found:
@@ -162,16 +152,18 @@ def splits() -> Found:
             continue
         for options in ({"fold": 0}, {"fold": 3}, {"fold": "none"}, {"split": "random", "split_seed": 1}):
             known = MetricDataModule(kind(), **options).identity()
-            yield f"split {name} {options}", digest(json.dumps([known["train_classes"], known["val_classes"]]).encode())
-            yield f"data {name} {options}", known["fingerprint"]
+            classes = json.dumps([known["train_classes"], known["val_classes"]])
+            yield f"split {name} {options}", [digest(classes.encode()), known["fingerprint"]]
 
 
 def mistakes() -> Found:
     """The exit code and the last line of each mistake, and of some that are none."""
-    for name, content in FILES.items():
-        Path(name).write_text(content)
     Path("few").mkdir()
     for words in MISTAKES.read_text().splitlines():
+        if words.startswith("> "):
+            _, name, content = words.split(" ", 2)
+            Path(name).write_text(content.replace("\\n", "\n"))
+            continue
         code, _, complaint = levelfield(words, code=None)
         yield f"$ {words}", [code, (complaint.strip().splitlines() or [""])[-1]]
     for words in ("--version", "--help", "fit --help", "study --help", "compare --help", "data list"):
@@ -188,9 +180,7 @@ def comparison() -> Found:
     options = "--data.transforms.crop_size 32 --data.transforms.resize 32 --data.steps_per_epoch 1"
     printed = levelfield(f"compare small --trunk trunk/tiny --output compared {options}")[1]
     yield "compare, what to use", [line for line in printed.splitlines() if line.startswith("Use ")]
-    with open("compared/summary.csv", newline="") as table:
-        for row in csv.DictReader(table):
-            yield f"compare {row['method']} {row['embedding']} {row['metric']}", row["mean"]
+    yield from means("compared")
     archive = REPOSITORY / "results/fair_groceries/archive.tar.xz"
     if archive.is_file():
         printed = levelfield(f"study report {archive} --output reported")[1]
@@ -199,11 +189,13 @@ def comparison() -> Found:
                 yield f"report line {number:02d}", line.rstrip()
 
 
-PARTS: tuple[Callable[[], Found], ...] = (batches, splits, mistakes, predictions, comparison, example, studies)
+PARTS = (batches, splits, mistakes, predictions, comparison, example, studies)
 
 
-def write(file: Path, parts: list[str]) -> None:
-    """All that is observed, as one JSON file."""
+def write(file: Path, *, parts: list[str] | None = None) -> None:
+    """Write all that is observed, or some parts of it, as one JSON file."""
+    file = file.resolve()
+    file.parent.mkdir(parents=True, exist_ok=True)
     os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "WANDB_MODE": "disabled"}
     import lightning
     import torch
@@ -222,51 +214,36 @@ def write(file: Path, parts: list[str]) -> None:
             found |= json.loads(text)
             os.chdir(REPOSITORY)
         print(f"{part.__name__}: {len(found)} values", file=sys.stderr)
-    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def compare(before: Path, after: Path) -> int:
-    """Print each value that differs; returns how many."""
+def compare(before: Path, after: Path) -> bool:
+    """Print each value that differs, and whether any does."""
     old, new = (json.loads(path.read_text(encoding="utf-8")) for path in (before, after))
-    missing = object()
-    differ = [key for key in {**old, **new} if old.get(key, missing) != new.get(key, missing)]
-    for key in differ:
-        print(f"{key}\n  before: {old.get(key, 'missing')}\n  after:  {new.get(key, 'missing')}")
-    print(f"{len(differ)} of {len({**old, **new})} values differ")
-    return len(differ)
+    pairs = {key: (old.get(key, "missing"), new.get(key, "missing")) for key in {**old, **new}}
+    differ = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    for key, (was, now) in differ.items():
+        print(f"{key}\n  before: {was}\n  after:  {now}")
+    print(f"{len(differ)} of {len(pairs)} values differ")
+    return bool(differ)
 
 
-def against(commit: str, parts: list[str]) -> int:
+def against(commit: str, *, parts: list[str] | None = None) -> bool:
     """Compare this checkout with a commit, whose file is kept in build/behaviour for the next time."""
     git = ["git", "-C", str(REPOSITORY)]
     commit = subprocess.check_output([*git, "rev-parse", commit], text=True).strip()[:12]
     kept = REPOSITORY / "build/behaviour"
-    before, after = kept / f"{'-'.join([commit, *parts])}.json", kept / "now.json"
-    with tempfile.TemporaryDirectory() as folder:
-        there = Path(folder, "levelfield")
-        for file, source in ((before, there), (after, REPOSITORY)):
-            if file == before and file.is_file():
-                continue
-            if source == there:
-                subprocess.run([*git, "worktree", "add", "--quiet", "--detach", str(there), commit], check=True)
+    before, after = kept / f"{'-'.join([commit, *(parts or [])])}.json", kept / "now.json"
+    with tempfile.TemporaryDirectory() as there:
+        for file, source in [(before, Path(there))] * (not before.is_file()) + [(after, REPOSITORY)]:
+            if file == before:
+                tree = subprocess.check_output([*git, "archive", commit])
+                subprocess.run(["tar", "--extract", "--directory", there], input=tree, check=True)
             paths = {"PYTHONPATH": os.pathsep.join([str(source / "src"), str(source)])}
-            subprocess.run([sys.executable, __file__, "write", str(file), *parts], env=os.environ | paths, check=True)
-    subprocess.run([*git, "worktree", "prune"], check=True)
+            words = [sys.executable, __file__, "write", str(file), f"--parts={json.dumps(parts)}"]
+            subprocess.run(words, env=os.environ | paths, check=True)
     return compare(before, after)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["write", "compare", "against"])
-    parser.add_argument("arguments", nargs="+", help="files or a commit; to write, also the names of parts")
-    given = parser.parse_args()
-    first, *rest = given.arguments
-    if given.command == "write":
-        write(Path(first).resolve(), rest)
-    else:
-        sys.exit((compare(Path(first), Path(*rest)) if given.command == "compare" else against(first, rest)) > 0)
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(auto_cli([write, compare, against]))
