@@ -1,8 +1,6 @@
 """The learner: what trains, at which rates, what a checkpoint brings back, and whose losses fit."""
 
 import functools
-import inspect
-import warnings
 
 import pytest
 import pytorch_metric_learning.losses
@@ -15,13 +13,13 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
-from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MultiSimilarityLoss, TripletMarginLoss
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MultiSimilarityLoss
 from levelfield.metrics import retrieval_metrics
-from levelfield.miners import BatchHardMiner, MultiSimilarityMiner
+from levelfield.miners import MultiSimilarityMiner
 from levelfield.models import LayerNormLinearEmbedder, LinearEmbedder, TimmTrunk
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
-from levelfield.training.optimization import Optimization, adamw
+from levelfield.training.optimization import adamw
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -128,66 +126,6 @@ def test_trunk_embedder_and_loss_have_their_own_rates():
 def test_a_trainer_that_would_take_the_samples_in_their_order_is_refused():
     with pytest.raises(UserError, match="overfit_batches"):
         small_trainer(overfit_batches=1).fit(small_learner(ContrastiveLoss()), datamodule=small_data())
-
-
-# Another value of each argument.
-OTHERS = {
-    "trunk": lambda: TimmTrunk("test_efficientnet", weights=None),
-    "loss": lambda: functools.partial(ArcFaceLoss, margin=5.0),
-    "embedder": lambda: LayerNormLinearEmbedder,
-    "embedding_size": lambda: 8,
-    "miner": BatchHardMiner,
-    "normalize": lambda: False,
-    "distance": lambda: "hamming",
-    "freeze_batch_norm": lambda: False,
-    "optimizer": lambda: torch.optim.SGD,
-    "trunk_lr": lambda: 1e-2,
-    "embedder_lr": lambda: 1e-2,
-    "loss_lr": lambda: 1e-1,
-    "weight_decay": lambda: 0.5,
-    "loss_weight_decay": lambda: 0.5,
-    "lr_scheduler": lambda: functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.1),
-    "seed": lambda: 1,
-    "freeze_trunk": lambda: True,
-    "embedder_init": lambda: "pca",
-}
-
-
-def outcome(**arguments) -> tuple[list[float], float]:
-    """The weights after two epochs, and the validation score."""
-    torch.manual_seed(0)
-    given = {
-        "loss": TripletMarginLoss() if "miner" in arguments else functools.partial(ArcFaceLoss, class_fraction=0.5)
-    }
-    given |= {"embedding_size": 16, **arguments}
-    learner = MetricLearner(given.pop("trunk", None) or TimmTrunk("test_resnet", weights=None), **given)
-    data = small_data(batch_size=8)
-    data.steps_per_epoch = 1
-    trainer = small_trainer(max_epochs=2)
-    trainer.fit(learner, data)
-    weights = torch.cat([weight.detach().flatten() for weight in learner.parameters()])
-    return weights.tolist(), float(trainer.callback_metrics["val/map_at_r"])
-
-
-@pytest.fixture(scope="module")
-def defaults() -> dict[bool, tuple[list[float], float]]:
-    """Without and with a miner's default, none, as a key of its own: its loss is another."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return {False: outcome(), True: outcome(miner=None)}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_each_argument_has_an_effect(name, defaults):
-    assert outcome(**{name: OTHERS[name]()}) != defaults[name == "miner"]
-
-
-def test_no_argument_is_forgotten_above():
-    # `test_early_steps.py`, `test_optimization.py`, `test_objective.py`
-    elsewhere = {"lr_scheduler_interval", "layer_decay", "regularizer"}
-    arguments = inspect.signature(MetricLearner).parameters.keys() - {"optimization"}
-    assert len(arguments) == 12
-    assert OTHERS.keys() | elsewhere == arguments | inspect.signature(Optimization).parameters.keys()
 
 
 @pytest.mark.parametrize("log_every_n_steps", [50, 0])  # no logging is no division by zero

@@ -165,18 +165,10 @@ REFUSED_PARTS = {
     "no num_features": (lambda: MetricLearner(nn.Linear(2, 2), ContrastiveLoss()), ["num_features", "ModuleTrunk"]),
     "no such fold": (lambda: letters(fold=4), ["fold"]),
 }
-RELOADED = {
-    "rates": part(loss=CONTRASTIVE, weight_decay=0.1),
-    "optimizer": EQUAL["optimizer"],
-    "schedule": EQUAL["lr_scheduler"],
-    "regularizer": EQUAL["regularizer"],
-    "class weights": part(loss=ARCFACE, loss_lr=0.3),
-    "miner": part(
-        loss=spec(f"{LOSSES}.MultiSimilarityLoss", alpha=5.0),
-        miner=spec("levelfield.miners.MultiSimilarityMiner", epsilon=0.5),
-    ),
+MINED = {
+    "loss": spec(f"{LOSSES}.MultiSimilarityLoss", alpha=5.0),
+    "miner": spec("levelfield.miners.MultiSimilarityMiner", epsilon=0.5),
 }
-RELOADS = [*((name, "python") for name in RELOADED), ("class weights", "command"), ("miner", "command")]
 WARNED = {
     "ModelCheckpoint": (callback("ModelCheckpoint", monitor="val/map_at_r"), ["ModelCheckpoint", "mode"]),
     "EarlyStopping": (callback("EarlyStopping", monitor="val/map_at_r"), ["EarlyStopping", "mode"]),
@@ -306,20 +298,6 @@ def test_a_trap_of_lightning_is_named(name, door, tmp_path, run):
         equal(Watch.last, fit(Habit(), plain(learner()), tmp_path))
 
 
-@pytest.mark.parametrize(("name", "door"), RELOADS)
-def test_a_loaded_learner_trains_on_with_its_settings(name, door, tmp_path, run):
-    habit, path = RELOADED[name], tmp_path / "fit/it/0/best.ckpt"
-    if door == "command":
-        code, _, complaint = run(*words(habit, tmp_path))
-        assert code == 0, complaint
-    else:
-        path = tmp_path / "it.ckpt"
-        fit(habit, learner(**habit.model), tmp_path).trainer.save_checkpoint(path)
-    loaded = MetricLearner.load_from_checkpoint(path)
-    expected = fit(Habit(), plain(loaded, **habit.model), tmp_path)
-    equal(fit(Habit(), loaded, tmp_path), expected)
-
-
 def test_an_own_learner_s_arguments_come_back(tmp_path):
     fit(Habit(), learner(own_habits.Noisy, noise=0.3), tmp_path).trainer.save_checkpoint("it.ckpt")
     loaded = MetricLearner.load_from_checkpoint("it.ckpt")
@@ -437,7 +415,7 @@ def test_a_logger_gets_rates_parts_and_data(kind, tmp_path, monkeypatch):
 
         wandb.init(dir=tmp_path, group="mine", name="own", job_type="try", settings=wandb.Settings(silent=True))
     given = {"logger": getattr(loggers, kind)(save_dir=tmp_path)}
-    module = learner(**RELOADED["miner"].model)
+    module = learner(**MINED)
     fit(Habit(given), module, tmp_path, letters(fold=2))
     if kind == "WandbLogger":
         wandb.finish()

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -224,6 +224,18 @@ class MetricDataModule(LightningDataModule):
                 "train_classes": [index.class_names[c] for c in train_classes],
                 "val_classes": [index.class_names[c] for c in val_classes],
             }
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        """Lightning's method would run code of the file, and build no data set.
+
+        Raises:
+            UserError: names what to use instead.
+        """
+        raise UserError(
+            f"{cls.__name__}.load_from_checkpoint: levelfield validate and test read the data of '{checkpoint_path}'; "
+            f"in Python, call {cls.__name__}(...) with the arguments of the fit"
+        )
 
     def use_features(self, extractor: Extractor) -> None:
         """Replace the samples by features: those of the training half now, those of the test half at the first batch.
