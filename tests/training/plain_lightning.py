@@ -35,12 +35,15 @@ def class_of(value: dict[str, Any]) -> Any:
 
 
 def made(value: Any, *given: Any) -> Any:
-    """What a `spec` describes; a class that waits for classes, weights or an optimizer as a partial."""
+    """What a `spec` describes; a class that needs more, such as the number of classes or weights, is not called yet."""
     if not (isinstance(value, dict) and "class_path" in value):
         return value
     kind, arguments = class_of(value), value["init_args"]
-    waits = {"num_classes", "params", "optimizer"} & inspect.signature(kind).parameters.keys()
-    return partial(kind, **arguments) if waits and not given else kind(*given, **arguments)
+    try:
+        inspect.signature(kind).bind(*given, **arguments)
+    except TypeError:
+        return partial(kind, **arguments) if arguments else kind
+    return kind(*given, **arguments)
 
 
 class Letters(Glyphs):
@@ -95,7 +98,7 @@ def plain(found: MetricLearner, **arguments: Any) -> LightningModule:
     kind = type(found)
     kind = Plain if kind is MetricLearner else type(kind.__name__, (kind.__bases__[0], Plain), {})
     loss, miner, regularizer = (made(arguments.get(name)) for name in ("loss", "miner", "regularizer"))
-    if isinstance(loss, partial):
+    if isinstance(loss, partial | type):
         loss = loss(num_classes=found.num_classes, embedding_size=found.embedding_size)
     loss = deepcopy(found.loss) if loss is None else loss
     loss.load_state_dict(found.loss.state_dict())

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import yaml
 from lightning.pytorch import Callback, loggers, seed_everything
 from lightning.pytorch.loggers.logger import DummyLogger
 from own_images import own_images
-from plain_lightning import DATA, IMAGES, MODEL, TRAINER, Letters, class_of, quiet_trainer, spec
+from plain_lightning import DATA, IMAGES, MODEL, TRAINER, Letters, class_of, made, quiet_trainer, spec
 
 from levelfield import MetricDataModule, MetricLearner
 from levelfield.cli.main import main
@@ -42,8 +41,8 @@ LEARNERS: dict[str, dict[str, Any]] = {
     },
     "a start": {"freeze_trunk": True, "embedder_init": "pca", "embedding_size": 4},
 }
-DATA_PARTS = "levelfield.data"
-TABLE = spec(f"{DATA_PARTS}.datasets.ImageTable", table="table.csv")
+SHUFFLED = spec("levelfield.data.ShuffledBatchSampler")
+TABLE = spec("levelfield.data.datasets.ImageTable", table="table.csv")
 DATAMODULES: dict[str, dict[str, Any]] = {
     "M per class": {
         **{"dataset": spec("test_round_trips.Few", num_classes=20), "fold": 1, "num_folds": 2},
@@ -51,12 +50,7 @@ DATAMODULES: dict[str, dict[str, Any]] = {
         **{"steps_per_epoch": 3, "eval_batch_size": 7, "num_workers": 1, "transforms": {**IMAGES, "scale": [0.5, 1.0]}},
         "seed": 1,
     },
-    "images": {
-        "dataset": TABLE,
-        "root": "images",
-        "cache": True,
-        "sampler": spec("levelfield.data.ShuffledBatchSampler"),
-    },
+    "images": {"dataset": TABLE, "root": "images", "cache": True, "sampler": SHUFFLED},
     "features": {"features": True},
 }
 # They change no batch, and a checkpoint has no folder of the data and no number of processes.
@@ -69,14 +63,9 @@ LOGGERS: dict[str, dict[str, Any]] = {
     },
     "WandbLogger": {
         **{"name": "mine", "version": "v", "offline": True, "anonymous": True, "id": "abc"},
-        **{
-            "log_model": "all",
-            "project": "letters",
-            "prefix": "it",
-            "checkpoint_name": "net",
-            "add_file_policy": "immutable",
-        },
+        **{"log_model": "all", "project": "letters", "prefix": "it", "checkpoint_name": "net"},
         **{"group": "mine", "job_type": "try", "tags": ["a"], "notes": "n", "resume": "must"},  # of wandb.init
+        "add_file_policy": "immutable",
     },
 }
 
@@ -103,22 +92,10 @@ class Caught(Callback):
         Caught.datamodule = trainer.datamodule
 
 
-def part(value: Any) -> Any:
-    """What a `spec` describes: an object, or a partial or class if it needs more."""
-    if not (isinstance(value, dict) and "class_path" in value):
-        return value
-    kind, arguments = class_of(value), value["init_args"]
-    try:
-        inspect.signature(kind).bind(**arguments)
-    except TypeError:
-        return partial(kind, **arguments) if arguments else kind
-    return kind(**arguments)
-
-
 def datamodule(**arguments: Any) -> MetricDataModule:
     given = {"dataset": spec("plain_lightning.Letters"), **DATA, "steps_per_epoch": 2, **arguments}
     given["transforms"] = ImageTransforms(**given.get("transforms", IMAGES))
-    return MetricDataModule(**{name: part(value) for name, value in given.items()})
+    return MetricDataModule(**{name: made(value) for name, value in given.items()})
 
 
 class Fits(NamedTuple):
@@ -134,9 +111,9 @@ def both(folder: Path, model: dict[str, Any], data: dict[str, Any], seed: int) -
     trainer = {**TRAINER, "check_val_every_n_epoch": 2}
     Kept.settings = {}
     seed_everything(seed, verbose=False)
-    made, given = MetricLearner(**{name: part(value) for name, value in (BASE | model).items()}), datamodule(**data)
+    learner, given = MetricLearner(**{name: made(value) for name, value in (BASE | model).items()}), datamodule(**data)
     fitting = quiet_trainer(**trainer, logger=Kept())
-    fitting.fit(made, given)
+    fitting.fit(learner, given)
     fitting.save_checkpoint(folder / "python.ckpt")
     data_logged = Kept.settings.pop("data")
     logged, Kept.settings = {"model": Kept.settings, "data": data_logged}, {}
@@ -145,7 +122,7 @@ def both(folder: Path, model: dict[str, Any], data: dict[str, Any], seed: int) -
     parts = [{key: value for key, value in each.items() if key != "seed"} for each in (BASE | model, data)]
     (folder / "it.yaml").write_text(yaml.safe_dump({"model": parts[0], "data": parts[1], **of_command}))
     assert main(["fit", "--config", str(folder / "it.yaml"), "--output", str(folder), "--name", "it"]) == 0
-    return Fits(made, given, (folder / "python.ckpt", folder / "fit/it/0/best.ckpt"), (logged, Kept.settings))
+    return Fits(learner, given, (folder / "python.ckpt", folder / "fit/it/0/best.ckpt"), (logged, Kept.settings))
 
 
 def stored(path: Path) -> dict[str, Any]:
@@ -253,9 +230,9 @@ def test_a_logger_gets_its_arguments_and_levelfield_s_for_those_left_out(kind: s
         of_run |= {"name": "a trial", "group": "letters", "job_type": "trial", "id": "own", "tags": ["b"]}
     ours = {"WandbLogger": of_run, "TensorBoardLogger": {"name": "", "version": ""}, "CSVLogger": {}}[kind]
     each_its_own = ("id", "version") if (kind, door) == ("WandbLogger", "study") else ()
-    names = [name for name in LOGGERS[kind] if name not in each_its_own]
-    for number, some in enumerate((names[::2], names[1::2])):  # each is given once, and left out once
-        folder, given = tmp_path / str(number) / "it/0", {name: LOGGERS[kind][name] for name in some}
+    for number in (0, 1):  # each is given once, and left out once
+        folder, names = tmp_path / str(number) / "it/0", [*LOGGERS[kind]][number::2]
+        given = {name: LOGGERS[kind][name] for name in names if name not in each_its_own}
         logger = spec(f"lightning.pytorch.loggers.{kind}", save_dir=str(folder), **given)
         data = {"dataset": "plain_lightning.Letters"}
         config = {"model": BASE, "data": data, "trainer": {**TRAINER, "logger": logger}}
