@@ -1,6 +1,5 @@
-"""How pictures reach the trunk is a machine's own affair: a study resumed on another one ends in the same bytes."""
+"""What a study reads: each test image once, and rows of its file that mean something."""
 
-import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -13,7 +12,6 @@ from toy_study import run_study
 
 from levelfield.data import ImageTable
 from levelfield.errors import UserError
-from levelfield.study import seal
 from levelfield.study.rows import load_spec, with_options
 from levelfield.study.spec import StudySpec
 
@@ -39,32 +37,6 @@ threads: 1
 
 def pictures(folder: Path) -> Path:
     return noise_images(folder, 32, samples=2, height=80, width=90, suffix=".jpg")
-
-
-@pytest.mark.processes
-def test_a_study_resumed_on_another_machine_ends_in_the_same_bytes(tmp_path: Path, monkeypatch) -> None:
-    """Other cores, other loader processes, with a cache and without: one job is lost between them."""
-    (tmp_path / "study.yaml").write_text(STUDY)
-    table = {"data.dataset.table": str(pictures(tmp_path))}
-    plain = load_spec(tmp_path / "study.yaml", {**table, "data.cache": False, "data.num_workers": 0})
-    run_study(tmp_path / "left alone", plain)
-
-    evaluate = seal.evaluate
-
-    def stopped(*_, **__) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(seal, "evaluate", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        run_study(tmp_path / "resumed", load_spec(tmp_path / "study.yaml", table))
-    (tmp_path / "resumed/jobs/contrastive/run0/fold1/result.json").unlink()
-    monkeypatch.setattr(seal, "evaluate", evaluate)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    again = load_spec(tmp_path / "study.yaml", {**table, "data.cache": False, "data.num_workers": 2})
-    assert again.configuration_hash() == plain.configuration_hash()
-    run_study(tmp_path / "resumed", again)
-    for name in ("results.csv", "summary.csv"):
-        assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "left alone" / name).read_bytes()
 
 
 def test_the_test_pictures_are_decoded_once_for_the_baseline_and_all_runs(tmp_path: Path, monkeypatch) -> None:

@@ -38,7 +38,7 @@ def made(value: Any, *given: Any) -> Any:
     """What a `spec` describes; a class that needs more, such as the number of classes or weights, is not called yet."""
     if not (isinstance(value, dict) and "class_path" in value):
         return value
-    kind, arguments = class_of(value), value["init_args"]
+    kind, arguments = class_of(value), {name: made(each) for name, each in value["init_args"].items()}
     try:
         inspect.signature(kind).bind(*given, **arguments)
     except TypeError:

@@ -1,0 +1,248 @@
+"""One configuration gives the same weights at each door: Trainer.fit, `levelfield fit`, a study's job, two processes.
+
+Drawn are the configuration, and what must not matter: loader processes, cache, the epoch at which a fit resumes, and
+earlier draws of the process.
+"""
+
+import os
+import random
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from forked_ranks import fork, run_script
+from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_only
+from own_images import noise_images
+from plain_lightning import MODEL, TRAINER, made, spec
+
+from levelfield import MetricDataModule, MetricLearner
+from levelfield.cli.main import main
+from levelfield.data import ImageTransforms
+from levelfield.seeds import seed_of
+from levelfield.study import seal
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
+from levelfield.study.run import run_study
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's, of tiny fits
+
+EPOCHS = 3
+FITS = {**TRAINER, "max_epochs": EPOCHS, "check_val_every_n_epoch": EPOCHS}  # the best epoch is the last
+Config = dict[str, Any]
+LOSSES, MODELS, SCHEDULES = "levelfield.losses", "levelfield.models", "torch.optim.lr_scheduler"
+MODEL_ROWS = {
+    "loss": (
+        spec(f"{LOSSES}.ArcFaceLoss", class_fraction=0.6),
+        spec(f"{LOSSES}.TripletMarginLoss", triplets_per_anchor=2),
+        spec(f"{LOSSES}.MarginLoss", learn_beta=True),
+        spec(f"{LOSSES}.CrossBatchMemory", loss=spec(f"{LOSSES}.ContrastiveLoss"), memory_size=32),
+    ),
+    "embedder": (spec(f"{MODELS}.LinearEmbedder"), spec(f"{MODELS}.MLPEmbedder", hidden_sizes=[8], dropout=0.5)),
+    "regularizer": (None, spec("levelfield.regularizers.KoLeo", weight=0.3)),
+    "optimizer": (spec("torch.optim.SGD", momentum=0.9), spec("torch.optim.Adam")),
+    "lr_scheduler": (
+        *(None, spec(f"{SCHEDULES}.StepLR", step_size=2, gamma=0.3)),
+        spec(f"{SCHEDULES}.CosineAnnealingLR", T_max=5),
+    ),
+    "lr_scheduler_interval": ("epoch", "step"),
+    "freeze_trunk": (False, True),
+}
+DATA_ROWS = {
+    "sampler": [f"levelfield.data.samplers.{name}BatchSampler" for name in ("MPerClass", "ClassBalanced", "Shuffled")],
+    "samples_per_class": (2, 4),
+    "split": ("half", "random"),
+    "features": (False, True),
+}
+TRAINER_ROWS = {
+    "accumulate_grad_batches": (1, 2),
+    "gradient_clip_val": (None, 0.05),
+    "precision": ("32-true", "bf16-mixed"),
+}
+# Of one door, and of the other.
+PLACES = {"num_workers": (0, 0, 1), "cache": (True, False, "auto")}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(noise_images(tmp_path_factory.mktemp("images"), 96, samples=6, height=20, width=24, suffix=".png"))
+
+
+@pytest.fixture(autouse=True)
+def own_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # restored after the test
+
+
+class Draw:
+    """A configuration of a number, and what must not matter to it."""
+
+    def __init__(self, number: int, table: str) -> None:
+        self.number, self.random = number, random.Random(number)
+        model, data, trainer = map(self.row, (MODEL_ROWS, DATA_ROWS, TRAINER_ROWS))
+        dataset = spec("levelfield.data.datasets.ImageTable", table=table)
+        crops = {"crop_size": 16, "resize": 18, "scale": [0.3, 1.0]}
+        sizes = {"batch_size": 8, "steps_per_epoch": 2, "eval_batch_size": 7, "num_folds": 2}
+        data = {"dataset": dataset, "transforms": crops, **sizes, **data}
+        data["features"] = data["features"] and model["freeze_trunk"]
+        model = {"trunk": spec("plain_lightning.Pooled"), **MODEL, **model}
+        self.config = {"model": model, "data": data, "trainer": {**FITS, **trainer}}
+
+    def row(self, table: dict[str, Any]) -> Config:
+        """A value of each key; each comes up among as many successive numbers as there are values."""
+        found = {}
+        for key, values in table.items():
+            passes, place = divmod(self.number, len(values))
+            found[key] = random.Random(f"{key}/{passes}").sample(values, len(values))[place]
+        return found
+
+    def place(self) -> Config:
+        """How one door reads the images, after draws of its own."""
+        for draw in (torch.rand, np.random.rand):
+            draw(self.random.randrange(1, 9))
+        found = {key: self.random.choice(values) for key, values in PLACES.items()}
+        return found | ({"cache": "auto"} if self.config["data"]["features"] else {})
+
+    def placed(self, **data: Any) -> Config:
+        """The configuration for a door."""
+        return {**self.config, "data": {**self.config["data"], **self.place(), **data}}
+
+
+def in_python(config: Config, folder: Path, seed: int = 0, resumed_after: int = 0) -> Config:
+    """The weights after `Trainer.fit`, which another Trainer may go on with."""
+
+    def parts(epochs: int) -> tuple[Trainer, MetricLearner, MetricDataModule]:
+        seed_everything(seed, verbose=False)
+        model = {key: made(value) for key, value in config["model"].items()}
+        data = {key: made(value) for key, value in config["data"].items()}
+        data |= {"sampler": made(spec(data["sampler"])), "transforms": ImageTransforms(**data["transforms"])}
+        keep = ModelCheckpoint(folder / "kept", save_top_k=-1, save_on_train_epoch_end=True, filename="{epoch}")
+        quiet = {"logger": False, "callbacks": [keep], "default_root_dir": folder, "max_epochs": epochs}
+        return Trainer(**(config["trainer"] | quiet)), MetricLearner(**model), MetricDataModule(**data)
+
+    trainer, learner, data = parts(resumed_after or EPOCHS)
+    trainer.fit(learner, data)
+    if resumed_after:
+        trainer, learner, data = parts(EPOCHS)
+        trainer.fit(learner, data, ckpt_path=folder / f"kept/epoch={resumed_after - 1}.ckpt", weights_only=True)
+    return learner.state_dict()
+
+
+def by_command(config: Config, folder: Path, file: str = "it.yaml") -> Config:
+    """The weights in the checkpoint of `levelfield fit`."""
+    folder.mkdir(exist_ok=True)
+    (folder / file).write_text(yaml.safe_dump(config))
+    assert main(["fit", "--config", str(folder / file), "--output", str(folder), "--name", "it"]) == 0
+    return weights(folder / "fit/it/0/best.ckpt")
+
+
+def weights(path: Path) -> Config:
+    return MetricLearner.load_from_checkpoint(path).state_dict()
+
+
+def assert_same(found: Config, expected: Config) -> None:
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert torch.equal(*map(torch.as_tensor, (found[name], weight))), name
+
+
+def numbered(count: int) -> pytest.MarkDecorator:
+    """So many configurations by default, and five times as many in `make test-full`."""
+    further = [pytest.param(number, marks=pytest.mark.full) for number in range(count, 5 * count)]
+    return pytest.mark.parametrize("number", [*range(count), *further])
+
+
+@numbered(4)
+def test_the_command_trains_what_python_trains(number: int, table: str, tmp_path: Path) -> None:
+    draw = Draw(number, table)
+    expected = in_python(draw.placed(), tmp_path, resumed_after=draw.random.randrange(EPOCHS))
+    assert_same(by_command(draw.placed(), tmp_path), expected)
+
+
+def study(draw: Draw, folder: Path) -> dict[str, tuple[Config, bytes]]:
+    """A study of one row up to its evaluation; the weights and the rows of `metrics.csv` of its two jobs."""
+    text = {"base": [draw.config], "methods": {"it": {}}, "folds": 2, "runs": 1, "threads": 1}
+    (folder / "study.yaml").write_text(yaml.safe_dump(text))
+    options = {f"data.{key}": value for key, value in draw.place().items()}
+    with pytest.raises(Stopped):
+        run_study(StudyFolder(folder / "out", load_spec(folder / "study.yaml", options)))
+    jobs = [folder / f"out/jobs/it/run0/fold{fold}" for fold in (0, 1)]
+    return {job.name: (weights(job / "best.ckpt"), (job / "metrics.csv").read_bytes()) for job in jobs}
+
+
+class Stopped(BaseException):
+    """Stands for a kill before the evaluation."""
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise Stopped
+
+    monkeypatch.setattr(seal, "evaluate", stop)
+
+
+@numbered(1)
+def test_a_study_s_jobs_train_what_python_and_the_command_train(
+    number: int, table: str, tmp_path: Path, stopped: None
+) -> None:
+    draw = Draw(number, table)
+    found = study(draw, tmp_path)
+    for fold in (0, 1):
+        expected = in_python(draw.placed(fold=fold), tmp_path / str(fold), seed=seed_of(0, "run", 0, bits=32))
+        assert_same(found[f"fold{fold}"][0], expected)
+    config = yaml.safe_load((tmp_path / "out/jobs/it/run0/fold1/config.yaml").read_text())
+    assert_same(by_command(config, tmp_path / "again"), expected)
+    assert (tmp_path / "again/fit/it/0/metrics.csv").read_bytes() == found["fold1"][1]
+
+
+@numbered(1)
+def test_a_study_goes_on_elsewhere_with_the_same_weights(
+    number: int, table: str, tmp_path: Path, stopped: None
+) -> None:
+    """A job is lost; the other machine has other processes and another cache."""
+    draw = Draw(3 + number, table)
+    before = study(draw, tmp_path)
+    (tmp_path / "out/jobs/it/run0/fold1/result.json").unlink()
+    after = study(draw, tmp_path)
+    for name, (found, rows) in after.items():
+        assert_same(found, before[name][0])
+        assert rows == before[name][1]
+
+
+def exact(table: str) -> Config:
+    """In float64, because two processes sum in another order, and without dropout, which each draws for its samples."""
+    config = Draw(1, table).config
+    model = {**config["model"], "embedder": spec(f"{MODELS}.LinearEmbedder")}
+    return {**config, "model": model, "trainer": {**config["trainer"], "precision": "64-true"}}
+
+
+@pytest.mark.processes
+def test_two_processes_train_what_one_trains(table: str, tmp_path: Path) -> None:
+    run_script(Path(__file__), table, str(tmp_path))
+    found, expected = weights(tmp_path / "fit/it/0/best.ckpt"), in_python(exact(table), tmp_path)
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, rtol=1e-6, atol=1e-9, check_dtype=False)
+
+
+def in_group(rank: int, table: str, folder: Path) -> None:
+    """`levelfield fit` as torchrun starts it."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    os.environ |= {key: str(value) for key, value in ranks.items()} | {"TORCHELASTIC_RUN_ID": "it"}
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    rank_zero_only.rank = rank  # Lightning has read it from the environment at its import
+    config = exact(table)
+    config["trainer"] |= {"devices": 2, "strategy": "ddp"}
+    by_command(config, folder, file=f"{rank}.yaml")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    fork(2, lambda rank: in_group(rank, sys.argv[1], Path(sys.argv[2])))
