@@ -175,3 +175,16 @@ def pretended_gpu() -> Iterator[str]:
         patch.setattr(torch.cuda, "manual_seed_all", generator.manual_seed)
         patch.setattr(torch.cuda, "get_device_name", lambda device=None: "pretended")
         yield GPU.type
+
+
+ON_CUDA = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"))
+
+
+@pytest.fixture(params=["cpu", "pretended", pytest.param("cuda", marks=ON_CUDA)])
+def any_device(request) -> Iterator[str]:
+    """The CPU, a pretended GPU, and in `make test-gpu` a GPU: the device's name."""
+    if request.param == "pretended":
+        with pretended_gpu() as name:
+            yield name
+    else:
+        yield request.param

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from levelfield import losses
 
-LABELS = [7, 7, 7, 7, 2, 2, 2, 5, 5, 5, 5, 11, 3, 3]  # classes of 4, 3, 4, 1 and 2 samples
+LABELS = [7, 7, 7, 7, 2, 2, 5, 5, 5, 11]  # classes of 4, 2, 3 and 1 samples
 SITUATIONS = ["unit", "raw", "pairs", "triplets", "repeats", "duplicates", "reference"]
 CLASS_SITUATIONS = ["unit", "raw", "triplets", "duplicates"]
 # What some must be told, or are told to test more of them.
@@ -47,9 +47,10 @@ class Batch:
     chosen: tuple[Tensor, ...] | None = None
     ref: Tensor | None = None
     ref_y: Tensor | None = None
+    loss: nn.Module | None = None
 
     def __post_init__(self) -> None:
-        y, ref_y = self.y.tolist(), (self.y if self.ref_y is None else self.ref_y).tolist()
+        y, ref_y = self.y.tolist(), self.other_y
         N = len(y)
         self.P: list[list[int]] = [[] for _ in range(N)]
         self.N: list[list[int]] = [[] for _ in range(N)]
@@ -76,6 +77,26 @@ class Batch:
     @property
     def others(self) -> Tensor:
         return self.x if self.ref is None else self.ref
+
+    @property
+    def other_y(self) -> list[int]:
+        return (self.y if self.ref_y is None else self.ref_y).tolist()
+
+    def chosen_of(self, i: int) -> tuple[list[int], list[int]]:
+        """Positives and negatives of a sample, each once."""
+        return sorted(set(self.P[i])), sorted(set(self.N[i]))
+
+    def w(self, k: int) -> Tensor:
+        """Class weight k of the loss, of length 1."""
+        return self.loss.class_weights[k] / self.loss.class_weights[k].norm()
+
+    def sample_weights(self, anchors_only: bool = False) -> list[float]:
+        """How often the miner names each sample, over the largest such count."""
+        if self.chosen is None:
+            return [1.0] * len(self.y)
+        named = self.chosen[::2][: len(self.chosen) - 2] if anchors_only else self.chosen
+        counts = [sum(int((t == i).sum()) for t in named) for i in range(len(self.y))]
+        return [c / max(counts) for c in counts]
 
     def u(self, i: int) -> Tensor:
         return self.x[i] / self.x[i].norm()
@@ -137,9 +158,10 @@ def assert_same(ours: Tensor, theirs: Tensor, *points: Tensor | None, value: flo
         torch.testing.assert_close(mine, other, rtol=gradient, atol=gradient * max(float(other.abs().max()), 1e-12))
 
 
-def assert_equals_loop(loss: nn.Module, loop: Callable[[Batch], Tensor], case: Batch, *parameters: Tensor) -> None:
-    """The loss equals a loop over its equation, and so does its gradient, to 1e-10."""
-    points = (case.x, case.ref, *parameters)
+def assert_equals_loop(loss: nn.Module, loop: Callable[[Batch], Tensor], case: Batch) -> None:
+    """The loss equals a loop over its equation, and so do its gradients, of what it learns too, to 1e-10."""
+    case.loss = loss
+    points = (case.x, case.ref, *(weight for weight in loss.parameters() if weight.requires_grad))
     assert_same(loss(*case.arguments()), loop(case), *points, value=1e-10, gradient=1e-9)
 
 
@@ -148,9 +170,12 @@ def assert_equals_peer(loss: nn.Module, peer: nn.Module, case: Batch) -> None:
     assert_same(loss(*case.arguments()), peer(*case.arguments()), case.x, case.ref, value=1e-5, gradient=1e-4)
 
 
+def mean(terms: list[Tensor]) -> Tensor:
+    return sum(terms) / len(terms) if terms else torch.zeros((), dtype=torch.float64)
+
+
 def nonzero_mean(terms: list[Tensor]) -> Tensor:
-    positive = [t for t in terms if t > 0]
-    return sum(positive) / len(positive) if positive else torch.zeros((), dtype=torch.float64)
+    return mean([t for t in terms if t > 0])
 
 
 def class_batch(situation: str, num_classes: int = 6, dim: int = 5, seed: int = 0) -> Batch:
@@ -160,24 +185,8 @@ def class_batch(situation: str, num_classes: int = 6, dim: int = 5, seed: int = 
     return batch(situation, labels, dim, seed)
 
 
-def sample_weights(case: Batch, anchors_only: bool = False) -> list[float]:
-    """How often the miner names each sample, over the largest such count."""
-    if case.chosen is None:
-        return [1.0] * len(case.y)
-    named = case.chosen[::2][: len(case.chosen) - 2] if anchors_only else case.chosen
-    counts = [sum(int((t == i).sum()) for t in named) for i in range(len(case.y))]
-    return [c / max(counts) for c in counts]
-
-
 def cross_entropy(logits: list[Tensor], target: int) -> Tensor:
     return -(logits[target] - torch.stack(logits).logsumexp(0))
-
-
-def classification_loop(case: Batch, logits: Callable[[int], list[Tensor]], anchors_only: bool = False) -> Tensor:
-    """Mean of the samples' weighted cross-entropies."""
-    weights = sample_weights(case, anchors_only)
-    terms = [w * cross_entropy(logits(i), int(case.y[i])) for i, w in enumerate(weights)]
-    return sum(terms) / len(terms)
 
 
 def degrees(angle: float) -> float:

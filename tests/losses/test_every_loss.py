@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 import torch
 from loss_cases import ARGUMENTS, batch, needs_classes, shipped
-from matmul_precision import Products, coarse_by_the_older_name, coarse_on_cuda, coarse_on_the_cpu, made
+from matmul_precision import Products, coarse_on_the_cpu, made
 from torch import nn
 
 from levelfield import losses
@@ -25,10 +25,6 @@ def make(name: str, dim: int = 6) -> nn.Module:
     return getattr(losses, name)(**sizes, **ARGUMENTS.get(name, {}))
 
 
-def test_the_27_losses_and_dreml_s_are_here():
-    assert len(EVERY) >= 27 + 1
-
-
 AWKWARD = {
     "no positive pair": (torch.randn(4, 6, generator=torch.Generator().manual_seed(1)), [0, 3, 5, 9]),
     "no negative": (torch.randn(4, 6, generator=torch.Generator().manual_seed(2)), [3, 3, 3, 3]),
@@ -41,21 +37,32 @@ AWKWARD = {
 
 
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16", "float16", "autocast"])
-@pytest.mark.parametrize("case", AWKWARD)
-def test_an_awkward_batch_has_a_finite_loss_and_gradient(name, precision, case):
-    points, labels = AWKWARD[case]
-    loss = make(name)
-    dtype = torch.float32 if precision == "autocast" else getattr(torch, precision)
-    embeddings = points.to(dtype).clone().requires_grad_()
-    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
+@pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16", "float16"])
+def test_an_awkward_batch_has_a_finite_loss_and_gradient(name, precision):
+    dtype = getattr(torch, precision)
+    for case, (points, labels) in AWKWARD.items():
+        loss, embeddings = make(name), points.to(dtype).clone().requires_grad_()
         value = loss(embeddings, torch.tensor(labels))
-    assert value.shape == ()
-    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    assert value.isfinite()
-    value.backward()
-    assert embeddings.grad.isfinite().all()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in loss.parameters())
+        assert (value.shape, value.dtype) == ((), torch.float64 if dtype == torch.float64 else torch.float32)
+        assert value.isfinite(), case
+        value.backward()
+        assert embeddings.grad.isfinite().all(), case
+        assert all(p.grad is None or p.grad.isfinite().all() for p in loss.parameters()), case
+        if case == "one sample" and name in PAIRS:
+            assert value == 0
+            assert (embeddings.grad == 0).all()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_autocast_leaves_a_loss_in_float32(name, device):
+    x, y = batch("raw", dim=6).x.detach().float().to(device), torch.arange(10, device=device) // 3
+    loss = make(name).to(device)
+    expected = loss(x, y)
+    for precision in (torch.bfloat16, torch.float16):
+        with torch.autocast(device, precision):
+            value = loss(x, y)
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-7)  # a GPU adds in any order
 
 
 def settings_off(name: str) -> Iterator[dict[str, object]]:
@@ -84,15 +91,6 @@ def test_every_weight_that_trains_gets_a_gradient_whatever_is_switched_off(name)
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_nothing_to_compare_is_zero_with_a_zero_gradient(name):
-    embeddings = torch.randn(1, 6, requires_grad=True)
-    value = make(name)(embeddings, torch.tensor([7]))
-    value.backward()
-    assert value == 0
-    assert (embeddings.grad == 0).all()
-
-
-@pytest.mark.parametrize("name", PAIRS)
 def test_an_empty_choice_is_zero(name):
     if "Takes no miner" in " ".join(getattr(losses, name).__doc__.split()):
         pytest.skip("takes no miner")
@@ -106,36 +104,24 @@ def test_an_empty_choice_is_zero(name):
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_an_embedding_that_is_not_finite_never_gives_a_finite_loss(name, bad):
-    embeddings, labels = torch.randn(8, 6), torch.tensor([0, 0, 0, 1, 1, 1, 2, 3])
+    loss, points, labels = make(name), torch.randn(8, 6), torch.tensor([0, 0, 0, 1, 1, 1, 2, 3])
     for row in (0, 7):  # one with positives, one without
-        broken = embeddings.clone()
+        broken = points.clone()
         broken[row, 2] = bad
         assert not make(name)(broken, labels).isfinite()
-
-
-@pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_batch_without_a_finite_number_gives_nan_and_no_error(name, bad):
-    loss, labels = make(name), torch.tensor([0, 0, 0, 1, 1, 1, 2, 3])
-    for broken in (torch.full((8, 6), bad), torch.randn(8, 6).index_fill(0, torch.arange(1, 7), bad)):
-        embeddings = broken.requires_grad_()
-        value = loss(embeddings, labels)
-        value.backward()
+    for broken in (torch.full((8, 6), bad), points.index_fill(0, torch.arange(1, 7), bad)):
+        value = loss(broken.requires_grad_(), labels)
+        value.backward()  # no error
         assert value.isnan()
 
 
+NORMS = {"PrototypicalLoss", "SphereFaceLoss", "AdaFaceLoss", "MagFaceLoss", "HyperbolicCrossEntropyLoss", "HISTLoss"}
+
+
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("scale", [1e-30, 1e-14, 1e19, 1e30])
+@pytest.mark.parametrize("scale", [1e-30, 1e19])
 def test_losses_of_unit_vectors_are_the_same_at_any_scale(name, scale):
-    norms = {
-        "PrototypicalLoss",
-        "SphereFaceLoss",
-        "AdaFaceLoss",
-        "MagFaceLoss",
-        "HyperbolicCrossEntropyLoss",
-        "HISTLoss",
-    }
-    if name in norms:
+    if name in NORMS:
         pytest.skip("lives on the norms of the embeddings")
     case, loss = batch("raw", dim=6), make(name)
     embeddings = case.x.detach().float()
@@ -148,7 +134,7 @@ def test_labels_may_be_any_integers(name):
     if name == "MarginLoss":
         pytest.skip("one b for each class: labels are indices")
     embeddings = batch("raw").x.detach()
-    labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 4, 4])
+    labels = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2, 2, 3])
     loss = make(name)
     expected = loss(embeddings, labels)
     for offset in (-2, 2**24, 2**40):
@@ -157,7 +143,7 @@ def test_labels_may_be_any_integers(name):
 
 
 @pytest.mark.parametrize("name", [*CLASSES, "MarginLoss"])
-def test_a_label_that_is_no_class_raises_on_the_cpu_and_is_nan_when_compiled(name):
+def test_a_label_that_is_no_class_raises(name):
     loss = make(name)
     for wrong in (20, -1):
         labels = torch.tensor([0, 1, wrong, 3])
@@ -211,30 +197,19 @@ def test_a_rotation_and_a_permutation_of_the_batch_change_nothing(name):
         torch.testing.assert_close(loss(x @ rotation, y).detach(), value)
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_its_gradient_is_the_finite_difference(name):
-    if name in {"CircleLoss", "AdaFaceLoss", "ContextualLoss"}:
-        pytest.skip("its weights are constants for the gradient, or a step has a slope; see its own test")
+# Their weights are constants for the gradient, or a step has a slope; see their own tests.
+@pytest.mark.parametrize(
+    "name", [name for name in EVERY if name not in {"CircleLoss", "AdaFaceLoss", "ContextualLoss"}]
+)
+def test_its_gradient_and_its_second_are_finite_differences(name):
     case = batch("raw", labels=[0, 0, 0, 1, 1, 1, 2, 2], dim=6, seed=3)
     loss = make(name).double()
     inputs = [case.x.detach().requires_grad_(), *loss.parameters()]
-    arguments = {"eps": 1e-6, "atol": 1e-5, "rtol": 1e-4, "fast_mode": True}
     if name == "ProxyAnchorLoss":
         loss.class_weights.data *= 3  # a step of 1e-6 is then small beside the weights
-    assert torch.autograd.gradcheck(lambda x, *_: loss(x, case.y), inputs, **arguments)
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_its_second_derivative_is_the_finite_difference_of_the_first(name):
-    if name in {"CircleLoss", "AdaFaceLoss", "ContextualLoss"}:
-        pytest.skip("its weights are constants for the gradient and for the gradient of that, or a step has a slope")
-    case = batch("raw", labels=[0, 0, 0, 1, 1, 1, 2, 2], dim=6, seed=3)
-    loss = make(name).double()
-    inputs = [case.x.detach().requires_grad_(), *loss.parameters()]
-    arguments = {"eps": 1e-6, "atol": 1e-4, "rtol": 1e-3, "fast_mode": True}
-    if name == "ProxyAnchorLoss":
-        loss.class_weights.data *= 3
-    assert torch.autograd.gradgradcheck(lambda x, *_: loss(x, case.y), inputs, **arguments)
+    arguments = {"eps": 1e-6, "fast_mode": True}
+    assert torch.autograd.gradcheck(lambda x, *_: loss(x, case.y), inputs, atol=1e-5, rtol=1e-4, **arguments)
+    assert torch.autograd.gradgradcheck(lambda x, *_: loss(x, case.y), inputs, atol=1e-4, rtol=1e-3, **arguments)
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -246,10 +221,9 @@ def test_its_second_derivative_is_finite_where_embeddings_coincide(name):
 
 
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("coarse", [coarse_by_the_older_name, coarse_on_cuda, coarse_on_the_cpu])
-def test_products_and_their_gradients_are_true_float32_whatever_torch_was_told(name, coarse):
+def test_products_and_their_gradients_are_true_float32_whatever_torch_was_told(name):
     loss, embeddings, labels = make(name), torch.randn(8, 6, requires_grad=True), torch.arange(8) // 2
-    with made(coarse), Products() as products:
+    with made(coarse_on_the_cpu), Products() as products:
         loss(embeddings, labels).backward()
     assert not products.seen
     assert products.guarded

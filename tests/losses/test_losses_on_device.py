@@ -1,15 +1,18 @@
-"""Every loss in float32 on a device against itself in float64 on the CPU, which the other files check against loops."""
+"""Every loss in float32 on each device against itself in float64 on the CPU, which other files check against loops."""
 
 import copy
 
 import pytest
 import torch
 from loss_cases import ARGUMENTS, batch, class_batch, needs_classes, shipped, value_and_gradients
+from pretended_gpu import any_device
 from torch import Tensor, nn
 
 from levelfield import losses
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, MarginLoss, TripletMarginLoss, WeightedSum
 from levelfield.miners import MultiSimilarityMiner
 
+device = any_device
 SITUATIONS = ("raw", "duplicates", "pairs", "triplets", "repeats", "reference")
 OPTIONS = {
     "AngularLoss": [{}, {"normalize": False, "alpha": 20.0}],
@@ -78,23 +81,9 @@ def test_a_loss_and_its_gradients_are_those_of_float64_on_the_cpu(loss, options,
     assert compared >= 2
 
 
-@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("loss", shipped())
-def test_autocast_leaves_a_loss_in_float32(loss, precision, device):
-    case = class_batch("raw", dim=6) if needs_classes(loss) else batch("raw", dim=6)
-    sizes = {"num_classes": 20, "embedding_size": 6} if needs_classes(loss) else {}
-    x, y = on(device, torch.float32, case.x, case.y)
-    there = loss(**sizes, **ARGUMENTS.get(loss.__name__, {})).to(device)
-    expected = there(x, y)
-    with torch.autocast(device, precision):
-        value = there(x, y)
-    assert value.dtype == torch.float32
-    torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-7)  # a GPU adds in any order
-
-
 @pytest.mark.parametrize("miner", [None, MultiSimilarityMiner()], ids=["everything", "mined"])
 def test_a_memory_that_fills_and_wraps_is_that_of_float64_on_the_cpu(miner, device):
-    exact = losses.CrossBatchMemory(losses.ContrastiveLoss(), 5, memory_size=20, miner=miner).double()
+    exact = CrossBatchMemory(ContrastiveLoss(), 5, memory_size=20, miner=miner).double()
     there = copy.deepcopy(exact).to(device, torch.float32)
     generator = torch.Generator().manual_seed(0)
     for _ in range(5):
@@ -116,3 +105,42 @@ def test_a_label_that_is_no_class_makes_the_loss_nan_on_a_gpu(name, device):
             loss(*given)
     else:
         assert loss(*given).isnan()
+
+
+RANDOM = [
+    pytest.param(TripletMarginLoss, {"triplets_per_anchor": 3}, id="TripletMarginLoss-random"),
+    pytest.param(MarginLoss, {"triplets_per_anchor": 3}, id="MarginLoss-random"),
+    pytest.param(ArcFaceLoss, {"class_fraction": 0.8}, id="ArcFaceLoss-class_fraction"),
+]
+
+
+@pytest.mark.parametrize(("loss", "options"), RANDOM)
+def test_a_loss_that_draws_does_so_on_its_device(loss, options, device):
+    made = loss(**({"num_classes": 20, "embedding_size": 6} if needs_classes(loss) else {}), **options).to(device)
+    for situation in ("raw", "pairs", "triplets", *([] if needs_classes(loss) else ["reference"])):
+        given = on(device, torch.float32, *class_batch(situation, dim=6).arguments())
+        value = made(*given)
+        value.backward()
+        assert {value.device.type, given[0].grad.device.type} == {device}
+        assert value.isfinite()
+        assert (given[0].grad != 0).any()
+
+
+@pytest.mark.parametrize("situation", ["raw", "triplets"])
+def test_a_sum_of_losses_is_that_of_float64_on_the_cpu(situation, device):
+    parts = {"pairs": ContrastiveLoss(), "triplets": TripletMarginLoss(), "classes": ArcFaceLoss(20, 6)}
+    loss, case = WeightedSum(parts, {"classes": 0.5}).double(), class_batch(situation, dim=6)
+    expected = loss(*case.arguments())
+    found = loss.to(device, torch.float32)(*on(device, torch.float32, *case.arguments()))
+    assert found.device.type == device
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_memory_takes_a_choice_of_the_batch_as_on_the_cpu(training, device):
+    case, exact = batch("triplets", dim=6), CrossBatchMemory(ContrastiveLoss(), 6, memory_size=40).double()
+    memory, there = copy.deepcopy(exact).to(device, torch.float32), on(device, torch.float32, *case.arguments())
+    for each, given in ((exact, case.arguments()), (memory, there)):
+        each(*given[:2])
+        each.train(training)
+    assert memory(*there).item() == pytest.approx(exact(*case.arguments()).item(), rel=1e-5)

@@ -10,13 +10,13 @@ import math
 import pytest
 import torch
 from loss_cases import assert_same, batch, needs_classes
-from test_losses_on_device import CASES, SITUATIONS
+from test_losses_on_device import CASES, RANDOM, SITUATIONS
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from levelfield import losses
-from levelfield.losses import ArcFaceLoss, MarginLoss, TripletMarginLoss
+from levelfield.losses import MarginLoss, TripletMarginLoss
 from levelfield.losses.triplets import draw_evenly
 
 # Whose shapes the values of a batch set, and how; with a miner's pairs, too, where they may repeat.
@@ -34,11 +34,6 @@ WAITS_FOR_PAIRS = {
     "TripletMarginLoss": "as many columns as an anchor has positives, with their repeats",
 }
 WAITS_FOR_REFERENCES = {"LiftedStructureLoss": "distances among those references that are a positive"}
-RANDOM = [
-    pytest.param(TripletMarginLoss, {"triplets_per_anchor": 3}, id="TripletMarginLoss-random"),
-    pytest.param(MarginLoss, {"triplets_per_anchor": 3}, id="MarginLoss-random"),
-    pytest.param(ArcFaceLoss, {"class_fraction": 0.8}, id="ArcFaceLoss-class_fraction"),
-]
 
 
 class Looks(TorchDispatchMode):

@@ -1,13 +1,15 @@
-"""The same numbers on one process and on several, whatever the sampler pads."""
+"""The same numbers on one process and on several, whatever the sampler pads; as a script, the ranks of this test."""
 
 import json
 import os
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from forked_ranks import fork, run_script
 
 from levelfield.metrics import RetrievalMetrics, retrieval_metrics, verification_metrics
 from levelfield.metrics.query_scores import score_queries
@@ -48,7 +50,6 @@ def metric_of(distance, asks, size, **processes):
 
 
 def score_share(rank, folder):
-    torch.set_num_threads(1)
     os.chdir(folder)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=3)
     pair = dist.new_group([0, 1])
@@ -95,7 +96,7 @@ def score_share(rank, folder):
 @pytest.mark.processes
 def test_equal_on_one_two_and_three_processes(tmp_path):
     (tmp_path / "order_metric.py").write_text(OWN)
-    mp.spawn(score_share, (tmp_path,), nprocs=3)
+    run_script(Path(__file__), str(tmp_path))
     results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
     for num_processes, size in ((2, 101), (3, 100)):
         expected = retrieval_metrics(*validation_set(size), metrics=METRICS)
@@ -196,8 +197,15 @@ def test_euclidean_scores_at_extreme_scales():
         metric.update(embeddings.double() * 1e40, labels, torch.arange(60))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("distance", ["cosine", "euclidean", "poincare"])
+@pytest.mark.parametrize(
+    ("dtype", "distance"),
+    [
+        (torch.bfloat16, "cosine"),
+        (torch.float16, "euclidean"),
+        (torch.float64, "poincare"),
+        (torch.bfloat16, "poincare"),
+    ],
+)
 def test_a_trainers_true_precision_changes_no_score(dtype, distance):
     """Lightning sets torch's default type in `validation_step`."""
     embeddings = torch.randn(100, 16, generator=torch.Generator().manual_seed(0))
@@ -222,3 +230,8 @@ def test_queries_without_a_gallery_are_one_line():
     metric.update(torch.eye(4), torch.tensor([0, 0, 1, 1]), torch.arange(4))
     with pytest.raises(ValueError, match="none of the 4 samples shares its label"):
         metric.compute()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    fork(3, lambda rank: score_share(rank, Path(sys.argv[1])))

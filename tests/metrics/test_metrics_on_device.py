@@ -1,10 +1,21 @@
-"""Every metric on a device against a loop in float64, or against the CPU where that is checked elsewhere."""
+"""Every metric on each device against a loop in float64, or against the CPU where that is checked elsewhere."""
 
 import pytest
 import torch
+from pretended_gpu import any_device
 from test_retrieval import NAMES, loop_in_float64, random_case
 
-from levelfield.metrics import PCA, RetrievalMetrics, clustering_metrics, embedding_health, retrieval_metrics
+from levelfield.metrics import (
+    PCA,
+    RetrievalMetrics,
+    clustering_metrics,
+    embedding_health,
+    hierarchical_precision_at_r,
+    retrieval_metrics,
+    verification_metrics,
+)
+
+device = any_device
 
 
 def there(case: tuple[torch.Tensor, ...], device: str) -> list[torch.Tensor]:
@@ -18,16 +29,24 @@ def space(size: int, dim: int = 24, classes: int = 40) -> tuple[torch.Tensor, to
     return centres[labels] + 2 * torch.randn(size, dim, generator=generator), labels
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_every_score_equals_a_loop_in_float64(seed, device):
     case = random_case(seed)
     assert retrieval_metrics(*there(case, device), metrics=NAMES) == pytest.approx(loop_in_float64(*case), abs=1e-6)
 
 
-@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming", "poincare"])
-@pytest.mark.parametrize("metrics", [None, ("map_at_r", "recall_at_4")])
+@pytest.mark.parametrize(
+    ("distance", "metrics"),
+    [
+        ("cosine", None),
+        ("cosine", ("map_at_r", "recall_at_4")),
+        ("euclidean", ("map_at_r", "recall_at_4")),
+        ("hamming", None),
+        ("poincare", ("map_at_r", "recall_at_4")),
+    ],
+)
 def test_blocks_of_a_larger_set_score_as_on_the_cpu(distance, metrics, device):
-    case = space(1500)
+    case = space(1000)
     settings = {"metrics": metrics, "distance": distance, "memory_budget": 2**21}
     expected = retrieval_metrics(*case, metrics=metrics, distance=distance)
     assert retrieval_metrics(*there(case, device), **settings) == pytest.approx(expected, abs=1e-5)
@@ -73,3 +92,18 @@ def test_clusters_health_and_components_are_those_of_the_cpu(device):
     reduced = PCA(5).fit(case[0].to(device)).transform(case[0].to(device))
     assert reduced.device.type == device
     torch.testing.assert_close(reduced.cpu(), PCA(5).fit(case[0]).transform(case[0]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("distance", "with_gallery"), [("cosine", False), ("euclidean", True)])
+def test_pairs_and_coarse_classes_are_judged_as_on_the_cpu(distance, with_gallery, device):
+    embeddings, labels = space(120, classes=20)
+    sets = [embeddings[:50], labels[:50], embeddings[50:], labels[50:]] if with_gallery else [embeddings, labels]
+    expected = verification_metrics(*sets, distance=distance)
+    found = verification_metrics(*there(tuple(sets), device), distance=distance)
+    assert found.scores == pytest.approx(expected.scores, abs=1e-5)
+    with_coarse = [part for rows, of in zip(sets[::2], sets[1::2], strict=True) for part in (rows, of, of // 4)]
+    ranked = hierarchical_precision_at_r(*there(tuple(with_coarse), device), distance=distance)
+    assert ranked.device.type == device
+    torch.testing.assert_close(
+        ranked.cpu(), hierarchical_precision_at_r(*with_coarse, distance=distance), equal_nan=True
+    )

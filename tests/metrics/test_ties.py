@@ -9,9 +9,9 @@ from levelfield.metrics.ties import tie_places
 METRICS = ("map_at_r", "precision_at_1", "r_precision")
 CLASSES = {
     "even": [10] * 50,
-    "uneven": [2 + number**2 // 8 for number in range(30)],
+    "uneven": [2 + number**2 // 8 for number in range(20)],
     "few": [300, 200, 100],
-    "many": [6] * 400,
+    "many": [6] * 150,
 }
 
 
@@ -31,7 +31,7 @@ def chance(sizes):
     return {"map_at_r": average, "precision_at_1": precision, "r_precision": precision}
 
 
-def orders(sizes, count=30):
+def orders(sizes, count=20):
     """Sorted, dealt in turn, and shuffled."""
     labels = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     within = torch.cat([torch.arange(size) for size in sizes])
@@ -54,11 +54,17 @@ def two_bits(size):
     return torch.randn(size, 2, generator=torch.Generator().manual_seed(3))
 
 
-@pytest.mark.parametrize("sizes", CLASSES.values(), ids=CLASSES)
 @pytest.mark.parametrize(
-    ("made", "distance"), [(constant, "cosine"), (constant, "euclidean"), (three_rows, "cosine"), (two_bits, "hamming")]
+    ("classes", "made", "distance"),
+    [
+        *((classes, constant, "cosine") for classes in CLASSES),
+        ("uneven", constant, "euclidean"),
+        *((classes, three_rows, "cosine") for classes in ("uneven", "many")),
+        *((classes, two_bits, "hamming") for classes in ("few", "many")),
+    ],
 )
-def test_embeddings_that_tell_nothing_score_chance(sizes, made, distance):
+def test_embeddings_that_tell_nothing_score_chance(classes, made, distance):
+    sizes = CLASSES[classes]
     embeddings = made(sum(sizes))
     arranged, shuffles = orders(sizes)
 
@@ -106,7 +112,7 @@ def test_the_metric_ranks_equal_similarities_by_the_order_of_the_data_set():
     assert metric.compute() == pytest.approx(found, abs=1e-12)
 
 
-@pytest.mark.parametrize("size", [100, 1000, 6000])
+@pytest.mark.parametrize("size", [100, 3000])
 def test_sorted_classes_of_ten_score_chance(size):
     labels = torch.arange(size) // 10
     found = retrieval_metrics(torch.ones(size, 4), labels, metrics=METRICS)

@@ -1,5 +1,7 @@
 """The order of equal similarities, written from its definition in whole numbers."""
 
+from functools import lru_cache
+
 import torch
 
 
@@ -10,11 +12,16 @@ def place_on_circle(number):
     return number
 
 
-def ranked(similarities, excludes_self=True):
-    """The items of each row by falling similarity, equal ones around the circle from the query's place on."""
-    num_queries, num_gallery = similarities.shape
+@lru_cache(maxsize=4)
+def around(num_queries, num_gallery, excludes_self):
+    """The items of the gallery around the circle from the place of each query."""
     first_query = 0 if excludes_self else num_gallery
     places = torch.tensor([place_on_circle(number) for number in range(first_query + num_queries)])
-    around = ((places[:num_gallery] - places[first_query:, None]) % 2**32).argsort(dim=1)
-    order = similarities.gather(1, around).sort(dim=1, descending=True, stable=True).indices
-    return around.gather(1, order)
+    return ((places[:num_gallery] - places[first_query:, None]) % 2**32).argsort(dim=1)
+
+
+def ranked(similarities, excludes_self=True):
+    """The items of each row by falling similarity, equal ones around the circle from the query's place on."""
+    items = around(*similarities.shape, excludes_self)
+    order = similarities.gather(1, items).sort(dim=1, descending=True, stable=True).indices
+    return items.gather(1, order)

@@ -1,12 +1,163 @@
-"""What holds for every regularizer: awkward points, precision, bad input, gradients, compilation."""
+"""Every regularizer against a loop over its equation, by hand, and on awkward points."""
+
+import math
 
 import pytest
 import torch
 from matmul_precision import Products, coarse_on_the_cpu, made
-from regularizer_cases import EVERY, points, same_as_loop
+from pretended_gpu import pretended_gpu
+from pytorch_metric_learning.regularizers import CenterInvariantRegularizer, ZeroMeanRegularizer
+from torch import Tensor
 
 from levelfield import regularizers
-from levelfield.regularizers import AntiCollapse, KoLeo, SphericalConstraint
+from levelfield.losses import SignalToNoiseRatioContrastiveLoss
+from levelfield.regularizers import AntiCollapse, CenterInvariance, KoLeo, SphericalConstraint, Uniformity, ZeroMean
+
+EVERY = {name: getattr(regularizers, name) for name in regularizers.__all__ if name != "Regularizer"}
+
+
+def points(number: int, dim: int) -> Tensor:
+    return 3 * torch.randn(number, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def unit(rows: Tensor) -> list[Tensor]:
+    return [row / (row * row).sum().sqrt() for row in rows]
+
+
+def mean(terms: list[Tensor]) -> Tensor:
+    return sum(terms) / len(terms)
+
+
+def same(value: Tensor, expected: Tensor, *given: Tensor, tolerance: float = 1e-10) -> None:
+    """Values, and gradients at `given`, agree relative to the largest entry of each."""
+    assert expected.abs() > 0
+    torch.testing.assert_close(value.double(), expected, rtol=tolerance, atol=tolerance)
+    for each in given:
+        (ours,), (theirs,) = (torch.autograd.grad(of, each, retain_graph=True) for of in (value, expected))
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max()))
+
+
+def determinant(rows):
+    """By expansion along the first row: of small matrices."""
+    if len(rows) == 1:
+        return rows[0][0]
+    minors = [[row[:k] + row[k + 1 :] for row in rows[1:]] for k in range(len(rows))]
+    return sum((-1) ** k * rows[0][k] * determinant(minors[k]) for k in range(len(rows)))
+
+
+def anti_collapse(x, eps2):
+    """I + D / (N eps2) sum_i u_i u_i^T, a number at a time."""
+    u, (N, D) = unit(x), x.shape
+    entry = [[D / (N * eps2) * sum(u[i][a] * u[i][b] for i in range(N)) + (a == b) for b in range(D)] for a in range(D)]
+    return -0.5 * torch.log(determinant(entry))
+
+
+def center_invariance(x):
+    squares = [(row * row).sum() for row in x]
+    return mean([(square - mean(squares)) ** 2 / 4 for square in squares])
+
+
+def koleo(x):
+    u = unit(x)
+    nearest = [min((u[i] - u[j]).square().sum().sqrt() for j in range(len(u)) if j != i) for i in range(len(u))]
+    return -mean([torch.log(distance) for distance in nearest])
+
+
+def spherical_constraint(x):
+    norms = [(row * row).sum().sqrt() for row in x]
+    return mean([(norm - mean(norms)) ** 2 for norm in norms])
+
+
+def uniformity(x, t):
+    u = unit(x)
+    pairs = [(i, j) for i in range(len(u)) for j in range(len(u)) if i != j]
+    return torch.log(mean([torch.exp(-t * (u[i] - u[j]).square().sum()) for i, j in pairs]))
+
+
+def zero_mean(x):
+    return mean([abs(sum(row)) for row in x])
+
+
+@pytest.mark.parametrize(
+    ("regularizer", "expected", "sizes"),
+    [
+        # In D x D where samples are many, in N x N where they are few: one determinant.
+        *(
+            (AntiCollapse(eps2=eps2), lambda x, eps2=eps2: anti_collapse(x, eps2), [(2, 3), (13, 4), (5, 5), (3, 6)])
+            for eps2 in (0.5, 0.05)
+        ),
+        (CenterInvariance(), center_invariance, [(7, 5)]),
+        (CenterInvariance(), CenterInvariantRegularizer(), [(7, 5)]),
+        (KoLeo(), koleo, [(2, 3), (13, 5), (6, 40)]),
+        (SphericalConstraint(), spherical_constraint, [(9, 5)]),
+        # The deviations from a mean sum to 0, so that it may be a constant.
+        (SphericalConstraint(), lambda x: (x.norm(dim=1) - x.norm(dim=1).mean().detach()).square().mean(), [(9, 5)]),
+        *((Uniformity(t=t), lambda x, t=t: uniformity(x, t), [(2, 3), (13, 5), (6, 40)]) for t in (2.0, 0.3)),
+        (ZeroMean(), zero_mean, [(7, 5)]),
+        (ZeroMean(), ZeroMeanRegularizer(), [(7, 5)]),
+    ],
+)
+def test_equals_the_equation_and_the_peer(regularizer, expected, sizes):
+    for number, dim in sizes:
+        x = points(number, dim).requires_grad_()
+        same(regularizer(x), expected(x), x)
+
+
+CROSS = torch.tensor([[1.0, 0], [0, 1], [-1, 0], [0, -1]])
+
+
+@pytest.mark.parametrize(
+    ("regularizer", "given", "expected"),
+    [
+        # Samples along all D axes have D / 2 log(1 + 1/eps2); those along one, 1/2 log(1 + D/eps2).
+        (AntiCollapse(), torch.eye(16), -16 / 2 * math.log(1 + 2)),
+        (AntiCollapse(), torch.eye(16)[:1].repeat(9, 1), -0.5 * math.log(1 + 2 * 16)),
+        (KoLeo(), 5 * CROSS, -math.log(2) / 2),  # each is sqrt(2) from its nearest
+        (SphericalConstraint(), 3 * torch.nn.functional.normalize(points(9, 5)), 0),
+        (Uniformity(t=2.0), torch.tensor([[3.0, 0], [-1, 0]]), -8),  # opposite: a squared distance of 4
+        (Uniformity(), torch.full((5, 4), 0.7), 0),
+    ],
+)
+def test_by_hand(regularizer, given, expected):
+    assert float(regularizer(given)) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+def test_zero_mean_is_what_the_signal_to_noise_ratio_loss_has_built_in():
+    x, y = points(8, 5), torch.arange(8) // 2
+    with_it = SignalToNoiseRatioContrastiveLoss(regularizer_weight=0.3)(x, y)
+    assert float(with_it) == pytest.approx(float(SignalToNoiseRatioContrastiveLoss()(x, y) + 0.3 * ZeroMean()(x)))
+
+
+def test_anti_collapse_in_float32_of_a_large_batch_is_that_of_float64():
+    x = points(600, 128).float()
+    assert float(AntiCollapse()(x)) == pytest.approx(float(AntiCollapse()(x.double())), rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_points_that_coincide_are_finite_and_the_others_still_move(dtype):
+    """A repeat, exact or off by rounding, has no gradient of its own; log 0 would be infinite, 1/0 its slope."""
+    x = points(6, 8).to(dtype)
+    x[1] = x[0]
+    x[3] = x[2] * (1 + 2 * torch.finfo(dtype).eps)
+    x.requires_grad_()
+    value = KoLeo()(x)
+    value.backward()
+    floor = 16 * torch.finfo(torch.float32).eps if dtype == torch.float32 else 64 * torch.finfo(torch.float64).eps
+    u = unit(x.detach().double())
+    apart = [-math.log(min((u[i] - u[j]).norm() for j in range(6) if j != i)) for i in (4, 5)]
+    assert value.item() == pytest.approx((4 * -0.5 * math.log(floor) + sum(apart)) / 6, rel=1e-5)
+    assert x.grad.isfinite().all()
+    assert (x.grad[4:] != 0).any(1).all()
+
+
+def test_a_gradient_of_koleo_is_never_above_what_is_said():
+    """Of vectors as near as counts, 1 / sqrt(16 eps) = 725 for a pair that are each other's nearest."""
+    x = torch.zeros(2, 64)
+    x[:, 0], x[1, 1] = 1, 1.45e-3
+    x.requires_grad_()
+    KoLeo()(x).backward()
+    assert 100 < x.grad.norm(dim=1).max() <= 725 * 2 / 2
+
 
 AWKWARD = {
     "one point": torch.randn(1, 6, generator=torch.Generator().manual_seed(3)),
@@ -20,45 +171,47 @@ AWKWARD = {
 
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16", "float16", "autocast"])
-@pytest.mark.parametrize("case", AWKWARD)
-def test_awkward_points_have_a_finite_penalty_and_gradient(name, precision, case):
+def test_awkward_points_have_a_finite_penalty_and_gradient(name, precision):
     dtype = torch.float32 if precision == "autocast" else getattr(torch, precision)
-    given = AWKWARD[case].to(dtype).clone().requires_grad_()
-    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
-        value = EVERY[name]()(given)
-    assert value.shape == ()
-    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    assert value.isfinite()
-    value.backward()
-    assert given.grad.isfinite().all()
-    if case == "one point":
-        assert value == 0
-        assert (given.grad == 0).all()
+    for case, awkward in AWKWARD.items():
+        given = awkward.to(dtype).clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
+            value = EVERY[name]()(given)
+        assert (value.shape, value.dtype) == ((), torch.float64 if dtype == torch.float64 else torch.float32)
+        value.backward()
+        assert value.isfinite(), case
+        assert given.grad.isfinite().all(), case
+        if case == "one point":
+            assert value == 0
+            assert (given.grad == 0).all()
 
 
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_point_that_is_not_finite_never_gives_a_finite_penalty(name, bad):
     for broken in (torch.randn(8, 6).index_fill(0, torch.tensor([3]), bad), torch.full((8, 6), bad)):
-        given = broken.requires_grad_()
-        value = EVERY[name]()(given)
+        value = EVERY[name]()(broken.requires_grad_())
         value.backward()
         assert value.isnan()
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_what_is_no_batch_of_points_raises_one_line(name):
+def test_what_is_no_batch_of_points_and_what_is_no_weight_raises_one_line(name):
     for wrong in (torch.randn(4), torch.randn(0, 4), torch.randn(4, 0), torch.ones(4, 3, dtype=torch.long)):
         with pytest.raises(ValueError, match="takes a non-empty floating-point") as caught:
             EVERY[name]()(wrong)
         assert "\n" not in str(caught.value)
+    for weight in (-0.1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="weight"):
+            EVERY[name](weight=weight)
 
 
-@pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("weight", [-0.1, float("nan"), float("inf")])
-def test_a_weight_that_is_none_is_refused(name, weight):
-    with pytest.raises(ValueError, match="must be a number of at least 0"):
-        EVERY[name](weight=weight)
+@pytest.mark.parametrize(
+    ("kind", "wrong"), [(Uniformity, {"t": 0}), (AntiCollapse, {"eps2": -1}), (AntiCollapse, {"of": "x"})]
+)
+def test_arguments_out_of_range_are_refused(kind, wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))}="):
+        kind(**wrong)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -69,25 +222,24 @@ def test_its_gradient_and_its_second_are_finite_differences(name):
     assert torch.autograd.gradgradcheck(EVERY[name](), given, **arguments, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", sorted(set(EVERY) - {"SphericalConstraint", "CenterInvariance", "ZeroMean"}))
-@pytest.mark.parametrize("scale", [1e-30, 1e19])
-def test_penalties_of_unit_vectors_are_the_same_at_any_scale(name, scale):
+OF_UNIT_VECTORS = sorted(set(EVERY) - {"SphericalConstraint", "CenterInvariance", "ZeroMean"})
+
+
+@pytest.mark.parametrize("name", OF_UNIT_VECTORS)
+def test_penalties_of_unit_vectors_are_true_float32_and_the_same_at_any_scale(name):
     given = points(9, 6).float()
-    torch.testing.assert_close(EVERY[name]()(given * scale), EVERY[name]()(given), rtol=1e-4, atol=1e-5)
+    for scale in (1e-30, 1e19):
+        torch.testing.assert_close(EVERY[name]()(given * scale), EVERY[name]()(given), rtol=1e-4, atol=1e-5)
+    with made(coarse_on_the_cpu), Products() as products:
+        EVERY[name]()(torch.randn(8, 6, requires_grad=True)).backward()
+    assert not products.seen
+    assert products.guarded
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_half_precision_is_computed_in_float32(name):
     given = points(9, 6).bfloat16()
-    same_as_loop(EVERY[name]()(given), EVERY[name]()(given.double()), tolerance=1e-5)
-
-
-@pytest.mark.parametrize("name", ["KoLeo", "Uniformity", "AntiCollapse"])
-def test_products_are_true_float32_whatever_torch_was_told(name):
-    with made(coarse_on_the_cpu), Products() as products:
-        EVERY[name]()(torch.randn(8, 6, requires_grad=True)).backward()
-    assert not products.seen
-    assert products.guarded
+    same(EVERY[name]()(given), EVERY[name]()(given.double()), tolerance=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
@@ -103,10 +255,18 @@ def test_compiles_without_a_break(name):
     torch.testing.assert_close(first.grad, second.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_arguments_out_of_range_are_refused():
-    for kind, wrong in [(regularizers.Uniformity, {"t": 0}), (AntiCollapse, {"eps2": -1}), (AntiCollapse, {"of": "x"})]:
-        with pytest.raises(ValueError, match=f"{next(iter(wrong))}="):
-            kind(**wrong)
+@pytest.mark.parametrize("name", EVERY)
+def test_a_penalty_and_its_gradient_on_a_pretended_gpu_are_those_of_the_cpu(name):
+    given = points(12, 6).requires_grad_()
+    expected = EVERY[name]()(given)
+    expected.backward()
+    with pretended_gpu() as device:
+        there = given.detach().to(device).requires_grad_()
+        found = EVERY[name]()(there)
+        found.backward()
+        assert found.device.type == device
+        torch.testing.assert_close(found.cpu(), expected)
+        torch.testing.assert_close(there.grad.cpu(), given.grad)
 
 
 def test_each_says_what_it_is_given():

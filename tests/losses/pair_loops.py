@@ -1,0 +1,404 @@
+"""Losses of pairs, triplets and ranks as plain loops over their equations; arguments are named as those of the loss.
+
+For sample i of a batch `P[i]` and `N[i]` list its positives and negatives, `s(i, j)` and `d(i, j)` are the cosine and
+the distance of unit vectors, `others` and `other_y` what the batch is compared with: itself or the references.
+"""
+
+import math
+
+import torch
+from loss_cases import Batch, cross_entropy, degrees, mean, nonzero_mean
+from torch import Tensor
+from torch.nn.functional import logsigmoid, softplus
+
+ZERO = torch.zeros((), dtype=torch.float64)
+
+
+def log1p_exp(exponents: list[Tensor]) -> Tensor:
+    """log(1 + sum of e^x)."""
+    return torch.stack([ZERO, *exponents]).logsumexp(0)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    return 1 / (1 + torch.exp(-x))
+
+
+def angular(case: Batch, alpha=40.0, normalize=True):
+    t = math.tan(math.radians(alpha)) ** 2
+    a = [case.u(i) if normalize else case.x[i] for i in range(len(case.y))]
+    b = [case.v(j) if normalize else case.others[j] for j in range(len(case.other_y))]
+    terms = []
+    for i, row in enumerate(case.P):
+        for p in row:
+            negatives = [n for n, label in enumerate(case.other_y) if label != int(case.y[i])]
+            terms.append(log1p_exp([4 * t * (a[i] + b[p]) @ b[n] - 2 * (1 + t) * (a[i] @ b[p]) for n in negatives]))
+    return mean(terms)
+
+
+def centroid_triplet(case: Batch, margin=0.05, power=1, normalize_centroids=True):
+    def centroid(members):
+        middle = mean([case.v(j) for j in members])
+        return middle / middle.norm() if normalize_centroids else middle
+
+    terms = []
+    for i, label in enumerate(case.y.tolist()):
+        own = [j for j, y in enumerate(case.other_y) if y == label and (case.ref is not None or j != i)]
+        if not own:
+            continue
+        near = (case.u(i) - centroid(own)).norm() ** power
+        for other in set(case.other_y) - {label}:
+            far = (case.u(i) - centroid([j for j, y in enumerate(case.other_y) if y == other])).norm() ** power
+            terms.append((near - far + margin).clamp_min(0))
+    return nonzero_mean(terms)
+
+
+def circle(case: Batch, m, gamma, frozen: Batch | None = None):
+    """`frozen` is the case that the weights are taken from; by default this one, without gradient."""
+    frozen = frozen or case
+    rows = []
+    for i in range(len(case.y)):
+        if case.P[i] and case.N[i]:
+            push = [gamma * (frozen.s(i, n).detach() + m).clamp_min(0) * (case.s(i, n) - m) for n in set(case.N[i])]
+            pull = [
+                gamma * (1 + m - frozen.s(i, p).detach()).clamp_min(0) * (1 - m - case.s(i, p)) for p in set(case.P[i])
+            ]
+            rows.append(softplus(torch.stack(push).logsumexp(0) + torch.stack(pull).logsumexp(0)))
+    return nonzero_mean(rows)
+
+
+def contextual(case: Batch, k, epsilon, pos_margin, neg_margin, context_weight, similarity_weight, mean_similarity):
+    N, y = len(case.y), case.y.tolist()
+    s = [[case.s(i, j) for j in range(N)] for i in range(N)]
+    d2 = [[2 - 2 * s[i][j] for j in range(N)] for i in range(N)]
+
+    def is_in(neighbours):
+        """Whether j is among i's nearest: 0 or 1, with the slope 10 with respect to -d^2."""
+        found = []
+        for i in range(N):
+            farthest = sorted(d.detach() for d in d2[i])[neighbours - 1]
+            hard = [float(d.detach() <= farthest + epsilon) for d in d2[i]]
+            found.append([h - 10 * (d - d.detach()) for h, d in zip(hard, d2[i], strict=True)])
+        return found
+
+    near, nearer = is_in(k), is_in(k // 2)
+    W = [[None] * N for _ in range(N)]
+    for i in range(N):
+        size = float(sum(near[i]).detach())
+        for j in range(N):
+            both = sum(near[i][m] * near[j][m] for m in range(N))
+            neither = sum((1 - near[i][m]) * (1 - near[j][m]) for m in range(N))
+            W[i][j] = (both / size + neither / max(N - size, 1)) / 2 * near[i][j]
+    J = [[None] * N for _ in range(N)]
+    for i in range(N):
+        mutual = [nearer[i][m] * nearer[m][i] for m in range(N)]
+        for j in range(N):
+            J[i][j] = sum(mutual[m] * W[m][j] for m in range(N)) / sum(mutual)
+    pairs = [(i, j) for i in range(N) for j in range(N) if i != j]
+    context = sum((float(y[i] == y[j]) - (J[i][j] + J[j][i]) / 2) ** 2 for i, j in pairs)
+    pull = nonzero_mean([pos_margin - s[i][j] for i, j in pairs if y[i] == y[j]])
+    push = nonzero_mean([s[i][j] - neg_margin for i, j in pairs if y[i] != y[j]])
+    spread = (sum(sum(row) for row in s) / N**2 - mean_similarity) ** 2
+    rest = 1 - context_weight - similarity_weight
+    return context_weight * context / N**2 + rest * (pull + push) + similarity_weight * spread
+
+
+def contrastive(case: Batch, pos_margin=0.0, neg_margin=1.0, hinge_power=1):
+    pulls = [(case.d(i, p) - pos_margin).clamp_min(0) ** hinge_power for i, row in enumerate(case.P) for p in row]
+    pushes = [(neg_margin - case.d(i, n)).clamp_min(0) ** hinge_power for i, row in enumerate(case.N) for n in row]
+    return nonzero_mean(pulls) + nonzero_mean(pushes)
+
+
+def fast_ap(case: Batch, num_bins):
+    losses, weights = [], case.sample_weights()
+    unit, other_unit = (t / t.norm(dim=1, keepdim=True) for t in (case.x, case.others))
+    squares = (unit[:, None] - other_unit[None]).square().sum(2)
+    for i in range(len(case.y)):
+        others = [j for j in range(len(case.other_y)) if case.ref is not None or j != i]
+        positives = [j for j in others if case.other_y[j] == int(case.y[i])]
+        if not positives:
+            continue
+        cumulative = cumulative_positive = average = 0.0
+        for k in range(num_bins + 1):
+            share = {j: (1 - (squares[i, j] - 4 * k / num_bins).abs() * num_bins / 4).clamp_min(0) for j in others}
+            h_positive = sum(share[j] for j in positives)
+            cumulative = cumulative + sum(share.values())
+            cumulative_positive = cumulative_positive + h_positive
+            if cumulative > 0:
+                average = average + h_positive * cumulative_positive / cumulative
+        losses.append((1 - average / len(positives)) * weights[i])
+    return mean(losses)
+
+
+CURVATURE, CLIP_RADIUS = 0.1, 2.3  # Ermolov et al. 2022
+
+
+def hyperbolic_distance(x: Tensor, y: Tensor) -> Tensor:
+    """Of points that are clipped, mapped at the origin and subtracted by Moebius addition."""
+    if torch.equal(x, y):
+        return ZERO
+    c, points = CURVATURE, []
+    for each in (x, y):
+        v = each * (CLIP_RADIUS / each.norm()).clamp(max=1)
+        points.append(torch.tanh(math.sqrt(c) * v.norm()) * v / (math.sqrt(c) * v.norm()))
+    u, z = -points[0], points[1]
+    along, uu, zz = u @ z, u @ u, z @ z
+    difference = ((1 + 2 * c * along + c * zz) * u + (1 - c * uu) * z) / (1 + 2 * c * along + c**2 * uu * zz)
+    return 2 / math.sqrt(c) * torch.atanh(math.sqrt(c) * difference.norm())
+
+
+def hyperbolic_cross_entropy(case: Batch, temperature):
+    losses = []
+    for i in range(len(case.y)):
+        against = [torch.exp(-hyperbolic_distance(case.x[i], case.others[n]) / temperature) for n in case.N[i]]
+        for p in case.P[i]:
+            near = torch.exp(-hyperbolic_distance(case.x[i], case.others[p]) / temperature)
+            losses.append(-torch.log(near / (near + sum(against))))
+    return mean(losses)
+
+
+def lifted_structure(case: Batch, neg_margin=1.0, pos_margin=0.0, normalize=True):
+    def distance(a, b):
+        return (a / a.norm() - b / b.norm() if normalize else a - b).norm()
+
+    terms = []
+    for i, row in enumerate(case.P):
+        for p in row:
+            pushes = [neg_margin - distance(case.x[i], case.others[n]) for n in case.N[i]]
+            if case.ref is None:
+                pushes += [neg_margin - distance(case.x[p], case.x[n]) for n in case.N[p]]
+            else:
+                own = [n for n, label in enumerate(case.other_y) if label != case.other_y[p]]
+                pushes += [neg_margin - distance(case.ref[p], case.ref[n]) for n in own]
+            joined = torch.stack(pushes).logsumexp(0)
+            terms.append((joined + distance(case.x[i], case.others[p]) - pos_margin).clamp_min(0) ** 2 / 2)
+    return mean(terms)
+
+
+def margin(case: Batch, margin=0.2, nu=0.0, beta=1.2, num_classes=None, pairs=False, **_):
+    learnt = case.loss.beta if isinstance(case.loss.beta, Tensor) else torch.tensor([beta], dtype=torch.float64)
+    b = [learnt[int(label)] if num_classes else learnt[0] for label in case.y]
+    chosen = [[(i, j) for i, row in enumerate(rows) for j in row] for rows in (case.P, case.N)]
+    if not pairs:
+        chosen = [[(i, p) for i, p, _ in case.triplets], [(i, n) for i, _, n in case.triplets]]
+    terms = [case.d(i, p) - b[i] + margin for i, p in chosen[0]] + [b[i] - case.d(i, n) + margin for i, n in chosen[1]]
+    active = sum(bool(term > 0) for term in terms)
+    loss = sum(term for term in terms if term > 0) / active
+    return loss + nu * (sum(b[i] for i, _ in chosen[0] + chosen[1] * pairs) / active if num_classes else b[0])
+
+
+def multi_similarity(case: Batch, alpha, beta, base):
+    rows = []
+    for i in range(len(case.y)):
+        pull = log1p_exp([-alpha * (case.s(i, p) - base) for p in set(case.P[i])])
+        rows.append(pull / alpha + log1p_exp([beta * (case.s(i, n) - base) for n in set(case.N[i])]) / beta)
+    return mean(rows)
+
+
+def n_pairs(case: Batch, l2_reg=0.0, symmetric=False, normalize=True, temperature=1.0):
+    first = {}
+    for i in range(len(case.y)):
+        for p in case.P[i]:
+            first.setdefault(int(case.y[i]), (i, p))
+    pairs = list(first.values())
+
+    def logit(a, p):
+        return (case.s(a, p) if normalize else case.x[a] @ case.others[p]) / temperature
+
+    loss = mean([cross_entropy([logit(a, q) for _, q in pairs], k) for k, (a, _) in enumerate(pairs)])
+    if symmetric:
+        backward = [cross_entropy([logit(b, p) for b, _ in pairs], k) for k, (_, p) in enumerate(pairs)]
+        loss = (loss + mean(backward)) / 2
+    lengths = [case.x[a] @ case.x[a] + case.others[p] @ case.others[p] for a, p in pairs]
+    return loss + l2_reg * mean(lengths)
+
+
+def ntxent(case: Batch, temperature):
+    return mean(
+        [
+            cross_entropy([case.s(i, j) / temperature for j in (p, *case.N[i])], 0)
+            for i, row in enumerate(case.P)
+            for p in row
+        ]
+    )
+
+
+PENALTIES = {
+    "O": lambda R: R,
+    "Ds": lambda R: (1 + R).log(),
+    "Dq": lambda R: 1 - 1 / (1 + R) ** 4,
+    "Iu": lambda R: (1 + R) * (1 + R).log() - R,
+    "Ib": lambda R: (3 * R - (1 + 3 * R).log()) / 9,
+}
+
+
+def pnp(case: Batch, b, alpha, anneal, variant):
+    """`b` and `alpha` are those of the penalties: 3 and 4."""
+    losses = []
+    for i in range(len(case.y)):
+        positives, negatives = case.chosen_of(i)
+        before = [sum((sigmoid((case.s(i, n) - case.s(i, p)) / anneal) for n in negatives), ZERO) for p in positives]
+        if positives:
+            losses.append(mean([PENALTIES[variant](R) for R in before]))
+    return mean(losses)
+
+
+def prototypical(case: Batch, num_support=None, squared=True, normalize=False):
+    a = [case.u(i) if normalize else case.x[i] for i in range(len(case.y))]
+    if case.ref is None:
+        members = {c: [i for i, y in enumerate(case.y.tolist()) if y == c] for c in sorted(set(case.y.tolist()))}
+        sizes = {c: len(m) // 2 if num_support is None else min(num_support, len(m) - 1) for c, m in members.items()}
+        support = {c: [a[i] for i in m[: sizes[c]]] for c, m in members.items() if len(m) > 1}
+        queries = [(i, c) for c, m in members.items() if len(m) > 1 for i in m[sizes[c] :]]
+    else:
+        b = [case.v(j) if normalize else case.ref[j] for j in range(len(case.other_y))]
+        support = {c: [b[j] for j, y in enumerate(case.other_y) if y == c] for c in sorted(set(case.other_y))}
+        queries = [(i, c) for i, c in enumerate(case.y.tolist()) if c in support]
+    prototypes = {c: mean(points) for c, points in support.items()}
+    order = list(prototypes)
+    terms = []
+    for i, c in queries:
+        logits = [-((a[i] - prototypes[k]).norm() ** (2 if squared else 1)) for k in order]
+        terms.append(cross_entropy(logits, order.index(c)))
+    return mean(terms)
+
+
+def ranked_list(case: Batch, margin, Tn, imbalance=0.5, alpha=None, Tp=0.0, reduction="mean", epsilon=0.0):
+    alpha = 1 + margin / 2 if alpha is None else alpha
+    rows = []
+    for i in range(len(case.y)):
+        pulls = [case.d(i, p) - (alpha - margin) for p in case.P[i] if case.d(i, p) > alpha - margin]
+        pushes = [alpha - case.d(i, n) for n in case.N[i] if case.d(i, n) < alpha]
+        row = ZERO
+        for share, sharpness, violations in ((1 - imbalance, Tp, pulls), (imbalance, Tn, pushes)):
+            weights = [(sharpness * v).exp() for v in violations]
+            if violations:
+                weighted = sum(w * v for w, v in zip(weights, violations, strict=True))
+                row = row + share * weighted / (sum(weights) + epsilon * len(case.others))
+        rows.append(row)
+    return mean([row for row in rows if row > 0 or reduction == "mean"])
+
+
+def recall_at_k(case: Batch, recall_at, recall_temperature, rank_temperature, unit=True):
+    cosine = case.s if unit else (lambda i, j: case.x[i] @ case.x[j])
+    losses = []
+    for i in range(len(case.y)):
+        positives, negatives = case.chosen_of(i)
+        if not positives:
+            continue
+        s = {j: cosine(i, j) for j in positives + negatives}
+        ranks = {p: 1 + sum(sigmoid((s[j] - s[p]) / rank_temperature) for j in s if j != p) for p in positives}
+        recalls = [mean([sigmoid((k - ranks[p]) / recall_temperature) for p in positives]) for k in recall_at]
+        losses.append(mean([1 - recall for recall in recalls]))
+    return mean(losses)
+
+
+def roadmap(case: Batch, temperature, rho, delta, weight):
+    def bound(x):
+        if x <= 0:
+            return sigmoid(x / temperature)
+        at_delta = sigmoid(torch.tensor(delta / temperature, dtype=torch.float64))
+        return sigmoid(x / temperature) + 0.5 if x <= delta else rho * (x - delta) + at_delta + 0.5
+
+    losses = []
+    for i in range(len(case.y)):
+        positives, negatives = case.chosen_of(i)
+        if not positives:
+            continue
+        s = {j: case.s(i, j) for j in positives + negatives}
+        precision = pull = push = 0.0
+        for p in positives:
+            same = 1 + sum(1 for q in positives if q != p and s[q] >= s[p])
+            precision = precision + same / (same + sum(bound(s[n] - s[p]) for n in negatives))
+            pull = pull + (0.9 - s[p]).clamp_min(0) / len(positives)
+        for n in negatives:
+            push = push + (s[n] - 0.6).clamp_min(0) / len(negatives)
+        losses.append((1 - weight) * (1 - precision / len(positives)) + weight * (pull + push))
+    return mean(losses)
+
+
+def sigmoid_pair(case: Batch, *_):
+    t, b = case.loss.log_scale.exp(), case.loss.bias
+    total = 0.0
+    for i in range(len(case.y)):
+        for z, others in ((1, case.P[i]), (-1, case.N[i])):
+            for j in others:
+                total = total - logsigmoid(z * (t * case.s(i, j) + b))
+    return total / len(case.y)
+
+
+def signal_to_noise_ratio(case: Batch, pos_margin=0.0, neg_margin=1.0, regularizer_weight=0.0):
+    def snr(i, j):
+        return (case.u(i) - case.v(j)).var() / case.u(i).var()
+
+    pulls = [(snr(i, p) - pos_margin).clamp_min(0) for i, row in enumerate(case.P) for p in row]
+    pushes = [(neg_margin - snr(i, n)).clamp_min(0) for i, row in enumerate(case.N) for n in row]
+    return nonzero_mean(pulls) + nonzero_mean(pushes) + regularizer_weight * mean([abs(sum(row)) for row in case.x])
+
+
+def smooth_ap(case: Batch, temperature):
+    losses = []
+    for i in range(len(case.y)):
+        positives, negatives = case.chosen_of(i)
+        if not positives:
+            continue
+        precision = 0.0
+        for p in positives:
+            same = 1 + sum(sigmoid((case.s(i, q) - case.s(i, p)) / temperature) for q in positives if q != p)
+            other = sum(sigmoid((case.s(i, n) - case.s(i, p)) / temperature) for n in negatives)
+            precision = precision + same / (same + other)
+        losses.append(1 - precision / len(positives))
+    return mean(losses)
+
+
+def soft_nearest_neighbor(case: Batch, temperature):
+    rows = []
+    for i in range(len(case.y)):
+        if case.P[i]:
+            same = torch.stack([case.s(i, p) for p in case.P[i]]) / temperature
+            everything = torch.stack([case.s(i, j) for j in case.P[i] + case.N[i]]) / temperature
+            rows.append(everything.logsumexp(0) - same.logsumexp(0))
+    return mean(rows)
+
+
+def supcon(case: Batch, temperature):
+    rows = []
+    for i in range(len(case.y)):
+        P, N = case.chosen_of(i)
+        if P:
+            everything = torch.stack([case.s(i, j) / temperature for j in P + N]).logsumexp(0)
+            rows.append(-mean([case.s(i, p) / temperature - everything for p in P]))
+    return nonzero_mean(rows)
+
+
+def triplet_margin(case: Batch, margin=0.05, swap=False, smooth_loss=False, power=1, normalize=True):
+    def distance(a, b):
+        return (a / a.norm() - b / b.norm() if normalize else a - b).norm() ** power
+
+    terms = []
+    for i, p, n in case.triplets:
+        far = distance(case.x[i], case.others[n])
+        if swap:
+            far = torch.minimum(far, distance(case.others[p], case.others[n]))
+        violation = distance(case.x[i], case.others[p]) - far + margin
+        terms.append(softplus(violation) if smooth_loss else violation.clamp_min(0))
+    return nonzero_mean(terms)
+
+
+def semihard(case: Batch, margin, triplets_per_anchor="semihard"):
+    """FaceNet's rule: the nearest negative that is farther than the positive, else the farthest."""
+    terms = []
+    for i in range(len(case.y)):
+        for p in case.P[i] if case.N[i] else []:
+            farther = [n for n in case.N[i] if case.d(i, n) > case.d(i, p)]
+            n = min(farther, key=lambda n: case.d(i, n)) if farther else max(case.N[i], key=lambda n: case.d(i, n))
+            terms.append((case.d(i, p) - case.d(i, n) + margin).clamp_min(0))
+    return mean(terms)
+
+
+def tuplet_margin(case: Batch, margin, scale):
+    terms = []
+    for i, row in enumerate(case.P):
+        for p in row:
+            target = torch.cos(torch.acos(case.s(i, p)) - degrees(margin))
+            terms.append(log1p_exp([scale * (case.s(i, n) - target) for n in case.N[i]]))
+    return mean(terms)
