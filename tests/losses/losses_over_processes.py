@@ -77,7 +77,9 @@ def cases() -> dict[str, Case]:
     parts = {"a": losses.ContrastiveLoss(), "b": losses.LiftedStructureLoss(), "c": losses.ArcFaceLoss(12, 6)}
     found["WeightedSum()"] = Case(losses.WeightedSum(parts, {"c": 0.3}))
     found["CrossBatchMemory()"] = Case(losses.CrossBatchMemory(losses.ContrastiveLoss(), 6, 24))
-    found |= {f"{name}, in chunks": case._replace(chunk_size=3) for name, case in found.items()}
+    # In chunks each loss once, whatever its options.
+    first = {name.partition("(")[0]: name for name in reversed(found)}.values()
+    found |= {f"{name}, in chunks": found[name]._replace(chunk_size=3) for name in first}
     for name, miner in MINERS.items():
         found[f"{name}()"] = Case(losses.TripletMarginLoss(), miner)
     found["ArcFaceLoss() with a miner"] = Case(losses.ArcFaceLoss(12, 6), MINERS["MultiSimilarityMiner"])
@@ -148,7 +150,8 @@ def in_group(folder: Path, rank: int, world_size: int) -> None:
         os.environ.update({key: str(value) for key, value in {**ranks, **sizes}.items()})
         store = f"file://{folder}/store"
         dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
-    found = {name: gradients(case, world_size) for name, case in cases().items()}
+    listed = {name: case for name, case in cases().items() if world_size > 1 or case.chunk_size is None}
+    found = {name: gradients(case, world_size) for name, case in listed.items()}
     if rank == 0:
         torch.save(found, folder / f"{world_size}.pt")
 

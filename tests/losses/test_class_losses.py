@@ -9,25 +9,12 @@ from loss_cases import class_batch
 from pytorch_metric_learning import losses as peers
 from pytorch_metric_learning import regularizers
 
-from levelfield.losses import (
-    AdaFaceLoss,
-    ArcFaceLoss,
-    HISTLoss,
-    MagFaceLoss,
-    NormalizedSoftmaxLoss,
-    PotentialFieldLoss,
-    ProxyAnchorLoss,
-    ProxyNCALoss,
-    ProxyTripletLoss,
-    SoftTripleLoss,
-    SphereFaceLoss,
-    SubCenterArcFaceLoss,
-    potential_field,
-)
+from levelfield import losses
+from levelfield.losses import potential_field
 
 
 def test_adaface_s_mean_and_deviation_of_the_norms_run_over_the_batches_in_training_alone():
-    loss = AdaFaceLoss(6, 5, momentum=0.9).double()
+    loss = losses.AdaFaceLoss(6, 5, momentum=0.9).double()
     mean = std = None
     for seed in range(3):
         case = class_batch("raw", seed=seed)
@@ -38,7 +25,7 @@ def test_adaface_s_mean_and_deviation_of_the_norms_run_over_the_batches_in_train
     case.loss = loss
     expected = class_loops.adaface(case, 0.4, 64.0, 0.333, mean, std)
     torch.testing.assert_close(value, expected)
-    again = AdaFaceLoss(6, 5).double().eval()
+    again = losses.AdaFaceLoss(6, 5).double().eval()
     again.load_state_dict(loss.state_dict())
     torch.testing.assert_close(again(case.x, case.y), expected)
     broken = case.x.detach().clone()
@@ -49,7 +36,7 @@ def test_adaface_s_mean_and_deviation_of_the_norms_run_over_the_batches_in_train
 
 def test_adaface_s_gradient_is_the_finite_difference_where_the_quality_stands_still(monkeypatch):
     case = class_batch("raw")
-    loss = AdaFaceLoss(6, 5, scale=10.0).double()
+    loss = losses.AdaFaceLoss(6, 5, scale=10.0).double()
     loss(case.x, case.y)
     z = loss.quality(case.x)
     monkeypatch.setattr(loss, "quality", lambda _: z)
@@ -59,7 +46,7 @@ def test_adaface_s_gradient_is_the_finite_difference_where_the_quality_stands_st
 
 
 def test_an_embedding_on_its_class_weight_or_opposite_to_it_has_a_finite_gradient():
-    loss = ArcFaceLoss(2, 3)
+    loss = losses.ArcFaceLoss(2, 3)
     embeddings = torch.stack([loss.class_weights[0], -loss.class_weights[1]]).detach().requires_grad_()
     loss(embeddings, torch.tensor([0, 1])).backward()
     assert embeddings.grad.isfinite().all()
@@ -68,7 +55,7 @@ def test_an_embedding_on_its_class_weight_or_opposite_to_it_has_a_finite_gradien
 
 def test_the_target_logit_jumps_where_the_angle_would_pass_180_degrees():
     """From cos 180 = -1 to cos(180 - m) - m sin m = -1.117 at the default margin."""
-    loss = ArcFaceLoss(1, 2).double()
+    loss = losses.ArcFaceLoss(1, 2).double()
     angle = torch.deg2rad(torch.tensor([180 - 28.6 - 1e-6, 180 - 28.6 + 1e-6], dtype=torch.float64))
     logits = loss.logits(angle.cos()[:, None], torch.tensor([0, 0])) / 64
     torch.testing.assert_close(logits[:, 0], torch.tensor([-1.0, -1.1169], dtype=torch.float64), rtol=0, atol=1e-4)
@@ -78,7 +65,7 @@ def test_magface_s_pull_is_up_to_the_upper_norm():
     """1/a + a/u^2 has its least at a = u."""
     for norm in (2.0, 8.0):
         x = torch.tensor([[norm, 0.0]], requires_grad=True)
-        loss = MagFaceLoss(1, 2, 1.0, 9.0)  # one class: no other to be told from
+        loss = losses.MagFaceLoss(1, 2, 1.0, 9.0)  # one class: no other to be told from
         loss(x, torch.tensor([0])).backward()
         assert x.grad[0, 0].item() == pytest.approx(35 * (1 / 81 - 1 / norm**2), rel=1e-4)
 
@@ -88,13 +75,14 @@ def test_at_the_start_normalized_softmax_is_log_c_plus_the_logits_variance():
     """Random cosines have variance 1/D: E[loss] is about ln C + 1/(2 D T^2)."""
     torch.manual_seed(0)
     values = [
-        float(NormalizedSoftmaxLoss(100, 512)(torch.randn(256, 512), torch.randint(100, (256,)))) for _ in range(5)
+        float(losses.NormalizedSoftmaxLoss(100, 512)(torch.randn(256, 512), torch.randint(100, (256,))))
+        for _ in range(5)
     ]
     assert sum(values) / 5 == pytest.approx(math.log(100) + 1 / (2 * 512 * 0.05**2), abs=0.05)
 
 
 def test_label_smoothing_mixes_in_the_mean_over_classes():
-    loss = NormalizedSoftmaxLoss(6, 5, label_smoothing=0.3).double()
+    loss = losses.NormalizedSoftmaxLoss(6, 5, label_smoothing=0.3).double()
     case = class_batch("raw")
     directions = loss.class_weights / loss.class_weights.norm(dim=1, keepdim=True)
     log_p = torch.stack([((case.u(i) @ directions.T) / 0.05).log_softmax(0) for i in range(len(case.y))])
@@ -102,24 +90,14 @@ def test_label_smoothing_mixes_in_the_mean_over_classes():
     torch.testing.assert_close(loss(case.x, case.y), expected)
 
 
-def test_proxy_anchor_counts_a_class_that_is_present_once():
-    loss = ProxyAnchorLoss(3, 4).double()
-    x = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    cos = (x / x.norm(dim=1, keepdim=True)) @ (loss.class_weights / loss.class_weights.norm(dim=1, keepdim=True)).T
-    y = torch.tensor([0, 1, 1, 1])  # class 2 is absent
-    pull = sum(torch.log1p((-32 * (cos[y == c, c] - 0.1)).exp().sum()) for c in (0, 1)) / 2
-    push = sum(torch.log1p((32 * (cos[y != c, c] + 0.1)).exp().sum()) for c in range(3)) / 3
-    torch.testing.assert_close(loss(x, y), pull + push)
-
-
 def test_without_the_positive_below_the_line_proxy_nca_may_be_negative():
-    loss = ProxyNCALoss(6, 5, 9.0, exclude_positive=True)
+    loss = losses.ProxyNCALoss(6, 5, 9.0, exclude_positive=True)
     assert loss(loss.class_weights.detach(), torch.arange(6)) < 0
-    assert ProxyNCALoss(1, 5, exclude_positive=True)(torch.randn(3, 5), torch.zeros(3, dtype=torch.long)) == 0
+    assert losses.ProxyNCALoss(1, 5, exclude_positive=True)(torch.randn(3, 5), torch.zeros(3, dtype=torch.long)) == 0
 
 
 def test_rows_whose_probability_underflows_stay_where_the_peer_drops_them():
-    loss, peer = ProxyNCALoss(2, 2, 100.0), peers.ProxyNCALoss(2, 2, softmax_scale=100)
+    loss, peer = losses.ProxyNCALoss(2, 2, 100.0), peers.ProxyNCALoss(2, 2, softmax_scale=100)
     loss.class_weights.data = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     peer.proxies.data = loss.class_weights.data.clone()
     x, y = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1])
@@ -128,7 +106,7 @@ def test_rows_whose_probability_underflows_stay_where_the_peer_drops_them():
 
 
 def test_a_miner_weighs_the_samples_of_proxy_triplet():
-    loss = ProxyTripletLoss(6, 5, margin=5.0).double()  # every term is active
+    loss = losses.ProxyTripletLoss(6, 5, margin=5.0).double()  # every term is active
     case = class_batch("raw")
     named = torch.tensor([0, 0, 1])
     first, second = (loss(case.x[[i]], case.y[[i]]) for i in (0, 1))
@@ -137,7 +115,7 @@ def test_a_miner_weighs_the_samples_of_proxy_triplet():
 
 def test_soft_triple_s_regulariser_is_twice_the_peers():
     case = class_batch("raw")
-    loss = SoftTripleLoss(6, 5, centers_per_class=3, reg_weight=0.375).double()
+    loss = losses.SoftTripleLoss(6, 5, centers_per_class=3, reg_weight=0.375).double()
     spread = {"weight_regularizer": regularizers.SparseCentersRegularizer(6, 3), "weight_reg_weight": 0.75}
     peer = peers.SoftTripleLoss(6, 5, centers_per_class=3, **spread).double()
     peer.fc.data = loss.class_weights.data.T.clone()
@@ -147,12 +125,12 @@ def test_soft_triple_s_regulariser_is_twice_the_peers():
 def test_a_large_gamma_is_the_mean_of_the_centres_and_a_small_one_the_nearest():
     cosines = torch.tensor([[[0.9], [0.1], [-0.4]]], dtype=torch.float64)
     for gamma, expected in ((1e6, 0.2), (1e-3, 0.9)):
-        similarity = SoftTripleLoss(1, 2, 3, la=1, gamma=gamma, margin=0).logits(cosines, torch.tensor([0]))
+        similarity = losses.SoftTripleLoss(1, 2, 3, la=1, gamma=gamma, margin=0).logits(cosines, torch.tensor([0]))
         assert float(similarity) == pytest.approx(expected, abs=1e-5)
 
 
 def test_psi_falls_from_1_to_minus_7_without_a_jump():
-    loss = SphereFaceLoss(1, 2).double()
+    loss = losses.SphereFaceLoss(1, 2).double()
     angles = torch.linspace(0, math.pi, 1001, dtype=torch.float64)
     psi = loss.logits(angles.cos()[:, None], torch.zeros(1001, dtype=torch.long))[:, 0]
     assert psi[0] == pytest.approx(1)
@@ -163,7 +141,7 @@ def test_psi_falls_from_1_to_minus_7_without_a_jump():
 
 
 def test_outliers_are_those_of_the_peer():
-    loss = SubCenterArcFaceLoss(3, 4, sub_centers=2).double()
+    loss = losses.SubCenterArcFaceLoss(3, 4, sub_centers=2).double()
     peer = peers.SubCenterArcFaceLoss(num_classes=3, embedding_size=4, sub_centers=2).double()
     peer.W.data = loss.class_weights.data.T.clone()
     x = torch.randn(60, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -177,7 +155,7 @@ def test_outliers_are_those_of_the_peer():
 
 def test_the_field_attracts_beyond_delta_and_repels_within_it_alone():
     """On a circle: two samples of class 0, 0.1 apart, then one of class 1, 0.15 from the second, and far proxies."""
-    loss = PotentialFieldLoss(2, 2, centers_per_class=1, delta=0.2, alpha=3.0)
+    loss = losses.PotentialFieldLoss(2, 2, centers_per_class=1, delta=0.2, alpha=3.0)
     loss.class_weights.data = torch.tensor([[0.0, 1.0], [0.0, -1.0]])
     angles = torch.tensor([0.0, 0.1, 0.25], requires_grad=True)
     loss(torch.stack([angles.cos(), angles.sin()], 1), torch.tensor([0, 0, 1])).backward()
@@ -189,7 +167,7 @@ def test_the_field_attracts_beyond_delta_and_repels_within_it_alone():
 
 
 def test_a_sample_that_no_miner_names_neither_feels_the_field_nor_makes_any():
-    loss = PotentialFieldLoss(3, 4).double()
+    loss = losses.PotentialFieldLoss(3, 4).double()
     x, y = torch.randn(5, 4, dtype=torch.float64, requires_grad=True), torch.tensor([0, 0, 1, 1, 2])
     first, second, fourth = (torch.tensor([i]) for i in (0, 1, 3))
     chosen = loss(x, y, (first, second, fourth))
@@ -200,7 +178,7 @@ def test_a_sample_that_no_miner_names_neither_feels_the_field_nor_makes_any():
 
 
 def test_samples_of_two_classes_at_one_place_keep_the_field_finite_at_the_greatest_alpha():
-    loss = PotentialFieldLoss(2, 3, alpha=potential_field.GREATEST_ALPHA)
+    loss = losses.PotentialFieldLoss(2, 3, alpha=potential_field.GREATEST_ALPHA)
     x = torch.ones(4, 3, requires_grad=True)
     value = loss(x, torch.tensor([0, 0, 1, 1]))
     value.backward()
@@ -209,7 +187,7 @@ def test_samples_of_two_classes_at_one_place_keep_the_field_finite_at_the_greate
 
 
 def test_hist_s_variances_learn_within_their_bounds_alone():
-    loss = HISTLoss(3, 4).double()
+    loss = losses.HISTLoss(3, 4).double()
     loss.log_variances.data[:] = torch.tensor([-0.5, 0.5, 5.5, 6.5])
     loss(torch.randn(5, 4, dtype=torch.float64), torch.tensor([0, 0, 1, 1, 2])).backward()
     assert (loss.log_variances.grad[:, [0, 3]] == 0).all()
@@ -221,7 +199,7 @@ def test_hist_s_network_begins_alike_and_moves_by_its_own_rate():
     starts, moves = [], []
     for rate in (1.0, 0.01):
         torch.manual_seed(0)
-        loss = HISTLoss(3, 4, hidden_size=8, network_rate=rate).double()
+        loss = losses.HISTLoss(3, 4, hidden_size=8, network_rate=rate).double()
         starts.append(rate * loss.output.weight.detach())
         before = {name: weight.detach().clone() for name, weight in loss.named_parameters()}
         optimizer = torch.optim.Adam(loss.parameters(), lr=0.1)
@@ -237,7 +215,7 @@ def test_hist_s_network_begins_alike_and_moves_by_its_own_rate():
 
 def test_hist_begins_with_the_spread_of_the_authors_code():
     torch.manual_seed(0)
-    loss = HISTLoss(50, 400)
+    loss = losses.HISTLoss(50, 400)
     for weights in (loss.class_weights, loss.log_variances):
         assert float(weights.detach().std()) == pytest.approx(math.sqrt(2 / 50), rel=0.02)
 
@@ -245,7 +223,7 @@ def test_hist_begins_with_the_spread_of_the_authors_code():
 def test_a_class_of_no_sample_makes_no_edge_however_far_it_is():
     """e^(-alpha M) of such a class is 0 in float32; its edge weighs nothing, and is no 0/0."""
     x, y = torch.randn(8, 4, requires_grad=True), torch.tensor([0, 0, 1, 1, 1, 2, 2, 2])
-    loss = HISTLoss(5, 4, alpha=1e6, hidden_size=8)
+    loss = losses.HISTLoss(5, 4, alpha=1e6, hidden_size=8)
     value = loss(x, y)
     value.backward()
     assert value.isfinite()

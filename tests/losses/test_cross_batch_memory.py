@@ -51,13 +51,6 @@ def test_a_sample_is_not_compared_with_itself_and_the_memory_has_no_gradient():
     assert memory.entered == 4
 
 
-def test_what_is_left_out_of_the_memory_is_the_oldest():
-    memory = CrossBatchMemory(ContrastiveLoss(), 1, memory_size=3)
-    for k in range(5):
-        memory(torch.tensor([[float(k)]]), torch.tensor([k]))
-    assert sorted(memory.memory.flatten().tolist()) == [2, 3, 4]
-
-
 def test_in_evaluation_nothing_enters():
     memory = CrossBatchMemory(NTXentLoss(), 5, memory_size=16).double()
     for x, y in batches(2):
@@ -147,45 +140,33 @@ def test_is_compiled_anew_only_while_it_learns_that_sizes_change():
     assert counts[-1] == counts[2]
 
 
-@pytest.mark.parametrize("loss", [TripletMarginLoss(triplets_per_anchor="semihard"), MarginLoss(triplets_per_anchor=3)])
-def test_a_loss_that_draws_triplets_is_refused_without_a_miner(loss):
-    with pytest.raises(ValueError, match="leave it at 'all' or give the memory a miner"):
+@pytest.mark.parametrize(
+    ("loss", "key"),
+    [
+        (TripletMarginLoss(triplets_per_anchor="semihard"), "leave it at 'all' or give the memory a miner"),
+        (MarginLoss(triplets_per_anchor=3), "leave it at 'all' or give the memory a miner"),
+        (ArcFaceLoss(3, 5), "is no loss of pairs or triplets"),
+        (FastAPLoss(), "is no loss of pairs or triplets"),
+    ],
+)
+def test_a_loss_that_it_cannot_hold_is_refused(loss, key):
+    with pytest.raises(ValueError, match=key):
         CrossBatchMemory(loss, 5)
-    CrossBatchMemory(loss, 5, miner=TripletMarginMiner())
+    if "miner" in key:
+        CrossBatchMemory(loss, 5, miner=TripletMarginMiner())
 
 
-def test_what_it_cannot_hold_is_refused():
-    for loss in (ArcFaceLoss(3, 5), FastAPLoss()):
-        with pytest.raises(ValueError, match="is no loss of pairs or triplets"):
-            CrossBatchMemory(loss, 5)
-    memory = CrossBatchMemory(ContrastiveLoss(), 5, memory_size=4)
-    with pytest.raises(ValueError, match="a batch of 8 does not fit into memory_size=4"):
-        memory(torch.randn(8, 5), torch.arange(8))
-    with pytest.raises(ValueError, match="indices_tuple must be"):
-        memory(torch.randn(4, 5), torch.arange(4), (torch.arange(4),) * 2)
-    with pytest.raises(ValueError, match="takes no ref_emb"):
-        memory(torch.randn(4, 5), torch.arange(4), None, torch.randn(4, 5), torch.arange(4))
-
-
-class Told(ContrastiveLoss):
-    """Keeps what it was told to compare."""
-
-    def compute(self, embeddings, labels, indices_tuple, ref_emb, ref_labels):
-        self.chosen = indices_tuple
-        return super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
-
-
-def test_everything_is_named_by_masks_of_one_byte_a_pair():
-    loss = Told()
-    memory = CrossBatchMemory(loss, 5, memory_size=20).double()
-    for x, y in batches(3):
-        memory(x, y)
-    places = (16 + torch.arange(8)) % 20
-    same = y[:, None] == memory.memory_labels
-    assert torch.equal(loss.chosen.negatives, ~same)
-    assert not loss.chosen.positives[torch.arange(8), places].any()
-    assert (same & ~loss.chosen.positives).sum() == 8
-    assert {mask.dtype for mask in loss.chosen} == {torch.bool}
+@pytest.mark.parametrize(
+    ("size", "given", "key"),
+    [
+        (8, (), "a batch of 8 does not fit into memory_size=4"),
+        (4, ((torch.arange(4),) * 2,), "indices_tuple must be"),
+        (4, (None, torch.randn(4, 5), torch.arange(4)), "takes no ref_emb"),
+    ],
+)
+def test_what_it_cannot_take_is_refused(size, given, key):
+    with pytest.raises(ValueError, match=key):
+        CrossBatchMemory(ContrastiveLoss(), 5, memory_size=4)(torch.randn(size, 5), torch.arange(size), *given)
 
 
 @pytest.mark.parametrize("miner", [BatchEasyHardMiner(), BatchEasyHardMiner(neg_strategy="hard"), BatchHardMiner()])

@@ -24,67 +24,35 @@ from levelfield.losses import potential_field, triplets
 
 APART = [situation for situation in SITUATIONS if situation != "duplicates"]
 UNMINED = ["unit", "raw", "reference"]
+# fmt: off
 # Loss, loop, the arguments of both, and in which situations if not in all. Of each loss the defaults or the paper's
 # setting, and one far from it that makes every case of the equation occur.
-TRIPLETS = (
-    "TripletMarginLoss",
-    of_pairs.triplet_margin,
-    [
-        {},
-        {"margin": -0.2},
-        {"margin": 2.5},
-        {"power": 2, "margin": 0.3},
-        {"normalize": False, "margin": 1.0},
-        {"swap": True, "margin": 0.2},
-        {"smooth_loss": True},
-    ],
-)
+TRIPLETS = ("TripletMarginLoss", of_pairs.triplet_margin, [
+    {}, {"margin": -0.2}, {"margin": 2.5}, {"power": 2, "margin": 0.3}, {"normalize": False, "margin": 1.0},
+    {"swap": True, "margin": 0.2}, {"smooth_loss": True},
+])
+BETAS = {"margin": 0.3, "nu": 0.1, "beta": 1.1, "learn_beta": True}
+SHARP = {"margin": 0.4, "Tn": 3.0, "Tp": 2.0, "imbalance": 0.3, "alpha": 1.2, "reduction": "nonzero"}
 PAIRS = [
     ("AngularLoss", of_pairs.angular, [{}, {"alpha": 70.0}, {"alpha": 45.0, "normalize": False}]),
-    (
-        "CentroidTripletLoss",
-        of_pairs.centroid_triplet,
-        [{}, {"margin": 0.5, "power": 2, "normalize_centroids": False}, {"margin": 1.0, "power": 2}],
-        UNMINED,
-    ),
+    ("CentroidTripletLoss", of_pairs.centroid_triplet,
+     [{}, {"margin": 0.5, "power": 2, "normalize_centroids": False}, {"margin": 1.0, "power": 2}], UNMINED),
     ("CircleLoss", of_pairs.circle, [(0.4, 80.0), (0.25, 5.0)]),
     ("ContrastiveLoss", of_pairs.contrastive, [(0.0, 1.0, 1), (0.9, 1.2, 2), (0.9, 1.2, 1), (-0.2, 0.5, 2)]),
     ("FastAPLoss", of_pairs.fast_ap, [(1,), (10,), (25,)], [*UNMINED, "triplets"]),
     ("HyperbolicCrossEntropyLoss", of_pairs.hyperbolic_cross_entropy, [(0.2,), (1.0,)]),
-    (
-        "LiftedStructureLoss",
-        of_pairs.lifted_structure,
-        [{}, {"neg_margin": -1.5, "pos_margin": 0.4}, {"normalize": False, "neg_margin": 8.0}],
-    ),
-    (
-        "MarginLoss",
-        of_pairs.margin,
-        [{"margin": 0.3, "nu": 0.1, "beta": 1.1, "learn_beta": True, "num_classes": classes} for classes in (None, 12)],
-    ),
+    ("LiftedStructureLoss", of_pairs.lifted_structure,
+     [{}, {"neg_margin": -1.5, "pos_margin": 0.4}, {"normalize": False, "neg_margin": 8.0}]),
+    ("MarginLoss", of_pairs.margin, [BETAS, {**BETAS, "num_classes": 12}]),
     ("MarginLoss", of_pairs.margin, [{"pairs": True}], ["unit", "pairs", "reference"]),
     ("MultiSimilarityLoss", of_pairs.multi_similarity, [(2.0, 50.0, 0.5), (0.01, 40.0, 0.8), (20.0, 3.0, 0.0)]),
-    (
-        "NPairsLoss",
-        of_pairs.n_pairs,
-        [{}, {"normalize": False, "l2_reg": 5e-4}, {"symmetric": True}, {"temperature": 0.1}],
-        [*UNMINED, "triplets"],
-    ),
+    ("NPairsLoss", of_pairs.n_pairs,
+     [{}, {"normalize": False, "l2_reg": 5e-4}, {"symmetric": True}, {"temperature": 0.1}], [*UNMINED, "triplets"]),
     ("NTXentLoss", of_pairs.ntxent, [(0.07,), (1.0,), (1e-4,)]),
     ("PNPLoss", of_pairs.pnp, [(3, 4, 0.05, variant) for variant in of_pairs.PENALTIES]),
-    (
-        "PrototypicalLoss",
-        of_pairs.prototypical,
-        [{}, {"num_support": 3}, {"squared": False}, {"normalize": True}],
-        UNMINED,
-    ),
-    (
-        "RankedListLoss",
-        of_pairs.ranked_list,
-        [
-            {"margin": 0.4, "Tn": 10.0},
-            {"margin": 0.4, "Tn": 3.0, "Tp": 2.0, "imbalance": 0.3, "alpha": 1.2, "reduction": "nonzero"},
-        ],
-    ),
+    ("PrototypicalLoss", of_pairs.prototypical,
+     [{}, {"num_support": 3}, {"squared": False}, {"normalize": True}], UNMINED),
+    ("RankedListLoss", of_pairs.ranked_list, [{"margin": 0.4, "Tn": 10.0}, SHARP]),
     ("RecallAtKLoss", of_pairs.recall_at_k, [((1, 2, 4, 8, 16), 1.0, 0.01), ((1, 3), 0.5, 0.1)]),
     ("ROADMAPLoss", of_pairs.roadmap, [(0.02, 70.0, 0.08, weight) for weight in (0.0, 0.3, 1.0)], APART),
     ("SigmoidPairLoss", of_pairs.sigmoid_pair, [(), (3.0, 0.5)]),
@@ -102,32 +70,30 @@ CLASSES = [
     ("AdaFaceLoss", of_classes.adaface, [(0.4, 64.0, 0.333), (0.9, 10.0, 2.0)]),
     ("ArcFaceLoss", of_classes.arcface, [(28.6, 64.0), (100.0, 10.0), (0.0, 30.0)]),
     ("CosFaceLoss", of_classes.cosface, [(0.35, 64.0), (0.1, 5.0)]),
-    (
-        "HISTLoss",
-        of_classes.hist,
-        [
-            {"hidden_size": 4, "network_rate": 1.0},  # fewer than classes, or more: the cheaper order of products
-            {"hidden_size": 9, "tau": 3.0, "alpha": 2.0, "classification_weight": 0.4, "network_rate": 0.2},
-            {"classification_weight": 0.0},
-            {"num_classes": 40, "hidden_size": 9},  # more than samples, whose edges are then made another way
-        ],
-    ),
+    ("HISTLoss", of_classes.hist, [
+        {"hidden_size": 4, "network_rate": 1.0},  # fewer than classes, or more: the cheaper order of products
+        {"hidden_size": 9, "tau": 3.0, "alpha": 2.0, "classification_weight": 0.4, "network_rate": 0.2},
+        {"classification_weight": 0.0},
+        {"num_classes": 40, "hidden_size": 9},  # more than samples, whose edges are then made another way
+    ]),
     ("MagFaceLoss", of_classes.magface, [(*numbers, easy) for numbers in MAGFACE for easy in (True, False)]),
     ("NormalizedSoftmaxLoss", of_classes.normalized_softmax, [(0.05,), (0.7,)]),
     ("PotentialFieldLoss", of_classes.potential_field, [(2, 0.2, 4.0), (1, 0.9, 1.0), (3, 1.3, 2.5)]),
     ("ProxyAnchorLoss", of_classes.proxy_anchor, [(0.1, 32.0), (0.3, 2.0)]),
     ("ProxyNCALoss", of_classes.proxy_nca, [(1.0,), (10.0,)]),
     ("ProxyNCALoss", of_classes.proxy_nca, [(9.0, True)], ["raw"]),
-    (
-        "ProxyTripletLoss",
-        of_classes.proxy_triplet,
-        [(0.1, "nonzero"), (1.0, "nonzero"), (1.0, "mean")],
-        ["unit", "raw"],
-    ),
+    ("ProxyTripletLoss", of_classes.proxy_triplet, [(0.1, "nonzero"), (1.0, "nonzero"), (1.0, "mean")], APART[:2]),
     ("SoftTripleLoss", of_classes.soft_triple, [(3, 20.0, 0.1, 0.01, 0.0), (4, 40.0, 30.0, 0.3, 0.5)]),
     ("SphereFaceLoss", of_classes.sphereface, [(4, 1.0), (3, 30.0), (1, 5.0)]),
     ("SubCenterArcFaceLoss", of_classes.subcenter_arcface, [(1, 60.0, 20.0), (3, 60.0, 20.0)]),
 ]
+# Whose equation looks at all of the batch, or goes by its order.
+CONTEXTS = [(4, 0.05, 0.75, 0.6, 0.4, 0.1, 0.25), (2, 0.3, 0.9, 0.1, 0.8, 0.2, 0.0), (9, 0.0, 0.5, 0.5, 1.0, 0.0, 0.0)]
+OWN_LABELS = [
+    *(("ContextualLoss", of_pairs.contextual, given, [7, 7, 7, 7, 2, 2, 2, 5, 5]) for given in CONTEXTS),
+    ("PrototypicalLoss", of_pairs.prototypical, {"num_support": 3}, [3, 0, 3, 1, 0, 1, 3, 3, 9]),
+]
+# fmt: on
 
 
 def cases(table, situations):
@@ -166,16 +132,7 @@ def test_a_loss_of_classes_equals_its_equation(name, loop, arguments, situation)
     check(name, loop, arguments, class_batch(situation))
 
 
-CONTEXTS = [(4, 0.05, 0.75, 0.6, 0.4, 0.1, 0.25), (2, 0.3, 0.9, 0.1, 0.8, 0.2, 0.0), (9, 0.0, 0.5, 0.5, 1.0, 0.0, 0.0)]
-
-
-@pytest.mark.parametrize(
-    ("name", "loop", "arguments", "labels"),
-    [
-        *(("ContextualLoss", of_pairs.contextual, arguments, [7, 7, 7, 7, 2, 2, 2, 5, 5]) for arguments in CONTEXTS),
-        ("PrototypicalLoss", of_pairs.prototypical, {"num_support": 3}, [3, 0, 3, 1, 0, 1, 3, 3, 9]),
-    ],
-)
+@pytest.mark.parametrize(("name", "loop", "arguments", "labels"), OWN_LABELS)
 @pytest.mark.parametrize("situation", ["unit", "raw"])
 def test_a_batch_of_its_own_equals_the_equation(name, loop, arguments, labels, situation):
     check(name, loop, arguments, batch(situation, labels))

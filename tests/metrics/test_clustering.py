@@ -1,9 +1,11 @@
-"""k-means by each method finds clusters that are there, and is seeded."""
+"""k-means finds clusters that are there; NMI, AMI and pairwise F1 against scikit-learn, by hand and chance."""
 
+import numpy as np
 import pytest
 import torch
+from sklearn import metrics as sklearn_metrics
 
-from levelfield.metrics import clustering_metrics
+from levelfield.metrics import clustering_metrics, partition_scores
 
 
 def blobs(noise):
@@ -14,7 +16,7 @@ def blobs(noise):
 
 
 @pytest.mark.parametrize("method", ["auto", "faiss", "exact", "mini-batch"])
-def test_finds_separate_clusters(method):
+def test_finds_separate_clusters_and_is_seeded(method):
     if method == "faiss":
         pytest.importorskip("faiss")
     embeddings, labels = blobs(0.05)
@@ -22,12 +24,6 @@ def test_finds_separate_clusters(method):
     # One start of k-means may end with two true clusters in one.
     assert max(scores) == pytest.approx(1)
     assert min(scores) > 0.8
-
-
-@pytest.mark.parametrize("method", ["faiss", "exact", "mini-batch"])
-def test_is_seeded(method):
-    if method == "faiss":
-        pytest.importorskip("faiss")
     embeddings, labels = blobs(2.0)
     once, twice, other = (clustering_metrics(embeddings, labels, seed, method=method) for seed in (1, 1, 2))
     assert once == twice
@@ -43,7 +39,7 @@ def test_is_seeded(method):
         ({"average": "max"}, "known are arithmetic, geometric"),
     ],
 )
-def test_mistakes_raise(change, message):
+def test_mistakes_of_clustering_raise(change, message):
     arguments = {"embeddings": torch.rand(4, 2), "labels": torch.tensor([0, 0, 1, 1]), **change}
     with pytest.raises(ValueError, match=message):
         clustering_metrics(**arguments)
@@ -55,3 +51,66 @@ def test_what_is_installed_changes_no_score():
     labels = torch.arange(400) // 20
     embeddings = torch.randn(20, 32, generator=generator)[labels] + torch.randn(400, 32, generator=generator)
     assert clustering_metrics(embeddings, labels) == clustering_metrics(embeddings, labels, method="exact")
+
+
+@pytest.mark.parametrize("average", ["arithmetic", "geometric"])
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_scikit_learn(average, seed):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 9, 150) ** 2 - 7
+    clusters = np.where(rng.random(150) < 0.4, labels, rng.integers(0, 12, 150))
+    scores = partition_scores(torch.from_numpy(clusters), torch.from_numpy(labels), average)
+    nmi = sklearn_metrics.normalized_mutual_info_score(labels, clusters, average_method=average)
+    ami = sklearn_metrics.adjusted_mutual_info_score(labels, clusters, average_method=average)
+    (_, false_positive), (false_negative, positive) = sklearn_metrics.cluster.pair_confusion_matrix(labels, clusters)
+    f1 = 2 * positive / (2 * positive + false_positive + false_negative)
+    assert scores == pytest.approx({"nmi": nmi, "ami": ami, "f1": f1}, abs=1e-9)
+    geometric = sklearn_metrics.normalized_mutual_info_score(labels, clusters, average_method="geometric")
+    asked = partition_scores(torch.from_numpy(clusters), torch.from_numpy(labels), metrics=("f1", "nmi_geometric"))
+    assert asked == pytest.approx({"f1": f1, "nmi_geometric": geometric}, abs=1e-9)
+
+
+def test_pairwise_f1_by_hand():
+    # Pairs in a cluster: 01 02 12 34. Pairs with one label: 01 23 24 34. Shared: 01 34.
+    scores = partition_scores(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([5, 5, 8, 8, 8]))
+    assert scores["f1"] == pytest.approx(2 * (2 / 4) * (2 / 4) / (2 / 4 + 2 / 4))
+
+
+@pytest.mark.parametrize(
+    ("num_items", "num_classes", "nmi"), [(5_924, 100, 0.191), (8_131, 98, 0.143), (60_502, 11_316, 0.814)]
+)
+def test_nmi_of_chance_grows_with_the_number_of_classes_and_ami_does_not(num_items, num_classes, nmi):
+    # The sizes of CUB, Cars and SOP: the Reality Check's Table 2 in essence.
+    labels = torch.arange(num_items) % num_classes
+    clusters = labels[torch.randperm(num_items, generator=torch.Generator().manual_seed(0))]
+    scores = partition_scores(clusters, labels)
+    assert scores["nmi"] == pytest.approx(nmi, abs=0.007)
+    assert scores["ami"] == pytest.approx(0, abs=0.003)
+
+
+def test_equal_partitions_score_one_whatever_their_names():
+    labels = torch.tensor([4, 4, -1, 7, 7, 7])
+    assert partition_scores(labels * 3 + 1, labels) == pytest.approx({"nmi": 1, "ami": 1, "f1": 1})
+
+
+def test_mistakes_of_partitions_raise():
+    with pytest.raises(ValueError, match=r"\(3,\) clusters and \(4,\) labels"):
+        partition_scores(torch.arange(3), torch.arange(4))
+    with pytest.raises(ValueError, match="known are arithmetic, geometric"):
+        partition_scores(torch.arange(3), torch.arange(3), average="max")
+    with pytest.raises(ValueError, match="no such metric 'vi'; known are nmi, nmi_geometric, ami, f1"):
+        partition_scores(torch.arange(3), torch.arange(3), metrics=("vi",))
+
+
+TRIVIAL = [[0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 2, 2], [0, 1, 2, 3, 4, 5], [0, 0, 0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize("average", ["arithmetic", "geometric"])
+@pytest.mark.parametrize("clusters", TRIVIAL)
+@pytest.mark.parametrize("labels", TRIVIAL)
+def test_trivial_partitions_score_as_in_scikit_learn(average, clusters, labels):
+    """Collapsed embeddings are one cluster: NMI = AMI = 0, by the geometric mean too."""
+    scores = partition_scores(torch.tensor(clusters), torch.tensor(labels), average)
+    nmi = sklearn_metrics.normalized_mutual_info_score(labels, clusters, average_method=average)
+    ami = sklearn_metrics.adjusted_mutual_info_score(labels, clusters, average_method=average)
+    assert (scores["nmi"], scores["ami"]) == pytest.approx((nmi, ami), abs=1e-9)

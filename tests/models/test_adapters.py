@@ -1,4 +1,4 @@
-"""Adapters: nothing at first, alone in learning, themselves again from disk, and merged into the trunk."""
+"""Adapters, from nothing at first to merged into the trunk, and gradient checkpointing: equal gradients, less kept."""
 
 import sys
 
@@ -10,6 +10,7 @@ from tiny_text import tiny_text_model
 from torch import nn
 
 from levelfield.errors import UserError
+from levelfield.losses import ContrastiveLoss
 from levelfield.models import LoRA, TimmTrunk, TransformersTrunk
 from levelfield.models.adapters import (
     add_adapter,
@@ -19,20 +20,30 @@ from levelfield.models.adapters import (
     save_adapter,
     without_adapter,
 )
+from levelfield.models.layers import recompute_activations
+from levelfield.models.trunks import ModuleTrunk, as_trunk
+from levelfield.training.learner import MetricLearner
 
-TEXTS = ["Where is my new card?", "it has not come."]
+TEXTS = ["Where is my new card?", "it has not come.", "Why was I charged twice?"]
 NETWORKS = {
     "vit": ("test_vit", {"depth": 2}),
     "convnext": ("convnextv2_tiny", {"depths": [1, 1, 1, 1], "dims": [8, 8, 8, 16]}),
 }
+DEEP = {
+    "vit": ("test_vit", {"depth": 6, "drop_path_rate": 0.3}),
+    "convnext": ("convnextv2_tiny", {"depths": [1, 1, 6, 1], "dims": [8, 8, 8, 8]}),
+    "resnet": ("test_resnet", {}),
+}
+DISTILBERT = {"model_type": "distilbert", "dim": 16, "hidden_dim": 64, "n_layers": 6, "n_heads": 2, "pad_token_id": 0}
 
 
-def trunk_of(kind: str, folder) -> TimmTrunk | TransformersTrunk:
+def trunk_of(kind: str, folder, networks=NETWORKS, config=None) -> TimmTrunk | TransformersTrunk:
     torch.manual_seed(0)
-    if kind in NETWORKS:
-        name, arguments = NETWORKS[kind]
+    if kind in networks:
+        name, arguments = networks[kind]
         return TimmTrunk(name, weights=None, arguments=arguments).eval()
-    return TransformersTrunk(str(tiny_text_model(folder)), weights=None, max_length=64).eval()
+    written = tiny_text_model(folder, config) if config else tiny_text_model(folder)
+    return TransformersTrunk(str(written), weights=None, max_length=64).eval()
 
 
 def samples_of(kind: str) -> object:
@@ -130,8 +141,6 @@ class Own(nn.Module):
 
 
 def test_a_module_of_one_s_own_takes_an_adapter():
-    from levelfield.models.trunks import as_trunk
-
     trunk = as_trunk(Own())
     add_adapter(trunk, LoRA(rank=2))
     assert trunk(torch.rand(2, 3, 2, 2)).shape == (2, 8)
@@ -161,3 +170,47 @@ def test_what_cannot_be_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError, match=r"adapters need peft: pip install 'levelfield\[adapters\]'"):
         add_adapter(trunk_of("vit", tmp_path), LoRA())
+
+
+def stepped(kind: str, folder, checkpointing: bool) -> tuple[torch.Tensor, list[torch.Tensor], int]:
+    """Embeddings and gradients in float64, with dropout, and the bytes that the forward keeps for the backward."""
+    trunk = trunk_of(kind, folder, DEEP, DISTILBERT).train()
+    learner = MetricLearner(trunk, loss=ContrastiveLoss(), embedding_size=8).double()
+    if checkpointing:
+        recompute_activations(learner.trunk)
+    torch.manual_seed(1)
+    side = 160 if kind == "vit" else 64
+    samples = TEXTS if kind == "text" else torch.rand(4, 3, side, side).double()
+    kept: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    torch.manual_seed(2)
+    weights = {weight.data_ptr() for weight in learner.parameters()}
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        embeddings = learner(samples)
+    embeddings.square().mul(torch.arange(8)).sum().backward()
+    gradients = [weight.grad for weight in learner.parameters() if weight.grad is not None]
+    return embeddings, gradients, sum(size for place, size in kept.items() if place not in weights)
+
+
+@pytest.mark.parametrize("kind", [*DEEP, "text"])
+def test_the_same_gradients_with_less_kept(kind, tmp_path):
+    embeddings, gradients, kept = stepped(kind, tmp_path, False)
+    again, same, fewer = stepped(kind, tmp_path, True)
+    torch.testing.assert_close(again, embeddings, rtol=0, atol=1e-12)
+    assert len(same) == len(gradients) > 0
+    for found, expected in zip(same, gradients, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-12)
+    assert fewer < (0.8 if kind == "resnet" else 0.5) * kept  # the ResNet has a block a stage, so its inputs are much
+
+
+def test_where_it_cannot_be_is_said():
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
+    with pytest.raises(UserError, match=r"GradientCheckpointing: ModuleTrunk has no network that can do it"):
+        recompute_activations(ModuleTrunk(linear, num_features=4))
+    trunk = TimmTrunk("test_resnet", weights=None)
+    with pytest.raises(UserError, match=r"batch norm twice.*--model.freeze_batch_norm true"):
+        recompute_activations(trunk, freeze_batch_norm=False)

@@ -49,31 +49,22 @@ def test_weights_from_a_file(tmp_path, suffix):
     torch.testing.assert_close(trunk.eval()(images), expected)
 
 
-def test_weights_of_another_architecture_are_refused(tmp_path):
+def test_weights_of_another_architecture_are_refused():
     with pytest.raises(UserError, match="tensors"):
         TimmTrunk("resnet50", weights=PACKAGE)
     wrong = {name: torch.zeros(2) for name in timm.create_model("test_resnet", num_classes=0).state_dict()}
     with pytest.raises(UserError, match=re.escape("another architecture: 'conv1.0.weight'") + ".*" + re.escape("(2,)")):
         match_tensors(wrong, timm.create_model("test_resnet", num_classes=0).state_dict(), "it")
-    torn = tmp_path / "torn.pth"
-    torn.write_bytes(b"no weights")
-    with pytest.raises(UserError, match=r"torn\.pth"):
-        TimmTrunk("test_resnet", weights=str(torn))
 
 
 def test_missing_names_come_with_the_remedy():
     with pytest.raises(UserError, match=r"'resnet5'; did you mean 'resnet50'\?"):
         TimmTrunk("resnet5")
-    with pytest.raises(UserError, match="no installed package 'no_such_package'"):
-        TimmTrunk("test_resnet", weights="package:no_such_package")
-
-
-TRUNKS = Path(__file__).parents[2] / "configs" / "trunk"
 
 
 def configured(name: str) -> Trunk:
     """The trunk of `configs/trunk/<name>.yaml`, with random weights."""
-    spec = yaml.safe_load((TRUNKS / f"{name}.yaml").read_text())["model"]["trunk"]
+    spec = yaml.safe_load((REPOSITORY / f"configs/trunk/{name}.yaml").read_text())["model"]["trunk"]
     kind = getattr(models, spec["class_path"].rpartition(".")[2])
     return kind(**{**spec["init_args"], "weights": None})
 

@@ -1,0 +1,160 @@
+"""Losses and miners of pytorch-metric-learning in our learner, and ours in its trainer and in a plain loop."""
+
+import warnings
+from functools import partial
+
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+from lightning.pytorch import Trainer
+from pytorch_metric_learning import losses, miners, trainers
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from levelfield import losses as our_losses
+from levelfield import miners as our_miners
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import Glyphs
+from levelfield.data.transforms import ImageTransforms
+from levelfield.training.learner import MetricLearner
+
+EMBEDDING_SIZE = 8
+NO_LOSS = {  # of no use by themselves: base classes,
+    "BaseMetricLossFunction", "BaseLossWrapper", "GenericPairLoss", "EmbeddingRegularizerMixin",
+    "WeightRegularizerMixin",
+    # what compares with ref_emb, a second view of the batch, which our batches do not have; what takes no labels,
+    "SelfSupervisedLoss", "VICRegLoss", "ManifoldLoss",
+    # and what keeps its histogram's graph from step to step, so that no loop's second backward works
+    "DynamicSoftMarginLoss",
+}  # fmt: skip
+NO_MINER = {"BaseMiner", "EmbeddingsAlreadyPackagedAsTriplets"}  # a base class; batches that are lists of triplets
+ARGUMENTS = {  # of configurations
+    "P2SGradLoss": {"descriptors_dim": EMBEDDING_SIZE},
+    "RankedListLoss": {"margin": 0.4, "Tn": 1},
+    "IntraPairVarianceLoss": {"pos_eps": 0.0, "neg_eps": 0.0},  # at its defaults it is 0 at first
+}
+WRAPPERS = {  # of other losses, which only Python can give
+    "CrossBatchMemory": partial(losses.CrossBatchMemory, loss=losses.ContrastiveLoss()),
+    "MultipleLosses": losses.MultipleLosses([losses.ContrastiveLoss(), losses.NTXentLoss()]),
+}
+WEIGHTS = {  # have a weight for each class
+    "ArcFaceLoss", "CosFaceLoss", "LargeMarginSoftmaxLoss", "NormalizedSoftmaxLoss", "P2SGradLoss", "ProxyAnchorLoss",
+    "ProxyNCALoss", "SoftTripleLoss", "SphereFaceLoss", "SubCenterArcFaceLoss",
+}  # fmt: skip
+
+
+class ConvTrunk(nn.Sequential):
+    """Somebody's module, of a few numbers."""
+
+    num_features = 12
+
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 12, 5, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+@pytest.fixture(scope="module")
+def data() -> MetricDataModule:
+    transforms = ImageTransforms(crop_size=32, resize=32, scale=(0.6, 1.0), horizontal_flip=False)
+    glyphs = Glyphs(num_classes=40, image_size=32)
+    return MetricDataModule(glyphs, batch_size=16, steps_per_epoch=3, transforms=transforms)
+
+
+def configured(**parts) -> MetricLearner:
+    """The learner as a configuration makes it."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(MetricLearner, "model", fail_untyped=False)
+    trunk = {"class_path": f"{__name__}.ConvTrunk"}
+    config = {"model": {"trunk": trunk, "embedding_size": EMBEDDING_SIZE, **parts}}
+    return parser.instantiate(parser.parse_object(config)).model
+
+
+def train(learner: MetricLearner, data: MetricDataModule) -> set[str]:
+    """Train three steps; the parts of the learner whose parameters moved."""
+    data.setup("fit")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Lightning's advice, and the peer's
+        learner.build_loss(data.num_train_classes)
+        before = {name: value.detach().clone() for name, value in learner.named_parameters()}
+        trainer = Trainer(
+            accelerator="cpu", max_steps=3, limit_val_batches=0, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+        )  # fmt: skip
+        trainer.fit(learner, datamodule=data)
+    assert trainer.global_step == 3
+    moved = {name: value for name, value in learner.named_parameters() if not torch.equal(value, before[name])}
+    assert all(torch.isfinite(value).all() for value in moved.values())
+    return {name.partition(".")[0] for name in moved}
+
+
+def names(module) -> set[str]:
+    return {name for name, value in vars(module).items() if isinstance(value, type)}
+
+
+@pytest.mark.parametrize("name", sorted(names(losses) - NO_LOSS))
+def test_every_loss_of_the_peer_trains(name: str, data: MetricDataModule) -> None:
+    if name in WRAPPERS:
+        learner = MetricLearner(ConvTrunk(), WRAPPERS[name], embedding_size=EMBEDDING_SIZE)
+    else:
+        spec = {"class_path": f"pytorch_metric_learning.losses.{name}", "init_args": ARGUMENTS.get(name, {})}
+        learner = configured(loss=spec)
+    assert train(learner, data) == {"trunk", "embedder", *(["loss"] if name in WEIGHTS else [])}
+    assert isinstance(learner.loss, getattr(losses, name))
+    if name in WEIGHTS:
+        sizes = {size for weight in learner.loss.parameters() for size in weight.shape}
+        assert EMBEDDING_SIZE in sizes
+        assert any(size % 15 == 0 for size in sizes)  # 20 of the 40 letters are for training, a fourth validates
+
+
+@pytest.mark.parametrize("name", sorted(names(miners) - NO_MINER))
+def test_every_miner_of_the_peer_trains(name: str, data: MetricDataModule) -> None:
+    parts = {"loss": "levelfield.losses.ContrastiveLoss", "miner": f"pytorch_metric_learning.miners.{name}"}
+    learner = configured(**{part: {"class_path": path} for part, path in parts.items()})
+    assert train(learner, data) == {"trunk", "embedder"}
+    assert isinstance(learner.miner, getattr(miners, name))
+
+
+def test_what_is_left_out_is_there_and_dynamic_soft_margin_fails_in_the_peers_own_loop() -> None:
+    assert NO_LOSS | set(ARGUMENTS) | set(WRAPPERS) | WEIGHTS <= names(losses)
+    assert names(miners) >= NO_MINER
+    torch.manual_seed(2)  # some draws fail in its histogram already
+    loss, layer, labels = losses.DynamicSoftMarginLoss(), nn.Linear(4, 3), torch.arange(8) % 2
+    loss(layer(torch.randn(8, 4)), labels).backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss(layer(torch.randn(8, 4)), labels).backward()
+
+
+def clusters():
+    """Four noisy directions in 8 dimensions, of which a linear map can keep the ones that matter."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(64) % 4
+    return torch.eye(8)[labels] + 0.7 * torch.randn(64, 8, generator=generator), labels
+
+
+@pytest.mark.filterwarnings("ignore")  # the peer's own
+@pytest.mark.parametrize(
+    ("loss", "miner"),
+    [
+        (our_losses.MultiSimilarityLoss(), our_miners.MultiSimilarityMiner()),
+        (our_losses.TripletMarginLoss(), our_miners.TripletMarginMiner(type_of_triplets="semihard")),
+        (our_losses.ArcFaceLoss(4, 3), None),
+        (our_losses.TripletMarginLoss(), miners.BatchHardMiner()),
+        (losses.MultiSimilarityLoss(), our_miners.MultiSimilarityMiner()),
+    ],
+)
+def test_losses_and_miners_of_either_library_train_in_the_peers_trainer(loss, miner):
+    torch.manual_seed(0)
+    samples, labels = clusters()
+    trunk = nn.Linear(8, 3)
+    before = float(loss(trunk(samples), labels).detach())
+    trainers.MetricLossOnly(
+        models={"trunk": trunk},
+        optimizers={"trunk_optimizer": torch.optim.Adam([*trunk.parameters(), *loss.parameters()], lr=0.05)},
+        batch_size=32,
+        loss_funcs={"metric_loss": loss},
+        mining_funcs={"tuple_miner": miner} if miner is not None else {},
+        dataset=TensorDataset(samples, labels),
+        dataloader_num_workers=0,
+        data_device=torch.device("cpu"),
+        dtype=torch.float32,
+    ).train(num_epochs=5)
+    assert float(loss(trunk(samples), labels).detach()) < before
