@@ -139,3 +139,9 @@ def test_small_integers_name_classes_beyond_their_range_on_a_gpu(monkeypatch):
     labels, inside = checked_classes(torch.tensor([3, 255], dtype=torch.uint8), 300)
     assert labels.tolist() == [3, 255]
     assert inside
+
+
+def test_class_means_are_directions_of_the_mean_of_unit_embeddings():
+    loss = NormalizedSoftmaxLoss(2, 3, weight_init="class_means")
+    loss.start_at_class_means(torch.tensor([[4.0, 0, 0], [0, 1, 0], [0, 0, 2]]), torch.tensor([0, 0, 1]))
+    torch.testing.assert_close(loss.class_weights.detach(), torch.tensor([[0.5**0.5, 0.5**0.5, 0], [0, 0, 1]]))

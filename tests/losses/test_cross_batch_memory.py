@@ -123,6 +123,7 @@ def test_triplets_of_the_miner_and_of_the_batch_stay_triplets():
     torch.testing.assert_close(memory(x, y, chosen), TripletMarginLoss(0.5)(x, y, both))
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 def test_is_compiled_anew_only_while_it_learns_that_sizes_change():
     torch._dynamo.reset()

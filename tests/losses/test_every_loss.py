@@ -229,26 +229,6 @@ def test_products_and_their_gradients_are_true_float32_whatever_torch_was_told(n
     assert products.guarded
 
 
-# Those that take the pairs of a batch one by one.
-ONE_BY_ONE = {name for name in PAIRS if issubclass(getattr(losses, name), losses.PairLoss)}
-
-
-@pytest.mark.parametrize("name", sorted(ONE_BY_ONE - {"AngularLoss", "LiftedStructureLoss", "NPairsLoss"}))
-def test_references_that_are_the_other_half_equal_a_choice_of_the_cross_pairs(name):
-    """Losses of pairs: comparing x with r is comparing the batch [x, r] where a miner chose the pairs (x, r)."""
-    case = batch("reference", labels=[0, 0, 0, 1, 1, 2], dim=6)
-    N = len(case.y)
-    same = case.y[:, None] == case.ref_y[None, :]
-    (a1, p), (a2, n) = same.nonzero(as_tuple=True), (~same).nonzero(as_tuple=True)
-    loss = make(name).double()
-    joined = loss(torch.cat([case.x, case.ref]), torch.cat([case.y, case.ref_y]), (a1, p + N, a2, n + N))
-    if name in {"MultiSimilarityLoss", "RankedListLoss", "SigmoidPairLoss"}:  # a mean over all anchors, mined or not
-        joined = joined * (N + len(case.ref_y)) / N
-    parted = loss(case.x, case.y, None, case.ref, case.ref_y)
-    edit = f"if {name} is a mean over all anchors, add it to the names above"
-    torch.testing.assert_close(joined, parted, msg=lambda differ: f"{differ}\n{edit}")
-
-
 QUICK = {"ContrastiveLoss", "NTXentLoss", "ArcFaceLoss"}  # the others take a minute
 COMPILED = [n if n in QUICK else pytest.param(n, marks=pytest.mark.full) for n in EVERY if n not in NOT_COMPILED_WHOLE]
 

@@ -1,13 +1,164 @@
-"""A training step of two processes has the loss and all gradients of one process, whatever the loss."""
+"""A training step of two processes has the loss and all gradients of one, with every loss, miner and regularizer.
 
+As a script, writes `<folder>/<world size>.pt` of rank 0: for each case the loss, and the change of each weight by a
+step of SGD with rate 1, which is its gradient. The learner trains with gradient caching in the cases "in chunks".
+"""
+
+import copy
+import os
+import sys
+import warnings
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from forked_ranks import run_script
-from loss_cases import shipped
+import torch.distributed as dist
+from forked_ranks import fork, run_script
+from lightning.pytorch import Callback, LightningDataModule, Trainer
+from loss_cases import needs_classes, shipped
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from levelfield import miners, regularizers
+from levelfield import losses, miners, regularizers
+from levelfield.models.trunks import ModuleTrunk
+from levelfield.training.callbacks import GradientCaching
+from levelfield.training.learner import MetricLearner
+
+LABELS = [4, 4, 4, 4, 1, 1, 4, 1, 0, 2, 3, 5]  # the second of two processes has no positive pair among its own rows
+ARGUMENTS = {
+    "MarginLoss": [{}, {"learn_beta": True, "nu": 0.1}, {"learn_beta": True, "nu": 0.1, "num_classes": 12},
+                   {"triplets_per_anchor": 2}, {"pairs": True}],
+    "MagFaceLoss": [{"lower_norm": 1.0, "upper_norm": 5.0}],
+    "RankedListLoss": [{"margin": 0.4, "Tn": 10}, {"margin": 0.4, "Tn": 10, "reduction": "nonzero"}],
+    "TripletMarginLoss": [{}, {"triplets_per_anchor": "semihard"}, {"triplets_per_anchor": 3}, {"swap": True},
+                          {"smooth_loss": True}, {"power": 2}],
+    "ContrastiveLoss": [{}, {"hinge_power": 2}],
+    "SignalToNoiseRatioContrastiveLoss": [{}, {"regularizer_weight": 0.3}],
+    "NTXentLoss": [{}, {"probability_floor": 1e-3}],
+    "RecallAtKLoss": [{}, {"similarity_mixup": True}],
+    "SoftTripleLoss": [{}, {"reg_weight": 0.2}, {"class_fraction": 0.6}],
+    "PotentialFieldLoss": [{}, {"class_fraction": 0.6}],
+    "HISTLoss": [{"hidden_size": 8}],
+    "ProxyTripletLoss": [{}, {"reduction": "mean"}],
+    "ProxyNCALoss": [{}, {"exclude_positive": True}],
+    "ArcFaceLoss": [{}, {"class_fraction": 0.6}],
+    "NormalizedSoftmaxLoss": [{"label_smoothing": 0.1, "class_fraction": 0.6}],
+}  # fmt: skip
+# A loss sees all of the embeddings, in chunks or not: those that draw, keep a state, or hold weights or other losses.
+IN_CHUNKS = [
+    "AdaFaceLoss()", "ArcFaceLoss(class_fraction=0.6)", "ContrastiveLoss()", "HISTLoss(hidden_size=8)",
+    "PrototypicalLoss()", "RecallAtKLoss(similarity_mixup=True)", "StructuredClusteringLoss()",
+    "TripletMarginLoss(triplets_per_anchor=3)", "WeightedSum()", "CrossBatchMemory()",
+]  # fmt: skip
+MINERS = {
+    "TripletMarginMiner": miners.TripletMarginMiner(margin=0.5),
+    "MultiSimilarityMiner": miners.MultiSimilarityMiner(),
+    "DistanceWeightedMiner": miners.DistanceWeightedMiner(nonzero_loss_cutoff=1.9),
+    "BatchHardMiner": miners.BatchHardMiner(),
+    "HDCMiner": miners.HDCMiner(),
+    "AngularMiner": miners.AngularMiner(),
+    "BatchEasyHardMiner": miners.BatchEasyHardMiner(),
+    "UniformHistogramMiner": miners.UniformHistogramMiner(5, 4, 4),
+}
+
+
+class Case(NamedTuple):
+    """The learner's loss, miner, regularizer and `chunk_size`."""
+
+    loss: nn.Module
+    miner: nn.Module | None = None
+    regularizer: regularizers.Regularizer | None = None
+    chunk_size: int | None = None
+
+
+def cases() -> dict[str, Case]:
+    found: dict[str, Case] = {}
+    for kind in shipped():
+        for arguments in ARGUMENTS.get(kind.__name__, [{}]):
+            torch.manual_seed(3)
+            sizes = {"num_classes": 12, "embedding_size": 6} if needs_classes(kind) else {}
+            options = ", ".join(f"{name}={value}" for name, value in arguments.items())
+            found[f"{kind.__name__}({options})"] = Case(kind(**sizes, **arguments))
+    torch.manual_seed(3)
+    parts = {"a": losses.ContrastiveLoss(), "b": losses.LiftedStructureLoss(), "c": losses.ArcFaceLoss(12, 6)}
+    found["WeightedSum()"] = Case(losses.WeightedSum(parts, {"c": 0.3}))
+    found["CrossBatchMemory()"] = Case(losses.CrossBatchMemory(losses.ContrastiveLoss(), 6, 24))
+    found |= {f"{name}, in chunks": found[name]._replace(chunk_size=3) for name in IN_CHUNKS}
+    for name, miner in MINERS.items():
+        found[f"{name}()"] = Case(losses.TripletMarginLoss(), miner)
+    found["ArcFaceLoss() with a miner"] = Case(losses.ArcFaceLoss(12, 6), MINERS["MultiSimilarityMiner"])
+    for name in regularizers.__all__:
+        if name != "Regularizer":
+            found[f"{name}()"] = Case(losses.ArcFaceLoss(12, 6), None, getattr(regularizers, name)())
+    return found
+
+
+class Points(LightningDataModule):
+    """One batch, of which each process has its share."""
+
+    num_train_classes = 12
+
+    def train_dataloader(self) -> DataLoader:
+        points = torch.randn(len(LABELS), 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        share = len(LABELS) // self.trainer.world_size
+        own = slice(self.trainer.global_rank * share, (self.trainer.global_rank + 1) * share)
+        return DataLoader(TensorDataset(points[own], torch.tensor(LABELS)[own]), batch_size=share)
+
+
+class KeepLoss(Callback):
+    loss: Tensor
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.loss = outputs["loss"].detach()
+
+
+def gradients(case: Case, world_size: int) -> dict[str, Tensor]:
+    torch.manual_seed(1)
+    learner = MetricLearner(
+        ModuleTrunk(nn.Sequential(nn.Linear(5, 7), nn.Tanh()), num_features=7),
+        loss=copy.deepcopy(case.loss),
+        miner=case.miner,
+        regularizer=case.regularizer,
+        embedding_size=6,
+        normalize=False,
+        optimizer=torch.optim.SGD,
+        trunk_lr=1.0,
+        embedder_lr=1.0,
+        loss_lr=1.0,
+        weight_decay=0.0,
+    ).double()
+    before = {name: weight.detach().clone() for name, weight in learner.named_parameters()}
+    kept = KeepLoss()
+    trainer = Trainer(
+        accelerator="cpu",
+        strategy="ddp" if world_size > 1 else "auto",
+        devices=world_size,
+        precision="64-true",
+        max_epochs=1,
+        limit_val_batches=0,
+        use_distributed_sampler=False,
+        callbacks=[kept, *([] if case.chunk_size is None else [GradientCaching(case.chunk_size)])],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(learner, datamodule=Points())
+    return {"loss": kept.loss} | {name: before[name] - weight.detach() for name, weight in learner.named_parameters()}
+
+
+def in_group(folder: Path, rank: int, world_size: int) -> None:
+    if world_size > 1:
+        ranks = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "TORCHELASTIC_RUN_ID": "test"}
+        sizes = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+        os.environ.update({key: str(value) for key, value in {**ranks, **sizes}.items()})
+        store = f"file://{folder}/store"
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
+    listed = {name: case for name, case in cases().items() if world_size > 1 or case.chunk_size is None}
+    found = {name: gradients(case, world_size) for name, case in listed.items()}
+    if rank == 0:
+        torch.save(found, folder / f"{world_size}.pt")
 
 
 def assert_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], case: str) -> None:
@@ -19,7 +170,7 @@ def assert_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tenso
 
 @pytest.mark.processes
 def test_loss_and_gradients_are_those_of_one_process_in_chunks_too(tmp_path: Path) -> None:
-    run_script(Path(__file__).parent / "losses_over_processes.py", str(tmp_path))
+    run_script(Path(__file__), str(tmp_path))
     alone, together = torch.load(tmp_path / "1.pt"), torch.load(tmp_path / "2.pt")
     listed = {*miners.__all__, *regularizers.__all__} - {"Miner", "Regularizer"}
     names = {loss.__name__ for loss in shipped()} | listed | {"WeightedSum", "CrossBatchMemory"}
@@ -28,6 +179,13 @@ def test_loss_and_gradients_are_those_of_one_process_in_chunks_too(tmp_path: Pat
         assert any(gradient.any() for weight, gradient in expected.items() if weight.startswith("trunk")), name
         assert_close(together[name], expected, name)
     chunked = together.keys() - alone.keys()
-    assert len(chunked) == len(shipped()) + 2
+    assert len(chunked) == len(IN_CHUNKS)
     for name in chunked:
         assert_close(together[name], alone[name.removesuffix(", in chunks")], name)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    for size in (1, 2):
+        fork(size, lambda rank, size=size: in_group(Path(sys.argv[1]), rank, size))

@@ -92,7 +92,7 @@ def test_it_is_for_many_small_classes_that_fit_the_budget():
 
 
 def test_nearest_come_in_order_and_ties_around_the_circle():
-    rows = normalize(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [1.0, 0.0]]), dim=1)
+    rows = normalize(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [1.0, 0.0]]))
     # Around the circle the items are 0, 4, 2, 1, 3.
     cosines, items = nearest(rows, rows, 3, torch.arange(len(rows)), memory_budget=2**20)
     assert cosines[0].tolist() == pytest.approx([1.0, 1.0, 0.5**0.5])

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from forked_ranks import fork, run_script
 
 from levelfield.metrics import RetrievalMetrics, retrieval_metrics, verification_metrics
-from levelfield.metrics.query_scores import score_queries
 
 METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall", "map", "mrr")
 
@@ -133,27 +132,6 @@ def test_repeats_of_an_index_count_once():
     assert metric.compute() == pytest.approx(retrieval_metrics(embeddings, labels, metrics=METRICS), abs=1e-9)
 
 
-def test_embeddings_in_order_are_not_copied(monkeypatch):
-    """A validation on one process; the embeddings of a large data set may take half of the memory."""
-    given = []
-
-    def noted(queries, _, gallery, *others, **options):
-        given.extend((queries.data_ptr(), gallery.data_ptr()))
-        return score_queries(queries, _, gallery, *others, **options)
-
-    monkeypatch.setattr("levelfield.metrics.distributed.score_queries", noted)
-    monkeypatch.setattr("levelfield.metrics.distributed.dim_zero_cat", lambda batches: batches[0])
-    embeddings, labels = validation_set(60)
-    metric = RetrievalMetrics(METRICS)
-    metric.update(embeddings, labels, torch.arange(60))
-    found = metric.compute()
-    assert given == [metric.embeddings[0].data_ptr()] * 2
-    metric.reset()
-    metric.update(embeddings.flip(0), labels.flip(0), torch.arange(60).flip(0))
-    assert metric.compute() == found
-    assert given[2] == given[3] != metric.embeddings[0].data_ptr(), "one copy in the order of the index"
-
-
 def test_bfloat16_embeddings_are_kept_in_float32():
     embeddings, labels = validation_set(60)
     metric = RetrievalMetrics(METRICS)
@@ -175,18 +153,6 @@ def test_mistakes_raise():
     metric.update(torch.eye(4), torch.tensor([0, 0, 1, 1]), torch.arange(4))
     with pytest.raises(ValueError, match="none of the 4 samples shares its label"):
         metric.compute()
-
-
-def test_queries_are_scored_against_the_rest():
-    embeddings, labels = validation_set(60)
-    is_query = queries_of(60)
-    metric = RetrievalMetrics(METRICS, num_samples=60, is_query=is_query)
-    for batch in torch.randperm(60, generator=torch.Generator().manual_seed(1)).split(7):
-        metric.update(embeddings[batch], labels[batch], batch)
-    asks = torch.from_numpy(is_query)
-    expected = retrieval_metrics(embeddings[asks], labels[asks], embeddings[~asks], labels[~asks], metrics=METRICS)
-    assert metric.compute() == pytest.approx(expected, abs=1e-6)
-    assert expected["num_skipped"] == 1  # label 99 is in no gallery
 
 
 def test_euclidean_scores_at_extreme_scales():

@@ -76,17 +76,6 @@ def test_gallery_apart(metrics):
     assert result == expected(scores_in_float64(similarities, labels, False, gallery_labels), result)
 
 
-@pytest.mark.parametrize("metrics", [NEIGHBOR_METRICS, ("map", "mrr", "map_at_r")])
-def test_collapsed_embeddings_are_ranked_around_the_circle(metrics):
-    labels = torch.arange(400) % 7
-    result = retrieval_metrics(torch.ones(400, 16), labels, metrics=metrics, memory_budget=NO_MEMORY)
-    scores = scores_in_float64(torch.zeros(400, 400, dtype=torch.float64), labels)
-    assert result == expected(scores, result)
-    apart = retrieval_metrics(torch.ones(100, 16), labels[:100], torch.ones(300, 16), labels[100:], metrics=metrics)
-    scores = scores_in_float64(torch.zeros(100, 300, dtype=torch.float64), labels[:100], False, labels[100:])
-    assert apart == expected(scores, apart)
-
-
 def test_autocast_outside_changes_nothing():
     embeddings, labels = embedding_space(num_items=600)
     before = retrieval_metrics(embeddings, labels)

@@ -10,21 +10,11 @@ from pytorch_metric_learning import miners as peers
 
 from levelfield import miners
 from levelfield.losses import TripletMarginLoss
-from levelfield.miners import (
-    AngularMiner,
-    BatchEasyHardMiner,
-    BatchHardMiner,
-    DistanceWeightedMiner,
-    HDCMiner,
-    MultiSimilarityMiner,
-    TripletMarginMiner,
-    UniformHistogramMiner,
-)
 from levelfield.miners.distance_weighted import draw
 
 device = any_device
 MINERS = [getattr(miners, name)() for name in miners.__all__ if name != "Miner"]
-DRAWN = (DistanceWeightedMiner, UniformHistogramMiner)
+DRAWN = (miners.DistanceWeightedMiner, miners.UniformHistogramMiner)
 
 
 class Mined:
@@ -111,14 +101,14 @@ def multi_similarity(case: Mined, epsilon: float):
 
 
 RULES = [
-    *((TripletMarginMiner, triplet_margin, (0.2, kind)) for kind in ("all", "hard", "semihard", "easy")),
-    (BatchHardMiner, batch_hard, ()),
+    *((miners.TripletMarginMiner, triplet_margin, (0.2, kind)) for kind in ("all", "hard", "semihard", "easy")),
+    (miners.BatchHardMiner, batch_hard, ()),
     *(
-        (BatchEasyHardMiner, batch_easy_hard, words)
+        (miners.BatchEasyHardMiner, batch_easy_hard, words)
         for words in [("easy", "semihard"), ("hard", "semihard"), ("easy", "hard"), ("hard", "easy")]
     ),
-    *((AngularMiner, angular, (angle,)) for angle in (20, 35)),
-    *((MultiSimilarityMiner, multi_similarity, (epsilon,)) for epsilon in (0.0, 0.1, 0.7)),
+    *((miners.AngularMiner, angular, (angle,)) for angle in (20, 35)),
+    *((miners.MultiSimilarityMiner, multi_similarity, (epsilon,)) for epsilon in (0.0, 0.1, 0.7)),
 ]
 
 
@@ -126,8 +116,8 @@ RULES = [
 def test_keeps_what_the_rule_says_and_what_the_peer_keeps(miner, rule, arguments, mined):
     _, y, *reference = mined.given
     found = halves(miner(*arguments)(*mined.given))
-    assert found == rule(mined, *arguments[miner is TripletMarginMiner :])
-    given = [mined.u, y, *([mined.v, mined.ry] if reference else [])]  # its AngularMiner normalises nothing
+    assert found == rule(mined, *arguments[miner is miners.TripletMarginMiner :])
+    given = [mined.u, y, *([mined.v, mined.ry] if reference else [])]  # its miners.AngularMiner normalises nothing
     assert found == halves(getattr(peers, miner.__name__)(*arguments)(*given))
     assert 0 < len(found[0]) < (len(mined.triplets) if len(found) == 1 else len(mined.pairs(mined.P)) + 1)
 
@@ -135,11 +125,11 @@ def test_keeps_what_the_rule_says_and_what_the_peer_keeps(miner, rule, arguments
 def test_triplet_margin_of_all_leaves_the_triplet_loss_as_it_is():
     x, y = Mined(False).given
     loss = TripletMarginLoss(margin=0.1)
-    torch.testing.assert_close(loss(x, y, TripletMarginMiner(margin=0.1)(x, y)), loss(x, y))
+    torch.testing.assert_close(loss(x, y, miners.TripletMarginMiner(margin=0.1)(x, y)), loss(x, y))
 
 
 def test_uniform_histogram_draws_as_many_of_each_bin(mined):
-    miner = UniformHistogramMiner(num_bins=7, pos_per_bin=200, neg_per_bin=600)
+    miner = miners.UniformHistogramMiner(num_bins=7, pos_per_bin=200, neg_per_bin=600)
     torch.manual_seed(0)
     chosen = miner(*mined.given)
     for drawn, listed, count in zip(halves(chosen), (mined.P, mined.N), (200, 600), strict=True):
@@ -157,7 +147,7 @@ def test_uniform_histogram_draws_as_many_of_each_bin(mined):
 def test_hdc_keeps_the_hardest_pairs_of_the_batch(fraction, mined):
     """Compared by similarity, for of (i, j) and (j, i) either may be the one that is kept."""
     for found, listed, hardest in zip(
-        halves(HDCMiner(fraction)(*mined.given)), (mined.P, mined.N), (1, -1), strict=True
+        halves(miners.HDCMiner(fraction)(*mined.given)), (mined.P, mined.N), (1, -1), strict=True
     ):
         pairs = mined.pairs(listed)
         expected = sorted((round(float(mined.s[pair]), 12) for pair in pairs), key=lambda s: hardest * s)
@@ -170,12 +160,12 @@ def test_hdc_keeps_the_hardest_pairs_of_the_batch(fraction, mined):
 def test_distance_weighted_draws_one_near_negative_for_each_positive_pair(mined, device):
     given = there(mined.given, device)
     torch.manual_seed(1)
-    a, p, n = DistanceWeightedMiner()(*given)
+    a, p, n = miners.DistanceWeightedMiner()(*given)
     near = [[j for j in mined.N[i] if mined.d[i, j] < 1.4] for i in range(20)]
     assert rows(a, p) == [(i, p) for i, p in mined.pairs(mined.P) if near[i]]
     assert {*rows(a, n)} <= {*mined.pairs(near)}
     torch.manual_seed(1)
-    assert rows(a, p, n) == rows(*DistanceWeightedMiner()(*given))
+    assert rows(a, p, n) == rows(*miners.DistanceWeightedMiner()(*given))
 
 
 def test_distance_weighted_draws_by_the_inverse_of_the_density_of_distances():
@@ -191,7 +181,7 @@ def test_distance_weighted_draws_by_the_inverse_of_the_density_of_distances():
     law = torch.where(d < 1.4, 1 / q, 0.0)
     labels = torch.cat([torch.zeros(1), torch.ones(29)]).long()  # the reference at 0 is every anchor's one positive
     torch.manual_seed(2)
-    _, _, n = DistanceWeightedMiner()(points[:1].repeat(draws, 1), torch.zeros(draws).long(), points, labels)
+    _, _, n = miners.DistanceWeightedMiner()(points[:1].repeat(draws, 1), torch.zeros(draws).long(), points, labels)
     follows(torch.bincount(n - 1, minlength=29).double(), law / law.sum())
 
 
@@ -211,7 +201,7 @@ def test_a_draw_by_arrival_follows_the_weights(device):
 
 def test_distance_weighted_works_in_a_plane():
     plane = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.9, 0.2], [-1.0, 0.0]])
-    a, _, _ = DistanceWeightedMiner()(plane, torch.tensor([0, 0, 1, 1]))
+    a, _, _ = miners.DistanceWeightedMiner()(plane, torch.tensor([0, 0, 1, 1]))
     assert a.tolist() == [0, 1, 2]  # the last has no near negative
 
 
@@ -220,13 +210,13 @@ def test_chooses_in_float32_on_a_device_what_it_chooses_in_float64_on_the_cpu(mi
     found = miner(*there(mined.given, device))
     assert all(indices.device.type == device and indices.dtype == torch.long for indices in found)
     for ours, right in zip(halves(found), halves(miner(*mined.given)), strict=True):
-        if isinstance(miner, HDCMiner):  # which keeps either of (i, j) and (j, i)
+        if isinstance(miner, miners.HDCMiner):  # which keeps either of (i, j) and (j, i)
             ours, right = (sorted(tuple(sorted(pair)) for pair in pairs) for pairs in (ours, right))
         assert ours == right
 
 
 def test_uniform_histogram_draws_on_its_device(mined, device):
-    found = UniformHistogramMiner()(*there(mined.given, device))
+    found = miners.UniformHistogramMiner()(*there(mined.given, device))
     assert all(indices.device.type == device and indices.dtype == torch.long for indices in found)
     assert all(len(indices) > 0 for indices in found)
 
@@ -269,13 +259,13 @@ def test_scale_autocast_and_what_is_not_finite_change_nothing_and_products_are_t
 @pytest.mark.parametrize(
     ("miner", "arguments", "key"),
     [
-        (TripletMarginMiner, {"type_of_triplets": "medium"}, "type_of_triplets='medium'"),
-        (HDCMiner, {"filter_percentage": 2}, "filter_percentage=2"),
-        (AngularMiner, {"angle": 90}, "angle=90"),
-        (BatchEasyHardMiner, {"pos_strategy": "all"}, "pos_strategy='all'"),
-        (BatchEasyHardMiner, {"neg_strategy": "all"}, "neg_strategy='all'"),
-        (UniformHistogramMiner, {"neg_per_bin": 0}, "neg_per_bin=0"),
-        (DistanceWeightedMiner, {"cutoff": 3}, "cutoff=3"),
+        (miners.TripletMarginMiner, {"type_of_triplets": "medium"}, "type_of_triplets='medium'"),
+        (miners.HDCMiner, {"filter_percentage": 2}, "filter_percentage=2"),
+        (miners.AngularMiner, {"angle": 90}, "angle=90"),
+        (miners.BatchEasyHardMiner, {"pos_strategy": "all"}, "pos_strategy='all'"),
+        (miners.BatchEasyHardMiner, {"neg_strategy": "all"}, "neg_strategy='all'"),
+        (miners.UniformHistogramMiner, {"neg_per_bin": 0}, "neg_per_bin=0"),
+        (miners.DistanceWeightedMiner, {"cutoff": 3}, "cutoff=3"),
     ],
 )
 def test_bad_arguments_are_refused(miner, arguments, key):
@@ -285,9 +275,9 @@ def test_bad_arguments_are_refused(miner, arguments, key):
 
 def test_shapes_that_do_not_fit_raise():
     with pytest.raises(ValueError, match=r"embeddings must be \(N, D\)"):
-        MultiSimilarityMiner()(torch.randn(3, 4), torch.zeros(2, dtype=torch.long))
+        miners.MultiSimilarityMiner()(torch.randn(3, 4), torch.zeros(2, dtype=torch.long))
     with pytest.raises(ValueError, match="go together"):
-        MultiSimilarityMiner()(torch.randn(3, 4), torch.zeros(3, dtype=torch.long), ref_emb=torch.randn(3, 4))
+        miners.MultiSimilarityMiner()(torch.randn(3, 4), torch.zeros(3, dtype=torch.long), ref_emb=torch.randn(3, 4))
 
 
 def test_distances_of_embeddings_that_coincide_are_zero():
@@ -295,4 +285,4 @@ def test_distances_of_embeddings_that_coincide_are_zero():
     embeddings = torch.randn(1, 128, generator=torch.Generator().manual_seed(0)).repeat(24, 1)
     labels = torch.arange(24) // 8
     for kind, count in (("hard", 24 * 7 * 16), ("semihard", 0), ("easy", 0)):
-        assert len(TripletMarginMiner(margin=0.0, type_of_triplets=kind)(embeddings, labels)[0]) == count
+        assert len(miners.TripletMarginMiner(margin=0.0, type_of_triplets=kind)(embeddings, labels)[0]) == count

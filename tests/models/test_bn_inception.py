@@ -158,12 +158,7 @@ def test_the_official_address_carries_the_beginning_of_the_checksum():
     assert len(bn_inception.WEIGHTS_SHA256) == 64
 
 
-def test_wrong_weights_and_sizes_are_one_clear_line(checkpoint, tmp_path):
-    other = dict(checkpoint)
-    other["inception_4e_3x3.weight"] = torch.zeros(192, 128, 5, 5)
-    torch.save(other, tmp_path / "other.pth")
-    with pytest.raises(UserError, match=r"other\.pth' are of another architecture: 'inception_4e_3x3\.weight' is"):
-        BNInceptionTrunk(weights=str(tmp_path / "other.pth"))
+def test_wrong_weights_and_sizes_are_one_clear_line(tmp_path):
     torch.save({"conv.weight": torch.zeros(3)}, tmp_path / "few.pth")
     with pytest.raises(UserError, match=r"few\.pth' have 1 tensors, this trunk needs 414"):
         BNInceptionTrunk(weights=str(tmp_path / "few.pth"))

@@ -3,8 +3,6 @@
 import json
 import shutil
 import socket
-import subprocess
-import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -205,19 +203,6 @@ def test_a_checkpoint_needs_nothing_but_itself(checkpoint, no_network):
     loaded = MetricLearner.load_from_checkpoint(path)
     assert torch.equal(loaded(TEXTS), expected)
     assert loaded.trunk.max_length == 64
-
-
-@pytest.mark.full
-@pytest.mark.processes
-def test_a_checkpoint_loads_in_a_fresh_process(checkpoint, tmp_path):
-    path, expected = checkpoint
-    program = (
-        "import sys; from levelfield.training.learner import MetricLearner\n"
-        "print(MetricLearner.load_from_checkpoint(sys.argv[1])(sys.argv[2:]).tolist())"
-    )
-    words = [sys.executable, "-c", program, path, *TEXTS]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)
-    torch.testing.assert_close(torch.tensor(json.loads(done.stdout)), expected)
 
 
 def test_mistakes_come_with_the_remedy(folder, tmp_path, monkeypatch):

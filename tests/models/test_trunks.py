@@ -11,7 +11,6 @@ import torch
 import torchvision
 import transformers
 import yaml
-from safetensors.torch import save_file
 from torch import nn
 
 from levelfield import models
@@ -20,7 +19,6 @@ from levelfield.errors import UserError
 from levelfield.models import GoogLeNetTrunk, ModuleTrunk, TimmTrunk, Trunk
 from levelfield.models.trunks import as_trunk
 from levelfield.models.weights import find_weights, match_tensors
-from levelfield.training.build import build
 from levelfield.training.settings import DEFAULT_TRUNK
 
 REPOSITORY = Path(__file__).parents[2]
@@ -34,19 +32,6 @@ def test_weights_of_the_installed_package_are_the_trunk_s():
     # The stem's convolution is the first tensor of both, the last block's norm comes before the head's two tensors.
     assert torch.equal(next(trunk.model.parameters()), stored[0])
     assert torch.equal(trunk.model.bn2.running_var, [t for t in stored if t.shape == (1280,)][-1])
-
-
-@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
-def test_weights_from_a_file(tmp_path, suffix):
-    torch.manual_seed(0)
-    source = timm.create_model("test_resnet")  # with its head
-    path = tmp_path / f"weights{suffix}"
-    save_file(source.state_dict(), path) if suffix == ".safetensors" else torch.save(source.state_dict(), path)
-    trunk = TimmTrunk("test_resnet", weights=str(path))
-    images = torch.rand(2, 3, 32, 32)
-    mean, std = (torch.tensor(source.pretrained_cfg[key]).view(3, 1, 1) for key in ("mean", "std"))
-    expected = source.eval().forward_head(source.forward_features((images - mean) / std), pre_logits=True)
-    torch.testing.assert_close(trunk.eval()(images), expected)
 
 
 def test_weights_of_another_architecture_are_refused():
@@ -91,7 +76,9 @@ def test_shipped_trunks_run_forward_and_backward(name, features, parameters):
     gradients = [parameter.grad for parameter in trunk.parameters()]
     assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
     assert trunk.weights_origin == "random"
-    assert (len(trunk.mean), len(trunk.std)) == (3, 3)
+    if isinstance(trunk, TimmTrunk):
+        known = timm.models.get_pretrained_cfg(trunk.init_args["name"])
+        assert (trunk.mean, trunk.std) == (known.mean, known.std)  # as its weights were trained
 
 
 def features_of(name: str) -> tuple[torch.Size, int]:
@@ -228,16 +215,6 @@ def test_a_model_s_arguments_may_change_its_length():
 def test_a_model_s_arguments_that_cannot_be_are_refused(arguments, line):
     with pytest.raises(UserError, match=f"--model.trunk.arguments.*{line}"):
         TimmTrunk("test_resnet", weights=None, arguments=arguments)
-
-
-@pytest.mark.parametrize("name", ["convnext_tiny", "efficientnet_lite0", "resnet18", "resnet50"])
-def test_a_configured_trunk_standardises_as_its_own_weights_were_trained(name, tmp_path):
-    spec = yaml.safe_load((REPOSITORY / f"configs/trunk/{name}.yaml").read_text())["model"]["trunk"]
-    spec["init_args"]["weights"] = None
-    config = {"model": {"trunk": spec, "loss": "ContrastiveLoss"}, "data": {"dataset": "Glyphs"}}
-    trunk = build(config, tmp_path).model.trunk
-    known = timm.create_model(spec["init_args"]["name"]).pretrained_cfg
-    assert (trunk.mean, trunk.std) == (known["mean"], known["std"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

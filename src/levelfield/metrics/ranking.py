@@ -38,8 +38,7 @@ def symmetric_blocks(
 ) -> Iterator[tuple[int, int, Float[Tensor, "block gallery"]]]:
     """Rows of the similarity matrix of a set with itself; only blocks on and above the diagonal are computed.
 
-    Each block stores its transpose for the blocks below it: G^2 / 2 values in all, freed after use. The next block
-    overwrites the rows.
+    Each block stores its transpose for the blocks below it: G^2 / 2 values in all. The next block overwrites the rows.
     """
     num_items = len(embeddings_GD)
     edges = block_starts(num_items, block)
@@ -49,7 +48,6 @@ def symmetric_blocks(
     for i, (start, stop) in enumerate(edges):
         rows_BG = buffer[: stop - start]
         rows_BG[:, :start] = lefts[i]
-        lefts[i] = lefts[i][:0]
         similarity(embeddings_GD[start:stop], embeddings_GD[start:], out=rows_BG[:, start:])
         for left, (below, end) in zip(lefts[i + 1 :], edges[i + 1 :], strict=True):
             left[:, start:stop] = rows_BG[:, below:end].T
