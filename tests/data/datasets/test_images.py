@@ -1,6 +1,9 @@
-"""Every kind of image file ends as the RGB picture it shows; every broken one as a line that names it."""
+"""A corpus of image files as they are found in data sets: each is read right, or is one line that names it."""
 
+import os
+import struct
 import warnings
+import zlib
 from io import BytesIO
 from pathlib import Path
 
@@ -8,8 +11,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from levelfield.data.datasets import ImageFolder
 from levelfield.data.datasets.images import decode_image, image_formats, open_image
 from levelfield.errors import UserError
+
+RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
+
+
+def quarters() -> np.ndarray:
+    """24 x 16 pixels: red and green above, blue and white below."""
+    pixels = np.zeros((16, 24, 3), dtype=np.uint8)
+    pixels[:8, :12], pixels[:8, 12:], pixels[8:, :12], pixels[8:, 12:] = RED, GREEN, BLUE, WHITE
+    return pixels
 
 
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
@@ -18,93 +31,175 @@ def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
     return buffer.getvalue()
 
 
-def pixels(content: bytes) -> np.ndarray:
-    image = decode_image(content, "picture")
-    assert image.mode == "RGB"
-    return np.asarray(image)
+def jpeg(image: Image.Image, **options: object) -> bytes:
+    return encoded(image, "JPEG", quality=95, **({} if image.mode == "L" else {"subsampling": 0}), **options)
 
 
-RED = Image.new("RGB", (8, 6), (200, 20, 30))
+COLOUR = Image.fromarray(quarters())
+GREY = COLOUR.convert("L")
+CORNERS = [RED, GREEN, BLUE, WHITE]
+GREYS = [(grey,) * 3 for grey in (76, 150, 29, 255)]  # ITU-R 601: 0.299 red + 0.587 green + 0.114 blue
+RAMP = np.repeat(np.repeat(np.array([[0, 257], [128 * 257, 65535]], dtype=np.uint16), 8, 0), 12, 1)
+RAMP_SHOWN = [(grey,) * 3 for grey in (0, 1, 128, 255)]
+CLEAR = np.repeat([[0] * 12 + [255] * 12], 16, 0).astype(np.uint8)  # the left half
+RGBA = Image.fromarray(np.dstack([quarters(), CLEAR]))
+GREY_ALPHA = Image.merge("LA", [GREY, Image.fromarray(CLEAR)])
+SHOWN_ON_WHITE = [WHITE, GREEN, WHITE, WHITE]
 
 
-def test_colour_files_keep_their_colour() -> None:
-    for kind in ("PNG", "BMP", "TIFF", "PPM"):
-        assert (pixels(encoded(RED, kind)) == (200, 20, 30)).all()
-    assert abs(pixels(encoded(RED, "JPEG", quality=95)).astype(int) - (200, 20, 30)).max() < 6
-
-
-def test_grey_one_bit_and_palette() -> None:
-    assert (pixels(encoded(Image.new("L", (4, 4), 77), "PNG")) == 77).all()
-    assert (pixels(encoded(Image.new("1", (4, 4), 1), "PNG")) == 255).all()
-    palette = RED.convert("P", palette=Image.Palette.ADAPTIVE)
-    for kind in ("PNG", "GIF"):
-        assert abs(pixels(encoded(palette, kind)).astype(int) - (200, 20, 30)).max() < 3
-
-
-def test_cmyk_jpeg() -> None:
-    # Cyan 0, magenta 255, yellow 255, black 0 is red.
-    content = encoded(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG", quality=95)
-    assert abs(pixels(content).astype(int) - (255, 0, 0)).max() < 8
-
-
-def test_sixteen_bits_are_scaled_not_clipped() -> None:
-    levels = np.array([[0, 257, 128 * 257, 65535]], dtype=np.uint16)
-    for kind in ("PNG", "TIFF"):
-        assert pixels(encoded(Image.fromarray(levels), kind))[0, :, 0].tolist() == [0, 1, 128, 255]
-
-
-def test_transparency_lies_on_white() -> None:
-    assert (pixels(encoded(Image.new("RGBA", (4, 4), (9, 9, 9, 0)), "PNG")) == 255).all()
-    assert (pixels(encoded(Image.new("LA", (4, 4), (0, 255)), "PNG")) == 0).all()
-    palette = Image.new("P", (4, 4), 1)
-    palette.putpalette([0, 0, 0, 10, 20, 30])
-    assert (pixels(encoded(palette, "PNG", transparency=1)) == 255).all()
-    assert (pixels(encoded(palette, "PNG", transparency=b"\xff\x00")) == 255).all()
-
-
-def test_exif_orientation_turns_the_picture() -> None:
-    lying = Image.new("RGB", (16, 8), "black")
-    lying.paste("white", (0, 0, 8, 8))
+def turned(orientation: int) -> bytes:
+    """A JPEG that is stored as EXIF 2.3 draws `orientation`, and shows the quarters upright."""
+    upright = quarters()
+    stored = {
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.transpose(1, 0, 2),
+        6: upright[:, ::-1].transpose(1, 0, 2),  # the first row is the right side, from the top down
+        7: upright[::-1, ::-1].transpose(1, 0, 2),
+        8: upright[::-1].transpose(1, 0, 2),  # the first row is the left side, from the bottom up
+    }[orientation]
     exif = Image.Exif()
-    exif[0x0112] = 6  # "rotate 90 degrees clockwise to show": the left half comes to the top
-    shown = pixels(encoded(lying, "JPEG", quality=95, exif=exif))
-    assert shown.shape == (16, 8, 3)
-    assert shown[:7].min() > 240
-    assert shown[9:].max() < 15
+    exif[0x0112] = orientation
+    return jpeg(Image.fromarray(np.ascontiguousarray(stored)), exif=exif)
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"])
-def test_truncated(kind: str, tmp_path: Path) -> None:
-    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8))
-    content = encoded(noise, kind)
-    for share in (0.3, 0.8):
-        file = tmp_path / "half"
-        file.write_bytes(content[: int(len(content) * share)])
-        with pytest.raises(UserError, match=f"{file} is not .*replace the file"):
-            open_image(file)
+def png(width: int, height: int, depth: int, colours: int, rows: bytes) -> bytes:
+    """A PNG file, chunk by chunk."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, depth, colours, 0, 0, 0)
+    signature = b"\x89PNG\r\n\x1a\n"
+    return signature + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-def test_not_an_image_empty_or_missing(tmp_path: Path) -> None:
-    text = tmp_path / "text.jpg"
-    text.write_text("I was saved as a web page")
-    with pytest.raises(UserError, match=f"{text} is not an image"):
-        open_image(text)
-    empty = tmp_path / "empty.jpg"
-    empty.touch()
-    with pytest.raises(UserError, match=f"{empty} is empty"):
-        open_image(empty)
+def palette(**transparency: object) -> bytes:
+    image = Image.new("P", (24, 16))
+    image.putpalette([*RED, *GREEN, *BLUE, *WHITE])
+    image.putdata([2 * (row >= 8) + (column >= 12) for row in range(16) for column in range(24)])
+    return encoded(image, "PNG", **transparency)
+
+
+def animated(kind: str, **options: object) -> bytes:
+    return encoded(COLOUR, kind, save_all=True, append_images=[Image.new("RGB", (24, 16))], **options)
+
+
+def claiming(content: bytes, size: tuple[int, int], form: str) -> bytes:
+    """A file whose header claims 100 million pixels."""
+    assert struct.pack(form, *size) in content
+    return content.replace(struct.pack(form, *size), struct.pack(form, 10000, 10000), 1)
+
+
+def tall_tiff() -> bytes:
+    """A TIFF of 24 x 16 pixels that claims 4.2 million rows: tag 257, one 16-bit or 32-bit number."""
+    content = encoded(COLOUR, "TIFF")
+    for kind in (3, 4):
+        content = content.replace(struct.pack("<HHLL", 257, kind, 1, 16), struct.pack("<HHLL", 257, 4, 1, 1 << 22))
+    return content
+
+
+JPEG = jpeg(COLOUR)
+CMYK = Image.fromarray(np.dstack([255 - quarters(), np.zeros((16, 24), np.uint8)]), "CMYK")
+DEEP_ROWS = b"".join(b"\0" + (row.astype(">u2") * 257).tobytes() for row in quarters())
+READ: dict[str, tuple[str, bytes, list[tuple[int, int, int]]]] = {
+    "colour JPEG": ("1.jpg", JPEG, CORNERS),
+    "colour BMP": ("1.bmp", encoded(COLOUR, "BMP"), CORNERS),
+    "colour WebP": ("1.webp", encoded(COLOUR, "WEBP", lossless=True), CORNERS),
+    "colour TIFF": ("1.tif", encoded(COLOUR, "TIFF"), CORNERS),
+    "portable pixmap": ("1.ppm", encoded(COLOUR, "PPM"), CORNERS),
+    "grey JPEG": ("1.jpg", jpeg(GREY), GREYS),
+    "grey PNG": ("1.png", encoded(GREY, "PNG"), GREYS),
+    "1-bit PNG": ("1.png", encoded(Image.fromarray(RAMP > 40000), "PNG"), [BLACK, BLACK, BLACK, WHITE]),
+    "palette": ("1.png", palette(), CORNERS),
+    "palette with a clear colour": ("1.png", palette(transparency=0), [WHITE, GREEN, BLUE, WHITE]),
+    "palette with shares": ("1.png", palette(transparency=b"\xff\xff\x00\xff"), [RED, GREEN, WHITE, WHITE]),
+    "RGBA": ("1.png", encoded(RGBA, "PNG"), SHOWN_ON_WHITE),
+    "RGBA WebP": ("1.webp", encoded(RGBA, "WEBP", lossless=True), SHOWN_ON_WHITE),
+    "grey with alpha": ("1.png", encoded(GREY_ALPHA, "PNG"), [WHITE, GREYS[1], WHITE, WHITE]),
+    "CMYK JPEG": ("1.jpg", jpeg(CMYK), CORNERS),
+    "CMYK TIFF": ("1.tiff", encoded(CMYK, "TIFF"), CORNERS),
+    "16-bit grey PNG": ("1.png", encoded(Image.fromarray(RAMP), "PNG"), RAMP_SHOWN),
+    "16-bit grey TIFF": ("1.tif", encoded(Image.fromarray(RAMP), "TIFF"), RAMP_SHOWN),
+    "8 bits in a 32-bit TIFF": ("1.tif", encoded(GREY.convert("I"), "TIFF"), GREYS),
+    "16 bits in a 32-bit TIFF": ("1.tif", encoded(Image.fromarray(RAMP.astype(np.int32)), "TIFF"), RAMP_SHOWN),
+    "16-bit colour PNG": ("1.png", png(24, 16, 16, 2, DEEP_ROWS), CORNERS),
+    "animated GIF": ("1.gif", animated("GIF"), CORNERS),
+    "animated WebP": ("1.webp", animated("WEBP", lossless=True), CORNERS),
+    "animated PNG": ("1.png", animated("PNG"), CORNERS),
+    **{f"EXIF orientation {turn}": ("1.jpg", turned(turn), CORNERS) for turn in range(1, 9)},
+    "EXIF cut short": ("1.jpg", jpeg(COLOUR, exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x05\x01\x12"), CORNERS),
+    "a name with blanks, accents and an emoji": ("a jay in été 🐦.jpg", JPEG, CORNERS),
+    "a JPEG 2000": ("1.jp2", encoded(COLOUR, "JPEG2000"), CORNERS),
+    "a JPEG called .jfif": ("1.jfif", JPEG, CORNERS),
+    "an upper-case suffix": ("DSC0001.JPG", JPEG, CORNERS),
+    "a PNG called .jpg": ("1.jpg", encoded(COLOUR, "PNG"), CORNERS),
+}
+HALF = "is not a complete, readable image"
+LARGE = "has more than 89,478,485 pixels"
+NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8))
+BROKEN: dict[str, tuple[str, bytes | None, str]] = {
+    "zero bytes": ("1.jpg", b"", "is empty"),
+    "a JPEG without its last bytes": ("1.jpg", JPEG[:-40], HALF),
+    "a PNG with other bytes": ("1.png", png(24, 16, 8, 2, b"\0")[:50] + b"!" * 20, HALF),
+    **{
+        f"{share:.0%} of a {kind}": ("1.png", content[: int(len(content) * share)], "is not ")
+        for kind in ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP")
+        for content in [encoded(NOISE, kind)]
+        for share in (0.3, 0.8)
+    },
+    "a web page called .jpg": ("1.jpg", b"<!DOCTYPE html><html>404</html>", "is not an image"),
+    "a drawing in SVG": ("1.png", b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is not an image"),
+    "an archive called .png": ("1.png", b"PK\x03\x04" + bytes(40), "is not an image"),
+    "a page for Ghostscript": ("1.jpg", encoded(COLOUR, "EPS"), "is not an image"),
+    "a TIFF's first bytes": ("1.tif", b"II*\0\x08\0\0\0", "is not an image"),
+    "400 million pixels": ("1.png", png(20000, 20000, 8, 2, b""), f"{LARGE}: reduce the image"),
+    "100 million pixels": ("1.png", png(10000, 10000, 8, 2, b""), LARGE),  # a decoder takes 16 bytes for each
+    "a JPEG of as many": ("1.jpg", claiming(JPEG, (16, 24), ">HH"), LARGE),
+    "a GIF of as many": ("1.gif", claiming(encoded(COLOUR, "GIF"), (24, 16), "<HH"), LARGE),
+    "a WebP of as many": ("1.webp", claiming(encoded(COLOUR, "WEBP"), (24, 16), "<HH"), LARGE),
+    "a TIFF of as many": ("1.tif", tall_tiff(), LARGE),
+    "a pipe": ("1.jpg", None, "is not a regular file"),
+    "floating point": ("1.tif", encoded(Image.new("F", (2, 2)), "TIFF"), "floating point numbers"),
+    "32 bits": ("1.tif", encoded(Image.new("I", (2, 2), 70000), "TIFF"), "more than 16 bits"),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_a_sound_file_is_read_right(case: str, tmp_path: Path) -> None:
+    name, content, corners = READ[case]
+    (tmp_path / name).write_bytes(content)
+    image = open_image(tmp_path / name)
+    assert (image.mode, image.size) == ("RGB", (24, 16))
+    shown = [image.getpixel(place) for place in ((3, 3), (20, 3), (3, 12), (20, 12))]
+    np.testing.assert_allclose(shown, corners, atol=0 if name.endswith((".png", ".bmp", ".gif", ".ppm")) else 4)
+
+
+def test_broken_files_are_a_line_each_and_verify_lists_them_all(tmp_path: Path) -> None:
+    for number, (name, content, said) in enumerate([*READ.values(), *BROKEN.values()]):
+        file = tmp_path / f"class {number:02d}" / name
+        file.parent.mkdir()
+        os.mkfifo(file) if content is None else file.write_bytes(content)
+        if number >= len(READ):
+            with pytest.raises(UserError, match=f"^{file}.* {said}.*remove it from the data set.*") as caught:
+                open_image(file)
+            assert "\n" not in str(caught.value)
+    report = ImageFolder(tmp_path).verify()
+    assert (report.num_classes, report.num_samples) == (len(READ) + len(BROKEN),) * 2
+    assert len(report.problems) == len(BROKEN)
+    for number, problem in enumerate(report.problems, start=len(READ)):
+        assert problem.startswith(str(tmp_path / f"class {number:02d}"))
     with pytest.raises(UserError, match=r"missing\.jpg .*No such file"):
         open_image(tmp_path / "missing.jpg")
-    with pytest.raises(UserError, match="floating point"):
-        decode_image(encoded(Image.new("F", (2, 2)), "TIFF"), "float.tif")
 
 
 def test_decoding_shows_no_warning_twice() -> None:
-    content = encoded(RED, "PNG")
     with warnings.catch_warnings(record=True) as shown:
         warnings.resetwarnings()  # Python's own rule: once for each place
         for _ in range(3):
-            decode_image(content, "picture")
+            decode_image(JPEG, "picture")
             warnings.warn("of another package", UserWarning, stacklevel=1)
     assert len(shown) == 1
 

@@ -1,0 +1,356 @@
+"""The large image data sets in the layouts that their publishers give them, made here in miniature."""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from miniatures import MINIATURES, cars196_parts, cars196_pooled, cells, cub200, dogs130, inshop, sop, structs
+from own_images import image_options
+from scipy.io import savemat
+from tiny_fit import REPOSITORY
+
+from levelfield.cli.data import named_datasets
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import CUB200, Cars196, InShopClothes, StanfordOnlineProducts, TsinghuaDogs130
+from levelfield.data.splits import split_classes
+from levelfield.errors import UserError
+
+# Of the papers and pages that present them: classes and images.
+PUBLISHED = {
+    "cub200": (200, 11788),
+    "cars196": (196, 16185),
+    "sop": (22634, 120053),
+    "inshop": (7982, 52712),
+    "dogs130": (130, 70432),
+}
+# Images of each species of CUB-200-2011; the other species have 60. From the real lists: 11,788 in all.
+FEWER_THAN_60 = {
+    3: 58, 5: 44, 6: 41, 7: 53, 8: 48, 9: 59, 12: 56, 15: 58, 16: 58, 17: 57, 18: 45, 19: 59, 20: 59, 22: 56, 23: 59,
+    24: 52, 28: 59, 32: 53, 33: 59, 34: 59, 37: 59, 39: 59, 43: 59, 58: 58, 60: 59, 65: 50, 75: 57, 78: 59, 84: 53,
+    97: 59, 101: 50, 105: 49, 107: 59, 113: 50, 115: 59, 117: 59, 119: 59, 124: 59, 125: 59, 126: 59, 135: 59, 141: 58,
+    149: 59, 151: 51, 153: 59, 157: 59, 160: 59, 166: 59, 168: 59, 169: 59, 178: 56, 179: 59, 181: 59, 187: 50, 190: 58,
+    196: 59,
+}  # fmt: skip
+# The folders of the low-resolution archive of Tsinghua Dogs: number of images, number and name of the breed.
+FOLDERS = """
+1043-n000001-Shiba_Dog  1121-n000002-French_bulldog  1160-n000003-Siberian_husky  1324-n000004-malamute
+1936-n000005-Pomeranian  200-n000008-Airedale  200-n000010-miniature_poodle  200-n000012-affenpinscher
+201-n000024-schipperke  202-n000020-Australian_terrier  202-n000023-Welsh_springer_spaniel
+202-n000028-curly_coated_retriever  203-n000015-Staffordshire_bullterrier  203-n000016-Norwich_terrier
+203-n000021-Tibetan_terrier  203-n000022-English_setter  203-n000027-Norfolk_terrier  205-n000029-Pembroke
+205-n000030-Tibetan_mastiff  206-n000007-Border_terrier  206-n000035-Great_Dane  206-n000037-Scotch_terrier
+206-n000047-flat_coated_retriever  206-n000051-Saluki  207-n000011-Irish_setter  207-n000026-Blenheim_spaniel
+207-n000036-Irish_terrier  207-n000044-bloodhound  207-n000045-redbone  209-n000040-West_Highland_white_terrier
+209-n000042-Brabancon_griffo  209-n000043-dhole  209-n000049-kelpie  209-n000054-Doberman  210-n000006-Ibizan_hound
+210-n000048-vizsla  211-n000009-cairn  211-n000018-German_shepherd  211-n000025-African_hunting_dog
+211-n000052-Dandie_Dinmont  211-n000058-Sealyham_terrier  211-n000059-German_short_haired_pointer
+211-n000061-Bernese_mountain_dog  211-n000068-Saint_Bernard  214-n000019-Leonberg  214-n000033-Bedlington_terrier
+215-n000031-Newfoundland  215-n000038-Lhasa  215-n000075-Chesapeake_Bay_retriever  216-n000017-Lakeland_terrier
+216-n000063-Walker_hound  216-n000078-American_Staffordshire_terrier  217-n000014-otterhound
+217-n000034-Sussex_spaniel  217-n000046-Norwegian_elkhound  217-n000050-bluetick  217-n000079-dingo
+219-n000066-Irish_water_spaniel  2192-n000088-Samoyed  220-n000032-Fila_Braziliero  220-n000053-standard_schnauzer
+220-n000069-Mexican_hairless  221-n000055-EntleBucher  222-n000013-Afghan_hound  223-n000067-kuvasz
+223-n000074-English_foxhound  223-n000092-keeshond  224-n000039-Irish_wolfhound  224-n000056-Scottish_deerhound
+224-n000060-Rottweiler  225-n000062-black_and_tan_coonhound  225-n000073-Great_Pyrenees  225-n000082-boxer
+226-n000057-wire_haired_fox_terrier  226-n000064-borzoi  227-n000070-groenendael  227-n000094-collie
+228-n000085-Gordon_setter  229-n000087-Kerry_blue_terrier  230-n000041-briard  230-n000080-Rhodesian_ridgeback
+230-n000084-Boston_bull  231-n000077-bull_mastiff  231-n000081-silky_terrier  232-n000076-Brittany_spaniel
+232-n000083-Eskimo_dog  232-n000089-giant_schnauzer  233-n000071-malinois  233-n000072-Bouvier_des_Flandres
+234-n000065-whippet  234-n000091-Appenzeller  234-n000093-Chinese_Crested_Dog  2342-n000102-miniature_schnauzer
+235-n000090-soft_coated_wheaten_terrier  235-n000096-Weimaraner  235-n000097-clumber
+237-n000086-Greater_Swiss_Mountain_dog  237-n000095-toy_terrier  238-n000099-Italian_greyhound  241-n000100-basset
+243-n000103-basenji  245-n000098-Australian_Shepherd  249-n000101-Maltese_dog  249-n000106-Japanese_spaniel
+253-n000105-Cane_Carso  253-n000107-Japanese_Spitzes  257-n000108-Old_English_sheepdog  258-n000104-Black_sable
+2594-n000109-Border_collie  274-n000110-Shetland_sheepdog  276-n000112-English_springer  276-n000113-beagle
+286-n000111-cocker_spaniel  2909-n000116-Cardigan  2925-n000114-toy_poodle  3083-n000117-Bichon_Frise
+316-n000118-standard_poodle  318-n000115-komondor  329-n000119-chow  3336-n000121-chinese_rural_dog
+340-n000120-Yorkshire_terrier  3580-n000122-Labrador_retriever  361-n000123-Shih_Tzu  420-n000124-Chihuahua
+480-n000125-Pekinese  5355-n000126-golden_retriever  561-n000127-miniature_pinscher  7449-n000128-teddy
+798-n000130-pug  806-n000129-papillon
+"""
+# The publishers count 70,428 images, as the names of the folders do; the archive holds 70,432, and the sizes of
+# Vasilev and D'yakonov's halves say that the other four are of breeds in their training half.
+NOT_COUNTED = 4
+
+
+def shade(dataset, position: int) -> np.ndarray:
+    return np.asarray(dataset[position][0])[18, 20].astype(int)
+
+
+@pytest.mark.parametrize("name", MINIATURES)
+def test_two_steps_on_a_miniature(name: str, run, tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    MINIATURES[name](tmp_path / "data")
+    kind = named_datasets()[name]
+    assert (kind.num_classes_published, kind.num_samples_published) == PUBLISHED[name]
+    monkeypatch.setattr(kind, "num_classes_published", 16)
+    monkeypatch.setattr(kind, "num_samples_published", 64)
+    root = ("--data.root", str(tmp_path / "data"))
+    code, printed, _ = run("data", "verify", name, *root)
+    assert (code, printed) == (0, f"{name}: 16 classes, 64 samples; as published, every sample opens\n")
+    words = image_options(tiny, Path())[2:-4]
+    code, _, complained = run(
+        "fit", "--config", REPOSITORY / f"configs/data/{name}.yaml", *words, *root, "--model.loss", "ContrastiveLoss",
+        "--data.num_folds", "2", "--data.steps_per_epoch", "2", "--trainer.max_epochs", "1", "--data.batch_size", "8",
+        "--output", tmp_path / "out",
+    )  # fmt: skip
+    assert code == 0, complained
+    (checkpoint,) = tmp_path.rglob("best.ckpt")
+    if name == "inshop":  # its queries are searched for in its gallery
+        code, printed, complained = run("test", "--ckpt_path", checkpoint, *root, *words[-2:])
+        assert (code, "map_at_r" in printed) == (0, True), complained
+
+
+def test_cub200_is_read_from_its_three_lists_by_their_numbers(tmp_path: Path) -> None:
+    folder = cub200(tmp_path, classes=5, samples=3)
+    for name in ("image_class_labels.txt", "classes.txt"):
+        lines = (folder / name).read_text().splitlines()
+        (folder / name).write_text("\n".join(reversed(lines)) + "\n")
+    index = CUB200(tmp_path).read_index()
+    assert index.class_names == ("001.Bird_0", "002.Bird_1", "003.Bird_2", "004.Bird_3", "005.Bird_4")
+    assert index.labels.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3 + [4] * 3
+    assert index.keys[4] == "002.Bird_1/Bird_1_0001_4.jpg"
+    assert index.test_classes is None  # the official split has each species on both sides
+    assert abs(shade(CUB200(tmp_path), 4) - (12, 30, 99)).max() < 6
+
+
+def test_the_published_halves_of_cub200() -> None:
+    counts = [FEWER_THAN_60.get(species, 60) for species in range(1, 201)]
+    labels = np.repeat(np.arange(200), counts)
+    for split, sizes in {
+        "half": [5864, 5924],  # Song et al., CVPR 2016
+        "vasilev-dyakonov": [5897, 5891],  # Vasilev and D'yakonov, table 1
+    }.items():
+        assert [int(np.isin(labels, half).sum()) for half in split_classes(labels, split)] == sizes
+
+
+def test_both_layouts_of_cars196_hold_the_same_classes(tmp_path: Path) -> None:
+    cars196_pooled(tmp_path / "pooled", classes=4, samples=4)
+    folder = cars196_parts(tmp_path / "parts", classes=4, samples=4)
+    pooled, parts = Cars196(tmp_path / "pooled").read_index(), Cars196(tmp_path / "parts").read_index()
+    assert pooled.class_names == parts.class_names == tuple(f"Make {label} C/V Van 2012" for label in range(4))
+    assert pooled.keys[5] == "car_ims/000006.jpg"
+    assert pooled.labels.tolist() == sorted([0, 1, 2, 3] * 4)
+    assert parts.keys[7:9] == ("cars_train/00008.jpg", "cars_test/00001.jpg")
+    assert parts.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3] * 2
+    assert Cars196(tmp_path / "parts")[9][1] == 0
+    assert abs(shade(Cars196(tmp_path / "parts"), 9) - (0, 90, 99)).max() < 6  # its fourth picture
+    shutil.move(folder / "cars_test_annos_withlabels.mat", folder / "devkit")
+    assert Cars196(tmp_path / "parts").read_index().keys == parts.keys
+    with pytest.raises(UserError, match=r"--data\.split"):  # the closed-set split
+        MetricDataModule(Cars196(tmp_path / "parts"), split="official").setup("fit")
+
+
+@pytest.mark.parametrize(
+    ("removed", "named"),
+    [
+        (["cars_test", "cars_test_annos_withlabels.mat"], "cars_test/, cars_test_annos_withlabels.mat"),
+        (["cars_test_annos_withlabels.mat"], "cars_test_annos_withlabels.mat"),
+        (["devkit/cars_train_annos.mat", "cars_train"], "cars_train/, devkit/cars_train_annos.mat"),
+    ],
+)
+def test_one_part_of_the_closed_set_split_is_refused(removed: list[str], named: str, tmp_path: Path) -> None:
+    folder = cars196_parts(tmp_path)
+    for name in removed:
+        shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+    with pytest.raises(UserError, match=rf"closed-set split: add {named}, "):
+        Cars196(tmp_path).read_index()
+
+
+def test_classes_of_sop_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    folder = sop(tmp_path, classes=12, samples=2)
+    index = StanfordOnlineProducts(tmp_path).read_index()
+    assert index.class_names[:3] == ("bicycle/1", "chair/2", "bicycle/3")
+    assert index.class_names[9:] == ("chair/10", "bicycle/11", "chair/12")  # by number, not by name
+    assert index.test_classes == (6, 7, 8, 9, 10, 11)
+    gaps = (folder / "Ebay_test.txt").read_text().replace(" 12 2 ", " 900 2 ")
+    (folder / "Ebay_test.txt").write_text(gaps)
+    index = StanfordOnlineProducts(tmp_path).read_index()
+    assert index.labels.tolist() == sorted([*range(12)] * 2)
+    assert index.class_names[11] == "chair/900"
+
+
+@pytest.mark.parametrize("official_folders", [True, False])
+def test_halves_queries_and_gallery_of_inshop(official_folders: bool, tmp_path: Path) -> None:
+    inshop(tmp_path, classes=16, samples=4, official_folders=official_folders)
+    data = MetricDataModule(InShopClothes(tmp_path), num_folds=2)
+    data.setup("fit")
+    assert data.identity()["split"] == "official"
+    trained_on = {*data.train_subset.class_names, *data.val_subset.class_names}
+    assert trained_on == {f"id_{label + 1:08d}" for label in range(1, 16, 2)}
+    data.setup("test")
+    assert set(data.test_subset.class_names) == {f"id_{label + 1:08d}" for label in range(0, 16, 2)}
+    assert Counter(data.test_subset.index.roles) == {"query": 16, "gallery": 16}
+    assert abs(shade(InShopClothes(tmp_path), 5) - (12, 30, 99)).max() < 6
+
+
+def test_the_published_split_of_dogs130(tmp_path: Path) -> None:
+    for folder in FOLDERS.split():
+        path = tmp_path / "dogs130" / "low-resolution" / folder.replace("Fila_", "Fila ")  # the one with a blank
+        path.mkdir(parents=True)
+        (path / "n1.jpg").touch()
+    index = TsinghuaDogs130(tmp_path).read_index()
+    images = np.array([int(name.partition("-")[0]) for name in index.class_names])
+    assert (len(images), images.sum() + NOT_COUNTED) == PUBLISHED["dogs130"]
+    train, test = split_classes(index.labels, "vasilev-dyakonov")
+    # Vasilev and D'yakonov's table 1: 65 and 65 breeds, 36,904 and 33,528 images.
+    assert (len(train), len(test)) == (65, 65)
+    assert (images[train].sum() + NOT_COUNTED, images[test].sum()) == (36904, 33528)
+
+
+def test_every_image_in_the_folders_of_dogs130_is_a_sample(tmp_path: Path) -> None:
+    dogs130(tmp_path, classes=5, samples=3)
+    index = TsinghuaDogs130(tmp_path).read_index()
+    assert (len(index.keys), index.class_names[3]) == (15, "3-n000004-Fila Braziliero")
+    assert index.keys[9] == "3-n000004-Fila Braziliero/n100009.jpg"
+    problems = TsinghuaDogs130(tmp_path).verify().problems
+    assert problems == ["5 classes instead of 130", "15 samples instead of 70432"]
+
+
+def changed(build: Callable[[Path], Path], file: str, old: bytes = b"", new: bytes = b"") -> Callable[[Path], None]:
+    """Builds a miniature in which a file has other bytes, or without `old`, is missing."""
+
+    def make(root: Path) -> None:
+        build(root)
+        (path,) = root.rglob(file)
+        content = path.read_bytes()
+        assert old in content
+        path.write_bytes(content.replace(old, new, 1)) if old else path.unlink()
+
+    return make
+
+
+def annotations_without(field: str) -> Callable[[Path], None]:
+    def build(root: Path) -> None:
+        folder = cars196_pooled(root)
+        kept = [name for name in ("relative_im_path", "class") if name != field]
+        savemat(folder / "cars_annos.mat", {"annotations": structs(kept, [(1,)]), "class_names": cells(["a"])})
+
+    return build
+
+
+def cars_meta(**variables: object) -> Callable[[Path], None]:
+    return lambda root: savemat(cars196_parts(root) / "devkit/cars_meta.mat", variables)
+
+
+def broken_annotations(root: Path) -> None:
+    file = cars196_pooled(root) / "cars_annos.mat"
+    file.write_bytes(file.read_bytes()[:2000])
+
+
+LAYOUTS: list[tuple[str, Callable[[Path], object], str]] = [
+    ("cub200", lambda root: None, r"no folder .*cub200"),
+    (
+        "cub200",
+        lambda root: cub200(root / "cub200" / "CUB_200_2011"),
+        r"cannot read .*CUB_200_2011/images\.txt \(No such file or directory\): .*levelfield data prepare",
+    ),
+    ("cub200", changed(cub200, "classes.txt"), r"cannot read .*classes\.txt \(No such file"),
+    (
+        "cub200",
+        changed(cub200, "images.txt", b"3 001", b"3 7 001"),
+        r"images\.txt: '3 7 001.*' instead of image_id \(a whole number\), path",
+    ),
+    ("cub200", changed(cub200, "image_class_labels.txt", b"5 2", b"5 two"), r"image_class_labels\.txt: '5 two'"),
+    (
+        "cub200",
+        changed(cub200, "image_class_labels.txt", b"5 2\n"),
+        r"image_class_labels\.txt has no class for image 5 of .*images\.txt",
+    ),
+    ("cub200", changed(cub200, "classes.txt", b"4 004.Bird_3\n"), r"classes\.txt does not name class 4 of image 13"),
+    (
+        "cub200",
+        changed(cub200, "images.txt", b"Bird_0_0001_1.jpg", b"Bird_0_0000_0.jpg"),
+        r"images\.txt names .*Bird_0_0000_0\.jpg 2 times",
+    ),
+    ("cub200", changed(cub200, "classes.txt", b"Bird_1", b"Gar\xe7a"), r"classes\.txt is not text in UTF-8"),
+    ("cars196", lambda root: (root / "cars196").mkdir(), r"has neither cars_annos\.mat"),
+    ("cars196", broken_annotations, r"cars_annos\.mat is not a complete MATLAB file"),
+    ("cars196", annotations_without("class"), r"annotations have no field class"),
+    ("cars196", annotations_without("relative_im_path"), r"annotations have no field relative_im_path"),
+    ("cars196", cars_meta(class_names=cells(["a", "b"])), r"an image of class 3, and names of 2 classes"),
+    ("cars196", cars_meta(other=1), r"cars_meta\.mat has no variable class_names"),
+    ("sop", changed(sop, "Ebay_test.txt"), r"cannot read .*Ebay_test\.txt"),
+    ("sop", changed(sop, "Ebay_train.txt", b"2 1 1 bicycle", b"2 1 bicycle"), r"Ebay_train\.txt: '2 1 bicycle"),
+    (
+        "sop",
+        changed(sop, "Ebay_test.txt", b"33 9 1", b"33 1 1"),
+        r"Ebay_test\.txt: class 1 of bicycle_final/110008_0\.JPG .*Ebay_train\.txt",
+    ),
+    ("inshop", changed(inshop, "list_eval_partition.txt"), r"cannot read .*list_eval_partition\.txt"),
+    ("inshop", changed(inshop, "list_*.txt", b"64\n", b"65\n"), r"row 1 announces 65 images, but 64"),
+    (
+        "inshop",
+        changed(inshop, "list_*.txt", b"query", b"probe"),
+        r"list_eval_partition\.txt: probe of img/.* is not train, query or gallery",
+    ),
+    (
+        "inshop",
+        changed(inshop, "list_*.txt", b"train", b"query"),
+        r"list_eval_partition\.txt: id_00000002 is in both halves",
+    ),
+    (
+        "dogs130",
+        lambda root: (dogs130(root) / "low-resolution").rename(root / "dogs130" / "high-resolution"),
+        r"no folder .*dogs130/low-resolution",
+    ),
+    (
+        "dogs130",
+        lambda root: (root / "dogs130" / "low-resolution").mkdir(parents=True),
+        r"low-resolution has no folders",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "build", "said"), LAYOUTS)
+def test_a_wrong_layout_is_one_line(name: str, build, said: str, tmp_path: Path) -> None:
+    build(tmp_path)
+    with pytest.raises(UserError, match=said) as caught:
+        named_datasets()[name](root=tmp_path).read_index()  # type: ignore[call-arg]
+    assert str(tmp_path) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [
+        ("cub200", "CUB_200_2011/images/002.Bird_1/Bird_1_0001_5.jpg"),
+        ("cars196", "cars_test/00003.jpg"),
+        ("sop", "Stanford_Online_Products/chair_final/110001_1.JPG"),
+        ("inshop", "Img/img/WOMEN/Dresses/id_00000002/02_1_front.jpg"),
+    ],
+)
+def test_verify_names_an_image_that_is_listed_and_not_there(name: str, image: str, tmp_path: Path) -> None:
+    MINIATURES[name](tmp_path)
+    (tmp_path / name / image).unlink()
+    counts, sizes, fault = named_datasets()[name](root=tmp_path).verify().problems  # type: ignore[call-arg]
+    assert (counts, sizes) == tuple(
+        f"{found} {what} instead of {published}"
+        for found, what, published in zip((16, 64), ("classes", "samples"), PUBLISHED[name], strict=True)
+    )
+    assert fault.startswith(f"cannot read {tmp_path / name / image} (No such file or directory): restore the file")
+
+
+SAVED = {
+    "CRLF": lambda content: content.replace(b"\n", b"\r\n"),
+    "BOM": lambda content: b"\xef\xbb\xbf" + content,
+    "no last newline": lambda content: content.rstrip(b"\n"),
+    "blank lines": lambda content: content + b"\n  \n",
+    "tabs": lambda content: content.replace(b" ", b"\t"),
+}
+
+
+@pytest.mark.parametrize("name", ["cub200", "sop", "inshop"])
+def test_lists_as_other_programs_save_them(name: str, tmp_path: Path) -> None:
+    MINIATURES[name](tmp_path)
+    dataset = named_datasets()[name](root=tmp_path)  # type: ignore[call-arg]
+    before = dataset.read_index()
+    lists = {file: file.read_bytes() for file in (tmp_path / name).rglob("*.txt")}
+    for save in SAVED.values():
+        for file, content in lists.items():
+            file.write_bytes(save(content))
+        after = dataset.read_index()
+        assert (after.keys, after.class_names) == (before.keys, before.class_names)
+        assert after.labels.tolist() == before.labels.tolist()
