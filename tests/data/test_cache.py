@@ -1,19 +1,17 @@
 """The prepared cache: the same pixels and weights as without, renewed when images change, whole whatever happens."""
 
 import errno
+import importlib
 import os
 import pickle
 import resource
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from own_images import image_options
 from PIL import Image
 
 from levelfield.data import Glyphs, ImageTable, ImageTransforms
@@ -22,7 +20,6 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 
 TRANSFORMS = ImageTransforms(crop_size=24, resize=32)
-REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +61,6 @@ def pixel_files(cache: Path) -> list[Path]:
         ImageTransforms(24, 32, square=True, random_crop=True),
         ImageTransforms(24, 32, interpolation="bicubic"),
     ],
-    ids=["resized crop", "square", "bicubic"],
 )
 def test_views_are_those_of_the_images_themselves(table: Path, transforms: ImageTransforms) -> None:
     without, prepared = (datamodule(table, cache, transforms) for cache in (False, True))
@@ -73,21 +69,6 @@ def test_views_are_those_of_the_images_themselves(table: Path, transforms: Image
         assert left.index.keys == right.index.keys
         for position in range(len(left)):
             assert torch.equal(left[position][0], right[position][0])
-
-
-def test_a_fit_gives_the_same_weights_and_scores(tiny, run, table: Path, tmp_path: Path) -> None:
-    outcomes = []
-    for cache in ("false", "true"):
-        words = [*image_options(tiny, table), "--model.loss", "ArcFaceLoss", "--data.cache", cache]
-        code, _, complaint = run("fit", *words, "--output", tmp_path / cache, "--name", "cached")
-        assert code == 0, complaint
-        folder = tmp_path / cache / "fit" / "cached" / "0"
-        weights = torch.load(folder / "best.ckpt", weights_only=True)["state_dict"]
-        outcomes.append(((folder / "metrics.csv").read_bytes(), weights))
-    (metrics, weights), (cached_metrics, cached_weights) = outcomes
-    assert cached_metrics == metrics
-    assert weights.keys() == cached_weights.keys()
-    assert all(torch.equal(weights[name], cached_weights[name]) for name in weights)
 
 
 def test_fit_prepares_the_training_half_for_all_folds_and_opens_no_test_image(table: Path, cache: Path) -> None:
@@ -103,33 +84,29 @@ def test_fit_prepares_the_training_half_for_all_folds_and_opens_no_test_image(ta
         data.setup("test")
 
 
-def test_the_test_half_has_a_file_of_its_own(table: Path, cache: Path) -> None:
-    data = datamodule(table)
-    data.setup("test")
-    assert len(pixel_files(cache)) == 2
-    plain = MetricDataModule(ImageTable(table), transforms=TRANSFORMS)
-    plain.setup("test")
-    assert torch.equal(data.test_subset[5][0], plain.test_subset[5][0])
-
-
-def test_images_are_not_opened_again(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = datamodule(table).train_subset[0][0]
+def test_images_are_not_opened_again(table: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, plain = datamodule(table), MetricDataModule(ImageTable(table), transforms=TRANSFORMS)
+    for each in (data, plain):
+        each.setup("test")
+    expected = data.train_subset[0][0], plain.test_subset[5][0]
+    assert len(pixel_files(cache)) == 2, "the test half has a file of its own"
     monkeypatch.setattr(ImageTable, "load", lambda *_: pytest.fail("opened an image"))
-    assert torch.equal(datamodule(table).train_subset[0][0], expected)
+    again = datamodule(table)
+    again.setup("test")
+    assert torch.equal(again.train_subset[0][0], expected[0])
+    assert torch.equal(again.test_subset[5][0], expected[1])
 
 
 def test_a_changed_image_renews_the_cache(table: Path, cache: Path) -> None:
     """Of the same size in bytes and with the same modification time."""
     before = datamodule(table)
     image = table.parent / "9.png"
-    Image.new("RGB", (40, 40), "red").save(image, format="BMP")
-    os.utime(image, ns=(1, 1))
-    assert datamodule(table).dataset.load("9.png").getpixel((0, 0)) == (255, 0, 0)
-    Image.new("RGB", (40, 40), "blue").save(image, format="BMP")
-    os.utime(image, ns=(1, 1))
-    after = datamodule(table)
-    position = after.train_subset.index.keys.index("9.png")
-    assert after.train_subset[position][0].amax((1, 2)).tolist() == [0, 0, 1]
+    for colour, expected in {"red": [1, 0, 0], "blue": [0, 0, 1]}.items():
+        Image.new("RGB", (40, 40), colour).save(image, format="BMP")
+        os.utime(image, ns=(1, 1))
+        after = datamodule(table).train_subset
+        position = after.index.keys.index("9.png")
+        assert after[position][0].amax((1, 2)).tolist() == expected
     assert len(pixel_files(cache)) == 1
     before.train_subset[position]  # what is open stays readable
 
@@ -145,13 +122,11 @@ def test_other_sizes_have_a_cache_of_their_own(table: Path, cache: Path) -> None
 def test_a_damaged_cache_is_made_anew(damage: str, table: Path, cache: Path) -> None:
     expected = datamodule(table).train_subset[3][0]
     (pixels,) = pixel_files(cache)
-    if damage == "no pixels":
-        pixels.unlink()
-    elif damage == "short pixels":
-        pixels.write_bytes(pixels.read_bytes()[:-1])
-    else:
-        content = (pixels.parent / INDEX).read_bytes()
-        (pixels.parent / INDEX).write_bytes(content[: 0 if damage == "empty index" else len(content) // 2])
+    file = pixels if "pixels" in damage else pixels.parent / INDEX
+    content = file.read_bytes()
+    file.unlink()
+    if damage != "no pixels":
+        file.write_bytes(content[: {"short": -1, "broken": len(content) // 2, "empty": 0}[damage.split()[0]]])
     assert torch.equal(datamodule(table).train_subset[3][0], expected)
 
 
@@ -169,20 +144,13 @@ def test_no_room_is_one_line_and_leaves_nothing_behind(table: Path, cache: Path)
     try:
         with pytest.raises(UserError, match=r"cannot write the prepared cache .*\(File too large\): ") as caught:
             datamodule(table)
+        auto = next(iter(datamodule(table, "auto").val_dataloader()))[0]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "\n" not in str(caught.value)
     left = [path.name for path in cache.rglob("*") if path.is_file() and path.parent.name != "hashes"]
     assert left == ["cache.lock"]
-    datamodule(table)
-
-
-def test_what_cannot_be_cached_is_refused(cache: Path, tmp_path: Path, table: Path) -> None:
-    with pytest.raises(UserError, match="image files, but glyphs has none: leave it out"):
-        MetricDataModule(Glyphs(num_classes=40), cache=True).setup("fit")
-    cache.write_text("a file where the folder should be")
-    with pytest.raises(UserError, match=r"prepared cache .* \(Not a directory\): .*LEVELFIELD_CACHE"):
-        datamodule(table)
+    assert torch.equal(auto, next(iter(datamodule(table).val_dataloader()))[0])
 
 
 class Plain:
@@ -192,6 +160,17 @@ class Plain:
         return lambda image: torch.zeros(1)
 
     evaluate = train
+
+
+def test_what_cannot_be_cached_is_refused(cache: Path, table: Path) -> None:
+    with pytest.raises(UserError, match="image files, but glyphs has none: leave it out"):
+        MetricDataModule(Glyphs(num_classes=40), cache=True).setup("fit")
+    for other, value in {"features": True, "transforms": Plain()}.items():
+        with pytest.raises(UserError, match=rf"data\.cache.*data\.{other}"):
+            MetricDataModule(ImageTable(table), cache=True, **{other: value}).setup("fit")
+    cache.write_text("a file where the folder should be")
+    with pytest.raises(UserError, match=r"prepared cache .* \(Not a directory\): .*LEVELFIELD_CACHE"):
+        datamodule(table)
 
 
 class Unreadable(ImageTable):
@@ -206,20 +185,6 @@ def test_an_error_of_reading_is_none_of_the_cache(few: int, table: Path, monkeyp
     with pytest.raises(UserError, match="Input/output error") as caught:
         prepared_images(dataset, dataset.read_index(), reading(dataset), {"half": "all"})
     assert "LEVELFIELD_CACHE" not in str(caught.value)
-
-
-@pytest.mark.parametrize("other", ["transforms", "features"])
-def test_a_cache_without_effect_is_refused(other: str, table: Path) -> None:
-    given = {"features": True, "transforms": Plain()}
-    with pytest.raises(UserError, match=rf"data\.cache.*data\.{other}"):
-        MetricDataModule(ImageTable(table), cache=True, **{other: given[other]}).setup("fit")
-
-
-def test_an_image_that_does_not_open_is_named(table: Path, cache: Path) -> None:
-    (table.parent / "7.png").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"7\.png is not an image"):
-        datamodule(table)
-    assert not pixel_files(cache)
 
 
 def test_auto_prepares_what_takes_little_room(table: Path, cache: Path, monkeypatch, capsys) -> None:
@@ -282,10 +247,14 @@ def test_many_images_are_decoded_by_several_processes(table: Path, cache: Path, 
     assert torch.equal(datamodule(table).train_subset[1][0], alone.train_subset[1][0])
     assert torch.equal(torch.rand(2), drawn)
     assert pixel_files(cache)[0].read_bytes() == expected
+    pixel_files(cache)[0].unlink()
     (table.parent / "7.png").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"7\.png is not an image") as caught:
-        datamodule(table)
-    assert "\n" not in str(caught.value)
+    for few in (10, 500):
+        monkeypatch.setattr("levelfield.data.cache.FEW", few)
+        with pytest.raises(UserError, match=r"7\.png is not an image") as caught:
+            datamodule(table)
+        assert "\n" not in str(caught.value)
+    assert not pixel_files(cache)
 
 
 PREPARE = """
@@ -309,48 +278,31 @@ print("pixel", images.load("5.png")[3, 3].tolist(), flush=True)
 """
 
 
-def preparing(table: Path, slow: float, few: int = 500) -> subprocess.Popen:
-    words = [sys.executable, "-c", PREPARE, str(table), str(slow), str(few)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
-
-
 @pytest.mark.processes
-def test_a_second_process_waits_for_the_first_and_opens_no_image(
-    table: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("killed", [False, True])
+def test_another_process_is_waited_for_unless_it_is_killed(
+    killed: bool, table: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = reduced(table, "5.png")
-    process = preparing(table, 0.01)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "0.png\n"
     dataset = ImageTable(table)
-    monkeypatch.setattr(ImageTable, "load", lambda *_: pytest.fail("opened an image"))
+    expected = {key: reduced(table, key) for key in dataset.read_index().keys}
+    words = (str(table), "0.2", "10") if killed else (str(table), "0.01", "500")  # 10: with loader processes
+    process = subprocess.Popen([sys.executable, "-c", PREPARE, *words], stdout=subprocess.PIPE, text=True)
+    begun = [process.stdout.readline() for _ in range(3)]
+    if killed:
+        process.kill()
+        process.wait(30)
+        assert [file.suffix for file in cache.rglob(".pixels-*")] == [".tmp"]
+    else:
+        monkeypatch.setattr(ImageTable, "load", lambda *_: pytest.fail("opened an image"))
     images = prepared_images(dataset, dataset.read_index(), reading(dataset), {"half": "all"})
-    assert np.array_equal(images.load("5.png"), expected)
-    printed = process.stdout.read().splitlines()  # `communicate` loses what `readline` has read ahead
-    process.stdout.close()
-    assert process.wait(60) == 0
-    assert printed == [*(f"{number}.png" for number in range(1, 64)), f"pixel {list(expected.getpixel((3, 3)))}"]
+    assert all(np.array_equal(images.load(key), image) for key, image in expected.items())
+    assert list(cache.rglob(".pixels-*")) == []
     assert len(pixel_files(cache)) == 1
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("few", [500, 10], ids=["alone", "with loader processes"])
-def test_a_process_killed_while_it_prepares_leaves_nothing_broken(few: int, table: Path, cache: Path) -> None:
-    process = preparing(table, 0.2, few)
-    assert process.stdout is not None
-    for _ in range(3):
-        process.stdout.readline()
-    process.send_signal(signal.SIGKILL)
-    process.wait(30)
+    printed = "".join([*begun, process.stdout.read()]).splitlines()  # `communicate` loses what `readline` read ahead
     process.stdout.close()
-    (left,) = cache.rglob(".pixels-*")
-    assert left.suffix == ".tmp"
-    dataset = ImageTable(table)
-    started = time.monotonic()
-    images = prepared_images(dataset, dataset.read_index(), reading(dataset), {"half": "all"})
-    assert time.monotonic() - started < 30  # the dead process' lock is gone
-    assert all(np.array_equal(images.load(key), reduced(table, key)) for key in dataset.read_index().keys)
-    assert not left.exists()
+    if not killed:
+        assert process.wait(60) == 0
+        assert printed == [*expected, f"pixel {list(expected['5.png'].getpixel((3, 3)))}"]
 
 
 def reading(dataset: ImageTable):
@@ -363,14 +315,12 @@ def reduced(table: Path, key: str) -> Image.Image:
 
 
 OWN = """
-from pathlib import Path
-import numpy as np
 from PIL import Image
-from levelfield.data import ImageFolder
+from levelfield.data import ImageTable
 
-class Mine(ImageFolder):
-    def __init__(self, folder: str) -> None:
-        super().__init__(folder)
+class Mine(ImageTable):
+    def __init__(self, table: str) -> None:
+        super().__init__(table)
         self.made = object()  # no argument: no cache of its own at each start
 
     def load(self, key: str) -> Image.Image:
@@ -378,34 +328,15 @@ class Mine(ImageFolder):
 """
 
 
-def test_another_load_of_an_own_data_set_makes_the_cache_anew(cache: Path, tmp_path: Path) -> None:
-    for name in "abcdefghijklmnop":
-        (tmp_path / "own" / name).mkdir(parents=True)
-        for number in range(2):
-            Image.new("RGB", (20, 20)).save(tmp_path / "own" / name / f"{number}.png")
-    script = (
-        "from mine import Mine; from levelfield.data.datamodule import MetricDataModule\n"
-        f"data = MetricDataModule(Mine({str(tmp_path / 'own')!r}), cache=True, num_workers=0); data.setup('fit')\n"
-        "print(bool(data.val_dataloader().dataset[0][0].mean() > 100))"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPOSITORY / "src")])}
-    for colour, is_bright in (("white", "True"), ("black", "False")):
-        (tmp_path / "mine.py").write_text(OWN.replace("COLOUR", colour))
-        command = [sys.executable, "-B", "-c", script]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path, check=True)
-        assert done.stdout.strip() == is_bright
-    assert len(pixel_files(cache)) == 1
-
-
-def test_auto_reads_the_files_if_the_cache_cannot_be_written(
-    table: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+def test_another_load_of_an_own_data_set_makes_the_cache_anew(
+    table: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("levelfield.data.cache._make", full_disk)
-    data = datamodule(table, cache="auto")
-    assert next(iter(data.val_dataloader()))[0].shape[1:] == (3, 24, 24)
-    with pytest.raises(UserError, match=r"No space left on device.*give --data\.cache false"):
-        datamodule(table, cache=True)
-
-
-def full_disk(*_: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.syspath_prepend(tmp_path)
+    for colour, value in (("white", 1), ("grey", 128 / 255)):
+        (tmp_path / "mine.py").write_text(OWN.replace("COLOUR", colour))
+        sys.modules.pop("mine", None)
+        importlib.invalidate_caches()
+        data = MetricDataModule(importlib.import_module("mine").Mine(str(table)), transforms=TRANSFORMS, cache=True)
+        data.setup("fit")
+        assert data.val_subset[0][0].mean().item() == pytest.approx(value)
+    assert len(pixel_files(cache)) == 1

@@ -61,39 +61,34 @@ def test_one_folder_of_the_archive(pack, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["../outside", "birds/../../outside", "/tmp/outside", "\\outside", "C:\\outside", "a\\..\\..\\outside"]
 )
-@pytest.mark.parametrize("pack", [zipped, tarred])
-def test_a_path_to_the_outside_is_refused(pack, name: str, tmp_path: Path) -> None:
-    archive = pack(tmp_path / "evil", {"birds/1.jpg": b"1", name: b"evil"})
-    folder = tmp_path / "deep" / "out"
-    folder.mkdir(parents=True)
-    with pytest.raises(UserError, match=r"evil writes outside its folder, to .*outside: rejected"):
-        unpacked(archive, folder)
-    assert list(folder.iterdir()) == []
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["deep", "evil", "out"]
+def test_a_path_to_the_outside_is_refused(name: str, tmp_path: Path) -> None:
+    for pack in (zipped, tarred):
+        archive = pack(tmp_path / "evil", {"birds/1.jpg": b"1", name: b"evil"})
+        folder = tmp_path / "deep" / "out"
+        folder.mkdir(parents=True, exist_ok=True)
+        with pytest.raises(UserError, match=r"evil writes outside its folder, to .*outside: rejected"):
+            unpacked(archive, folder)
+        assert sorted(path.name for path in tmp_path.rglob("*")) == ["deep", "evil", "out"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "word"),
+    ("kind", "mode", "word"),
     [
-        (tarfile.SYMTYPE, "link"),
-        (tarfile.LNKTYPE, "link"),
-        (tarfile.CHRTYPE, "device"),
-        (tarfile.BLKTYPE, "device"),
-        (tarfile.FIFOTYPE, "device"),
+        (tarfile.SYMTYPE, stat.S_IFLNK, "link"),
+        (tarfile.LNKTYPE, stat.S_IFLNK, "link"),
+        (tarfile.CHRTYPE, stat.S_IFCHR, "device"),
+        (tarfile.BLKTYPE, stat.S_IFBLK, "device"),
+        (tarfile.FIFOTYPE, stat.S_IFIFO, "device"),
     ],
 )
-def test_links_and_devices_in_a_tar_file_are_refused(kind: bytes, word: str, tmp_path: Path) -> None:
-    archive = tarred(tmp_path / "evil.tgz", {"birds/passwd": b""}, kind, "/etc/passwd")
-    with pytest.raises(UserError, match=f"evil.tgz contains a {word}, birds/passwd: rejected"):
-        unpacked(archive, tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
-
-
-@pytest.mark.parametrize(("mode", "word"), [(stat.S_IFLNK, "link"), (stat.S_IFCHR, "device")])
-def test_links_and_devices_in_a_zip_file_are_refused(mode: int, word: str, tmp_path: Path) -> None:
-    archive = zipped(tmp_path / "evil.zip", {"birds/passwd": b"/etc/passwd"}, mode)
-    with pytest.raises(UserError, match=f"evil.zip contains a {word}, birds/passwd: rejected"):
-        unpacked(archive, tmp_path / "out")
+def test_links_and_devices_are_refused(kind: bytes, mode: int, word: str, tmp_path: Path) -> None:
+    for archive in (
+        tarred(tmp_path / "evil.tgz", {"birds/passwd": b""}, kind, "/etc/passwd"),
+        zipped(tmp_path / "evil.zip", {"birds/passwd": b"/etc/passwd"}, mode),
+    ):
+        with pytest.raises(UserError, match=f"{archive.name} contains a {word}, birds/passwd: rejected"):
+            unpacked(archive, tmp_path / "out")
+        assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_file_under_a_password_is_refused(tmp_path: Path) -> None:
@@ -129,13 +124,6 @@ def test_a_compression_that_python_does_not_know(method: int, message: str, tmp_
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_name_that_is_no_text(tmp_path: Path) -> None:
-    content = zipped(tmp_path / "a.zip", {"ä.jpg": b"1"}).read_bytes()
-    (tmp_path / "a.zip").write_bytes(content.replace("ä".encode(), b"\xff\xff"))
-    with pytest.raises(UserError, match=r"a\.zip is not a complete zip or tar file"):
-        unpacked(tmp_path / "a.zip", tmp_path / "out")
-
-
 def zeros_in_a_tar(path: Path, size: int) -> Path:
     with gzip.open(path, "wb") as packed:
         info = tarfile.TarInfo("zeros.jpg")
@@ -160,12 +148,12 @@ def many_in_a_tar(path: Path, count: int) -> Path:
 def test_a_small_archive_does_not_fill_the_disk(bomb: str, tmp_path: Path) -> None:
     file = tmp_path / "bomb"
     if bomb == "one of zeros":
-        zeros_in_a_tar(file, 128 << 20)
+        zeros_in_a_tar(file, 72 << 20)
     elif bomb == "one of nothing, many times":
-        many_in_a_tar(file, 40_000)
+        many_in_a_tar(file, 20_000)
     else:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("zeros", "w") as member:
-            for _ in range(128):
+            for _ in range(72):
                 member.write(bytes(1 << 20))
     assert file.stat().st_size < 300_000
     with pytest.raises(UserError, match=r"bomb \(.* KiB\) unpacks to more than 64 MiB: rejected"):
@@ -184,19 +172,22 @@ def test_a_tar_file_is_not_begun_where_there_is_no_room_for_it(tmp_path: Path, m
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
 def test_half_an_archive_leaves_nothing(pack, share: float, tmp_path: Path) -> None:
     whole = pack(tmp_path / "half", {f"{number}.jpg": bytes([number]) * 5000 for number in range(50)}).read_bytes()
-    (tmp_path / "half").write_bytes(whole[: int(len(whole) * share)])
-    with pytest.raises(UserError, match=r"half is not a complete zip or tar file"):
-        unpacked(tmp_path / "half", tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
+    refused_as_incomplete(tmp_path / "half", whole[: int(len(whole) * share)])
 
 
-def test_a_damaged_member_leaves_nothing(tmp_path: Path) -> None:
+def refused_as_incomplete(archive: Path, content: bytes, reason: str = "") -> None:
+    archive.write_bytes(content)
+    with pytest.raises(UserError, match=rf"{archive.name} is not a complete zip or tar file.*{reason}"):
+        unpacked(archive, archive.parent / "out")
+    assert list((archive.parent / "out").iterdir()) == []
+
+
+def test_a_damaged_member_or_name_leaves_nothing(tmp_path: Path) -> None:
     content = bytearray(zipped(tmp_path / "a.zip", {"1.jpg": BYTES}).read_bytes())
     content[200] ^= 1
-    (tmp_path / "a.zip").write_bytes(content)
-    with pytest.raises(UserError, match=r"a\.zip is not a complete zip or tar file \(Bad CRC-32 for file '1\.jpg'\)"):
-        unpacked(tmp_path / "a.zip", tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
+    refused_as_incomplete(tmp_path / "a.zip", content, "Bad CRC-32 for file '1.jpg'")
+    content = zipped(tmp_path / "a.zip", {"ä.jpg": b"1"}).read_bytes()
+    refused_as_incomplete(tmp_path / "a.zip", content.replace("ä".encode(), b"\xff\xff"))
 
 
 def test_a_web_page_is_called_one(tmp_path: Path) -> None:
@@ -205,20 +196,15 @@ def test_a_web_page_is_called_one(tmp_path: Path) -> None:
         unpacked(tmp_path / "birds.zip", tmp_path / "out")
 
 
-def test_nothing_is_written_over(tmp_path: Path) -> None:
-    (tmp_path / "out" / "birds").mkdir(parents=True)
-    (tmp_path / "out" / "birds" / "1.jpg").write_bytes(b"mine")
-    archive = zipped(tmp_path / "birds.zip", {"birds/1.jpg": b"theirs", "README": b""})
+@pytest.mark.parametrize("is_link", [False, True])
+def test_nothing_is_written_over(is_link: bool, tmp_path: Path) -> None:
+    place = tmp_path / "out" / "birds"
+    (tmp_path / "elsewhere" if is_link else place).mkdir(parents=True)
+    if is_link:
+        place.parent.mkdir()
+        place.symlink_to(tmp_path / "elsewhere")
+    (place / "1.jpg").write_bytes(b"mine")
     with pytest.raises(UserError, match="birds already exists: move it away"):
-        unpacked(archive, tmp_path / "out")
-    assert (tmp_path / "out" / "birds" / "1.jpg").read_bytes() == b"mine"
+        unpacked(zipped(tmp_path / "birds.zip", {"birds/1.jpg": b"theirs", "README": b""}), tmp_path / "out")
+    assert (place / "1.jpg").read_bytes() == b"mine"
     assert not (tmp_path / "out" / "README").exists()
-
-
-def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "birds").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="birds already exists"):
-        unpacked(zipped(tmp_path / "birds.zip", {"birds/1.jpg": b"1"}), tmp_path / "out")
-    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -1,73 +1,21 @@
-"""One's own data as they lie on a disk: `data verify`, `fit` and `study` say the same, and nothing is silent."""
+"""One's own data as they lie on a disk: all commands say the same of them, and their place stays on the machine."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from own_images import image_options
+from own_images import image_options, own_images
 from PIL import Image
-from tiny_text import tiny_text_model
 
 from levelfield.core.configuration import parse_value
+from levelfield.data import Glyphs, ImageFolder, ImageTable, MetricDataset
+from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.own import own_dataset
+from levelfield.data.places import own_file, without_way
 from levelfield.errors import UserError
 from levelfield.study.first_look import look_at_rows
 from levelfield.study.rows import load_spec
 from levelfield.study.workers import GivenUp
-
-SHADES = (0, 60, 120)
-
-
-def draw(folder: Path, class_name: str, number: int, suffixes: tuple[str, ...] = (".png", ".jfif", ".jp2")) -> None:
-    (folder / class_name).mkdir(parents=True, exist_ok=True)
-    for suffix, shade in zip(suffixes, SHADES, strict=False):
-        picture = Image.new("RGB", (40, 40), (number * 10, shade, 99))
-        picture.save(folder / class_name / f"1{suffix}", Image.registered_extensions()[suffix])
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """18 classes of 3 images and one of 1, and whatever else lies in folders."""
-    folder = tmp_path / "birds"
-    for number in range(16):
-        draw(folder, f"bird {number:02d}", number)
-    draw(folder, "Bird 1", 16)
-    draw(folder, "wren", 17)
-    draw(folder, "zebra finch", 18, (".png",))
-    for name in ("__MACOSX/bird 01/._1.png", "flat.png", "wren/notes.txt", "wren/1.heic", "wren/.DS_Store"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"?")
-    (folder / "owl").mkdir()
-    return folder
-
-
-FOLDER = [
-    "image_folder: 19 classes, 55 samples",
-    "1 left out: .heic, not an image that Pillow opens here",
-    "1 left out: .txt, not an image that Pillow opens here",
-    "1 left out: __MACOSX, a file of another program",
-    "1 left out: hidden (the name begins with a dot)",
-    "1 left out: next to the class folders, in none of them",
-    "1 class without a sample, in no fold: owl",
-    "1 class with one sample, which has no match: zebra finch",
-    "labels that differ only by case, blanks or leading zeros are different classes: 'Bird 1' and 'bird 01'",
-]
-
-
-@pytest.fixture
-def table(folder: Path) -> Path:
-    """The same images in a table as a spreadsheet writes it where the comma parts decimals."""
-    rows = ["Path;by;Label;Split;ROLE"]
-    for path in sorted(folder.glob("*/1.*")):
-        label = path.parent.name
-        half = "Train" if label < "bird 08" else "test"
-        role = "" if half == "Train" or path.suffix == ".heic" else "gallery" if path.suffix == ".jp2" else "Query"
-        if path.suffix != ".heic":
-            rows.append(f"./{label}/{path.name};me;{label};{half};{role}")
-    rows[1] = rows[1][: rows[1].rindex(";")] + ";query"  # of a training row
-    (folder / "birds.csv").write_text("\n".join(rows) + "\n")
-    return folder / "birds.csv"
-
 
 TABLE = [
     "image_table: 19 classes, 55 samples",
@@ -79,6 +27,20 @@ TABLE = [
 ]
 
 
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """18 classes of 3 images and one of 1, in a table as a spreadsheet writes it where the comma parts decimals."""
+    rows = ["Path;by;Label;Split;ROLE"]
+    for number, label in enumerate(["Bird 1", *(f"bird {number:02d}" for number in range(16)), "wren", "zebra finch"]):
+        half = "Train" if label < "bird 08" else "test"
+        for suffix, role in ((".png", "Query"), (".jfif", "Query"), (".jp2", "gallery"))[: 1 if number == 18 else 3]:
+            path = tmp_path / f"{number}{suffix}"
+            Image.new("RGB", (40, 40), (number * 10, len(rows), 9)).save(path, Image.registered_extensions()[suffix])
+            rows.append(f"./{path.name};me;{label};{half};{role if half == 'test' or len(rows) == 1 else ''}")
+    (tmp_path / "birds.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path / "birds.csv"
+
+
 def in_study(toy_file: Path, words: list[str]) -> list[str]:
     """What a study prints of its data before the first job."""
     overrides = dict(zip([word[2:] for word in words[::2]], map(parse_value, words[1::2]), strict=True))
@@ -86,69 +48,17 @@ def in_study(toy_file: Path, words: list[str]) -> list[str]:
     return look_at_rows(spec, set(), GivenUp(print)).overview
 
 
-def said_by_all(run: Callable, tiny: list[str], toy_file: Path, place: Path, tmp_path: Path) -> list[list[str]]:
-    words = image_options(tiny, place, place if place.is_dir() else None)
-    code, verified, _ = run("data", "verify", place)
-    assert code == 0
-    code, fitted, complaint = run("fit", *words, "--model.loss", "ArcFaceLoss", "--output", tmp_path / "outputs")
-    assert code == 0, complaint
-    first, *others = (line.strip() for line in verified.splitlines())
-    number = fitted.splitlines().index(first.partition(";")[0])
-    studied = in_study(toy_file, words[-4:])
-    verified = [first.partition(";")[0], *others][: len(studied)]
-    return [verified, fitted.splitlines()[number : number + len(studied)], studied]
-
-
-def test_all_say_the_same_of_a_folder(
-    run: Callable, tiny: list[str], toy_file: Path, folder: Path, tmp_path: Path
-) -> None:
-    assert said_by_all(run, tiny, toy_file, folder, tmp_path) == [FOLDER] * 3
-
-
 def test_all_say_the_same_of_a_table(
     run: Callable, tiny: list[str], toy_file: Path, table: Path, tmp_path: Path
 ) -> None:
-    assert said_by_all(run, tiny, toy_file, table, tmp_path) == [TABLE] * 3
-
-
-@pytest.fixture
-def texts(tmp_path: Path) -> Path:
-    """Texts of one and of several lines, a long one, and what is odd of labels, columns, roles and splits."""
-    rows = ["Text\tby\tLABEL\tSplit\tRole"]
-    for number in range(18):
-        label = f"topic {number:02d}" if number else "Topic 1"
-        half = "Train" if number < 9 else "test"
-        for sample in range(3):
-            role = "" if half == "Train" else "Query" if sample else "gallery"
-            rows.append(f'"About {number},\nthe text {sample}"\tme\t{label}\t{half}\t{role}')
-    rows.append(f"{'long ' * 30_000}\tme\ttopic 01\tTRAIN\tquery")
-    rows.append("alone\tme\tzebra\ttest\tquery")
-    (tmp_path / "texts.csv").write_text("\ufeff" + "\n".join(rows) + "\n")
-    return tmp_path / "texts.csv"
-
-
-TEXTS = [
-    "text_table: 19 classes, 56 samples",
-    "columns ignored, except by a loss with metadata: by",
-    "1 class with one sample, which has no match: zebra",
-    "labels that differ only by case, blanks or leading zeros are different classes: 'Topic 1' and 'topic 01'",
-    "roles outside the test half have no effect: 1 sample with one",
-    "1 test class with queries only, which are not scored: zebra",
-]
-
-
-def test_all_say_the_same_of_a_table_of_texts(run: Callable, toy_file: Path, texts: Path, tmp_path: Path) -> None:
-    trunk = tiny_text_model(tmp_path / "tiny")
-    words = ["--model.trunk", "TransformersTrunk", "--model.trunk.name", str(trunk), "--model.trunk.weights", "null"]
-    words += ["--model.trunk.max_length", "64", "--data.dataset", "TextTable", "--data.dataset.table", str(texts)]
-    code, verified, _ = run("data", "verify", texts)
+    words = image_options(tiny, table)
+    code, verified, _ = run("data", "verify", table)
     assert code == 0
-    usual = ["--model.loss", "ArcFaceLoss", "--data.steps_per_epoch", "1", "--trainer.max_epochs", "1"]
-    code, fitted, complaint = run("fit", *words, *usual, "--output", tmp_path / "outputs")
+    code, fitted, complaint = run("fit", *words, "--model.loss", "ArcFaceLoss", "--output", tmp_path / "outputs")
     assert code == 0, complaint
-    assert fitted.splitlines()[: len(TEXTS)] == TEXTS
-    assert verified.replace("; every sample opens", "").replace("\n  ", "\n").splitlines()[: len(TEXTS)] == TEXTS
-    assert in_study(toy_file, [*words, "--data.transforms", "null"]) == TEXTS
+    assert "\n".join(TABLE) in fitted
+    assert in_study(toy_file, words[-4:]) == TABLE
+    assert [line.strip().partition("; every")[0] for line in verified.splitlines()][: len(TABLE)] == TABLE
 
 
 ROWS = ["path,label", "a.png,a", ",a", "./a.png,b", '"b.png,a', 'c.png",b', "d.png,a,b"]
@@ -157,7 +67,7 @@ ROWS = ["path,label", "a.png,a", ",a", "./a.png,b", '"b.png,a', 'c.png",b', "d.p
 def test_all_refuse_a_table_with_rows_that_cannot_be_used(
     run: Callable, tiny: list[str], toy_file: Path, tmp_path: Path
 ) -> None:
-    draw(tmp_path, ".", 0)
+    Image.new("RGB", (40, 40)).save(tmp_path / "1.png")
     table = tmp_path / "broken.csv"
     table.write_text("\n".join(ROWS).replace("a.png", "1.png") + "\n")
     code, verified, _ = run("data", "verify", table)
@@ -188,17 +98,75 @@ def test_a_path_is_what_it_looks_like(tmp_path: Path) -> None:
         (12, "", "6 classes to train and validate on: enough for 3 folds, fewer than the usual 4"),
         (6, "", "3 classes to train and validate on: too few for folds"),
         (4, "test", "0 classes to train and validate on: too few for folds"),
-        (1, "", "0 classes to train and validate on: too few for folds"),
     ],
 )
 def test_too_few_classes_for_folds_are_said(
     run: Callable, tmp_path: Path, classes: int, split: str, words: str
 ) -> None:
-    rows = ["path,label,split" if split else "path,label"]
-    for number in range(classes):
-        draw(tmp_path, f"bird {number}", number, (".png", ".jp2"))
-        rows += [f"bird {number}/1{suffix},{number}{split and ','}{split}" for suffix in (".png", ".jp2")]
-    (tmp_path / "birds.csv").write_text("\n".join(rows) + "\n")
-    code, printed, complaint = run("data", "verify", tmp_path / "birds.csv")
+    table = own_images(tmp_path, classes, samples=2)
+    if split:
+        table.write_text(table.read_text().replace("label", "split,label").replace("class", f"{split},class"))
+    code, printed, complaint = run("data", "verify", table)
     assert code == 0, complaint
     assert words in printed
+
+
+def test_a_way_is_told_below_the_root_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
+    table = tmp_path / "birds" / "t.csv"
+    assert without_way(table) == "t.csv"
+    assert without_way(str(table), tmp_path) == "birds/t.csv"
+    assert without_way("birds/t.csv") == "birds/t.csv"
+    assert without_way("../birds/t.csv") == "t.csv"
+    assert without_way([str(table), {"at": "../t.csv"}], tmp_path) == ["birds/t.csv", {"at": "t.csv"}]
+    assert without_way("s3://bucket/birds", tmp_path) == "birds"
+    assert without_way(7) == 7
+    monkeypatch.chdir(tmp_path / "..")
+    assert without_way(f"{tmp_path.name}/../{tmp_path.name}/birds/t.csv", tmp_path) == "birds/t.csv"
+    monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
+    assert without_way(table) == "birds/t.csv"
+
+
+def test_a_name_that_is_too_long_is_a_missing_file(tmp_path: Path) -> None:
+    long = "x" * 300
+    (tmp_path / "t.csv").write_text(f"path,label\n{long}.jpg,0\n")
+    assert own_dataset(long) is None
+    for read, message in (
+        (ImageTable(f"{long}.csv").read_index, "no table"),
+        (ImageFolder(long).read_index, "no folder"),
+        (lambda: ImageTable(tmp_path / "t.csv").load(f"{long}.jpg"), "row 2: no file"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read()
+
+
+def test_a_relative_path_is_sought_below_the_root(tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
+    (tmp_path / "birds").mkdir()
+    own_images(tmp_path / "birds")
+    assert own_file("birds/table.csv", None) == Path("birds/table.csv")
+    data = MetricDataModule(ImageTable("birds/table.csv"), root=str(tmp_path))
+    assert data.identity()["dataset"]["init_args"] == {"table": "birds/table.csv"}
+    assert data.overview()[0] == "image_table: 16 classes, 64 samples"
+    assert run("data", "verify", "birds/table.csv", "--data.root", tmp_path)[0] == 0
+    monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
+    assert len(ImageTable("birds/table.csv")) == 64
+
+
+def test_a_root_that_nothing_is_read_from_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "below").mkdir()
+    for table in ("here.csv", "below/there.csv", "below/both.csv", "both.csv"):
+        (tmp_path / table).write_text("".join(["path,label\n", *(f"{n}.png,{n // 2:02d}\n" for n in range(32))]))
+    for number in range(32):
+        for folder in (tmp_path, tmp_path / "below"):
+            (folder / f"{number}.png").write_bytes(b"")
+
+    def said(dataset: MetricDataset) -> list[str]:
+        return MetricDataModule(dataset, root="below").overview()[1:]
+
+    assert said(ImageTable("there.csv")) == []
+    for name in ("here.csv", "both.csv"):
+        assert said(ImageTable(name)) == [f"--data.root below has no effect: {name} exists without it"]
+    assert said(Glyphs(num_classes=40)) == ["--data.root below has no effect: Glyphs reads nothing from it"]
+    assert MetricDataModule(ImageTable("here.csv")).overview()[1:] == []

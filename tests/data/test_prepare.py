@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import io
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile, ZipInfo
 
+import numpy as np
 import pytest
 from file_server import FileServer, serving
 from PIL import Image
+from refused import refused
 
 from levelfield.cli.data import named_datasets
-from levelfield.cli.main import main as levelfield
 from levelfield.data import extract
+from levelfield.data.checksum import check, record
 from levelfield.data.datasets import CUB200, InShopClothes, Omniglot
+from levelfield.data.datasets.archives import Archive
+from levelfield.data.download import fetch
 from levelfield.errors import UserError
 from levelfield.runtime.cache_root import cache_root
 from levelfield.storage.lock import Lock
+
+CONTENT = np.random.default_rng(0).bytes(300_000)
 
 
 @pytest.fixture
@@ -30,12 +37,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
 
 
 @pytest.fixture
-def prepare(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def prepare(run, tmp_path: Path):
     """Runs the command below `tmp_path`: (exit code, what it printed and complained)."""
 
-    def prepare(name: str, *words: str) -> tuple[int, str]:
-        code = levelfield(["data", "prepare", name, "--root", str(tmp_path / "data"), *words])
-        return code, "".join(capsys.readouterr())
+    def prepare(name: str, *words: object) -> tuple[int, str]:
+        code, printed, complained = run("data", "prepare", name, "--root", tmp_path / "data", *words)
+        return code, printed + complained
 
     return prepare
 
@@ -54,66 +61,93 @@ def picture() -> bytes:
     return buffer.getvalue()
 
 
-def birds() -> bytes:
-    """The archive of CUB-200-2011 with two species of two images each."""
-    paths = [f"{species}/{species[4:]}_000{number}.jpg" for species in ("001.Jay", "002.Wren") for number in (1, 2)]
-    return zip_of(
-        {
-            "CUB_200_2011/images.txt": "".join(f"{i} {path}\n" for i, path in enumerate(paths, 1)).encode(),
-            "CUB_200_2011/image_class_labels.txt": b"1 1\n2 1\n3 2\n4 2\n",
-            "CUB_200_2011/classes.txt": b"1 001.Jay\n2 002.Wren\n",
-            "attributes.txt": b"1 has_bill\n",
-            **{f"CUB_200_2011/images/{path}": picture() for path in paths},
-        }
-    )
+PATHS = [f"{species}/{species[4:]}_000{number}.jpg" for species in ("001.Jay", "002.Wren") for number in (1, 2)]
+# The archive of CUB-200-2011 with two species of two images each.
+BIRDS = zip_of(
+    {
+        "CUB_200_2011/images.txt": "".join(f"{i} {path}\n" for i, path in enumerate(PATHS, 1)).encode(),
+        "CUB_200_2011/image_class_labels.txt": b"1 1\n2 1\n3 2\n4 2\n",
+        "CUB_200_2011/classes.txt": b"1 001.Jay\n2 002.Wren\n",
+        "attributes.txt": b"1 has_bill\n",
+        **{f"CUB_200_2011/images/{path}": picture() for path in PATHS},
+    }
+)
 
 
 @pytest.fixture
 def small_cub(server: FileServer, monkeypatch: pytest.MonkeyPatch):
-    """Makes `cub200` come from the server: give the content, what its checksum is believed to be, and faults."""
+    """Makes `cub200` come from the server: its content, what its checksum is believed to be, its counts, and faults."""
 
-    def small_cub(content: bytes, believed: bytes | None, **faults: object) -> None:
-        (official,) = CUB200.archives
+    def small_cub(content: bytes = BIRDS, believed: bytes | None = BIRDS, size=None, samples=4, **faults) -> None:
         digest = hashlib.sha256(believed).hexdigest() if believed is not None else None
         url = server.url("CUB_200_2011.tgz", content, **faults)
-        monkeypatch.setattr(CUB200, "archives", (replace(official, url=url, size=None, sha256=digest),))
+        monkeypatch.setattr(CUB200, "archives", (replace(CUB200.archives[0], url=url, size=size, sha256=digest),))
         monkeypatch.setattr(CUB200, "num_classes_published", 2)
-        monkeypatch.setattr(CUB200, "num_samples_published", 4)
+        monkeypatch.setattr(CUB200, "num_samples_published", samples)
 
     return small_cub
 
 
-def test_a_data_set_is_fetched_checked_unpacked_and_counted(prepare, small_cub, server, tmp_path: Path) -> None:
-    small_cub(birds(), birds())
+def test_a_data_set_is_fetched_checked_unpacked_and_counted(prepare, small_cub, server, run, tmp_path: Path) -> None:
+    small_cub()
     code, printed = prepare("cub200")
     assert code == 0, printed
     assert "licence: non-commercial research and education" in printed
     assert "CUB_200_2011.tgz: SHA-256 as published" in printed
     assert f"cub200: 2 classes, 4 samples in {tmp_path}/data/cub200, as published" in printed
     assert sorted(path.name for path in (tmp_path / "data" / "cub200").iterdir()) == ["CUB_200_2011", "attributes.txt"]
-    assert levelfield(["data", "verify", "cub200", "--root", str(tmp_path / "data")]) == 0
-    asked = len(server.requests)
+    assert run("data", "verify", "cub200", "--root", tmp_path / "data")[0] == 0
     assert prepare("cub200")[0] == 0
-    assert len(server.requests) == asked  # nothing to do
-
-
-def test_a_damaged_folder_is_prepared_again_after_moving_it_away(prepare, small_cub, tmp_path: Path) -> None:
-    small_cub(birds(), birds())
-    assert prepare("cub200")[0] == 0
-    folder = tmp_path / "data" / "cub200"
-    (folder / "CUB_200_2011" / "images.txt").unlink()
-    mine = tmp_path / "CUB_200_2011.tgz"
-    mine.write_bytes(birds())
-    for words in ((), ("--archive", str(mine))):
+    assert len(server.requests) == 1  # nothing to do
+    (tmp_path / "data" / "cub200" / "CUB_200_2011" / "images.txt").unlink()
+    (mine := tmp_path / "CUB_200_2011.tgz").write_bytes(BIRDS)
+    for words in ((), ("--archive", mine)):
         code, printed = prepare("cub200", *words)
         assert code == 2
-        assert f"move {folder} away, then download it again: levelfield data prepare cub200" in printed
-    folder.rename(tmp_path / "away")
+        assert f"move {tmp_path}/data/cub200 away, then download it again: levelfield data prepare cub200" in printed
+    (tmp_path / "data" / "cub200").rename(tmp_path / "away")
     assert prepare("cub200")[0] == 0
+
+
+PAGE = b"<html>Too many users have viewed or downloaded this file recently</html>"
+FAULTS = [
+    ({"statuses": [404]}, "(HTTP 404 Not Found): download CUB_200_2011.tgz from https://www.vision.caltech.edu"),
+    ({"statuses": [503]}, "(HTTP 503 Service Unavailable): download CUB_200_2011.tgz from"),
+    ({"stops": [500]}, "run the command again"),
+    ({"content": PAGE, "believed": None}, "CUB_200_2011.tgz is a web page instead of an archive"),
+    ({"content": PAGE, "size": 300_000}, "72 bytes instead of 300,000"),
+    ({"believed": b"other birds"}, "(it has been deleted)"),
+    ({"size": 1 << 50}, "2,097,152.00 GiB are needed: free space or give another --root"),
+    ({"content": zip_of({"cats/1.jpg": b""}), "believed": None}, "CUB_200_2011.tgz has no CUB_200_2011: download"),
+    (
+        {"content": zip_of({"CUB_200_2011/images.txt": b"", "../../stolen": b"x"}), "believed": None},
+        "writes outside its folder, to ../../stolen: rejected",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fault", "said"), FAULTS, ids=[said[:20] for _, said in FAULTS])
+def test_a_download_that_fails_leaves_nothing_and_the_next_command_works(
+    fault: dict, said: str, prepare, small_cub, server, tmp_path: Path
+) -> None:
+    small_cub(**fault)
+    code, printed = prepare("cub200")
+    assert (code, said in printed) == (2, True), printed
+    assert "records this one" not in printed
+    assert bool(server.requests) == (fault.get("size") != 1 << 50)
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"] == []
+    small_cub()
+    assert prepare("cub200")[0] == 0
+
+
+def test_counts_that_are_not_the_published_ones(prepare, small_cub) -> None:
+    small_cub(samples=5)
+    code, printed = prepare("cub200")
+    assert (code, "levelfield data verify cub200 shows what is wrong" in printed) == (2, True)
 
 
 def test_one_process_prepares_a_data_set(prepare, small_cub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    small_cub(birds(), birds())
+    small_cub()
     free = []
 
     def unpack(*given, **options) -> None:
@@ -126,85 +160,35 @@ def test_one_process_prepares_a_data_set(prepare, small_cub, monkeypatch: pytest
     assert [each.name for each in (tmp_path / "data").iterdir()] == ["cub200"], "the root has data sets only"
 
 
-def test_a_wrong_checksum_leaves_nothing(prepare, small_cub, tmp_path: Path) -> None:
-    small_cub(birds(), b"other birds")
-    code, printed = prepare("cub200")
-    assert code == 2
-    assert "CUB_200_2011.tgz has the SHA-256" in printed
-    assert "(it has been deleted)" in printed
-    assert [path for path in (tmp_path / "data/cub200").rglob("*") if path.is_file()] == []
-
-
-def test_without_a_published_checksum_it_says_unverified(prepare, small_cub, tmp_path: Path) -> None:
-    small_cub(birds(), None)
+def test_without_a_published_checksum_it_says_unverified_and_records_one(prepare, small_cub, tmp_path: Path) -> None:
+    small_cub(believed=None)
     code, printed = prepare("cub200")
     assert code == 0
     assert "unverified: there is no published checksum; CUB_200_2011.tgz.sha256 records this one" in printed
-    digest = hashlib.sha256(birds()).hexdigest()
-    assert (tmp_path / "data/cub200/CUB_200_2011.tgz.sha256").read_text().split()[0] == digest
+    recorded = (tmp_path / "data/cub200/CUB_200_2011.tgz.sha256").read_text()
+    assert recorded == f"{hashlib.sha256(BIRDS).hexdigest()}  CUB_200_2011.tgz\n"  # as sha256sum --check reads it
+    file, unknown = tmp_path / "birds.zip", Archive("birds.zip", gives="birds")
+    file.write_bytes(CONTENT)
+    record(file, unknown, tmp_path)
+    assert "the same file as the first time" in check(file, unknown, tmp_path)
+    file.write_bytes(CONTENT[:-1])
+    with pytest.raises(UserError, match=f"recorded {hashlib.sha256(CONTENT).hexdigest()} the first time"):
+        check(file, unknown, tmp_path)
 
 
-def test_what_is_gone_can_be_given_by_hand(prepare, small_cub, tmp_path: Path) -> None:
-    small_cub(birds(), birds(), statuses=[404])
-    code, printed = prepare("cub200")
-    assert code == 2
-    assert "(HTTP 404 Not Found): download CUB_200_2011.tgz from https://www.vision.caltech.edu" in printed
+def test_an_archive_given_by_hand_is_checked_and_left_alone(prepare, small_cub, server, tmp_path: Path) -> None:
+    small_cub()
     mine = tmp_path / "from a friend.tgz"
-    mine.write_bytes(birds())
-    code, printed = prepare("cub200", "--archive", str(mine))
-    assert code == 0, printed
-    assert mine.exists()  # what was given is left alone
+    mine.write_bytes(BIRDS[:-1])
+    code, printed = prepare("cub200", "--archive", mine)
+    assert (code, f"{mine} has the SHA-256" in printed) == (2, True)
+    mine.write_bytes(BIRDS)
+    code, printed = prepare("cub200", "--archive", mine)
+    assert (code, mine.exists(), server.requests) == (0, True, []), printed
 
 
-def test_a_file_given_by_hand_is_checked_too(prepare, small_cub, tmp_path: Path) -> None:
-    small_cub(birds(), birds())
-    mine = tmp_path / "CUB_200_2011.tgz"
-    mine.write_bytes(birds()[:-1])
-    code, printed = prepare("cub200", "--archive", str(mine))
-    assert code == 2
-    assert f"{mine} has the SHA-256" in printed
-    assert mine.exists()
-
-
-def test_an_archive_of_something_else(prepare, small_cub, tmp_path: Path) -> None:
-    small_cub(zip_of({"cats/1.jpg": picture()}), None)
-    code, printed = prepare("cub200")
-    assert code == 2
-    assert "CUB_200_2011.tgz has no CUB_200_2011: download the archive from its publishers" in printed
-    assert "records this one" not in printed
-    assert sorted(path.name for path in (tmp_path / "data/cub200").rglob("*")) == [".download"]
-
-
-def test_a_web_page_is_not_kept_and_not_recorded(prepare, small_cub, tmp_path: Path) -> None:
-    small_cub(b"<html>Too many users have viewed or downloaded this file recently</html>", None)
-    code, printed = prepare("cub200")
-    assert code == 2
-    assert "CUB_200_2011.tgz is a web page instead of an archive" in printed
-    assert [path for path in (tmp_path / "data/cub200").rglob("*") if path.is_file()] == []
-    small_cub(birds(), None)
-    assert prepare("cub200")[0] == 0
-
-
-def test_an_archive_with_a_path_to_the_outside(prepare, small_cub, tmp_path: Path) -> None:
-    small_cub(zip_of({"CUB_200_2011/images.txt": b"", "../../stolen": b"x"}), None)
-    code, printed = prepare("cub200")
-    assert code == 2
-    assert "writes outside its folder, to ../../stolen: rejected" in printed
-    assert not list(tmp_path.rglob("stolen"))
-
-
-def test_counts_that_are_not_the_published_ones(prepare, small_cub, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_cub(birds(), birds())
-    monkeypatch.setattr(CUB200, "num_samples_published", 5)
-    code, printed = prepare("cub200")
-    assert code == 2
-    assert "levelfield data verify cub200 shows what is wrong" in printed
-
-
-def test_the_command_works_again_after_ctrl_c(
-    prepare, small_cub, server, monkeypatch: pytest.MonkeyPatch, tmp_path
-) -> None:
-    small_cub(birds(), birds(), stops=[500])
+def test_the_command_works_again_after_ctrl_c(prepare, small_cub, server, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_cub(stops=[500])
 
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
@@ -212,30 +196,12 @@ def test_the_command_works_again_after_ctrl_c(
     with monkeypatch.context() as patched:
         patched.setattr("levelfield.data.download._stopped", interrupt)
         code, printed = prepare("cub200")
-    assert code == 130
-    assert "stopped; the same command starts the download again" in printed
+    assert (code, "stopped; the same command starts the download again" in printed) == (130, True)
     assert prepare("cub200")[0] == 0
     assert len(server.requests) == 2
 
 
-def test_a_root_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("a file")
-    assert levelfield(["data", "prepare", "cub200", "--root", str(tmp_path / "data")]) == 2
-    complained = capsys.readouterr().err
-    assert f"{tmp_path}/data" in complained
-    assert len(complained.splitlines()) == 1
-
-
-def test_too_large_for_the_disk(prepare, small_cub, server, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_cub(birds(), birds())
-    monkeypatch.setattr(CUB200, "archives", (replace(CUB200.archives[0], size=1 << 50),))
-    code, printed = prepare("cub200")
-    assert code == 2
-    assert "2,097,152.00 GiB are needed: free space or give another --root" in printed
-    assert server.requests == []
-
-
-def test_terms_that_a_person_has_to_agree_to(prepare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_terms_that_a_person_has_to_agree_to(prepare, run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code, printed = prepare("inshop")
     assert code == 2
     assert "download img.zip and list_eval_partition.txt yourself" in printed
@@ -249,10 +215,9 @@ def test_terms_that_a_person_has_to_agree_to(prepare, monkeypatch: pytest.Monkey
     images.write_bytes(zip_of({row.split()[0]: picture() for row in rows}))
     monkeypatch.setattr(InShopClothes, "num_classes_published", 2)
     monkeypatch.setattr(InShopClothes, "num_samples_published", 4)
-    code, printed = prepare("inshop", "--archive", str(images), "--archive", str(partition))
-    assert code == 0, printed
-    assert "img.zip: unverified" in printed
-    assert levelfield(["data", "verify", "inshop", "--root", str(tmp_path / "data")]) == 0
+    code, printed = prepare("inshop", "--archive", images, "--archive", partition)
+    assert (code, "img.zip: unverified" in printed) == (0, True), printed
+    assert run("data", "verify", "inshop", "--root", tmp_path / "data")[0] == 0
 
 
 def test_a_file_that_is_used_as_it_is(prepare, server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -284,14 +249,12 @@ def test_a_file_that_is_used_as_it_is(prepare, server, monkeypatch: pytest.Monke
         (["cub200", "--archive", __file__, "--archive", __file__, "--root", "."], "cub200 needs CUB_200_2011.tgz"),
         (["cub200", "omniglot", "--archive", __file__], "--archive needs exactly one NAME"),
         (["cub200"], "cub200 needs a folder: give --root DIR, or set LEVELFIELD_DATA"),
+        (["cub200", "--root", __file__], __file__),
     ],
 )
-def test_a_mistake_is_one_line(words, message, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_is_one_line(words, message, run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
-    assert levelfield(["data", "prepare", *words]) == 2
-    complained = capsys.readouterr().err
-    assert message in complained
-    assert len(complained.splitlines()) == 1
+    refused(run("data", "prepare", *words), message)
 
 
 def test_each_archive_has_a_checksum_or_says_that_none_is_known() -> None:
@@ -301,3 +264,24 @@ def test_each_archive_has_a_checksum_or_says_that_none_is_known() -> None:
             assert archive.url is None or archive.url.startswith(("https://", "http://"))
             # Nothing is fetched without encryption that is not checked.
             assert archive.sha256 or not (archive.url or "").startswith("http://")
+
+
+def test_a_file_arrives_whole_whether_or_not_its_length_is_told(server: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "birds.zip.part").write_bytes(CONTENT[::-1] + b"more")  # of a killed command
+    seen: list[tuple[int, int | None]] = []
+    for length in (len(CONTENT), None):
+        url = server.url("birds.zip", CONTENT, tells_length=length is not None)
+        archive = Archive("birds.zip", gives="", url=url, size=length)
+        file = fetch(archive, tmp_path, "", lambda *done: seen.append(done))
+        assert (file.read_bytes(), seen[-1]) == (CONTENT, (300_000, length))
+        assert [path.name for path in tmp_path.iterdir()] == ["birds.zip"]
+        file.unlink()
+
+
+def test_no_network_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:  # a port that nobody listens on
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for host, said in ((address, r"\(.*refused\): check the network"), ("nowhere.invalid", "")):
+            with pytest.raises(UserError, match=rf"cannot reach {host} .*{said}"):
+                fetch(Archive("birds.zip", gives="", url=f"http://{host}/birds.zip"), tmp_path, "", lambda *_: None)

@@ -1,0 +1,223 @@
+"""The batch samplers' promises: composition, coverage, repetition, and one stream for any number of processes."""
+
+import json
+import pickle
+from collections import Counter
+from hashlib import sha256
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from levelfield.data.samplers import ClassBalancedBatchSampler, EvalSampler, MPerClassBatchSampler, ShuffledBatchSampler
+from levelfield.errors import UserError
+
+LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(50), 10))
+# 100 classes of 58 or 59 samples: the training half of CUB-200-2011, 5,864 images.
+BIRDS = np.random.default_rng(0).permutation(np.concatenate([np.repeat(np.arange(100), 58), np.arange(64)]))
+KINDS = [(MPerClassBatchSampler, 32, 4), (ClassBalancedBatchSampler, 75, 12), (ShuffledBatchSampler, 8, 1)]
+
+
+def numbered(sampler) -> list[list[tuple[int, int]]]:
+    return [[(draw.index, draw.number) for draw in batch] for batch in sampler]
+
+
+def indices(sampler) -> list[list[int]]:
+    return [[draw.index for draw in batch] for batch in sampler]
+
+
+def epochs(sampler, number: int) -> list[tuple[int, int]]:
+    """All draws of so many epochs."""
+    found = []
+    for epoch in range(number):
+        sampler.set_epoch(epoch)
+        found += chain(*numbered(sampler))
+    return found
+
+
+@pytest.mark.parametrize(("kind", "batch_size", "m"), KINDS)
+def test_draws_depend_on_seed_and_epoch_and_not_on_the_past_or_the_processes(kind, batch_size: int, m: int) -> None:
+    def sampler(**settings):
+        return kind(LABELS, batch_size, m, num_batches=6, **{"seed": 1, **settings})
+
+    whole, size = sampler(), len(next(iter(sampler())))
+    first = numbered(whole)
+    for world_size in (2, 4):
+        if size % world_size == 0:
+            shares = [numbered(sampler(rank=rank, world_size=world_size)) for rank in range(world_size)]
+            assert {len(batch) for share in shares for batch in share} == {size // world_size}
+            assert [list(chain(*parts)) for parts in zip(*shares, strict=True)] == first
+    assert [number for _, number in epochs(whole, 3)] == list(range(3 * 6 * size))
+    whole.set_epoch(1)
+    second, resumed = numbered(whole), sampler()
+    resumed.set_epoch(1)
+    assert numbered(resumed) == numbered(pickle.loads(pickle.dumps(resumed))) == second
+    assert indices(sampler(seed=2)) != [[index for index, _ in batch] for batch in first] != indices(whole)
+    loader = DataLoader(LABELS, batch_sampler=whole, collate_fn=list)  # type: ignore[arg-type]
+    loader.batch_sampler.sampler.set_epoch(0)  # as Lightning does
+    assert (numbered(whole), len(loader)) == (first, 6)
+
+
+# SHA-256 of the indices and numbers of 36 batches, before the samplers held arrays alone: studies stay what they are.
+RECORDED = {
+    (MPerClassBatchSampler, 32, 4, False): "07fb69e5a9415779",
+    (MPerClassBatchSampler, 32, 4, True): "21671a411a1a6423",
+    (ClassBalancedBatchSampler, 30, 7, False): "0df16db66ef06458",
+    (ClassBalancedBatchSampler, 30, 7, True): "77d81ebd6c92384e",
+    (ShuffledBatchSampler, 32, 4, False): "4aafbed262480214",
+}
+
+
+@pytest.mark.parametrize("given", RECORDED, ids=lambda given: f"{given[0].__name__}-{given[3]}")
+def test_draws_are_those_of_the_code_before(given: tuple) -> None:
+    kind, batch_size, samples_per_class, replacement = given
+    labels = np.random.default_rng(5).choice(40, 300, p=np.arange(1, 41) / 820)  # three classes with one sample
+    sampler = kind(labels, batch_size, samples_per_class, num_batches=12, seed=3, replacement=replacement)
+    drawn = ""
+    for epoch in (0, 1, 5):
+        sampler.set_epoch(epoch)
+        drawn += json.dumps(numbered(sampler))
+    assert sha256(drawn.encode()).hexdigest()[:16] == RECORDED[given]
+
+
+def test_classes_and_samples_are_drawn_uniformly() -> None:
+    drawn = np.concatenate(indices(MPerClassBatchSampler(LABELS, 32, 4, num_batches=2000, seed=5)))
+    # A class is in a batch with probability 8/50, a sample of it is taken with probability 4/10: 128 expected of each
+    # sample, standard deviation sqrt(2000 * .064 * .936) = 10.9; five of them bound all 500 samples.
+    counts = np.bincount(drawn, minlength=len(LABELS))
+    assert abs(counts - 128).max() < 55
+    classes = np.bincount(LABELS[drawn], minlength=50) / 4
+    assert abs(classes - 320).max() < 5 * np.sqrt(2000 * 0.16 * 0.84)
+
+
+def test_m_per_class_takes_c_classes_of_m_different_samples() -> None:
+    sampler = MPerClassBatchSampler(LABELS, 32, 4, num_batches=50)
+    assert sampler.differences == ""
+    for drawn in indices(sampler):
+        assert len(set(drawn)) == 32
+        assert sorted(Counter(LABELS[drawn]).values()) == [4] * 8
+
+
+def test_a_small_class_repeats_only_after_all_of_its_samples() -> None:
+    labels = [0] * 3 + [1] * 20 + [2] * 20
+    for batch in MPerClassBatchSampler(labels, 24, 8, num_batches=20):
+        of_small = Counter(draw.index for draw in batch if labels[draw.index] == 0)
+        assert sorted(of_small.values()) == [2, 3, 3]
+        assert max(Counter(draw.index for draw in batch if labels[draw.index] > 0).values()) == 1
+        assert len({draw.number for draw in batch}) == 24
+
+
+def test_classes_with_one_sample_are_left_out_and_counted() -> None:
+    labels = [0, 0, 1, 2, 2, 3, 4, 4]
+    sampler = MPerClassBatchSampler(labels, 6, 2, num_batches=10)
+    assert sampler.num_left_out == 2
+    assert "2 classes with one sample" in sampler.differences
+    assert {labels[draw.index] for batch in sampler for draw in batch} == {0, 2, 4}
+
+
+def test_fewer_classes_than_asked_for_raise_m_and_keep_the_batch_size() -> None:
+    # A fold of Grocery Store: 30 classes, batches of 32 x 1.
+    sampler = MPerClassBatchSampler(np.repeat(np.arange(30), 5), 32, 1, num_batches=5)
+    assert "30 classes instead of 32, with 1.07 samples of each" in sampler.differences
+    for batch in indices(sampler):
+        assert sorted(Counter(index // 5 for index in batch).values()) == [1] * 28 + [2] * 2
+        assert len(set(batch)) == 32
+
+
+def test_with_replacement_each_sample_is_drawn_from_its_whole_class() -> None:
+    """5 of 5 without a repeat in 5! / 5^5 = 3.84% of the classes drawn: about 77 of 2,000, standard deviation 8.6."""
+    sampler = MPerClassBatchSampler(np.repeat(np.arange(8), 5), 20, 5, num_batches=500, replacement=True)
+    drawn = [batch[i : i + 5] for batch in indices(sampler) for i in range(0, 20, 5)]
+    assert all(len({index // 5 for index in of_class}) == 1 for of_class in drawn)
+    assert 40 < sum(len(set(of_class)) == 5 for of_class in drawn) < 114
+
+
+@pytest.mark.parametrize("way", ["batch_sampler", "sampler"])
+def test_a_data_set_that_knows_nothing_of_draws_is_indexed(way: str) -> None:
+    samples = TensorDataset(torch.arange(500), torch.from_numpy(LABELS))
+    sampler = MPerClassBatchSampler(LABELS, 32, 4, num_batches=3)
+    arguments = {"batch_sampler": sampler} if way == "batch_sampler" else {"sampler": sampler, "batch_size": None}
+    batches = [index.tolist() for index, _ in DataLoader(samples, **arguments)]  # type: ignore[arg-type]
+    assert batches == indices(sampler)
+
+
+@pytest.mark.parametrize(("s", "c"), [(1, 75), (3, 25), (12, 6), (25, 3), (37, 2), (75, 1)])
+def test_the_columns_of_zhai_and_wus_table_4_hold(s: int, c: int) -> None:
+    """Batches of 75 with S samples of each of C classes."""
+    for batch in indices(ClassBalancedBatchSampler(BIRDS, 75, s, num_batches=8, replacement=True)):
+        assert Counter(Counter(BIRDS[batch]).values()) == {s: c}
+    if s <= 58:  # else a class has too few
+        sampler = ClassBalancedBatchSampler(BIRDS, 75, s, num_batches=8)
+        assert all(len(set(batch)) == s * c for batch in indices(sampler))
+        if s * c == 75:
+            assert sampler.differences == ""
+            assert numbered(MPerClassBatchSampler(BIRDS, 75, s, num_batches=8)) == numbered(sampler)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    sampler = ClassBalancedBatchSampler(BIRDS, 75, 12, num_batches=1)
+    assert sampler.differences == "batches hold 72 samples instead of 75, 12 of each of 6 classes"
+    few = ClassBalancedBatchSampler(np.repeat([0, 1, 2], [20, 20, 1]), 75, 12, num_batches=1)
+    assert few.differences == (
+        "batches hold 24 samples instead of 75, 12 of each of 2 classes; 1 class with one sample left out of training"
+    )
+
+
+def shuffled(num_batches: int, **settings) -> ShuffledBatchSampler:
+    return ShuffledBatchSampler(**{"labels": np.repeat(np.arange(20), 5), "batch_size": 8, "samples_per_class": 1,
+                                   "num_batches": num_batches, **settings})  # fmt: skip
+
+
+@pytest.mark.parametrize("num_batches", [5, 13, 25])
+def test_each_sample_comes_once_before_any_comes_again(num_batches: int) -> None:
+    draws = epochs(shuffled(num_batches), 100 // num_batches)
+    for first in range(0, len(draws) - 99, 100):
+        assert sorted(index for index, _ in draws[first : first + 100]) == list(range(100))
+    assert draws[:200] == epochs(shuffled(30), 1)[: len(draws)][:200], "it depends on no epoch's length"
+
+
+def test_passes_and_seeds_have_orders_of_their_own_and_places_are_uniform() -> None:
+    """Of 400 passes sample 0 is in the first half in 200, standard deviation 10."""
+    first, again = ([index for index, _ in epochs(shuffled(5000, seed=seed), 1)] for seed in (0, 1))
+    orders = [tuple(drawn[k : k + 100]) for drawn in (first, again) for k in (0, 100, 200)]
+    assert len({*orders, tuple(range(100))}) == 7
+    assert abs(sum(0 in first[k : k + 50] for k in range(0, 40_000, 100)) - 200) < 50
+
+
+def test_a_class_with_one_sample_trains() -> None:
+    assert {index for index, _ in epochs(shuffled(1, labels=[0, 1, 1], batch_size=3), 1)} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "message"),
+    [
+        (MPerClassBatchSampler, {"batch_size": 30}, "multiple of samples_per_class 4"),
+        (MPerClassBatchSampler, {"world_size": 3}, "give 36,"),
+        (MPerClassBatchSampler, {"samples_per_class": 0}, "samples_per_class is 0"),
+        (MPerClassBatchSampler, {"labels": [0, 0, 0, 1], "batch_size": 8}, "1 training classes"),
+        (
+            MPerClassBatchSampler,
+            {"labels": [0, 0, 1, 1], "batch_size": 4},
+            r"a batch of 4 with 4 samples per class has no negatives: give --data\.batch_size 8",
+        ),
+        (ClassBalancedBatchSampler, {"samples_per_class": 33}, "samples_per_class 33 is more than batch_size 32"),
+        (ClassBalancedBatchSampler, {"world_size": 3}, "batch_size 32 cannot be divided by 3 processes: give 36"),
+        (ShuffledBatchSampler, {"replacement": True}, r"--data\.replacement"),
+    ],
+)
+def test_bad_arguments_are_named(kind, arguments: dict, message: str) -> None:
+    given = {"labels": LABELS, "batch_size": 32, "samples_per_class": 4, "num_batches": 1, **arguments}
+    with pytest.raises(UserError, match=message):
+        kind(**given)
+
+
+@pytest.mark.parametrize(("num_samples", "world_size"), [(10, 1), (10, 4), (8, 4), (1, 3), (3, 4)])
+def test_evaluation_covers_all_in_order_in_equal_shares(num_samples: int, world_size: int) -> None:
+    samplers = [EvalSampler(num_samples, rank, world_size) for rank in range(world_size)]
+    shares = [list(sampler) for sampler in samplers]
+    assert len({*map(len, shares), *map(len, samplers)}) == 1
+    gathered = list(chain(*shares))
+    assert set(gathered) == set(range(num_samples))
+    assert len(gathered) - num_samples < world_size
