@@ -68,14 +68,10 @@ def edit(file: Path, old: str, new: str) -> None:
 def test_a_class_is_made_of_the_files_that_it_reaches(own: Path) -> None:
     assert list(sources("my_losses.First")) == ["my_losses.py", "my_parts/distances.py"]
     assert list(sources({"model": {"loss": {"class_path": "my_losses.Second"}}}))[-1] == "my_losses.py"
-    assert sources("torch.optim.Adam") == sources("my_losses.Missing") == sources("glyphs.csv") == {}
-
-
-def test_a_class_in_nested_folders_without_init_is_found(own: Path) -> None:
-    inner = own / "my_folder" / "one"
-    inner.mkdir(parents=True)
-    (inner / "my_loss.py").write_text("class MyLoss:\n    pass\n")
+    (own / "my_folder" / "one").mkdir(parents=True)  # without __init__.py
+    (own / "my_folder" / "one" / "my_loss.py").write_text("class MyLoss:\n    pass\n")
     assert list(sources("my_folder.one.my_loss.MyLoss")) == ["my_folder/one/my_loss.py"]
+    assert sources("torch.optim.Adam") == sources("my_losses.Missing") == sources("glyphs.csv") == {}
 
 
 @pytest.mark.parametrize(
@@ -116,49 +112,15 @@ def clone(tmp_path: Path) -> Path:
     return Path(shutil.copytree(Path(levelfield.__file__).parent, tmp_path / "levelfield"))
 
 
-ROWS = {
-    "contrastive": {"model": {"loss": "ContrastiveLoss"}, "data": {"dataset": "Glyphs"}},
-    "softmax": {"model": {"loss": "levelfield.losses.NormalizedSoftmaxLoss"}, "data": {"dataset": "Glyphs"}},
-    "triplet": {"model": {"loss": {"class_path": "TripletMarginLoss"}}, "data": {"dataset": "Banking77"}},
-}
-ASK = f"""import json, sys
-from levelfield.core.source_identity import sources
-print(json.dumps({{row: sources(config) for row, config in {ROWS!r}.items()}}))
-"""
-
-
-def rows_of(clone: Path) -> dict[str, dict[str, str]]:
-    words = [sys.executable, "-c", ASK]
-    asked = subprocess.run(
-        words, cwd=clone.parent, env={"PYTHONPATH": str(clone.parent)}, capture_output=True, text=True
-    )
-    assert asked.returncode == 0, asked.stderr
-    return json.loads(asked.stdout)
-
-
-def test_an_edited_package_changes_the_rows_that_use_it(clone: Path) -> None:
-    before = rows_of(clone)
-    assert "levelfield/losses/pairs.py" in before["contrastive"]
-    assert not {name for row in before.values() for name in row if "training" in name or "metrics" in name}
-    with open(clone / "metrics" / "table.py", "a") as table:
-        table.write("\nCHANGED = 1\n")
-    (clone / "losses" / "mine.py").write_text("class MyLoss:\n    pass\n")
-    (clone / "data" / "datasets" / "mine.py").write_text("class MySet:\n    pass\n")
-    edit(clone / "losses" / "contrastive.py", "class ContrastiveLoss", "# mine\nclass ContrastiveLoss")
-    assert rows_of(clone) == before
-    pairs = (clone / "losses" / "pairs.py").read_text()
-    name = next(line.split("(")[0].removeprefix("class ") for line in pairs.splitlines() if line.startswith("class "))
-    edit(clone / "losses" / "pairs.py", f"class {name}", f"class {name}Before:\n    pass\n\n\nclass {name}")
-    assert rows_of(clone) == before
-    with open(clone / "losses" / "pairs.py", "a") as file:
-        file.write(f"\n\n{name}.changed = True\n")
-    after = rows_of(clone)
-    assert [row for row in before if after[row] != before[row]] == ["contrastive", "triplet"]
-
-
-# What a row uses without naming it: the file, an edit of it, and the rows that it makes stale. `untrained` has a trunk
-# and data only, as in `StudySpec.class_settings`.
-UNNAMED = [
+# The file, an edit of it, and the rows that it makes stale; most files are used without being named. `untrained` has a
+# trunk and data only, as in `StudySpec.class_settings`.
+EDITS = [
+    ("losses/contrastive.py", "class ContrastiveLoss", "# mine\nclass ContrastiveLoss", ""),
+    ("losses/pairs.py", "class PairLoss", "class Mine:\n    pass\n\n\nclass PairLoss", ""),
+    ("losses/pairs.py", "class Mine:", "print.seed = 1\n\n\nclass Mine:", "pairs"),
+    ("losses/mine.py", "", "class MyLoss:\n    pass\n", ""),
+    ("data/datasets/mine.py", "", "class MySet:\n    pass\n", ""),
+    ("metrics/table.py", "import", "import os\nimport", ""),
     ("data/transforms.py", "v2.RandomCrop(self.crop_size)", "v2.RandomCrop(self.crop_size, padding=4)", "all"),
     ("data/crops.py", "torch.rand(1).item() < 0.5", "torch.rand(1).item() < 0.9", "all"),
     ("data/subset.py", '_seeded("sample"', '_seeded("view"', "all"),
@@ -181,12 +143,15 @@ from levelfield.core.source_identity import sources
 def ask():
     data = {"dataset": "Glyphs", "transforms": {"crop_size": 32}}
     trained = {"model": {"loss": "NormalizedSoftmaxLoss", "embedder": {"init_args": {"bias": False}}}, "data": data}
-    return {"trained": sources(trained), "untrained": sources(["levelfield.models.TimmTrunk", data])}
+    pairs = {"model": {"loss": {"class_path": "ContrastiveLoss"}}, "data": {"dataset": "Banking77"}}
+    rows = {"trained": trained, "untrained": ["levelfield.models.TimmTrunk", data], "pairs": pairs}
+    return {row: sources(settings) for row, settings in rows.items()}
 stale, before = [], ask()
 for name, old, new, _ in json.load(sys.stdin):
     file = pathlib.Path(levelfield.__file__).parent / name
-    assert old in file.read_text(), (name, old)
-    file.write_text(file.read_text().replace(old, new))
+    text = file.read_text() if old else ""
+    assert old in text, (name, old)
+    file.write_text(text.replace(old, new) if old else new)
     now = ask()
     stale.append([row for row in now if now[row] != before[row]])
     before = now
@@ -197,14 +162,16 @@ print(json.dumps(stale))
 def test_an_edit_of_what_a_row_uses_without_naming_it_is_seen(clone: Path) -> None:
     edited = subprocess.run(
         [sys.executable, "-c", EDIT],
-        input=json.dumps(UNNAMED),
+        input=json.dumps(EDITS),
         env={"PYTHONPATH": str(clone.parent)},
         capture_output=True,
         text=True,
     )
     assert edited.returncode == 0, edited.stderr
-    rows = {"all": ["trained", "untrained"], "trained": ["trained"], "": []}
-    assert json.loads(edited.stdout) == [rows[stale] for *_, stale in UNNAMED]
+    print(edited.stdout)
+    rows = {"all": ["trained", "untrained", "pairs"], "images": ["trained", "untrained"]}
+    rows |= {"trained": ["trained", "pairs"], "pairs": ["pairs"], "proxies": ["trained"], "": []}
+    assert json.loads(edited.stdout) == [rows[stale] for *_, stale in EDITS]
 
 
 def test_a_name_that_levelfield_data_imports_on_first_use_is_found() -> None:

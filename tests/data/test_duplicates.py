@@ -58,11 +58,9 @@ def test_the_tables_own_split_decides_the_halves(tmp_path: Path) -> None:
     assert crossing == [("c.png", "d also c.png")]
 
 
-def test_verify_finds_them_on_its_way_and_calls_them_no_problem(tmp_path: Path) -> None:
+def test_verify_calls_them_no_problem_and_goes_on_without_broken_images(tmp_path: Path) -> None:
     dataset = image_table(tmp_path, CONTENT)
-    report = dataset.verify()
-    assert report.ok
-    assert len(report.duplicates) == 3
+    assert dataset.verify().ok
     (tmp_path / "b.png").write_bytes(b"")
     report = dataset.verify()
     assert len(report.problems) == 1
@@ -74,8 +72,3 @@ def test_texts(tmp_path: Path) -> None:
     table.write_text("text,label\nwhere is my card,card\nlost it,lost\nwhere is my card,lost\nLost it,lost\n")
     (same,) = TextTable(table).verify().duplicates
     assert str(same) == "in both halves: row 2 (card, training) = row 4 (lost, test)"
-
-
-def test_none(tmp_path: Path) -> None:
-    content = {"a.png": ("a", 1), "b.png": ("b", 2)}
-    assert describe_duplicates(image_table(tmp_path, content).verify().duplicates) == []

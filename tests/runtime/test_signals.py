@@ -21,7 +21,7 @@ def test_a_signal_ends_what_can_be_repeated(number: signal.Signals) -> None:
     assert [signal.getsignal(each) for each in SIGNALS] == before
 
 
-@pytest.mark.parametrize("name", ["RANK", "SLURM_PROCID", "LOCAL_RANK"])
+@pytest.mark.parametrize("name", ["RANK", "SLURM_PROCID"])
 def test_another_process_than_the_first_works_on_for_some_seconds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("levelfield.runtime.signals.OTHERS_SECONDS", 0.3)
     monkeypatch.setenv(name, "1")
@@ -88,20 +88,18 @@ def test_the_end_of_a_jobs_time_requeues_it(scontrol: Path, monkeypatch: pytest.
     assert requeue(Stopped(signal.SIGTERM)) == ""
     assert not scontrol.exists()
     assert requeue(Stopped(signal.SIGUSR1)) == "job 31 is requeued"
+    scontrol.with_name("refused").touch()
+    assert requeue(Stopped(signal.SIGUSR1)) == "job 31 could not be requeued: not permitted"
+    scontrol.with_name("refused").unlink()
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "30")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "4")
     assert requeue(Stopped(signal.SIGUSR2)) == "job 30_4 is requeued"
     monkeypatch.setenv("SLURM_PROCID", "1")
     assert requeue(Stopped(signal.SIGUSR1)) == ""
     assert scontrol.read_text() == "requeue 31\nrequeue 30_4\n"
-
-
-def test_a_refusal_of_slurm_is_said(scontrol: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "31")
-    scontrol.with_name("refused").touch()
-    assert requeue(Stopped(signal.SIGUSR1)) == "job 31 could not be requeued: not permitted"
+    monkeypatch.delenv("SLURM_PROCID")
     monkeypatch.setenv("PATH", "/nowhere")
-    assert requeue(Stopped(signal.SIGUSR1)).startswith("job 31 could not be requeued: ")
+    assert requeue(Stopped(signal.SIGUSR1)).startswith("job 30_4 could not be requeued: ")
 
 
 def test_a_signal_that_comes_while_an_object_is_deleted_is_not_lost() -> None:

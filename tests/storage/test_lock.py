@@ -38,13 +38,14 @@ def holder(folder: Path) -> Iterator[subprocess.Popen]:
         process.communicate()
 
 
-def test_a_part_has_one_lock(tmp_path: Path) -> None:
+@pytest.mark.processes
+def test_a_part_has_one_lock_which_a_killed_process_loses(tmp_path: Path) -> None:
     lock = Lock(tmp_path, "part", "work")
+    with holder(tmp_path):
+        assert not lock.acquire()
+        with Lock(tmp_path, "other", "other work"):
+            assert not Lock(tmp_path, "other", "the same").acquire()
     assert lock.acquire()
-    assert not Lock(tmp_path, "part", "the same").acquire()
-    other = Lock(tmp_path, "other", "other work")
-    assert other.acquire()
-    other.release()
     lock.release()
     lock.release()
     with Lock(tmp_path, "part", "again"):
@@ -52,18 +53,8 @@ def test_a_part_has_one_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    lock = Lock(tmp_path, "part", "part")
-    with holder(tmp_path):
-        assert not lock.acquire()
-    assert lock.acquire()
-    lock.release()
-
-
-@pytest.mark.processes
 def test_who_waits_is_told_for_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with holder(tmp_path) as process:
-        assert process.stdin is not None
         timer = multiprocessing.get_context("fork").Process(target=end_later, args=(process.stdin.fileno(),))
         timer.start()
         with Lock(tmp_path, "part", "rows of few.csv"):

@@ -25,22 +25,13 @@ def birds(tmp_path: Path) -> Path:
 
 
 def test_classes_and_samples_are_in_order_of_their_names(birds: Path) -> None:
-    index = ImageFolder(birds).read_index()
+    folder = ImageFolder(birds)
+    index = folder.read_index()
     assert index.class_names == ("jay", "owl", "wren")
     assert index.keys == ("jay/x.png", "wren/a.JPG", "wren/b.png", "wren/young/c.png")
     assert index.labels.tolist() == [0, 2, 2, 2]
-    assert index.labels.dtype == np.int64
-
-
-def test_it_is_a_sequence(birds: Path) -> None:
-    folder = ImageFolder(birds)
     image, label = folder[3]
-    assert (len(folder), image.mode, label, folder.class_names[label]) == (4, "RGB", 2, "wren")
-
-
-def test_read_index_reads_afresh(birds: Path) -> None:
-    folder = ImageFolder(birds)
-    assert len(folder.read_index().keys) == 4
+    assert (len(folder), image.mode, label) == (4, "RGB", 2)
     (birds / "jay" / "x.png").unlink()
     assert len(folder.read_index().keys) == 3
 
@@ -68,14 +59,6 @@ def test_selecting_keeps_labels_and_class_names() -> None:
     assert index.select(index.labels == 7).labels.shape == (0,)
 
 
-def test_verify_counts_and_names_unreadable_files(birds: Path) -> None:
-    (birds / "wren" / "b.png").write_bytes(b"no image")
-    report = ImageFolder(birds).verify()
-    assert (report.num_classes, report.num_samples, report.ok) == (2, 4, False)
-    assert len(report.problems) == 1
-    assert "b.png is not an image" in report.problems[0]
-
-
 def test_what_is_left_out_is_counted_with_its_reason(birds: Path) -> None:
     for name in ("__MACOSX/jay/x.png", "wren/Thumbs.db", "wren/raw/1.heic", "wren/2.HEIC", "flat.png", "wren/README"):
         (birds / name).parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +84,7 @@ def test_what_is_left_out_is_counted_with_its_reason(birds: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("suffix", [".jfif", ".jp2", ".avif", ".tga", ".JPE"])
+@pytest.mark.parametrize("suffix", [".avif", ".tga", ".JPE"])
 def test_whatever_pillow_opens_here_is_read(suffix: str, birds: Path) -> None:
     if suffix not in Image.registered_extensions() and suffix != ".JPE":
         pytest.skip(f"this Pillow writes no {suffix}")
