@@ -46,28 +46,22 @@ def test_a_line_is_in_the_ledger_and_in_the_copy(tmp_path: Path, cache: Path) ->
 @pytest.mark.parametrize(
     ("samples", "count"),
     [
-        (hashes("bird"), 2),
-        (hashes("bird")[:-1], 2),  # one image less
-        (hashes("bird")[::-1], 2),
+        (hashes("bird")[-2::-1], 2),  # one image less, in another order
         (hashes("bird") + hashes("fish", 100), 2),  # in a larger set
-        (hashes("fish"), 1),
         (hashes("fish") + hashes("bird", 1), 1),
     ],
 )
 def test_a_data_set_is_known_by_its_samples(tmp_path: Path, samples: list[str], count: int) -> None:
     ledger.begin(BIRDS, tmp_path)
     ledger.begin(Evaluation("under another name", samples, "levelfield score"))
-    assert len(ledger.evaluations_of(samples)) == count
-    assert len(ledger.evaluations_beside(tmp_path)) == count
+    assert len(ledger.evaluations_of(samples)) == len(ledger.evaluations_beside(tmp_path)) == count
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_a_union_of_two_sets_counts_for_each_of_them(rounds: int) -> None:
+def test_a_union_of_two_sets_counts_for_each_of_them() -> None:
     some, others = hashes("bird"), hashes("fish", 30)
-    for samples in [others] * 5 + [some] + [some + others] * rounds:
+    for samples in [others] * 5 + [some] + [some + others] * 2:
         ledger.begin(Evaluation("it", samples, "levelfield score"))
-    counts = [len(ledger.evaluations_of(samples)) for samples in (some, others, some + others)]
-    assert counts == [1 + rounds, 5 + rounds, 6 + rounds]
+    assert [len(ledger.evaluations_of(samples)) for samples in (some, others, some + others)] == [3, 7, 8]
 
 
 def test_only_a_whole_id_is_an_evaluation_of_yours(tmp_path: Path) -> None:
@@ -105,21 +99,15 @@ def test_a_copy_without_a_line_or_with_another_is_told(tmp_path: Path) -> None:
     assert len(ledger.compare_copy(tmp_path)) == 4
 
 
-def test_a_copy_of_another_user_cannot_be_compared(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_users_copy_is_not_compared_and_what_a_kill_left_is_repaired(tmp_path, cache, monkeypatch) -> None:
     identity = ledger.begin(BIRDS, tmp_path)
+    [place] = cache.glob("evaluations/*/")
+    (place / LEDGER).unlink()  # a kill between the copy and the ledger
+    assert ledger.begin(BIRDS, tmp_path) == identity
+    assert [line["id"] for line in ledger.evaluations_of(BIRDS.samples)] == [identity]
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "elsewhere"))
     assert ledger.compare_copy(tmp_path) == []
     assert [line["id"] for line in ledger.evaluations_beside(tmp_path)] == [identity]
-
-
-def test_what_a_kill_left_between_the_copy_and_the_ledger_is_repaired(tmp_path: Path, cache: Path) -> None:
-    identity = ledger.begin(BIRDS, tmp_path)
-    [place] = cache.glob("evaluations/*/")
-    (place / LEDGER).unlink()
-    assert ledger.begin(BIRDS, tmp_path) == identity
-    assert [line["id"] for line in ledger.evaluations_of(BIRDS.samples)] == [identity]
 
 
 def test_an_unfinished_line_is_no_line_and_a_damaged_one_is_refused(tmp_path: Path) -> None:

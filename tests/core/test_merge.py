@@ -18,56 +18,35 @@ MEMORY = {  # whole names: the peers have classes of the same
     "init_args": {"loss": {"class_path": "levelfield.losses.MultiSimilarityLoss"}, "memory_size": 64},
 }
 TEXT = {"class_path": "TransformersTrunk", "init_args": {"name": "x", "config": {"dim": 8, "n_heads": 2}}}
-STOPPING = {"class_path": "EarlyStopping", "init_args": {"monitor": "val/map_at_r"}}
+
+
+LOSS, TRUNK = "model.loss.init_args", "model.trunk.init_args"
+LONG = {"model": {"loss": {**ARCFACE["model"]["loss"], "class_path": "levelfield.losses.ArcFaceLoss"}}}
 
 
 @pytest.mark.parametrize(
     ("layers", "options", "key", "value"),
     [
-        ([ARCFACE, {"model": {"loss": "CosFaceLoss"}}], {}, "model.loss.init_args.margin", 0.35),
-        ([ARCFACE], {"model.loss": "CosFaceLoss"}, "model.loss.init_args.margin", 0.35),
-        ([ARCFACE], {"model.loss.class_path": "CosFaceLoss"}, "model.loss.init_args.margin", 0.35),
-        ([ARCFACE, {"model": {"loss": "ArcFaceLoss"}}], {}, "model.loss.init_args.margin", 20),
-        ([ARCFACE, {"model": {"loss": {"scale": 11}}}], {}, "model.loss.init_args.margin", 20),
-        ([ARCFACE], {"model.loss.scale": "11"}, "model.loss.init_args.margin", 20),
-        (
-            [{"model": {"loss": {**ARCFACE["model"]["loss"], "class_path": "levelfield.losses.ArcFaceLoss"}}}],
-            {"model.loss": "levelfield.losses.arcface.ArcFaceLoss"},
-            "model.loss.init_args.margin",
-            20,
-        ),
+        ([ARCFACE, {"model": {"loss": "CosFaceLoss"}}], {}, f"{LOSS}.margin", 0.35),
+        ([ARCFACE], {"model.loss.class_path": "CosFaceLoss"}, f"{LOSS}.margin", 0.35),
+        ([ARCFACE, {"model": {"loss": "ArcFaceLoss"}}], {}, f"{LOSS}.margin", 20),
+        ([ARCFACE, {"model": {"loss": {"scale": 11}}}], {}, f"{LOSS}.margin", 20),
+        ([ARCFACE], {"model.loss.scale": "11"}, f"{LOSS}.margin", 20),
+        ([LONG], {"model.loss": "levelfield.losses.arcface.ArcFaceLoss"}, f"{LOSS}.margin", 20),
         (
             [{"model": {"loss": MEMORY}}, {"model": {"loss": {"loss": "levelfield.losses.ContrastiveLoss"}}}],
             {},
-            "model.loss.init_args.memory_size",
+            f"{LOSS}.memory_size",
             64,
         ),
-        ([ARCFACE], {"model.trunk": "BNInceptionTrunk"}, "model.trunk.init_args.weights", "pretrained"),
+        ([ARCFACE], {"model.trunk": "BNInceptionTrunk"}, f"{TRUNK}.weights", "pretrained"),
         (
             [ARCFACE, {"model": {"trunk": TEXT}}, {"model": {"trunk": {"config": {"dim": 4}}}}],
             {},
-            "model.trunk.init_args.config",
+            f"{TRUNK}.config",
             {"dim": 4},
         ),
-        (
-            [ARCFACE, {"model": {"trunk": TEXT}}],
-            {"model.trunk.config.dim": "4"},
-            "model.trunk.init_args.config",
-            {"dim": 4, "n_heads": 2},
-        ),
         ([ARCFACE, {"model": {"miner": "MultiSimilarityMiner"}}], {"model.miner": "null"}, "model.miner", None),
-        (
-            [ARCFACE, {"trainer": {"callbacks": [STOPPING]}}, {"trainer": {"callbacks": ["LearningRateMonitor"]}}],
-            {},
-            "trainer.callbacks.0.class_path",
-            "lightning.pytorch.callbacks.LearningRateMonitor",
-        ),
-        (
-            [ARCFACE, {"trainer": {"callbacks+": [STOPPING]}}, {"trainer": {"callbacks+": ["LearningRateMonitor"]}}],
-            {},
-            "trainer.callbacks.0.init_args.monitor",
-            "val/map_at_r",
-        ),
     ],
 )
 def test_a_study_lays_settings_over_each_other_as_a_fit_does(

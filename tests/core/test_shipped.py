@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from refused import refused
 from tiny_fit import REPOSITORY
 
 from levelfield.core.configuration import find_configuration
@@ -46,24 +47,15 @@ def test_a_fit_stacks_shipped_files_and_sets_a_methods_search_aside(run, tmp_pat
     assert shown["model"]["loss"]["init_args"].items() >= shipped["model"]["loss"]["init_args"].items()
     assert shown["data"]["samples_per_class"] == shipped["data"]["samples_per_class"]
     for wrong in (["--config", "data/glyhps.yaml"], ["--config=data/glyhps.yaml"]):
-        code, _, complaint = run("fit", *wrong)
-        assert (code, complaint) == (
-            2,
-            "levelfield: --config: no file 'data/glyhps.yaml'; did you mean 'data/glyphs.yaml'?\n",
-        )
+        refused(run("fit", *wrong), "--config: no file 'data/glyhps.yaml'; did you mean 'data/glyphs.yaml'?")
 
 
 def test_a_copied_study_finds_the_files_that_it_names(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text((CONFIGS / "study/smoke.yaml").read_text())
-    code, _, complaint = run("study", "status", "mine.yaml")
-    assert (code, complaint) == (
-        2,
-        "levelfield: no study in outputs/smoke; begin it with levelfield study run, or give its --output\n",
-    )
+    refused(run("study", "status", "mine.yaml"), "no study in outputs/smoke; begin it with levelfield study run")
     Path("mine.yaml").write_text("base: ../data/glyhps.yaml\nmethods: {arcface: method/arcface.yaml}\n")
-    code, _, complaint = run("study", "status", "mine.yaml")
-    assert "did you mean 'data/glyphs.yaml'?" in complaint
+    refused(run("study", "status", "mine.yaml"), "did you mean 'data/glyphs.yaml'?")
 
 
 def test_the_wheel_carries_every_configuration(tmp_path):

@@ -5,8 +5,9 @@ import importlib
 import os
 import pickle
 import resource
-import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -71,33 +72,27 @@ def test_views_are_those_of_the_images_themselves(table: Path, transforms: Image
             assert torch.equal(left[position][0], right[position][0])
 
 
-def test_fit_prepares_the_training_half_for_all_folds_and_opens_no_test_image(table: Path, cache: Path) -> None:
-    for number in range(32, 64):
-        (table.parent / f"{number}.png").unlink()
-    data = datamodule(table)
-    assert {*data.train_subset.index.keys, *data.val_subset.index.keys} == {f"{number}.png" for number in range(32)}
-    (pixels,) = pixel_files(cache)
-    made = pixels.stat().st_mtime_ns
-    datamodule(table, fold=3)
-    assert [file.stat().st_mtime_ns for file in pixel_files(cache)] == [made]
-    with pytest.raises(UserError, match=r"row 34: no file .*32\.png"):
-        data.setup("test")
-
-
-def test_images_are_not_opened_again(table: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_half_is_prepared_once_for_all_folds_and_no_other_image_is_opened(table: Path, cache: Path, monkeypatch):
     data, plain = datamodule(table), MetricDataModule(ImageTable(table), transforms=TRANSFORMS)
-    for each in (data, plain):
-        each.setup("test")
-    expected = data.train_subset[0][0], plain.test_subset[5][0]
+    assert {*data.train_subset.index.keys, *data.val_subset.index.keys} == {f"{number}.png" for number in range(32)}
+    assert len(pixel_files(cache)) == 1
+    plain.setup("test")
+    expected = plain.test_subset[5][0]
+    hidden = (table.parent / "40.png").rename(table.parent / "hidden")
+    datamodule(table, fold=3)
+    with pytest.raises(UserError, match=r"row 42: no file .*40\.png"):
+        data.setup("test")
+    hidden.rename(table.parent / "40.png")
+    data.setup("test")
     assert len(pixel_files(cache)) == 2, "the test half has a file of its own"
     monkeypatch.setattr(ImageTable, "load", lambda *_: pytest.fail("opened an image"))
-    again = datamodule(table)
+    again = datamodule(table, fold=3)
     again.setup("test")
-    assert torch.equal(again.train_subset[0][0], expected[0])
-    assert torch.equal(again.test_subset[5][0], expected[1])
+    assert again.train_subset[0][0].shape == (3, 24, 24)
+    assert torch.equal(again.test_subset[5][0], expected)
 
 
-def test_a_changed_image_renews_the_cache(table: Path, cache: Path) -> None:
+def test_a_changed_image_renews_the_cache_and_other_sizes_have_their_own(table: Path, cache: Path) -> None:
     """Of the same size in bytes and with the same modification time."""
     before = datamodule(table)
     image = table.parent / "9.png"
@@ -109,12 +104,8 @@ def test_a_changed_image_renews_the_cache(table: Path, cache: Path) -> None:
         assert after[position][0].amax((1, 2)).tolist() == expected
     assert len(pixel_files(cache)) == 1
     before.train_subset[position]  # what is open stays readable
-
-
-def test_other_sizes_have_a_cache_of_their_own(table: Path, cache: Path) -> None:
-    datamodule(table)
-    datamodule(table, transforms=ImageTransforms(24, 40))
-    datamodule(table, transforms=ImageTransforms(24, 32, square=True))
+    for other in (ImageTransforms(24, 40), ImageTransforms(24, 32, square=True)):
+        datamodule(table, transforms=other)
     assert len(pixel_files(cache)) == 3
 
 
@@ -257,52 +248,23 @@ def test_many_images_are_decoded_by_several_processes(table: Path, cache: Path, 
     assert not pixel_files(cache)
 
 
-PREPARE = """
-import sys
-import time
-from levelfield.data import ImageTable, ImageTransforms
-from levelfield.data import cache
-from levelfield.data.cache import prepared_images
+def test_two_that_come_at_once_decode_each_image_once(table: Path) -> None:
+    keys, opened = ImageTable(table).read_index().keys, []
 
-cache.FEW = int(sys.argv[3])
-load = ImageTable.load
-def loading(self, key):
-    print(key, flush=True)
-    time.sleep(float(sys.argv[2]))
-    return load(self, key)
-ImageTable.load = loading
-dataset = ImageTable(sys.argv[1])
-reduce = ImageTransforms(crop_size=24, resize=32).reduce()
-images = prepared_images(dataset, dataset.read_index(), lambda key: reduce(dataset.load(key)), {"half": "all"})
-print("pixel", images.load("5.png")[3, 3].tolist(), flush=True)
-"""
+    def prepare(_: int):
+        dataset = ImageTable(table)
 
+        def read(key: str) -> Image.Image:
+            opened.append(key)
+            time.sleep(0.002)
+            return reading(dataset)(key)
 
-@pytest.mark.processes
-@pytest.mark.parametrize("killed", [False, True])
-def test_another_process_is_waited_for_unless_it_is_killed(
-    killed: bool, table: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = ImageTable(table)
-    expected = {key: reduced(table, key) for key in dataset.read_index().keys}
-    words = (str(table), "0.2", "10") if killed else (str(table), "0.01", "500")  # 10: with loader processes
-    process = subprocess.Popen([sys.executable, "-c", PREPARE, *words], stdout=subprocess.PIPE, text=True)
-    begun = [process.stdout.readline() for _ in range(3)]
-    if killed:
-        process.kill()
-        process.wait(30)
-        assert [file.suffix for file in cache.rglob(".pixels-*")] == [".tmp"]
-    else:
-        monkeypatch.setattr(ImageTable, "load", lambda *_: pytest.fail("opened an image"))
-    images = prepared_images(dataset, dataset.read_index(), reading(dataset), {"half": "all"})
-    assert all(np.array_equal(images.load(key), image) for key, image in expected.items())
-    assert list(cache.rglob(".pixels-*")) == []
-    assert len(pixel_files(cache)) == 1
-    printed = "".join([*begun, process.stdout.read()]).splitlines()  # `communicate` loses what `readline` read ahead
-    process.stdout.close()
-    if not killed:
-        assert process.wait(60) == 0
-        assert printed == [*expected, f"pixel {list(expected['5.png'].getpixel((3, 3)))}"]
+        return prepared_images(dataset, dataset.read_index(), read, {"half": "all"})
+
+    with ThreadPoolExecutor(2) as threads:
+        prepared = list(threads.map(prepare, range(2)))
+    assert opened == list(keys)
+    assert all(np.array_equal(each.load(key), reduced(table, key)) for each in prepared for key in keys)
 
 
 def reading(dataset: ImageTable):
@@ -328,9 +290,7 @@ class Mine(ImageTable):
 """
 
 
-def test_another_load_of_an_own_data_set_makes_the_cache_anew(
-    table: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_load_of_an_own_data_set_makes_the_cache_anew(table, cache, tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     for colour, value in (("white", 1), ("grey", 128 / 255)):
         (tmp_path / "mine.py").write_text(OWN.replace("COLOUR", colour))

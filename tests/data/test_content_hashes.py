@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from itertools import product
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -24,10 +25,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two images, all of the same size in bytes, in each of 16 classes."""
-    for number in range(16):
-        (tmp_path / "images" / f"{number:02d}").mkdir(parents=True)
-        for sample in range(2):
-            Image.new("RGB", (8, 8), (number, sample, 0)).save(tmp_path / "images" / f"{number:02d}" / f"{sample}.bmp")
+    for number, sample in product(range(16), range(2)):
+        file = tmp_path / "images" / f"{number:02d}" / f"{sample}.bmp"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (number, sample, 0)).save(file)
     return tmp_path / "images"
 
 
@@ -51,14 +52,11 @@ def fingerprint(folder: Path, again: bool = False) -> str:
 
 
 def by_hand(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for label in range(16):
-        digest.update(f"{label:02d}\n".encode())
-    for label in range(16):
-        for sample in range(2):
-            key = f"{label:02d}/{sample}.bmp"
-            content = hashlib.sha256((folder / key).read_bytes()).hexdigest()
-            digest.update(f"{key}\t{label}\t{content}\n".encode())
+    digest = hashlib.sha256("".join(f"{label:02d}\n" for label in range(16)).encode())
+    for label, sample in product(range(16), range(2)):
+        key = f"{label:02d}/{sample}.bmp"
+        content = hashlib.sha256((folder / key).read_bytes()).hexdigest()
+        digest.update(f"{key}\t{label}\t{content}\n".encode())
     return digest.hexdigest()
 
 
@@ -156,32 +154,31 @@ def test_a_cache_that_cannot_be_written_changes_no_fingerprint_and_a_pipe_is_ref
 
 
 def test_a_table_and_a_folder_have_the_same_contents(folder: Path) -> None:
-    table = folder / "t.csv"
-    table.write_text("path,label\n01/1.bmp,a\n00/0.bmp,b\n")
-    found = list(ImageTable(table).contents_of(("01/1.bmp", "00/0.bmp")))
-    assert found == list(ImageFolder(folder).contents_of(("01/1.bmp", "00/0.bmp")))
-    assert found[0] == hashlib.sha256((folder / "01" / "1.bmp").read_bytes()).hexdigest()
-    assert ImageTable(table).content_of("01/1.bmp") == found[0]
+    (folder / "t.csv").write_text("path,label\n01/1.bmp,a\n00/0.bmp,b\n")
+    table, keys = ImageTable(folder / "t.csv"), ("01/1.bmp", "00/0.bmp")
+    expected = [hashlib.sha256((folder / key).read_bytes()).hexdigest() for key in keys]
+    assert list(table.contents_of(keys)) == list(ImageFolder(folder).contents_of(keys)) == expected
+    assert table.content_of(keys[0]) == expected[0]
 
 
 def test_drawings_in_a_zip_file_are_hashed_one_by_one(tmp_path: Path) -> None:
-    root = tmp_path / "omniglot"
-    root.mkdir()
+    (tmp_path / "omniglot").mkdir()
     drawings = {f"images_background/Latin/character0{number}/1.png": bytes([number]) * 50 for number in (1, 2)}
-    for part in ("images_background", "images_evaluation"):
-        with ZipFile(root / f"{part}.zip", "w") as archive:
-            for key, content in drawings.items():
-                archive.writestr(key.replace("images_background", part), content)
-    omniglot = Omniglot(tmp_path)
+
+    def pack(contents: dict[str, bytes]) -> Omniglot:
+        for part in ("images_background", "images_evaluation"):
+            with ZipFile(tmp_path / "omniglot" / f"{part}.zip", "w") as archive:
+                for key, content in contents.items():
+                    archive.writestr(key.replace("images_background", part), content)
+        return Omniglot(tmp_path)
+
+    omniglot = pack(drawings)
     for _ in range(2):
         contents = list(omniglot.contents_of(tuple(drawings)))
         assert contents == [hashlib.sha256(content).hexdigest() for content in drawings.values()]
     index = omniglot.read_index()
     before = omniglot.fingerprint(index)
-    with ZipFile(root / "images_background.zip", "w") as archive:
-        for key in drawings:
-            archive.writestr(key, b"2" * 50)
-    assert Omniglot(tmp_path).fingerprint(index) != before
+    assert pack(dict.fromkeys(drawings, b"2" * 50)).fingerprint(index) != before
 
 
 def test_a_letter_is_its_typefaces_bytes_and_the_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """One's own data as they lie on a disk: all commands say the same of them, and their place stays on the machine."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,9 +47,7 @@ def in_study(toy_file: Path, words: list[str]) -> list[str]:
     return look_at_rows(spec, set(), GivenUp(print)).overview
 
 
-def test_all_say_the_same_of_a_table(
-    run: Callable, tiny: list[str], toy_file: Path, table: Path, tmp_path: Path
-) -> None:
+def test_all_say_the_same_of_a_table(run, tiny, toy_file, table, tmp_path) -> None:
     words = image_options(tiny, table)
     code, verified, _ = run("data", "verify", table)
     assert code == 0
@@ -64,9 +61,7 @@ def test_all_say_the_same_of_a_table(
 ROWS = ["path,label", "a.png,a", ",a", "./a.png,b", '"b.png,a', 'c.png",b', "d.png,a,b"]
 
 
-def test_all_refuse_a_table_with_rows_that_cannot_be_used(
-    run: Callable, tiny: list[str], toy_file: Path, tmp_path: Path
-) -> None:
+def test_all_refuse_a_table_with_rows_that_cannot_be_used(run, tiny, toy_file, tmp_path) -> None:
     Image.new("RGB", (40, 40)).save(tmp_path / "1.png")
     table = tmp_path / "broken.csv"
     table.write_text("\n".join(ROWS).replace("a.png", "1.png") + "\n")
@@ -100,9 +95,7 @@ def test_a_path_is_what_it_looks_like(tmp_path: Path) -> None:
         (4, "test", "0 classes to train and validate on: too few for folds"),
     ],
 )
-def test_too_few_classes_for_folds_are_said(
-    run: Callable, tmp_path: Path, classes: int, split: str, words: str
-) -> None:
+def test_too_few_classes_for_folds_are_said(run, tmp_path, classes: int, split: str, words: str) -> None:
     table = own_images(tmp_path, classes, samples=2)
     if split:
         table.write_text(table.read_text().replace("label", "split,label").replace("class", f"{split},class"))

@@ -7,12 +7,13 @@ import io
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 import pytest
-from file_server import FileServer, serving
 from PIL import Image
 from refused import refused
 
@@ -29,11 +30,46 @@ from levelfield.storage.lock import Lock
 CONTENT = np.random.default_rng(0).bytes(300_000)
 
 
+class Server(ThreadingHTTPServer):
+    """Serves `offers`: of each path its content and what goes wrong; `requests` are the paths that were requested."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.offers: dict[str, tuple[bytes, dict]] = {}
+        self.requests: list[str] = []
+
+    def url(self, path: str, content: bytes, **faults: object) -> str:
+        """`status` is answered once, `stops` cuts the first transfer; without `tells_length` no length is told."""
+        self.offers[f"/{path}"] = content, faults
+        return f"http://127.0.0.1:{self.server_port}/{path}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:  # http.server calls it so
+        content, faults = self.server.offers[self.path]
+        self.server.requests.append(self.path)
+        if status := faults.pop("status", None):
+            self.send_error(status)
+            return
+        self.send_response(200)
+        if faults.get("tells_length", True):
+            self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content[: faults.pop("stops", None)])
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with serving() as files:
-        yield files
+    with Server() as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
 
 
 @pytest.fixture
@@ -75,7 +111,7 @@ BIRDS = zip_of(
 
 
 @pytest.fixture
-def small_cub(server: FileServer, monkeypatch: pytest.MonkeyPatch):
+def small_cub(server: Server, monkeypatch: pytest.MonkeyPatch):
     """Makes `cub200` come from the server: its content, what its checksum is believed to be, its counts, and faults."""
 
     def small_cub(content: bytes = BIRDS, believed: bytes | None = BIRDS, size=None, samples=4, **faults) -> None:
@@ -111,9 +147,9 @@ def test_a_data_set_is_fetched_checked_unpacked_and_counted(prepare, small_cub, 
 
 PAGE = b"<html>Too many users have viewed or downloaded this file recently</html>"
 FAULTS = [
-    ({"statuses": [404]}, "(HTTP 404 Not Found): download CUB_200_2011.tgz from https://www.vision.caltech.edu"),
-    ({"statuses": [503]}, "(HTTP 503 Service Unavailable): download CUB_200_2011.tgz from"),
-    ({"stops": [500]}, "run the command again"),
+    ({"status": 404}, "(HTTP 404 Not Found): download CUB_200_2011.tgz from https://www.vision.caltech.edu"),
+    ({"status": 503}, "(HTTP 503 Service Unavailable): download CUB_200_2011.tgz from"),
+    ({"stops": 500}, "run the command again"),
     ({"content": PAGE, "believed": None}, "CUB_200_2011.tgz is a web page instead of an archive"),
     ({"content": PAGE, "size": 300_000}, "72 bytes instead of 300,000"),
     ({"believed": b"other birds"}, "(it has been deleted)"),
@@ -138,12 +174,6 @@ def test_a_download_that_fails_leaves_nothing_and_the_next_command_works(
     assert [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"] == []
     small_cub()
     assert prepare("cub200")[0] == 0
-
-
-def test_counts_that_are_not_the_published_ones(prepare, small_cub) -> None:
-    small_cub(samples=5)
-    code, printed = prepare("cub200")
-    assert (code, "levelfield data verify cub200 shows what is wrong" in printed) == (2, True)
 
 
 def test_one_process_prepares_a_data_set(prepare, small_cub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -188,7 +218,7 @@ def test_an_archive_given_by_hand_is_checked_and_left_alone(prepare, small_cub, 
 
 
 def test_the_command_works_again_after_ctrl_c(prepare, small_cub, server, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_cub(stops=[500])
+    small_cub(stops=500)
 
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
@@ -266,7 +296,7 @@ def test_each_archive_has_a_checksum_or_says_that_none_is_known() -> None:
             assert archive.sha256 or not (archive.url or "").startswith("http://")
 
 
-def test_a_file_arrives_whole_whether_or_not_its_length_is_told(server: FileServer, tmp_path: Path) -> None:
+def test_a_file_arrives_whole_whether_or_not_its_length_is_told(server: Server, tmp_path: Path) -> None:
     (tmp_path / "birds.zip.part").write_bytes(CONTENT[::-1] + b"more")  # of a killed command
     seen: list[tuple[int, int | None]] = []
     for length in (len(CONTENT), None):

@@ -114,59 +114,40 @@ def test_a_table_in_csv_and_in_parquet(tmp_path: Path) -> None:
         assert [pickle.loads(pickle.dumps(table)).load(key) for key in keys] == [text for text, _ in rows]
 
 
-def table(content: bytes) -> Callable[[Path], TextDataset]:
-    def write(folder: Path) -> TextDataset:
-        (folder / "t.csv").write_bytes(content)
-        return TextTable(folder / "t.csv")
+def files(folder: Path, contents: dict[str, bytes | None]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        if content is not None:
+            (folder / name).write_bytes(content)
+    return folder
 
-    return write
+
+def table(content: bytes) -> Callable[[Path], TextDataset]:
+    return lambda folder: TextTable(files(folder, {"t.csv": content}) / "t.csv")
 
 
 def banking(train: bytes, test: bytes | None = b"text,category\nhello,greeting\n") -> Callable[[Path], TextDataset]:
-    def write(folder: Path) -> TextDataset:
-        (folder / "banking77").mkdir()
-        (folder / "banking77" / "train.csv").write_bytes(train)
-        if test is not None:
-            (folder / "banking77" / "test.csv").write_bytes(test)
-        return Banking77(folder)
-
-    return write
+    return lambda folder: Banking77(files(folder / "banking77", {"train.csv": train, "test.csv": test}).parent)
 
 
 def clinc(content: object) -> Callable[[Path], TextDataset]:
-    def write(folder: Path) -> TextDataset:
-        (folder / "clinc150").mkdir()
-        raw = content if isinstance(content, bytes) else json.dumps(content).encode()
-        (folder / "clinc150" / "data_full.json").write_bytes(raw)
-        return CLINC150(folder)
-
-    return write
+    raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return lambda folder: CLINC150(files(folder / "clinc150", {"data_full.json": raw}).parent)
 
 
 def wos(x: bytes, y: bytes | None) -> Callable[[Path], TextDataset]:
-    def write(folder: Path) -> TextDataset:
-        (folder / "wos134" / "WOS46985").mkdir(parents=True)
-        (folder / "wos134" / "WOS46985" / "X.txt").write_bytes(x)
-        if y is not None:
-            (folder / "wos134" / "WOS46985" / "Y.txt").write_bytes(y)
-        return WOS134(folder)
-
-    return write
+    return lambda folder: WOS134(files(folder / "wos134" / "WOS46985", {"X.txt": x, "Y.txt": y}).parents[1])
 
 
 def news(posts: dict[str, bytes], keep: slice = slice(None)) -> Callable[[Path], TextDataset]:
-    def write(folder: Path) -> TextDataset:
-        packed = BytesIO()
-        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-            for name, content in posts.items():
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                archive.addfile(member, BytesIO(content))
-        (folder / "20newsgroups").mkdir()
-        (folder / "20newsgroups" / "20news-bydate.tar.gz").write_bytes(packed.getvalue()[keep])
-        return News20(folder)
-
-    return write
+    packed = BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, content in posts.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, BytesIO(content))
+    name = "20news-bydate.tar.gz"
+    return lambda folder: News20(files(folder / "20newsgroups", {name: packed.getvalue()[keep]}).parent)
 
 
 POSTS = {
@@ -220,19 +201,13 @@ def test_verify_lists_all_rows_that_cannot_be_used(tmp_path: Path) -> None:
         TextTable(tmp_path / "t.csv").read_index()
 
 
-def test_long_texts_and_texts_of_several_lines(tmp_path: Path) -> None:
+def test_long_texts_texts_of_several_lines_and_a_quote_that_swallows_rows(tmp_path: Path) -> None:
     long = "a word and " * 20_000
     content = f'text,label\n{long},a\n"Roses are red, violets are blue,\nand so on",a\n\n"bye, b\nsaid he",b\n'
-    index = table(content.encode())(tmp_path).read_index()
-    assert index.keys == ("row 2", "row 3", "row 6")
-    (tmp_path / "long.csv").write_text(f"text,label\nok,a\n{'x' * 10_000_001},a\n")
+    assert table(content.encode())(tmp_path).read_index().keys == ("row 2", "row 3", "row 6")
     with pytest.raises(UserError, match=r"row 3: a value has more than 10,000,000 characters; shorten it"):
-        TextTable(tmp_path / "long.csv").read_index()
-
-
-def test_a_quote_that_swallows_rows(tmp_path: Path) -> None:
-    content = b'text,label\nok,a\n"bye,b\nfine,a\nwell,b\ngood",a\nhello,b\n'
-    report = table(content)(tmp_path).verify()
+        table(b"text,label\nok,a\n" + b"x" * 10_000_001 + b",a\n")(tmp_path).read_index()
+    report = table(b'text,label\nok,a\n"bye,b\nfine,a\nwell,b\ngood",a\nhello,b\n')(tmp_path).verify()
     assert report.num_samples == 2
     assert report.problems == [f"{tmp_path}/t.csv, row 3: a value contains the next 3 rows; close its double quote"]
 

@@ -3,7 +3,6 @@
 import gc
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -23,9 +22,7 @@ def test_garbage_is_collected_again_after_an_import_that_fails() -> None:
 
 
 @pytest.mark.parametrize("needs", ["", "from in_pieces import told", "from in_pieces import whole"])
-def test_a_class_of_a_package_comes_without_the_rest_of_it_until_that_is_asked_for(
-    needs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_of_a_package_comes_without_the_rest_of_it_until_that_is_asked_for(needs: str, tmp_path, monkeypatch):
     package = tmp_path / "in_pieces"
     package.mkdir()
     (package / "__init__.py").write_text("told, whole = 'told', 'whole'\nfrom in_pieces.part import Part")
@@ -46,9 +43,7 @@ def test_a_class_of_a_package_comes_without_the_rest_of_it_until_that_is_asked_f
         from in_pieces import no  # noqa: F401
 
 
-def test_a_hidden_package_is_missing_until_the_end_unless_it_is_there_already(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hidden_package_is_missing_until_the_end_unless_it_is_there_already(tmp_path, monkeypatch) -> None:
     (tmp_path / "hidden_one.py").write_text("name = 1")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(imports, "HIDDEN", ("hidden_one",))
@@ -63,9 +58,7 @@ def test_a_hidden_package_is_missing_until_the_end_unless_it_is_there_already(
         assert sys.modules["hidden_one"] is hidden_one
 
 
-def test_a_package_that_is_broken_says_so_whenever_it_is_asked_and_a_missing_one_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_is_broken_says_so_whenever_it_is_asked_and_a_missing_one_at_once(tmp_path, monkeypatch) -> None:
     (tmp_path / "broken_one.py").write_text("import no_such_module")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(imports, "KNOWN", {"broken_one": dict, "missing_one": dict})

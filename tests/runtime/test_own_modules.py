@@ -1,9 +1,11 @@
 """A file in the working directory replaces no installed module, and one's own modules are found there."""
 
+import json
 import subprocess
 import sys
 
 import pytest
+import yaml
 from toy_study import TOY
 
 PLANTED = ("pytorch_metric_learning", "torch", "yaml", "timm", "rich", "traceback", "json", "fcntl")
@@ -15,9 +17,14 @@ def test_a_study_and_its_workers_find_own_and_installed_losses_and_none_of_the_p
     for name in PLANTED:
         (tmp_path / f"{name}.py").write_text("open('planted', 'a').write(__name__)\nraise ImportError('planted')\n")
     (tmp_path / "my_loss.py").write_text(OWN)
-    (tmp_path / "toy.yaml").write_text(TOY)
-    small = ["--search.trials", "0", "--runs", "1", "--trainer.max_epochs", "1", "--executor.workers", "2"]
-    words = ["--add-method", "my_loss.MyLoss", "--add-method", "pytorch_metric_learning.losses.ContrastiveLoss", *small]
+    study = yaml.safe_load(TOY)
+    study["methods"] = {
+        name: {"model": {"loss": f"{name}.{loss}"}}
+        for name, loss in {"my_loss": "MyLoss", "pytorch_metric_learning.losses": "ContrastiveLoss"}.items()
+    }
+    del study["spaces"]
+    (tmp_path / "toy.yaml").write_text(json.dumps(study))
+    words = ["--search.trials", "0", "--runs", "1", "--trainer.max_epochs", "1", "--executor.workers", "2"]
     done = subprocess.run(
         [sys.executable, "-m", "levelfield", "study", "run", "toy.yaml", *words],
         cwd=tmp_path, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL,

@@ -75,22 +75,19 @@ def test_no_child_holds_a_lock_of_its_parent(tmp_path: Path) -> None:
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
     child.start()
 
-    def its_locks() -> list[Path]:
+    def its_locks() -> list[str]:
         """Those that it has open at this moment: it closes files of its own while they are read here."""
         found = []
         for path in Path(f"/proc/{child.pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):
-                if os.readlink(path).endswith(".lock"):
-                    found.append(path)
-        return found
+                found.append(os.readlink(path))
+        return [path for path in found if path.endswith(".lock")]
 
     deadline = time.monotonic() + 10
     while its_locks():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     lock.release()
-    other = Lock(tmp_path, "part", "part")
-    assert other.acquire()
-    other.release()
-    child.kill()
+    with Lock(tmp_path, "part", "part"):
+        child.kill()
     child.join()

@@ -7,11 +7,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from levelfield.data.datasets import image_table
 from levelfield.data.datasets.image_table import ImageTable
 from levelfield.data.datasets.images import open_image
-from levelfield.data.datasets.parquet_file import read_parquet
-from levelfield.data.datasets.table import read_labelled_rows
 from levelfield.errors import UserError
 
 
@@ -108,17 +105,6 @@ def test_verify_names_labels_without_a_meaning_and_nearly_black_images(tmp_path:
     assert "1 image, such as dark.png" in dark
 
 
-def test_many_missing_files_take_one_more_reading_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = table(tmp_path, "path,label\n" + "".join(f"{number}.png,{number % 2}\n" for number in range(9)))
-    read = []
-    monkeypatch.setattr(
-        image_table, "read_labelled_rows", lambda *given: read.append(given) or read_labelled_rows(*given)
-    )
-    problems = images.verify().problems
-    assert [problem.partition(": no file")[0].rpartition(" ")[2] for problem in problems] == [*map(str, range(2, 11))]
-    assert len(read) == 2
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -144,8 +130,10 @@ def test_mistakes_in_a_table(text: str, message: str, tmp_path: Path) -> None:
 def test_parquet_columns_of_other_types(tmp_path: Path) -> None:
     frame = pd.DataFrame({"path": ["a", "b"], "label": [2**53 + 1, None]}, dtype=object)
     frame.to_parquet(tmp_path / "whole.parquet")
-    (rows,) = read_parquet(tmp_path / "whole.parquet", ("path", "label")).rows
-    assert [rows.others[0].names[code] for code in rows.others[0].codes] == [str(2**53 + 1), ""]
+    with pytest.raises(UserError, match="row 2: label is empty"):
+        ImageTable(tmp_path / "whole.parquet").read_index()
+    frame[:1].to_parquet(tmp_path / "whole.parquet")
+    assert ImageTable(tmp_path / "whole.parquet").class_names == (str(2**53 + 1),)
     pd.DataFrame({"path": [b"a", b"\xff"], "label": [1, 2]}).to_parquet(tmp_path / "bytes.parquet")
     with pytest.raises(UserError, match="row 2: path is not UTF-8"):
         ImageTable(tmp_path / "bytes.parquet").read_index()
@@ -166,13 +154,11 @@ def test_metadata_is_each_column_with_one_name_and_one_value_per_row(tmp_path: P
 def test_tables_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes("path,label\na.png,café\n".encode("latin-1"))
     (tmp_path / "text.parquet").write_text("path,label\n")
-    pd.DataFrame({"path": ["a", "b"], "label": [1, None]}).to_parquet(tmp_path / "gap.parquet")
     for name, said in {
         "nowhere.csv": r"no table .*nowhere\.csv",
         "table.xlsx": r"\.csv or \.parquet",
         "latin.csv": "UTF-8",
         "text.parquet": "not a readable Parquet file",
-        "gap.parquet": "row 2: label is empty",
     }.items():
         with pytest.raises(UserError, match=said):
             ImageTable(tmp_path / name).read_index()

@@ -1,0 +1,111 @@
+"""Omniglot and Grocery Store as published, folders and zip files alike, and broken lists."""
+
+import pickle
+from pathlib import Path
+from zipfile import ZipFile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from levelfield.data.datasets import GroceryStore, Omniglot
+from levelfield.data.splits import split_classes
+from levelfield.errors import UserError
+
+LISTS = Path("grocery_store", "dataset")
+
+
+def test_the_published_counts_of_omniglot(data_root: Path) -> None:
+    omniglot = Omniglot(data_root)
+    index = omniglot.read_index()
+    assert (len(index.class_names), len(index.keys)) == (1623, 32460)
+    assert set(np.bincount(index.labels)) == {20}
+    background = {label for key, label in zip(index.keys, index.labels, strict=True) if "background" in key}
+    assert background == set(range(964))
+    assert len(set(index.coarse_names)) == 50
+    assert [index.coarse_names[index.labels[at]] for at in (0, -1)] == [index.keys[at].split("/")[1] for at in (0, -1)]
+    assert set(split_classes(index.labels)[0]) < background
+    image = omniglot.load(index.keys[0])
+    assert (image.size, image.mode) == ((105, 105), "RGB")
+    assert set(np.unique(image)) == {0, 255}
+
+
+def test_the_published_counts_of_grocery_store(data_root: Path) -> None:
+    index = GroceryStore(data_root).read_index()
+    assert (len(index.class_names), len(index.keys), len(set(index.keys))) == (81, 5421, 5421)
+    parts = [key.partition("/")[0] for key in index.keys]
+    assert [parts.count(part) for part in ("train", "val", "test")] == [2640, 296, 2485]  # the paper's section 3
+    assert (index.class_names[0], index.class_names[80]) == ("Golden-Delicious", "Zucchini")
+    assert [index.coarse_names[label] for label in (0, 4, 5, 80)] == ["Apple", "Apple", "Avocado", "Zucchini"]
+    lists = [(data_root / LISTS / f"{part}.txt").read_text().splitlines() for part in ("train", "val", "test")]
+    rows = [line.split(", ") for lines in lists for line in lines]
+    official = {int(fine): int(coarse) for _, fine, coarse in rows}
+    pairs = set(zip(index.coarse_labels(), (official[label] for label in index.labels), strict=True))
+    assert len(pairs) == len(set(index.coarse_names)) == len(set(official.values())) == 43
+    folders = {(label, Path(key).parent.name) for key, label in zip(index.keys, index.labels, strict=True)}
+    assert len(folders) == 81
+
+
+def test_broken_lists_of_grocery_store(tmp_path: Path) -> None:
+    folder = tmp_path / LISTS
+    folder.mkdir(parents=True)
+    for name, content, said in (
+        ("", b"", r"cannot read .*classes\.csv"),
+        ("classes.csv", b"Class Name (str),Class ID (int),Coarse\nApple,0,Fruit\n", r"cannot read .*train\.txt"),
+        (
+            "train.txt",
+            b"train/a.jpg, 0, 0\ntrain/b.jpg, zero, 0\n",
+            r"train\.txt.*train/b\.jpg, zero, 0.* data prepare",
+        ),
+        ("train.txt", b"\xe9, 0, 0", r"train\.txt.*not text in UTF-8.* levelfield data prepare"),
+        ("train.txt", b"train/a.jpg, 1, 0\n", r"cannot read .*val\.txt"),
+        ("val.txt", b"", r"cannot read .*test\.txt"),
+        ("test.txt", b"", "does not name class 1"),
+    ):
+        if name:
+            (folder / name).write_bytes(content)
+        with pytest.raises(UserError, match=said):
+            GroceryStore(tmp_path).read_index()
+
+
+def test_extracted_folders_give_what_the_zip_files_give(tmp_path: Path) -> None:
+    drawn = {"images_background": ("Latin", "Greek"), "images_evaluation": ("Tengwar",)}
+    for root in ("zipped", "extracted"):
+        for part, alphabets in drawn.items():
+            for alphabet in alphabets:
+                for drawing in ("0001_02.png", "0001_01.png"):
+                    file = tmp_path / root / "omniglot" / part / alphabet / "character01" / drawing
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    Image.new("1", (5, 5), 1).save(file)
+    for part in drawn:
+        folder = tmp_path / "zipped" / "omniglot"
+        with ZipFile(folder / f"{part}.zip", "w") as archive:
+            for file in sorted((folder / part).rglob("*"), reverse=True):
+                archive.write(file, file.relative_to(folder))
+        (folder / part).rename(tmp_path / part)
+    zipped, extracted = Omniglot(tmp_path / "zipped"), Omniglot(tmp_path / "extracted")
+    index = zipped.read_index()
+    assert index.class_names == ("Greek/character01", "Latin/character01", "Tengwar/character01")
+    assert index.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert extracted.read_index().keys == index.keys
+    assert extracted.fingerprint(index) == zipped.fingerprint(index)
+    copy = pickle.loads(pickle.dumps(zipped))
+    assert copy.load(index.keys[3]) == extracted.load(index.keys[3])
+    with pytest.raises(UserError, match=r"images_background\.zip"):
+        zipped.load("images_background/Greek/character01/9999_01.png")
+
+
+def test_missing_and_broken_zip_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
+    with pytest.raises(UserError, match="omniglot needs a data folder"):
+        Omniglot().read_index()
+    monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
+    folder = tmp_path / "omniglot"
+    with pytest.raises(UserError, match=rf"no folder .*{folder}.*--data\.root DIR or LEVELFIELD_DATA"):
+        Omniglot().read_index()
+    folder.mkdir()
+    with pytest.raises(UserError, match=r"neither .*images_background\.zip"):
+        Omniglot(tmp_path).read_index()
+    (folder / "images_background.zip").write_bytes(b"PK half a download")
+    with pytest.raises(UserError, match="not a complete zip file"):
+        Omniglot(tmp_path).read_index()
