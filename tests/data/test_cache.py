@@ -1,4 +1,4 @@
-"""The prepared cache: the same pixels and weights as without, renewed when images change, whole whatever happens."""
+"""Prepared images and features: the same as without, made once by all that want them, whole whatever happens."""
 
 import errno
 import importlib
@@ -6,8 +6,11 @@ import os
 import pickle
 import resource
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +18,10 @@ import pytest
 import torch
 from PIL import Image
 
-from levelfield.data import Glyphs, ImageTable, ImageTransforms
+from levelfield.data import Glyphs, ImageTable, ImageTransforms, feature_file
 from levelfield.data.cache import INDEX, prepared_images
 from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.feature_file import prepare_features
 from levelfield.errors import UserError
 
 TRANSFORMS = ImageTransforms(crop_size=24, resize=32)
@@ -55,21 +59,13 @@ def pixel_files(cache: Path) -> list[Path]:
     return sorted(cache.glob("*/pixels-*.bin"))
 
 
-@pytest.mark.parametrize(
-    "transforms",
-    [
-        TRANSFORMS,
-        ImageTransforms(24, 32, square=True, random_crop=True),
-        ImageTransforms(24, 32, interpolation="bicubic"),
-    ],
-)
-def test_views_are_those_of_the_images_themselves(table: Path, transforms: ImageTransforms) -> None:
-    without, prepared = (datamodule(table, cache, transforms) for cache in (False, True))
+@pytest.mark.parametrize("others", [{}, {"square": True, "random_crop": True}, {"interpolation": "bicubic"}])
+def test_views_are_those_of_the_images_themselves(table: Path, others: dict) -> None:
+    without, prepared = (datamodule(table, cache, ImageTransforms(24, 32, **others)) for cache in (False, True))
     for subset in ("train_subset", "val_subset"):
         left, right = getattr(without, subset), getattr(prepared, subset)
         assert left.index.keys == right.index.keys
-        for position in range(len(left)):
-            assert torch.equal(left[position][0], right[position][0])
+        assert all(torch.equal(left[position][0], right[position][0]) for position in range(len(left)))
 
 
 def test_each_half_is_prepared_once_for_all_folds_and_no_other_image_is_opened(table: Path, cache: Path, monkeypatch):
@@ -128,16 +124,22 @@ def test_a_loader_process_opens_the_file_for_itself(table: Path) -> None:
     assert torch.equal(pickle.loads(pickled)[1][0], subset[1][0])
 
 
-def test_no_room_is_one_line_and_leaves_nothing_behind(table: Path, cache: Path) -> None:
+@contextmanager
+def no_room(size: int) -> Iterator[None]:
     """A limit on the size of files stands for a full disk: the same system call fails."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_no_room_is_one_line_and_leaves_nothing_behind(table: Path, cache: Path) -> None:
+    with no_room(20_000):
         with pytest.raises(UserError, match=r"cannot write the prepared cache .*\(File too large\): ") as caught:
             datamodule(table)
         auto = next(iter(datamodule(table, "auto").val_dataloader()))[0]
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "\n" not in str(caught.value)
     left = [path.name for path in cache.rglob("*") if path.is_file() and path.parent.name != "hashes"]
     assert left == ["cache.lock"]
@@ -300,3 +302,132 @@ def test_another_load_of_an_own_data_set_makes_the_cache_anew(table, cache, tmp_
         data.setup("fit")
         assert data.val_subset[0][0].mean().item() == pytest.approx(value)
     assert len(pixel_files(cache)) == 1
+
+
+DATASET = Glyphs(num_classes=4)
+LETTERS = DATASET.read_index()
+SAMPLES = len(LETTERS.keys)
+BATCH = 7
+
+
+class Counted:
+    """Batches of 7 with numbers of their own, and the first samples of the parts that were asked for."""
+
+    def __init__(self, breaks_at: int | None = None, meet: threading.Barrier | None = None) -> None:
+        self.asked: list[int] = []
+        self.breaks_at, self.meet = breaks_at, meet
+
+    def __call__(self, start: int, stop: int) -> Iterator[np.ndarray]:
+        self.asked.append(start)
+        if self.meet is not None and len(self.asked) == 1:
+            self.meet.wait(10)
+        whole = np.arange(SAMPLES * 5, dtype=np.float32).reshape(SAMPLES, 5)
+        for first in range(start, stop, BATCH):
+            if self.breaks_at is not None and first >= self.breaks_at:
+                raise RuntimeError("killed")
+            torch.rand(3)
+            yield whole[first : min(first + BATCH, stop)]
+
+
+def prepare(batches: Counted, **purpose: int) -> torch.Tensor:
+    return prepare_features(DATASET, LETTERS, purpose, BATCH, batches)
+
+
+EXPECTED = torch.arange(SAMPLES * 5.0).reshape(SAMPLES, 5)
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Parts of two batches."""
+    monkeypatch.setattr(feature_file, "PART_SAMPLES", 10)
+    return list(range(0, SAMPLES, 14))
+
+
+def test_all_samples_are_there_in_order_and_made_once():
+    made = Counted()
+    assert torch.equal(prepare(made), EXPECTED)
+    assert torch.equal(prepare(Counted(breaks_at=0)), EXPECTED)
+    assert made.asked == [0]
+    with pytest.raises(RuntimeError, match="killed"):
+        prepare(Counted(breaks_at=0), other=1)
+
+
+def test_parts_give_the_file_that_one_part_gives(cache: Path, small_parts: list[int], monkeypatch: pytest.MonkeyPatch):
+    made = Counted()
+    found = prepare(made)
+    assert made.asked == small_parts
+    assert len(small_parts) > 4
+    (file,) = (path for path in cache.rglob("*.npy"))
+    assert torch.equal(found, EXPECTED)
+    content = file.read_bytes()
+    file.unlink()
+    monkeypatch.setattr(feature_file, "PART_SAMPLES", 2048)
+    prepare(Counted())
+    assert file.read_bytes() == content
+
+
+def test_whether_there_is_a_file_changes_no_later_draw():
+    torch.manual_seed(3)
+    later = torch.rand(4)
+    for _ in range(2):
+        torch.manual_seed(3)
+        prepare(Counted())
+        assert torch.equal(torch.rand(4), later)
+
+
+def test_whole_parts_of_a_killed_process_are_taken_up(cache, small_parts: list[int], capfd: pytest.CaptureFixture[str]):
+    with pytest.raises(RuntimeError, match="killed"):
+        prepare(Counted(breaks_at=28))
+    capfd.readouterr()
+    again = Counted()
+    found = prepare(again)
+    assert again.asked == small_parts[2:], "two parts were whole"
+    assert f"computing the features of {SAMPLES - 28:,} samples once" in capfd.readouterr().err
+    assert torch.equal(found, EXPECTED)
+    assert [path.suffix for path in cache.rglob("*") if path.suffix in (".npy", ".tmp")] == [".npy"], "no part is left"
+
+
+@pytest.mark.parametrize("damage", ["short", "zeros"])
+def test_a_damaged_part_is_computed_again(damage: str, cache: Path, small_parts: list[int]):
+    with pytest.raises(RuntimeError, match="killed"):
+        prepare(Counted(breaks_at=28))
+    first, _ = sorted(cache.rglob("*.npy"), key=lambda path: int(path.stem.rpartition("-")[2]))
+    content = first.read_bytes()
+    first.write_bytes({"short": content[:-4], "zeros": content[:128] + bytes(len(content) - 128)}[damage])
+    again = Counted()
+    assert torch.equal(prepare(again), EXPECTED)
+    assert again.asked == [small_parts[0], *small_parts[2:]]
+
+
+@pytest.mark.parametrize("damage", ["short", "foreign", "zeros", "one byte"])
+def test_a_damaged_file_is_made_again(damage: str, cache: Path):
+    prepare(Counted())
+    (file,) = cache.rglob("*.npy")
+    content = file.read_bytes()
+    file.unlink()  # what is mapped stays
+    damaged = {
+        "short": content[:-4],
+        "foreign": b"no array" * 100,
+        "zeros": content[:128] + bytes(len(content) - 128),  # with the header of the array
+        "one byte": content[:200] + bytes([content[200] ^ 1]) + content[201:],
+    }
+    file.write_bytes(damaged[damage])
+    again = Counted()
+    assert torch.equal(prepare(again), EXPECTED)
+    assert again.asked == [0]
+
+
+def test_two_that_come_at_once_share_the_parts(small_parts: list[int]):
+    both_have_one = threading.Barrier(2)
+    makers = [Counted(meet=both_have_one), Counted(meet=both_have_one)]
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(prepare, makers))
+    assert sorted(makers[0].asked + makers[1].asked) == small_parts, "each part once"
+    assert torch.equal(*found)
+
+
+def test_no_room_for_features_is_one_line_and_leaves_nothing_behind(cache: Path):
+    with no_room(900), pytest.raises(UserError, match=r"cannot write the features .* \(File too large\): ") as caught:
+        prepare(Counted())
+    assert "\n" not in str(caught.value)
+    assert not [path for path in cache.rglob("*") if path.suffix in (".npy", ".tmp")]

@@ -11,7 +11,7 @@ from PIL import Image
 
 from levelfield.data import content_hashes
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable, base, glyphs
+from levelfield.data.datasets import Glyphs, ImageFolder, base, glyphs
 from levelfield.data.datasets.omniglot import Omniglot
 from levelfield.errors import UserError
 
@@ -151,14 +151,6 @@ def test_a_cache_that_cannot_be_written_changes_no_fingerprint_and_a_pipe_is_ref
     os.mkfifo(folder / "00" / "pipe.bmp")
     with pytest.raises(UserError, match=r"pipe\.bmp"):
         fingerprint(folder)
-
-
-def test_a_table_and_a_folder_have_the_same_contents(folder: Path) -> None:
-    (folder / "t.csv").write_text("path,label\n01/1.bmp,a\n00/0.bmp,b\n")
-    table, keys = ImageTable(folder / "t.csv"), ("01/1.bmp", "00/0.bmp")
-    expected = [hashlib.sha256((folder / key).read_bytes()).hexdigest() for key in keys]
-    assert list(table.contents_of(keys)) == list(ImageFolder(folder).contents_of(keys)) == expected
-    assert table.content_of(keys[0]) == expected[0]
 
 
 def test_drawings_in_a_zip_file_are_hashed_one_by_one(tmp_path: Path) -> None:

@@ -169,12 +169,6 @@ def test_a_damaged_member_or_name_leaves_nothing(tmp_path: Path) -> None:
     refused_as_incomplete(tmp_path / "a.zip", content.replace("ä".encode(), b"\xff\xff"))
 
 
-def test_a_web_page_is_called_one(tmp_path: Path) -> None:
-    (tmp_path / "birds.zip").write_text("\n<!DOCTYPE html><html>Quota exceeded</html>")
-    with pytest.raises(UserError, match=r"birds\.zip is a web page instead of an archive"):
-        unpacked(tmp_path / "birds.zip", tmp_path / "out")
-
-
 @pytest.mark.parametrize("is_link", [False, True])
 def test_nothing_is_written_over(is_link: bool, tmp_path: Path) -> None:
     place = tmp_path / "out" / "birds"

@@ -1,7 +1,8 @@
-"""Loaders: batches of the subset's own samples, however they come, and as many processes as serve."""
+"""Batches: labels that count from 0, draws that depend on nothing else, and as many processes as serve."""
 
 import io
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -12,10 +13,12 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Trainer
 from PIL import Image
+from torch.utils.data import DataLoader
 
 from levelfield.data import Glyphs, GroceryStore, ImageTransforms
 from levelfield.data.crops import as_floats
@@ -24,6 +27,7 @@ from levelfield.data.datasets.images import decode_image
 from levelfield.data.index import Sample
 from levelfield.data.loading import loader, loader_processes, opened_ahead
 from levelfield.data.samplers import Draw
+from levelfield.data.subset import ClassSubset
 from levelfield.errors import UserError
 from levelfield.runtime.processes import SIDE_BY_SIDE
 
@@ -75,17 +79,11 @@ def test_the_bytes_for_a_gpu_become_the_same_floats(data_root: Path) -> None:
         for given, wanted in zip(data.on_after_batch_transfer(batch, 0), expected, strict=True):
             assert torch.equal(given, wanted)
     assert torch.equal(as_floats(batch[0]), expected[0])
-
-
-@pytest.mark.parametrize(("precision", "dtype"), [("bf16-true", torch.bfloat16), ("64-true", torch.float64)])
-def test_the_bytes_for_a_gpu_become_floats_of_the_trainers_precision(precision, dtype, data_root: Path) -> None:
-    data = datamodule(data_root)
-    data.trainer = Trainer(accelerator="cpu", precision=precision, logger=False, enable_checkpointing=False)
-    pixels = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
-    floats, labels = data.on_after_batch_transfer([pixels, torch.tensor([3, 4])], 0)
-    assert floats.dtype == dtype
-    torch.testing.assert_close(floats, as_floats(pixels).to(dtype))
-    assert labels.tolist() == [3, 4]
+    for precision, dtype in {"bf16-true": torch.bfloat16, "64-true": torch.float64}.items():
+        data.trainer = Trainer(accelerator="cpu", precision=precision, logger=False, enable_checkpointing=False)
+        converted, labels = data.on_after_batch_transfer(batch[:2], 0)
+        assert (converted.dtype, labels.dtype) == (dtype, torch.int64)
+        torch.testing.assert_close(converted, as_floats(batch[0]).to(dtype))
 
 
 @pytest.mark.processes
@@ -183,3 +181,64 @@ def test_opening_a_picture_leaves_the_warnings_of_other_threads_as_they_are() ->
         assert warnings.filters == filters
         with pytest.raises(UserWarning):
             warnings.warn("a warning of somebody else", stacklevel=1)
+
+
+TRANSFORMS = ImageTransforms(crop_size=32, resize=32)
+
+
+@pytest.fixture
+def subset() -> ClassSubset:
+    glyphs = Glyphs(num_classes=8, image_size=32)
+    index = glyphs.read_index()
+    return ClassSubset(glyphs, index.select(np.isin(index.labels, [2, 5, 6])), TRANSFORMS.train(), seed=7)
+
+
+def test_labels_count_from_zero_in_class_order(subset: ClassSubset) -> None:
+    assert subset.classes == (2, 5, 6)
+    assert subset.class_names == ("U+0043 C", "U+0046 F", "U+0047 G")
+    assert len(subset) == 3 * 16
+    assert subset.labels.tolist() == [0] * 16 + [1] * 16 + [2] * 16
+    sample, label, index = subset[Draw(20, 0)]
+    assert (sample.shape, label, index) == ((3, 32, 32), 1, 84)
+
+
+def test_a_view_depends_on_seed_and_draw_number_only(subset: ClassSubset) -> None:
+    first = subset[Draw(3, 11)][0]
+    torch.manual_seed(99)
+    later = torch.rand(2)
+    torch.manual_seed(99)
+    subset[Draw(5, 12)]
+    assert torch.equal(torch.rand(2), later)
+    assert torch.equal(subset[Draw(3, 11)][0], first)
+    assert not torch.equal(subset[Draw(3, 12)][0], first)
+    reseeded = ClassSubset(subset.dataset, subset.index, subset.transform, seed=8)
+    assert not torch.equal(reseeded[Draw(3, 11)][0], first)
+
+
+def test_evaluation_draws_nothing(subset: ClassSubset, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = ClassSubset(subset.dataset, subset.index, TRANSFORMS.evaluate(), seed=7)
+    expected = [TRANSFORMS.evaluate()(subset.dataset.load(key)) for key in subset.index.keys[:3]]
+    monkeypatch.setattr(torch.random, "fork_rng", None)  # which takes a tenth of the time that a small picture takes
+    assert all(torch.equal(plain[number][0], image) for number, image in enumerate(expected))
+    with pytest.raises(TypeError):
+        subset[0]
+
+
+def draw_from_all(image: object) -> torch.Tensor:
+    return torch.tensor([torch.rand(()), np.random.rand(), np.random.randn(), random.random()], dtype=torch.float64)
+
+
+@pytest.mark.processes
+def test_draws_of_an_own_transform_depend_on_no_loader_process(subset: ClassSubset) -> None:
+    own = ClassSubset(subset.dataset, subset.index, draw_from_all, seed=7)
+    states = np.random.get_state()[1].tolist(), random.getstate()
+    alone, one, reseeded = (
+        torch.cat([batch[0] for batch in DataLoader(samples, batch_size=16, num_workers=workers)])
+        for samples, workers in ((own, 0), (own, 1), (ClassSubset(subset.dataset, subset.index, draw_from_all), 0))
+    )
+    assert torch.equal(alone, one)
+    assert len(alone.unique()) == alone.numel() == 4 * 48
+    assert (alone != reseeded).all()
+    assert own[5][0].tolist() == alone[5].tolist()
+    assert np.random.get_state()[1].tolist() == states[0]
+    assert random.getstate() == states[1]

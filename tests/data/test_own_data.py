@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from own_images import image_options, own_images
 from PIL import Image
@@ -9,6 +10,8 @@ from PIL import Image
 from levelfield.core.configuration import parse_value
 from levelfield.data import Glyphs, ImageFolder, ImageTable, MetricDataset
 from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets import TextTable
+from levelfield.data.duplicates import describe_duplicates
 from levelfield.data.own import own_dataset
 from levelfield.data.places import own_file, without_way
 from levelfield.errors import UserError
@@ -163,3 +166,60 @@ def test_a_root_that_nothing_is_read_from_is_named(tmp_path: Path, monkeypatch: 
         assert said(ImageTable(name)) == [f"--data.root below has no effect: {name} exists without it"]
     assert said(Glyphs(num_classes=40)) == ["--data.root below has no effect: Glyphs reads nothing from it"]
     assert MetricDataModule(ImageTable("here.csv")).overview()[1:] == []
+
+
+def noise(number: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(number).integers(0, 255, (8, 8, 3), dtype=np.uint8))
+
+
+def image_table(folder: Path, content: dict[str, tuple[str, int]]) -> ImageTable:
+    """A table of images: name -> (label, number of its picture)."""
+    for name, (_, number) in content.items():
+        noise(number).save(folder / name)
+    rows = [f"{name},{label}" for name, (label, _) in content.items()]
+    (folder / "images.csv").write_text("\n".join(["path,label", *rows]))
+    return ImageTable(folder / "images.csv")
+
+
+CONTENT = {
+    "a.png": ("a", 1),
+    "a again.bmp": ("a", 1),  # another file of the same pixels
+    "a alone.png": ("a", 2),
+    "b.png": ("b", 3),
+    "c.png": ("c", 4),
+    "d.png": ("d", 3),
+    "d also c.png": ("d", 4),
+}
+
+
+def test_duplicates_come_with_what_they_cross(tmp_path: Path) -> None:
+    dataset = image_table(tmp_path, CONTENT)
+    found = dataset.verify().duplicates
+    # By halves a and b are trained on, c and d tested: b = d crosses, c = d is in two test classes, a = a in one.
+    assert [(same.keys, same.in_both_halves, same.in_several_classes) for same in found] == [
+        (("b.png", "d.png"), True, True),
+        (("c.png", "d also c.png"), False, True),
+        (("a.png", "a again.bmp"), False, False),
+    ]
+    assert describe_duplicates(found) == [
+        "3 samples are there more than once, 2 in several classes, 1 in both halves",
+        "  in both halves: b.png (b, training) = d.png (d, test)",
+        "  in 2 classes: c.png (c, test) = d also c.png (d, test)",
+        "  in one class: a.png (a, training) = a again.bmp (a, training)",
+    ]
+
+
+def test_verify_calls_them_no_problem_and_goes_on_without_broken_images(tmp_path: Path) -> None:
+    dataset = image_table(tmp_path, CONTENT)
+    assert dataset.verify().ok
+    (tmp_path / "b.png").write_bytes(b"")
+    report = dataset.verify()
+    assert len(report.problems) == 1
+    assert [same.keys for same in report.duplicates] == [("c.png", "d also c.png"), ("a.png", "a again.bmp")]
+
+
+def test_texts(tmp_path: Path) -> None:
+    table = tmp_path / "texts.csv"
+    table.write_text("text,label\nwhere is my card,card\nlost it,lost\nwhere is my card,lost\nLost it,lost\n")
+    (same,) = TextTable(table).verify().duplicates
+    assert str(same) == "in both halves: row 2 (card, training) = row 4 (lost, test)"

@@ -1,6 +1,8 @@
-"""A process ends soon after the one it works for, whichever way it was started."""
+"""How processes start, what they keep, and when they end."""
 
+import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -8,7 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
+from toy_study import TOY
 
+from levelfield.errors import UserError
+from levelfield.runtime.cache_root import cache_root
 from levelfield.runtime.processes import is_running
 
 PARENT = """
@@ -55,3 +61,67 @@ def test_a_dead_process_that_is_not_buried_does_not_run() -> None:
     process.wait()
     assert not is_running(process.pid)
     assert is_running(os.getpid())
+
+
+PLANTED = ("pytorch_metric_learning", "torch", "yaml", "timm", "rich", "traceback", "json", "fcntl")
+OWN = "from levelfield.losses import ContrastiveLoss\n\n\nclass MyLoss(ContrastiveLoss):\n    pass\n"
+
+
+@pytest.mark.processes
+def test_a_study_and_its_workers_find_own_and_installed_losses_and_none_of_the_planted_modules(tmp_path):
+    for name in PLANTED:
+        (tmp_path / f"{name}.py").write_text("open('planted', 'a').write(__name__)\nraise ImportError('planted')\n")
+    (tmp_path / "my_loss.py").write_text(OWN)
+    study = yaml.safe_load(TOY)
+    study["methods"] = {
+        name: {"model": {"loss": f"{name}.{loss}"}}
+        for name, loss in {"my_loss": "MyLoss", "pytorch_metric_learning.losses": "ContrastiveLoss"}.items()
+    }
+    del study["spaces"]
+    (tmp_path / "toy.yaml").write_text(json.dumps(study))
+    words = ["--search.trials", "0", "--runs", "1", "--trainer.max_epochs", "1", "--executor.workers", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "levelfield", "study", "run", "toy.yaml", *words],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "my_loss" in done.stdout
+    assert not (tmp_path / "planted").exists()
+
+
+STEPS = """
+import resource, sys
+from levelfield.runtime.freed_memory import keep_freed_memory
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+import numpy
+def pages():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for step in range(14):
+    if step == 4:
+        before = pages()
+    tensors = [numpy.full((12, 1 << 20), step, "float32") for _ in range(3)]  # 48 MB each
+    del tensors
+print(pages() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
+def test_later_steps_ask_the_system_for_no_pages() -> None:
+    plain, kept = (
+        int(subprocess.run([sys.executable, "-c", STEPS, how], check=True, capture_output=True, text=True).stdout)
+        for how in ("plain", "kept")
+    )
+    blocks = 10 * 3 * 48 // 2
+    assert plain > blocks / 2  # of 2 MB, the largest pages; else this machine's malloc keeps them anyway
+    assert kept < plain / 5
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEVELFIELD_CACHE", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 5)  # no entry in /etc/passwd
+    with pytest.raises(UserError, match="LEVELFIELD_CACHE"):
+        cache_root()
+    monkeypatch.setenv("LEVELFIELD_CACHE", "/somewhere")
+    assert cache_root() == Path("/somewhere")

@@ -36,19 +36,6 @@ def test_classes_and_samples_are_in_order_of_their_names(birds: Path) -> None:
     assert len(folder.read_index().keys) == 3
 
 
-def test_the_fingerprint_sees_the_samples_it_is_given_and_no_others(birds: Path) -> None:
-    folder = ImageFolder(birds)
-    index = folder.read_index()
-    of_wrens = folder.fingerprint(index.select(index.labels == 2))
-    everything = folder.fingerprint(index)
-    (birds / "jay" / "x.png").write_bytes(b"longer or shorter")
-    assert folder.fingerprint(index.select(index.labels == 2)) == of_wrens
-    assert folder.fingerprint(index) != everything
-    (birds / "wren" / "a.JPG").unlink()
-    with pytest.raises(UserError, match=r"wren/a\.JPG"):
-        folder.fingerprint(index)
-
-
 def test_selecting_keeps_labels_and_class_names() -> None:
     index = SampleIndex(("a", "b", "c"), np.array([0, 1, 1]), ("x", "y"))
     for chosen in ([2, 0], np.array([2, 0])):

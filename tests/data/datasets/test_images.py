@@ -2,7 +2,6 @@
 
 import os
 import struct
-import warnings
 import zlib
 from io import BytesIO
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from PIL import Image
 
 from levelfield.data.datasets import ImageFolder
-from levelfield.data.datasets.images import decode_image, image_formats, open_image
+from levelfield.data.datasets.images import image_formats, open_image
 from levelfield.errors import UserError
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
@@ -193,15 +192,6 @@ def test_broken_files_are_a_line_each_and_verify_lists_them_all(tmp_path: Path) 
         assert problem.startswith(str(tmp_path / f"class {number:02d}"))
     with pytest.raises(UserError, match=r"missing\.jpg .*No such file"):
         open_image(tmp_path / "missing.jpg")
-
-
-def test_decoding_shows_no_warning_twice() -> None:
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.resetwarnings()  # Python's own rule: once for each place
-        for _ in range(3):
-            decode_image(JPEG, "picture")
-            warnings.warn("of another package", UserWarning, stacklevel=1)
-    assert len(shown) == 1
 
 
 def test_a_jpeg_is_tried_as_one_whatever_was_imported_before(monkeypatch: pytest.MonkeyPatch) -> None:
