@@ -79,7 +79,6 @@ def test_an_interrupted_evaluation_goes_on_and_a_finished_one_does_not(tmp_path:
     ledger.finish(first, {"run0": "d" * 64}, tmp_path)
     ledger.finish(first, {"run0": "e" * 64}, tmp_path)
     finished = ledger.finished_evaluation(tmp_path)
-    assert finished is not None
     assert finished["id"] == first
     second = ledger.begin(BIRDS, tmp_path)
     assert second != first

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Trainer
+from own_images import noise_images
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from levelfield.data import Glyphs, GroceryStore, ImageTransforms
+from levelfield.data import Glyphs, ImageTable, ImageTransforms
 from levelfield.data.crops import as_floats
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets.images import decode_image
@@ -32,7 +33,13 @@ from levelfield.errors import UserError
 from levelfield.runtime.processes import SIDE_BY_SIDE
 
 
-class Watched(GroceryStore):
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of 192 images of noise in 16 classes."""
+    return noise_images(tmp_path_factory.mktemp("images"), 192, 12, 40, 36, ".jpg")
+
+
+class Watched(ImageTable):
     """Notes who opens which pictures; the one at `broken` cannot be opened."""
 
     broken: int | None = None
@@ -44,9 +51,9 @@ class Watched(GroceryStore):
         return super().load(key)
 
 
-def datamodule(root: Path, dataset: GroceryStore | None = None, **options) -> MetricDataModule:
-    given = {"transforms": ImageTransforms(24, 32), "batch_size": 8, "steps_per_epoch": 2, "eval_batch_size": 16}
-    data = MetricDataModule(dataset or GroceryStore(root), **given, **options)
+def datamodule(images: Path, dataset: ImageTable | None = None, **options) -> MetricDataModule:
+    given = {"transforms": ImageTransforms(24, 32), "batch_size": 8, "steps_per_epoch": 2, "eval_batch_size": 4}
+    data = MetricDataModule(dataset or ImageTable(images), **given, **options)
     data.setup("fit")
     return data
 
@@ -56,8 +63,8 @@ def first(batches, count: int = 2) -> list[list[torch.Tensor]]:
 
 
 @pytest.mark.parametrize("cache", [False, "auto"])
-def test_a_batch_is_its_samples_side_by_side(cache, data_root: Path) -> None:
-    data = datamodule(data_root, cache=cache)
+def test_a_batch_is_its_samples_side_by_side(cache, images: Path) -> None:
+    data = datamodule(images, cache=cache)
     loading = data.train_dataloader()
     for (samples, labels, index), draws in zip(loading, loading.sampler, strict=True):
         expected = [data.train_subset[draw] for draw in draws]
@@ -68,8 +75,8 @@ def test_a_batch_is_its_samples_side_by_side(cache, data_root: Path) -> None:
     assert torch.equal(samples, torch.stack([data.val_subset[Draw(int(i), int(i))][0] for i in index]))
 
 
-def test_the_bytes_for_a_gpu_become_the_same_floats(data_root: Path) -> None:
-    data = datamodule(data_root)
+def test_the_bytes_for_a_gpu_become_the_same_floats(images: Path) -> None:
+    data = datamodule(images)
     floats = first(loader(data.val_subset, 0, on_gpu=False, batch_size=4))
     pixels = loader(data.val_subset, 0, on_gpu=True, batch_size=4)
     pixels.pin_memory = False  # there may be no GPU here
@@ -87,8 +94,8 @@ def test_the_bytes_for_a_gpu_become_the_same_floats(data_root: Path) -> None:
 
 
 @pytest.mark.processes
-def test_loader_processes_change_no_batch(data_root: Path) -> None:
-    alone, two = (datamodule(data_root, num_workers=number) for number in (0, 2))
+def test_loader_processes_change_no_batch(images: Path) -> None:
+    alone, two = (datamodule(images, num_workers=number) for number in (0, 2))
     for part in ("train_dataloader", "val_dataloader"):
         for left, right in zip(first(getattr(alone, part)()), first(getattr(two, part)()), strict=True):
             assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
@@ -99,11 +106,11 @@ import multiprocessing, sys
 multiprocessing.set_start_method("forkserver")  # as on Linux since Python 3.14
 import levelfield.data.cache
 from levelfield import MetricDataModule
-from levelfield.data import GroceryStore, ImageTransforms
+from levelfield.data import ImageTable, ImageTransforms
 
 levelfield.data.cache.FEW = 1
 data = MetricDataModule(
-    GroceryStore(sys.argv[1]), cache=True, num_workers=1, transforms=ImageTransforms(24, 32), batch_size=8,
+    ImageTable(sys.argv[1]), cache=True, num_workers=1, transforms=ImageTransforms(24, 32), batch_size=8,
     steps_per_epoch=2,
 )
 data.setup("fit")
@@ -112,11 +119,11 @@ print(sum(len(labels) for _, labels, _ in data.train_dataloader()))
 
 
 @pytest.mark.processes
-def test_loader_processes_import_no_script(data_root: Path, tmp_path: Path) -> None:
+def test_loader_processes_import_no_script(images: Path, tmp_path: Path) -> None:
     """An unguarded script would start loader processes in its loader processes."""
     (script := tmp_path / "script.py").write_text(UNGUARDED)
     environment = {**os.environ, "LEVELFIELD_CACHE": str(tmp_path)}
-    words = [sys.executable, str(script), str(data_root)]
+    words = [sys.executable, str(script), str(images)]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, "16\n"), done.stderr[-3000:]
 
@@ -140,19 +147,19 @@ def test_how_many_processes_serve(monkeypatch: pytest.MonkeyPatch) -> None:
         assert gpu() == expected
 
 
-def test_a_thread_opens_the_next_batch_and_no_more(data_root: Path) -> None:
-    dataset = Watched(data_root)
+def test_a_thread_opens_the_next_batch_and_no_more(images: Path) -> None:
+    dataset = Watched(images)
     dataset.by = []
-    batches = datamodule(data_root, dataset, cache=False).val_dataloader()
+    batches = datamodule(images, dataset, cache=False).val_dataloader()
     expected = first(batches, 3)
     dataset.by.clear()
-    dataset.broken = 4 * 16 + 4
+    dataset.broken = 4 * 4 + 1
     ahead = opened_ahead(batches)
     given = [next(ahead)]
     (thread,) = set(dataset.by)
     given += [next(ahead), next(ahead)]
     assert thread is not threading.current_thread()
-    assert len(dataset.by) <= 4 * 16
+    assert len(dataset.by) <= 4 * 4
     for batch, alone in zip(given, expected, strict=True):
         assert all(torch.equal(part, other) for part, other in zip(batch, alone, strict=True))
     next(ahead)
@@ -160,7 +167,7 @@ def test_a_thread_opens_the_next_batch_and_no_more(data_root: Path) -> None:
         next(ahead)
     assert not thread.is_alive()
     dataset.by.clear()
-    next(opened_ahead(datamodule(data_root, dataset, cache=False).train_dataloader()))
+    next(opened_ahead(datamodule(images, dataset, cache=False).train_dataloader()))
     assert set(dataset.by) == {threading.current_thread()}, "crops that draw are cut here"
 
 

@@ -44,9 +44,8 @@ def test_clinc150_as_published(data_root: Path) -> None:
 
 def test_news20_as_published_and_split_as_vasilev_and_dyakonov(data_root: Path) -> None:
     news = News20(data_root)
-    report = news.verify()
-    assert (report.num_classes, report.num_samples, report.problems) == (20, 18_846, [])
     index = news.read_index()
+    assert (len(index.class_names), len(index.keys)) == (20, 18_846)
     parts = [key.partition("/")[0] for key in index.keys]
     assert (parts.count("20news-bydate-train"), parts.count("20news-bydate-test")) == (11_314, 7_532)
     train, test = split_classes(index.labels, "vasilev-dyakonov")

@@ -4,7 +4,6 @@ import contextlib
 import multiprocessing
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -72,38 +71,35 @@ def test_a_ledger_that_is_a_link_is_refused(precious: Path, tmp_path: Path) -> N
     assert precious.read_text() == ""
 
 
-# Takes the lock of `part`, says so, and keeps it until a line comes.
-HOLDER = """
-import sys
-from pathlib import Path
-from levelfield.storage.lock import Lock
-with Lock(Path(sys.argv[1]), "part", "held elsewhere"):
-    print("held", flush=True)
-    sys.stdin.readline()
-"""
+FORK = multiprocessing.get_context("fork")
 
 
-@contextlib.contextmanager
-def holder(folder: Path) -> Iterator[subprocess.Popen]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def hold(folder: Path, held) -> None:
+    with Lock(folder, "part", "held elsewhere"):
+        held.set()
+        time.sleep(QUIET_SECONDS + 1)
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[multiprocessing.process.BaseProcess]:
+    """A process that has the lock of `part` for a while."""
+    held = FORK.Event()
+    process = FORK.Process(target=hold, args=(tmp_path, held))
+    process.start()
+    assert held.wait(60)
+    yield process
+    process.kill()
+    process.join()
 
 
 @pytest.mark.processes
-def test_a_part_has_one_lock_which_a_killed_process_loses(tmp_path: Path) -> None:
+def test_a_part_has_one_lock_which_a_killed_process_loses(holder, tmp_path: Path) -> None:
     lock = Lock(tmp_path, "part", "work")
-    with holder(tmp_path):
-        assert not lock.acquire()
-        with Lock(tmp_path, "other", "other work"):
-            assert not Lock(tmp_path, "other", "the same").acquire()
+    assert not lock.acquire()
+    with Lock(tmp_path, "other", "other work"):
+        assert not Lock(tmp_path, "other", "the same").acquire()
+    holder.kill()
+    holder.join()
     assert lock.acquire()
     lock.release()
     lock.release()
@@ -112,18 +108,9 @@ def test_a_part_has_one_lock_which_a_killed_process_loses(tmp_path: Path) -> Non
 
 
 @pytest.mark.processes
-def test_who_waits_is_told_for_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with holder(tmp_path) as process:
-        timer = multiprocessing.get_context("fork").Process(target=end_later, args=(process.stdin.fileno(),))
-        timer.start()
-        with Lock(tmp_path, "part", "rows of few.csv"):
-            assert capsys.readouterr().err == "waiting for another process: rows of few.csv\n"
-        timer.join()
-
-
-def end_later(descriptor: int) -> None:
-    time.sleep(QUIET_SECONDS + 1)
-    os.write(descriptor, b"\n")
+def test_who_waits_is_told_for_what(holder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Lock(tmp_path, "part", "rows of few.csv"):
+        assert capsys.readouterr().err == "waiting for another process: rows of few.csv\n"
 
 
 @pytest.mark.processes
@@ -131,7 +118,7 @@ def test_no_child_holds_a_lock_of_its_parent(tmp_path: Path) -> None:
     """Loaders are forked while a lock is held."""
     lock = Lock(tmp_path, "part", "part")
     lock.acquire()
-    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child = FORK.Process(target=time.sleep, args=(60,))
     child.start()
 
     def its_locks() -> list[str]:

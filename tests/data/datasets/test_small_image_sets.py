@@ -150,6 +150,7 @@ def test_an_accent_is_above_and_a_cedilla_below() -> None:
     assert cedilla[0] == plain[0]
 
 
+@pytest.mark.full
 def test_the_lookalikes_computed_again() -> None:
     everything = Glyphs()
     with pytest.MonkeyPatch.context() as patch:

@@ -1,5 +1,6 @@
-"""Tables of images: CSV and Parquet agree, each mistake is named with its row, splits and roles are kept."""
+"""Folders and tables of images: what counts, what is refused with its row or reason, splits and roles."""
 
+import os
 import re
 from pathlib import Path
 
@@ -11,11 +12,114 @@ from PIL import Image
 
 from levelfield.data import ImageTable, ImageTransforms
 from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets.image_folder import ImageFolder
 from levelfield.data.datasets.images import open_image
+from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
+
+
+@pytest.fixture
+def birds(tmp_path: Path) -> Path:
+    for name in ("wren/b.png", "wren/a.JPG", "wren/young/c.png", "jay/x.png", "jay/.hidden.png", ".git/y.png"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4), "red").save(file, "PNG")
+    (tmp_path / "jay" / "notes.txt").write_text("seen in May")
+    (tmp_path / "owl").mkdir()
+    return tmp_path
+
+
+def test_classes_and_samples_are_in_order_of_their_names(birds: Path) -> None:
+    folder = ImageFolder(birds)
+    index = folder.read_index()
+    assert index.class_names == ("jay", "owl", "wren")
+    assert index.keys == ("jay/x.png", "wren/a.JPG", "wren/b.png", "wren/young/c.png")
+    assert index.labels.tolist() == [0, 2, 2, 2]
+    image, label = folder[3]
+    assert (len(folder), image.mode, label) == (4, "RGB", 2)
+    (birds / "jay" / "x.png").unlink()
+    assert len(folder.read_index().keys) == 3
+
+
+def test_selecting_keeps_labels_and_class_names() -> None:
+    index = SampleIndex(("a", "b", "c"), np.array([0, 1, 1]), ("x", "y"))
+    for chosen in ([2, 0], np.array([2, 0])):
+        picked = index.select(chosen)
+        assert (picked.keys, picked.labels.tolist(), picked.class_names) == (("c", "a"), [1, 0], ("x", "y"))
+    assert index.select(index.labels == 1).keys == ("b", "c")
+    assert index.select([]).keys == ()
+    assert index.select(index.labels == 7).labels.shape == (0,)
+
+
+def test_what_is_left_out_is_counted_with_its_reason(birds: Path) -> None:
+    for name in ("__MACOSX/jay/x.png", "wren/Thumbs.db", "wren/raw/1.heic", "wren/2.HEIC", "flat.png", "wren/README"):
+        (birds / name).parent.mkdir(parents=True, exist_ok=True)
+        (birds / name).write_bytes(b"?")
+    (birds / "wren" / "elsewhere").symlink_to(birds / "jay")
+    (birds / "jay again").symlink_to(birds / "jay")
+    (birds / "wren" / os.fsdecode(b"\xff.png")).write_bytes(b"?")
+    report = ImageFolder(birds).verify()
+    assert report.overview == [
+        "image_folder: 2 classes, 4 samples",
+        "2 left out: .heic, not an image that Pillow opens here",
+        "1 left out: .txt, not an image that Pillow opens here",
+        "1 left out: Thumbs.db, a file of another program",
+        "1 left out: __MACOSX, a file of another program",
+        "2 left out: a link to a folder; put the images there",
+        "1 left out: a name that is not UTF-8 or has several lines; rename it",
+        "2 left out: hidden (the name begins with a dot)",
+        "1 left out: next to the class folders, in none of them",
+        "1 left out: no suffix, not an image that Pillow opens here",
+        "1 class without a sample, in no fold: owl",
+        "1 class with one sample, which has no match: jay",
+        "1 class to train and validate on: too few for folds",
+    ]
+    for number in range(10):
+        (birds / f"{number}").mkdir()
+        for name in ("a", "b"):
+            Image.new("RGB", (4, 4)).save(birds / f"{number}" / f"{name}.png")
+    identity = MetricDataModule(ImageFolder(birds), num_folds=2).identity()
+    assert (identity["val_classes"], identity["train_classes"]) == (["0", "1", "2"], ["3", "4", "5"]), "not owl"
+
+
+@pytest.mark.parametrize("suffix", [".avif", ".tga", ".JPE"])
+def test_whatever_pillow_opens_here_is_read(suffix: str, birds: Path) -> None:
+    if suffix not in Image.registered_extensions() and suffix != ".JPE":
+        pytest.skip(f"this Pillow writes no {suffix}")
+    kind = "JPEG" if suffix == ".JPE" else Image.registered_extensions()[suffix]
+    Image.new("RGB", (16, 16), (250, 0, 0)).save(birds / "jay" / f"y{suffix}", kind)
+    folder = ImageFolder(birds)
+    assert f"jay/y{suffix}" in folder.read_index().keys
+    assert folder.load(f"jay/y{suffix}").getpixel((8, 8))[0] > 240
+
+
+def test_class_folders_may_be_one_level_deeper(tmp_path: Path) -> None:
+    for name in ("Train/jay/1.png", "Train/wren/1.png", "test/1.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    with pytest.raises(UserError, match=r"only Train, test, .*\(.*Train\)"):
+        ImageFolder(tmp_path).read_index()
+    assert ImageFolder(tmp_path / "Train").class_names == ("jay", "wren")
+    (tmp_path / "test").rename(tmp_path / "__MACOSX")  # as in a zip with one folder around its classes
+    with pytest.raises(UserError, match=r"only Train, .*\(.*Train\)"):
+        ImageFolder(tmp_path).read_index()
+    (tmp_path / "__MACOSX").rename(tmp_path / "test")
+    (tmp_path / "Train" / "jay").rename(tmp_path / "jay")  # then a train is a class, too
+    assert ImageFolder(tmp_path).class_names == ("Train", "jay", "test")
+
+
+def test_missing_empty_and_flat_folders(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no folder .*nowhere"):
+        ImageFolder(tmp_path / "nowhere").read_index()
+    Image.new("RGB", (4, 4)).save(tmp_path / "flat.png")
+    with pytest.raises(UserError, match="its own folder"):
+        ImageFolder(tmp_path).read_index()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no images"):
+        ImageFolder(tmp_path).read_index()
 
 
 def table(folder: Path, text: str) -> ImageTable:
@@ -122,6 +226,10 @@ def test_verify_names_labels_without_a_meaning_and_nearly_black_images(tmp_path:
         ('path,label\na.png,0\n"b.png,9\nc.png",1\n', "row 3: path has several lines; close the double quote"),
         ("path,label\na.png,0\nb/../a.png,1\n", r"row 3: b/\.\./a\.png is already in row 2"),
         ("", "it has none"),
+        ("path,label,split\na,a,train\nb,c,test\nc,b,val\n", r"images\.csv, row 4: split is 'val': give train or test"),
+        ("path,label,split\na,a,train\nb,c,\n", "row 3: split is empty: give train or test"),
+        ("path,label,split\na,b,train\nb,b,test\n", r"row 3: class b is in test here and in train in row 2; put"),
+        ("path,label,role\na,a,query\nb,a,galery\n", "row 3: role is 'galery': give query or gallery or nothing"),
         ("path,label\n", "has no rows"),
         ("path,label\na.png,0\nb.png\n", "row 3: label is empty"),
         ("path,label\n,0\n", "row 2: path is empty"),
@@ -131,21 +239,6 @@ def test_verify_names_labels_without_a_meaning_and_nearly_black_images(tmp_path:
 def test_mistakes_in_a_table(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         table(tmp_path, text).read_index()
-
-
-def test_parquet_columns_of_other_types(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"path": ["a", "b"], "label": [2**53 + 1, None]}, dtype=object)
-    frame.to_parquet(tmp_path / "whole.parquet")
-    with pytest.raises(UserError, match="row 2: label is empty"):
-        ImageTable(tmp_path / "whole.parquet").read_index()
-    frame[:1].to_parquet(tmp_path / "whole.parquet")
-    assert ImageTable(tmp_path / "whole.parquet").class_names == (str(2**53 + 1),)
-    pd.DataFrame({"path": [b"a", b"\xff"], "label": [1, 2]}).to_parquet(tmp_path / "bytes.parquet")
-    with pytest.raises(UserError, match="row 2: path is not UTF-8"):
-        ImageTable(tmp_path / "bytes.parquet").read_index()
-    pd.DataFrame({"path": ["a"], "label": [["x", "y"]]}).to_parquet(tmp_path / "lists.parquet")
-    with pytest.raises(UserError, match=r"the column label has the type list<.*>: give one value per row"):
-        ImageTable(tmp_path / "lists.parquet").read_index()
 
 
 def test_metadata_is_each_column_with_one_name_and_one_value_per_row(tmp_path: Path) -> None:
@@ -160,14 +253,23 @@ def test_metadata_is_each_column_with_one_name_and_one_value_per_row(tmp_path: P
 def test_tables_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes("path,label\na.png,café\n".encode("latin-1"))
     (tmp_path / "text.parquet").write_text("path,label\n")
+    frame = pd.DataFrame({"path": ["a", "b"], "label": [2**53 + 1, None]}, dtype=object)
+    frame.to_parquet(tmp_path / "gap.parquet")
+    pd.DataFrame({"path": [b"a", b"\xff"], "label": [1, 2]}).to_parquet(tmp_path / "bytes.parquet")
+    pd.DataFrame({"path": ["a"], "label": [["x", "y"]]}).to_parquet(tmp_path / "lists.parquet")
     for name, said in {
         "nowhere.csv": r"no table .*nowhere\.csv",
         "table.xlsx": r"\.csv or \.parquet",
         "latin.csv": "UTF-8",
         "text.parquet": "not a readable Parquet file",
+        "gap.parquet": "row 2: label is empty",
+        "bytes.parquet": "row 2: path is not UTF-8",
+        "lists.parquet": "the column label has the type list<.*>: give one value per row",
     }.items():
         with pytest.raises(UserError, match=said):
             ImageTable(tmp_path / name).read_index()
+    frame[:1].to_parquet(tmp_path / "whole.parquet")
+    assert ImageTable(tmp_path / "whole.parquet").class_names == (str(2**53 + 1),)
 
 
 SMALL = ImageTransforms(crop_size=32, resize=32)
@@ -197,7 +299,7 @@ def map_at_r(queries: np.ndarray, query_labels: np.ndarray, gallery: np.ndarray,
 
 
 def test_the_split_column_names_the_halves_unless_another_split_is_requested(tmp_path: Path) -> None:
-    data = MetricDataModule(ImageTable(with_columns(own_images(tmp_path))), transforms=SMALL)
+    data = MetricDataModule(ImageTable(with_columns(own_images(tmp_path), role=False)), transforms=SMALL)
     for split, classes in {"official": range(0, 16, 2), "half": range(8)}.items():
         identity = data.identity()
         assert identity["split"] == split
@@ -226,7 +328,6 @@ def test_levelfield_test_scores_queries_against_the_gallery(tiny, run, tmp_path:
 
     data = MetricDataModule(ImageTable(table), transforms=SMALL)
     data.setup("test")
-    assert data.test_subset is not None
     learner = MetricLearner.load_from_checkpoint(checkpoint)
     embeddings, labels, _ = (part.numpy() for part in embed(learner, data.test_dataloader()))
     asks = np.array([key.endswith("_0.png") for key in data.test_subset.index.keys])
@@ -235,23 +336,6 @@ def test_levelfield_test_scores_queries_against_the_gallery(tiny, run, tmp_path:
     assert abs(expected - among_all) > 0.01
     (line,) = (line for line in printed.splitlines() if "test/map_at_r" in line)
     assert float(line.split()[-2]) == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("column", "values", "message"),
-    [
-        ("split", "train test val test", r"images\.csv, row 4: split is 'val': give train or test"),
-        ("split", "train test _ test", r"row 4: split is empty: give train or test"),
-        ("split", "train train train test", r"row 5: class b is in test here and in train in row 4; put"),
-        ("role", "query galery _ _", r"row 3: role is 'galery': give query or gallery or nothing"),
-    ],
-)
-def test_mistakes_in_the_columns(column: str, values: str, message: str, tmp_path: Path) -> None:
-    file = tmp_path / "images.csv"
-    rows = zip(["1.png", "2.png", "3.png", "4.png"], "acbb", values.replace("_", "").split(" "), strict=True)
-    file.write_text("\n".join([f"path,label,{column}", *(",".join(row) for row in rows)]))
-    with pytest.raises(UserError, match=message):
-        ImageTable(file).read_index()
 
 
 @pytest.mark.parametrize(
