@@ -133,7 +133,6 @@ EDITS = [
     ("data/samplers/m_per_class.py", "divmod(self.batch_size", "divmod(1 + self.batch_size", "trained"),
     ("data/samplers/classes.py", "rng.permutation", "rng.choice", "trained"),
     ("numerics.py", "_Unit.apply(vectors)[0]", "_Unit.apply(2 * vectors)[0]", "trained"),
-    ("data/overview.py", "return", "return ", ""),
     ("data/datamodule.py", "fold: int", "fold:  int", ""),
     ("training/optimization.py", "import", "import ", ""),
 ]

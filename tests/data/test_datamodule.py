@@ -17,6 +17,7 @@ from levelfield.data import MetricDataModule
 from levelfield.data.cache import place_of
 from levelfield.data.datasets import Glyphs, Omniglot, TextTable
 from levelfield.data.samplers import ClassBalancedBatchSampler, ShuffledBatchSampler
+from levelfield.data.splits import class_folds, split_classes
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.training.rebuild import built
@@ -113,11 +114,14 @@ def test_no_argument_is_forgotten_above() -> None:
 
 def test_the_seed_of_a_split_is_its_own() -> None:
     first, again, other = (
-        datamodule(split="random", split_seed=split_seed, seed=seed).identity()
-        for split_seed, seed in ((0, 0), (0, 5), (1, 0))
+        datamodule(split="random", split_seed=split_seed, seed=seed) for split_seed, seed in ((0, 0), (0, 5), (1, 0))
     )
-    assert first == again
-    assert first["fingerprint"] != other["fingerprint"]
+    assert first.identity() == again.identity()
+    index = other.dataset.read_index()
+    trainval, _ = split_classes(index.labels, "random", seed=1)
+    names = [index.class_names[label] for label in class_folds(trainval, variant="random", seed=1)[0][1]]
+    assert other.identity()["val_classes"] == names
+    assert list(first.train_dataloader().sampler) != list(again.train_dataloader().sampler)
     for wrong in ({"split_seed": 1}, {"split": "random", "split_seed": -1}):
         with pytest.raises(UserError, match=r"data\.split_seed"):
             datamodule(**wrong)

@@ -168,14 +168,11 @@ def test_a_root_that_nothing_is_read_from_is_named(tmp_path: Path, monkeypatch: 
     assert MetricDataModule(ImageTable("here.csv")).overview()[1:] == []
 
 
-def noise(number: int) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(number).integers(0, 255, (8, 8, 3), dtype=np.uint8))
-
-
 def image_table(folder: Path, content: dict[str, tuple[str, int]]) -> ImageTable:
     """A table of images: name -> (label, number of its picture)."""
     for name, (_, number) in content.items():
-        noise(number).save(folder / name)
+        noise = np.random.default_rng(number).integers(0, 255, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(folder / name)
     rows = [f"{name},{label}" for name, (label, _) in content.items()]
     (folder / "images.csv").write_text("\n".join(["path,label", *rows]))
     return ImageTable(folder / "images.csv")

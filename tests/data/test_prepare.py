@@ -143,6 +143,10 @@ def test_a_data_set_is_fetched_checked_unpacked_and_counted(prepare, small_cub, 
         assert f"move {tmp_path}/data/cub200 away, then download it again: levelfield data prepare cub200" in printed
     (tmp_path / "data" / "cub200").rename(tmp_path / "away")
     assert prepare("cub200")[0] == 0
+    (tmp_path / "data" / "cub200").rename(tmp_path / "away again")
+    small_cub(samples=5)
+    code, printed = prepare("cub200")
+    assert (code, "levelfield data verify cub200 shows what is wrong" in printed) == (2, True)
 
 
 PAGE = b"<html>Too many users have viewed or downloaded this file recently</html>"

@@ -166,10 +166,7 @@ FAULTS = {
     "an empty line": (wos(b"one\n\nthree\n", b"0\n1\n2\n"), r"X\.txt, row 2: the abstract is empty"),
     "no number": (wos(b"one\ntwo\n", b"0\nx\n"), r"Y\.txt, row 2 is 'x' instead of an area's number"),
     "an archive's half": (news(POSTS, slice(0, 100)), r"20news-bydate\.tar\.gz is not a complete archive"),
-    "an archive without a part": (
-        news({name: post for name, post in POSTS.items() if "train" in name}),
-        "has no posts of 20news-bydate-test",
-    ),
+    "an archive without a part": (news(dict([*POSTS.items()][::2])), "has no posts of 20news-bydate-test"),
     "an empty post": (news({**POSTS, "20news-bydate-test/sci.med/3": b" \n"}), "sci.med/3: the post is empty"),
 }
 

@@ -107,7 +107,6 @@ def test_both_layouts_of_cars196_hold_the_same_classes(tmp_path: Path) -> None:
     assert pooled.labels.tolist() == sorted([0, 1, 2, 3] * 4)
     assert parts.keys[7:9] == ("cars_train/00008.jpg", "cars_test/00001.jpg")
     assert parts.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3] * 2
-    assert Cars196(tmp_path / "parts")[9][1] == 0
     assert abs(shade(Cars196(tmp_path / "parts"), 9) - (0, 90, 99)).max() < 6  # its fourth picture
     shutil.move(folder / "cars_test_annos_withlabels.mat", folder / "devkit")
     assert Cars196(tmp_path / "parts").read_index().keys == parts.keys
@@ -229,16 +228,8 @@ LAYOUTS: list[tuple[str, Callable[[Path], object], str]] = [
     ("inshop", changed(inshop, "list_*.txt", b"64\n", b"65\n"), r"row 1 announces 65 images, but 64"),
     ("inshop", changed(inshop, "list_*.txt", b"query", b"probe"), r"probe of img/.* is not train, query or gallery"),
     ("inshop", changed(inshop, "list_*.txt", b"train", b"query"), r"list_.*\.txt: id_00000002 is in both halves"),
-    (
-        "dogs130",
-        lambda root: (dogs130(root) / "low-resolution").rename(root / "dogs130" / "high-resolution"),
-        r"no folder .*dogs130/low-resolution",
-    ),
-    (
-        "dogs130",
-        lambda root: (root / "dogs130" / "low-resolution").mkdir(parents=True),
-        r"low-resolution has no folders",
-    ),
+    ("dogs130", lambda root: (dogs130(root) / "low-resolution").rename(root / "high"), r"no folder .*/low-resolution"),
+    ("dogs130", lambda root: (root / "dogs130/low-resolution").mkdir(parents=True), r"low-resolution has no folders"),
 ]
 
 

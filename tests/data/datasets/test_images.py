@@ -31,7 +31,7 @@ def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def jpeg(image: Image.Image, **options: object) -> bytes:
-    return encoded(image, "JPEG", quality=95, **({} if image.mode == "L" else {"subsampling": 0}), **options)
+    return encoded(image, "JPEG", quality=95, subsampling=0, **options)
 
 
 COLOUR = Image.fromarray(quarters())
@@ -109,7 +109,6 @@ READ: dict[str, tuple[str, bytes, list[tuple[int, int, int]]]] = {
     "colour WebP": ("1.webp", encoded(COLOUR, "WEBP", lossless=True), CORNERS),
     "colour TIFF": ("1.tif", encoded(COLOUR, "TIFF"), CORNERS),
     "portable pixmap": ("1.ppm", encoded(COLOUR, "PPM"), CORNERS),
-    "grey JPEG": ("1.jpg", jpeg(GREY), GREYS),
     "grey PNG": ("1.png", encoded(GREY, "PNG"), GREYS),
     "1-bit PNG": ("1.png", encoded(Image.fromarray(RAMP > 40000), "PNG"), [BLACK, BLACK, BLACK, WHITE]),
     "palette": ("1.png", palette(), CORNERS),

@@ -33,9 +33,8 @@ def write(file: Path, **written: list) -> Path:
 
 
 def test_many_rows_give_what_a_csv_file_gives(tmp_path: Path) -> None:
-    written = columns(
-        split=["Test" if row % 9 > 5 else "train" for row in range(ROWS)], role=["", "Query"] * 20, by=[0] * ROWS
-    )
+    split = ["Test" if row % 9 > 5 else "train" for row in range(ROWS)]
+    written = columns(split=split, role=["", "Query"] * 20, by=[0] * ROWS)
     lines = [",".join(map(str, row)) for row in zip(*written.values(), strict=True)]
     (tmp_path / "t.csv").write_text("\n".join([",".join(written), *lines]))
     many = ImageTable(write(tmp_path / "t.parquet", **written))
