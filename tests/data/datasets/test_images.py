@@ -38,8 +38,8 @@ COLOUR = Image.fromarray(quarters())
 GREY = COLOUR.convert("L")
 CORNERS = [RED, GREEN, BLUE, WHITE]
 GREYS = [(grey,) * 3 for grey in (76, 150, 29, 255)]  # ITU-R 601: 0.299 red + 0.587 green + 0.114 blue
-RAMP = np.repeat(np.repeat(np.array([[0, 257], [128 * 257, 65535]], dtype=np.uint16), 8, 0), 12, 1)
-RAMP_SHOWN = [(grey,) * 3 for grey in (0, 1, 128, 255)]
+RAMP = np.repeat(np.repeat(np.array([[0, 200], [128 * 257 - 100, 65535]], dtype=np.uint16), 8, 0), 12, 1)
+RAMP_SHOWN = [(grey,) * 3 for grey in (0, 1, 128, 255)]  # of 65535, to the nearest
 CLEAR = np.repeat([[0] * 12 + [255] * 12], 16, 0).astype(np.uint8)  # the left half
 RGBA = Image.fromarray(np.dstack([quarters(), CLEAR]))
 GREY_ALPHA = Image.merge("LA", [GREY, Image.fromarray(CLEAR)])
