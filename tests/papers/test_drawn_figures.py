@@ -20,28 +20,9 @@ from papers.__main__ import exhibits, main
 from papers.drawing import to_png, write_drawing
 from papers.fehervari.figures import correlation_of_orders, reported_and_measured
 from papers.published import claims
-from papers.reality_check.figures import (
-    BLOCKS,
-    TABLE3,
-    claimed_points,
-    draw_figure3,
-    hypothetical_scores,
-    improvements,
-    lag_one_autocorrelation,
-    measured_points,
-    relative_improvement,
-    study_improvements,
-    study_points,
-    table_scores,
-    toy_embeddings,
-    toy_scores,
-    validation_against_test,
-    validation_autocorrelations,
-)
+from papers.reality_check import figures
+from papers.reality_check.figures import BLOCKS, TABLE3, improvements, lag_one_autocorrelation, toy_scores
 from papers.vasilev_dyakonov.figures import ranks_over_datasets
-
-PAPERS = REPOSITORY / "papers"
-DRAWN = [name for name, exhibit in exhibits().items() if exhibit.is_drawn]
 
 
 def correlation_of_ranks(*scores: Sequence[float]) -> float:
@@ -49,56 +30,35 @@ def correlation_of_ranks(*scores: Sequence[float]) -> float:
     return float(np.corrcoef([[sum(b < a for b in s) + (s.count(a) - 1) / 2 for a in s] for s in scores])[0, 1])
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_the_committed_page_has_these_numbers(name: str, tmp_path: Path) -> None:
-    """`python papers run NAME --output .` writes it."""
-    exhibit = exhibits()[name]
-    page, *images = write_drawing(exhibit.drawing(), tmp_path / exhibit.number)
-    folder = PAPERS / exhibit.paper / "figures"
-    assert page.read_text() == (folder / page.name).read_text()
-    assert all((folder / image.name).is_file() for image in images)
-
-
-def test_a_figure_is_the_same_twice() -> None:
-    assert to_png(draw_figure3(())) == to_png(draw_figure3(()))
-
-
-def test_what_the_pages_link_to_is_there() -> None:
-    for page in PAPERS.rglob("README.md"):
-        text = page.read_text()
-        assert [link for link in re.findall(r"\]\(([\w./]+)\)", text) if not (page.parent / link).exists()] == []
-        assert [file for file in re.findall(r"`((?:configs|papers)/[\w./]+)`", text) if not Path(file).exists()] == []
+@pytest.mark.full
+def test_the_committed_pages_have_these_numbers_and_a_figure_is_the_same_twice(tmp_path: Path) -> None:
+    """`python papers run NAME --output .` writes them."""
+    for exhibit in (each for each in exhibits().values() if each.is_drawn):
+        page, *images = write_drawing(exhibit.drawing(), tmp_path / exhibit.paper / exhibit.number)
+        folder = REPOSITORY / "papers" / exhibit.paper / "figures"
+        assert page.read_text() == (folder / page.name).read_text()
+        assert all((folder / image.name).is_file() for image in images)
+    assert to_png(figures.draw_figure3(())) == to_png(figures.draw_figure3(()))
 
 
 def test_the_improvement_over_the_classic_losses_is_the_papers() -> None:
     """Figure 3, separated and concatenated, percent: both baselines and FastAP left out, as its caption says."""
     found = {
-        (over, each.name): (round(100 * each.separated, 1), round(100 * each.concatenated, 1))
+        over: [(round(100 * each.separated, 1), round(100 * each.concatenated, 1)) for each in improvements(over)]
         for over in ("Contrastive", "Triplet")
-        for each in improvements(over)
     }
-    assert found == {
-        ("Contrastive", "CUB200"): (-2.6, -3.0),
-        ("Contrastive", "Cars196"): (2.3, 1.7),
-        ("Contrastive", "SOP"): (0.9, 2.0),
-        ("Triplet", "CUB200"): (4.3, 2.9),
-        ("Triplet", "Cars196"): (8.7, 5.1),
-        ("Triplet", "SOP"): (3.9, 2.6),
-    }
-
-
-def test_both_baselines_and_the_outlier_are_left_out_of_an_improvement() -> None:
+    assert [each.name for each in improvements("Triplet")] == ["CUB200", "Cars196", "SOP"]
+    assert found["Contrastive"] == [(-2.6, -3.0), (2.3, 1.7), (0.9, 2.0)]
+    assert found["Triplet"] == [(4.3, 2.9), (8.7, 5.1), (3.9, 2.6)]
     scores = {"Contrastive": 0.5, "Triplet": 0.1, "FastAP": 0.1, "Pretrained": 0.1, "MS": 0.6, "SNR": 0.4}
-    assert relative_improvement(scores, over="Contrastive") == pytest.approx((0.6 / 0.5 + 0.4 / 0.5) / 2 - 1)
+    relative = figures.relative_improvement(scores, over="Contrastive")
+    assert relative == pytest.approx((0.6 / 0.5 + 0.4 / 0.5) / 2 - 1)
     with pytest.raises(ValueError, match="Contrastive"):
-        relative_improvement({"Contrastive": 0.5, "Triplet": 0.6}, over="Contrastive")
-
-
-def test_claims_exceed_100_percent_over_the_contrastive_loss_as_the_paper_says() -> None:
-    """Section 4.2: many papers show relative improvements exceeding 100% when compared with the contrastive loss."""
-    claimed = {found.name: found.claimed for found in improvements("Contrastive")}
+        figures.relative_improvement({"Contrastive": 0.5, "Triplet": 0.6}, over="Contrastive")
+    # Section 4.2: many papers show relative improvements exceeding 100% when compared with the contrastive loss.
+    claimed = {each.name: each.claimed for each in improvements("Contrastive")}
     assert min(claimed["CUB200"], claimed["Cars196"]) > 1
-    assert all(found.claimed is None for found in improvements("Triplet"))  # no such row in their tables
+    assert all(each.claimed is None for each in improvements("Triplet"))  # no such row in their tables
 
 
 def test_the_claims_are_columns_of_zhai_and_wus_tables(data_root: Path) -> None:
@@ -111,32 +71,28 @@ def test_the_claims_are_columns_of_zhai_and_wus_tables(data_root: Path) -> None:
         if dataset == "sop":
             column = [*column[:10], "-", column[10], "-"]  # HTL at 128 and DREML have none
         column.append(last)
-        starts = range(len(printed) - len(column))
-        assert any(printed[start : start + len(column)] == column for start in starts), dataset
+        assert any(printed[start : start + len(column)] == column for start in range(len(printed))), dataset
 
 
 def test_measured_points_carry_the_years_of_table_7() -> None:
-    years = {point.method: point.year for point in measured_points("cub200")}
+    years = {point.method: point.year for point in figures.measured_points("cub200")}
     assert len(years) == 14
     assert (years["Triplet"], years["NT-Xent"], years["CosFace"], years["SoftTriple"]) == (2006, 2016, 2018, 2019)
-    measured = [point.precision_at_1 for point in measured_points("cars196")]
-    claimed = [point.precision_at_1 for point in claimed_points("cars196")]
+    measured = [point.precision_at_1 for point in figures.measured_points("cars196")]
+    claimed = [point.precision_at_1 for point in figures.claimed_points("cars196")]
     assert max(measured) - min(measured) < 0.1 < 0.6 < max(claimed) - min(claimed)  # flat, and the inexorable rise
 
 
-@pytest.mark.parametrize(("dataset", "spearman"), [("cub200", 0.91), ("cars196", 0.66), ("sop", 0.97)])
-def test_the_order_of_methods_on_validation_and_test_classes(dataset: str, spearman: float) -> None:
-    found = validation_against_test(dataset)
-    assert "FastAP" not in found.validation  # it has no recorded trials
-    assert len(found.validation) == 13
-    assert round(found.spearman, 2) == spearman
-    validation, test = ([scores[method] for method in found.test] for scores in (found.validation, found.test))
-    assert found.spearman == pytest.approx(correlation_of_ranks(validation, test))
-
-
-def test_every_method_of_the_tables_has_its_search() -> None:
-    methods = set(table_scores("cub200", batch_size=256)) - {"Pretrained"}
-    assert set(validation_against_test("cub200", batch_size=256).validation) == methods
+def test_the_order_of_methods_on_validation_and_test_classes() -> None:
+    for dataset, spearman in (("cub200", 0.91), ("cars196", 0.66), ("sop", 0.97)):
+        found = figures.validation_against_test(dataset)
+        assert len(found.validation) == 13
+        assert "FastAP" not in found.validation  # it has no recorded trials
+        assert round(found.spearman, 2) == spearman
+        validation, test = ([scores[method] for method in found.test] for scores in (found.validation, found.test))
+        assert found.spearman == pytest.approx(correlation_of_ranks(validation, test))
+    methods = set(figures.table_scores("cub200", batch_size=256)) - {"Pretrained"}
+    assert set(figures.validation_against_test("cub200", batch_size=256).validation) == methods
 
 
 def test_what_is_reported_and_measured_is_fehervaris_tables(data_root: Path) -> None:
@@ -168,35 +124,30 @@ def test_the_measured_order_is_not_the_reported_one() -> None:
 
 def test_vasilev_and_dyakonovs_conclusion_holds_by_recall_and_not_by_map_at_r() -> None:
     """Section 5: tuplet margin and circle loss were more likely than others to achieve the best results."""
-    by_recall = ranks_over_datasets("precision_at_1")
+    by_recall, by_map = ranks_over_datasets("precision_at_1"), ranks_over_datasets("map_at_r")
     assert set(list(by_recall.mean_ranks)[:2]) == {"Circle Loss", "Tuplet Margin Loss"}
     # Tuplet margin by hand: first on Cars-196, CUB-200, News-20 and WOS-134, second on Dogs-130, last of 16 on SOP.
     assert by_recall.mean_ranks["Tuplet Margin Loss"] == pytest.approx((1 + 1 + 1 + 1 + 2 + 16) / 6)
-    by_map = ranks_over_datasets("map_at_r")
     assert list(by_map.mean_ranks).index("Tuplet Margin Loss") == 10
     for ranks in (by_recall, by_map):
-        assert len(ranks.mean_ranks) == 16
-        assert ranks.p < 0.05
+        assert (len(ranks.mean_ranks), ranks.p < 0.05) == (16, True)
         assert ranks.groups() == [tuple(ranks.mean_ranks)]  # and yet no two of them are shown to differ
 
 
-@pytest.mark.parametrize(("correct", "printed"), list(TABLE3.items()))
-def test_hypothetical_results_score_as_in_table_3(correct: tuple[int, ...], printed: tuple[int, ...]) -> None:
-    assert tuple(100 * score for score in hypothetical_scores(correct).values()) == pytest.approx(printed)
-
-
 def test_recall_nmi_and_f1_hide_what_map_at_r_shows() -> None:
-    scores = {panel: toy_scores(panel) for panel in BLOCKS}
-    for panel in BLOCKS:
-        assert scores[panel]["precision_at_1"] > 0.99, panel  # "nearly 100% Recall@1"
+    for correct, printed in TABLE3.items():
+        scores = figures.hypothetical_scores(correct).values()
+        assert tuple(100 * score for score in scores) == pytest.approx(printed)
+    panels = {panel: toy_scores(panel) for panel in BLOCKS}
+    assert min(scores["precision_at_1"] for scores in panels.values()) > 0.99  # "nearly 100% Recall@1"
     for name in ("nmi", "f1"):  # "roughly equal scores for all three"
-        assert max(s[name] for s in scores.values()) - min(s[name] for s in scores.values()) < 0.1
+        assert max(s[name] for s in panels.values()) - min(s[name] for s in panels.values()) < 0.1
     # "Figure 1(c) shows a better separation of the classes than Figure 1(a)"
-    assert scores["a"]["map_at_r"] < scores["b"]["map_at_r"] - 0.05 < scores["c"]["map_at_r"] - 0.2
+    assert panels["a"]["map_at_r"] < panels["b"]["map_at_r"] - 0.05 < panels["c"]["map_at_r"] - 0.2
 
 
 def test_the_scores_of_a_panel_by_a_plain_loop() -> None:
-    embeddings, labels = (tensor.numpy() for tensor in toy_embeddings("a", points=100))
+    embeddings, labels = (tensor.numpy() for tensor in figures.toy_embeddings("a", points=100))
     distances = np.linalg.norm(embeddings[:, None].astype(float) - embeddings, axis=2)
     maps = []
     for query, row in enumerate(distances):
@@ -209,7 +160,6 @@ def test_the_scores_of_a_panel_by_a_plain_loop() -> None:
     assert ours["nmi"] == pytest.approx(normalized_mutual_info_score(labels, clusters), abs=0.02)
 
 
-# A tiny study on a replica of CUB-200.
 STUDY = """
 name: birds
 base:
@@ -231,6 +181,7 @@ threads: 1
 """
 
 
+@pytest.mark.full
 def test_a_study_adds_its_points_bars_and_curves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,37 +193,27 @@ def test_a_study_adds_its_points_bars_and_curves(
     lines = record.results_file.read_text().splitlines()
     test = [line.split(",") for line in lines if ",test," in line and ",precision_at_1," in line]
     scores = {(row[0], row[5]): [float(r[-1]) for r in test if (r[0], r[5]) == (row[0], row[5])] for row in test}
-    dataset, points = study_points(record)
+    dataset, points = figures.study_points(record)
     assert dataset == "cub200"
-    assert set(points) == {
-        ("Triplet", 2006, scores["triplet", "concatenated"][0]),
-        ("N. Softmax", 2017, scores["softmax", "concatenated"][0]),
-    }
-    [over_triplet] = study_improvements(record)
+    named = (("Triplet", 2006, "triplet"), ("N. Softmax", 2017, "softmax"))
+    assert set(points) == {(name, year, scores[method, "concatenated"][0]) for name, year, method in named}
+    [over_triplet] = figures.study_improvements(record)
     means = {method: sum(scores[method, "separated"]) / 2 for method in ("triplet", "softmax")}
     assert over_triplet.separated == pytest.approx(means["softmax"] / means["triplet"] - 1)
-    curves = [
-        list(validation_scores(file, "precision_at_1").values())
-        for file in record.folder.glob("jobs/*/*/*/metrics.csv")
-        if "pretrained" not in file.parts
-    ]
+    files = [f for f in record.folder.glob("jobs/*/*/*/metrics.csv") if "pretrained" not in f.parts]
+    curves = [list(validation_scores(file, "precision_at_1").values()) for file in files]
     expected = [lag_one_autocorrelation(curve) for curve in curves if max(curve) > min(curve)]
-    assert validation_autocorrelations([record])["precision_at_1"] == (
-        pytest.approx(sum(expected) / len(expected)),
-        len(expected),
-    )
+    mean, number = figures.validation_autocorrelations([record])["precision_at_1"]
+    assert (mean, number) == (pytest.approx(sum(expected) / len(expected)), len(expected))
     for name, printed in (("figure2", "study birds"), ("figure3", "study birds"), ("autocorrelation", "| 4 |")):
         words = ["run", f"reality_check/{name}", "--study", str(record.folder), "--output", str(tmp_path)]
         assert main(words) == 0
         assert printed in capsys.readouterr().out
 
 
-def test_lag_one_autocorrelation() -> None:
+def test_lag_one_autocorrelation(finished: Path) -> None:
     # Mean 2.5: (-1.5)(-0.5) + (-0.5)(0.5) + (0.5)(1.5) over 1.5^2 + 0.5^2 + 0.5^2 + 1.5^2.
     assert lag_one_autocorrelation([1, 2, 3, 4]) == pytest.approx(1.25 / 5)
     assert lag_one_autocorrelation([0.1, 0.9] * 50) == pytest.approx(-0.99)
-
-
-def test_curves_of_two_evaluations_are_refused(finished: Path) -> None:
-    with pytest.raises(UserError, match=re.escape(str(finished))):
-        validation_autocorrelations([StudyFolder.begun(finished)])
+    with pytest.raises(UserError, match=re.escape(str(finished))):  # curves of two evaluations
+        figures.validation_autocorrelations([StudyFolder.begun(finished)])

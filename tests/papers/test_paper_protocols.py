@@ -35,13 +35,6 @@ LETTERS = {
 TINY_TRUNK = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}}
 
 
-def test_how_many_methods() -> None:
-    """Fehervari et al. compare 12, Vasilev and D'yakonov 16."""
-    assert len(load_spec(STUDIES / "fehervari/table2_bn_inception.yaml").methods) == 12
-    for name in ("cub200", "cars196", "sop", "dogs130", "news20", "wos134"):
-        assert len(load_spec(STUDIES / f"vasilev_dyakonov/{name}.yaml").methods) == 16
-
-
 def test_each_study_scores_what_its_paper_s_table_has() -> None:
     """recall@1 is precision_at_1, which every study has, as MAP@R; Fehervari et al. take NMI's geometric mean."""
     for name, dataset in {
@@ -57,7 +50,10 @@ def test_each_study_scores_what_its_paper_s_table_has() -> None:
         expected = there - {"recall_at_1", "reported_recall_at_1", "map_at_r"}
         if paper == "fehervari":
             expected = {"nmi_geometric" if metric == "nmi" else metric for metric in expected}
-        metrics = load_spec(STUDIES / f"{name}.yaml").metrics
+        spec = load_spec(STUDIES / f"{name}.yaml")
+        metrics = spec.metrics
+        if name == "fehervari/table2_bn_inception" or paper == "vasilev_dyakonov":
+            assert len(spec.methods) == (12 if paper == "fehervari" else 16)
         # Zhai and Wu's R@40 and R@50 of In-shop are its own paper's.
         assert set(metrics) - {"recall_at_40", "recall_at_50"} == expected, name
 
@@ -105,11 +101,7 @@ def test_no_weight_decay_pulls_the_reality_check_s_boundary_to_0(tmp_path: Path)
         training.model._trainer = training.trainer
         optimizer = training.model.configure_optimizers()
         decays[method] = {group["name"]: group["weight_decay"] for group in optimizer.param_groups}
-    assert {method: groups["loss"] for method, groups in decays.items()} == {
-        "margin": 0.0,
-        "margin_per_class": 0.0,
-        "normalized_softmax": 1e-4,
-    }
+    assert [groups["loss"] for groups in decays.values()] == [0.0, 0.0, 1e-4]
     assert {groups["trunk"] for groups in decays.values()} == {1e-4}
 
 

@@ -78,8 +78,8 @@ def test_the_command_of_the_page_is_a_fit(tmp_path: Path) -> None:
     options = command[command.index("scripts/slurm.sh") + 1 :]
     with_the_word = submitted(tmp_path, "fit", *[word for word in options if word != "fit"])
     assert submitted(tmp_path, *options) == with_the_word
-    assert with_the_word[0] == 0
-    assert with_the_word[1][0][2:4] == ["levelfield", "fit"]
+    assert (with_the_word[0], with_the_word[1][0][2:4]) == (0, ["levelfield", "fit"])
+    assert submitted(tmp_path, "ift") == (2, []), "anything else is refused before it starts"
 
 
 def test_slurm_signals_the_tasks_before_the_limit_and_may_requeue_the_job() -> None:
@@ -153,7 +153,3 @@ def test_the_cluster_does_the_jobs(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert len(list(tmp_path.glob("outputs/toy/jobs/*/run0/fold*/result.json"))) == 6
     assert (tmp_path / "outputs/toy/results.csv").is_file()
-
-
-def test_anything_else_is_refused_before_it_starts(tmp_path: Path) -> None:
-    assert submitted(tmp_path, "ift") == (2, [])

@@ -1,0 +1,309 @@
+"""The pages about the kept studies: each number in a table or sentence follows from their archives by another way."""
+
+import csv
+import importlib
+import io
+import math
+import tarfile
+from collections import defaultdict
+from itertools import combinations, product
+from pathlib import Path
+from statistics import fmean
+from types import ModuleType
+
+import pytest
+from deletable import RESULTS, needs
+from scipy.stats import ttest_rel
+from tiny_fit import REPOSITORY
+
+pytestmark = [pytest.mark.full, needs(RESULTS)]
+HELD = ("grocery_store", "banking77", "clinc150")
+SETS = ("banking77", "clinc150", "glyphs", "grocery_store", "news20", "omniglot", "typefaces")
+CONVERGED = [f"converged_{data}_{start}" for data in HELD for start in ("random", "pca")]
+SOFTMAX = frozenset({"proxy_nca", "normalized_softmax"})
+FEATURES = "pretrained[features]"
+
+
+@pytest.fixture
+def questions(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return script("questions", monkeypatch)
+
+
+def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+    return importlib.import_module(name)
+
+
+def text(page: str) -> str:
+    return " ".join((REPOSITORY / page).read_text().split())
+
+
+def with_continuation(name: str) -> list[Path]:
+    folders = [REPOSITORY / "results" / each for each in (name, f"{name}_longer")]
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def summary(name: str, metric: str = "map_at_r") -> dict[str, float]:
+    """Method to its separated test score, in percent."""
+    found: dict[str, float] = {}
+    for folder in with_continuation(name):
+        rows = csv.DictReader((folder / "summary.csv").read_text().splitlines())
+        kept = [row for row in rows if (row["embedding"], row["metric"]) == ("separated", metric)]
+        found |= {row["method"]: 100 * float(row["mean"]) for row in kept}
+    assert found, name
+    return found
+
+
+def runs(name: str, stage: str = "test") -> dict[str, list[float]]:
+    """Method to the mean over folds of its separated MAP@R in each run, percent; stage "run" is the validation."""
+    found: dict[str, list[float]] = {}
+    for folder in with_continuation(name):
+        folds = defaultdict(list)
+        with tarfile.open(folder / "archive.tar.xz") as archive:
+            for row in csv.DictReader(io.TextIOWrapper(archive.extractfile("results.csv"), newline="")):
+                if (row["stage"], row["embedding"], row["metric"]) == (stage, "separated", "map_at_r"):
+                    folds[row["method"], int(row["run"])].append(100 * float(row["value"]))
+        found |= {m: [fmean(folds[key]) for key in sorted(folds) if key[0] == m] for m, _ in folds}
+    return found
+
+
+def trained(scores: dict[str, float]) -> list[str]:
+    return [method for method in scores if not method.startswith("pretrained")]
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+def signed(*points: float) -> str:
+    first, second, third = (f"{round(each, 1) + 0.0:+.1f}".replace("+0.0", "0.0") for each in points)
+    return f"{first}, {second} and {third}"
+
+
+def test_the_questions_are_what_the_script_writes_and_two_of_its_numbers(questions: ModuleType) -> None:
+    printed = questions.answers()
+    assert printed in (REPOSITORY / "results/questions.md").read_text()
+    found = {method: fmean(values) for method, values in runs("banking77").items()}
+    difference = fmean(found[x] for x in questions.PAIRS) - fmean(found[x] for x in questions.CLASSES)
+    above = sum(found[loss] > found[FEATURES] for loss in questions.LOSSES)
+    for part, number in (("**1.**", f"{difference:+.1f}"), ("**3.**", str(above))):
+        row = next(line for line in printed.partition(part)[2].splitlines() if line.startswith("| Banking77 |"))
+        assert cells(row)[1].split()[0] == number
+
+
+def test_the_tables_of_which_loss(questions: ModuleType) -> None:
+    page = (REPOSITORY / "docs/which_loss.md").read_text()
+    signs = questions.by_cell("", lambda _, study: questions.interval(questions.pair_less_class(study))).strip()
+    assert signs in page
+    rows = [cells(line) for line in page.splitlines() if line.count("`") == 4]
+    assert len(rows) == 7
+    folders = {title: name for name, title in questions.SETS.items()}
+    folders |= {"20 Newsgroups": "news20", "Typefaces": "typefaces"}
+    for title, features, pca, lda, *best in rows:
+        name = folders[title.partition(" (")[0]]
+        starts = (summary(name), summary(f"{name}_pca"))
+        assert [features, pca, lda] == [f"{starts[0][f'pretrained{of}']:.1f}" for of in ("[features]", "", "[lda]")]
+        assert len(fourteen := trained(starts[1])) == 14
+        for cell, scores in zip(best, starts, strict=True):
+            method = max(fourteen, key=lambda each: scores[each])
+            assert (cell.split()[0], cell.split()[-1]) == (f"{scores[method]:.1f}", f"`{method}`")
+
+
+def test_the_sentences_of_the_results_page(questions: ModuleType) -> None:
+    page, which = text("results/README.md"), text("docs/which_loss.md")
+    losses, pairs, classes = questions.LOSSES, questions.PAIRS, questions.CLASSES
+    features = {data: summary(data)[FEATURES] for data in HELD}
+    done = {data: summary(f"converged_{data}_pca") for data in HELD}
+    said = []
+    for data, title in zip(HELD, ("Grocery Store", "Banking77", "CLINC150"), strict=True):
+        gains = sorted(done[data][loss] - features[data] for loss in losses)
+        assert f"{gains[0]:+.1f} to {gains[-1]:+.1f} on {title}" in page.replace(" points on", " on")
+
+    def kinds(studies: list[dict[str, float]]) -> str:
+        return signed(*(fmean(each[x] for x in pairs) - fmean(each[x] for x in classes) for each in studies))
+
+    luck = [abs(each["proxy_nca"] - each["normalized_softmax"]) for each in map(summary, CONVERGED)]
+    again = summary("converged_grocery_store_pca_again")
+    second = [again[f"{loss}@2"] - again[loss] for loss in ("contrastive", "multi_similarity", "arcface")]
+    own = sorted(done["clinc150"][loss] - done["clinc150"]["pretrained"] for loss in losses)
+    whitened = [done[data]["pretrained[whitening]"] - features[data] for data in HELD]
+    few = summary("grocery_store_finetuned", "precision_at_1")
+    ends = [few[method] for method in trained(few)]
+    said += [
+        "ends {:+.1f}, {:+.1f} and {:+.1f} points from them".format(*whitened),
+        f"pair losses are {kinds([summary(data) for data in HELD])} points from class-weight losses",
+        f"From a PCA until done the difference is {kinds(list(done.values()))}",
+        f"their two searches end {min(luck):.1f} to {max(luck):.1f} points apart",
+        "multi-similarity and ArcFace end {:+.1f}, {:+.1f} and {:+.1f} points from the first".format(*second),
+        f"After just 80 steps on Grocery Store it is {min(ends):.1f} to {max(ends):.1f}: too few",
+        f"over their own start all eight gain {own[0]:.1f} to {own[-1]:.1f} points on CLINC150",
+    ]
+    of_which = [f"and a head reaches {max(done['banking77'][loss] for loss in losses):.1f}"]
+    for data, gain, gain_of_which, first_words in (
+        ("grocery_store", "by {} points on Grocery Store (600 steps)", "{} points on the fixed halves of Grocery", "goes"),
+        ("banking77", "by {} on Banking77 (400 steps)", "{} on Banking77 (400 steps)", "and"),
+    ):
+        after, first = (summary(f"trunk_{data}", metric) for metric in ("map_at_r", "precision_at_1"))
+        more = [after[loss] - features[data] for loss in questions.TRUNK]
+        ends = [first[loss] for loss in questions.TRUNK]
+        said.append(gain.format(f"{min(more):.1f} to {max(more):.1f}"))
+        said.append(f"{first_words} from {first[FEATURES]:.1f} to between {min(ends):.1f} and {max(ends):.1f}")
+        of_which.append(gain_of_which.format(f"{min(more):.1f} to {max(more):.1f}"))
+    assert sum(first[loss] < first[FEATURES] for loss in questions.TRUNK) == 2  # of Banking77
+    trunks = [
+        dict(zip(questions.HEAD_OF_TRUNK, questions.trained_trunk(d, questions.kept(f"trunk_{d}")), strict=True))
+        for d in HELD[:2]
+    ]
+    less = [each["pair less class-weight"] for each in trunks]
+    leads = [pair.lstrip("+-") for pair in less]
+    averaged = [each["averaged less trained, ± over four losses"].lstrip("+") for each in trunks]
+    assert all(float(mean) < float(half) for mean, _, half in map(str.split, averaged))
+    said.append(f"With a trained trunk it is {less[0]} on Grocery Store and {less[1]} on Banking77")
+    of_which += [
+        "two of the four lose P@1",
+        f"lead on Grocery Store by {leads[0]} points, and the pair losses on Banking77 by {leads[1]}",
+        "tau is {} and {}".format(*(each["tau with the heads"] for each in trunks)),
+        "with the start adds {} and {} over four losses: not significant".format(*averaged),
+    ]
+    fourteen = trained(summary("glyphs_pca"))
+    for row, metric, *both in (
+        (FEATURES, "map_at_r", 4, 2),
+        (FEATURES, "precision_at_1", 3, 3),
+        ("pretrained", "map_at_r", 1, 0),
+    ):
+        for start, count in zip(("", "_pca"), both, strict=True):
+            best = {data: max(map(summary(f"{data}{start}", metric).get, fourteen)) for data in SETS}
+            assert sum(summary(data, metric)[row] > best[data] for data in SETS) == count
+    said.append("on 4 of 7 data sets from a random start, and on 2 from a PCA. In P@1 it is 3 and 3.")
+    halves = questions.kept("splits_grocery_store")
+    orders, gained = set(), []
+    for half in range(questions.SPLITS):
+        means = {loss: halves.mean(f"{loss}[{half}]") for loss in questions.SPLIT}
+        orders.add(tuple(sorted(means, key=lambda loss: means[loss])))
+        gained.append(means["multi_similarity"] - halves.mean(f"pretrained[features-{half}]"))
+        start = halves.mean(f"pretrained[features-{half}]", questions.P1)
+        assert all(halves.mean(f"{loss}[{half}]", questions.P1) < start for loss in questions.SPLIT)
+    assert len(orders) == 1
+    fixed = done["grocery_store"]["multi_similarity"] - features["grocery_store"]
+    more = f"{min(gained):.1f} to {max(gained):.1f}"
+    over_halves, _, between = questions.split_noise("", halves)
+    long = questions.kept("glyphs_4000_steps")
+    at_cap, trainings, _ = long.ends()
+    after, before = (fmean(questions.pair_less_class(study)) for study in (long, questions.kept("glyphs")))
+    times = [questions.evaluations(data) for data in SETS]
+    caps = [questions.kept(name).ends() for name in CONVERGED]
+    said += [
+        f"multi-similarity gains {fixed:.1f} points on the fixed halves, and {more} on four random ones",
+        f"moves by {over_halves} points between halves, and the losses lie {between} apart",
+        f"{at_cap} of {trainings} trainings still rose at the cap",
+        f"are {after:+.1f} points from class-weight losses, after {before:+.1f} at 200 steps",
+        f"evaluated the test classes of a set {min(times)} to {max(times)} times",
+        "After that, {} of {} trainings reached their cap".format(*(sum(each[part] for each in caps) for part in (0, 1))),
+    ]
+    of_which.append(f"is {fixed:.1f} points above the features on the fixed halves of Grocery Store, and {more} on four")
+    assert [sentence for sentence in said if sentence not in page] == []
+    assert [sentence for sentence in of_which if sentence not in which] == []
+
+
+def test_other_searches_and_the_validation_of_heads(questions: ModuleType) -> None:
+    which = text("docs/which_loss.md")
+    first, again = (summary(f"converged_grocery_store_pca{end}") for end in ("", "_again"))
+    either = {loss: (first[loss], again.get(f"{loss}@2", first[loss])) for loss in questions.LOSSES}
+    either["proxy_nca"] = either["normalized_softmax"] = (first["proxy_nca"], first["normalized_softmax"])
+    found = []
+    for chosen in product(*(either[loss] for loss in questions.LOSSES)):
+        means = dict(zip(questions.LOSSES, chosen, strict=True))
+        found.append(fmean(means[x] for x in questions.PAIRS) - fmean(means[x] for x in questions.CLASSES))
+    study = questions.kept("converged_grocery_store_pca")
+    assert questions.over_searches(study) == pytest.approx((min(found), max(found)))
+    ends = f"{min(found):+.1f} to {max(found):+.1f}"
+    assert f"with the other searches kept here, the first is {ends}" in text("results/README.md")
+    assert f"the {fmean(questions.pair_less_class(study)):+.1f} is {ends}" in which
+    assert fmean(study.runs("contrastive")) < fmean(questions.second_searches().runs("contrastive")) - 5
+    lost = heads = 0
+    for name in CONVERGED:
+        validated = {method: fmean(values) for method, values in runs(name, "run").items()}
+        of_both = [[means[x] - means[FEATURES] for x in questions.LOSSES] for means in (validated, summary(name))]
+        heads += len(questions.LOSSES)
+        lost += sum(in_validation > 0 > in_test for in_validation, in_test in zip(*of_both, strict=True))
+    assert f"{lost} of {heads} (3 sets, 2 starts, 8 losses, until done) gain over the features there, and lose" in which
+    answers = [[cell.split(": ")[-1] for cell in cells(line)[1:]] for line in questions.the_sentence().splitlines()[2:5]]
+    start, random, pca, trunk = zip(*answers, strict=True)
+    assert (start.count("yes"), trunk.count("yes")) == (2, 2)
+    assert [(random + pca).count(answer) for answer in ("yes", "tie", "no")] == [1, 1, 4]
+
+
+def test_the_gain_of_a_trained_trunk() -> None:
+    page = (REPOSITORY / "docs/fine_tune.md").read_text()
+    fourteen = set(trained(summary("glyphs_pca")))
+
+    def best(scores: dict[str, float]) -> float:
+        return max(scores[method] for method in fourteen & set(scores))
+
+    for title, steps, name, of_trunk in (
+        ("Grocery Store (photographs)", 600, "grocery_store", "trunk_grocery_store"),
+        ("Glyphs, the first 240 letters", 60, "glyphs_240", "glyphs_240_finetuned"),
+        ("Banking77 (questions to a bank)", 400, "banking77", "trunk_banking77"),
+    ):
+        columns = []
+        for metric in ("map_at_r", "precision_at_1"):
+            frozen, moved = summary(name, metric), summary(of_trunk, metric)
+            columns.append([{**frozen, **moved}[FEATURES], best(frozen), best(moved)])
+        row = " | ".join(f"{map_at_r:.1f} / {p1:.1f}" for map_at_r, p1 in zip(*columns, strict=True))
+        assert f"| {title} | {steps} | {row} |" in page
+    few = " / ".join(f"{best(summary('grocery_store_finetuned', m)):.1f}" for m in ("map_at_r", "precision_at_1"))
+    assert f"after 80 steps on Grocery Store the best of six losses has {few}" in page
+
+
+def test_the_appendix(monkeypatch: pytest.MonkeyPatch) -> None:
+    laptop = script("laptop", monkeypatch)
+    page = laptop.page()
+    assert (REPOSITORY / "results/laptop.md").read_text() == page
+    means = {data: summary(data) for data in laptop.ALL}
+    rows = [cells(line) for line in page.splitlines() if line.startswith("| `")]
+    scored = {row[0].strip("`"): row[1:8] for row in rows if len(row) == 12}
+    assert len(scored) == 4 + 14 + 18
+    for method, shown in scored.items():
+        assert [cell.split()[0] for cell in shown] == [f"{means[data][method]:.1f}" for data in laptop.ALL]
+
+
+def significant(p: dict[frozenset[str], float]) -> set[frozenset[str]]:
+    """Holm: from the smallest p on, while p x the pairs left is below 5%. Equal runs have no p and count as 1."""
+    p = {pair: 1.0 if math.isnan(each) else each for pair, each in p.items()}
+    found = set()
+    for step, pair in enumerate(sorted(p, key=lambda pair: p[pair])):
+        if p[pair] * (len(p) - step) >= 0.05:
+            break
+        found.add(pair)
+    return found
+
+
+def count(names: list[str], second: bool) -> tuple[int, ...]:
+    """Pairs of a loss with itself in these studies, those with p < 0.05, and those that are significant."""
+    total = [0, 0, 0]
+    for name in names:
+        scores = {method: values for method, values in runs(name).items() if not method.startswith("pretrained")}
+        pairs = [frozenset(pair) for pair in combinations([m for m in scores if "@" not in m], 2)]
+        own = [frozenset({m, m.partition("@")[0]}) for m in scores if "@" in m] if second else [SOFTMAX]
+        p = {pair: ttest_rel(*(scores[m] for m in pair)).pvalue for pair in (*pairs, *own)}
+        shown = significant(p)
+        found = (len(own), sum(p[pair] < 0.05 for pair in own), sum(pair in shown for pair in own))
+        total = [sum(both) for both in zip(total, found, strict=True)]
+    return tuple(total)
+
+
+def test_how_often_a_loss_differs_from_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = script("self_comparisons", monkeypatch)
+    again = count([*SETS, "converged_grocery_store_pca_again"], second=True)
+    softmax = [*SETS, *(f"{data}_pca" for data in SETS), *CONVERGED, "glyphs_240", "glyphs_4000_steps"]
+    same = count(softmax, second=False)
+    assert (again, same) == ((38, 12, 10), (22, 17, 13))
+    found = list(module.pairs())
+    for kind, counts in ((module.AGAIN, again), (module.SAME, same)):
+        assert module.counts([each for each in found if each.kind == kind]) == counts
+    page = (REPOSITORY / "results/self_comparisons.md").read_text()
+    assert page == module.page()
+    assert module.summary(found) in page
+    assert module.summary(found) in (REPOSITORY / "docs/statistics.md").read_text()
+    for page in ("docs/statistics.md", "results/README.md"):
+        assert "in {2} of {0} cases".format(*module.counts(found)) in text(page)
