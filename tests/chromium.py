@@ -101,20 +101,14 @@ class Tab:
         assert "exceptionDetails" not in said, said
         return said["result"].get("value")
 
-    async def press(self, key: str) -> None:
-        """A key, held and let go."""
-        code = {"Enter": 13, "Tab": 9, "ArrowRight": 39, "ArrowDown": 40, "Escape": 27}.get(key, 0)
-        text = {"text": "\r"} if key == "Enter" else {}
-        for kind in ("keyDown", "keyUp"):
-            what = {"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code}
-            await self.call("Input.dispatchKeyEvent", **what, **(text if kind == "keyDown" else {}))
+    async def press_enter(self) -> None:
+        """The key Enter, held and let go."""
+        what = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13}
+        await self.call("Input.dispatchKeyEvent", type="keyDown", text="\r", **what)
+        await self.call("Input.dispatchKeyEvent", type="keyUp", **what)
 
     async def pdf(self) -> bytes:
         said = await self.call("Page.printToPDF", printBackground=False)
-        return base64.b64decode(said["data"])
-
-    async def screenshot(self, whole: bool = True) -> bytes:
-        said = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         return base64.b64decode(said["data"])
 
 

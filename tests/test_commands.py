@@ -2,7 +2,6 @@
 
 import ast
 import io
-import os
 import re
 import shlex
 import shutil
@@ -64,42 +63,45 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     folder = tmp_path_factory.mktemp("place")
     for name in ("configs", *FOLDERS):
         (folder / name).symlink_to(REPOSITORY / name)
-    own_texts(folder)
+    texts = own_texts(folder).read_text()
     for name in ("my_texts.csv", "questions.csv", "banking77.csv"):
-        (folder / name).write_text((folder / "texts.csv").read_text())
-    (folder / "intents.csv").write_text((folder / "texts.csv").read_text().replace("thing", "intent"))
+        (folder / name).write_text(texts)
+    (folder / "intents.csv").write_text(texts.replace("thing", "intent"))
     own_images(folder).rename(folder / "my_images.csv")
     for number, image in enumerate(sorted(folder.glob("*.png"))):
         for name in ("my_images", "grocery"):
             of_class = folder / name / f"class_{image.name.partition('_')[0]}"
             of_class.mkdir(parents=True, exist_ok=True)
             shutil.copy(image, of_class / f"{number}.png")
-    shutil.copy(image, folder / "lemon.jpg")
     (folder / "my_images/tea_pot").mkdir()
-    for number in range(2):
-        shutil.copy(image, folder / f"my_images/tea_pot/00{number}.jpg")
+    for copy in ("lemon.jpg", "my_images/tea_pot/000.jpg", "my_images/tea_pot/001.jpg"):
+        shutil.copy(image, folder / copy)
     shutil.copytree(folder / "my_images", folder / "other")
     for made in MINIATURES.values():
         made(folder / "DIR")
-    (folder / "my_loss.py").write_text(MY_LOSS)
-    page = (REPOSITORY / "docs/study_files.md").read_text()
-    (folder / "my_study.yaml").write_text(re.findall(r"```yaml\n(.*?)```", page, re.S)[0])
-    (folder / "my_loss.yaml").write_text(re.findall(r"```yaml\n(.*?)```", LOSS_PAGE, re.S)[0])
-    (folder / "their_loss.py").write_text(MY_LOSS.replace("MyLoss", "TheirLoss"))
-    page = (REPOSITORY / "docs/trunks.md").read_text()
-    (folder / "my_trunk.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[0])
-    page = (REPOSITORY / "docs/metrics.md").read_text()
-    (folder / "my_metric.py").write_text(re.findall(r"```python\n(import torch.*?)```", page, re.S)[0])
-    page = (REPOSITORY / "docs/own_parts.md").read_text()
-    for name, block in zip(("my_learner", "my_schedule"), re.findall(r"```python\n(.*?)```", page, re.S), strict=False):
-        (folder / f"{name}.py").write_text(block)
+
+    def block(page: str, kind: str = "python", begins: str = "") -> str:
+        text = (REPOSITORY / f"docs/{page}.md").read_text()
+        return re.findall(rf"```{kind}\n({begins}.*?)```", text, re.S)[0]
+
+    learner, schedule = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/own_parts.md").read_text(), re.S)[:2]
+    for name, text in {
+        "my_loss.py": MY_LOSS,
+        "their_loss.py": MY_LOSS.replace("MyLoss", "TheirLoss"),
+        "my_loss.yaml": block("tutorial_add_a_loss", "yaml"),
+        "my_study.yaml": block("study_files", "yaml"),
+        "my_trunk.py": block("trunks"),
+        "my_metric.py": block("metrics", begins="import torch"),
+        "my_learner.py": learner,
+        "my_schedule.py": schedule,
+    }.items():
+        (folder / name).write_text(text)
     for name in ("plain_module", "own_augmentation"):
         shutil.copy(REPOSITORY / f"examples/{name}.py", folder)
-    for name in ("quickstart", "quickstart_my_loss", "glyphs_search", "my_study"):
+    tables = (f"reality_check_table{each}" for each in ("4_cub", "5_cars", "6_sop"))
+    for name in ("quickstart", "quickstart_my_loss", "glyphs_search", "my_study", "cub", "cars", "sop", *tables):
         shutil.copytree(finished, folder / "outputs" / name)
     write_archive(StudyFolder.begun(finished), folder / "outputs/quickstart.tar.xz")
-    for name in ("cub", "cars", "sop", *(f"reality_check_table{each}" for each in ("4_cub", "5_cars", "6_sop"))):
-        shutil.copytree(finished, folder / "outputs" / name)
     return folder
 
 
@@ -163,33 +165,23 @@ def fit(words: list[str], run: Callable, place: Path) -> None:
 
 def evaluate(verb: str) -> Callable:
     def check(words: list[str], run: Callable, place: Path) -> None:
-        if "--data" in words:
-            use(verb)(words, run, place)
-            return
         checkpoint(words[words.index("--ckpt_path") + 1], place)
         sys.modules.pop("their_loss", None)  # what is imported is trusted
-        code, _, complaint = run(verb, *words, "--trainer.enable_progress_bar", "false")
+        code, _, complaint = run(verb, *words, *QUIET.get(verb, ()))
         if "theirs.ckpt" in words and "--trust" not in words:
             assert (code, "allow it: --trust their_loss" in complaint) == (2, True)
         else:
-            assert code == 0, complaint
-
-    return check
-
-
-def use(verb: str) -> Callable:
-    def check(words: list[str], run: Callable, place: Path) -> None:
-        checkpoint(words[words.index("--ckpt_path") + 1], place)
-        code, _, complaint = run(verb, *words)
-        if verb == "export":
-            assert complaint.splitlines()[-1] == f"levelfield: {WOULD_RUN}"
-        else:
-            assert code == 0, complaint
+            assert would_run(complaint) if verb == "export" else code == 0, complaint
 
     return check
 
 
 WOULD_RUN = "the study is read and would begin"
+QUIET = dict.fromkeys(("validate", "test"), ("--trainer.enable_progress_bar", "false"))
+
+
+def would_run(complaint: str) -> bool:
+    return complaint.splitlines()[-1] == f"levelfield: {WOULD_RUN}"
 
 
 def study(words: list[str], run: Callable, place: Path) -> None:
@@ -199,16 +191,11 @@ def study(words: list[str], run: Callable, place: Path) -> None:
         assert Path(words[1]).is_file()  # a test of scripts/results.py verifies its thousands of results
         words = [words[0], "outputs/quickstart.tar.xz", *words[2:]]
     code, _, complaint = run("study", *words)
-    if words[0] in ("run", "resume") or "--with" in words:
-        assert complaint.splitlines()[-1] == f"levelfield: {WOULD_RUN}"
-    else:
-        assert code == 0, complaint
+    assert would_run(complaint) if words[0] in ("run", "resume") or "--with" in words else code == 0, complaint
 
 
 def compare(words: list[str], run: Callable, place: Path) -> None:
-    code, _, complaint = run("compare", *words)
-    assert code == 2
-    assert complaint.splitlines()[-1] == f"levelfield: {WOULD_RUN}"
+    assert would_run(run("compare", *words)[2])
 
 
 def data(words: list[str], run: Callable, place: Path) -> None:
@@ -224,28 +211,9 @@ def data(words: list[str], run: Callable, place: Path) -> None:
 
 
 def sbatch(words: list[str], run: Callable, place: Path) -> None:
-    """The script runs with an `srun` that notes its words, and what it would start is a command too."""
-    script = words.index("scripts/slurm.sh")
-    programs = {
-        "srun": f'printf "%s\\n" "$@" > {place}/words',
-        "scontrol": "echo node1",
-        "ray": 'case $1 in start) exec sleep 60 ;; status) echo " 1 node_a" ;; esac',
-    }
-    for name, does in programs.items():
-        (place / name).write_text(f"#!/bin/sh\n{does}\n")
-        (place / name).chmod(0o755)
-    job = {
-        "SLURM_SUBMIT_DIR": str(place),
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_NODELIST": "node1",
-        "SLURM_JOB_NUM_NODES": "1",
-        "SLURM_NTASKS_PER_NODE": "1",
-        "SLURM_CPUS_ON_NODE": "2",
-    }
-    environment = {**os.environ, **job, "PATH": f"{place}:{os.environ['PATH']}"}
-    subprocess.run(["bash", str(REPOSITORY / words[script]), *words[script + 1 :]], env=environment, check=True)
-    started = (place / "words").read_text().splitlines()
-    levelfield(started[started.index("levelfield") + 1 :], run, place)
+    """What the script is given; tests/scripts/test_slurm.py runs it. Without a word it is a fit."""
+    given = words[words.index("scripts/slurm.sh") + 1 :]
+    levelfield(given if given[0] in VERBS else ["fit", *given], run, place)
 
 
 def levelfield(words: list[str], run: Callable, place: Path) -> None:
@@ -291,69 +259,39 @@ def cp(words: list[str], run: Callable, place: Path) -> None:
     assert (REPOSITORY / words[0]).is_file()
 
 
-def of_the_reader(words: list[str], run: Callable, place: Path) -> None:
-    """Takes the reader elsewhere; nothing of ours can be wrong in it."""
-
-
 def init(words: list[str], run: Callable, place: Path) -> None:
     code, _, complaint = run("init", *words)
     assert (code, complaint) == (0, "")
     assert (place / words[0] / "train.py").is_file()
 
 
-VERBS = {
-    "fit": fit,
-    "validate": evaluate("validate"),
-    "test": evaluate("test"),
-    "predict": evaluate("predict"),
-    "score": use("score"),
-    "search": use("search"),
-    "export": use("export"),
-    "init": init,
-    "compare": compare,
-    "study": study,
-    "data": data,
-}
+VERBS = {verb: evaluate(verb) for verb in ("validate", "test", "predict", "score", "search", "export")}
+VERBS |= {"fit": fit, "init": init, "compare": compare, "study": study, "data": data}
 RULES = {
-    "levelfield": levelfield,
-    ".venv/bin/levelfield": levelfield,
-    "sbatch": sbatch,
-    "make": make,
-    "python": python,
-    "python3": python,
-    "pip": pip,
-    ".venv/bin/pip": pip,
-    "head": by_itself,
-    "cp": cp,
-    "wandb": of_the_reader,  # the sweep's file has a test of its own
-    "git": of_the_reader,
-    "source": of_the_reader,
-    "cd": of_the_reader,
+    **dict.fromkeys(("levelfield", ".venv/bin/levelfield"), levelfield),
+    **dict.fromkeys(("python", "python3"), python),
+    **dict.fromkeys(("pip", ".venv/bin/pip"), pip),
+    **{"sbatch": sbatch, "make": make, "head": by_itself, "cp": cp},
+    # They take the reader elsewhere; nothing of ours can be wrong in them. The sweep's file has a test of its own.
+    **dict.fromkeys(("wandb", "git", "source", "cd"), lambda words, run, place: None),
 }
 FIRST_SAID = {line: page for page in reversed(PAGES) for line in commands(page)}  # what several pages say, runs once
 ALL = [pytest.param(line, id=f"{page.relative_to(REPOSITORY)}: {line}") for line, page in FIRST_SAID.items()]
 
 
-def test_they_are_found() -> None:
-    assert len(ALL) > 60
-
-
 @pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
 @pytest.mark.parametrize("line", ALL)
 def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def would_run(*arguments: object, **options: object) -> None:
+    def stop(*arguments: object, **options: object) -> None:
         raise UserError(WOULD_RUN)
 
-    written = ("cli.study_output.ranks_tables", *(["use.export.export"] if (REPOSITORY / EXPORT).exists() else []))
     # An executor's options are read before it looks for its cluster.
-    for name in (
-        "study.run.run_study",
-        "use.ladder.make_plan",
-        *(["study.executors.ray._connected"] if (REPOSITORY / RAY).exists() else []),
-        "cli.study_output.print_jobs",
-        *written,
-    ):
-        monkeypatch.setattr(f"levelfield.{name}", would_run)
+    longer = ["study.run.run_study", "use.ladder.make_plan"]
+    longer += [f"cli.study_output.{name}" for name in ("print_jobs", "ranks_tables")]
+    longer += ["study.executors.ray._connected"] * (REPOSITORY / RAY).exists()
+    longer += ["use.export.export"] * (REPOSITORY / EXPORT).exists()
+    for name in longer:
+        monkeypatch.setattr(f"levelfield.{name}", stop)
     for part in PARTS:
         named = {RAY: ("--executor ray",), EXPORT: ("levelfield export",)}.get(part, (part,))
         if is_deleted(part) and any(words in line for words in named):
@@ -363,6 +301,7 @@ def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.Mon
     given = ELLIPSIS.split(" --model.loss")[0] if "--model.loss " in line else ELLIPSIS
     line = line.replace("/SET", f"/{SET}").replace("...", given)
     words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line, comments=True)]
+    assert len(ALL) > 60
     for alone in (part.split("\0") for part in "\0".join(words).split("\0&&\0")):
         assert alone[0] in RULES, f"{alone[0]}: no rule of this file says how this command is tested"
         RULES[alone[0]](alone[1:], run, place)

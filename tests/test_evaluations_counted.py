@@ -50,19 +50,11 @@ class Forgetful(MetricLearner):
 
 
 def trainer(**arguments: Any) -> Trainer:
-    return Trainer(
-        max_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        accelerator="cpu",
-        **arguments,
-    )
+    off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    return Trainer(max_epochs=1, accelerator="cpu", **off, **arguments)
 
 
 def learner(kind: type[MetricLearner] = MetricLearner) -> MetricLearner:
-    torch.manual_seed(0)
     return kind(TimmTrunk("test_resnet", weights=None), loss=ContrastiveLoss(), embedding_size=8)
 
 
@@ -123,15 +115,29 @@ def evaluations(here: Path) -> list[dict[str, Any]]:
     return [line for place in places for line in lines(place) if line["event"] == "evaluated"]
 
 
-def test_a_fit_and_a_validation_write_none(checkpoint: Path, images: Path, here: Path, run) -> None:
+def counted(here: Path, key: str = "by") -> list[Any]:
+    return [line[key] for line in evaluations(here)]
+
+
+def test_a_fit_a_validation_and_what_has_no_labels_write_none(checkpoint: Path, images: Path, here: Path, run) -> None:
     data = datamodule(images)
     plain = trainer(default_root_dir=here)
     plain.fit(it := learner(), data)
     plain.validate(it, data, verbose=False)
     plain.validate(it, data.val_dataloader(), verbose=False)
-    assert run("validate", "--ckpt_path", checkpoint)[0] == 0
-    assert run("predict", "--ckpt_path", checkpoint)[0] == 0
-    assert evaluations(here) == []
+    for command in ("validate", "predict"):
+        assert run(command, "--ckpt_path", checkpoint)[0] == 0
+    data.setup("predict")
+    assert torch.cat([batch[1] for batch in data.predict_dataloader()]).tolist() == [0] * 64
+    (here / "flat").mkdir()
+    for image in images.glob("*/*.png"):
+        shutil.copy(image, here / "flat")
+    assert levelfield.embed(checkpoint, here / "flat").labels is None
+    data.evaluation = "a line of the caller's"
+    data.setup("test")
+    list(data.test_dataloader())
+    plain.test(it, data, verbose=False)
+    assert counted(here) == [], "an id is handed over"
 
 
 def test_a_test_has_one_line_with_what_is_tested(checkpoint: Path, images: Path, here: Path) -> None:
@@ -141,6 +147,8 @@ def test_a_test_has_one_line_with_what_is_tested(checkpoint: Path, images: Path,
     assert (line["num_samples"], list(line["checkpoints"]), line["by"]) == (TEST_SAMPLES, ["best.ckpt"], "trainer.test")
     assert [each["event"] for each in lines(checkpoint.parent)] == ["evaluated", "finished"]
     assert lines(checkpoint.parent)[0] == line
+    trainer(default_root_dir=here).test(learner(Forgetful), data, verbose=False)
+    assert (counted(here, "num_samples"), counted(here, "checkpoints")[1]) == ([TEST_SAMPLES] * 2, {})
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -159,63 +167,30 @@ def test_the_line_is_there_before_a_batch(images: Path, here: Path, num_workers:
 
 def test_the_loader_of_the_test_half_is_the_one_that_counts(images: Path, here: Path) -> None:
     data = datamodule(images)
-    data.setup("test")
-    list(data.eval_dataloader(data.test_subset))
-    trainer(default_root_dir=here).validate(learner(), data.test_dataloader(), verbose=False)
-    trainer(default_root_dir=here).test(learner(), data.test_dataloader(), verbose=False)
-    trainer(default_root_dir=here).predict(learner(), data.test_dataloader())
-    by = ["test_dataloader", "test_dataloader", "trainer.test", "test_dataloader"]
-    assert [line["by"] for line in evaluations(here)] == by
-
-
-def test_each_epoch_that_is_chosen_by_the_test_half_counts(images: Path, here: Path) -> None:
-    data = datamodule(images)
     for stage in ("fit", "test"):
         data.setup(stage)
+    list(data.eval_dataloader(data.test_subset))
     plain = trainer(default_root_dir=here, num_sanity_val_steps=0)
+    plain.validate(learner(), data.test_dataloader(), verbose=False)
+    plain.test(learner(), data.test_dataloader(), verbose=False)
+    plain.predict(learner(), data.test_dataloader())
+    assert counted(here) == ["test_dataloader", "test_dataloader", "trainer.test", "test_dataloader"]
     plain.fit_loop.max_epochs = 3
     plain.fit(learner(), data.train_dataloader(), data.test_dataloader())
-    assert len(evaluations(here)) == 3
+    assert len(evaluations(here)) == 4 + 3, "each epoch is chosen by the test half"
 
 
-def test_an_id_is_handed_over(images: Path, here: Path) -> None:
-    data = datamodule(images)
-    data.evaluation = "a line of the caller's"
-    data.setup("test")
-    list(data.test_dataloader())
-    trainer(default_root_dir=here).test(learner(), data, verbose=False)
-    assert evaluations(here) == []
-
-
-def test_predict_has_no_labels(images: Path) -> None:
-    data = datamodule(images)
-    data.setup("predict")
-    labels = torch.cat([batch[1] for batch in data.predict_dataloader()])
-    assert labels.tolist() == [0] * 64
-
-
-def test_a_learner_that_forgets_super_leaves_a_line(images: Path, here: Path) -> None:
-    trainer(default_root_dir=here).test(learner(Forgetful), datamodule(images), verbose=False)
-    [line] = evaluations(here)
-    assert (line["num_samples"], line["checkpoints"]) == (TEST_SAMPLES, {})
-
-
-def test_a_dry_run_reads_test_labels(images: Path, here: Path) -> None:
-    trainer(default_root_dir=here, fast_dev_run=True).test(learner(), datamodule(images), verbose=False)
-    [line] = evaluations(here)
-    assert line["by"] == "trainer.test, fast_dev_run"
-
-
-def test_a_copied_checkpoint_is_another_evaluation(checkpoint: Path, here: Path, run) -> None:
+def test_a_copied_checkpoint_and_a_dry_run_are_evaluations(checkpoint: Path, images: Path, here: Path, run) -> None:
     copy = Path(shutil.copytree(checkpoint.parent, here / "elsewhere")) / checkpoint.name
     for number, path in enumerate((checkpoint, copy, copy), start=1):
         words = ("--reopen-test", "why not") if number == 3 else ()
         code, printed, complaint = run("test", "--ckpt_path", path, "--trainer.enable_progress_bar", "false", *words)
         assert code == 0, complaint
         assert f"evaluation {number} on these test classes, recorded in {path.parent / LEDGER}\n" in printed
-    assert [line["reason"] for line in evaluations(here)] == ["", "", "why not"]
-    assert [line["by"] for line in evaluations(here)] == ["levelfield test"] * 3
     assert [line["event"] for line in lines(here / "elsewhere")] == ["evaluated", "finished"] * 2
+    trainer(default_root_dir=here, fast_dev_run=True).test(learner(), datamodule(images), verbose=False)
+    assert counted(here, "reason") == ["", "", "why not", ""]
+    assert counted(here) == ["levelfield test"] * 3 + ["trainer.test, fast_dev_run"]
 
 
 def test_a_studys_own_job_and_a_second_folder_count(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,11 +205,11 @@ def test_a_studys_own_job_and_a_second_folder_count(here: Path, run, monkeypatch
 
     monkeypatch.setattr(seal, "evaluate", after_a_test)
     study = run_study(StudyFolder(here / "first", load_spec(here / "small.yaml")))
-    assert [line["by"] for line in evaluations(here)] == ["levelfield test", "study small"]
+    assert counted(here) == ["levelfield test", "study small"]
     assert [line["by"] for line in lines(study.folder) if line["event"] == "evaluated"] == ["study small"]
     monkeypatch.setattr(seal, "evaluate", evaluate)
     run_study(StudyFolder(here / "second", load_spec(here / "small.yaml")))
-    assert [line["num_samples"] for line in evaluations(here)] == [16 * 16] * 3  # half of 32 letters, 16 typefaces
+    assert counted(here, "num_samples") == [16 * 16] * 3  # half of 32 letters, 16 typefaces
     assert len(evaluations_beside(study.folder)) == 3
     assert compare_copy(study.folder) == []
 
@@ -259,8 +234,8 @@ def test_the_set_and_the_set_less_an_image_are_one_data_set(checkpoint: Path, im
     levelfield.embed(encoder, images)
     encoder.embed(encoder.samples(images))
     by = ["levelfield test", *["levelfield score", "levelfield predict"] * 3, *["levelfield.embed"] * 2]
-    assert [line["by"] for line in evaluations(here)] == by
-    assert [line["num_samples"] for line in evaluations(here)] == [32, 64, 64, 63, 63, 32, 32, 64, 64]
+    assert counted(here) == by
+    assert counted(here, "num_samples") == [32, 64, 64, 63, 63, 32, 32, 64, 64]
 
 
 def test_validation_on_classes_that_a_checkpoint_has_not_seen_leaves_a_line(
@@ -274,19 +249,9 @@ def test_validation_on_classes_that_a_checkpoint_has_not_seen_leaves_a_line(
     assert code == 0, complaint
     trainer(default_root_dir=here).fit(MetricLearner.load_from_checkpoint(checkpoint), datamodule(images, **whole))
     trainer().validate(MetricLearner.load_from_checkpoint(checkpoint), datamodule(images, **whole), verbose=False)
-    found = evaluations(here)
-    assert [line["by"] for line in found] == ["validation of unseen classes"] * 3
-    assert [line["num_samples"] for line in found] == [32] * 3  # 8 of 16 classes, and 4 images of each
-    assert all(line["checkpoints"].keys() == {"best.ckpt"} for line in found)
-
-
-def test_unlabelled_images_leave_no_line(checkpoint: Path, images: Path, here: Path) -> None:
-    (here / "flat").mkdir()
-    for image in images.glob("*/*.png"):
-        shutil.copy(image, here / "flat")
-    embedded = levelfield.embed(checkpoint, here / "flat")
-    assert embedded.labels is None
-    assert evaluations(here) == []
+    assert counted(here) == ["validation of unseen classes"] * 3
+    assert counted(here, "num_samples") == [32] * 3  # 8 of 16 classes, and 4 images of each
+    assert all(checkpoints.keys() == {"best.ckpt"} for checkpoints in counted(here, "checkpoints"))
 
 
 def test_texts_are_known_by_their_words(here: Path) -> None:
@@ -298,5 +263,5 @@ def test_texts_are_known_by_their_words(here: Path) -> None:
     list(data.test_dataloader())
     (here / "other.csv").write_text("\n".join(["label,text", *(",".join(row.split(",")[::-1]) for row in rows[4:])]))
     record_labelled(samples_of(here / "other.csv", "text", "a test"), "levelfield predict", {}, range(12))
-    assert [line["num_samples"] for line in evaluations(here)] == [8, 12]
+    assert counted(here, "num_samples") == [8, 12]
     assert len(evaluations_of(data.test_sample_hashes())) == 2

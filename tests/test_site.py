@@ -1,4 +1,7 @@
-"""The documentation site: what fails its build, its generated pages, and how docstrings become pages."""
+"""The documentation site: what fails its build, its generated pages, and how docstrings become pages.
+
+`.ci/run` builds the site; the tests of its generated pages are for `make test-full`.
+"""
 
 import ast
 import inspect
@@ -18,7 +21,6 @@ from tiny_fit import REPOSITORY
 from levelfield.cli.main import COMMANDS
 
 CONF = REPOSITORY / "docs" / "conf.py"
-METHODS = sorted((REPOSITORY / "configs" / "method").glob("*.yaml"))
 BASES = {"MetricLoss", "PairLoss", "ClassificationLoss", "Miner", "Regularizer"}
 WITH_PAGES = ["levelfield.losses", "levelfield.miners", "levelfield.regularizers"]
 PACKAGES = [
@@ -41,26 +43,18 @@ FAULTY = """# Front
 """
 
 
+@pytest.mark.full
 def test_what_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/conf.py").symlink_to(CONF)
     (tmp_path / "README.md").write_text(FAULTY)
     (tmp_path / "docs/other.md").write_text("# Other\n\n## Somewhere\n\n[it](#somewhere) [front](../README.md#front)\n")
     words = ["--fail-on-warning", "--keep-going", "--quiet", "-c", "docs", ".", "site"]
-    done = subprocess.run(
-        [sys.executable, "-m", "sphinx", *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "sphinx", *words], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
-    for fault in (
-        "README.md:3: WARNING: 'myst' cross-reference target not found: 'docs/nothing.md'",
-        "README.md:3: WARNING: local id not found in doc 'docs/other': 'nowhere'",
-        "README.md:3: WARNING: 'myst' cross-reference target not found: 'docs/nothing.csv'",
-        "README.md:3: WARNING: 'myst' cross-reference target not found: 'docs'",
-        "README.md:5: WARNING: image file not readable: docs/nothing.png",
-        "failed to import 'Nothing' from module 'levelfield.errors'",
-        "docs/other.md: WARNING: document isn't included in any toctree",
-    ):
-        assert fault in done.stderr.replace(f"{tmp_path}/", "")
+    names = ("'docs/nothing.md'", "'nowhere'", "'docs/nothing.csv'", "'docs'", "docs/nothing.png", "'Nothing'")
+    for fault in (*names, "toctree"):
+        assert fault in done.stderr
     assert "somewhere" not in done.stderr
 
 
@@ -82,66 +76,50 @@ def pages(generate, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {file.stem: file.read_text() for file in folder.rglob("*.md")}
 
 
-@pytest.mark.parametrize("package", WITH_PAGES)
-def test_each_class_has_a_page_with_its_equation_and_arguments(package: str, pages: dict[str, str]) -> None:
-    module = import_module(package)
-    for name in set(module.__all__) - BASES:
-        tree = ast.parse(Path(inspect.getfile(getattr(module, name))).read_text())
-        (kind,) = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name]
-        first, second = ast.get_docstring(kind).split("\n\n")[:2]
-        assert " ".join(first.split()) in pages[name]
-        if second.startswith("    "):
-            block = re.search(r"```text\n(.*?)\n```", pages[name], re.DOTALL)[1]
-            assert [line.strip() for line in block.splitlines()] == [line.strip() for line in second.splitlines()]
-        for argument in inspect.signature(getattr(module, name)).parameters.values():
-            assert f"| `{argument.name}` |" in pages[name] or argument.kind is not argument.POSITIONAL_OR_KEYWORD
-
-
-@pytest.mark.parametrize("file", METHODS, ids=lambda file: file.stem)
-def test_a_method_is_on_the_pages_of_its_classes(file: Path, pages: dict[str, str]) -> None:
-    content = yaml.safe_load(file.read_text())
-    names = set(re.findall(r"class_path: levelfield\.(?:losses|miners|regularizers)\.(\w+)", file.read_text()))
-    assert names
-    for name in names:
-        section = pages[name].partition(f"\n### {file.stem}\n")[2].partition("\n### ")[0]
-        assert yaml.safe_load(re.search(r"```yaml\n(.*?)\n```", section, re.DOTALL)[1])["model"] == content["model"]
-        rows = {}
-        for cells in re.findall(r"^\| `(\S+)`.* \| (\S+) \| (\S+) \| (\w+)", section, re.M):
-            rows[cells[0]] = (float(cells[1]), float(cells[2]), cells[3])
-        assert rows == {key: (s["low"], s["high"], s["scale"]) for key, s in content["search"].items()}
-
-
-def test_names_in_tables_lead_to_pages(generate, pages: dict[str, str]) -> None:
+def test_each_class_has_a_page_with_its_equation_and_arguments(generate, pages: dict[str, str]) -> None:
+    for package in WITH_PAGES:
+        module = import_module(package)
+        for name in set(module.__all__) - BASES:
+            tree = ast.parse(Path(inspect.getfile(getattr(module, name))).read_text())
+            (kind,) = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name]
+            first, second = ast.get_docstring(kind).split("\n\n")[:2]
+            assert " ".join(first.split()) in pages[name]
+            if second.startswith("    "):
+                block = re.search(r"```text\n(.*?)\n```", pages[name], re.DOTALL)[1]
+                assert [line.strip() for line in block.splitlines()] == [line.strip() for line in second.splitlines()]
+            for argument in inspect.signature(getattr(module, name)).parameters.values():
+                assert f"| `{argument.name}` |" in pages[name] or argument.kind is not argument.POSITIONAL_OR_KEYWORD
     source = [(REPOSITORY / "docs" / "losses.md").read_text()]
     generate.add_links(None, "docs/losses", source)
-    linked = set(re.findall(r"^\| \[`\w+`\]\(reference/\w+/(\w+)\.md", source[0], re.M))
-    assert linked == set(pages) - {"commands"}
+    assert set(re.findall(r"^\| \[`\w+`\]\(reference/\w+/(\w+)\.md", source[0], re.M)) == set(pages) - {"commands"}
 
 
-def test_the_page_of_commands_has_each(pages: dict[str, str]) -> None:
-    assert [f"## levelfield {name}\n" in pages["commands"] for name in COMMANDS] == [True] * len(COMMANDS)
+def test_a_method_is_on_the_pages_of_its_classes_and_each_command_on_theirs(pages: dict[str, str]) -> None:
+    for file in (REPOSITORY / "configs" / "method").glob("*.yaml"):
+        content = yaml.safe_load(file.read_text())
+        names = set(re.findall(r"class_path: levelfield\.(?:losses|miners|regularizers)\.(\w+)", file.read_text()))
+        assert names
+        for name in names:
+            section = pages[name].partition(f"\n### {file.stem}\n")[2].partition("\n### ")[0]
+            assert yaml.safe_load(re.search(r"```yaml\n(.*?)\n```", section, re.DOTALL)[1])["model"] == content["model"]
+            cells = re.findall(r"^\| `(\S+)`.* \| (\S+) \| (\S+) \| (\w+)", section, re.M)
+            found = {key: (float(low), float(high), scale) for key, low, high, scale in cells}
+            assert found == {key: (s["low"], s["high"], s["scale"]) for key, s in content["search"].items()}
+    assert [name for name in COMMANDS if f"## levelfield {name}\n" not in pages["commands"]] == []
     for option in ("--resume", "--reopen-test", "--add-method", "--minutes", "--archive"):
         assert option in pages["commands"]
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_what_a_package_lists_is_in_the_api(package: str) -> None:
-    assert f".. automodule:: {package}\n   :members:\n   :imported-members:" in API
-
-
-@pytest.mark.parametrize("package", PACKAGES + WITH_PAGES)
-def test_what_a_package_lists_has_a_docstring(package: str) -> None:
-    module = import_module(package)
-    assert [name for name in module.__all__ if not getattr(getattr(module, name), "__doc__", None)] == []
-
-
-def test_the_api_has_the_base_classes_the_face_and_the_rest_of_data() -> None:
+def test_what_a_package_lists_is_in_the_api_and_has_a_docstring() -> None:
+    for package in PACKAGES + WITH_PAGES:
+        assert package in WITH_PAGES or f".. automodule:: {package}\n   :members:\n   :imported-members:" in API
+        module = import_module(package)
+        assert [name for name in module.__all__ if not getattr(getattr(module, name), "__doc__", None)] == []
     assert set(re.findall(r"\b(?:" + "|".join(BASES) + r")\b", API)) == BASES
     elsewhere = {"losses", "metrics", "miners", "regularizers", "__version__", "retrieval_metrics"}
-    for name in set(import_module("levelfield").__all__) - elsewhere:
-        assert f":: {name}\n" in API, name
     data = import_module("levelfield.data")
-    for name in set(data.__all__) - set(data.datasets.__all__):
+    rest_of_data = set(data.__all__) - set(data.datasets.__all__)
+    for name in (set(import_module("levelfield").__all__) - elsewhere) | rest_of_data:
         assert f":: {name}\n" in API, name
 
 

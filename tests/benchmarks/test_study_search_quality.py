@@ -53,7 +53,6 @@ def test_ten_trials_come_near_the_best_of_three_curves(benchmark: ModuleType) ->
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-@pytest.mark.slow
 def test_ten_and_thirty_trials_come_near_the_best_of_all_curves(benchmark: ModuleType) -> None:
     scores = {
         sampler: [benchmark.reached(curve, 20, sampler) for curve in benchmark.recorded_curves()]

@@ -1,29 +1,31 @@
-"""Each example of a technique trains for some seconds and ends above where it began."""
+"""`examples/train.py` and each example of a technique train for some seconds and end above where they began."""
 
 import csv
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from tiny_fit import REPOSITORY
+from wandb_files import offline_runs
 
 EXAMPLES = REPOSITORY / "examples"
-MOST_LINES = 40
+MOST_LINES = {"train": 60}
 LOSS = ["--model.loss", "MultiSimilarityLoss"]
 TRUNK = ["--config", "trunk/tiny.yaml", "--model.freeze_batch_norm", "false", "--model.trunk_lr", "1e-2"]
+AUGMENTATION = ["--data.transforms", "own_augmentation.Rotated", "--data.transforms.size", "32"]
 WORDS = {
     "mixup": [*TRUNK, *LOSS, "--model", "mixup.Mixup"],
     "two_losses": [*TRUNK, "--model", "two_losses.TwoLosses", "--model.loss", "ContrastiveLoss"],
     "teacher": [*TRUNK, *LOSS, "--model", "teacher.Teacher"],
     "own_trunk": [*LOSS, "--model.trunk", "own_trunk.SmallTrunk", "--model.trunk_lr", "1e-3"],
-    "own_augmentation": [
-        *TRUNK,
-        *LOSS,
-        "--data.transforms",
-        "own_augmentation.Rotated",
-        "--data.transforms.size",
-        "32",
-    ],
+    "own_augmentation": [*TRUNK, *LOSS, *AUGMENTATION],
     "plain_module": ["--model", "plain_module.Plain", "--model.width", "16"],
 }
+QUICK = "plain_module"
 FIT = [
     *("--config", "data/glyphs.yaml", "--data.dataset.num_classes", "80", "--data.steps_per_epoch", "120"),
     *("--trainer.max_epochs", "1", "--trainer.enable_progress_bar", "false"),
@@ -31,15 +33,14 @@ FIT = [
 ]
 
 
-def test_every_example_is_here_and_short():
-    files = [file for file in EXAMPLES.glob("*.py") if file.stem not in ("train", "my_loss")]
-    assert {file.stem for file in files} == set(WORDS)
-    assert [file.stem for file in files if file.read_text().count("\n") > MOST_LINES] == []
+def test_every_example_is_here_and_short() -> None:
+    files = {file.stem: file.read_text().count("\n") for file in EXAMPLES.glob("*.py")}
+    assert set(files) == {*WORDS, "train", "my_loss"}
+    assert [name for name, lines in files.items() if lines > MOST_LINES.get(name, 40)] == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WORDS)
-def test_it_ends_above_the_untrained_score(name, run, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.full] * (n != QUICK)) for n in WORDS])
+def test_it_ends_above_the_untrained_score(name, run, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(EXAMPLES)
     size = [] if name == "own_augmentation" else ["--data.transforms.crop_size", "32", "--data.transforms.resize", "32"]
     code, _, complaint = run("fit", *FIT, *size, *WORDS[name], "--name", name, "--output", tmp_path)
@@ -48,3 +49,35 @@ def test_it_ends_above_the_untrained_score(name, run, tmp_path, monkeypatch):
         scores = [float(row["val/map_at_r"]) for row in csv.DictReader(file) if row["val/map_at_r"]]
     assert len(scores) == 2
     assert scores[1] > scores[0] + 0.05
+
+
+def before_and_after(printed: str) -> tuple[float, ...]:
+    ((before, after),) = re.findall(r"before training: (\S+), after: (\S+)", printed)
+    return float(before), float(after)
+
+
+def test_a_few_steps_of_train_beat_the_untrained_trunk(tmp_path: Path, monkeypatch, capsys, quiet) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PL_TRAINER_LIMIT_TRAIN_BATCHES", "15")
+    monkeypatch.setenv("PL_TRAINER_ENABLE_PROGRESS_BAR", "False")
+    monkeypatch.setattr(sys, "argv", ["train.py", "--epochs", "1"])
+    runpy.run_path(str(EXAMPLES / "train.py"), run_name="__main__")
+    before, after = before_and_after(capsys.readouterr().out)
+    assert after > 1.2 * before
+
+
+@pytest.mark.full
+@pytest.mark.processes
+@pytest.mark.parametrize("devices", [1, 2])
+def test_train_scores_twice_the_untrained_trunk_and_logs(devices: int, tmp_path: Path) -> None:
+    words = [sys.executable, EXAMPLES / "train.py", "--epochs", "1", "--size", "32", "--devices", devices, "--wandb"]
+    # An earlier test's W&B names its own process there.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("WANDB")}
+    environment |= {"WANDB_MODE": "offline", "CUDA_VISIBLE_DEVICES": ""}
+    words = [str(word) for word in words]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    before, after = before_and_after(done.stdout)
+    assert after > 2 * before
+    (logged,) = offline_runs(tmp_path / "outputs/train/wandb")
+    assert [*logged.series("val/map_at_r").values()] == pytest.approx([before, after], abs=1e-4)

@@ -5,18 +5,13 @@ import tempfile
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import matplotlib
 import nbformat
 import pytest
 from nbclient import NotebookClient
 from PIL import Image
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-# Those that train are for `make test-full`.
-QUICK = ("03_read_a_study",)
-PARAMETERS = [
-    pytest.param(path, id=path.stem, marks=[pytest.mark.full, pytest.mark.timeout(1800)] * (path.stem not in QUICK))
-    for path in NOTEBOOKS
-]
 LABEL_ERRORS = next(path for path in NOTEBOOKS if path.stem == "06_label_errors")
 YOUR_OWN_IMAGES = next(path for path in NOTEBOOKS if path.stem == "04_your_own_images")
 MOST_KIB = 500
@@ -51,9 +46,10 @@ def shares(printed: str, start: str) -> list[float]:
     return [float(number) for number in re.findall(r"\d\.\d+", line[len(start) :])]
 
 
-@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.timeout(1800)
 @pytest.mark.processes
-@pytest.mark.parametrize("path", PARAMETERS)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # two threads wait for each other where other processes are busy
     printed = executed(path, tmp_path)
@@ -80,7 +76,19 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypa
     assert [file.name for file in tmp_path.iterdir()] == kept, "a notebook leaves no other files behind"
 
 
-@pytest.mark.slow
+def test_a_study_is_read_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """The third one's cells, here: the others train."""
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("agg")
+    (path,) = (path for path in NOTEBOOKS if path.stem == "03_read_a_study")
+    notebook, scope = nbformat.read(path, as_version=4), {}
+    for cell in code_cells(notebook):
+        exec(cell.source, scope)
+    matplotlib.pyplot.close("all")
+    assert capsys.readouterr().out == printed_by(notebook), "what is committed is what it prints"
+
+
+@pytest.mark.full
 def test_the_reader_s_own_images_are_only_read_and_the_checkpoint_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +111,6 @@ def test_the_reader_s_own_images_are_only_read_and_the_checkpoint_stays(
     assert Path("outputs/your_own_images/fit/mine/0/best.ckpt").is_file()
 
 
-@pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_label_errors_are_found_among_letters_where_there_are_no_groceries(tmp_path, monkeypatch):

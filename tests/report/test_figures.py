@@ -1,19 +1,30 @@
-"""What the figures draw, where it is computed and not only placed."""
+"""What the figures draw, where it is computed and not only placed; their files; thumbnails."""
 
+import base64
 import csv
+import io
+import re
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from levelfield.analysis.comparison import SECOND_SEARCH, compare_all
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows
+from levelfield.cli.main import main
+from levelfield.data.datasets import ImageFolder
+from levelfield.report import thumbnails
+from levelfield.report.figure_files import PAPER_WIDTH
 from levelfield.report.figures import Results, scores
 from levelfield.report.figures.differences import differences_figure
 from levelfield.report.figures.search import best_so_far
 from levelfield.report.figures.search_slices import slices_figure
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.figures.sweep import sweep_figure
+from levelfield.report.scored_samples import ScoredSamples
 from levelfield.study.archive import unpack_study
 from levelfield.study.folder import StudyFolder
 from levelfield.study.search_space import Choice, Range
@@ -57,15 +68,17 @@ def test_the_better_method_is_named_first_and_the_other_panel_has_the_same_pairs
         assert to_svg(figure) == to_svg(differences_figure(comparisons(3)))
 
 
-@pytest.mark.parametrize(("methods", "rows"), [(8, 28), (9, 8)])
-def test_of_many_pairs_those_with_the_best_method_are_drawn(methods: int, rows: int) -> None:
-    with style():
-        figure = differences_figure(comparisons(methods))
-        names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert len(names) == rows
-    if methods == 9:
-        assert all(name.startswith("m8 over ") for name in names)
-        assert all(difference > 0 for difference in drawn(figure)[0])
+def test_of_many_pairs_those_with_the_best_method_are_drawn_and_a_second_search() -> None:
+    again = replace(comparisons(2)[0], method="m0@2", other="m0", kind=SECOND_SEARCH, difference=0.5)
+    for given, rows in ((comparisons(8), 28), (comparisons(9), 8), ([again, *comparisons(9)], 9)):
+        with style():
+            figure = differences_figure(given)
+            names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+        assert len(names) == rows
+        if rows == 8:
+            assert all(name.startswith("m8 over ") for name in names)
+            assert all(difference > 0 for difference in drawn(figure)[0])
+    assert names[0] == "m0@2 over m0"
 
 
 def test_a_sweep_is_a_curve_a_method_and_a_line_for_what_is_not_swept() -> None:
@@ -118,15 +131,6 @@ def test_slices_have_a_panel_an_argument_in_its_scale_and_ring_the_chosen_trial(
     assert (list(ring.get_xdata()), list(ring.get_ydata())) == ([90], [30])
 
 
-def test_a_better_second_search_hides_no_pair() -> None:
-    again = replace(comparisons(2)[0], method="m0@2", other="m0", kind=SECOND_SEARCH, difference=0.5)
-    with style():
-        figure = differences_figure([again, *comparisons(9)])
-        names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert names[0] == "m0@2 over m0"
-    assert len(names) == 9
-
-
 def test_the_scores_are_compared_with_the_best_untrained_row_which_is_named(tmp_path: Path) -> None:
     archive = Path(__file__).parents[2] / "results/trunk_grocery_store/archive.tar.xz"
     unpack_study(archive, tmp_path / "study")
@@ -140,3 +144,57 @@ def test_the_scores_are_compared_with_the_best_untrained_row_which_is_named(tmp_
     (line,) = (line for line in figure.axes[0].lines if line.get_linestyle() == "--")
     assert line.get_xdata()[0] == pytest.approx(100 * means["pretrained"], abs=1e-6)
     assert figure.legends[0].get_texts()[-1].get_text() == "best untrained row: features, PCA to 1280"
+
+
+def test_the_figures_are_files_of_one_width_and_of_the_same_bytes(
+    copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in ("first", "second"):
+        assert main(["study", "report", str(copy), "--figures", str(tmp_path / folder)]) == 0
+    told = capsys.readouterr().out
+    names = {"differences", "scores", "search", "search_slices", "validation"}
+    files = {path.name: path.read_bytes() for path in (tmp_path / "first").iterdir()}
+    assert set(files) == {f"{name}.{kind}" for name in names for kind in ("svg", "pdf")}
+    assert all(str(tmp_path / "first" / name) in told for name in files)
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "second").iterdir()}
+    for name, content in files.items():
+        if name.endswith(".svg"):
+            assert ElementTree.fromstring(content).get("width") == f"{72 * PAPER_WIDTH:g}pt"
+            assert b"<text" not in content  # outlines: no font is needed to show them
+        else:
+            assert re.search(rf"/MediaBox \[ ?0 0 {72 * PAPER_WIDTH:g} ".encode(), content)
+            assert b"DejaVuSans" in content
+            assert b"/FontFile2" in content  # TrueType, embedded
+            assert b"/CreationDate" not in content
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> ScoredSamples:
+    for number in range(4):
+        folder = tmp_path / "pictures" / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        noise = np.random.default_rng(number).integers(0, 255, (90, 180, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(folder / f"{number}.png")
+    dataset = ImageFolder(folder=str(tmp_path / "pictures"))
+    index = dataset.read_index()
+    return ScoredSamples(dataset, index, index.class_names)
+
+
+def test_a_picture_is_within_its_square(samples: ScoredSamples) -> None:
+    found, left_out = thumbnails.thumbnails(samples, (0, 2))
+    rules = re.findall(r"\.s(\d)\{background-image:url\(data:image/webp;base64,([^)]+)\)\}", "\n".join(found))
+    sizes = {int(number): Image.open(io.BytesIO(base64.b64decode(content))).size for number, content in rules}
+    side = thumbnails.SIDE
+    assert sizes == dict.fromkeys((0, 2), (side, side // 2))  # of 180 x 90 pixels
+    assert left_out == 0
+
+
+def test_what_does_not_fit_or_cannot_be_opened_is_counted(
+    samples: ScoredSamples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pictures/class0/0.png").write_bytes(b"no picture")
+    whole, left_out = thumbnails.thumbnails(samples, range(4))
+    assert (len(whole), left_out) == (3, 1)
+    monkeypatch.setattr(thumbnails, "MOST_BYTES", len(whole[0]))
+    some, left_out = thumbnails.thumbnails(samples, range(1, 4))
+    assert (len(some), left_out) == (1, 2)

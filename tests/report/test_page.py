@@ -14,11 +14,16 @@ import torch
 from safetensors.torch import load_file
 from toy_study import evaluated
 
+from levelfield.analysis.results import collect_rows
 from levelfield.cli.main import main
+from levelfield.report.cost_and_commands import commands, costs
 from levelfield.report.page import write_report
 from levelfield.report.scored_samples import NOT_HERE, OTHER_SAMPLES, ScoredSamples, scored_samples
 from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
+from levelfield.study.spec import StudySpec
+from levelfield.study.study_file import find_study
 
 # In the page's order.
 FIGURES = ("scores", "differences", "search", "search_slices", "validation")
@@ -59,18 +64,29 @@ def study(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return Path(shutil.copytree(finished, tmp_path / "study"))
 
 
-def test_the_page_holds_the_study(study: Path) -> None:
-    page, pieces = written(study)
+@pytest.fixture(scope="module")
+def whole(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[str]]:
+    """A study that nobody changes, its page and the page's text."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEVELFIELD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        study = Path(shutil.copytree(finished, tmp_path_factory.mktemp("read") / "study"))
+        return study, *written(study)
+
+
+def change(file: Path, *without: str, **values: object) -> None:
+    """Change a JSON file's keys."""
+    result = {key: value for key, value in json.loads(file.read_text()).items() if key not in without}
+    file.write_text(json.dumps({**result, **values}))
+
+
+def test_the_page_holds_the_study(whole: tuple[Path, str, list[str]]) -> None:
+    study, page, pieces = whole
     text = "\n".join(pieces)
     files = {path.name: path.read_bytes() for path in (study / "report").iterdir()}
     assert set(files) == {"index.html", *(f"{name}.svg" for name in FIGURES)}
     embedded = [base64.b64decode(content) for content in re.findall(r"svg\+xml;base64,([^\"]+)", page)]
     assert embedded == [files[f"{name}.svg"] for name in FIGURES]
     assert str(study) not in page
-
-    assert written(study)[0] == page
-    assert {path.name: path.read_bytes() for path in (study / "report").iterdir()} == files
-
     assert pieces[:2] == ["toy", "Glyphs · test_resnet, trained · 2 runs × 2 folds · at most 4 steps per training"]
     assert "Glyphs(num_classes: 32, image_size: 32)" in text
     assert re.search(r"\b16 classes .* 2 class-disjoint folds, 16 test classes with 256 samples", text)
@@ -79,12 +95,23 @@ def test_the_page_holds_the_study(study: Path) -> None:
     assert "The test classes were evaluated once." in text
     assert '<a href="https://arxiv.org/abs/1801.07698">ArcFace</a> <code>arcface</code>' in page
     result = json.loads((study / "jobs/arcface/run0/fold0/result.json").read_text())
-    assert result["data"]["fingerprint"] in text
-    assert result["provenance"]["weights"] in text
-    assert f"torch {result['provenance']['libraries']['torch']}" in text
+    libraries = result["provenance"]["libraries"]
+    for known in (result["data"]["fingerprint"], result["provenance"]["weights"], f"torch {libraries['torch']}"):
+        assert known in text
+
+    opening, folded = page.split("<details>", 1)
+    assert opening.count("<figure") == 1
+    assert 'class="verdict"' in opening
+    assert opening.count("<tr><th") - 1 == 3  # its rows, without the head
+    assert "<details open" not in folded
+    assert folded.count("<h2>") == page.count("<h2>") > 6
+
+    assert written(study)[0] == page
+    assert {path.name: path.read_bytes() for path in (study / "report").iterdir()} == files
 
 
-def test_the_numbers_are_those_of_the_results(study: Path) -> None:
+def test_the_numbers_are_those_of_the_results(whole: tuple[Path, str, list[str]]) -> None:
+    study, _, pieces = whole
     with open(study / "results.csv", newline="") as file:
         rows = list(csv.DictReader(file))
 
@@ -92,12 +119,10 @@ def test_the_numbers_are_those_of_the_results(study: Path) -> None:
         found = [r for r in rows if (r["method"], r["stage"], r["embedding"]) == (method, "test", embedding)]
         return [fmean(float(r["value"]) for r in found if r["metric"] == metric and r["run"] == run) for run in "01"]
 
-    _, pieces = written(study)
     place = pieces.index("concatenated", pieces.index("All scores"))
     place = pieces.index("arcface", place)  # the row's own name, after the shown one
     wanted = [f"{100 * fmean(runs('arcface', m, 'concatenated')):.1f}" for m in ("map_at_r", "r_precision")]
     assert pieces[place + 1 : place + 3] == wanted
-
     pairs = zip(runs("arcface", "map_at_r", "separated"), runs("contrastive", "map_at_r", "separated"), strict=True)
     difference = fmean(a - b for a, b in pairs)
     better, worse = ("ArcFace", "Contrastive") if difference >= 0 else ("Contrastive", "ArcFace")
@@ -105,39 +130,49 @@ def test_the_numbers_are_those_of_the_results(study: Path) -> None:
     assert sentence in pieces
 
 
-def test_the_search_shows_the_best_trial_and_what_failed(study: Path) -> None:
+def test_the_page_shows_what_the_stored_embeddings_retrieve(whole: tuple[Path, str, list[str]]) -> None:
+    study, page, _ = whole
+    told = json.loads(re.search(r'id="samples">(.*?)</script>', page)[1])
+    stored = load_file(study / "jobs/contrastive/run0/fold0/tested.safetensors")
+    unit = torch.nn.functional.normalize(stored["embeddings"].double())
+    for query in told["gallery"]:
+        similar = unit @ unit[query["sample"]]
+        similar[query["sample"]] = -2
+        assert query["neighbours"]["contrastive"] == similar.argsort(descending=True)[:8].tolist()
+    assert [query["group"] for query in told["gallery"]] == ["best"] * 3 + ["median"] * 3 + ["worst"] * 3
+    assert set(told["methods"]) == {"pretrained", "contrastive", "arcface"}
+    assert told["shown"][-1] == "pretrained"
+    shown = {query["sample"] for query in told["gallery"]}
+    shown |= {each for query in told["gallery"] for nearest in query["neighbours"].values() for each in nearest}
+    shown |= {each for pair in told["confusions"] for example in pair["examples"] for each in example}
+    assert {int(number) for number in re.findall(r"\.s(\d+)\{background", page)} == shown
+    assert {int(number) for number in told["labels"]} == shown
+
+
+def test_what_failed_and_who_evaluated_is_listed_as_text(study: Path) -> None:
     trials: dict[int, list[dict]] = {}
     for path in sorted(study.glob("jobs/contrastive/trial*/fold*/result.json")):
         result = json.loads(path.read_text())
         trials.setdefault(result["number"], []).append(result)
     values = {number: fmean(r["validation"]["map_at_r"] for r in found) for number, found in trials.items()}
     worst, *_, best = sorted(values, key=lambda number: values[number])
-    path = study / f"jobs/contrastive/trial{worst}/fold1/result.json"
-    broken = json.loads(path.read_text())
-    del broken["validation"], broken["checkpoint"]
-    path.write_text(json.dumps({**broken, "failure": "loss is <nan> at step 3"}))
-    page, pieces = written(study)
-    margin = trials[best][0]["parameters"]["model.loss.init_args.neg_margin"]
-    place = pieces.index(f"loss.neg_margin {margin:.4g}")
-    assert pieces[place - 1 : place + 3] == [
-        "Contrastive",
-        f"loss.neg_margin {margin:.4g}",
-        str(best),
-        f"{100 * values[best]:.1f}",
-    ]
-    assert f"Contrastive: trial {worst} fold 1: loss is <nan> at step 3" in pieces
-    assert "<nan>" not in page, "what stands in the results is text, not HTML"
-
-
-def test_every_evaluation_is_counted_and_listed(study: Path) -> None:
+    failed = ("validation", "checkpoint")
+    change(study / f"jobs/contrastive/trial{worst}/fold1/result.json", *failed, failure="loss is <nan> at step 3")
+    change(study / "jobs/arcface/run1/fold0/result.json", *failed, failure="out of memory")
+    (study / "jobs/arcface/run1/test/result.json").unlink()
     evaluated(study, by="levelfield test", reason="a bug in <our> loss")
     page, pieces = written(study)
+    margin = trials[best][0]["parameters"]["model.loss.init_args.neg_margin"]
+    row = ["Contrastive", f"loss.neg_margin {margin:.4g}", str(best), f"{100 * values[best]:.1f}"]
+    place = pieces.index(row[1])
+    assert pieces[place - 1 : place + 3] == row
+    assert f"Contrastive: trial {worst} fold 1: loss is <nan> at step 3" in pieces
+    assert "arcface run 1 fold 0 failed, and its run is left out: out of memory" in pieces
+    assert not {"<nan>", "<our>"} & set(re.findall("<...>", page)), "what stands in the results is text, not HTML"
     assert "The test classes were evaluated 2 times." in pieces
-    assert "<our>" not in page
-    times = [json.loads(line)["time"] for line in (study / "ledger.jsonl").read_text().splitlines()]
-    place = pieces.index("Evaluations of the test classes")
-    listed = {times[0].replace("T", " "), times[-1].replace("T", " "), "levelfield test", "a bug in <our> loss"}
-    assert listed <= {*pieces[place:]}
+    times = [json.loads(line)["time"].replace("T", " ") for line in (study / "ledger.jsonl").read_text().splitlines()]
+    listed = {*pieces[pieces.index("Evaluations of the test classes") :]}
+    assert {times[0], times[-1], "levelfield test", "a bug in <our> loss"} <= listed
 
 
 @pytest.mark.parametrize("recorded", [True, False])
@@ -150,9 +185,7 @@ def test_a_lost_configuration_or_curve_is_a_gap_that_is_said(
         (study / "jobs/contrastive/run1/fold0/metrics.csv").write_text("epoch\n\0")
     else:  # an earlier version did not
         for path in study.glob("jobs/*/*/*/result.json"):
-            result = json.loads(path.read_text())
-            result.pop("files", None)
-            path.write_text(json.dumps(result))
+            change(path, "files")
     (study / "jobs/contrastive/run0/fold0/config.yaml").write_text("")
     (study / "jobs/arcface/run1/fold1/metrics.csv").unlink()
     assert main(["study", "report", str(toy_file), "--output", str(study)]) == 0
@@ -176,65 +209,60 @@ def test_an_unfinished_study_has_a_page_too(study: Path) -> None:
     assert "Retrieved neighbours" not in pieces
 
 
-def test_a_run_that_failed_is_listed(study: Path) -> None:
-    for path in study.glob("jobs/*/run1/test/result.json"):
-        path.unlink()
-    path = study / "jobs/arcface/run1/fold0/result.json"
-    broken = json.loads(path.read_text())
-    del broken["validation"], broken["checkpoint"]
-    path.write_text(json.dumps({**broken, "failure": "out of memory"}))
-    _, pieces = written(study)
-    assert "arcface run 1 fold 0 failed, and its run is left out: out of memory" in pieces
-
-
-def program_of(page: str) -> dict:
-    found = re.search(r'id="samples">(.*?)</script>', page)
-    assert found is not None
-    return json.loads(found.group(1))
-
-
-def test_the_page_shows_what_the_stored_embeddings_retrieve(study: Path) -> None:
-    page, _pieces = written(study)
-    told = program_of(page)
-    stored = load_file(study / "jobs/contrastive/run0/fold0/tested.safetensors")
-    unit = torch.nn.functional.normalize(stored["embeddings"].double())
-    for query in told["gallery"]:
-        similar = unit @ unit[query["sample"]]
-        similar[query["sample"]] = -2
-        assert query["neighbours"]["contrastive"] == similar.argsort(descending=True)[:8].tolist()
-    assert [query["group"] for query in told["gallery"]] == ["best"] * 3 + ["median"] * 3 + ["worst"] * 3
-    assert set(told["methods"]) == {"pretrained", "contrastive", "arcface"}
-    assert told["shown"][-1] == "pretrained"
-    shown = {query["sample"] for query in told["gallery"]}
-    shown |= {each for query in told["gallery"] for nearest in query["neighbours"].values() for each in nearest}
-    shown |= {each for pair in told["confusions"] for example in pair["examples"] for each in example}
-    assert {int(number) for number in re.findall(r"\.s(\d+)\{background", page)} == shown
-    assert {int(number) for number in told["labels"]} == shown
-    assert "levelfield study verify outputs/study" in page
-
-
-def test_samples_that_are_not_those_that_were_scored_are_not_shown(study: Path) -> None:
+def test_samples_that_are_not_those_that_were_scored_are_not_shown(study: Path, tmp_path: Path) -> None:
     record = StudyFolder.begun(study)
     (data,) = {record.tests()["arcface", run]["data"]["fingerprint"] for run in (0, 1)}
     assert isinstance(scored_samples(record, data), ScoredSamples)
     assert scored_samples(record, "another") == OTHER_SAMPLES
+    unpack_study(write_archive(record, tmp_path / "toy.tar.xz"), tmp_path / "unpacked")
+    _, pieces = written(tmp_path / "unpacked")
+    assert any("no embeddings: arcface, contrastive, pretrained" in piece for piece in pieces)
     config = record.spec.methods["contrastive"]
     config["data"]["dataset"] = {"class_path": "Omniglot", "init_args": {"root": str(study / "nowhere")}}
     assert scored_samples(record, data) == NOT_HERE
 
 
-def test_an_archived_study_says_that_it_shows_no_samples(study: Path, tmp_path: Path) -> None:
-    archive = write_archive(StudyFolder.begun(study), tmp_path / "toy.tar.xz")
-    unpack_study(archive, tmp_path / "unpacked")
-    _, pieces = written(tmp_path / "unpacked")
-    assert any("no embeddings: arcface, contrastive, pretrained" in piece for piece in pieces)
+def test_time_is_summed_by_method_and_stage(study: Path) -> None:
+    seconds = {"pretrained": 9.0, "contrastive": 120.0, "arcface": 60.0}
+    for path in study.glob("jobs/*/*/fold*/result.json"):
+        change(path, seconds=seconds[path.parts[-4]])
+    rows = {row["method"]: row for row in costs(StudyFolder.begun(study))}
+    assert list(rows) == ["pretrained", "contrastive", "arcface", "all"]
+    # 3 trials and 2 runs of 2 folds each; the baseline has one run.
+    assert [rows[method]["trainings"] for method in rows] == [2, 10, 10, 22]
+    assert (rows["contrastive"]["search"], rows["contrastive"]["runs"]) == ("12 min", "8 min")
+    assert rows["arcface"]["each"] == "60.0 s"
+    assert rows["all"]["hours"] == f"{(18 + 1200 + 600) / 3600:.2f}"
 
 
-def test_the_page_opens_with_the_conclusion_one_figure_and_ten_rows_and_folds_the_rest(study: Path) -> None:
-    page, _ = written(study)
-    opening, folded = page.split("<details>", 1)
-    assert opening.count("<figure") == 1
-    assert 'class="verdict"' in opening
-    assert opening.count("<tr><th") - 1 == 3  # its rows, without the head
-    assert "<details open" not in folded
-    assert folded.count("<h2>") == page.count("<h2>") > 6
+def words_of(spec: StudySpec, folder: Path) -> list[str]:
+    return [each["words"] for each in commands(StudyFolder(folder, spec), [])]
+
+
+def test_commands_name_the_versions_and_a_shipped_study_alone(study: Path) -> None:
+    record = StudyFolder.begun(study)
+    words = {each["what"]: each["words"] for each in commands(record, collect_rows(record))}
+    assert not [each for each in words.values() if "study run" in each], "the toy is shipped nowhere"
+    libraries = json.loads((study / "jobs/arcface/run0/fold0/result.json").read_text())["provenance"]["libraries"]
+    assert f"torch=={libraries['torch']}" in words["Install the same versions"]
+    training = next(value for key, value in words.items() if key.startswith("Repeat one training"))
+    assert (study / training.split("outputs/study/")[1]).is_file()
+
+
+def test_the_command_of_a_shipped_study_reads_nothing_here_and_asks_for_its_data(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A stranger's study of this name in the working directory would import what it names."""
+    for name in ("study/smoke.yaml", "data/glyphs.yaml", "method/contrastive.yaml"):
+        planted = tmp_path / "configs" / name
+        planted.parent.mkdir(parents=True)
+        planted.write_text("name: smoke\nmodel: {learner: no_such_module.Learner}\n")
+    smoke, laptop = load_spec(find_study("smoke")), load_spec(find_study("laptop/banking77"))
+    monkeypatch.chdir(tmp_path)
+    assert "levelfield study run smoke.yaml" in words_of(smoke, tmp_path)
+    assert "levelfield study run laptop/banking77.yaml --data.root DIR" in words_of(laptop, tmp_path)
+    monkeypatch.setattr("levelfield.report.cost_and_commands._shipped_as", lambda spec: "study.yaml")
+    for dataset, root in (({"class_path": "Banking77"}, " --data.root DIR"), ("a_module_elsewhere.Letters", "")):
+        for config in laptop.methods.values():
+            config["data"]["dataset"] = dataset
+        assert f"levelfield study run study.yaml{root}" in words_of(laptop, tmp_path)

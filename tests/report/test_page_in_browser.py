@@ -42,7 +42,7 @@ async def looked_at(page: Path) -> None:
         before = await tab.run(f"{COLUMN}.map(cell => Number(cell.dataset.value))")
         await tab.run("document.querySelectorAll('.scores th button')[1].focus()")
         for wanted in (sorted(before, reverse=True), sorted(before)):
-            await tab.press("Enter")
+            await tab.press_enter()
             assert await tab.run(f"{COLUMN}.map(cell => Number(cell.dataset.value))") == wanted
         assert await tab.run("document.querySelectorAll('.scores th')[1].ariaSort") == "ascending"
 
@@ -54,7 +54,7 @@ async def looked_at(page: Path) -> None:
 
         assert await tab.run(FOLDED) == await tab.run("document.querySelectorAll('details').length") > 6
         await tab.run("document.querySelector('summary').focus()")
-        await tab.press("Enter")
+        await tab.press_enter()
         assert await tab.run("document.querySelector('details').open")
         await tab.run("location.hash = '#cost'")
         assert await tab.run("document.getElementById('cost').parentNode.open"), "a link unfolds its section"
@@ -98,6 +98,7 @@ async def samples_are_seen(tab: Tab) -> None:
     assert await tab.run(wrong) < before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
 def test_axe_finds_no_serious_fault(theme: str, width: int, page: Path) -> None:
     source = axe()

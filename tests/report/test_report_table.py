@@ -40,9 +40,8 @@ def test_fourteen_methods_fit_a_screen_with_features_first_and_the_best_method_n
     lines = text.getvalue().splitlines()
     assert len(lines) <= 37, "and the path of the page and the next command"
     with open(ARCHIVE.with_name("summary.csv"), newline="") as file:
-        summary = [
-            row for row in csv.DictReader(file) if (row["embedding"], row["metric"]) == ("separated", "map_at_r")
-        ]
+        rows_of_map = {("separated", "map_at_r")}
+        summary = [row for row in csv.DictReader(file) if (row["embedding"], row["metric"]) in rows_of_map]
     means = {row["method"]: float(row["mean"]) for row in summary}
     rows = {name: row for row, name in shown_names(study.spec).items()}
     printed = [rows[name] for line in lines if (name := line.strip().split("  ")[0]) in rows and line.startswith("  ")]

@@ -103,7 +103,8 @@ def test_the_tables_of_which_loss(questions: ModuleType) -> None:
         name = folders[title.partition(" (")[0]]
         starts = (summary(name), summary(f"{name}_pca"))
         assert [features, pca, lda] == [f"{starts[0][f'pretrained{of}']:.1f}" for of in ("[features]", "", "[lda]")]
-        assert len(fourteen := trained(starts[1])) == 14
+        fourteen = trained(starts[1])
+        assert len(fourteen) == 14
         for cell, scores in zip(best, starts, strict=True):
             method = max(fourteen, key=lambda each: scores[each])
             assert (cell.split()[0], cell.split()[-1]) == (f"{scores[method]:.1f}", f"`{method}`")
@@ -140,7 +141,12 @@ def test_the_sentences_of_the_results_page(questions: ModuleType) -> None:
     ]
     of_which = [f"and a head reaches {max(done['banking77'][loss] for loss in losses):.1f}"]
     for data, gain, gain_of_which, first_words in (
-        ("grocery_store", "by {} points on Grocery Store (600 steps)", "{} points on the fixed halves of Grocery", "goes"),
+        (
+            "grocery_store",
+            "by {} points on Grocery Store (600 steps)",
+            "{} points on the fixed halves of Grocery",
+            "goes",
+        ),
         ("banking77", "by {} on Banking77 (400 steps)", "{} on Banking77 (400 steps)", "and"),
     ):
         after, first = (summary(f"trunk_{data}", metric) for metric in ("map_at_r", "precision_at_1"))
@@ -198,9 +204,13 @@ def test_the_sentences_of_the_results_page(questions: ModuleType) -> None:
         f"{at_cap} of {trainings} trainings still rose at the cap",
         f"are {after:+.1f} points from class-weight losses, after {before:+.1f} at 200 steps",
         f"evaluated the test classes of a set {min(times)} to {max(times)} times",
-        "After that, {} of {} trainings reached their cap".format(*(sum(each[part] for each in caps) for part in (0, 1))),
+        "After that, {} of {} trainings reached their cap".format(
+            *(sum(each[part] for each in caps) for part in (0, 1))
+        ),
     ]
-    of_which.append(f"is {fixed:.1f} points above the features on the fixed halves of Grocery Store, and {more} on four")
+    of_which.append(
+        f"is {fixed:.1f} points above the features on the fixed halves of Grocery Store, and {more} on four"
+    )
     assert [sentence for sentence in said if sentence not in page] == []
     assert [sentence for sentence in of_which if sentence not in which] == []
 
@@ -227,7 +237,9 @@ def test_other_searches_and_the_validation_of_heads(questions: ModuleType) -> No
         heads += len(questions.LOSSES)
         lost += sum(in_validation > 0 > in_test for in_validation, in_test in zip(*of_both, strict=True))
     assert f"{lost} of {heads} (3 sets, 2 starts, 8 losses, until done) gain over the features there, and lose" in which
-    answers = [[cell.split(": ")[-1] for cell in cells(line)[1:]] for line in questions.the_sentence().splitlines()[2:5]]
+    answers = [
+        [cell.split(": ")[-1] for cell in cells(line)[1:]] for line in questions.the_sentence().splitlines()[2:5]
+    ]
     start, random, pca, trunk = zip(*answers, strict=True)
     assert (start.count("yes"), trunk.count("yes")) == (2, 2)
     assert [(random + pca).count(answer) for answer in ("yes", "tie", "no")] == [1, 1, 4]

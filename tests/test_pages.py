@@ -1,0 +1,315 @@
+"""The pages: their links, files, names and numbers are true, and the Python and the commands of README work."""
+
+import csv
+import doctest
+import importlib
+import io
+import json
+import os
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import yaml
+from deletable import is_deleted, needs
+from myst_parser.slugs import github_slugify
+from PIL import Image
+from tiny_fit import REPOSITORY
+from wandb_files import offline_runs
+
+import levelfield
+
+RESULTS = REPOSITORY / "results"
+FOLDERS = ("docs", "results", "papers", "benchmarks", "examples", "notebooks")
+PAGES = [*REPOSITORY.glob("*.md"), *(page for folder in FOLDERS for page in (REPOSITORY / folder).rglob("*.md"))]
+README = (REPOSITORY / "README.md").read_text()
+SHELL, PYTHON = (re.findall(rf"^```{kind}\n(.*?)^```", README, re.M | re.S) for kind in ("bash", "python"))
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+SMALL = ("--folds", "2", "--runs", "1", "--data.steps_per_epoch", "1", "--trainer.max_epochs", "1")
+
+
+def slugs(text: str) -> set[str]:
+    """GitHub's anchors of a page's headings: lower case, spaces are hyphens, punctuation is left out."""
+    found: dict[str, int] = {}
+    for heading in re.findall(r"^#{1,6} +(.+?) *#*$", text, re.M):
+        plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+        assert slug == github_slugify(plain.replace("`", "")), "the site has another anchor"
+        number = found[slug] = found.get(slug, -1) + 1
+        found |= {f"{slug}-{number}": 0} if number else {}
+    return set(found)
+
+
+def test_a_link_to_a_heading_leads_there_on_github() -> None:
+    """And in the site, whose build checks links to pages."""
+    text = {page: re.sub(r"^(`{3,}|~{3,}).*?^\1|<!--.*?-->", "", page.read_text(), flags=re.M | re.S) for page in PAGES}
+    anchors = {page: slugs(each) for page, each in text.items()}
+    links = 0
+    for page in PAGES:
+        for name, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)", text[page]):
+            if not is_deleted(os.path.relpath(page.parent / name, REPOSITORY)):
+                assert anchor in anchors[(page.parent / name).resolve() if name else page], f"{page}: {name}#{anchor}"
+                links += 1
+    assert links > 20
+
+
+def test_files_and_names_that_the_pages_and_the_code_name_are_there() -> None:
+    missing, parts = [], "tests|src|configs|scripts|benchmarks|docs|papers|results"
+    for page in [REPOSITORY / "README.md", *(p for f in FOLDERS[:4] for p in (REPOSITORY / f).rglob("*.md"))]:
+        if "reference" in page.parts:
+            continue
+        text = page.read_text()
+        for path in re.findall(rf"(?<![\w/.])(?:{parts})/[\w./-]*\w", text):
+            if not re.search(r"\b(NAME|SET|DIR|FILE)\b", path) and not is_deleted(path):
+                ends = ("", ".yaml")
+                missing += [(page, path)] * (not any((REPOSITORY / f"{path}{end}").exists() for end in ends))
+        for name in set(re.findall(r"`(levelfield(?:\.\w+)+)`", text)):
+            try:
+                pkgutil.resolve_name(name)
+            except (ImportError, AttributeError):
+                missing.append((page, name))
+    folders = ("src", "configs", "scripts", "examples", "papers", "notebooks")
+    files = [file for folder in folders for file in (REPOSITORY / folder).rglob("*") if file.is_file()]
+    for file in (file for file in files if file.suffix in {".py", ".yaml", ".sh", ".ipynb", ".j2"}):
+        pages = re.findall(r"\bdocs/[\w/]+\.md", file.read_text())
+        missing += [(file, page) for page in pages if not (REPOSITORY / page).is_file()]
+    assert not missing
+
+
+def test_the_architecture_page_names_what_is_there_in_the_order_of_lint() -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text()
+    for link in re.findall(r"\]\(([\w./]+)\)", page):
+        assert (REPOSITORY / "docs" / link).exists(), link
+    # A file of the package with the names of it that follow: `study/run.py` `run_study`, `begin`.
+    named = re.findall(r"`([\w/]+\.py)`((?:,? `[\w.]+`(?!\s*`))*)", page)
+    names = {(file, name) for file, those in named for name in re.findall(r"`([\w.]+)`", those) if name[-3:] != ".py"}
+    assert len(names) > 25
+    record = {("study/folder.py", f"StudyFolder.{name}") for name in re.findall(r"`StudyFolder\.(\w+)`", page)}
+    for file, name in names | record | {(file, "__doc__") for file, _ in named}:
+        found = importlib.import_module("levelfield." + file.removesuffix(".py").replace("/", "."))
+        for part in name.split("."):
+            assert hasattr(found, part), (file, name)
+            found = getattr(found, part)
+    figure = " ".join(re.findall(r">([^<]+)</text>", (REPOSITORY / "docs" / "architecture.svg").read_text()))
+    shown = set(re.findall(r"\b(?:\w+_\w+|Study\w*)\b", figure))
+    assert len(shown) > 5
+    assert shown <= {name for _, name in names}
+    layers = PROJECT["tool"]["importlinter"]["contracts"][0]["layers"]
+    level = {each.strip().removeprefix("levelfield."): n for n, row in enumerate(layers) for each in row.split("|")}
+    said = re.findall(r"`(\w+)`", page.split("imports point down (")[1].split(")")[0])
+    assert sorted(said, key=level.__getitem__) == said
+    assert set(level) == set(said)
+
+
+def test_the_citation_is_of_this_version_and_the_page_shows_the_same_as_bibtex() -> None:
+    cited, project = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text()), PROJECT["project"]
+    here = {"version": levelfield.__version__, "license": project["license"], "keywords": project["keywords"]}
+    assert {"cff-version": "1.2.0", "type": "software", **here}.items() <= cited.items()
+    page = (REPOSITORY / "docs" / "cite.md").read_text()
+    entries = re.findall(r"^@.*?^\}", page, re.M | re.S)
+    own, protocol = (dict(re.findall(r"^  (\w+) = \{(.*)\}", entry, re.M)) for entry in entries)
+    assert all(own[key] == cited[key] for key in ("title", "version", "license"))
+    assert (own["year"], own["author"]) == (str(cited["date-released"].year), "{" + cited["authors"][0]["name"] + "}")
+    (reference,) = cited["references"]
+    authors = " and ".join(f"{author['family-names']}, {author['given-names']}" for author in reference["authors"])
+    wanted = {"author": authors, "booktitle": reference["collection-title"], "year": str(reference["year"])}
+    assert {**wanted, "title": reference["title"], "url": reference["url"]}.items() <= protocol.items()
+
+
+DOCTESTS = [
+    ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+    for package in (Path(levelfield.__file__).parent, REPOSITORY / "papers")
+    for path in sorted(package.rglob("*.py"))
+    if ">>> " in path.read_text()
+]
+
+
+@pytest.mark.parametrize("module", DOCTESTS)
+def test_examples_of_docstrings_print_what_they_say(module: str) -> None:
+    found = importlib.import_module(module)
+    assert "doctest: +SKIP" not in Path(found.__file__).read_text()
+    done = doctest.testmod(found, optionflags=doctest.ELLIPSIS)
+    assert done.attempted > 0
+    assert done.failed == 0
+
+
+def rows(summary: Path, metric: str = "map_at_r") -> dict[str, float]:
+    """A separated test score of each method, percent."""
+    with open(summary, newline="") as text:
+        lines = [line for line in csv.DictReader(text) if line["embedding"] == "separated"]
+    return {line["method"]: 100 * float(line["mean"]) for line in lines if line["metric"] == metric}
+
+
+def typed(begins: str) -> list[str]:
+    """The command in README's table "you have, run, you get" that begins so, or with `levelfield` and so."""
+    (found,) = re.findall(rf"^\|[^|]*\| `((?:levelfield )?{begins} [^`]*)` \|", README, re.M)
+    return shlex.split(found)
+
+
+def test_readme_begins_with_its_sentence_commands_and_a_picture_and_names_what_is_there() -> None:
+    first = README.partition("\n## ")[0]
+    begins = "**Train image or text embeddings"
+    parts = (begins, SHELL[0], "| you have | run | you get |", "](docs/neighbours_groceries.jpg)")
+    places = [first.index(part) for part in parts]
+    assert places == sorted(places)
+    assert len(first.splitlines()) <= 40
+    assert [" ".join(shlex.split(line, comments=True)) for line in SHELL[0].splitlines()] == [
+        "git clone ADDRESS levelfield && cd levelfield",
+        "make quickstart && source .venv/bin/activate",
+    ]
+    assert len([line for line in PYTHON[0].splitlines() if line]) == 12
+    for link in re.findall(r"\]\((?!https:)([^)#]+)", README):
+        assert (REPOSITORY / link).is_file() or is_deleted(link), link
+    (line,) = [line for line in SHELL[1].splitlines() if "[" in line]
+    named = re.findall(r"\w+", line.partition("[")[2].partition("]")[0] + line.partition("also")[2])
+    assert len(named) > 5
+    assert set(named) <= set(PROJECT["project"]["optional-dependencies"])
+
+
+@needs("results")
+def test_what_training_brings_is_in_the_kept_studies() -> None:
+    table = re.findall(r"^\| \[.*?\]\((results/(\w+)/summary\.csv)\).*?\| (.*?) \| (.*?) \| (\d+) \|$", README, re.M)
+    assert len(table) == 6
+    for file, study, untrained, trained, _ in table:
+        means, first = rows(REPOSITORY / file), rows(REPOSITORY / file, "precision_at_1")
+        row = chosen(study) if study.startswith("compare") else "good" if study.startswith("averaging") else "ntxent"
+        for cell, name in ((untrained, "pretrained[features]"), (trained, row)):
+            assert cell == f"{means[name]:.1f} ({first[name]:.1f})", (study, name)
+
+
+def chosen(study: str) -> str:
+    """The row with the best mean over the validation folds, the first of equal ones."""
+    scores: dict[str, list[float]] = {}
+    with tarfile.open(RESULTS / study / "archive.tar.xz") as archive:
+        for row in csv.DictReader(io.TextIOWrapper(archive.extractfile("results.csv"), newline="")):
+            if (row["stage"], row["metric"]) == ("run", "map_at_r"):
+                scores.setdefault(row["method"], []).append(float(row["value"]))
+    return max(scores, key=lambda method: fmean(scores[method]))
+
+
+@needs("results")
+def test_readme_s_warnings_are_those_of_the_kept_tables() -> None:
+    names = ("grocery_store", "banking77", "glyphs", "clinc150", "typefaces", "news20", "omniglot")
+    features = {name: rows(RESULTS / name / "summary.csv")["pretrained[features]"] for name in names}
+    fourteen = [method for method in rows(RESULTS / "glyphs_pca/summary.csv") if not method.startswith("pretrained")]
+    assert len(fourteen) == 14
+    prose = " ".join(README.split())
+    for start, words in (("_pca", "best of 14 losses on {} of 7 data sets"), ("", "from random weights on {}.")):
+        best = {name: rows(RESULTS / f"{name}{start}/summary.csv") for name in names}
+        won = [name for name in names if features[name] > max(best[name][method] for method in fourteen)]
+        assert words.format(len(won)) in prose
+    counted = re.search(r"together \| (\d+) \| \d+ \| \**(\d+)", (RESULTS / "self_comparisons.md").read_text())
+    assert f"different from itself in {counted[2]} of {counted[1]} cases" in prose
+
+
+@pytest.fixture
+def my_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The reader's folder, which the README's commands name, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for number in range(64):
+        file = tmp_path / f"my_images/class_{number % 16:02d}/{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 40), (number % 16 * 16, number, 99)).save(file)
+    return tmp_path / "my_images"
+
+
+@pytest.mark.full
+@pytest.mark.processes
+def test_make_quickstart_after_its_installation(tmp_path: Path, run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["make", "--no-print-directory", "-n", "-o", ".venv/installed", "quickstart"]
+    recipe = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    study, picture, _ = (shlex.split(line) for line in recipe.splitlines())
+    assert [study[0], picture[0]] == [".venv/bin/levelfield", ".venv/bin/python"]
+    monkeypatch.chdir(tmp_path)
+    code, _, complaint = run(*study[1:], *SMALL)
+    assert code == 0, complaint
+    subprocess.run([sys.executable, REPOSITORY / picture[1], *picture[2:]], check=True, stdout=subprocess.DEVNULL)
+    assert len(rows(tmp_path / "outputs/quickstart/summary.csv")) == 4 + 3
+    with Image.open("outputs/neighbours.png") as drawn:
+        assert drawn.width > 1200
+
+
+@pytest.mark.full
+def test_compare(my_images: Path, run: Callable) -> None:
+    tiny = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}}
+    Path("tiny.yaml").write_text(yaml.safe_dump({"model": {"trunk": tiny}}))
+    few = ("--trunk", "tiny.yaml", "--data.transforms.crop_size", "32", "--data.steps_per_epoch", "1")
+    code, _, complaint = run(*typed("compare")[1:], *few)
+    assert code == 0, complaint
+    found = rows(my_images.parent / "outputs/compare_my_images/summary.csv")
+    assert {"pretrained[features]", "head_ntxent", "trunk_ntxent", "trunk_ntxent_averaged"} < set(found)
+
+
+@pytest.mark.full
+def test_a_loss_of_ones_own_beside_the_quickstart_s(my_images: Path, run: Callable) -> None:
+    page = (REPOSITORY / "docs/tutorial_add_a_loss.md").read_text()
+    source = page.partition("```python\n")[2].partition("```")[0]
+    Path("examples").symlink_to(REPOSITORY / "examples")
+    copy, add = " ".join(typed("cp")).split(" && ")
+    subprocess.run(shlex.split(copy), check=True)
+    assert Path("my_loss.py").read_text().endswith(f'"""\n\n{source}')
+    code, _, complaint = run(*shlex.split(add)[1:], *SMALL, "--data.dataset.num_classes", "48")
+    assert code == 0, complaint
+    assert len(rows(my_images.parent / "outputs/quickstart/summary.csv")) == 4 + 3 + 1
+
+
+@pytest.mark.full
+@pytest.mark.processes
+def test_the_twelve_lines_train_and_log(my_images: Path) -> None:
+    """As they are; the environment makes the epochs short, and keeps W&B offline."""
+    short = {"PL_TRAINER_LIMIT_TRAIN_BATCHES": "1", "PL_TRAINER_LOG_EVERY_N_STEPS": "1", "WANDB_MODE": "offline"}
+    Path("train.py").write_text(PYTHON[0])
+    mine = {key: value for key, value in os.environ.items() if not key.startswith("WANDB")}  # of earlier tests
+    done = subprocess.run([sys.executable, "train.py"], env=mine | short, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    file, score = re.search(r"^(.*\.ckpt): validation MAP@R (\S+)$", done.stdout, re.M).groups()
+    assert Path(file).is_file()
+    assert 0 < float(score) <= 1
+    (logged,) = offline_runs(my_images.parent / "wandb")
+    assert len(logged.series("val/map_at_r")) == len(logged.series("train/loss")) == 10
+
+
+BLOCKS = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/own_parts.md").read_text(), re.DOTALL)
+
+
+def test_the_blocks_on_own_parts_run_one_after_another(tmp_path: Path, monkeypatch, capsys, quiet) -> None:
+    monkeypatch.chdir(tmp_path)
+    scope: dict = {"__name__": "page"}
+    for block in BLOCKS:
+        exec(compile(block, "docs/own_parts.md", "exec"), scope)
+    assert scope["trainer"].callback_metrics["val/map_at_r"] > 0
+    assert scope["scores"]["test/map_at_r"] > 0
+    events = [json.loads(line)["event"] for line in Path("run/ledger.jsonl").read_text().splitlines()]
+    assert events == ["evaluated", "finished"]
+    assert "'map_at_r': " in capsys.readouterr().out
+
+
+@pytest.mark.full
+@pytest.mark.processes
+def test_two_processes_of_a_plain_trainer_give_what_one_does(tmp_path: Path) -> None:
+    """With the page's loaders; in float64, where a step's rounding does not grow into other neighbours."""
+    block = next(block for block in BLOCKS if "val_loader" in block)
+    imports = ("lightning.pytorch import Trainer, seed_everything", "levelfield import MetricLearner")
+    lines = [f"from {each}\n" for each in (*imports, "levelfield.models import TimmTrunk")]
+    scores = {}
+    for devices, strategy in ((1, "auto"), (2, "ddp")):
+        (tmp_path / str(devices)).mkdir()
+        on = f'devices={devices}, strategy="{strategy}", accelerator="cpu", precision="64-true"'
+        script = "".join(lines) + "seed_everything(0)\n" + block.replace('accelerator="cpu"', on)
+        script += '\nif trainer.is_global_zero:\n    print("MAP@R", float(trainer.callback_metrics["val/map_at_r"]))\n'
+        (tmp_path / str(devices) / "two_processes.py").write_text(script)
+        command = [sys.executable, "two_processes.py"]
+        done = subprocess.run(command, cwd=tmp_path / str(devices), capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr[-3000:]
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith("MAP@R")]
+        scores[devices] = float(line.split()[1])
+    assert scores[2] == pytest.approx(scores[1], abs=1e-9)

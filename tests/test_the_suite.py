@@ -1,0 +1,68 @@
+"""A test that hangs fails after ten minutes; a missing oracle fails where CI is set, and skips elsewhere."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_fit import REPOSITORY
+
+# Of pytest's plugins, the one that is tested: the others take seconds to import.
+ALONE = {
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+}
+HANGS = "import threading\ndef test_hangs():\n    threading.Event().wait()\ndef test_goes_on():\n    pass\n"
+TESTS = """
+import pytest
+from no_skips_in_ci import real_data
+
+
+def test_oracle():
+    pytest.importorskip("no_such_oracle")
+
+
+def test_data():
+    real_data()
+
+
+def test_of_another_kind():
+    pytest.skip("takes no miner")
+"""
+
+
+def pytest_on(folder: Path, text: str, *words: str, **environment: str) -> str:
+    (folder / "test_it.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words, "test_it.py"]
+    done = subprocess.run(command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+def test_a_test_that_hangs_fails(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    assert float(pytestconfig.getini("timeout")) == 600
+    words = ["-c", str(REPOSITORY / "pyproject.toml"), "--rootdir", str(tmp_path), "-o", "timeout=1"]
+    printed = pytest_on(tmp_path, HANGS, *words, "-p", "pytest_timeout", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    assert "1 failed, 1 passed" in printed, printed
+    assert "test_hangs - Failed: Timeout" in printed
+
+
+@pytest.mark.parametrize(
+    ("environment", "outcome", "words"),
+    [
+        ({"CI": "true", "LEVELFIELD_DATA": "nowhere"}, "2 failed, 1 skipped", ["no_such_oracle", "LEVELFIELD_DATA"]),
+        ({"CI": "true", "LEVELFIELD_DATA": "none"}, "1 failed, 2 skipped", ["no_such_oracle", "extra dev"]),
+        ({"CI": "", "LEVELFIELD_DATA": "nowhere"}, "3 skipped", []),
+    ],
+)
+def test_what_is_missing(environment, outcome, words, tmp_path):
+    printed = pytest_on(tmp_path, TESTS, "-p", "no_skips_in_ci", **ALONE, **environment)
+    for word in (outcome, *words):
+        assert word in printed, printed
+
+
+def test_a_module_that_lacks_its_oracle_fails_too(tmp_path):
+    text = 'import pytest\npytest.importorskip("no_such_oracle")\n'
+    printed = pytest_on(tmp_path, text, "-p", "no_skips_in_ci", **ALONE, CI="true")
+    assert "1 error" in printed, printed
+    assert "could not import 'no_such_oracle'" in printed
