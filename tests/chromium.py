@@ -34,12 +34,7 @@ def axe() -> str:
 
 
 class Tab:
-    """A tab, and what happened in it since it was opened.
-
-    Attributes:
-        problems: errors and warnings of its console, and exceptions.
-        requests: every address that was asked for, but those inside the page (`data:`, `blob:`).
-    """
+    """A tab, its problems (errors, warnings, exceptions) and requests (not those inside the page) since it opened."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -77,17 +72,17 @@ class Tab:
         assert "error" not in said, (method, said)
         return said["result"]
 
-    async def open(self, page: Path, width: int = 1280, height: int = 900, theme: str = "light") -> None:
+    async def open(self, page: Path, width: int = 1280, theme: str = "light") -> None:
         for domain in ("Page", "Runtime", "Network", "Log"):
             await self.call(f"{domain}.enable")
-        await self.resize(width, height)
+        await self.resize(width)
         await self.theme(theme)
         self._events["Page.loadEventFired"].clear()
         await self.call("Page.navigate", url=page.resolve().as_uri())
         await asyncio.wait_for(self._events["Page.loadEventFired"].wait(), SECONDS)
 
-    async def resize(self, width: int, height: int = 900) -> None:
-        how = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    async def resize(self, width: int) -> None:
+        how = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         await self.call("Emulation.setDeviceMetricsOverride", **how)
 
     async def theme(self, theme: str) -> None:

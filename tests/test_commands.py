@@ -239,7 +239,7 @@ def python(words: list[str], run: Callable, place: Path) -> None:
         would_run = words[1] == "run" and bool(exhibits()[words[2]].studies)
         assert (code, WOULD_RUN in complaint.getvalue()) == ((2, True) if would_run else (0, False))
     elif words[0] == "-c":
-        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
+        exec(words[1])
     elif words[0] != "-m":
         ast.parse((REPOSITORY / words[0]).read_text())
 
@@ -275,7 +275,8 @@ RULES = {
     # They take the reader elsewhere; nothing of ours can be wrong in them. The sweep's file has a test of its own.
     **dict.fromkeys(("wandb", "git", "source", "cd"), lambda words, run, place: None),
 }
-FIRST_SAID = {line: page for page in reversed(PAGES) for line in commands(page)}  # what several pages say, runs once
+# What several pages say, runs once.
+FIRST_SAID = {" ".join(line.partition("  #")[0].split()): page for page in reversed(PAGES) for line in commands(page)}
 ALL = [pytest.param(line, id=f"{page.relative_to(REPOSITORY)}: {line}") for line, page in FIRST_SAID.items()]
 
 

@@ -184,8 +184,7 @@ def test_a_copied_checkpoint_and_a_dry_run_are_evaluations(checkpoint: Path, ima
     copy = Path(shutil.copytree(checkpoint.parent, here / "elsewhere")) / checkpoint.name
     for number, path in enumerate((checkpoint, copy, copy), start=1):
         words = ("--reopen-test", "why not") if number == 3 else ()
-        code, printed, complaint = run("test", "--ckpt_path", path, "--trainer.enable_progress_bar", "false", *words)
-        assert code == 0, complaint
+        printed = run("test", "--ckpt_path", path, "--trainer.enable_progress_bar", "false", *words)[1]
         assert f"evaluation {number} on these test classes, recorded in {path.parent / LEDGER}\n" in printed
     assert [line["event"] for line in lines(here / "elsewhere")] == ["evaluated", "finished"] * 2
     trainer(default_root_dir=here, fast_dev_run=True).test(learner(), datamodule(images), verbose=False)
@@ -221,15 +220,10 @@ def test_the_set_and_the_set_less_an_image_are_one_data_set(checkpoint: Path, im
     for number in range(8):
         shutil.rmtree(half / f"class {number:02d}")
     assert run("test", "--ckpt_path", checkpoint, "--trainer.enable_progress_bar", "false")[0] == 0
-    number = 1
-    for data in (images, less, half):
-        number += 1
-        code, printed, complaint = run("score", "--ckpt_path", checkpoint, "--data", data)
-        assert code == 0, complaint
+    for number, data in ((2, images), (4, less), (6, half)):
+        printed = run("score", "--ckpt_path", checkpoint, "--data", data)[1]
         assert f"evaluation {number} on this set, recorded in {checkpoint.parent / LEDGER}\n" in printed
-        number += 1
-        code, _, complaint = run("predict", "--ckpt_path", checkpoint, "--data", data, "--output", here / "e.parquet")
-        assert code == 0, complaint
+        assert run("predict", "--ckpt_path", checkpoint, "--data", data, "--output", here / "e.parquet")[0] == 0
     encoder = Encoder(checkpoint)
     levelfield.embed(encoder, images)
     encoder.embed(encoder.samples(images))
@@ -245,8 +239,7 @@ def test_validation_on_classes_that_a_checkpoint_has_not_seen_leaves_a_line(
     whole = {"split": "all", "num_folds": 2, "fold": 1}
     words = [*image_options(list(TINY), images.parent / "table.csv", images), "--model.loss", "ContrastiveLoss"]
     words += [part for key, value in whole.items() for part in (f"--data.{key}", str(value))]
-    code, _, complaint = run("fit", *words, "--ckpt_path", checkpoint, "--output", here / "again")
-    assert code == 0, complaint
+    assert run("fit", *words, "--ckpt_path", checkpoint, "--output", here / "again")[0] == 0
     trainer(default_root_dir=here).fit(MetricLearner.load_from_checkpoint(checkpoint), datamodule(images, **whole))
     trainer().validate(MetricLearner.load_from_checkpoint(checkpoint), datamodule(images, **whole), verbose=False)
     assert counted(here) == ["validation of unseen classes"] * 3

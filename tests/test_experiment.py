@@ -71,24 +71,28 @@ def test_the_figures_are_shown_inline(folder: Path, monkeypatch: pytest.MonkeyPa
     assert len(pictures) == len(list((folder / "report").glob("*.svg"))) > 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"study": "tyo"}, r"no study file 'tyo'; did you mean 'toy'\?"),
-        ({"study": "toy", "options": {"rusn": 3}}, r"unknown option --rusn; did you mean 'runs'\?"),
-        ({"study": "toy", "add_methods": ["ArcFaseLoss"]}, r"did you mean 'ArcFaceLoss'\?"),
-        ({"study": "nowhere/toy", "output": "x"}, "no study file 'nowhere/toy'"),
-    ],
-)
-def test_a_mistake_is_one_line(
-    arguments: dict, message: str, toy_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_is_one_line(toy_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "configs" / "study").mkdir(parents=True)
     shutil.copy(toy_file, tmp_path / "configs" / "study" / "toy.yaml")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=message) as mistake:
-        Study(arguments.pop("study"), **arguments)
-    assert len(str(mistake.value).splitlines()) == 1
+    for study, arguments, named in (
+        ("tyo", {}, "did you mean 'toy'"),
+        ("toy", {"options": {"rusn": 3}}, "did you mean 'runs'"),
+        ("toy", {"add_methods": ["ArcFaseLoss"]}, "did you mean 'ArcFaceLoss'"),
+        ("nowhere/toy", {"output": "x"}, "'nowhere/toy'"),
+    ):
+        with pytest.raises(UserError, match=named) as mistake:
+            Study(study, **arguments)
+        assert len(str(mistake.value).splitlines()) == 1
+    study = Study("toy", output=tmp_path / "out")
+    for arguments, named in (
+        ({"workers": 2, "executor": "loca"}, "--executor loca.*local"),
+        ({"workers": 2, "options": {"adress": "auto"}}, "executor.adress"),
+        ({"workers": 0}, "--executor.workers 0"),
+    ):
+        with pytest.raises(UserError, match=named):
+            study.run(**arguments)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_package_shows_its_face_and_loads_it_when_used() -> None:
@@ -100,14 +104,3 @@ def test_the_package_shows_its_face_and_loads_it_when_used() -> None:
         assert getattr(levelfield, name) is not None
     assert levelfield.losses.ArcFaceLoss
     assert not hasattr(levelfield, "no_such_name")
-
-
-def test_it_runs_where_the_executor_says_or_refuses(toy_file: Path, tmp_path: Path) -> None:
-    study = Study(toy_file, output=tmp_path / "out")
-    with pytest.raises(UserError, match=r"--executor loca: no such executor.*local"):
-        study.run(2, "loca")
-    with pytest.raises(UserError, match=r"executor.adress"):
-        study.run(2, options={"adress": "auto"})
-    with pytest.raises(UserError, match=r"--executor.workers 0"):
-        study.run(0)
-    assert not (tmp_path / "out").exists()

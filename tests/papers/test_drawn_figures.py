@@ -7,8 +7,6 @@ from pathlib import Path
 import miniatures
 import numpy as np
 import pytest
-from sklearn.cluster import KMeans
-from sklearn.metrics import normalized_mutual_info_score
 from tiny_fit import REPOSITORY
 from toy_study import run_study
 
@@ -78,9 +76,6 @@ def test_measured_points_carry_the_years_of_table_7() -> None:
     years = {point.method: point.year for point in figures.measured_points("cub200")}
     assert len(years) == 14
     assert (years["Triplet"], years["NT-Xent"], years["CosFace"], years["SoftTriple"]) == (2006, 2016, 2018, 2019)
-    measured = [point.precision_at_1 for point in figures.measured_points("cars196")]
-    claimed = [point.precision_at_1 for point in figures.claimed_points("cars196")]
-    assert max(measured) - min(measured) < 0.1 < 0.6 < max(claimed) - min(claimed)  # flat, and the inexorable rise
 
 
 def test_the_order_of_methods_on_validation_and_test_classes() -> None:
@@ -144,20 +139,6 @@ def test_recall_nmi_and_f1_hide_what_map_at_r_shows() -> None:
         assert max(s[name] for s in panels.values()) - min(s[name] for s in panels.values()) < 0.1
     # "Figure 1(c) shows a better separation of the classes than Figure 1(a)"
     assert panels["a"]["map_at_r"] < panels["b"]["map_at_r"] - 0.05 < panels["c"]["map_at_r"] - 0.2
-
-
-def test_the_scores_of_a_panel_by_a_plain_loop() -> None:
-    embeddings, labels = (tensor.numpy() for tensor in figures.toy_embeddings("a", points=100))
-    distances = np.linalg.norm(embeddings[:, None].astype(float) - embeddings, axis=2)
-    maps = []
-    for query, row in enumerate(distances):
-        order = [other for other in np.argsort(row, kind="stable") if other != query][:99]
-        correct = [labels[other] == labels[query] for other in order]
-        maps.append(sum(np.mean(correct[: i + 1]) for i, is_correct in enumerate(correct) if is_correct) / 99)
-    clusters = KMeans(2, n_init=10, random_state=0).fit_predict(embeddings)
-    ours = toy_scores("a", points=100)
-    assert ours["map_at_r"] == pytest.approx(np.mean(maps))
-    assert ours["nmi"] == pytest.approx(normalized_mutual_info_score(labels, clusters), abs=0.02)
 
 
 STUDY = """

@@ -23,12 +23,9 @@ def test_a_study_is_a_group_of_its_jobs_and_its_tables(
 ) -> None:
     monkeypatch.setenv("WANDB_RUN_ID", "of-an-agent")
     small = {"search.trials": 1, "runs": 1, "trainer.max_epochs": 1, "data.num_workers": 0}
-    without = Study(toy_file, output=tmp_path / "without", options=small).run()
     logged = dotted(["logger/wandb.yaml"], [("trainer.logger.group", "mine")])
     study = Study(toy_file, output=tmp_path / "study", options={**logged, **small}).run()
     assert "sync" not in capfd.readouterr().err  # what W&B says of each run
-    for table in ("results.csv", "summary.csv"):
-        assert (study.folder / table).read_bytes() == (without.folder / table).read_bytes()
     runs = offline_runs(study.folder)
     assert {run.run.run_group for run in runs} == {"mine"}
     assert len({run.run.run_id for run in runs}) == len(runs)
