@@ -46,22 +46,18 @@ class Tab:
 
     async def listen(self) -> None:
         async for message in self._socket:
-            said = json.loads(message.data)
-            if "id" in said:
-                self._answers.pop(said["id"]).set_result(said)
-            else:
-                self._note(said["method"], said["params"])
-
-    def _note(self, event: str, told: dict[str, Any]) -> None:
-        if event == "Network.requestWillBeSent" and not told["request"]["url"].startswith(("data:", "blob:")):
-            self.requests.append(told["request"]["url"])
-        if event == "Runtime.exceptionThrown":
-            self.problems.append(str(told["exceptionDetails"]))
-        if event == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):
-            self.problems.append(str(told["args"]))
-        if event == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            self.problems.append(told["entry"]["text"])
-        self._events[event].set()
+            told = json.loads(message.data)
+            if "id" in told:
+                self._answers.pop(told["id"]).set_result(told)
+                continue
+            event, what = told["method"], told["params"]
+            if event == "Network.requestWillBeSent" and not what["request"]["url"].startswith(("data:", "blob:")):
+                self.requests.append(what["request"]["url"])
+            of_console = what.get("type") in ("error", "warning", "assert")
+            of_log = what.get("entry", {}).get("level") in ("error", "warning")
+            if event == "Runtime.exceptionThrown" or of_console or of_log:
+                self.problems.append(str(what))
+            self._events[event].set()
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """One command of the protocol, https://chromedevtools.github.io/devtools-protocol/."""
@@ -118,7 +114,10 @@ async def browser_tab() -> AsyncIterator[Tab]:
             stderr=asyncio.subprocess.DEVNULL,
         )
         try:
-            port = await asyncio.wait_for(_port(Path(profile, "DevToolsActivePort")), SECONDS)
+            async with asyncio.timeout(SECONDS):
+                while not (file := Path(profile, "DevToolsActivePort")).is_file() or not file.read_text().strip():
+                    await asyncio.sleep(0.05)
+            port = file.read_text().split()[0]
             async with aiohttp.ClientSession() as session:
                 async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
                     tabs = [each for each in await answer.json() if each["type"] == "page"]
@@ -129,15 +128,8 @@ async def browser_tab() -> AsyncIterator[Tab]:
                     await tab.call("Browser.close")
                     listening.cancel()
         finally:
-            if process.returncode is None:
-                try:
-                    await asyncio.wait_for(process.wait(), 10)
-                except TimeoutError:
-                    process.kill()
-                    await process.wait()
-
-
-async def _port(file: Path) -> str:
-    while not file.is_file() or not file.read_text().strip():
-        await asyncio.sleep(0.05)
-    return file.read_text().split()[0]
+            try:
+                await asyncio.wait_for(process.wait(), 10)
+            except TimeoutError:
+                process.kill()
+                await process.wait()

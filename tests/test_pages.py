@@ -291,25 +291,3 @@ def test_the_blocks_on_own_parts_run_one_after_another(tmp_path: Path, monkeypat
     events = [json.loads(line)["event"] for line in Path("run/ledger.jsonl").read_text().splitlines()]
     assert events == ["evaluated", "finished"]
     assert "'map_at_r': " in capsys.readouterr().out
-
-
-@pytest.mark.full
-@pytest.mark.processes
-def test_two_processes_of_a_plain_trainer_give_what_one_does(tmp_path: Path) -> None:
-    """With the page's loaders; in float64, where a step's rounding does not grow into other neighbours."""
-    block = next(block for block in BLOCKS if "val_loader" in block)
-    imports = ("lightning.pytorch import Trainer, seed_everything", "levelfield import MetricLearner")
-    lines = [f"from {each}\n" for each in (*imports, "levelfield.models import TimmTrunk")]
-    scores = {}
-    for devices, strategy in ((1, "auto"), (2, "ddp")):
-        (tmp_path / str(devices)).mkdir()
-        on = f'devices={devices}, strategy="{strategy}", accelerator="cpu", precision="64-true"'
-        script = "".join(lines) + "seed_everything(0)\n" + block.replace('accelerator="cpu"', on)
-        script += '\nif trainer.is_global_zero:\n    print("MAP@R", float(trainer.callback_metrics["val/map_at_r"]))\n'
-        (tmp_path / str(devices) / "two_processes.py").write_text(script)
-        command = [sys.executable, "two_processes.py"]
-        done = subprocess.run(command, cwd=tmp_path / str(devices), capture_output=True, text=True, timeout=200)
-        assert done.returncode == 0, done.stderr[-3000:]
-        (line,) = [line for line in done.stdout.splitlines() if line.startswith("MAP@R")]
-        scores[devices] = float(line.split()[1])
-    assert scores[2] == pytest.approx(scores[1], abs=1e-9)

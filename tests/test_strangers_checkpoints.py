@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from own_images import image_options
 from PIL import Image
 from refused import refused as refuses
 from tiny_fit import TINY
@@ -514,34 +513,3 @@ def test_yaml_that_grows(bomb, checkpoint, place, run) -> None:
     (place / "it.tar.xz").write_bytes(lzma.compress(packed.getvalue()))
     with pytest.raises(UserError, match=r"study\.yaml"):
         unpack_study(place / "it.tar.xz", place / "unpacked")
-
-
-@pytest.mark.parametrize("given", ["../elsewhere", pytest.param("absolute", marks=pytest.mark.full)])
-def test_your_own_checkpoint_finds_your_data_and_names_no_place(given, tiny, run, tmp_path, monkeypatch) -> None:
-    """By the `config.yaml` beside it, from a folder outside of the working directory."""
-    folder, project = tmp_path / "elsewhere", tmp_path / "project"
-    project.mkdir()
-    for number in range(32):
-        (folder / f"{number // 2:02d}").mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (32, 32), (number * 7, 99, 0)).save(folder / f"{number // 2:02d}" / f"{number}.png")
-    monkeypatch.chdir(project)
-    data = str(folder) if given == "absolute" else given
-    words = [*image_options(tiny, Path(), Path(data)), "--data.num_workers", "0", "--trainer.max_epochs", "1"]
-    code, _, complaint = run("fit", *words, "--model.loss", "ContrastiveLoss")
-    assert code == 0, complaint
-    best = project / "outputs" / "fit" / "ImageFolder-ContrastiveLoss" / "0" / "best.ckpt"
-    for name in (b"../elsewhere", b"num_workers", str(tmp_path).encode()):
-        assert name not in best.read_bytes()
-    content = torch.load(best, weights_only=True)
-    assert content[DATA]["dataset"]["init_args"] == {"folder": "elsewhere"}
-    assert content["levelfield"]["data"]["dataset"]["init_args"] == {"folder": "elsewhere"}
-    for command in ("validate", "test", "predict"):
-        code, _, complaint = run(command, "--ckpt_path", best)
-        assert code == 0, complaint
-    assert str(tmp_path) not in best.with_name("README.md").read_text()
-    alone = best.rename(tmp_path / "best.ckpt")
-    code, _, complaint = run("validate", "--ckpt_path", alone)
-    assert (code, complaint.count("\n")) == (2, 1), complaint
-    assert "--data.dataset.folder" in complaint
-    code, _, complaint = run("validate", "--ckpt_path", alone, "--data.dataset.folder", data)
-    assert code == 0, complaint
