@@ -42,6 +42,7 @@ def test_it_says_what_the_command_prints_and_what_the_files_hold(
                 assert (cell == (float(text) if numbers else text)) if text else pd.isna(cell), (name, column)
 
 
+@pytest.mark.slow
 def test_a_study_runs_and_goes_on_in_python(toy_file: Path, tmp_path: Path) -> None:
     options = {"runs": 1, "search.trials": 0, "trainer.max_epochs": 1}
     study = Study(toy_file, output=tmp_path / "out", options=options, add_methods=["levelfield.losses.SupConLoss"])

@@ -133,7 +133,7 @@ def test_equations_code_and_examples_of_a_docstring_are_set_as_such(monkeypatch)
             f"See:\n\n{CODE}text\n\n    L = |x_i| * 2\n      + 1\n\nx\\_ ends.",
         ),
         ("Args:\n    power: p, as in `q`;\n        next.", "Args:\n    power: p, as in ``q``;\n        next."),
-        ("Paper: arXiv:2601.00000.", "Paper: `arXiv:2601.00000 <https://arxiv.org/abs/2601.00000>`__."),
+        ("It.\nPaper: arXiv:2601.00000.", "It.\n\nPaper: `arXiv:2601.00000 <https://arxiv.org/abs/2601.00000>`__."),
         ('Example:\n    embed("a")', f'Example:\n\n{CODE}python\n\n    embed("a")'),
     ):
         as_rst(None, "class", "it", None, None, lines := said.splitlines())

@@ -37,18 +37,15 @@ def test_the_recorded_curves_are_the_published_searches(benchmark: ModuleType) -
     assert curve.value({"temperature": (low * high) ** 0.5}) == pytest.approx(sum(scores) / 2, abs=1e-9)
 
 
-def test_ten_trials_come_near_the_best_of_three_curves(benchmark: ModuleType) -> None:
-    names = ("cub200 256 triplet_margin", "sop 32 ntxent", "cub200 256 fast_ap")
-    curves = [curve for curve in benchmark.recorded_curves() if curve.name in names]
-    after_ten = {
-        sampler: statistics.median(
-            statistics.median(benchmark.replay(curve, seed, sampler, trials=10)[-1] for seed in range(3))
-            for curve in curves
-        )
+@pytest.mark.slow
+def test_ten_trials_come_near_the_best_of_a_curve(benchmark: ModuleType) -> None:
+    (curve,) = (curve for curve in benchmark.recorded_curves() if curve.name == "sop 32 ntxent")
+    scores = {
+        sampler: statistics.median(benchmark.replay(curve, seed, sampler, trials=10)[-1] for seed in range(3))
         for sampler in ("gp", "random")
     }
-    assert after_ten["gp"] >= 0.97
-    assert after_ten["gp"] >= after_ten["random"] - 0.01
+    assert scores["gp"] >= 0.97
+    assert scores["gp"] >= scores["random"] - 0.01
 
 
 @pytest.mark.full

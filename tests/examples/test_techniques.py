@@ -25,7 +25,6 @@ WORDS = {
     "own_augmentation": [*TRUNK, *LOSS, *AUGMENTATION],
     "plain_module": ["--model", "plain_module.Plain", "--model.width", "16"],
 }
-QUICK = "plain_module"
 FIT = [
     *("--config", "data/glyphs.yaml", "--data.dataset.num_classes", "80", "--data.steps_per_epoch", "120"),
     *("--trainer.max_epochs", "1", "--trainer.enable_progress_bar", "false"),
@@ -39,7 +38,8 @@ def test_every_example_is_here_and_short() -> None:
     assert [name for name, lines in files.items() if lines > MOST_LINES.get(name, 40)] == []
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.full] * (n != QUICK)) for n in WORDS])
+@pytest.mark.full
+@pytest.mark.parametrize("name", WORDS)
 def test_it_ends_above_the_untrained_score(name, run, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(EXAMPLES)
     size = [] if name == "own_augmentation" else ["--data.transforms.crop_size", "32", "--data.transforms.resize", "32"]
@@ -56,9 +56,10 @@ def before_and_after(printed: str) -> tuple[float, ...]:
     return float(before), float(after)
 
 
+@pytest.mark.slow
 def test_a_few_steps_of_train_beat_the_untrained_trunk(tmp_path: Path, monkeypatch, capsys, quiet) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PL_TRAINER_LIMIT_TRAIN_BATCHES", "15")
+    monkeypatch.setenv("PL_TRAINER_LIMIT_TRAIN_BATCHES", "10")
     monkeypatch.setenv("PL_TRAINER_ENABLE_PROGRESS_BAR", "False")
     monkeypatch.setattr(sys, "argv", ["train.py", "--epochs", "1"])
     runpy.run_path(str(EXAMPLES / "train.py"), run_name="__main__")

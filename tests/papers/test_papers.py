@@ -65,7 +65,8 @@ def test_the_ranges_are_those_of_the_tables() -> None:
         assert found == pytest.approx([min(scores), max(scores)], abs=0.051), name
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == QUICK else pytest.mark.full) for n in IN_MINIATURE])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.full] * (n != QUICK)) for n in IN_MINIATURE])
 def test_a_study_runs_in_miniature_to_the_paper_s_rows(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

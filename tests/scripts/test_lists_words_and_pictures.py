@@ -33,6 +33,7 @@ def script(monkeypatch: pytest.MonkeyPatch):
     return importlib.import_module
 
 
+@pytest.mark.slow
 def test_every_list_is_what_the_files_say(script) -> None:
     stale = [str(path.relative_to(REPOSITORY)) for path, _ in script("lists").changed()]
     assert not stale, f"python scripts/lists.py writes {stale}"
