@@ -35,13 +35,6 @@ class DummyData(Glyphs):
 
     name = "dummy_data"
 """
-EXECUTOR = """
-from levelfield.study.executors.local import Local
-
-
-class DummyExecutor(Local):
-    '''This machine.'''
-"""
 FIGURE = """
 from levelfield.report.figures import ReportFigure
 from levelfield.report.figures.style import new_figure
@@ -67,14 +60,13 @@ CONFIGS = {
     "data set": "data: {dataset: {class_path: levelfield.data.datasets.DummyData}}\n",
 }
 # Of each way by which a part is found, one kind.
-WRITTEN = {"loss": LOSS, "data set": DATA, "metric": "", "figure": FIGURE, "executor": EXECUTOR}
+WRITTEN = {"loss": LOSS, "data set": DATA, "metric": "", "figure": FIGURE}
 # What the copy's own tests of a part are: here, that each door finds the dummies.
 FINDS = """
 import torch
 from toy_study import TOY
 from levelfield.metrics import retrieval_metrics
 from levelfield.report.page import write_report
-from levelfield.study.executors import make_slots
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 
@@ -89,9 +81,6 @@ def test_every_door_finds_its_dummy(run, tmp_path):
     (tmp_path / "toy.yaml").write_text(TOY + "metrics: [dummy_metric]\\n")
     spec = load_spec(tmp_path / "toy.yaml")
     assert 'alt="A dummy"' in write_report(StudyFolder(tmp_path, spec)).read_text()
-    slots = make_slots(spec, "dummy_executor", {"workers": 2})
-    assert type(slots).__name__ == "DummyExecutor"
-    slots.stop()
 """
 CHECKED = ("tests/scripts/test_lists_words_and_pictures.py", "tests/losses")
 
@@ -109,7 +98,7 @@ def run_in(copy: Path, *words: str) -> None:
 
 
 def test_the_folders_of_the_table_are_there() -> None:
-    assert {kind for kind, _ in ROWS} == {*WRITTEN, "miner", "regularizer", "embedder", "sampler"}
+    assert {kind for kind, _ in ROWS} == {*WRITTEN, "miner", "regularizer", "embedder", "sampler", "executor"}
     assert all((REPOSITORY / path).parent.is_dir() for _, cells in ROWS for path in re.findall(r"`(\S+/\S+)`", cells))
 
 

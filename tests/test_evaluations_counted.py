@@ -79,8 +79,7 @@ def best(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path:
         patch.setenv("LEVELFIELD_CACHE", str(folder / "cache"))
         assert main(["fit", *words, "--output", str(folder)]) == 0
     assert not (folder / "cache" / "evaluations").exists()
-    [checkpoint] = folder.rglob("best.ckpt")
-    return checkpoint
+    return next(folder.rglob("best.ckpt"))
 
 
 @pytest.fixture(autouse=True)

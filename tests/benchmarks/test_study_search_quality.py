@@ -37,17 +37,6 @@ def test_the_recorded_curves_are_the_published_searches(benchmark: ModuleType) -
     assert curve.value({"temperature": (low * high) ** 0.5}) == pytest.approx(sum(scores) / 2, abs=1e-9)
 
 
-@pytest.mark.slow
-def test_ten_trials_come_near_the_best_of_a_curve(benchmark: ModuleType) -> None:
-    (curve,) = (curve for curve in benchmark.recorded_curves() if curve.name == "sop 32 ntxent")
-    scores = {
-        sampler: statistics.median(benchmark.replay(curve, seed, sampler, trials=10)[-1] for seed in range(3))
-        for sampler in ("gp", "random")
-    }
-    assert scores["gp"] >= 0.97
-    assert scores["gp"] >= scores["random"] - 0.01
-
-
 @pytest.mark.full
 @pytest.mark.timeout(3600)
 def test_ten_and_thirty_trials_come_near_the_best_of_all_curves(benchmark: ModuleType) -> None:

@@ -1,8 +1,6 @@
 """The notebooks run from top to bottom, and show what their text says."""
 
 import re
-import tempfile
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import nbformat
@@ -18,13 +16,6 @@ MOST_KIB = 500
 
 def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def scripts_notebooks():
-    spec = spec_from_file_location("scripts_notebooks", Path(__file__).parents[2] / "scripts" / "notebooks.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def executed(path: Path, folder: Path) -> str:
@@ -133,23 +124,3 @@ def test_a_notebook_is_committed_as_it_ran_without_the_machine_that_it_ran_on(pa
     for place in ("/tmp", "/root", "/home", "/work", "/Users"):
         assert place not in shown
     assert path.stat().st_size < MOST_KIB * 1024
-
-
-def test_what_is_kept_of_an_execution_has_no_time_and_no_progress() -> None:
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", execution_count=1)])
-    notebook.metadata["language_info"] = {"name": "python", "version": "3.11.9"}
-    (cell,) = notebook.cells
-    cell.metadata["execution"] = {"iopub.execute_input": "2024-01-01T00:00:00Z"}
-    picture = {"text/plain": "<Figure size 1x1>", "image/png": "AAAA"}
-    place = f"{tempfile.gettempdir()}/tmp0a/x.png"
-    cell.outputs = [
-        nbformat.v4.new_output("stream", name="stderr", text="50%"),
-        nbformat.v4.new_output("stream", name="stdout", text=f"\x1b[?25h\x1b[1msaid\x1b[0m {place}"),
-        nbformat.v4.new_output("display_data", data=picture, metadata={"needs_background": "light"}),
-        nbformat.v4.new_output("display_data", data={"application/vnd.jupyter.widget-view+json": {}}),
-    ]
-    kept = scripts_notebooks().stripped(notebook)
-    assert "version" not in kept.metadata["language_info"]
-    assert cell.metadata == {}
-    assert [output.get("text") or output.data for output in cell.outputs] == ["said x.png", {"image/png": "AAAA"}]
-    assert cell.outputs[1].metadata == {}

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from chromium import Tab, axe, browser_tab, chromium
 
-from levelfield.experiment import Study
 from levelfield.report.page import write_report
 from levelfield.study.folder import StudyFolder
 
@@ -19,14 +18,10 @@ FOLDED = "[...document.querySelectorAll('details')].filter(each => !each.open).l
 WHITE = "rgb(255, 255, 255)"
 
 
-@pytest.fixture(
-    scope="module", params=["toy", pytest.param("quickstart", marks=[pytest.mark.full, pytest.mark.timeout(1800)])]
-)
-def page(request: pytest.FixtureRequest, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def page(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     chromium()
     folder = tmp_path_factory.mktemp("seen") / "study"
-    if request.param == "quickstart":
-        return Study("quickstart", output=folder).run(workers=2).report()
     return write_report(StudyFolder.begun(Path(shutil.copytree(finished, folder))))
 
 

@@ -49,18 +49,14 @@ def test_a_study_is_a_group_of_its_jobs_and_its_tables(
     assert {"lr/loss", "grad_norm/trunk"} <= jobs["arcface", "run", 0, 0].keys
 
     [test] = [run for run in runs if run.run.job_type == "test"]
-    assert test.run.display_name == "toy test"
-    assert (test.config["study"], test.config["runs"]) == ("toy", 1)
-    assert set(test.config["methods"]) == set(METHODS)
+    assert (test.run.display_name, test.config["study"], test.config["runs"]) == ("toy test", "toy", 1)
     for name in ("results", "summary"):
-        table = [["" if cell is None else cell for cell in row] for row in test.table(name)]
         rows = [list(row.values()) for row in _rows(study.folder / f"{name}.csv")]
-        assert [[str(cell) for cell in row] for row in table] == rows
+        assert [["" if cell is None else str(cell) for cell in row] for row in test.table(name)] == rows
     assert [row[0] for row in test.table("verdicts")] == study.verdicts()
     for row in _rows(study.folder / "summary.csv"):
         key = f"test/{row['method']}/{row['embedding']}/{row['metric']}"
         assert test.summary[key] == pytest.approx(float(row["mean"]))
-        assert f"{key}_ci95" not in test.summary  # one run has no interval
 
     study.run()  # nothing is left to do, and nothing is logged twice
     assert len(offline_runs(study.folder)) == len(runs)

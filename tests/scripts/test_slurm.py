@@ -37,23 +37,21 @@ PROGRAMS = {
 }
 
 
+JOB = {
+    **{"SLURM_JOB_ID": "70123", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_NUM_NODES": "2"},
+    **{"SLURM_NTASKS_PER_NODE": "4", "SLURM_CPUS_ON_NODE": "32"},
+}
+
+
 def submitted(folder: Path, *words: str) -> tuple[int, list[list[str]]]:
     """Exit code of the script on 2 nodes of 4 GPUs, and the commands that it gave."""
     for name, does in PROGRAMS.items():
         (folder / name).write_text(PROGRAM.format(name=name, folder=folder, does=does.replace("{folder}", str(folder))))
         (folder / name).chmod(0o755)
-    environment = {
-        "PATH": f"{folder}:/usr/bin:/bin",
-        "SLURM_SUBMIT_DIR": str(folder),
-        "SLURM_JOB_ID": "70123",
-        "SLURM_JOB_NODELIST": "node[1-2]",
-        "SLURM_JOB_NUM_NODES": "2",
-        "SLURM_NTASKS_PER_NODE": "4",
-        "SLURM_CPUS_ON_NODE": "32",
-    }
-    (folder / "words").unlink(missing_ok=True)
-    ended = subprocess.run(["bash", str(SCRIPT), *words], env=environment, check=False, capture_output=True, timeout=60)
+    environment = {**JOB, "PATH": f"{folder}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(folder)}
     written = folder / "words"
+    written.unlink(missing_ok=True)
+    ended = subprocess.run(["bash", str(SCRIPT), *words], env=environment, check=False, capture_output=True, timeout=60)
     return ended.returncode, [line.split("\t") for line in written.read_text().splitlines()] if written.exists() else []
 
 
@@ -84,13 +82,12 @@ def test_the_command_of_the_page_is_a_fit(tmp_path: Path) -> None:
 
 def test_slurm_signals_the_tasks_before_the_limit_and_may_requeue_the_job() -> None:
     asked = [line.removeprefix("#SBATCH ") for line in SCRIPT.read_text().splitlines() if line.startswith("#SBATCH ")]
+    assert {"--requeue", "--open-mode=append"} <= set(asked)
     (signalled,) = (line.removeprefix("--signal=") for line in asked if line.startswith("--signal="))
     name, _, seconds = signalled.partition("@")
     # Without B: it goes to the tasks of srun, not to the batch shell.
     assert signal.Signals[f"SIG{name}"] in SIGNALS
     assert int(seconds) >= 60
-    assert "--requeue" in asked
-    assert "--open-mode=append" in asked
 
 
 def test_a_study_runs_on_a_ray_cluster_over_all_nodes(tmp_path: Path) -> None:
@@ -138,15 +135,9 @@ def test_the_cluster_does_the_jobs(tmp_path: Path) -> None:
     for name in ("srun", "scontrol"):
         (tmp_path / name).chmod(0o755)
     (tmp_path / "toy.yaml").write_text(TOY)
-    environment = {
-        **os.environ,
-        "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "SLURM_SUBMIT_DIR": str(tmp_path),
-        "SLURM_JOB_ID": str(os.getpid()),
-        "SLURM_JOB_NODELIST": "two",
-        "SLURM_JOB_NUM_NODES": "2",
-        "SLURM_CPUS_ON_NODE": "1",
-    }
+    job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "two", "SLURM_JOB_NUM_NODES": "2"}
+    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, **job, "PATH": path, "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_CPUS_ON_NODE": "1"}
     small = ["--trainer.accelerator", "cpu", "--search.trials", "0", "--runs", "1", "--trainer.max_epochs", "1"]
     command = ["bash", str(SCRIPT), "study", "run", "toy.yaml", *small]
     ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=300)
