@@ -1,4 +1,4 @@
-"""`python papers`: every table and figure of the papers is a command, study files say what they take, and they run."""
+"""`python papers`: each table and figure is a command, study files keep what the paper says, and they run."""
 
 import csv
 import re
@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 from tiny_fit import REPOSITORY
 
+from levelfield.analysis.written_config import class_name
+from levelfield.study.jobs import study_jobs
 from levelfield.study.rows import load_spec
+from levelfield.study.spec import BASELINE
 from papers.__main__ import exhibits, main
-from papers.published import papers, read_table
+from papers.beside import protocol_differences
+from papers.published import papers, published, read_table, searches
 
 PAPERS = REPOSITORY / "papers"
 # As the papers number them; the Reality Check's text gives the autocorrelation.
@@ -114,3 +118,107 @@ def test_a_miniature_replaces_no_other_study(tmp_path: Path, capsys: pytest.Capt
     assert main(["run", QUICK, "--miniature", "--output", str(tmp_path)]) == 2
     assert str(definition.parent) in capsys.readouterr().err
     assert definition.read_text() == "name: mine\n"
+
+
+FULL_SIZE = {
+    "table4_cub": ("cub200", 32),
+    "table5_cars": ("cars196", 32),
+    "table6_sop": ("sop", 32),
+    "table8": ("cub200", 256),
+}
+# Evaluations: every how many epochs, and how many without a better one end a training (DESIGN: 9, 14, 39 epochs).
+STOPPING = {"cub200": (2, 5), "cars196": (5, 3), "sop": (20, 2)}
+
+
+def test_each_study_scores_what_its_paper_s_table_has() -> None:
+    """recall@1 is precision_at_1, which every study has, as MAP@R; Fehervari et al. take NMI's geometric mean."""
+    for name, dataset in {
+        **{f"fehervari/{table}": "cub200" for table in ("table2_bn_inception", "table2_resnet50")},
+        **{"fehervari/table3": "cars196", "fehervari/table4": "sop"},
+        **{f"zhai_wu/table{table}_cub": "cub200" for table in (1, 2, 3, 6)},
+        **{f"zhai_wu/table{table}_sop": "sop" for table in (1, 2, 3, 5)},
+        **{"zhai_wu/table5_inshop": "inshop", "zhai_wu/table6_cars": "cars196"},
+        **{f"vasilev_dyakonov/{name}": name for name in ("cub200", "cars196", "sop", "dogs130", "news20", "wos134")},
+    }.items():
+        paper = name.partition("/")[0]
+        there = {row["metric"] for row in read_table(paper, "tables.csv") if row["dataset"] == dataset}
+        expected = there - {"recall_at_1", "reported_recall_at_1", "map_at_r"}
+        if paper == "fehervari":
+            expected = {"nmi_geometric" if metric == "nmi" else metric for metric in expected}
+        spec = load_spec(PAPERS / f"{name}.yaml")
+        metrics = spec.metrics
+        if name == "fehervari/table2_bn_inception" or paper == "vasilev_dyakonov":
+            assert len(spec.methods) == (12 if paper == "fehervari" else 16)
+        # Zhai and Wu's R@40 and R@50 of In-shop are its own paper's.
+        assert set(metrics) - {"recall_at_40", "recall_at_50"} == expected, name
+
+
+def test_what_the_papers_say_of_batches_and_sizes() -> None:
+    """Zhai and Wu, section 4.1; Fehervari et al., section 4.1; Vasilev and D'yakonov, section 4.2."""
+    zhai_wu = load_spec(PAPERS / "zhai_wu/table6_cub.yaml").methods
+    for method in zhai_wu.values():
+        data, model = method["data"], method["model"]
+        assert (data["batch_size"], data["samples_per_class"], data["replacement"]) == (75, 25, True)
+        assert {model[key] for key in ("trunk_lr", "embedder_lr", "loss_lr")} == {0.001}
+        assert method["trainer"]["max_epochs"] == 1 + 30
+        assert model["loss"]["init_args"]["weight_init"] == "uniform"  # their code's
+        assert (
+            data["transforms"] | {"resize": 256, "crop_size": 224, "square": True, "random_crop": True}
+            == (data["transforms"])
+        )
+    fehervari = load_spec(PAPERS / "fehervari/table2_bn_inception.yaml").methods
+    assert {method["data"]["batch_size"] for method in fehervari.values()} == {120}
+    sizes = {name: method["model"]["embedding_size"] for name, method in fehervari.items()}
+    assert {name for name, size in sizes.items() if size != 64} == {"proxy_softmax", "dreml"}
+    assert (sizes["proxy_softmax"], sizes["dreml"]) == (2048, 12 * 12)
+    softmax = fehervari["proxy_softmax"]["model"]["embedder"]["init_args"]  # section 2.9
+    assert softmax == {"bias": False, "dropout": 0.5, "weight_norm": True}
+    assert fehervari["structured_clustering"]["model"]["loss"]["init_args"]["gamma_decay"] < 1  # section 4.1
+    # Table 1, last column; DREML's members are unit vectors here (docs of MetaClassLoss).
+    raw = {name for name, method in fehervari.items() if not method["model"].get("normalize", True)}
+    assert raw == {"triplet_semihard", "lifted_structure", "n_pairs", "angular", "prototypical"}
+    cropped = load_spec(PAPERS / "vasilev_dyakonov/cub200.yaml").methods["circle"]["data"]["transforms"]
+    assert (cropped["resize"], cropped["eval_resize"], cropped["crop_size"]) == (None, 256, 224)  # section 4.2.3
+    for name in ("vasilev_dyakonov/cub200", "vasilev_dyakonov/news20"):
+        for method in load_spec(PAPERS / f"{name}.yaml").methods.values():
+            assert method["data"]["split"] == "vasilev-dyakonov"
+            assert "init_args" not in method["model"]["loss"]  # library defaults
+
+
+def test_no_weight_decay_pulls_the_reality_check_s_boundary_to_0() -> None:
+    """Class weights decay as all weights do there, the margin loss' learnt beta does not."""
+    methods = load_spec(PAPERS / "reality_check/table4_cub.yaml").methods
+    keys = ("weight_decay", "loss_weight_decay")
+    decays = {name: tuple(method["model"][key] for key in keys) for name, method in methods.items()}
+    assert decays == {name: (1e-4, 0.0 if name in ("margin", "margin_per_class") else 1e-4) for name in methods}
+
+
+@pytest.mark.parametrize("name", FULL_SIZE)
+def test_a_full_size_study_is_the_paper_s(name: str) -> None:
+    dataset, batch_size = FULL_SIZE[name]
+    spec = load_spec(PAPERS / "reality_check" / f"{name}.yaml")
+    jobs = study_jobs(spec)
+    assert len(jobs) == 14 * (50 + 10) * 4 + 4
+    # Of the three tables with batches of 32 they are the paper's ten thousand trainings.
+    assert 3 * sum(job.method != BASELINE for job in jobs) == 10_080
+    every, patience = STOPPING[dataset]
+    spaces = {(each["loss"], each["dataset"], each["batch_size"]): each["space"] for each in searches()}
+    for method, config in spec.methods.items():
+        assert config["data"]["batch_size"] == batch_size
+        assert config["trainer"]["check_val_every_n_epoch"] == every
+        (stopping,) = config["trainer"]["callbacks"]
+        assert stopping["init_args"] == {"monitor": "val/map_at_r", "mode": "max", "patience": patience}
+        loss, miner = class_name(config["model"]["loss"]), config["model"].get("miner")
+        rows = [
+            row
+            for row in published(dataset, loss, miner and class_name(miner), config["model"]["loss"]["init_args"])
+            if row.paper == "reality_check" and row.protocol["data.batch_size"] == batch_size
+        ]
+        assert [row.embedding for row in rows] == ["concatenated", "separated"]
+        assert all(protocol_differences(row.protocol, config, spec) == [] for row in rows)
+        space = spaces[method, dataset, batch_size]
+        searched = {key.rpartition(".")[2]: place for key, place in spec.space(method).items()}
+        assert set(searched) == set(space)
+        for argument, place in space.items():
+            found = searched[argument]
+            assert (found.low, found.high, found.scale) == (place["low"], place["high"], place["scale"])
