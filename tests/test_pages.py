@@ -148,12 +148,6 @@ def rows(summary: Path, metric: str = "map_at_r") -> dict[str, float]:
     return {line["method"]: 100 * float(line["mean"]) for line in lines if line["metric"] == metric}
 
 
-def typed(begins: str) -> list[str]:
-    """The command in README's table "you have, run, you get" that begins so, or with `levelfield` and so."""
-    (found,) = re.findall(rf"^\|[^|]*\| `((?:levelfield )?{begins} [^`]*)` \|", README, re.M)
-    return shlex.split(found)
-
-
 def test_readme_begins_with_its_sentence_commands_and_a_picture_and_names_what_is_there() -> None:
     first = README.partition("\n## ")[0]
     begins = "**Train image or text embeddings"
@@ -238,28 +232,10 @@ def test_make_quickstart_after_its_installation(tmp_path: Path, run: Callable, m
         assert drawn.width > 1200
 
 
-@pytest.mark.full
-def test_compare(my_images: Path, run: Callable) -> None:
-    tiny = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}}
-    Path("tiny.yaml").write_text(yaml.safe_dump({"model": {"trunk": tiny}}))
-    few = ("--trunk", "tiny.yaml", "--data.transforms.crop_size", "32", "--data.steps_per_epoch", "1")
-    code, _, complaint = run(*typed("compare")[1:], *few)
-    assert code == 0, complaint
-    found = rows(my_images.parent / "outputs/compare_my_images/summary.csv")
-    assert {"pretrained[features]", "head_ntxent", "trunk_ntxent", "trunk_ntxent_averaged"} < set(found)
-
-
-@pytest.mark.full
-def test_a_loss_of_ones_own_beside_the_quickstart_s(my_images: Path, run: Callable) -> None:
-    page = (REPOSITORY / "docs/tutorial_add_a_loss.md").read_text()
-    source = page.partition("```python\n")[2].partition("```")[0]
-    Path("examples").symlink_to(REPOSITORY / "examples")
-    copy, add = " ".join(typed("cp")).split(" && ")
-    subprocess.run(shlex.split(copy), check=True)
-    assert Path("my_loss.py").read_text().endswith(f'"""\n\n{source}')
-    code, _, complaint = run(*shlex.split(add)[1:], *SMALL, "--data.dataset.num_classes", "48")
-    assert code == 0, complaint
-    assert len(rows(my_images.parent / "outputs/quickstart/summary.csv")) == 4 + 3 + 1
+def test_the_loss_of_the_tutorial_is_the_example_that_readme_copies() -> None:
+    """Its command and that of compare are in test_commands.py, their studies in cli/test_compare.py and study/."""
+    source = (REPOSITORY / "docs/tutorial_add_a_loss.md").read_text().partition("```python\n")[2].partition("```")[0]
+    assert (REPOSITORY / "examples/my_loss.py").read_text().endswith(f'"""\n\n{source}')
 
 
 @pytest.mark.full
