@@ -54,14 +54,14 @@ def summary(name: str, metric: str = "map_at_r") -> dict[str, float]:
     return found
 
 
-def runs(name: str, stage: str = "test") -> dict[str, list[float]]:
-    """Method to the mean over folds of its separated MAP@R in each run, percent; stage "run" is the validation."""
+def runs(name: str) -> dict[str, list[float]]:
+    """Method to the mean over folds of its separated test MAP@R in each run, percent."""
     found: dict[str, list[float]] = {}
     for folder in with_continuation(name):
         folds = defaultdict(list)
         with tarfile.open(folder / "archive.tar.xz") as archive:
             for row in csv.DictReader(io.TextIOWrapper(archive.extractfile("results.csv"), newline="")):
-                if (row["stage"], row["embedding"], row["metric"]) == (stage, "separated", "map_at_r"):
+                if (row["stage"], row["embedding"], row["metric"]) == ("test", "separated", "map_at_r"):
                     folds[row["method"], int(row["run"])].append(100 * float(row["value"]))
         found |= {m: [fmean(folds[key]) for key in sorted(folds) if key[0] == m] for m, _ in folds}
     return found
