@@ -282,6 +282,7 @@ ALL = [pytest.param(line, id=f"{page.relative_to(REPOSITORY)}: {line}") for line
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
 @pytest.mark.parametrize("line", ALL)
+@pytest.mark.slow
 def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*arguments: object, **options: object) -> None:
         raise UserError(WOULD_RUN)

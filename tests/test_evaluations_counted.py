@@ -191,6 +191,7 @@ def test_a_copied_checkpoint_and_a_dry_run_are_evaluations(checkpoint: Path, ima
     assert counted(here) == ["levelfield test"] * 3 + ["trainer.test, fast_dev_run"]
 
 
+@pytest.mark.slow
 def test_a_studys_own_job_and_a_second_folder_count(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job's checkpoint is tested when the study's jobs are done and the study is not tested yet."""
     (here / "small.yaml").write_text(SMALL)

@@ -21,6 +21,7 @@ def folder(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "toy"))
 
 
+@pytest.mark.slow
 def test_it_says_what_the_command_prints_and_what_the_files_hold(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_study_runs_and_goes_on_in_python(toy_file: Path, tmp_path: Path) -> N
     assert set(Study(tmp_path / "out").run().summary.method) == set(study.summary.method) > {"arcface"}
 
 
+@pytest.mark.slow
 def test_the_figures_are_shown_inline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IPYTHONDIR", str(folder.parent / "ipython"))
     study = Study(folder)

@@ -63,6 +63,7 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypa
     assert [file.name for file in tmp_path.iterdir()] == kept, "a notebook leaves no other files behind"
 
 
+@pytest.mark.slow
 def test_the_search_server_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, quiet) -> None:
     """The quickest of the notebooks."""
     monkeypatch.chdir(tmp_path)

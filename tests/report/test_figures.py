@@ -146,6 +146,7 @@ def test_the_scores_are_compared_with_the_best_untrained_row_which_is_named(tmp_
     assert figure.legends[0].get_texts()[-1].get_text() == "best untrained row: features, PCA to 1280"
 
 
+@pytest.mark.slow
 def test_the_figures_are_files_of_one_width_and_of_the_same_bytes(
     copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,6 +79,7 @@ def change(file: Path, *without: str, **values: object) -> None:
     file.write_text(json.dumps({**result, **values}))
 
 
+@pytest.mark.slow
 def test_the_page_holds_the_study(whole: tuple[Path, str, list[str]]) -> None:
     study, page, pieces = whole
     text = "\n".join(pieces)

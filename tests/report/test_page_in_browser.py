@@ -25,6 +25,7 @@ def page(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(StudyFolder.begun(Path(shutil.copytree(finished, folder))))
 
 
+@pytest.mark.processes
 def test_the_page_works_in_a_browser(page: Path) -> None:
     asyncio.run(looked_at(page))
 
