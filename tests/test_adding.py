@@ -14,7 +14,7 @@ from tiny_fit import REPOSITORY
 ROWS = re.findall(r"^\| ([a-z ]+) \| (`src/.*) \|$", (REPOSITORY / "CONTRIBUTING.md").read_text(), re.M)
 TABLE = "src/levelfield/metrics/table.py"
 LOSS = """
-from levelfield.losses import ContrastiveLoss
+from levelfield.losses.contrastive import ContrastiveLoss
 
 
 class DummyLoss(ContrastiveLoss):
@@ -56,7 +56,7 @@ METRIC = '''def dummy_metric(places: Places) -> Float64[Tensor, " queries"]:
 class Metric:'''
 CONFIGS = {
     "loss": "model: {loss: {class_path: levelfield.losses.DummyLoss, init_args: {neg_margin: 0.5}}}\n"
-    "search: {model.loss.init_args.neg_margin: {low: 0.1, high: 1.0}}\n",
+    "search: {model.loss.init_args.neg_margin: {low: 0.1, high: 1.0, scale: linear}}\n",
     "data set": "data: {dataset: {class_path: levelfield.data.datasets.DummyData}}\n",
 }
 # Of each way by which a part is found, one kind.
@@ -82,7 +82,7 @@ def test_every_door_finds_its_dummy(run, tmp_path):
     spec = load_spec(tmp_path / "toy.yaml")
     assert 'alt="A dummy"' in write_report(StudyFolder(tmp_path, spec)).read_text()
 """
-CHECKED = ("tests/scripts/test_lists_words_and_pictures.py", "tests/losses")
+CHECKED = "tests/scripts/test_lists_words_and_pictures.py"
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -132,5 +132,5 @@ def test_the_table_of_contributing_is_what_happens(tmp_path: Path) -> None:
         *(f"src/levelfield/{package}/__init__.py" for package in ("losses", "data/datasets")),
         *(f"docs/{page}.md" for page in ("losses", "datasets", "metrics")),
     }
-    which = ("-p", "no:cacheprovider", "-m", "not full", "-k", "dummy or Dummy or list or configuration")
-    run_in(copy, "-m", "pytest", *which, *CHECKED, *tests)
+    which = ("-p", "no:cacheprovider", "-m", "not full", "-k", "dummy or list or configuration")
+    run_in(copy, "-m", "pytest", *which, CHECKED, *tests)
