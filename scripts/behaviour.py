@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import importlib
+import inspect
 import json
 import os
 import re
@@ -76,9 +78,8 @@ def tensors(checkpoint: Path) -> str:
 
 
 def means(folder: str) -> Found:
-    with open(f"{folder}/summary.csv", newline="") as table:
-        for row in csv.DictReader(table):
-            yield f"{folder} {row['method']} {row['embedding']} {row['metric']}", [row["mean"], row["ci95"], row["n"]]
+    for row in csv.DictReader(Path(folder, "summary.csv").read_text().splitlines()):
+        yield f"{folder} {row['method']} {row['embedding']} {row['metric']}", [row["mean"], row["ci95"], row["n"]]
 
 
 def studies() -> Found:
@@ -94,8 +95,7 @@ def example() -> Found:
     words = [sys.executable, str(REPOSITORY / "examples/train.py"), "--epochs", "1"]
     printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     yield "examples/train.py", re.findall(r"before training: (\S+), after: (\S+)", printed)
-    (checkpoint,) = Path("outputs/train").rglob("*.ckpt")
-    yield "examples/train.py weights", tensors(checkpoint)
+    yield "examples/train.py weights", [tensors(path) for path in Path("outputs/train").rglob("*.ckpt")]
 
 
 def predictions() -> Found:
@@ -128,6 +128,14 @@ def predictions() -> Found:
             yield f"embedding of {kind} {number}", digest(row.numpy().tobytes())
 
 
+def defaults() -> Found:
+    """The arguments of all public classes and functions."""
+    for module in ("levelfield", *(f"levelfield.{name}" for name in ("data", "losses", "metrics", "miners", "models"))):
+        for name in (package := importlib.import_module(module)).__all__:
+            if callable(part := getattr(package, name)):
+                yield f"{module}.{name}", re.sub(" at 0x[0-9a-f]+", "", str(inspect.signature(part)))
+
+
 def batches() -> Found:
     from levelfield.data import ClassBalancedBatchSampler, MPerClassBatchSampler, ShuffledBatchSampler
 
@@ -148,8 +156,7 @@ def splits() -> Found:
 
     folder = Path(os.environ.get("LEVELFIELD_DATA", ""))
     for name in ("Glyphs", "GroceryStore", "Omniglot", "Banking77", "CLINC150", "News20"):
-        kind = getattr(data, name)
-        if name != "Glyphs" and not (folder / kind.name).is_dir():
+        if not ((kind := getattr(data, name)) is data.Glyphs or (folder / kind.name).is_dir()):
             continue
         for options in ({"fold": 0}, {"fold": 3}, {"fold": "none"}, *({"split": split} for split in SPLITS)):
             known = MetricDataModule(kind(), **options).identity()
@@ -157,18 +164,16 @@ def splits() -> Found:
 
 
 def mistakes() -> Found:
-    """The exit code and the last line of each mistake, and of some that are none."""
+    """The exit code, the last complaint and a hash of the output of each mistake, and of helps, which show defaults."""
     Path("few").mkdir()
     for words in MISTAKES.read_text().splitlines():
         if words.startswith("> "):
             _, name, content = words.split(" ", 2)
             Path(name).write_text(content.replace("\\n", "\n"))
             continue
-        code, _, complaint = levelfield(words, code=None)
-        yield f"$ {words}", [code, (complaint.strip().splitlines() or [""])[-1]]
-    for words in ("--version", "--help", "fit --help", "study --help", "compare --help", "data list"):
-        code, printed, _ = levelfield(words, code=None)
-        yield f"$ {words}", [code, digest(printed.encode())]
+        code, printed, complaint = levelfield(words, code=None)
+        printed = printed.replace(str(Path.cwd().parent), "").replace(str(REPOSITORY), "")
+        yield f"$ {words}", [code, (complaint.strip().splitlines() or [""])[-1], digest(printed.encode())]
 
 
 def comparison() -> Found:
@@ -181,21 +186,16 @@ def comparison() -> Found:
     printed = levelfield(f"compare small --trunk trunk/tiny --output compared {options}")[1]
     yield "compare, what to use", [line for line in printed.splitlines() if line.startswith("Use ")]
     yield from means("compared")
-    archive = REPOSITORY / "results/fair_groceries/archive.tar.xz"
-    if archive.is_file():
-        printed = levelfield(f"study report {archive} --output reported")[1]
-        for number, line in enumerate(printed.splitlines()):
-            if not line.startswith(("page:", "next:")):
-                yield f"report line {number:02d}", line.rstrip()
+    printed = levelfield(f"study report {REPOSITORY}/results/fair_groceries/archive.tar.xz --output reported")[1]
+    yield "report", [line.rstrip() for line in printed.splitlines() if not line.startswith(("page:", "next:"))]
 
 
-PARTS = (batches, splits, mistakes, predictions, comparison, example, studies)
+PARTS = (defaults, batches, splits, mistakes, predictions, comparison, example, studies)
 
 
 def write(file: Path, *, parts: list[str] | None = None) -> None:
     """Write all that is observed, or some parts of it, as one JSON file."""
-    file = file.resolve()
-    file.parent.mkdir(parents=True, exist_ok=True)
+    (file := file.resolve()).parent.mkdir(parents=True, exist_ok=True)
     os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "WANDB_MODE": "disabled"}
     import lightning
     import torch
@@ -210,8 +210,7 @@ def write(file: Path, *, parts: list[str] | None = None) -> None:
             os.environ["LEVELFIELD_CACHE"] = f"{folder}/cache"
             Path(folder, "work").mkdir()
             os.chdir(f"{folder}/work")
-            text = json.dumps(dict(part())).replace(folder, "<folder>").replace(str(REPOSITORY), "<repository>")
-            found |= json.loads(text)
+            found |= json.loads(json.dumps(dict(part())).replace(folder, "<folder>").replace(str(REPOSITORY), "<here>"))
             os.chdir(REPOSITORY)
         print(f"{part.__name__}: {len(found)} values", file=sys.stderr)
     file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
