@@ -82,9 +82,13 @@ def test_an_interrupted_evaluation_goes_on_and_a_finished_one_does_not(tmp_path:
     assert finished["id"] == first
     second = ledger.begin(BIRDS, tmp_path)
     assert second != first
-    other = ledger.begin(replace(BIRDS, checkpoints={"run0": "b" * 64}), tmp_path)
-    assert [line["id"] for line in lines(tmp_path)] == [first, first, second, other]
-    assert len(ledger.evaluations_of(BIRDS.samples)) == 3
+    changes = {"checkpoints": {"run0": "b" * 64}, "configuration": "c", "samples": hashes("bird", 21), "reason": "r"}
+    changed, others = BIRDS, []
+    for name, value in changes.items():
+        changed = replace(changed, **{name: value})
+        others.append(ledger.begin(changed, tmp_path))
+    assert [line["id"] for line in lines(tmp_path)] == [first, first, second, *others]
+    assert len({first, second, *others}) == len(ledger.evaluations_of(BIRDS.samples)) == 6
 
 
 def test_a_copy_without_a_line_or_with_another_is_told(tmp_path: Path) -> None:

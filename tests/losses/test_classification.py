@@ -49,6 +49,13 @@ def test_how_many_classes_a_step_keeps(classes, fraction, labels, kept):
     assert len(loss._sample_classes(torch.tensor(labels))[0]) == kept
 
 
+def test_class_means_are_of_unit_embeddings():
+    """Class 0 has (1, 0) and (0, 1) as directions, whatever the lengths."""
+    loss = NormalizedSoftmaxLoss(2, 2, weight_init="class_means")
+    loss.start_at_class_means(torch.tensor([[10.0, 0.0], [0.0, 1.0], [30.0, 40.0]]), torch.tensor([0, 0, 1]))
+    torch.testing.assert_close(loss.class_weights.detach(), torch.tensor([[0.5**0.5, 0.5**0.5], [0.6, 0.8]]))
+
+
 def test_the_others_are_drawn_evenly():
     loss = NormalizedSoftmaxLoss(20, 3, class_fraction=0.5)
     y = torch.tensor([4, 5])

@@ -416,22 +416,6 @@ def one_own_job_left(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.full
-def test_test_pictures_that_changed_while_an_evaluation_was_stopped_are_another_one(own_study: OwnStudy) -> None:
-    """Runs of two evaluations would be scored on different samples: all are scored again."""
-    own_study.run()
-    finished = Path(shutil.copytree(own_study.folder, own_study.folder.with_name("finished")))
-    unopened(own_study.folder)
-    with own_study.changed(lambda study: study.replace_picture("11_3.png")):
-        own_study.run()  # nobody has seen the test half before: what is there now is what is tested
-    ledger = own_study.folder / "ledger.jsonl"
-    ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:1]))
-    (own_study.folder / "jobs/arcface/run0/test/result.json").unlink()
-    own_study.run()
-    assert_same_tables(own_study.folder, finished)
-    assert evaluations(own_study.folder) == 2
-
-
 @pytest.mark.parametrize(("columns", "key"), [("train,query", "split to test"), ("test,query", "role gallery")])
 def test_a_test_half_that_cannot_be_scored_is_refused_before_the_first_job(
     columns: str, key: str, own_study: OwnStudy

@@ -6,15 +6,24 @@ from typing import Any
 
 import pytest
 import safetensors.torch
+import torch
+from rich.console import Console
 from study_engine import SMALL, run_file, run_study, small_study, tables
 
 from levelfield.core import ledger
 from levelfield.core.ledger import LEDGER
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
+from levelfield.losses import ContrastiveLoss
+from levelfield.models import TimmTrunk
 from levelfield.study.folder import StudyFolder, scores_hash
+from levelfield.study.progress import Progress
 from levelfield.study.rows import load_spec
-from levelfield.study.seal import CHANGED, FIRST, TestTask, score_run
+from levelfield.study.seal import CHANGED, FIRST, SideBySide, TestTask, _samples, _Tests, keep_scores, score_run
+from levelfield.study.spec import StudySpec
+from levelfield.study.test_scores import EmbeddedTest
+from levelfield.study.workers import Unit
+from levelfield.training.learner import MetricLearner
 
 CONTRASTIVE_ONLY = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
 
@@ -135,3 +144,104 @@ def test_a_second_evaluation_that_was_interrupted_continues_with_its_line(here: 
     found = lines(again.folder)
     assert [line["event"] for line in found] == ["evaluated", "finished", "evaluated", "finished"]
     assert [line["reason"] for line in found if line["event"] == "evaluated"] == [FIRST, CHANGED]
+
+
+def change(file: Path, **content: Any) -> dict[str, Any]:
+    result = json.loads(file.read_text()) | content
+    file.write_text(json.dumps(result))
+    return result
+
+
+def left_to_test(study: StudyFolder, file: Path) -> tuple[_Tests, Unit]:
+    """The tests of a study's evaluation when the scores in `file` are lost."""
+    content = file.read_bytes()
+    file.unlink()
+    tests = _Tests(study, lines(study.folder)[0]["id"], Progress(Console(quiet=True), study.state, 1))
+    file.write_bytes(content)
+    (unit,) = tests.ready()
+    return tests, unit
+
+
+@pytest.mark.parametrize("stage", ["trial", "run"])
+def test_a_method_without_scores_keeps_the_test_classes_closed(stage: str, copy: Path, spec: StudySpec) -> None:
+    (copy / LEDGER).unlink()
+    for path in copy.glob("jobs/*/run*/test/result.json"):
+        path.unlink()
+    for path in copy.glob(f"jobs/arcface/{stage}*/fold*/result.json"):
+        change(path, failure="nan at step 1")
+    if stage == "trial":
+        for path in copy.glob("jobs/arcface/run*/fold*/result.json"):
+            path.unlink()
+    with pytest.raises(UserError, match=r"arcface.*--test-without-failed-runs"):
+        run_study(copy, spec)
+    assert not (copy / LEDGER).exists()
+
+
+def test_embeddings_of_other_data_are_computed_again(copy: Path, spec: StudySpec) -> None:
+    study = StudyFolder(copy, spec)
+    file = study.test_file("contrastive", 0)
+    before = json.loads(file.read_text())
+    task = left_to_test(study, file)[1].arguments[0]
+    stored = task.stored()[0]
+    others = stored.samples._replace(embeddings=stored.samples.embeddings.flip(0))
+    EmbeddedTest(others, stored.is_query, "other data").save(*task.embeddings()[0])
+    found = score_run(task)
+    assert {key: found[key] for key in ("separated", "concatenated", "data")} == {
+        key: before[key] for key in ("separated", "concatenated", "data")
+    }
+
+
+def test_scores_that_are_kept_are_of_the_samples_that_are_here(copy: Path, spec: StudySpec) -> None:
+    study = StudyFolder(copy, spec)
+    file = study.test_file("contrastive", 0)
+    task = left_to_test(study, file)[1].arguments[0]
+    scores = change(file, evaluation="an earlier one")
+    assert keep_scores(task) == json.loads(file.read_text()) == scores | {"evaluation": task.evaluation}
+    change(file, data={"fingerprint": "of others"})
+    with pytest.raises(UserError, match=str(file)):
+        keep_scores(task)
+    file.unlink()
+    with pytest.raises(UserError, match=str(file)):
+        keep_scores(task)
+
+
+def test_all_runs_of_an_evaluation_are_of_the_same_samples(copy: Path, spec: StudySpec) -> None:
+    study = StudyFolder(copy, spec)
+    file = study.test_file("contrastive", 0)
+    tests, unit = left_to_test(study, file)
+    with pytest.raises(UserError, match="--reopen-test"):
+        tests.add(unit, json.loads(file.read_text()) | {"data": {"fingerprint": "of others"}})
+    change(file, data={"fingerprint": "of others"})
+    ledger_file = copy / LEDGER
+    ledger_file.write_text(ledger_file.read_text().splitlines(keepends=True)[0])  # stopped after the last scores
+    with pytest.raises(UserError, match="--reopen-test"):
+        run_study(copy, spec)
+    assert len(lines(copy)) == 1, "it has not finished"
+
+
+class Half:
+    def __init__(self, *samples: str) -> None:
+        self.samples = list(samples)
+
+    def test_sample_hashes(self) -> list[str]:
+        return self.samples
+
+
+def test_a_sample_of_several_test_halves_counts_once() -> None:
+    halves = [Half("a", "b"), Half("b", "c"), Half("c", "d", "a")]
+    assert sorted(_samples(halves)) == ["a", "b", "c", "d"]  # type: ignore[arg-type]
+
+
+class Halved(MetricLearner):
+    """Embeds with a `forward` of its own."""
+
+    def forward(self, samples: torch.Tensor) -> torch.Tensor:
+        return super().forward(samples / 2)
+
+
+@pytest.mark.parametrize("made", [MetricLearner, Halved])
+def test_folds_that_share_a_trunk_embed_as_each_alone(made: type[MetricLearner]) -> None:
+    trunk, images = TimmTrunk("test_resnet", weights=None), torch.randn(5, 3, 32, 32)
+    learners = [made(trunk, ContrastiveLoss(), embedding_size=4).eval() for _ in range(2)]
+    with torch.no_grad():
+        torch.testing.assert_close(SideBySide(learners)(images), torch.stack([one(images) for one in learners], 1))

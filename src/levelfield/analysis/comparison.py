@@ -80,7 +80,7 @@ def compare_all(
         a common run are left out.
     """
     scores = scores_of(rows, metric, embedding, "test")
-    first_searches = [method for method in methods if method == first_search(method) and method != BASELINE]
+    first_searches = [method for method in methods if method == first_search(method)]
     trained = [method for method in first_searches if not is_baseline(method)]
     opponents = dict.fromkeys(trained, baselines) if isinstance(baselines, str) else baselines
     # The PCAs of the folds are nearly equal, so one PCA of the full size is the stronger baseline.
