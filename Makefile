@@ -5,7 +5,7 @@ OLDEST := .venv-oldest
 COMMIT ?= HEAD# `make behaviour` compares with it
 AXE := node_modules/axe-core/axe.min.js# checks whether the study's page can be read by everyone
 
-.PHONY: help quickstart benchmarks notebooks axe test test-oldest test-full test-gpu behaviour lint docs constraints
+.PHONY: help quickstart benchmarks notebooks axe test test-oldest test-full test-gpu behaviour mutants lint docs constraints
 
 help:
 	@echo "make quickstart  creates $(VENV) and shows what training a trunk brings, with four losses"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-oldest the core tests with the lowest versions that pyproject.toml allows"
 	@echo "make test-full   the long tests too, about an hour"
 	@echo "make behaviour   compares scores, tensors, batches, splits and messages with COMMIT (HEAD)"
+	@echo "make mutants     changes the source at the places of tests/mutations.txt, or at random ones of FILE; tests must notice"
 	@echo "make axe         fetches axe-core, which checks the study's page for accessibility"
 	@echo "make test-gpu    the tests that need CUDA; they are skipped without it"
 	@echo "make lint        ruff, mypy, imports, and the words of the documentation"
@@ -49,6 +50,11 @@ test-full: $(VENV)/installed-dev
 
 behaviour: $(VENV)/installed-dev
 	$(BIN)/python scripts/behaviour.py against $(COMMIT)
+
+# FILE=src/levelfield/metrics/ranking.py COUNT=20 MINUTES=30 SEED=1 TESTS=tests/metrics; all are optional.
+mutants: $(VENV)/installed-dev
+	$(BIN)/python scripts/mutants.py $(FILE) $(if $(TESTS),--tests "$(TESTS)") $(if $(COUNT),--count $(COUNT)) \
+		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 test-gpu: $(VENV)/installed-dev
 	$(BIN)/pytest -m gpu -W default

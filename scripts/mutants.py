@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import glob
 import importlib.util
+import multiprocessing
 import os
 import random
 import shlex
@@ -23,13 +25,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-os.environ["OMP_NUM_THREADS"] = "1"
-import lightning.pytorch  # noqa: F401 # once for all children
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -45,10 +44,11 @@ NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "minimum": "max
 ALIKE = ("strict", "device")
 # Tests of a file are those with its name in theirs, in the folder of its package, or else all of that folder. And:
 TESTS = {
-    "metrics/ranking.py": ["test_retrieval*.py", "test_ties.py", "test_query_scores.py", "test_nearest.py"],
-    "analysis/comparison.py": ["test_study_comparison.py", "test_study_verdicts.py", "test_conclusion.py"],
-    "losses/triplet_margin.py": ["test_triplet_margin.py", "test_every_loss.py"],
+    "metrics/ranking.py": ["test_retrieval*.py", "test_query_scores*.py"],
+    "analysis/comparison.py": ["test_*comparison*.py", "test_*verdict*.py", "test_conclusion*.py"],
 }
+OUTPUT = "output.txt"
+FORK = multiprocessing.get_context("fork")
 OPTIONS = ("-x", "-m", "not full and not gpu and not processes", "-p", "no:cacheprovider")
 OPTIONS += ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
 
@@ -73,7 +73,7 @@ def mutations(file: str, source: str) -> Iterator[Mutation]:
         first, last = starts[node.lineno - 1], starts[node.end_lineno]
         begin, end = first + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
         lines = content[first:begin] + ast.unparse(changed).encode() + content[end:last]
-        old, new = (part.decode().strip() for part in (content[first:last], lines))
+        old, new = (" ".join(part.decode().split()) for part in (content[first:last], lines))
         yield Mutation(file, node.lineno, old, new, (content[:first] + lines + content[last:]).decode())
 
 
@@ -125,45 +125,43 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
     """The rows `file | old | new | tests` of tests/mutations.txt."""
     for line in (REPOSITORY / ROWS).read_text().splitlines():
         if line and not line.startswith("#"):
-            file, old, new, tests = (part.replace("\\n", "\n") for part in line.split(" | "))
+            file, old, new, tests = line.split(" | ")
             yield file, old, new, tests
 
 
 def tests_of(file: str) -> str:
     """The tests of a source file."""
-    folder = REPOSITORY / "tests" / Path(file).parent
-    while not folder.is_dir():
+    folder = Path("tests", Path(file).parent)
+    while not (REPOSITORY / folder).is_dir():
         folder = folder.parent
-    found = [path for pattern in TESTS.get(file, [f"test_*{Path(file).stem}*.py"]) for path in folder.glob(pattern)]
-    return " ".join(str(path.relative_to(REPOSITORY)) for path in sorted(found) or [folder])
+    return " ".join(str(folder / pattern) for pattern in TESTS.get(file, [f"test_*{Path(file).stem}*.py"]))
 
 
-def passes(folder: Path, tests: str, seconds: float = 1800) -> bool:
+def found(word: str) -> list[str]:
+    """The test files of a pattern, or their folder if there is none; another word as it is."""
+    return (sorted(glob.glob(word)) or [str(Path(word).parent)]) if "*" in word else [word]
+
+
+def passes(folder: Path, tests: str, seconds: float | None = None) -> bool:
     """Whether tests pass, in a child of this process, which has imported torch; not if they take too long."""
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        os.chdir(folder)
-        sys.path[:0] = [str(folder / "src"), str(folder)]
-        output = os.open(folder / "output.txt", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        code = 3
-        try:
-            code = int(pytest.main([*OPTIONS, *shlex.split(tests)]))
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    until = time.monotonic() + seconds
-    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < until:
-        time.sleep(0.05)
-    if ended == (0, 0):
-        os.killpg(child, signal.SIGKILL)
-        ended = os.waitpid(child, 0)
-    return ended[1] == 0
+    child = FORK.Process(target=_run, args=(folder, tests))
+    child.start()
+    child.join(seconds)
+    if child.exitcode is None:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.join()
+    return child.exitcode == 0
+
+
+def _run(folder: Path, tests: str) -> None:
+    os.setsid()
+    os.chdir(folder)
+    sys.path[:0] = [str(folder / "src"), str(folder)]
+    with open(OUTPUT, "w") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    words = [word for each in shlex.split(tests) for word in found(each)]
+    sys.exit(pytest.main([*OPTIONS, *words]))
 
 
 class Copy:
@@ -172,7 +170,7 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._seconds: dict[str, float] = {}
-        names = subprocess.check_output(["git", "ls-files", "-cozX", ".gitignore"], cwd=REPOSITORY, text=True)
+        names = subprocess.check_output(["git", "ls-files", "-coz", "--exclude-standard"], cwd=REPOSITORY, text=True)
         for name in filter(os.path.isfile, (REPOSITORY / each for each in names.split("\0") if each)):
             place = folder / name.relative_to(REPOSITORY)
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +181,7 @@ class Copy:
         if tests not in self._seconds:
             begin = time.monotonic()
             if not passes(self.folder, tests):
-                sys.exit(f"without a change these fail: {tests}\n{(self.folder / 'output.txt').read_text()[-3000:]}")
+                sys.exit(f"without a change these fail: {tests}\n{(self.folder / OUTPUT).read_text()[-3000:]}")
             self._seconds[tests] = time.monotonic() - begin
         before = (self.folder / SOURCE / file).read_text()
         self._write(file, text)
@@ -201,23 +199,18 @@ class Copy:
 
 def chosen(arguments: argparse.Namespace) -> Iterator[tuple[Mutation, str]]:
     """The mutations to try, with their tests."""
-    equivalent = {(file, old): new for file, old, new, tests in rows() if tests.startswith("equivalent: ")}
+    equivalent = {row[:3] for row in rows() if row[3].startswith("equivalent: ")}
     for path in arguments.files:
         file = str(path.resolve().relative_to(REPOSITORY / SOURCE))
-        found = [
-            each
-            for each in mutations(file, path.read_text())
-            if equivalent.get((file, each.old)) not in ("*", each.new)
-        ]
-        random.Random(arguments.seed).shuffle(found)
-        yield from ((each, arguments.tests or tests_of(file)) for each in found[: arguments.count])
+        every = list(mutations(file, path.read_text()))
+        random.Random(arguments.seed).shuffle(every)
+        every = [each for each in every if equivalent.isdisjoint({(file, each.old, "*"), (file, each.old, each.new)})]
+        yield from ((each, arguments.tests or tests_of(file)) for each in every[: arguments.count])
     for file, old, new, tests in () if arguments.files else rows():
-        if tests.startswith("equivalent: "):
-            continue
-        source = (REPOSITORY / SOURCE / file).read_text()
-        if source.count(old) != 1:
-            sys.exit(f"{ROWS}: '{old}' is {source.count(old)} times in {file}: correct the row or delete it")
-        yield Mutation(file, source[: source.index(old)].count("\n") + 1, old, new, source.replace(old, new)), tests
+        if not tests.startswith("equivalent: "):
+            before, found_old, after = (REPOSITORY / SOURCE / file).read_text().partition(old)
+            once = found_old and old not in after
+            yield Mutation(file, before.count("\n") + 1, old, new, before + new + after if once else ""), tests
 
 
 def main(words: Sequence[str]) -> int:
@@ -230,6 +223,9 @@ def main(words: Sequence[str]) -> int:
     arguments = parser.parse_args(words)
     until, survivors, left = time.monotonic() + 60 * arguments.minutes, 0, 0
     todo = list(chosen(arguments))
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import lightning.pytorch  # noqa: F401 # once for all children
+
     with tempfile.TemporaryDirectory() as folder:
         tree = Copy(Path(folder).resolve())
         os.environ["PYTHONPATH"] = str(tree.folder / "src")  # of processes that tests start
@@ -237,11 +233,10 @@ def main(words: Sequence[str]) -> int:
             if time.monotonic() > until:
                 left += 1
                 continue
-            survived = tree.survives(mutation.file, mutation.text, tests)
+            survived = not mutation.text or tree.survives(mutation.file, mutation.text, tests)
             survivors += survived
-            old, new = (text.replace("\n", "\\n") for text in (mutation.old, mutation.new))
-            word = "SURVIVED" if survived else "killed  "
-            print(f"{word} {mutation.file}:{mutation.line} | {old} | {new} | {tests}", flush=True)
+            word = "SURVIVED" if mutation.text and survived else "NOT ONCE" if survived else "killed  "
+            print(f"{word} {mutation.file}:{mutation.line} | {mutation.old} | {mutation.new} | {tests}", flush=True)
     print(f"{survivors} of {len(todo) - left} changes survived" + f"; no time for {left}" * bool(left))
     return int(survivors > 0)
 

@@ -1,0 +1,69 @@
+"""scripts/mutants.py: which changes it makes, and which of them it reports."""
+
+import importlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_fit import REPOSITORY
+
+SOURCE = """
+def largest(values: list[int], least: int = 0) -> int:
+    if not values and least >= 0:
+        raise KeyError("-1")
+    return max(values, key=abs)
+"""
+
+
+def test_each_change_is_of_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    mutants = importlib.import_module("mutants")
+    found = list(mutants.mutations("largest.py", SOURCE))
+    assert [(each.line, each.new) for each in found] == [
+        (2, "def largest(values: list[int], least: int = 1) -> int:"),
+        (2, "def largest(values: list[int], least: int = -1) -> int:"),
+        (3, "if not values or least >= 0:"),
+        (3, "if values and least >= 0:"),
+        (3, "if not values and least > 0:"),
+        (3, "if not values and least >= 1:"),
+        (3, "if not values and least >= -1:"),
+        (4, "pass"),
+        (5, "return max(values)"),
+        (5, "return min(values, key=abs)"),
+    ]
+    assert found[-1].text == SOURCE.replace("max", "min")
+
+
+@pytest.mark.full
+def test_a_change_that_no_test_notices_is_reported(tmp_path: Path) -> None:
+    for name, text in {
+        "src/levelfield/__init__.py": "",
+        "src/levelfield/largest.py": "def largest(values, least=0):\n    return max(values, key=abs)\n",
+        "tests/test_largest.py": "from levelfield.largest import largest\ndef test():\n    assert largest([2, 3]) == 3",
+        "tests/mutations.txt": "# rows\nlargest.py | max | min | tests/test_l*.py\n"
+        "largest.py | def largest(values, least=0): | * | equivalent: nobody gives it\n",
+        "pyproject.toml": '[tool.pytest.ini_options]\nmarkers = ["full", "gpu", "processes"]\n',
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(REPOSITORY / "scripts/mutants.py", tmp_path / "scripts")
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+
+    def run(*words: str) -> tuple[int, list[str]]:
+        command = [sys.executable, "scripts/mutants.py", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        return done.returncode, sorted(line.partition(" | tests")[0] for line in done.stdout.splitlines())
+
+    assert run() == (0, ["0 of 1 changes survived", "killed   largest.py:2 | max | min"])
+    assert run("src/levelfield/largest.py") == (
+        1,
+        [
+            "1 of 2 changes survived",
+            "SURVIVED largest.py:2 | return max(values, key=abs) | return max(values)",
+            "killed   largest.py:2 | return max(values, key=abs) | return min(values, key=abs)",
+        ],
+    )
