@@ -10,6 +10,7 @@ from torch.nn.functional import normalize
 from torch.profiler import ProfilerActivity, profile
 
 from levelfield.metrics import distances, pack_bits, query_scores, ranking, retrieval_metrics
+from levelfield.metrics.retrieval import half_interval
 
 NEIGHBOR_METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall", "map_at_5")
 NO_MEMORY = 1
@@ -120,6 +121,13 @@ def test_a_sample_of_the_queries_estimates_the_mean_with_its_interval():
     whole = retrieval_metrics(embeddings, labels, metrics=("map_at_r",), num_queries=10_000)
     assert whole["map_at_r"] == pytest.approx(exact, abs=1e-9)
     assert whole["map_at_r_ci95"] == 0
+
+
+def test_the_interval_of_half_a_population():
+    """1.96 times the standard error sqrt(1/3) / sqrt(4), times sqrt(1 - 4/8) of drawing without replacement."""
+    scores = torch.tensor([0.0, 0.0, 1.0, 1.0])
+    assert half_interval(scores, 8) == pytest.approx(1.959964 * (1 / 3 / 4 / 2) ** 0.5)
+    assert half_interval(scores, 4) == 0
 
 
 @pytest.mark.parametrize(
