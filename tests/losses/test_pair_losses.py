@@ -186,6 +186,10 @@ def test_margin_s_number_of_classes_may_be_told_later():
     loss.set_num_classes(max(LABELS) + 1)
     assert [name for name, _ in loss.named_parameters()] == ["beta"]
     torch.testing.assert_close(loss.beta.detach(), torch.full((12,), 0.7))
+    with torch.no_grad():
+        loss.beta[3] = 0.5
+    loss.set_num_classes(12)
+    assert loss.beta.tolist()[3] == 0.5, "learnt ones stay"
     plain = losses.MarginLoss(learn_beta=True)
     plain.set_num_classes(12)
     assert plain.beta.shape == (1,)

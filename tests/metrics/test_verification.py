@@ -3,6 +3,7 @@
 import itertools
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
@@ -127,6 +128,11 @@ def test_a_rate_says_where_the_pairs_are_too_few_for_it():
     assert found.not_given["tar_at_far_1e-3"] == ("it would rest on 4 of 4,500 pairs of two classes, and 30 are needed")
     assert set(found.not_given) == {f"tar_at_far_1e-{n}" for n in (3, 4, 5, 6)}
     assert title_of("tar_at_far_1e-3") == "TAR at FAR 1e-3"
+
+
+def test_a_rate_that_is_reached_exactly_is_not_exceeded():
+    roc = verification.Roc.of(np.array([5, 5]), np.array([1, 99]))
+    assert roc.tar_at(0.01) == 0.5
 
 
 def test_equal_embeddings_are_accepted_together():

@@ -52,7 +52,7 @@ def score_queries(
     num_relevant_Q = num_relevant_N[scored_Q]
     query_labels_Q = query_labels_N[scored_Q]
     num_gallery = len(gallery_GD)
-    depth = num_gallery - int(excludes_self)
+    depth = num_gallery
     if not wanted.needs_full_ranking:
         depth = min(depth, wanted.num_neighbors(int(num_relevant_Q.max())))
     largest_class = int(num_relevant_Q.max()) + int(excludes_self)
