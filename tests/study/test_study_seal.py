@@ -1,7 +1,9 @@
 """The evaluation on the test classes: its line is durable before a test label is read."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,20 +11,34 @@ import safetensors.torch
 import torch
 from rich.console import Console
 from study_engine import SMALL, run_file, run_study, small_study, tables
+from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.core import ledger
+from levelfield.core.configuration import set_dotted
 from levelfield.core.ledger import LEDGER
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
-from levelfield.models import TimmTrunk
+from levelfield.models import LoRA, TimmTrunk
 from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.progress import Progress
 from levelfield.study.rows import load_spec
-from levelfield.study.seal import CHANGED, FIRST, SideBySide, TestTask, _samples, _Tests, keep_scores, score_run
+from levelfield.study.seal import (
+    CHANGED,
+    FIRST,
+    SideBySide,
+    TestTask,
+    _embed,
+    _samples,
+    _test_data,
+    _Tests,
+    keep_scores,
+    score_run,
+)
 from levelfield.study.spec import StudySpec
 from levelfield.study.test_scores import EmbeddedTest
 from levelfield.study.workers import Unit
+from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 
 CONTRASTIVE_ONLY = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
@@ -191,6 +207,14 @@ def test_embeddings_of_other_data_are_computed_again(copy: Path, spec: StudySpec
     }
 
 
+def test_each_row_is_embedded_with_its_own_settings(copy: Path, spec: StudySpec) -> None:
+    study = StudyFolder(copy, spec)
+    task = left_to_test(study, study.test_file("contrastive", 0))[1].arguments[0]
+    for size in (5, 7):
+        config = set_dotted(task.config, "data.eval_batch_size", size)
+        assert _test_data(replace(task, config=config))[1].batch_size == size
+
+
 def test_scores_that_are_kept_are_of_the_samples_that_are_here(copy: Path, spec: StudySpec) -> None:
     study = StudyFolder(copy, spec)
     file = study.test_file("contrastive", 0)
@@ -245,3 +269,28 @@ def test_folds_that_share_a_trunk_embed_as_each_alone(made: type[MetricLearner])
     learners = [made(trunk, ContrastiveLoss(), embedding_size=4).eval() for _ in range(2)]
     with torch.no_grad():
         torch.testing.assert_close(SideBySide(learners)(images), torch.stack([one(images) for one in learners], 1))
+
+
+@pytest.mark.parametrize("adapter", [None, LoRA(rank=2, target_modules=["conv1.3"])], ids=["frozen", "adapted"])
+def test_folds_with_trunks_of_their_own_embed_as_each_alone(adapter: LoRA | None, tmp_path: Path) -> None:
+    """The built model has the trunk of the first fold, or the one below the adapters of both."""
+    learners, paths = [], []
+    for fold in range(2):
+        trunk = TimmTrunk("test_resnet", weights=None, adapter=adapter)
+        learner = MetricLearner(trunk, ContrastiveLoss, embedding_size=4, freeze_trunk=adapter is None).eval()
+        if adapter is not None and learners:
+            state = learners[0].trunk.state_dict()
+            trunk.load_state_dict({name: value + ("lora" in name) for name, value in state.items()})
+        content = {"hyper_parameters": dict(learner.hparams), "state_dict": learner.state_dict()}
+        learner.on_save_checkpoint(content)
+        torch.save(content, tmp_path / f"{fold}.ckpt")
+        learners, paths = [*learners, learner], [*paths, tmp_path / f"{fold}.ckpt"]
+    number = torch.arange(6)
+    loader = DataLoader(TensorDataset(torch.randn(6, 3, 32, 32), number, number), batch_size=4)
+    alone = [embed(learner, loader).embeddings for learner in learners]
+    here = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu")))
+    training = SimpleNamespace(
+        model=learners[0], datamodule=SimpleNamespace(features=False), trainer=here, config_dump={}
+    )
+    found = _embed(True, paths, training, loader)  # type: ignore[arg-type]
+    torch.testing.assert_close([samples.embeddings for samples, _ in found], alone)

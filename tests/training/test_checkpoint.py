@@ -333,6 +333,11 @@ def test_a_checkpoint_holds_no_objects(tmp_path):
     assert loaded.trunk.init_args["name"] == "test_resnet"
 
 
+def test_the_number_of_loader_processes_stays_on_its_machine(checkpoint):
+    assert "batch_size" in checkpoint["datamodule_hyper_parameters"]
+    assert "num_workers" not in checkpoint["datamodule_hyper_parameters"]
+
+
 class Foreign(LightningDataModule):
     """Names of `MetricDataModule` with another meaning."""
 
