@@ -219,6 +219,9 @@ def test_scores_that_are_kept_are_of_the_samples_that_are_here(copy: Path, spec:
     study = StudyFolder(copy, spec)
     file = study.test_file("contrastive", 0)
     task = left_to_test(study, file)[1].arguments[0]
+    study.keep_row("contrastive", {"my_loss.py": "of other code"})
+    assert left_to_test(study, file)[1].function is keep_scores, "a row whose code has changed is not scored by it"
+    assert left_to_test(study, study.test_file("arcface", 0))[1].function is score_run
     scores = change(file, evaluation="an earlier one")
     assert keep_scores(task) == json.loads(file.read_text()) == scores | {"evaluation": task.evaluation}
     change(file, data={"fingerprint": "of others"})

@@ -13,7 +13,7 @@ from levelfield.cli.study import parse
 from levelfield.errors import UserError
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec, with_options
-from levelfield.study.test_scores import EmbeddedTest, score_folds
+from levelfield.study.test_scores import EmbeddedTest, concatenate, score_folds
 from levelfield.training.embed import EmbeddedSet
 
 
@@ -46,6 +46,11 @@ def test_a_study_can_ask_for_the_papers_scores(toy_file: Path) -> None:
         clusters = KMeans(6, n_init=10, random_state=0).fit_predict(embeddings.numpy())
         expected = normalized_mutual_info_score(labels.numpy(), clusters, average_method="geometric")
         assert found["nmi_geometric"] == pytest.approx(expected, abs=0.1), "k-means from other starts"
+
+
+def test_each_fold_weighs_the_same_in_the_concatenation() -> None:
+    folds = [torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.5]])]
+    torch.testing.assert_close(concatenate(folds), torch.tensor([[0.6, 0.8, 0.0, 1.0]]) / 2**0.5)
 
 
 def test_further_scores_touch_the_test_alone(toy_file: Path) -> None:
