@@ -53,6 +53,13 @@ OPTIONS = ("-x", "-m", "not full and not gpu and not processes", "-p", "no:cache
 OPTIONS += ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
 
 
+class Unhurried:
+    """A test may compute for longer than in `make test`: time on a busy machine kills no change."""
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        item.add_marker("slow")
+
+
 class Mutation(NamedTuple):
     """The lines of one change, before and after it, and the whole text of the changed file."""
 
@@ -161,7 +168,7 @@ def _run(folder: Path, tests: str) -> None:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     words = [word for each in shlex.split(tests) for word in found(each)]
-    sys.exit(pytest.main([*OPTIONS, *words]))
+    sys.exit(pytest.main([*OPTIONS, *words], plugins=[Unhurried()]))
 
 
 class Copy:

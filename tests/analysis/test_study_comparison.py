@@ -61,6 +61,18 @@ def test_concatenated_scores_are_one_a_run(scores: dict[str, np.ndarray]) -> Non
     assert compare_all(rows, list(scores)) == [], "of another metric"
 
 
+def test_concatenated_embeddings_are_compared_with_one_pca_where_there_is_one() -> None:
+    of_runs = [("a", run, 0.3 + run / 100) for run in range(3)]
+    untrained = [("pretrained", 0, 0.2), ("pretrained_one_pca", 0, 0.25)]
+    for known, other in ((untrained, "pretrained_one_pca"), (untrained[:1], "pretrained")):
+        rows = [
+            ResultRow(m, "test", None, run, None, "concatenated", "map_at_r", value)
+            for m, run, value in (*of_runs, *known)
+        ]
+        (found,) = compare_all(rows, ["a"], embedding="concatenated")
+        assert (found.other, found.difference) == (other, pytest.approx(0.31 - known[-1][2]))
+
+
 def test_runs_and_folds_of_one_method_alone_are_left_out(scores: dict[str, np.ndarray]) -> None:
     rows = rows_of("a", scores["a"]) + rows_of("b", scores["b"][1:], runs=[1, 2, 3, 4])
     rows = [row for row in rows if (row.method, row.run, row.fold) != ("b", 4, 2)]

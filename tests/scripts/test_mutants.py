@@ -45,7 +45,7 @@ def test_a_change_that_no_test_notices_is_reported(tmp_path: Path) -> None:
         "tests/test_largest.py": "from levelfield.largest import largest\ndef test():\n    assert largest([2, 3]) == 3",
         "tests/mutations.txt": "# rows\nlargest.py | max | min | tests/test_l*.py\n"
         "largest.py | def largest(values, least=0): | * | equivalent: nobody gives it\n",
-        "pyproject.toml": '[tool.pytest.ini_options]\nmarkers = ["full", "gpu", "processes"]\n',
+        "pyproject.toml": '[tool.pytest.ini_options]\nmarkers = ["full", "gpu", "processes", "slow"]\n',
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
