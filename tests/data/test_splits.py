@@ -54,6 +54,8 @@ def test_sixteen_classes_are_the_fewest_for_four_folds(variant: str) -> None:
 
 
 def test_what_cannot_be_split_is_refused() -> None:
+    with pytest.raises(UserError, match="num_folds"):
+        class_folds(range(9), num_folds=1)
     wanted = "'half', 'powerful-benchmarker', 'official', 'vasilev-dyakonov', 'random' or 'all'"
     for split in (split_classes, class_folds):
         with pytest.raises(UserError, match=wanted):

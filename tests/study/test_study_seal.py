@@ -128,6 +128,7 @@ def test_lost_scores_come_from_the_stored_embeddings_and_a_reason_scores_again(h
         run_file(file, folder)
 
 
+@pytest.mark.slow
 def test_each_swept_size_has_its_untrained_row(here: Path) -> None:
     """The order of the values changes no score, and a PCA to 4 dimensions is not one to 16."""
     found = []
@@ -148,6 +149,7 @@ def test_each_swept_size_has_its_untrained_row(here: Path) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_a_second_evaluation_that_was_interrupted_continues_with_its_line(here: Path) -> None:
     file = small_study(here, text=CONTRASTIVE_ONLY)
     added = {"triplet": {"model": {"loss": "TripletMarginLoss"}}}
