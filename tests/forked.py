@@ -179,6 +179,32 @@ def _run(
         ]
 
 
+def run_script(script: Path, *words: object) -> None:
+    """Run a script that forks."""
+    done = python(script, *words)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def fork(world_size: int, work: Callable[[int], None]) -> None:
+    """`work(rank)` in a process for each rank; ends this one where one of them fails."""
+    children = []
+    for rank in range(world_size):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                work(rank)
+                status = 0
+            finally:
+                if status:
+                    sys.excepthook(*sys.exc_info())
+                sys.stderr.flush()
+                os._exit(status)
+        children.append(child)
+    if sum(os.waitpid(child, 0)[1] for child in children):
+        sys.exit(1)
+
+
 def children(process: int) -> list[int]:
     """The processes that its threads have started, and those that these have; any of them may end meanwhile."""
     found: list[int] = []

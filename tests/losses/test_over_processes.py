@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
-from forked_ranks import fork, run_script
+from forked import fork, run_script
 from lightning.pytorch import Callback, LightningDataModule, Trainer
 from loss_cases import needs_classes, shipped
 from torch import Tensor, nn

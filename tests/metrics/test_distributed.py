@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from forked_ranks import fork, run_script
+from forked import fork, run_script
 
 from levelfield.metrics import RetrievalMetrics, retrieval_metrics, verification_metrics
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from forked_ranks import fork, run_script
+from forked import fork, run_script
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
