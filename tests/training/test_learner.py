@@ -1,22 +1,18 @@
-"""The learner: what trains, at which rates, what a checkpoint brings back, and whose losses fit."""
+"""The learner: each argument's effect, what it draws, and what a checkpoint brings back."""
 
 import functools
 
 import pytest
-import pytorch_metric_learning.losses
-import pytorch_metric_learning.miners
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
+from small_fit import small_data, small_learner, small_trainer, small_trunk
 from torch import nn
 
-from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets import Glyphs
-from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
-from levelfield.losses import ArcFaceLoss, ContrastiveLoss, MultiSimilarityLoss
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss, TripletMarginLoss
 from levelfield.metrics import retrieval_metrics
-from levelfield.miners import MultiSimilarityMiner
-from levelfield.models import LayerNormLinearEmbedder, LinearEmbedder, TimmTrunk
+from levelfield.miners import BatchHardMiner
+from levelfield.models import LayerNormLinearEmbedder, LinearEmbedder
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 from levelfield.training.optimization import adamw
@@ -24,78 +20,16 @@ from levelfield.training.optimization import adamw
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
-def small_data(**arguments) -> MetricDataModule:
-    transforms = ImageTransforms(crop_size=32, resize=32, scale=(0.6, 1.0), horizontal_flip=False)
-    return MetricDataModule(Glyphs(num_classes=40), steps_per_epoch=4, transforms=transforms, **arguments)
-
-
-def small_learner(loss, **arguments) -> MetricLearner:
-    torch.manual_seed(0)
-    return MetricLearner(TimmTrunk("test_resnet", weights=None), loss=loss, embedding_size=16, **arguments)
-
-
-def small_trainer(**arguments) -> Trainer:
-    settings = {
-        "accelerator": "cpu",
-        "max_epochs": 1,
-        "num_sanity_val_steps": 0,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    return Trainer(**{**settings, **arguments})
-
-
-class MyLoss(nn.Module):
-    """Somebody's plain module: pulls embeddings of a class to their mean."""
-
-    def forward(self, embeddings, labels):
-        means = torch.stack([embeddings[labels == label].mean(0) for label in labels])
-        return (embeddings - means).square().sum(1).mean()
-
-
-@pytest.mark.parametrize(
-    ("loss", "miner"),
-    [
-        (ContrastiveLoss(), None),
-        (ArcFaceLoss, None),
-        (functools.partial(ArcFaceLoss, margin=10.0), None),
-        (MultiSimilarityLoss(), MultiSimilarityMiner()),
-        (MyLoss(), None),
-        (pytorch_metric_learning.losses.TripletMarginLoss(), pytorch_metric_learning.miners.BatchHardMiner()),
-        (pytorch_metric_learning.losses.CircleLoss(), MultiSimilarityMiner()),
-        (ContrastiveLoss(), pytorch_metric_learning.miners.MultiSimilarityMiner()),
-    ],
-)
-def test_losses_and_miners_of_ours_and_others_train(loss, miner):
-    learner = small_learner(loss, miner=miner)
-    before = {name: value.clone() for name, value in learner.named_parameters()}
-    trainer = small_trainer()
-    trainer.fit(learner, datamodule=small_data())
-    assert 0 <= trainer.callback_metrics["val/map_at_r"] <= 1
-    moved = {
-        name.partition(".")[0]
-        for name, value in learner.named_parameters()
-        if name in before and not torch.equal(value, before[name])
-    }
-    assert moved == {"trunk", "embedder"}
-    if not isinstance(loss, nn.Module):
-        assert learner.num_classes == 15  # 20 of the 40 letters are for training, a fourth of them validates
-
-
 def test_embeddings_have_unit_length_unless_told_otherwise():
     images = torch.rand(4, 3, 32, 32)
-    torch.testing.assert_close(small_learner(ContrastiveLoss())(images).norm(dim=1), torch.ones(4))
-    raw = small_learner(ContrastiveLoss(), normalize=False)(images).norm(dim=1)
-    assert not torch.allclose(raw, torch.ones(4), atol=1e-2)
+    torch.testing.assert_close(small_learner()(images).norm(dim=1), torch.ones(4))
+    assert not torch.allclose(small_learner(normalize=False)(images).norm(dim=1), torch.ones(4), atol=1e-2)
 
 
 def test_raw_embeddings_can_be_ranked_by_euclidean_distance():
     scores = {}
     for distance in ("cosine", "euclidean"):
-        learner = small_learner(ContrastiveLoss(), normalize=False, distance=distance)
-        data = small_data()
+        learner, data = small_learner(normalize=False, distance=distance), small_data()
         scores[distance] = small_trainer().validate(learner, datamodule=data, verbose=False)[0]["val/map_at_r"]
         embedded = embed(learner, data.eval_dataloader(data.val_subset))
         alone = retrieval_metrics(embedded.embeddings, embedded.labels, metrics=("map_at_r",), distance=distance)
@@ -103,40 +37,57 @@ def test_raw_embeddings_can_be_ranked_by_euclidean_distance():
     assert scores["cosine"] != scores["euclidean"]
 
 
-def test_frozen_batch_norm_keeps_its_statistics_and_trains_its_scale():
-    for frozen in (True, False):
-        learner = small_learner(ContrastiveLoss(), freeze_batch_norm=frozen)
-        norms = [module for module in learner.trunk.modules() if isinstance(module, nn.BatchNorm2d)]
-        means = [norm.running_mean.clone() for norm in norms]
-        scales = [norm.weight.detach().clone() for norm in norms]
-        small_trainer().fit(learner, datamodule=small_data())
-        assert all(torch.equal(norm.running_mean, mean) for norm, mean in zip(norms, means, strict=True)) == frozen
-        assert any(not torch.equal(norm.weight, scale) for norm, scale in zip(norms, scales, strict=True))
+# Another value of each argument.
+OTHERS = {
+    "trunk": lambda: small_trunk("test_efficientnet"),
+    "loss": lambda: functools.partial(ArcFaceLoss, margin=5.0),
+    "embedder": lambda: LayerNormLinearEmbedder,
+    "embedding_size": lambda: 8,
+    "miner": BatchHardMiner,
+    "normalize": lambda: False,
+    "distance": lambda: "hamming",
+    "freeze_batch_norm": lambda: False,
+    "optimizer": lambda: torch.optim.SGD,
+    "trunk_lr": lambda: 1e-2,
+    "embedder_lr": lambda: 1e-2,
+    "loss_lr": lambda: 1e-1,
+    "weight_decay": lambda: 0.5,
+    "loss_weight_decay": lambda: 0.5,
+    "lr_scheduler": lambda: functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.1),
+    "seed": lambda: 1,
+    "freeze_trunk": lambda: True,
+    "embedder_init": lambda: "pca",
+}
 
 
-def test_trunk_embedder_and_loss_have_their_own_rates():
-    learner = small_learner(ArcFaceLoss, trunk_lr=0.1, embedder_lr=0.2, loss_lr=0.3, weight_decay=0.4)
-    learner.build_loss(num_classes=5)
-    groups = {
-        group["name"]: (group["lr"], group["weight_decay"]) for group in learner.configure_optimizers().param_groups
-    }
-    assert groups == {"trunk": (0.1, 0.4), "embedder": (0.2, 0.4), "loss": (0.3, 0.0)}
+def outcome(**arguments) -> tuple[list[float], float]:
+    """The weights after two epochs, and the validation score."""
+    loss = TripletMarginLoss() if "miner" in arguments else functools.partial(ArcFaceLoss, class_fraction=0.5)
+    learner, trainer = small_learner(**{"loss": loss, **arguments}), small_trainer(max_epochs=2)
+    trainer.fit(learner, small_data(batch_size=8, steps_per_epoch=1))
+    weights = torch.cat([weight.detach().flatten() for weight in learner.parameters()])
+    return weights.tolist(), float(trainer.callback_metrics["val/map_at_r"])
 
 
-def test_a_trainer_that_would_take_the_samples_in_their_order_is_refused():
-    with pytest.raises(UserError, match="overfit_batches"):
-        small_trainer(overfit_batches=1).fit(small_learner(ContrastiveLoss()), datamodule=small_data())
+@pytest.fixture(scope="module")
+def defaults() -> dict[bool, tuple[list[float], float]]:
+    """Without and with a miner's default, none, as a key of its own: its loss is another."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {False: outcome(), True: outcome(miner=None)}
 
 
-@pytest.mark.parametrize("log_every_n_steps", [50, 0])  # no logging is no division by zero
-def test_a_loss_that_is_not_finite_stops_and_names_the_step(log_every_n_steps):
-    class Diverging(nn.Module):
-        def forward(self, embeddings, labels):
-            return embeddings.sum() / 0
+@pytest.mark.parametrize("name", OTHERS)
+def test_each_argument_has_an_effect(name, defaults):
+    assert outcome(**{name: OTHERS[name]()}) != defaults[name == "miner"]
 
-    trainer = small_trainer(log_every_n_steps=log_every_n_steps)
-    with pytest.raises(UserError, match="step 0"):
-        trainer.fit(small_learner(Diverging()), datamodule=small_data())
+
+def test_no_argument_is_forgotten_above():
+    # `test_early_steps.py`, `test_optimization.py`, `test_objective.py`
+    elsewhere = {"lr_scheduler_interval", "layer_decay", "regularizer"}
+    arguments = inspect.signature(MetricLearner).parameters.keys() - {"optimization"}
+    assert len(arguments) == 12
+    assert OTHERS.keys() | elsewhere == arguments | inspect.signature(Optimization).parameters.keys()
 
 
 class Draws(nn.Module):
@@ -151,21 +102,13 @@ class Draws(nn.Module):
         return embeddings.square().sum()
 
 
-@pytest.mark.parametrize(("accumulated", "steps"), [(1, 4), (2, 2), (4, 1), (3, 2)])
-def test_each_accumulated_batch_has_draws_of_its_own(accumulated, steps):
-    loss = Draws()
-    trainer = small_trainer(accumulate_grad_batches=accumulated)
-    trainer.fit(small_learner(loss), datamodule=small_data())
-    assert trainer.global_step == steps
-    assert len(set(loss.seen)) == 4
-
-
-def test_the_first_batch_of_a_step_draws_the_same_however_many_are_accumulated():
+def test_each_accumulated_batch_has_draws_of_its_own_and_the_first_of_a_step_the_same_whatever_is_accumulated():
     draws = {}
-    for accumulated in (1, 2):
-        loss = Draws()
-        trainer = small_trainer(accumulate_grad_batches=accumulated)
-        trainer.fit(small_learner(loss), datamodule=small_data())
+    for accumulated, steps in ((1, 4), (2, 2), (3, 2)):
+        loss, trainer = Draws(), small_trainer(accumulate_grad_batches=accumulated, limit_val_batches=0)
+        trainer.fit(small_learner(loss), datamodule=small_data(batch_size=8))
+        assert trainer.global_step == steps
+        assert len(set(loss.seen)) == 4
         draws[accumulated] = loss.seen
     assert draws[2][::2] == draws[1][:2]
 
@@ -179,21 +122,9 @@ def test_the_loss_sees_float32_whatever_the_precision(precision):
             seen.append((embeddings.dtype, torch.is_autocast_enabled("cpu")))
             return super().compute(embeddings, *args)
 
-    small_trainer(precision=precision).fit(small_learner(Watching()), datamodule=small_data())
-    assert set(seen) == {(torch.float32, False)}
-
-
-@pytest.mark.parametrize("loss", [ArcFaceLoss, functools.partial(ArcFaceLoss, margin=10.0)])
-def test_checkpoint_of_a_learner_made_in_python_loads_whole(loss, tmp_path):
-    learner = small_learner(loss, embedder=LayerNormLinearEmbedder, normalize=False)
-    trainer = small_trainer()
-    trainer.fit(learner, datamodule=small_data())
-    trainer.save_checkpoint(tmp_path / "it.ckpt")
-    loaded = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
-    images = torch.rand(4, 3, 32, 32)
-    torch.testing.assert_close(loaded(images), learner.eval()(images))
-    assert loaded.loss.margin == (28.6 if loss is ArcFaceLoss else 10.0)
-    assert not loaded.normalize
+    trainer = small_trainer(precision=precision, limit_val_batches=0)
+    trainer.fit(small_learner(Watching()), datamodule=small_data(batch_size=8, steps_per_epoch=1))
+    assert seen == [(torch.float32, False)]
 
 
 class Taught(MetricLearner):
@@ -206,62 +137,45 @@ class Taught(MetricLearner):
         self.by_hand = nn.Sequential(nn.Linear(16, 16), nn.Dropout())
 
 
+class Modes(Callback):
+    def on_train_batch_start(self, trainer, pl_module, *_):
+        self.seen = {name: module.training for name, module in pl_module.named_modules()}
+
+
 def taught() -> Taught:
     embedder = functools.partial(LinearEmbedder, dropout=0.5)
-    trunk = TimmTrunk("test_resnet", weights=None)
-    return Taught(trunk=trunk, loss=ArcFaceLoss, embedder=embedder, embedding_size=16, freeze_batch_norm=False)
+    return small_learner(ArcFaceLoss, Taught, embedder=embedder, freeze_batch_norm=False)
 
 
-def test_a_loaded_learner_trains_as_one_that_was_made_with_its_weights(tmp_path):
-    trainer = small_trainer()
-    trainer.fit(taught(), datamodule=small_data())
-    trainer.save_checkpoint(tmp_path / "it.ckpt")
+def fit_shortly(learner: MetricLearner, *callbacks: Callback, path=None):
+    trainer = small_trainer(*callbacks, limit_val_batches=0)
+    trainer.fit(learner, datamodule=small_data(batch_size=8, steps_per_epoch=2))
+    if path:
+        trainer.save_checkpoint(path)
+
+
+def test_a_loaded_learner_trains_as_one_that_was_made_with_its_weights_and_a_teacher_stays_in_eval_mode(tmp_path):
+    fit_shortly(taught(), path=tmp_path / "it.ckpt")
     loaded, made = Taught.load_from_checkpoint(tmp_path / "it.ckpt"), taught()
     assert not any(module.training for module in loaded.modules()), "to embed with"
     made.build_loss(15)
     made.load_state_dict(loaded.state_dict())
     before = loaded.state_dict()["trunk.model.bn1.running_mean"].clone()
-    for learner in (loaded, made):
-        small_trainer().fit(learner, datamodule=small_data())
+    small_trainer().validate(loaded, datamodule=small_data(), verbose=False)
+    modes = Modes()
+    for learner in (made, loaded):
+        fit_shortly(learner, modes)
     assert all(torch.equal(value, made.state_dict()[name]) for name, value in loaded.state_dict().items())
     assert not torch.equal(loaded.trunk.model.bn1.running_mean, before)
-
-
-def test_a_loaded_learners_teacher_stays_in_eval_mode_in_a_fit(tmp_path):
-    modes = {}
-
-    class Modes(Callback):
-        def on_train_batch_start(self, trainer, pl_module, *_):
-            modes.update({name: module.training for name, module in pl_module.named_modules()})
-
-    trainer = small_trainer()
-    trainer.fit(taught(), datamodule=small_data())
-    trainer.save_checkpoint(tmp_path / "it.ckpt")
-    loaded = Taught.load_from_checkpoint(tmp_path / "it.ckpt")
-    small_trainer().validate(loaded, datamodule=small_data(), verbose=False)
-    small_trainer(callbacks=[Modes()]).fit(loaded, datamodule=small_data())
     for name in ("", "trunk", "trunk.model.bn1", "embedder.dropout", "loss", "by_hand.1"):
-        assert modes[name], name
+        assert modes.seen[name], name
     for name in ("silent", "silent.1", "frozen", "frozen.1"):
-        assert not modes[name], name
+        assert not modes.seen[name], name
 
     loaded = Taught.load_from_checkpoint(tmp_path / "it.ckpt").train()
     loaded.by_hand.eval()
-    small_trainer(callbacks=[Modes()]).fit(loaded, datamodule=small_data())
-    assert (modes["embedder.dropout"], modes["by_hand.1"]) == (True, False)
-
-
-def test_checkpoint_with_a_loss_object_loads_for_embedding_and_says_so(tmp_path):
-    learner = small_learner(MyLoss())
-    trainer = small_trainer()
-    trainer.fit(learner, datamodule=small_data())
-    trainer.save_checkpoint(tmp_path / "it.ckpt")
-    with pytest.warns(UserWarning, match=r"it\.ckpt.* loss"):
-        loaded = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
-    images = torch.rand(4, 3, 32, 32)
-    torch.testing.assert_close(loaded(images), learner.eval()(images))
-    with pytest.raises(UserError, match=r"loss=\.\.\."):
-        small_trainer().fit(loaded, datamodule=small_data())
+    fit_shortly(loaded, modes)
+    assert (modes.seen["embedder.dropout"], modes.seen["by_hand.1"]) == (True, False)
 
 
 def test_what_is_no_checkpoint_of_ours_is_named(tmp_path):

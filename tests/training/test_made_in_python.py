@@ -10,17 +10,14 @@ import pytorch_metric_learning.losses
 import pytorch_metric_learning.miners
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
-from test_learner import small_data, small_learner, small_trainer
-from tiny_fit import TINY
+from small_fit import small_data, small_learner, small_trainer
 from torch import nn
 from torch.utils.data import DataLoader
 
 from levelfield import losses, miners
-from levelfield.cli.main import main
 from levelfield.data.samplers import MPerClassBatchSampler
 from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, MarginLoss, WeightedSum
-from levelfield.models import TimmTrunk
 from levelfield.regularizers import KoLeo
 from levelfield.training import fit_start
 from levelfield.training.learner import MetricLearner
@@ -30,13 +27,18 @@ from levelfield.training.plain_module import adapted
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
+def step(learner, **data):
+    trainer = small_trainer(limit_val_batches=0)
+    trainer.fit(learner, datamodule=small_data(**{"batch_size": 8, "steps_per_epoch": 1, **data}))
+    return trainer
+
+
 @pytest.fixture
 def stored(tmp_path):
     """A function that fits a learner for one step and returns its checkpoint."""
 
-    def store(learner, data=None):
-        trainer = small_trainer(limit_train_batches=1)
-        trainer.fit(learner, datamodule=data or small_data())
+    def store(learner):
+        trainer = step(learner)
         trainer.save_checkpoint(tmp_path / "it.ckpt")
         return tmp_path / "it.ckpt"
 
@@ -65,8 +67,7 @@ def test_all_settings_come_back_and_train_on(stored):
     )
     loaded = MetricLearner.load_from_checkpoint(stored(learner))
     assert (loaded.loss.alpha, loaded.miner.epsilon, loaded.regularizer.weight, loaded.seed) == (3.0, 0.25, 0.3, 5)
-    trainer = small_trainer(limit_train_batches=3)
-    trainer.fit(loaded, datamodule=small_data())
+    trainer = step(loaded, steps_per_epoch=3)
     groups = {group["name"]: group for group in trainer.optimizers[0].param_groups}
     assert type(trainer.optimizers[0]) is torch.optim.SGD
     assert groups["trunk"]["lr"] == pytest.approx(7e-7 / 4), "after three steps of the schedule"
@@ -112,7 +113,7 @@ def test_an_argument_given_at_loading_replaces_the_stored_one(stored):
     path = stored(small_learner(ContrastiveLoss(), **SETTINGS))
     loaded = MetricLearner.load_from_checkpoint(path, trunk_lr=1e-5, loss=ArcFaceLoss)
     assert (loaded.optimization.trunk_lr, loaded.hparams["trunk_lr"]) == (1e-5, 1e-5)
-    small_trainer(limit_train_batches=1).fit(loaded, datamodule=small_data())
+    step(loaded)
     assert loaded.loss.class_weights.shape == (15, 16)
     with pytest.raises(UserError, match="trunk_lrr"):
         MetricLearner.load_from_checkpoint(path, trunk_lrr=1e-5)
@@ -126,17 +127,13 @@ def test_parts_without_a_path_are_named_when_the_fit_goes_on(stored):
     loaded = MetricLearner.load_from_checkpoint(path)  # nobody needs them to embed
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        small_trainer(limit_train_batches=1).fit(loaded, datamodule=small_data())
+        step(loaded)
     lines = "\n".join(str(each.message) for each in told)
-    assert [f"its {name}" in lines for name in ("miner", "optimizer", "loss", "regularizer")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    named = [f"its {name}" in lines for name in ("miner", "optimizer", "loss", "regularizer")]
+    assert named == [True, True, False, False]
     whole = MetricLearner.load_from_checkpoint(path, miner=miner, optimizer=torch.optim.SGD)
     assert whole.miner is miner
-    small_trainer(limit_train_batches=1).fit(whole, datamodule=small_data())  # no warning
+    step(whole)  # no warning
 
 
 class Dropping(LightningModule):
@@ -164,7 +161,7 @@ def test_the_runs_of_a_plain_module_differ_in_their_dropout(monkeypatch):
     for seed in (1, 2, 1):
         seed_everything(seed, verbose=False)
         module = adapted(Dropping())
-        small_trainer(limit_train_batches=1).fit(module, datamodule=small_data())
+        step(module)
         dropped += module.dropped
     assert not torch.equal(dropped[0], dropped[1])
     assert torch.equal(dropped[0], dropped[2])
@@ -192,8 +189,10 @@ SEEN = pytest.mark.filterwarnings("ignore:.*was trained on 5 classes of the vali
 
 
 @SEEN
-@pytest.mark.parametrize("loaded", [True, False])
-@pytest.mark.parametrize("loss", [ArcFaceLoss, partial(MarginLoss, learn_beta=True), ArcFaceLoss(15, 16)])
+@pytest.mark.parametrize(
+    ("loss", "loaded"),
+    [(ArcFaceLoss, True), (partial(MarginLoss, learn_beta=True), False), (ArcFaceLoss(15, 16), True)],
+)
 def test_on_other_classes_the_loss_starts_from_scratch(loss, loaded, stored):
     learner = small_learner(loss, loss_lr=0.5)
     path = stored(learner)
@@ -201,24 +200,23 @@ def test_on_other_classes_the_loss_starts_from_scratch(loss, loaded, stored):
     learner = MetricLearner.load_from_checkpoint(path) if loaded else learner
     learner.optimization.loss_lr = 0.0
     with pytest.warns(UserWarning, match="its loss starts from scratch"):
-        small_trainer(limit_train_batches=1).fit(learner, datamodule=small_data(fold=1))
+        step(learner, fold=1)
     for name, value in learner.loss.state_dict().items():
         assert not torch.equal(value, before[name]), name
-    small_trainer(limit_train_batches=1).fit(learner, datamodule=small_data(fold=1))  # the same classes: no warning
+    step(learner, fold=1)  # the same classes: no warning
 
 
 @SEEN
-def test_a_foreign_loss_with_class_weights_is_refused_on_other_classes(stored):
+def test_what_cannot_go_on_with_other_classes_is_refused(stored):
     learner = small_learner(pytorch_metric_learning.losses.ArcFaceLoss(15, 16))
-    stored(learner)
+    path = stored(learner)
     with pytest.raises(UserError, match="ArcFaceLoss"):
-        small_trainer().fit(learner, datamodule=small_data(fold=1))
-
-
-def test_a_fit_does_not_resume_on_other_classes(stored):
-    path = stored(small_learner(ArcFaceLoss))
+        step(learner, fold=1)
+    with pytest.raises(UserError, match="test classes"):
+        step(learner, split="random", split_seed=1)
     with pytest.raises(UserError, match="load_from_checkpoint"):
-        small_trainer(max_epochs=2).fit(small_learner(ArcFaceLoss), datamodule=small_data(fold=1), ckpt_path=path)
+        trainer = small_trainer(max_epochs=2)
+        trainer.fit(small_learner(ArcFaceLoss), datamodule=small_data(fold=1), ckpt_path=path)
 
 
 def test_validation_on_classes_that_were_trained_on_is_warned_of(stored):
@@ -226,14 +224,6 @@ def test_validation_on_classes_that_were_trained_on_is_warned_of(stored):
     small_trainer().validate(learner, datamodule=small_data(), verbose=False)  # its own fold: no warning
     with pytest.warns(UserWarning, match="trained on 5 classes of the validation fold"):
         small_trainer().validate(learner, datamodule=small_data(fold=1), verbose=False)
-
-
-def test_weights_that_have_seen_a_test_class_are_refused(stored):
-    path = stored(small_learner(ContrastiveLoss()))
-    with pytest.raises(UserError, match="test classes"):
-        small_trainer().fit(
-            MetricLearner.load_from_checkpoint(path), datamodule=small_data(split="random", split_seed=1)
-        )
 
 
 class Foreign(LightningDataModule):
@@ -278,9 +268,8 @@ class Starting(MetricLearner):
 def test_a_hook_of_a_subclass_leaves_the_start_at_the_data(monkeypatch):
     started = []
     monkeypatch.setattr(fit_start, "start_embedder", lambda *given: started.append(given[1]))
-    trunk = TimmTrunk("test_resnet", weights=None)
-    learner = Starting(trunk, loss=ContrastiveLoss(), embedding_size=4, embedder_init="pca")
-    small_trainer(limit_train_batches=1).fit(learner, datamodule=small_data())
+    learner = small_learner(kind=Starting, embedder_init="pca")
+    step(learner)
     assert (learner.began, started) == (True, ["pca"])
 
 
@@ -293,29 +282,21 @@ def test_numbers_of_numpy_are_plain_and_a_local_function_is_named(stored):
     loaded = MetricLearner.load_from_checkpoint(stored(learner))
     assert loaded.optimization.trunk_lr == 1e-4
     with pytest.warns(UserWarning, match="its optimizer: it was an object .*sgd"):
-        small_trainer(limit_train_batches=1).fit(loaded, datamodule=small_data())
+        step(loaded)
 
 
-def class_weights_of_command(tmp_path):
-    words = ["fit", *TINY, "--model.loss", "ArcFaceLoss", "--model.embedding_size", "16", "--name", "it"]
-    assert main([*words, "--output", str(tmp_path)]) == 0
-    return tmp_path / "fit/it/0/best.ckpt"
-
-
-def test_one_loss_has_two_paths_and_keeps_its_class_weights_at_both_doors(stored, tmp_path):
-    path = class_weights_of_command(tmp_path / "first")
+def test_one_loss_has_two_paths_and_keeps_its_class_weights_at_both_doors(fitted):
+    path = fitted / "best.ckpt"
     weights = torch.load(path, weights_only=True)["state_dict"]["loss.class_weights"]
     for loss in (ArcFaceLoss, partial(ArcFaceLoss, margin=10.0)):
         assert torch.equal(MetricLearner.load_from_checkpoint(path, loss=loss).loss.class_weights, weights)
-    assert MetricLearner.load_from_checkpoint(path, loss=losses.CosFaceLoss).loss is None, (
-        "another loss is built in a fit"
-    )
+    assert MetricLearner.load_from_checkpoint(path, loss=losses.CosFaceLoss).loss is None, "it is built in a fit"
 
 
 @SEEN
 def test_a_loss_given_at_loading_meets_other_classes(stored):
     loaded = MetricLearner.load_from_checkpoint(stored(small_learner(ContrastiveLoss())), loss=ArcFaceLoss)
-    small_trainer(limit_train_batches=1).fit(loaded, datamodule=small_data(fold=1))
+    step(loaded, fold=1)
     assert loaded.loss.class_weights.shape == (15, 16)
 
 

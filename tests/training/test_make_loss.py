@@ -6,7 +6,7 @@ import pytest
 import torch
 from pytorch_metric_learning import losses as peers
 from pytorch_metric_learning.distances import CosineSimilarity
-from test_learner import small_data, small_learner, small_trainer
+from small_fit import small_data, small_learner, small_trainer
 from torch import nn
 from weighted_loss import WeightedLoss
 
@@ -66,18 +66,6 @@ def test_what_a_class_names_is_supplied(factory, names):
     assert supplied_arguments(factory) == names
 
 
-@pytest.mark.parametrize(
-    "loss", [WeightedLoss, InAnotherOrder, ThroughKeywords, functools.partial(WeightedLoss, scale=2.0)]
-)
-def test_a_loss_gets_the_training_classes_and_the_embedding_size(loss):
-    learner = small_learner(loss)
-    small_trainer().fit(learner, datamodule=small_data())
-    weights = next(learner.loss.parameters())
-    assert weights.shape == (15, 16)  # 20 of the 40 letters are for training, a fourth of them validates
-    scales = {WeightedLoss: 8.0, InAnotherOrder: 8.0, ThroughKeywords: 16.0}
-    assert learner.loss.scale == scales.get(loss, 2.0)
-
-
 def test_a_class_that_needs_no_number_is_made_at_once():
     learner = small_learner(functools.partial(ContrastiveLoss, neg_margin=0.7))
     assert learner.loss.neg_margin == 0.7
@@ -92,16 +80,32 @@ def test_another_number_than_the_training_s_is_refused():
             make_loss(partial, 15, 16)
 
 
-@pytest.mark.parametrize("loss", [WeightedLoss, functools.partial(WeightedLoss, scale=2.0), InAnotherOrder])
-def test_a_checkpoint_brings_the_loss_back(loss, tmp_path):
+def saved(learner, path):
+    trainer = small_trainer(limit_val_batches=0)
+    trainer.fit(learner, datamodule=small_data(batch_size=8, steps_per_epoch=1))
+    trainer.save_checkpoint(path)
+    return path
+
+
+SUPPLIED = {
+    "plain": (WeightedLoss, 8.0),
+    "another order": (InAnotherOrder, 8.0),
+    "keywords": (ThroughKeywords, 16.0),
+    "partial": (functools.partial(WeightedLoss, scale=2.0), 2.0),
+    "numbers by hand": (functools.partial(functools.partial(WeightedLoss, 15, 16), scale=2.0), 2.0),
+}
+
+
+@pytest.mark.parametrize("case", SUPPLIED)
+def test_a_loss_gets_the_training_classes_and_the_embedding_size_and_comes_back(case, tmp_path):
+    loss, scale = SUPPLIED[case]
     learner = small_learner(loss)
-    trainer = small_trainer()
-    trainer.fit(learner, datamodule=small_data())
-    trainer.save_checkpoint(tmp_path / "it.ckpt")
-    loaded = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
+    loaded = MetricLearner.load_from_checkpoint(saved(learner, tmp_path / "it.ckpt"))
+    weights = next(learner.loss.parameters())
+    assert weights.shape == (15, 16)  # 20 of the 40 letters are for training, a fourth of them validates
     assert type(loaded.loss) is type(learner.loss)
-    assert loaded.loss.scale == learner.loss.scale
-    assert torch.equal(next(loaded.loss.parameters()), next(learner.loss.parameters()))
+    assert loaded.loss.scale == learner.loss.scale == scale
+    assert torch.equal(next(loaded.loss.parameters()), weights)
 
 
 class Told(ContrastiveLoss):
@@ -170,20 +174,6 @@ def test_metadata_and_class_weights_reach_every_loss_that_can_have_them():
     for loss, key in ((Weighed(), "metadata"), (ArcFaceLoss(5, 16), "ArcFaceLoss"), (ContrastiveLoss, "no module")):
         with pytest.raises(ValueError, match=key):
             CrossBatchMemory(loss, 16)
-
-
-def saved(learner, path):
-    trainer = small_trainer()
-    trainer.fit(learner, datamodule=small_data())
-    trainer.save_checkpoint(path)
-    return path
-
-
-def test_a_partial_of_numbers_comes_back_however_they_were_given(tmp_path):
-    learner = small_learner(functools.partial(functools.partial(WeightedLoss, 15, 16), scale=2.0))
-    loaded = MetricLearner.load_from_checkpoint(saved(learner, tmp_path / "it.ckpt"))
-    assert loaded.loss.scale == 2.0
-    assert torch.equal(loaded.loss.weights, learner.loss.weights)
 
 
 class ObjectTrunk(nn.Module):
