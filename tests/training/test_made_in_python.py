@@ -214,8 +214,8 @@ def test_what_cannot_go_on_with_other_classes_is_refused(stored):
         step(learner, fold=1)
     with pytest.raises(UserError, match="test classes"):
         step(learner, split="random", split_seed=1)
+    trainer = small_trainer(max_epochs=2)
     with pytest.raises(UserError, match="load_from_checkpoint"):
-        trainer = small_trainer(max_epochs=2)
         trainer.fit(small_learner(ArcFaceLoss), datamodule=small_data(fold=1), ckpt_path=path)
 
 

@@ -1,0 +1,242 @@
+"""The first steps of four papers' trainings, derived from their texts, and those of the shipped protocols.
+
+- Musgrave et al., Reality Check (sections 1.2, 1.3, 3.1): batches of 32, 8 classes x 4 or 32 x 1; batch norm frozen;
+  RMSprop, 1e-6 for all parameters, a searched rate for a loss' own; embeddings L2-normalised. Its program adds momentum
+  0.9 and weight decay 1e-4, of which the margin loss's beta has none, and takes means over what is active.
+- Fehervari et al. (sections 2, 4.1): batches of 120 and Adam; the last layer normalised for proxies, raw for N-pairs
+  (Table 1). The paper gives no rates and no weight decay: the rates are the protocol's own, and weights do not decay.
+- Vasilev and D'yakonov (sections 3.2.1, 4.2): Adam, one rate for all weights, batches of 32 to 128; for texts the first
+  100 iterations warm up. The paper does not say how: the protocol's step k has k/100 of the rate (their code's has
+  (k - 1)/100, so that its first step moves nothing). Their ArcFace has no fallback beyond 180 degrees.
+- Zhai and Wu (sections 3, 4.1): one epoch updates the new parameters alone; then a training of all begins, at a tenth of
+  the rate from its epoch 15 on. SGD with momentum 0.9 and weight decay 1e-4, rate 0.001. Batches of 75, 25 of each class,
+  drawn with replacement. Layer norm without scale and shift, a linear layer without bias, temperature 0.05.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from ten_steps import assert_moved_alike, classes_and_repeats, features, leaves, method, trained
+from torch import Tensor
+
+Weights = dict[str, Tensor]
+MARGIN, BETA, LOSS_LR = 0.1, 1.1, 0.003
+ARC_RATE, SCALE, ANGLE = 1e-4, 64.0, 0.5  # radians
+FEHERVARI = {"trunk": 1e-5, "embedder": 1e-4, "loss": 0.01}
+
+
+def linear(pooled: Tensor, weights: Weights) -> Tensor:
+    return pooled @ weights["embedder.linear.weight"].T + weights["embedder.linear.bias"]
+
+
+def unit(points: Tensor) -> Tensor:
+    return points / points.norm(dim=1, keepdim=True)
+
+
+def softmax(pooled: Tensor, labels: Tensor, weights: Weights) -> Tensor:
+    """Cross entropy with the columns of the weight matrix L2-normalised, temperature 0.1."""
+    logits = unit(linear(pooled, weights)) @ unit(weights["loss.class_weights"]).T / 0.1
+    return (logits.logsumexp(1) - logits[torch.arange(len(labels)), labels]).mean()
+
+
+def triplets(pooled: Tensor, labels: Tensor, weights: Weights, boundary: bool = False) -> Tensor:
+    """Equation 2; with a boundary equation 1 with m_pos = beta - alpha and m_neg = beta + alpha."""
+    embeddings = unit(linear(pooled, weights))
+    same = torch.tensor([[one == other for other in labels.tolist()] for one in labels.tolist()])
+    positives = same & ~torch.eye(len(labels), dtype=torch.bool)
+    a, p, n = (positives[:, :, None] & ~same[:, None, :]).nonzero(as_tuple=True)  # every triplet of the batch
+    d_ap, d_an = ((embeddings[a] - embeddings[other]).square().sum(1).sqrt() for other in (p, n))
+    terms = d_ap - d_an + MARGIN
+    if boundary:
+        beta = next(value for name, value in weights.items() if name.startswith("loss."))
+        terms = torch.cat([d_ap - (beta - MARGIN), (beta + MARGIN) - d_an])
+    return terms[terms > 0].mean()
+
+
+def n_pairs(pooled: Tensor, labels: Tensor, weights: Weights) -> Tensor:
+    """Equation 3, by products: the logarithm of 1 + sum over the other pairs' positives of exp(a.n - a.p)."""
+    embeddings, given = linear(pooled, weights), labels.tolist()
+    pairs = {label: [i for i, other in enumerate(given) if other == label] for label in given}
+    terms = []
+    for label, (a, p) in pairs.items():
+        others = [q for other, (_, q) in pairs.items() if other != label]
+        differences = embeddings[others] @ embeddings[a] - embeddings[p] @ embeddings[a]
+        terms.append((1 + differences.exp().sum()).log())
+    return torch.stack(terms).mean()
+
+
+def proxy_nca(pooled: Tensor, labels: Tensor, weights: Weights) -> Tensor:
+    """Equation 14 with squared distances of embeddings and proxies that are normalised and three times as long."""
+    embeddings, proxies = 3 * unit(linear(pooled, weights)), 3 * unit(weights["loss.class_weights"])
+    distances = (embeddings[:, None] - proxies).square().sum(2)
+    terms = []
+    for row, label in zip(distances, labels.tolist(), strict=True):
+        negatives = torch.cat([row[:label], row[label + 1 :]])
+        terms.append(row[label] + (-negatives).exp().sum().log())
+    return torch.stack(terms).mean()
+
+
+def arcface(pooled: Tensor, labels: Tensor, weights: Weights) -> Tensor:
+    """Equation 12: cross entropy of s cos, with the angle to the own class widened by m."""
+    cosines = unit(linear(pooled, weights)) @ unit(weights["loss.class_weights"]).T
+    rows = torch.arange(len(labels))
+    angles = cosines[rows, labels].arccos()
+    assert (angles + ANGLE).max() < torch.pi
+    logits = SCALE * cosines.index_put((rows, labels), (angles + ANGLE).cos())
+    return (logits.logsumexp(1) - logits[rows, labels]).mean()
+
+
+def zhai_wu(pooled: Tensor, labels: Tensor, weights: Weights) -> Tensor:
+    """Equation 1, behind a layer norm."""
+    centred = pooled - pooled.mean(1, keepdim=True)
+    normed = centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
+    embeddings = unit(normed @ weights["embedder.linear.weight"].T)
+    exponents = embeddings @ unit(weights["loss.class_weights"]).T / 0.05
+    return (-(exponents[torch.arange(75), labels].exp() / exponents.exp().sum(1)).log()).mean()
+
+
+def rmsprop(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], step: int, rate: float) -> Tensor:
+    """RMSprop with momentum 0.9; a smoothing of 0.99 is torch's."""
+    state["square"] = 0.99 * state.get("square", 0 * gradient) + 0.01 * gradient**2
+    state["speed"] = 0.9 * state.get("speed", 0 * gradient) + gradient / (state["square"].sqrt() + 1e-8)
+    return weight - rate * state["speed"]
+
+
+def adam(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], step: int, rate: float) -> Tensor:
+    """Adam's moments of 0.9 and 0.999, corrected for where they began; `step` counts from 1."""
+    state["first"] = 0.9 * state.get("first", 0 * gradient) + 0.1 * gradient
+    state["second"] = 0.999 * state.get("second", 0 * gradient) + 0.001 * gradient**2
+    first, second = state["first"] / (1 - 0.9**step), state["second"] / (1 - 0.999**step)
+    return weight - rate * first / (second.sqrt() + 1e-8)
+
+
+def momentum(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], step: int, rate: float) -> Tensor:
+    state["speed"] = 0.9 * state.get("speed", 0 * gradient) + gradient
+    return weight - rate * state["speed"]
+
+
+@dataclass
+class Case:
+    """A training: its words, how many samples of a class a batch has, its loss, its optimizer and rates.
+
+    Args:
+        rate: of a weight's name at a step, which counts from 1; 0 where it does not learn yet.
+        decay: of a weight's name.
+        restarts: the step at which the optimizer begins again.
+    """
+
+    protocol: str
+    words: str
+    num_classes: int
+    batch: int
+    each: int
+    loss: Callable[[Tensor, Tensor, Weights], Tensor]
+    optimizer: Callable[..., Tensor]
+    rate: Callable[[str, int], float]
+    decay: Callable[[str], float] = lambda name: 0.0
+    frozen: bool = False
+    steps: int = 10
+    restarts: int = 0
+    method: str = ""
+
+
+def reality(name: str, words: str, each: int, loss: Callable[..., Tensor]) -> Case:
+    def decay(key: str) -> float:
+        return 0.0 if name == "margin" and key.startswith("loss.") else 1e-4
+
+    def rate(key: str, step: int) -> float:
+        return LOSS_LR if key.startswith("loss.") else 1e-6
+
+    return Case("reality_check", words, 96, 32, each, loss, rmsprop, rate, decay, True, method=name)
+
+
+def fehervari(words: str, each: int, loss: Callable[..., Tensor]) -> Case:
+    return Case("fehervari", words, 172, 120, each, loss, adam, lambda key, step: FEHERVARI[key.partition(".")[0]])
+
+
+OWN = f"--model.loss_lr {LOSS_LR}"
+ARC = (
+    f"--model.loss ArcFaceLoss --model.loss.scale {SCALE} --model.loss.margin {ANGLE * 57.29577951308232} "
+    + " ".join(f"--model.{part}_lr={ARC_RATE}" for part in ("trunk", "embedder", "loss"))
+)
+PAIRS = "--model.loss NPairsLoss --model.loss.normalize false --model.normalize false --model.distance euclidean "
+CASES = {
+    "triplet margin": reality("triplet_margin", f"--model.loss.margin {MARGIN}", 4, triplets),
+    "normalized softmax": reality("normalized_softmax", f"--model.loss.temperature 0.1 {OWN}", 1, softmax),
+    "margin": reality(
+        "margin", f"--model.loss.margin {MARGIN} --model.loss.beta {BETA} {OWN}", 4, partial(triplets, boundary=True)
+    ),
+    "N-pairs, of 60 classes (section 2.4)": fehervari(f"{PAIRS} --data.samples_per_class 2", 2, n_pairs),
+    "proxies, by the protocol's own choice of 5 a class": fehervari(
+        "--model.loss ProxyNCALoss --model.loss.softmax_scale 9 --model.loss.exclude_positive true", 5, proxy_nca
+    ),
+    "images": Case("vasilev_dyakonov", ARC, 56, 64, 4, arcface, adam, lambda key, step: ARC_RATE, frozen=True),
+    "texts": Case(
+        "vasilev_dyakonov_text", ARC, 20, 32, 8, arcface, adam, lambda key, step: ARC_RATE * step / 100, frozen=True
+    ),
+    "zhai_wu": Case(
+        "zhai_wu",
+        "--trainer.limit_val_batches 0 --trainer.enable_checkpointing false",
+        *(48, 75, 25, zhai_wu, momentum),
+        lambda key, step: 0.0 if step == 1 and key.startswith("trunk.") else 0.001 if step < 17 else 0.0001,
+        lambda key: 1e-4,
+        steps=18,
+        restarts=2,
+    ),
+}
+
+
+def words_of(case: Case, folder: Path) -> list[str]:
+    if not case.protocol.endswith("_text"):
+        return ["--data.dataset.num_classes", str(case.num_classes)]
+    rows = [f"the {n}th text of the {chr(97 + c) * 3} thing,thing {c:02d}" for c in range(20) for n in range(9)]
+    (folder / "texts.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    words = ["--data.dataset", "TextTable", "--data.dataset.table", str(folder / "texts.csv")]
+    return [*words, "--model.trunk", "ten_steps.SmallTextTrunk", "--model.embedder", "LinearEmbedder"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_steps_by_hand(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    of_epoch = 1 if name == "zhai_wu" else case.steps
+    length = ["--data.steps_per_epoch", str(of_epoch), "--trainer.max_epochs", str(case.steps // of_epoch)]
+    words = [*words_of(case, tmp_path), *length, *(method(case.method) if case.method else []), *case.words.split()]
+    modality = "text" if case.protocol.endswith("_text") else "image"
+    training = trained(tmp_path, case.protocol, *words, modality=modality)
+    assert len(training.batches) == case.steps
+    weights, states, repeated = training.before, {key: {} for key in training.before}, 0
+    for step, (samples, labels, positions) in enumerate(training.batches, 1):
+        counts, repeats = classes_and_repeats(labels.tolist(), positions.tolist())
+        assert list(counts.values()) == [case.each] * (case.batch // case.each)
+        assert [training.class_of[position] for position in positions] == labels.tolist()
+        repeated += repeats
+        learning, measured = leaves(weights), {}
+        if modality == "text":
+            vectors = learning["trunk.module.letters.weight"]
+            pooled = torch.stack([sum(vectors[ord(letter) % 128] for letter in text) / len(text) for text in samples])
+        else:
+            assert samples.dtype == torch.float64
+            pooled, mean, var = features(samples, {**weights, **learning}, frozen=case.frozen)
+            if not case.frozen:
+                stored = [weights[f"trunk.module.bn.running_{each}"] for each in ("mean", "var")]
+                measured["trunk.module.bn.running_mean"] = 0.9 * stored[0] + 0.1 * mean
+                measured["trunk.module.bn.running_var"] = 0.9 * stored[1] + 0.1 * var
+        case.loss(pooled, labels, learning).backward()
+        if step == case.restarts:
+            states = {key: {} for key in states}
+        moved = {}
+        for key, weight in learning.items():
+            if rate := case.rate(key, step):
+                gradient = weight.grad + case.decay(key) * weight.detach()
+                moved[key] = case.optimizer(weight.detach(), gradient, states[key], step, rate)
+        weights = {**weights, **moved, **measured}
+        named = weights if case.frozen else {**learning, **measured}  # frozen batch norm stays as it was
+        assert_moved_alike(training, step - 1, {key: weights[key] for key in named})
+    assert (repeated > 0) == (name == "zhai_wu"), "drawn with replacement"
+    if name == "zhai_wu":
+        assert training.before["loss.class_weights"].abs().max() <= 6**-0.5  # uniform in +-1/sqrt(D), as in their code
+        assert [key for key in training.before if "embedder" in key] == ["embedder.linear.weight"]
