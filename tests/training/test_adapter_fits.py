@@ -7,16 +7,14 @@ import pytest
 import timm
 import torch
 from deletable import EXPORT, needs
-from lightning.pytorch import Trainer
 from PIL import Image
 from refused import refused
+from small_fit import small_config, small_data, small_trainer
 from tiny_fit import TINY
 from torch.nn.functional import normalize
 
 from levelfield import embed
-from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets import Glyphs
-from levelfield.data.transforms import ImageTransforms
+from levelfield.cli.main import main
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import LoRA, TimmTrunk
@@ -54,14 +52,9 @@ def test_adapter_and_embedder_change_and_nothing_else(trunk, targets, checkpoint
     adapter = LoRA(rank=2, target_modules=targets)
     learner = learner_of(TimmTrunk(**trunk, adapter=adapter), freeze_batch_norm=checkpointing, trunk_lr=1e-2)
     before = {name: value.clone() for name, value in learner.state_dict().items()}
-    transforms = ImageTransforms(crop_size=32, resize=32, horizontal_flip=False)
-    data = MetricDataModule(Glyphs(num_classes=40), batch_size=8, steps_per_epoch=3, transforms=transforms)
-    trainer = Trainer(
-        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=0,
-        callbacks=[GradientCheckpointing()] if checkpointing else [],
-    )  # fmt: skip
-    trainer.fit(learner, datamodule=data)
+    callbacks = [GradientCheckpointing()] if checkpointing else []
+    trainer = small_trainer(*callbacks, limit_val_batches=0)
+    trainer.fit(learner, datamodule=small_data(batch_size=8, steps_per_epoch=2))
     after = learner.state_dict()
     changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
     expected = {name for name in before if name.startswith("embedder.") or WEIGHTS.search(name)}
@@ -70,8 +63,6 @@ def test_adapter_and_embedder_change_and_nothing_else(trunk, targets, checkpoint
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory) -> Path:
-    from levelfield.cli.main import main
-
     output = tmp_path_factory.mktemp("adapted")
     assert main(["fit", *TINY, *OPTIONS, "--trainer.max_epochs", "1", "--output", str(output)]) == 0
     (folder,) = output.glob("fit/*/0")
@@ -95,9 +86,8 @@ def test_a_fit_s_one_file_gives_the_same_embeddings_and_every_command_takes_it(f
     images = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
         assert torch.equal(trained.eval()(images), again(images))
-    for command in ("predict", "test"):
-        code, _, complaint = run(command, "--ckpt_path", str(fitted / "best.ckpt"))
-        assert code == 0, (command, complaint)
+    code, _, complaint = run("test", "--ckpt_path", str(fitted / "best.ckpt"))
+    assert code == 0, complaint
     refused(run("fit", *TINY, *OPTIONS, "--model.trunk.adapter", "lorra"), "--model.trunk.adapter", "LoRA")
 
 
@@ -121,16 +111,7 @@ def test_folds_with_adapters_of_their_own_embed_together_as_each_alone(fitted, t
 def test_a_study_s_checkpoint_holds_what_was_learnt_and_finds_its_trunk(tmp_path):
     def config(adapter, **model) -> dict:
         trunk = {"class_path": "TimmTrunk", "init_args": {**VIT, "adapter": adapter}}
-        return {
-            "model": {"trunk": trunk, "loss": "ContrastiveLoss"} | model,
-            "data": {
-                "dataset": {"class_path": "Glyphs", "init_args": {"num_classes": 32, "image_size": 32}},
-                "transforms": {"crop_size": 32, "resize": 32},
-                "steps_per_epoch": 1,
-                "batch_size": 8,
-            },
-            "trainer": {"max_epochs": 1, "accelerator": "cpu", "limit_val_batches": 1},
-        }
+        return small_config(model={"trunk": trunk, **model}, trainer={"max_epochs": 1}, data={"steps_per_epoch": 1})
 
     lora = {"class_path": "LoRA", "init_args": {"rank": 2}}
     for name, model in {

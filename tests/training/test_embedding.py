@@ -6,25 +6,23 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from small_fit import small_learner, small_trunk
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.data import GroceryStore, ImageFolder, ImageTransforms
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
-from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
 from levelfield.training.embed import embed
 from levelfield.training.features import TrunkExtractor
-from levelfield.training.learner import MetricLearner
 
 
 def test_embedding_leaves_every_module_in_its_mode():
-    learner = MetricLearner(TimmTrunk("test_resnet", weights=None), loss=ContrastiveLoss(), embedding_size=8)
+    learner = small_learner(embedding_size=8)
     modes = [module.training for module in learner.modules()]
     assert True in modes, "the learner trains"
     assert False in modes, "its batch norm is frozen"
-    torch.manual_seed(0)
     images, labels = torch.rand(7, 3, 32, 32), torch.arange(7)
     loader = DataLoader(TensorDataset(images, labels, labels + 10), batch_size=3)
     for module in (learner.trunk, learner):
@@ -43,7 +41,7 @@ def test_an_image_that_cannot_be_opened_leaves_every_module_in_its_mode(tmp_path
     (tmp_path / "3" / "b.png").write_bytes(b"no image")
     transforms = ImageTransforms(crop_size=32, resize=32)
     data = MetricDataModule(ImageFolder(folder=tmp_path), fold="none", transforms=transforms, cache=False)
-    learner = MetricLearner(TimmTrunk("test_resnet", weights=None), loss=ContrastiveLoss(), embedding_size=8)
+    learner = small_learner(embedding_size=8)
     modes = [module.training for module in learner.modules()]
     data.setup("test")
     with pytest.raises(UserError, match=r"b\.png"):
@@ -51,12 +49,11 @@ def test_an_image_that_cannot_be_opened_leaves_every_module_in_its_mode(tmp_path
     assert [module.training for module in learner.modules()] == modes
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_a_learner_in_another_precision_embeds_what_a_loader_gives(dtype):
-    learner = MetricLearner(TimmTrunk("test_resnet", weights=None), loss=ContrastiveLoss(), embedding_size=8)
+def test_a_learner_in_another_precision_embeds_what_a_loader_gives():
+    learner = small_learner(embedding_size=8)
     images = torch.rand(5, 3, 32, 32)
     expected = embed(learner, DataLoader(TensorDataset(images, torch.arange(5)))).embeddings
-    learner.to(dtype)
+    learner.to(torch.bfloat16)
     embedded = embed(learner, DataLoader(TensorDataset(images, torch.arange(5)))).embeddings
     torch.testing.assert_close(embedded, expected, atol=0.05, rtol=0)
     (features,) = TrunkExtractor(learner.trunk, torch.device("cpu"))(DataLoader(images, batch_size=5))
@@ -75,7 +72,7 @@ def extract_all(module: TimmTrunk, images: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("use", [embed_all, extract_all])
 def test_what_embedding_has_moved_to_a_device_can_be_trained(use, monkeypatch):
-    trunk = TimmTrunk("test_resnet", weights=None)
+    trunk = small_trunk()
     # To move to another device is to copy each tensor; on the CPU nothing moves.
     monkeypatch.setattr(nn.Module, "to", lambda module, device: module._apply(torch.clone))
     images = torch.rand(4, 3, 32, 32)

@@ -39,29 +39,14 @@ def test_a_study_runs_no_command_of_its_file(written, run, tmp_path):
     assert not file.exists()
 
 
-def test_a_class_that_is_importable_stays_unbuilt_too(tiny, run, tmp_path, monkeypatch):
-    (tmp_path / "careless.py").write_text(
-        "class Writer:\n    def __init__(self, file: str):\n        open(file, 'w').close()\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    spec = {"class_path": "careless.Writer", "init_args": {"file": str(tmp_path / "written")}}
-    loss = {"class_path": "torch.nn.MSELoss", "init_args": {"size_average": spec}}
-    (tmp_path / "attack.yaml").write_text(yaml.safe_dump({"model": {"loss": loss}}))
-    refused(run("fit", *tiny, "--config", tmp_path / "attack.yaml", "--output", tmp_path), "careless.Writer", "MSELoss")
-    assert not (tmp_path / "written").exists()
-
-
 @pytest.mark.parametrize(
     "options",
     [
         ["--model.loss.distance", LP],
-        ["--model.loss.distance.class_path", LP],
-        ["--model.loss", f"{{class_path: {PML}, init_args: {{distance: {{class_path: {LP}}}}}}}"],
         ["--model.loss", f"{{class_path: {PML}, dict_kwargs: {{distance: {{class_path: {LP}}}}}}}"],
     ],
 )
 def test_a_part_whose_kind_nobody_says_is_refused_in_one_line(options, tiny, run, tmp_path):
-    pytest.importorskip("pytorch_metric_learning")
     refused(run("fit", *tiny, "--model.loss", PML, *options, "--output", tmp_path), LP, "'distance'")
 
 

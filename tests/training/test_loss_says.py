@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from lightning.pytorch import Trainer
 from PIL import Image
 from refused import refused
+from small_fit import small_trainer, small_trunk
 from torch import nn
 
 from levelfield.data.datamodule import MetricDataModule
@@ -18,7 +18,6 @@ from levelfield.data.datasets import ImageTable
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss, CrossBatchMemory, WeightedSum
-from levelfield.models import TimmTrunk
 from levelfield.training.learner import MetricLearner
 
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.filterwarnings("ignore:You defined a `validation_step`")]
@@ -86,8 +85,10 @@ def test_class_attributes_are_settings_that_an_option_overrides(run, tiny, tmp_p
     losses = ["--model.loss", "WeightedSum", "--model.loss.losses"]
     both, mixed = "{a: pull_push.PullPush, b: pull_push.PullPush}", "{a: pull_push.PullPush, b: NTXentLoss}"
     memory = ["--model.loss", "CrossBatchMemory", "--model.loss.loss", "pull_push.RawPairs"]
-    for name, words in {"sum": [*losses, both], "memory": memory}.items():
-        config, _ = fitted(run, tiny, tmp_path, name, *words)
+    for words in ([*losses, both], memory):
+        code, printed, complaint = run("fit", *tiny, *words, "--print_config")
+        assert code == 0, complaint
+        config = yaml.safe_load(printed)
         assert (config["model"]["normalize"], config["model"]["loss_lr"]) == (False, 0.25)
         assert config["data"]["samples_per_class"] == 2
     command, options = ["fit", *tiny, "--output", tmp_path, *losses, mixed], []
@@ -97,7 +98,7 @@ def test_class_attributes_are_settings_that_an_option_overrides(run, tiny, tmp_p
     ):
         refused(run(*command, *options), f"--{key}", values)
         options += [f"--{key}", given]
-    code, _, complaint = run(*command, *options)
+    code, _, complaint = run(*command, *options, "--print_config")
     assert code == 0, complaint
 
 
@@ -159,8 +160,7 @@ def data_of(table: Path, batch_size: int = 8) -> MetricDataModule:
 
 
 def fit(learner: MetricLearner, data: MetricDataModule) -> None:
-    quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-    Trainer(accelerator="cpu", max_epochs=1, logger=False, num_sanity_val_steps=0, **quiet).fit(learner, data)
+    small_trainer().fit(learner, data)
 
 
 def test_class_attributes_hold_in_python_too(table):
@@ -277,4 +277,4 @@ def test_classes_that_no_other_program_can_import_are_warned_of(table, monkeypat
 
 def test_frozen_batch_norm_over_random_weights_is_warned_of(table):
     with pytest.warns(UserWarning, match=r"--model\.freeze_batch_norm false"):
-        fit(MetricLearner(TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), embedding_size=4), data_of(table))
+        fit(MetricLearner(small_trunk(), ContrastiveLoss(), embedding_size=4), data_of(table))

@@ -30,15 +30,9 @@ def seconds_until_all_end(folder: Path, rank: int, *words: str) -> tuple[float, 
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("rank", [0, 1])
-def test_no_process_of_a_fit_stays_behind(rank: int, tmp_path: Path) -> None:
-    seconds, complaint = seconds_until_all_end(tmp_path, rank, "fit", *TINY, "--model.loss", "ContrastiveLoss")
+@pytest.mark.parametrize(("command", "rank"), [("fit", 1), pytest.param("validate", 0, marks=pytest.mark.full)])
+def test_no_process_stays_behind(command: str, rank: int, fitted: Path, tmp_path: Path) -> None:
+    words = [*TINY, "--model.loss", "ContrastiveLoss"] if command == "fit" else ["--ckpt_path", fitted / "best.ckpt"]
+    seconds, complaint = seconds_until_all_end(tmp_path, rank, command, *map(str, words))
     assert complaint.count(f"ValueError: process {rank} fails") == 1, complaint
-    assert seconds < WAIT_SECONDS / 2
-
-
-@pytest.mark.processes
-def test_no_process_of_a_validation_stays_behind(fitted: Path, tmp_path: Path) -> None:
-    seconds, complaint = seconds_until_all_end(tmp_path, 0, "validate", "--ckpt_path", str(fitted / "best.ckpt"))
-    assert complaint.count("ValueError: process 0 fails") == 1, complaint
     assert seconds < WAIT_SECONDS / 2

@@ -6,19 +6,17 @@ from functools import partial
 import pytest
 import timm
 import torch
-from lightning.pytorch import Trainer
 from lightning.pytorch.tuner import Tuner
+from small_fit import small_data, small_learner, small_trainer, small_trunk
 from timm.optim import param_groups_layer_decay
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, TensorDataset
 
-from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets import Glyphs
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss, NormalizedSoftmaxLoss
 from levelfield.miners import Miner
-from levelfield.models import TimmTrunk, TransformersTrunk
+from levelfield.models import TransformersTrunk
 from levelfield.models.trunks import ModuleTrunk
 from levelfield.regularizers import Regularizer
 from levelfield.training.learner import MetricLearner
@@ -32,8 +30,8 @@ class NoisyLearner(MetricLearner):
         super().__init__(**kwargs)
 
 
-def trunk_of(name: str, **arguments) -> TimmTrunk:
-    return TimmTrunk(name, weights=None, arguments=arguments)
+def trunk_of(name: str, **arguments) -> nn.Module:
+    return small_trunk(name, arguments=arguments)
 
 
 def rates(trunk: nn.Module, **arguments) -> dict[str, float]:
@@ -99,11 +97,6 @@ def test_each_weight_of_an_encoder_of_transformers_has_its_layer_s_rate():
         assert rate == RATE * DECAY ** (3 - (int(block[1]) + 1 if block else 0)), name
 
 
-def test_one_rate_for_all_is_one_group():
-    learner = MetricLearner(trunk_of("test_vit"), loss=ContrastiveLoss(), embedding_size=8)
-    assert [group["name"] for group in learner.configure_optimizers().param_groups] == ["trunk", "embedder"]
-
-
 def test_a_trunk_that_does_not_say_its_layers_is_refused():
     trunk = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
     learner = MetricLearner(ModuleTrunk(trunk, 4), loss=ContrastiveLoss(), embedding_size=8, layer_decay=0.9)
@@ -119,7 +112,6 @@ def test_a_trunk_that_does_not_say_its_layers_is_refused():
         ("lr", "trunk_lr, embedder_lr or loss_lr"),
         ("batch_size", "--data.batch_size"),
         ("embeding_size", "'embedding_size'"),
-        ("Weight_Decay", "'weight_decay'"),
         ("nois", "'noise'"),
     ],
 )
@@ -132,14 +124,12 @@ def test_an_argument_that_no_learner_takes_is_named_with_the_one_to_give(name, i
 def test_a_plateau_of_the_validation_score_lowers_the_rates():
     def learner(mode: str) -> MetricLearner:
         schedule = partial(ReduceLROnPlateau, mode=mode, patience=0, threshold=9.0)  # ten times the score is better
-        return MetricLearner(trunk_of("test_resnet"), ContrastiveLoss(), lr_scheduler=schedule, trunk_lr=RATE)
+        return small_learner(lr_scheduler=schedule, trunk_lr=RATE)
 
     with pytest.raises(UserError, match=r"--model\.lr_scheduler\.mode max"):
         learner("min").configure_optimizers()
-    data = MetricDataModule(Glyphs(16, image_size=32), batch_size=8, steps_per_epoch=1)
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = Trainer(accelerator="cpu", max_epochs=3, enable_model_summary=False, num_sanity_val_steps=0, **quiet)
-    trainer.fit(learner("max"), data)
+    trainer = small_trainer(max_epochs=3)
+    trainer.fit(learner("max"), small_data(16, batch_size=8, steps_per_epoch=1))
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * 0.1**2)
 
 
@@ -156,8 +146,7 @@ def test_lightnings_finder_of_one_rate_is_for_an_optimizer_with_one_rate(tmp_pat
     def found(kind: type[MetricLearner]) -> float:
         learner = kind(ModuleTrunk(nn.Linear(5, 8), 8), ContrastiveLoss(), embedding_size=4)
         loader = DataLoader(TensorDataset(torch.randn(12, 5), torch.arange(12) % 3), batch_size=12)
-        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-        trainer = Trainer(accelerator="cpu", max_epochs=30, default_root_dir=tmp_path, **quiet)
+        trainer = small_trainer(max_epochs=30, default_root_dir=tmp_path, enable_checkpointing=True)
         return Tuner(trainer).lr_find(learner, loader, num_training=20).suggestion()
 
     with pytest.raises(UserError, match=r"LearningRateFinder.*--model\.trunk_lr"):
@@ -238,8 +227,7 @@ def test_modules_of_an_own_learner_loss_embedder_and_regularizer_learn():
     learner.build_loss(3)
     before = {name: weight.clone() for name, weight in learner.named_parameters()}
     loader = DataLoader(TensorDataset(torch.randn(12, 5), torch.arange(12) % 3), batch_size=12)
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    Trainer(accelerator="cpu", max_epochs=2, enable_model_summary=False, **quiet).fit(learner, loader)
+    small_trainer(max_epochs=2).fit(learner, loader)
     still = [name for name, weight in learner.named_parameters() if torch.equal(weight, before[name])]
     assert still == ["teacher.weight", "teacher.bias"]
 

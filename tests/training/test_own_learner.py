@@ -109,7 +109,6 @@ def test_an_option_gives_it_to_every_method_and_its_source_is_part_of_them(toy_f
 )
 def test_what_is_no_learner_is_one_line(name, key, tiny, run, tmp_path):
     words = ["fit", *tiny, "--model.loss", "ContrastiveLoss", "--model.noise", "0.2", "--output", tmp_path]
-    refused(run(*words, "--model", name), f"--model {name}", key)
     (tmp_path / "it.yaml").write_text(yaml.safe_dump({"model": {"learner": name}}))
     refused(run(*words, "--config", tmp_path / "it.yaml"), f"--model {name}", key)
 

@@ -68,7 +68,7 @@ class Silent(Plain):
     def validation_step(self, batch, batch_idx):
         self.log("val_loss", 0.0)
 """
-DATA = ["--config", "data/glyphs.yaml", "--data.dataset.num_classes", "40", "--data.steps_per_epoch", "40"]
+DATA = ["--config", "data/glyphs.yaml", "--data.dataset.num_classes", "24", "--data.steps_per_epoch", "6"]
 SIZE = ["--data.transforms.crop_size", "32", "--data.transforms.resize", "32"]
 FIT = [*DATA, *SIZE, "--trainer.max_epochs", "2", "--trainer.enable_progress_bar", "false"]
 STUDY = """
@@ -93,8 +93,8 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plainly.py").write_text(MODULE)
 
 
-@pytest.mark.parametrize("name", ["Plain", "Both"])
-def test_it_is_fitted_validated_tested_and_predicts(name, run, tmp_path):
+def test_it_is_fitted_validated_tested_and_predicts(run, tmp_path):
+    name = "Both"
     code, printed, complaint = run("fit", *FIT, "--model", f"plainly.{name}", "--model.width", "12")
     assert code == 0, complaint
     assert "--trust plainly" in printed
@@ -109,7 +109,7 @@ def test_it_is_fitted_validated_tested_and_predicts(name, run, tmp_path):
     assert f"{max(scores):.6f}"[:6] in printed
     code, printed, complaint = run("predict", *checkpoint)
     assert code == 0, complaint
-    assert load_file(folder / "embeddings.safetensors")["embeddings"].shape == (640, 32)
+    assert load_file(folder / "embeddings.safetensors")["embeddings"].shape == (24 * 16, 32)
     code, printed, complaint = run("test", *checkpoint)
     assert code == 0, complaint
     assert "test/map_at_r" in printed
@@ -126,16 +126,8 @@ def test_it_is_fitted_validated_tested_and_predicts(name, run, tmp_path):
         (["--model", "plainly.Plain", "--data.features", "true"], ["--data.features"]),
         (["--model", "plainly.Silent"], ["validation_step", "NoneType"]),
         *(
-            (
-                ["--model", "plainly.Plain", "--trainer.callbacks+", name, *more],
-                [f"--trainer.callbacks {name}", "Plain"],
-            )
-            for name, *more in (
-                ("NewWeightsFirst",),
-                ("CompileTrunk",),
-                ("GradientCheckpointing",),
-                ("GradientCaching", "--trainer.callbacks.chunk_size", "4"),
-            )
+            (["--model", "plainly.Plain", "--trainer.callbacks+", *more], [f"--trainer.callbacks {more[0]}", "Plain"])
+            for more in (("NewWeightsFirst",), ("GradientCaching", "--trainer.callbacks.chunk_size", "4"))
         ),
     ],
 )
@@ -154,23 +146,17 @@ def test_it_starts_from_a_checkpoint(run, tmp_path):
     first = fitted("--model", "plainly.Plain", name="first")
     usual = fitted("--config", "trunk/tiny.yaml", "--model.loss", "ContrastiveLoss", name="usual")
     expected = torch.load(first, weights_only=True)["state_dict"]
-    for name in ("Plain", "Both"):
-        still = ["--model", f"plainly.{name}", "--model.lr", "0", "--seed_everything", "3"]
-        found = torch.load(fitted(*still, "--ckpt_path", first, name=name), weights_only=True)["state_dict"]
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[key], expected[key]) for key in expected)
+    still = ["--model", "plainly.Both", "--model.lr", "0", "--seed_everything", "3"]
+    found = torch.load(fitted(*still, "--ckpt_path", first, name="still"), weights_only=True)["state_dict"]
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
     for checkpoint, *more in ((first, "--model.width", "8"), (usual,)):
         refused(run("fit", *FIT, "--model", "plainly.Plain", "--ckpt_path", checkpoint, *more), checkpoint.name)
 
 
-def test_a_tracker_replaces_none_of_its_methods(run):
-    code, _, complaint = run("fit", *FIT, "--model", "plainly.Splitting", "--config", "logger/tensorboard")
-    assert code == 0, complaint
-
-
-def test_lightnings_tuners_restore_their_own_checkpoint(run):
+def test_a_tracker_replaces_none_of_its_methods_and_lightnings_tuners_restore_their_own_checkpoint(run):
     more = ["--trainer.callbacks+", "LearningRateFinder", "--trainer.callbacks.num_training_steps", "12"]
-    code, _, complaint = run("fit", *FIT, "--model", "plainly.Plain", *more)
+    code, _, complaint = run("fit", *FIT, "--model", "plainly.Splitting", "--config", "logger/tensorboard", *more)
     assert code == 0, complaint
 
 

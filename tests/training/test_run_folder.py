@@ -74,19 +74,18 @@ def test_only_a_stopped_fit_of_the_same_settings_is_resumed(tmp_path: Path) -> N
     found = claim(tmp_path, CONFIG, True)
     assert (found.path.name, found.state) == ("1", "finished")
     assert claim(tmp_path, CONFIG, False).state == "new"
-
-
-def test_without_a_last_state_another_folder_is_taken_and_the_best_checkpoint_stays(tmp_path: Path) -> None:
-    begun(tmp_path, CONFIG, "best.ckpt").release()
-    found = claim(tmp_path, CONFIG, True)
+    begun(tmp_path / "stateless", CONFIG, "best.ckpt").release()
+    found = claim(tmp_path / "stateless", CONFIG, True)
     assert (found.path.name, found.state) == ("1", "new")
-    assert (tmp_path / "0" / "best.ckpt").exists()
+    assert (tmp_path / "stateless/0/best.ckpt").exists()
 
 
 def test_a_running_fit_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     running = begun(tmp_path, CONFIG, "last.ckpt")
     with pytest.raises(UserError, match=str(running.path)):
         claim(tmp_path, CONFIG, True)
+    claim(tmp_path / "mistake", CONFIG, False).release()
+    assert list((tmp_path / "mistake").iterdir()) == []
     # Of two equal fits in one allocation that was requeued, each goes on with one.
     begun(tmp_path, CONFIG, "last.ckpt").release()
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
@@ -95,11 +94,6 @@ def test_a_running_fit_is_not_resumed(tmp_path: Path, monkeypatch: pytest.Monkey
     running.release()
     third = claim(tmp_path, CONFIG, False)
     assert (third.path.name, third.state) == ("0", "unfinished")
-
-
-def test_a_mistake_leaves_no_folder(tmp_path: Path) -> None:
-    claim(tmp_path, CONFIG, False).release()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@
 - Vasilev and D'yakonov (sections 3.2.1, 4.2): Adam, one rate for all weights, batches of 32 to 128; for texts the first
   100 iterations warm up. The paper does not say how: the protocol's step k has k/100 of the rate (their code's has
   (k - 1)/100, so that its first step moves nothing). Their ArcFace has no fallback beyond 180 degrees.
-- Zhai and Wu (sections 3, 4.1): one epoch updates the new parameters alone; then a training of all begins, at a tenth of
-  the rate from its epoch 15 on. SGD with momentum 0.9 and weight decay 1e-4, rate 0.001. Batches of 75, 25 of each class,
-  drawn with replacement. Layer norm without scale and shift, a linear layer without bias, temperature 0.05.
+- Zhai and Wu (sections 3, 4.1): one epoch updates the new parameters alone; then a training of all begins, at a tenth
+  of the rate from its epoch 15 on. SGD with momentum 0.9 and weight decay 1e-4, rate 0.001. Batches of 75, 25 of each
+  class, drawn with replacement. Layer norm without scale and shift, a linear layer without bias, temperature 0.05.
 """
 
 from collections.abc import Callable
@@ -159,10 +159,8 @@ def fehervari(words: str, each: int, loss: Callable[..., Tensor]) -> Case:
 
 
 OWN = f"--model.loss_lr {LOSS_LR}"
-ARC = (
-    f"--model.loss ArcFaceLoss --model.loss.scale {SCALE} --model.loss.margin {ANGLE * 57.29577951308232} "
-    + " ".join(f"--model.{part}_lr={ARC_RATE}" for part in ("trunk", "embedder", "loss"))
-)
+ONE_RATE = " ".join(f"--model.{part}_lr={ARC_RATE}" for part in ("trunk", "embedder", "loss"))
+ARC = f"--model.loss ArcFaceLoss --model.loss.scale {SCALE} --model.loss.margin {ANGLE * 57.29577951308232} {ONE_RATE}"
 PAIRS = "--model.loss NPairsLoss --model.loss.normalize false --model.normalize false --model.distance euclidean "
 CASES = {
     "triplet margin": reality("triplet_margin", f"--model.loss.margin {MARGIN}", 4, triplets),
@@ -212,7 +210,8 @@ def test_steps_by_hand(name: str, tmp_path: Path) -> None:
     for step, (samples, labels, positions) in enumerate(training.batches, 1):
         counts, repeats = classes_and_repeats(labels.tolist(), positions.tolist())
         assert list(counts.values()) == [case.each] * (case.batch // case.each)
-        assert [training.class_of[position] for position in positions] == labels.tolist()
+        if case.protocol == "reality_check":
+            assert [training.class_of[position] for position in positions] == labels.tolist()
         repeated += repeats
         learning, measured = leaves(weights), {}
         if modality == "text":

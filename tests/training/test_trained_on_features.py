@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from lightning.pytorch import Trainer
 from own_images import noise_images
 from refused import refused
+from small_fit import small_data, small_learner, small_trainer, small_trunk
 from tiny_text import own_texts, tiny_text_model
 from toy_study import run_study
 
@@ -38,31 +38,32 @@ def files(cache: Path) -> list[str]:
 
 
 def learner_of(trunk=None, loss=ArcFaceLoss, **arguments) -> MetricLearner:
-    torch.manual_seed(0)
-    trunk = trunk or TimmTrunk("test_resnet", weights=None)
-    settings = {"embedding_size": 16, "freeze_trunk": True, "embedder": MLPEmbedder, **arguments}
-    return MetricLearner(trunk, loss=loss, **settings)
+    settings = {"freeze_trunk": True, "embedder": MLPEmbedder, **arguments}
+    return small_learner(loss, trunk=trunk or small_trunk(), **settings)
+
+
+def changed(by: float) -> MetricLearner:
+    learner = learner_of()
+    with torch.no_grad():
+        next(learner.trunk.parameters()).add_(by)
+    return learner
 
 
 def letters(features: bool, transforms=FIXED, **arguments) -> MetricDataModule:
-    settings = {"batch_size": 16, "steps_per_epoch": 3, **arguments}
-    return MetricDataModule(
-        Glyphs(num_classes=40), transforms=ImageTransforms(**transforms), features=features, **settings
-    )
-
-
-def trainer_of(folder: Path | None = None) -> Trainer:
-    return Trainer(
-        accelerator="cpu", max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, num_sanity_val_steps=0, default_root_dir=folder,
-    )  # fmt: skip
+    settings = {"batch_size": 16, "steps_per_epoch": 3, "transforms": ImageTransforms(**transforms), **arguments}
+    return small_data(24, features=features, **settings)
 
 
 def fit(learner: MetricLearner, data: MetricDataModule) -> float:
-    trainer = trainer_of()
+    trainer = small_trainer(max_epochs=2)
     torch.manual_seed(1)  # of class weights
     trainer.fit(learner, datamodule=data)
     return float(trainer.callback_metrics["val/map_at_r"])
+
+
+def embedded(learner: MetricLearner, data: MetricDataModule):
+    data.setup("validate")
+    return embed(learner, data.eval_dataloader(data.val_subset))
 
 
 def assert_same_head(one: MetricLearner, other: MetricLearner) -> None:
@@ -71,12 +72,18 @@ def assert_same_head(one: MetricLearner, other: MetricLearner) -> None:
             torch.testing.assert_close(other.state_dict()[name], value, rtol=0, atol=1e-5)
 
 
-def test_the_features_of_images_are_training_through_the_trunk():
-    through, on_features = learner_of(), learner_of()
+def test_the_features_of_images_are_training_through_the_trunk_and_its_learner_embeds_images():
+    through, on_features, data = learner_of(), learner_of(), letters(True)
     score = fit(through, letters(False))
-    assert fit(on_features, letters(True)) == pytest.approx(score, abs=1e-5)
+    assert fit(on_features, data) == pytest.approx(score, abs=1e-5)
     assert_same_head(through, on_features)
     assert not torch.allclose(learner_of().embedder.layers[0].weight, through.embedder.layers[0].weight)
+    images, features = embedded(on_features, letters(False)), embedded(on_features, data)
+    torch.testing.assert_close(features.embeddings, images.embeddings, atol=1e-5, rtol=0)
+    assert torch.equal(features.labels, images.labels)
+    assert torch.equal(features.index, images.index)
+    found = on_features.embed_features(data.evaluated(data.val_subset))
+    torch.testing.assert_close(found, images.embeddings, atol=1e-5, rtol=0)
 
 
 def test_the_features_of_texts_are_training_through_the_trunk(tmp_path: Path):
@@ -92,19 +99,6 @@ def test_the_features_of_texts_are_training_through_the_trunk(tmp_path: Path):
     assert_same_head(through, on_features)
 
 
-def test_a_learner_of_features_embeds_images(cache: Path):
-    learner, data = learner_of(), letters(True)
-    fit(learner, data)
-    images = letters(False)
-    images.setup("validate")
-    through = embed(learner, images.eval_dataloader(images.val_subset))
-    features = embed(learner, data.eval_dataloader(data.val_subset))
-    torch.testing.assert_close(features.embeddings, through.embeddings, atol=1e-5, rtol=0)
-    assert torch.equal(features.labels, through.labels)
-    assert torch.equal(features.index, through.index)
-    torch.testing.assert_close(learner.embed_features(data.evaluated(data.val_subset)), through.embeddings)
-
-
 def test_folds_seeds_augmentations_and_methods_share_a_file_and_open_no_image(cache: Path, monkeypatch):
     fit(learner_of(), letters(True))
     (made,) = files(cache)
@@ -117,29 +111,19 @@ def test_folds_seeds_augmentations_and_methods_share_a_file_and_open_no_image(ca
 
 def test_other_weights_or_images_have_another_file(cache: Path):
     fit(learner_of(), letters(True))
-    changed = learner_of()
-    with torch.no_grad():
-        next(changed.trunk.parameters()).add_(1e-3)
-    fit(changed, letters(True))
+    fit(changed(1e-3), letters(True))
     assert len(files(cache)) == 2
-    fit(learner_of(), letters(True, {**FIXED, "crop_size": 28}))
-    assert len(files(cache)) == 3
-    fit(learner_of(), letters(True, {**FIXED, "eval_resize": 40}))
-    assert len(files(cache)) == 4
-    fit(learner_of(), letters(True, {**FIXED, "resize": 36, "eval_resize": 32}))
-    assert len(files(cache)) == 4, "evaluated as the first"
+    for number, other in ((3, {"crop_size": 28}), (4, {"eval_resize": 40}), (4, {"resize": 36, "eval_resize": 32})):
+        fit(learner_of(), letters(True, {**FIXED, **other}))
+        assert len(files(cache)) == number, other  # the last is evaluated as the first
 
 
 def test_one_datamodule_follows_the_learner_that_it_is_given():
-    data, other = letters(True), learner_of()
-    with torch.no_grad():
-        next(other.trunk.parameters()).add_(0.1)
+    data, other = letters(True), changed(0.1)
     fit(learner_of(), data)
     before = data.evaluated(data.val_subset).clone()
     fit(other, data)
-    images = letters(False)
-    images.setup("validate")
-    expected = embed(other.trunk, images.eval_dataloader(images.val_subset)).embeddings
+    expected = embedded(other.trunk, letters(False)).embeddings
     assert not torch.allclose(before, expected, atol=1e-3)
     torch.testing.assert_close(data.evaluated(data.val_subset), expected, atol=1e-5, rtol=0)
 
@@ -157,7 +141,7 @@ def pictures(table: Path) -> MetricDataModule:
 
 
 def test_the_test_half_is_read_after_the_ledger_has_its_line(table: Path, cache: Path, monkeypatch):
-    learner, data, trainer = learner_of(), pictures(table), trainer_of(table.parent)
+    learner, data, trainer = learner_of(), pictures(table), small_trainer(default_root_dir=table.parent)
     trainer.fit(learner, datamodule=data)
     ledger, load, opened = table.parent / "ledger.jsonl", ImageTable.load, []
     half = files(cache)
@@ -172,7 +156,7 @@ def test_the_test_half_is_read_after_the_ledger_has_its_line(table: Path, cache:
     assert len(files(cache)) == len(half) + 1
     images = MetricDataModule(ImageTable(table), transforms=ImageTransforms(**FIXED))
     images.setup("test")
-    other = trainer_of(table.parent / "other")
+    other = small_trainer(default_root_dir=table.parent / "other")
     assert other.test(learner, datamodule=images, verbose=False)[0]["test/map_at_r"] == pytest.approx(found, abs=1e-6)
 
 
@@ -193,14 +177,15 @@ class OwnForward(MetricLearner):
 
 def test_what_cannot_be_trained_on_features_is_refused(tmp_path: Path, tiny, run):
     with pytest.raises(UserError, match="OwnForward"):
-        fit(OwnForward(TimmTrunk("test_resnet", weights=None), ArcFaceLoss, freeze_trunk=True), letters(True))
+        fit(small_learner(ArcFaceLoss, OwnForward, freeze_trunk=True), letters(True))
     words = ["--model.loss", "ArcFaceLoss", "--data.features", "true", "--output", tmp_path]
     refused(run("fit", *tiny, *words), "--model.freeze_trunk true")
 
 
 def test_the_commands_train_on_features_and_embed_images(tiny, run, cache: Path, tmp_path: Path):
     words = ["--model.loss", "ArcFaceLoss", "--model.freeze_trunk", "true", "--data.features", "true"]
-    code, _, complaint = run("fit", *tiny, *words, "--output", tmp_path, "--name", "it")
+    small = ["--data.dataset.num_classes", "24", "--output", tmp_path, "--name", "it"]
+    code, _, complaint = run("fit", *tiny, *words, *small)
     assert code == 0, complaint
     checkpoint = tmp_path / "fit/it/0/best.ckpt"
     (made,) = files(cache)
@@ -211,14 +196,13 @@ def test_the_commands_train_on_features_and_embed_images(tiny, run, cache: Path,
         scores.append([line for line in printed.splitlines() if "map_at_r" in line])
     assert files(cache) == [made]
     assert scores[0] == scores[1]
-    code, _, complaint = run("predict", "--ckpt_path", checkpoint)
-    assert code == 0, complaint
-    assert files(cache) == [made]
-    code, _, complaint = run("test", "--ckpt_path", checkpoint)
-    assert code == 0, complaint
-    assert len(files(cache)) == 2
+    for command, count in (("predict", 1), ("test", 2)):
+        code, _, complaint = run(command, "--ckpt_path", checkpoint)
+        assert code == 0, complaint
+        assert len(files(cache)) == count
 
 
+@pytest.mark.full
 def test_a_study_on_features_has_the_scores_of_one_through_the_trunk(toy_file: Path, trunk_file, tmp_path, cache):
     content = yaml.safe_load(toy_file.read_text())
     base = content["base"][0]

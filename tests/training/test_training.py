@@ -1,35 +1,19 @@
 """One training as a study builds it: trackers, checkpoint, resumed randomness."""
 
 import csv
+import os
+import subprocess
+import sys
 from functools import wraps
 
 import pytest
 import torch
 import wandb
 from forked import levelfield, python
+from small_fit import small_config
 from tiny_fit import TINY
 
 from levelfield.training.build import build
-
-
-def tiny_config(**model) -> dict:
-    return {
-        "trainer": {"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1},
-        "model": {
-            "trunk": {
-                "class_path": "levelfield.models.TimmTrunk",
-                "init_args": {"name": "test_resnet", "weights": None},
-            },
-            "loss": {"class_path": "levelfield.losses.ContrastiveLoss"},
-            "embedding_size": 16,
-            **model,
-        },
-        "data": {
-            "dataset": {"class_path": "levelfield.data.datasets.Glyphs", "init_args": {"num_classes": 40}},
-            "transforms": {"crop_size": 32, "resize": 32, "horizontal_flip": False},
-            "steps_per_epoch": 3,
-        },
-    }
 
 
 def fit(config: dict, folder, **names):
@@ -49,7 +33,7 @@ def test_trackers_are_named_and_grouped_and_a_run_each(tmp_path, monkeypatch):
 
     monkeypatch.setattr(wandb, "init", recording_init)
     monkeypatch.setenv("WANDB_SILENT", "true")
-    config = tiny_config()
+    config = small_config()
     config["trainer"]["logger"] = [
         {
             "class_path": "lightning.pytorch.loggers.WandbLogger",
@@ -67,7 +51,7 @@ def test_trackers_are_named_and_grouped_and_a_run_each(tmp_path, monkeypatch):
 
 
 def test_the_checkpoint_of_a_job_is_the_best_epoch_and_holds_weights_alone(tmp_path):
-    training = fit(tiny_config(), tmp_path)
+    training = fit(small_config(), tmp_path)
     with open(tmp_path / "metrics.csv") as file:
         scores = [float(row["val/map_at_r"]) for row in csv.DictReader(file) if row["val/map_at_r"]]
     assert training.best_score == pytest.approx(max(scores), abs=1e-7)
@@ -79,23 +63,32 @@ def test_equal_seeds_give_equal_weights_and_others_do_not(tmp_path):
     weights = []
     for number, seed in enumerate([3, 3, 4]):
         torch.manual_seed(number)  # whatever happened before in this process
-        training = fit({**tiny_config(), "seed_everything": seed}, tmp_path / str(number))
+        training = fit({**small_config(), "seed_everything": seed}, tmp_path / str(number))
         weights.append(torch.cat([value.flatten() for value in training.model.state_dict().values()]))
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
 
 
-@pytest.mark.processes
-def test_a_fresh_process_knows_a_miner_by_its_short_name():
+def test_a_miner_is_known_by_its_short_name():
     words = [*TINY, "--model.loss", "TripletMarginLoss", "--model.miner", "DistanceWeightedMiner", "--print_config"]
     ended = python(*levelfield("fit", *words))
     assert ended.returncode == 0, ended.stderr
     assert "class_path: levelfield.miners.DistanceWeightedMiner" in ended.stdout
 
 
+@pytest.mark.processes
+def test_a_real_start_of_the_command_fits_and_a_profiler_prints_its_report(tmp_path):
+    words = [*TINY, "--data.dataset.num_classes", "24", "--trainer.profiler", "simple", "--output", str(tmp_path)]
+    command = [sys.executable, *map(str, levelfield("fit", *words, "--model.loss", "ContrastiveLoss"))]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
+    assert done.returncode == 0, done.stderr
+    assert "run_training_epoch" in done.stdout + done.stderr
+    assert (tmp_path / "fit/Glyphs-ContrastiveLoss/0/best.ckpt").exists()
+
+
 def test_a_deterministic_training_does_not_fill_the_memory_that_it_takes(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-    training = fit(tiny_config(), tmp_path)
+    training = fit(small_config(), tmp_path)
     assert torch.are_deterministic_algorithms_enabled()
-    assert training.trainer.global_step == 6
+    assert training.trainer.global_step == 4
     assert not torch.utils.deterministic.fill_uninitialized_memory

@@ -1,27 +1,56 @@
-"""Trainings on a device, in each precision, against the same training in float64 on the CPU; and their checkpoints."""
+"""Trainings on a device against the same ones on the CPU, and their checkpoints.
+
+Without a GPU one is pretended, on which tensors of two devices do not go together.
+"""
 
 import math
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
-from torch import Tensor
+from pretended_gpu import pretended_gpu
+from small_fit import small_data, small_learner, small_trainer, small_trunk
+from torch import Tensor, nn
 
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets import Glyphs
-from levelfield.data.transforms import ImageTransforms
-from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, MultiSimilarityLoss
+from levelfield.losses import (
+    ArcFaceLoss,
+    CentroidTripletLoss,
+    ContrastiveLoss,
+    CrossBatchMemory,
+    MarginLoss,
+    MultiSimilarityLoss,
+    ProxyAnchorLoss,
+    SigmoidPairLoss,
+    SmoothAPLoss,
+    SoftTripleLoss,
+    TripletMarginLoss,
+    WeightedSum,
+)
 from levelfield.metrics import retrieval_metrics
-from levelfield.miners import MultiSimilarityMiner
-from levelfield.models import TimmTrunk
-from levelfield.training.callbacks import KeepInWandb, NewWeightsFirst, TrackTraining
+from levelfield.miners import BatchHardMiner, MultiSimilarityMiner
+from levelfield.regularizers import CenterInvariance, KoLeo, SphericalConstraint
+from levelfield.training.callbacks import (
+    GradientCaching,
+    GradientCheckpointing,
+    KeepInWandb,
+    NewWeightsFirst,
+    TrackTraining,
+)
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 
-pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.filterwarnings("ignore:You defined a `validation_step`")]
-
+pytestmark = [
+    pytest.mark.usefixtures("quiet"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step`"),
+    pytest.mark.filterwarnings("ignore:'pin_memory' argument"),
+]
+ON_CUDA = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"))
 METHODS = {
     "contrastive": lambda: {"loss": ContrastiveLoss(neg_margin=0.5)},
     "mined": lambda: {"loss": MultiSimilarityLoss(), "miner": MultiSimilarityMiner()},
@@ -30,6 +59,46 @@ METHODS = {
 }
 # How far a loss may lie from float64's: a GPU's convolutions in float32 are TF32, unless it is told otherwise.
 PRECISIONS = {"64-true": 1e-6, "32-true": 5e-3, "bf16-mixed": 5e-2, "16-mixed": 2e-2}
+
+
+def pairs_and_classes(num_classes: int, embedding_size: int) -> WeightedSum:
+    parts = {"pairs": MultiSimilarityLoss(), "classes": ProxyAnchorLoss(num_classes, embedding_size)}
+    return WeightedSum(parts, {"classes": 0.5})
+
+
+LEARNERS = {
+    **METHODS,
+    "hardest triplets": lambda: {"loss": TripletMarginLoss(), "miner": BatchHardMiner()},
+    "ranks": lambda: {"loss": SmoothAPLoss()},
+    "centroids": lambda: {"loss": CentroidTripletLoss()},
+    "a learnt scale": lambda: {"loss": SigmoidPairLoss()},
+    "learnt boundaries": lambda: {"loss": partial(MarginLoss, learn_beta=True)},
+    "a part of the classes": lambda: {"loss": partial(ArcFaceLoss, class_fraction=0.8)},
+    "several centers": lambda: {"loss": SoftTripleLoss},
+    "a mined memory": lambda: {
+        "loss": CrossBatchMemory(ContrastiveLoss(), embedding_size=16, memory_size=40, miner=MultiSimilarityMiner())
+    },
+    "a sum": lambda: {"loss": pairs_and_classes},
+    "a regularizer": lambda: {"loss": ContrastiveLoss(), "regularizer": KoLeo()},
+    "a regularizer of class weights": lambda: {"loss": ArcFaceLoss, "regularizer": CenterInvariance()},
+    "raw embeddings": lambda: {
+        "loss": ContrastiveLoss(), "regularizer": SphericalConstraint(), "normalize": False, "distance": "euclidean",
+    },
+    "chunks": lambda: {"loss": MultiSimilarityLoss(), "miner": MultiSimilarityMiner()},
+    "chunks for class weights": lambda: {"loss": ArcFaceLoss},
+    "batch norm": lambda: {"loss": ContrastiveLoss(), "freeze_batch_norm": False},
+    "a frozen trunk": lambda: {"loss": ContrastiveLoss(), "freeze_trunk": True, "embedder_init": "pca"},
+    "features": lambda: {"loss": ArcFaceLoss, "freeze_trunk": True},
+    "fewer activations": lambda: {"loss": ContrastiveLoss(), "layer_decay": 0.9},
+}  # fmt: skip
+TRAINERS: dict[str, dict[str, Any]] = {
+    "contrastive": {"gradient_clip_val": 0.5},
+    "ranks": {"accumulate_grad_batches": 2},
+    "chunks": {"callbacks": [GradientCaching(5)]},
+    "chunks for class weights": {"callbacks": [GradientCaching(5)]},
+    "fewer activations": {"callbacks": [GradientCheckpointing()]},
+}
+ALWAYS = {"class weights", "a mined memory", "chunks", "features"}
 
 
 class Losses(Callback):
@@ -42,35 +111,48 @@ class Losses(Callback):
         self.kept.append(outputs["loss"].detach())
 
 
-def data() -> MetricDataModule:
-    transforms = ImageTransforms(crop_size=32, resize=32, scale=(0.6, 1.0), horizontal_flip=False)
-    return MetricDataModule(
-        Glyphs(num_classes=32, image_size=32), batch_size=16, steps_per_epoch=3, transforms=transforms
-    )
+@pytest.fixture
+def lightning_sees_a_gpu(monkeypatch):
+    monkeypatch.setattr(CUDAAccelerator, "is_available", staticmethod(lambda: True))
+    monkeypatch.setattr(CUDAAccelerator, "parse_devices", staticmethod(lambda devices: [0]))
+    monkeypatch.setattr(CUDAAccelerator, "setup_device", lambda accelerator, device: None)
+
+
+@pytest.fixture(params=["cpu", pytest.param("pretended", marks=pytest.mark.full), pytest.param("cuda", marks=ON_CUDA)])
+def device(request):
+    if request.param == "pretended":
+        request.getfixturevalue("lightning_sees_a_gpu")
+        with pretended_gpu() as name:
+            yield name
+    else:
+        yield request.param
+
+
+def data(**arguments: Any) -> MetricDataModule:
+    return small_data(32, batch_size=16, steps_per_epoch=3, **arguments)
 
 
 def fitted(
-    device: str, precision: str, method: str, epochs: int = 1, go_on_from: Path | None = None
-) -> tuple[Trainer, MetricLearner, list[float]]:
-    torch.manual_seed(0)
-    learner = MetricLearner(TimmTrunk("test_resnet", weights=None), embedding_size=16, **METHODS[method]())
+    learner: MetricLearner, device: str, *callbacks: Callback, features: bool = False, path: Any = None, **trainer: Any
+) -> tuple[Trainer, list[float]]:
+    """The trainer and the losses of its steps."""
     losses = Losses()
-    trainer = Trainer(
-        accelerator=device, devices=1, precision=precision, max_epochs=epochs, callbacks=[losses], logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-    )  # fmt: skip
-    trainer.fit(learner, datamodule=data(), ckpt_path=go_on_from)
-    return trainer, learner, [float(loss) for loss in losses.kept]
+    fits = small_trainer(losses, *callbacks, accelerator=device, devices=1, log_every_n_steps=1, **trainer)
+    fits.fit(learner, datamodule=data(features=features), ckpt_path=path)
+    assert {loss.device.type for loss in losses.kept} == {device}
+    return fits, [float(loss) for loss in losses.kept]
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_the_losses_of_a_training_are_those_of_float64_on_the_cpu(precision, method, device):
-    if device == "cpu" and (precision == "16-mixed" or (precision == "bf16-mixed" and method != "contrastive")):
-        pytest.skip("float16 is for GPUs, and bfloat16 slow on most processors")
-    _, _, expected = fitted("cpu", "64-true", method)
-    trainer, _, found = fitted(device, precision, method)
-    assert trainer.strategy.root_device.type == device
+@pytest.mark.parametrize(
+    ("where", "precision", "method"),
+    [
+        *(("cpu", "32-true", method) for method in METHODS),
+        *(pytest.param("cuda", each, method, marks=ON_CUDA) for each in PRECISIONS for method in METHODS),
+    ],
+)
+def test_the_losses_of_a_training_are_those_of_float64_on_the_cpu(where, precision, method):
+    _, expected = fitted(small_learner(**METHODS[method]()), "cpu", precision="64-true")
+    _, found = fitted(small_learner(**METHODS[method]()), where, precision=precision)
     bound = PRECISIONS[precision]
     assert found[0] == pytest.approx(expected[0], rel=bound, abs=bound)
     if precision != "16-mixed":  # whose first steps find the scale of its gradients, and may be passed over
@@ -78,11 +160,59 @@ def test_the_losses_of_a_training_are_those_of_float64_on_the_cpu(precision, met
     assert all(map(math.isfinite, found))
 
 
+@pytest.mark.usefixtures("lightning_sees_a_gpu")
+@pytest.mark.parametrize(
+    "method", [pytest.param(each, marks=() if each in ALWAYS else pytest.mark.full) for each in LEARNERS]
+)
+def test_a_training_on_a_pretended_gpu_is_that_of_the_cpu(method, tmp_path, monkeypatch):
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path))
+
+    def on(device: str) -> tuple[list[float], float]:
+        given = {"callbacks": [], **TRAINERS.get(method, {})}
+        learner, callbacks = small_learner(**LEARNERS[method]()), given.pop("callbacks")
+        features = method == "features"
+        trainer, losses = fitted(learner, device, *callbacks, features=features, precision="64-true", **given)
+        return losses, float(trainer.callback_metrics["val/map_at_r"])
+
+    expected, score = on("cpu")
+    with pretended_gpu() as gpu:
+        found, score_there = on(gpu)
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert score_there == pytest.approx(score, rel=1e-6)
+
+
+class OwnTrunk(nn.Module):
+    num_features = 8
+
+    def __init__(self):
+        super().__init__()
+        self.filters = nn.Conv2d(3, 8, 3)
+
+    def forward(self, images):
+        return self.filters(images).mean((2, 3))
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("lightning_sees_a_gpu")
+@pytest.mark.parametrize("trunk", [OwnTrunk, small_trunk], ids=["own", "timm"])
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
+def test_images_that_come_as_bytes_have_the_weights_precision(trunk, precision):
+    def on(device: str) -> list[float]:
+        torch.manual_seed(0)
+        return fitted(small_learner(trunk=trunk(), embedding_size=4), device, precision=precision)[1]
+
+    expected = on("cpu")
+    with pretended_gpu() as gpu:
+        assert on(gpu) == pytest.approx(expected, rel=1e-6 if precision == "64-true" else 5e-3)
+
+
 def test_a_checkpoint_of_a_device_embeds_on_the_cpu_and_goes_on_on_the_device(device, tmp_path):
-    trainer, _, whole = fitted(device, "64-true", "class weights", epochs=2)
-    half, _, _ = fitted(device, "64-true", "class weights", epochs=1)
-    half.save_checkpoint(tmp_path / "half.ckpt")
-    _, _, rest = fitted(device, "64-true", "class weights", epochs=2, go_on_from=tmp_path / "half.ckpt")
+    def train(**how: Any) -> tuple[Trainer, list[float]]:
+        return fitted(small_learner(ArcFaceLoss), device, precision="64-true", **how)
+
+    trainer, whole = train(max_epochs=2)
+    train()[0].save_checkpoint(tmp_path / "half.ckpt")
+    rest = train(max_epochs=2, path=tmp_path / "half.ckpt")[1]
     assert rest == pytest.approx(whole[3:], rel=1e-6)  # Lightning reads float64 weights into float32 ones first
 
     trainer.save_checkpoint(tmp_path / "whole.ckpt")
@@ -126,28 +256,15 @@ class OnTheGpu:
 @pytest.mark.parametrize("shows_a_bar", [False, True])
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_a_step_waits_for_nothing(precision, shows_a_bar):
-    learner = MetricLearner(TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), embedding_size=16)
-    Trainer(
-        accelerator="cuda", devices=1, precision=precision, max_epochs=1, callbacks=[NoWaiting()], logger=False,
-        enable_checkpointing=False, enable_progress_bar=shows_a_bar, enable_model_summary=False, limit_val_batches=0,
-        log_every_n_steps=10,
-    ).fit(learner, OnTheGpu())  # fmt: skip
+    given = {"accelerator": "cuda", "devices": 1, "precision": precision, "enable_progress_bar": shows_a_bar}
+    small_trainer(NoWaiting(), limit_val_batches=0, log_every_n_steps=10, **given).fit(small_learner(), OnTheGpu())
 
 
 @pytest.mark.parametrize("features", [False, True])
 def test_a_frozen_trunk_and_a_start_at_the_pca_train_on_a_device(features, device, tmp_path, monkeypatch):
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path))
-    learner = MetricLearner(
-        TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), embedding_size=16, freeze_trunk=features,
-        embedder_init="pca",
-    )  # fmt: skip
-    samples = data()
-    samples.features = features
-    trainer = Trainer(
-        accelerator=device, devices=1, max_epochs=1, logger=False, default_root_dir=tmp_path,
-        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-    )  # fmt: skip
-    trainer.fit(learner, datamodule=samples)
+    learner = small_learner(freeze_trunk=features, embedder_init="pca")
+    trainer, _ = fitted(learner, device, features=features, default_root_dir=tmp_path, enable_checkpointing=True)
     assert math.isfinite(trainer.callback_metrics["val/map_at_r"])
     assert Path(trainer.checkpoint_callback.best_model_path).is_file()
 
@@ -159,26 +276,17 @@ def test_what_a_tracker_is_told_while_the_trunk_waits_lies_on_one_device(device,
         def log_metrics(self, metrics, step=None) -> None:
             told.append(dict(metrics))
 
-    trainer = Trainer(
-        accelerator=device, devices=1, max_epochs=1, logger=Board(tmp_path), log_every_n_steps=1,
-        callbacks=[NewWeightsFirst(epochs=1), TrackTraining(every_n_steps=1)], enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-    )  # fmt: skip
-    learner = MetricLearner(TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), embedding_size=16)
-    trainer.fit(learner, datamodule=data())
+    fitted(small_learner(), device, NewWeightsFirst(epochs=1), TrackTraining(every_n_steps=1), logger=Board(tmp_path))
     trunks = [numbers["grad_norm/trunk"] for numbers in told if "grad_norm/trunk" in numbers]
     assert trunks == [0.0] * 3
 
 
+@pytest.mark.full
 def test_the_neighbours_of_a_fit_are_embedded_on_its_device(device, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
-    learner, devices = MetricLearner(TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), embedding_size=16), []
+    learner, devices = small_learner(), []
     learner.trunk.register_forward_hook(lambda module, args, features: devices.append(features.device.type))
     logger = WandbLogger(save_dir=tmp_path, offline=True)
-    Trainer(
-        accelerator=device, devices=1, max_epochs=1, limit_train_batches=1, num_sanity_val_steps=0, logger=logger,
-        callbacks=[KeepInWandb(queries=2, checkpoint=False)], enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, log_every_n_steps=1,
-    ).fit(learner, datamodule=data())  # fmt: skip
+    fitted(learner, device, KeepInWandb(queries=2, checkpoint=False), logger=logger, limit_train_batches=1)
     logger.experiment.finish()
     assert set(devices) == {device}

@@ -1,13 +1,112 @@
-"""Two gloo processes give the loss, gradients, batches and validation scores of one."""
+"""Two gloo processes give the loss, gradients, batches and validation scores of one.
 
+As a script it fits on this process group and writes `<folder>/<world size>.pt`: for each case the losses, the weights
+after a step of SGD with rate 1 (so that their change is the gradient), the batches drawn, and the validation scores, of
+rank 0. Each process writes `<folder>/left_<world size>_<rank>.json`: whether it had left its group when it ended.
+"""
+
+import atexit
+import inspect
 import json
+import os
+import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from forked import python, torchrun
+from lightning.pytorch import Callback
+from small_fit import small_data, small_learner, small_trainer
 
-SCRIPT = Path(__file__).parent / "two_process_fits.py"
+from levelfield import losses, miners, regularizers
+from levelfield.training.callbacks import GradientCaching
+from levelfield.training.learner import MetricLearner
+
+pytestmark = pytest.mark.processes
+
+
+class Projecting(MetricLearner):
+    """With weights that are of no part."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.projection = torch.nn.Linear(16, 16)
+
+    def compute_loss(self, embeddings, labels):
+        return super().compute_loss(self.projection(embeddings), labels)
+
+
+# On images. tests/losses/test_over_processes.py has all losses, on points.
+CASES: dict[str, dict[str, Any]] = {
+    "ContrastiveLoss": {"loss": losses.ContrastiveLoss},
+    "random triplets": {"loss": losses.TripletMarginLoss, "arguments": {"triplets_per_anchor": 2}},
+    "a learnt margin": {"loss": losses.MarginLoss, "arguments": {"learn_beta": True}},
+    "half the classes": {"loss": losses.ArcFaceLoss, "arguments": {"class_fraction": 0.5}},
+    "a miner that draws": {"loss": losses.TripletMarginLoss, "miner": miners.DistanceWeightedMiner()},
+    "a regularizer": {"loss": losses.ContrastiveLoss, "regularizer": regularizers.KoLeo(0.1)},
+    "one of class weights": {"loss": losses.ArcFaceLoss, "regularizer": regularizers.CenterInvariance(1e-3)},
+    "a whitened start": {
+        "loss": losses.SoftTripleLoss,
+        "arguments": {"weight_init": "class_means", "centers_per_class": 2},
+        "embedder_init": "whitening",
+    },
+    "a module of its own": {"loss": losses.ContrastiveLoss, "kind": Projecting},
+    "a module of its own, another loss": {"loss": losses.TripletMarginLoss, "kind": Projecting},
+    "twenty steps": {"loss": losses.ContrastiveLoss, "epochs": 4, "rate": 0.03},
+}
+# Of 16 samples on one process, and of 8 on two.
+IN_CHUNKS = ("random triplets", "a learnt margin", "half the classes", "a miner that draws", "a regularizer")
+
+
+class Recorder(Callback):
+    """Keeps the indices of each batch, gathered in the order of the global batch."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, list] = {"batches": [], "losses": [], "scores": []}
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+        self.kept["batches"].append(pl_module.all_gather(batch[2]).flatten().tolist())
+        self.kept["losses"].append(float(outputs["loss"]))
+
+    def on_validation_end(self, trainer, pl_module) -> None:
+        scores = trainer.callback_metrics.items()
+        self.kept["scores"].append({name: float(value) for name, value in scores if name.startswith("val/")})
+
+
+def fit(loss, arguments=None, chunk_size=None, epochs=0, rate=1.0, **learner) -> dict[str, Any]:
+    """One step without a validation, or epochs of five steps with one after each."""
+    torch.manual_seed(1)
+    classes, given = inspect.signature(loss).parameters.get("num_classes"), arguments or {}
+
+    def build(num_classes, embedding_size):
+        torch.manual_seed(2)
+        return loss(num_classes=num_classes, embedding_size=embedding_size, **given)
+
+    needs_classes = classes is not None and classes.default is inspect.Parameter.empty
+    rates = {"optimizer": torch.optim.SGD, "trunk_lr": rate, "embedder_lr": rate, "loss_lr": rate, "weight_decay": 0.0}
+    module = small_learner(build if needs_classes else loss(**given), **rates, **learner)
+    # The validation's batches do not divide its fold.
+    batches = {"batch_size": 16, "samples_per_class": 4, "eval_batch_size": 17}
+    recorder, processes = Recorder(), int(sys.argv[2])
+    where = {"devices": processes, "strategy": "ddp" if processes > 1 else "auto", "precision": "64-true"}
+    callbacks = [recorder, *([] if chunk_size is None else [GradientCaching(chunk_size)])]
+    trainer = small_trainer(*callbacks, **where, max_epochs=epochs or 1, limit_val_batches=1.0 if epochs else 0)
+    trainer.fit(module, datamodule=small_data(**batches, steps_per_epoch=5 if epochs else 1))
+    return {**recorder.kept, "weights": {name: value.clone() for name, value in module.state_dict().items()}}
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    folder, processes = Path(sys.argv[1]), sys.argv[2]
+    left = folder / f"left_{processes}_{os.environ.get('RANK', 0)}.json"
+    # Registered first, called last.
+    atexit.register(lambda: left.write_text(json.dumps(not torch.distributed.is_initialized())))
+    results = {name: fit(**case) for name, case in CASES.items()}
+    results |= {f"{name}, in chunks": fit(**CASES[name], chunk_size=3) for name in IN_CHUNKS}
+    if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+        torch.save(results, folder / f"{processes}.pt")
 
 
 @pytest.fixture(scope="module")
@@ -17,16 +116,14 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(folder: Path):
-    for done in [python(SCRIPT, folder, 1), *torchrun(SCRIPT, folder, 2)]:
+    for done in [python(__file__, folder, 1), *torchrun(__file__, folder, 2)]:
         assert done.returncode == 0, done.stderr[-3000:]
     return [torch.load(folder / f"{world_size}.pt") for world_size in (1, 2)]
 
 
-@pytest.mark.processes
 def test_a_step_has_the_gradients_of_one_process(results):
     alone, together = results
-    assert alone.keys() == together.keys()
-    assert len(alone) > 6
+    assert alone.keys() == together.keys() == {*CASES, *(f"{name}, in chunks" for name in IN_CHUNKS)}
     for name in alone:
         assert together[name]["batches"][0] == alone[name]["batches"][0], name
         assert together[name]["losses"] == pytest.approx(alone[name]["losses"], abs=1e-6), name
@@ -35,45 +132,38 @@ def test_a_step_has_the_gradients_of_one_process(results):
             assert difference <= 1e-6, f"{name}: {weight} differs by {difference}"
 
 
-@pytest.mark.processes
 def test_chunks_have_the_gradients_of_the_batch_on_one_process_and_on_two(results):
-    chunked = [name for name in results[0] if name.endswith(", in chunks")]
-    assert len(chunked) == 5
     for result in results:
-        for name in chunked:
-            whole = result[name.removesuffix(", in chunks")]["weights"]
-            for weight, value in result[name]["weights"].items():
+        for name in IN_CHUNKS:
+            whole = result[name]["weights"]
+            for weight, value in result[f"{name}, in chunks"]["weights"].items():
                 assert (value - whole[weight]).abs().max() <= 1e-10, (name, weight)
 
 
-@pytest.mark.processes
 def test_a_step_changes_trunk_embedder_and_class_weights(results):
-    weights = [result["ArcFaceLoss"]["weights"] for result in results]
-    names = weights[0].keys()
-    assert {name.partition(".")[0] for name in names} >= {"trunk", "embedder", "loss"}
+    weights = results[0]["one of class weights"]["weights"]
+    assert {name.partition(".")[0] for name in weights} >= {"trunk", "embedder", "loss"}
     contrastive = results[0]["ContrastiveLoss"]["weights"]
-    assert not torch.equal(contrastive["embedder.linear.weight"], weights[0]["embedder.linear.weight"])
+    assert not torch.equal(contrastive["embedder.linear.weight"], weights["embedder.linear.weight"])
     own = [results[0][f"a module of its own{loss}"]["weights"]["projection.weight"] for loss in ("", ", another loss")]
     assert not torch.equal(*own)
 
 
-@pytest.mark.processes
-def test_epochs_draw_different_batches(results):
+def test_epochs_draw_different_batches_and_validation_scores_are_equal(results):
     for result in results:
         first, *_, last = result["twenty steps"]["batches"]
         assert first != last
         assert len(first) == len(last) == 16
-
-
-@pytest.mark.processes
-def test_validation_scores_are_equal(results):
     alone, together = (result["twenty steps"]["scores"] for result in results)
     assert len(alone) == len(together) > 0
     assert alone[0].keys() == {"val/map_at_r", "val/r_precision", "val/precision_at_1"}
     assert all(mine == pytest.approx(scores, abs=1e-6) for mine, scores in zip(together, alone, strict=True))
 
 
-@pytest.mark.processes
 def test_the_processes_part_before_they_end(results, folder: Path):
     """Else gloo's threads may free a tensor of an interpreter that has ended, and abort the process."""
     assert all(json.loads((folder / f"left_2_{rank}.json").read_text()) for rank in range(2))
+
+
+if __name__ == "__main__":
+    main()

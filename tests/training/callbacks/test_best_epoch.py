@@ -6,13 +6,11 @@ import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from small_fit import small_data, small_learner, small_trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from levelfield.data import Glyphs, ImageTransforms
-from levelfield.data.datamodule import MetricDataModule
 from levelfield.losses import ContrastiveLoss
-from levelfield.models import TimmTrunk
 from levelfield.models.trunks import ModuleTrunk
 from levelfield.training.callbacks import BestEpoch, ValidateFirst
 from levelfield.training.learner import MetricLearner
@@ -23,10 +21,7 @@ pytestmark = [
 ]
 LABELS = torch.arange(24) // 6
 POINTS = torch.eye(8)[LABELS] + 0.1 * torch.randn(24, 8, generator=torch.Generator().manual_seed(0))
-GOOD, BAD = (
-    torch.eye(4, 8),
-    torch.zeros(4, 8).index_fill(1, torch.tensor([7]), 1.0),
-)  # all classes apart, or in one place
+GOOD, BAD = torch.eye(4, 8), torch.eye(8)[[7] * 4]  # all classes apart, or in one place
 
 
 class Points(nn.Identity):
@@ -56,9 +51,7 @@ def loader() -> DataLoader:
 
 
 def trainer(folder: Path, *callbacks: Callback, **arguments) -> Trainer:
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
-    given = {"default_root_dir": folder, "num_sanity_val_steps": 0, **quiet, **arguments}
-    return Trainer(callbacks=list(callbacks), **given)
+    return small_trainer(*callbacks, **{"default_root_dir": folder, "enable_checkpointing": True, **arguments})
 
 
 @pytest.mark.parametrize("given", [[], [ModelCheckpoint]])
@@ -125,19 +118,18 @@ def test_another_checkpoint_stays_as_it_is(case, tmp_path) -> None:
     assert [(each.monitor, each.mode, each.save_top_k) for each in kept] == before
 
 
-def test_without_checkpoints_there_is_none(tmp_path) -> None:
+def test_without_checkpoints_or_a_fit_there_is_none(tmp_path) -> None:
     plain = trainer(tmp_path, max_epochs=1, enable_checkpointing=False)
     plain.fit(still(), loader(), loader())
-    assert plain.checkpoint_callbacks == []
-    assert list(tmp_path.iterdir()) == []
+    assert plain.checkpoint_callbacks == list(tmp_path.iterdir()) == []
+    plain = trainer(tmp_path)
+    plain.validate(still(), loader(), verbose=False)
+    assert plain.checkpoint_callback.monitor is None
 
 
 def test_a_training_without_a_validation_fold_keeps_its_last_epoch(tmp_path) -> None:
-    transforms = ImageTransforms(crop_size=32, resize=32)
-    data = MetricDataModule(Glyphs(num_classes=16), fold="none", steps_per_epoch=1, transforms=transforms)
-    learner = MetricLearner(TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), embedding_size=4)
     plain = trainer(tmp_path, max_epochs=2)
-    plain.fit(learner, data)
+    plain.fit(small_learner(), small_data(16, fold="none", steps_per_epoch=1))
     assert plain.checkpoint_callback.monitor is None
     assert torch.load(plain.checkpoint_callback.best_model_path, weights_only=True)["epoch"] == 1
 
@@ -149,10 +141,3 @@ def test_a_training_that_ends_before_its_first_validation_keeps_its_last_step(tm
         assert "val/map_at_r" not in plain.callback_metrics
         kept = torch.load(plain.checkpoint_callback.best_model_path, weights_only=True)
         assert kept["global_step"] == plain.global_step
-
-
-def test_a_fit_alone_is_concerned(tmp_path) -> None:
-    plain = trainer(tmp_path)
-    plain.validate(still(), loader(), verbose=False)
-    assert not any(isinstance(each, BestEpoch) for each in plain.callbacks)
-    assert plain.checkpoint_callback.monitor is None

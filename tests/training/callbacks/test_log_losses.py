@@ -1,16 +1,20 @@
 """What a step does beside its loss: it looks at no loss that nobody has asked for, and draws as torch's seed says."""
 
+import warnings
 from collections import Counter
 
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
+from small_fit import small_learner, small_trainer
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
+from torchvision.transforms.v2.functional import normalize
 
 from levelfield.errors import TrainingFailed, UserError
 from levelfield.losses import ContrastiveLoss
+from levelfield.models.trunks import ModuleTrunk
 from levelfield.seeds import seed_of
 from levelfield.training.learner import MetricLearner
 from levelfield.training.random_draws import seed_draws
@@ -60,15 +64,12 @@ def learner_of(loss: nn.Module) -> MetricLearner:
 
 def looks_of(**trainer) -> Counter:
     learner = learner_of(ContrastiveLoss())
-    settings = {"accelerator": "cpu", "max_epochs": 1, "limit_val_batches": 0, "logger": False, "log_every_n_steps": 10}
-    quiet = {"enable_checkpointing": False, "enable_model_summary": False}
     with Looks() as looks:
-        Trainer(**settings, **quiet, **trainer, callbacks=[Steps(looks)]).fit(learner, Batches())
+        small_trainer(Steps(looks), limit_val_batches=0, log_every_n_steps=10, **trainer).fit(learner, Batches())
     return looks.counts
 
 
-@pytest.mark.parametrize("trainer", [{}, {"max_steps": 15}])
-@pytest.mark.parametrize("shows_a_bar", [False, True])
+@pytest.mark.parametrize(("trainer", "shows_a_bar"), [({}, True), ({"max_steps": 15}, False)])
 def test_between_two_looks_at_the_loss_no_step_reads_it(trainer, shows_a_bar, capsys):
     counts = looks_of(enable_progress_bar=shows_a_bar, **trainer)
     assert [counts[step] for step in (*range(1, 9), 11, 12)] == [0] * 10
@@ -109,10 +110,8 @@ class Gives(nn.Module):
     ],
 )
 def test_what_is_no_loss_is_named(given, key):
-    settings = {"accelerator": "cpu", "max_steps": 1, "limit_val_batches": 0, "logger": False}
-    quiet = {"enable_checkpointing": False, "enable_model_summary": False, "enable_progress_bar": False}
     with pytest.raises(UserError, match=rf"--model\.loss Gives .*{key}"):
-        Trainer(**settings, **quiet).fit(learner_of(Gives(given)), Batches())
+        small_trainer(max_steps=1, limit_val_batches=0).fit(learner_of(Gives(given)), Batches())
 
 
 NAN, FINE = torch.tensor([[0.0], [torch.nan]]).expand(2, 12), torch.rand(8, 12)
@@ -127,7 +126,48 @@ NAN, FINE = torch.tensor([[0.0], [torch.nan]]).expand(2, 12), torch.rand(8, 12)
     ],
 )
 def test_no_learning_rate_is_blamed_for_the_first_loss(batch, given, key):
-    settings = {"accelerator": "cpu", "max_steps": 1, "limit_val_batches": 0, "logger": False}
-    quiet = {"enable_checkpointing": False, "enable_model_summary": False, "enable_progress_bar": False}
+    trainer = small_trainer(max_steps=1, limit_val_batches=0, log_every_n_steps=0)  # which is no division by zero
     with pytest.raises(TrainingFailed, match=f"step 0: .*{key}"):
-        Trainer(**settings, **quiet).fit(learner_of(Gives(given)), DataLoader([batch], batch_size=None))
+        trainer.fit(learner_of(Gives(given)), DataLoader([batch], batch_size=None))
+
+
+IMAGES = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(16) // 4
+
+
+class Views(MetricLearner):
+    """Has its own form of batches."""
+
+    def training_step(self, batch, batch_idx):
+        view, other, labels, _ = batch
+        return self.objective(self(torch.cat([view, other])), labels.repeat(2))
+
+
+def said(*batch: torch.Tensor, kind: type = MetricLearner, **trunk: nn.Module) -> list[str]:
+    """The warnings about images in a fit of two epochs."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        loader = DataLoader(TensorDataset(*batch), batch_size=8)
+        small_trainer(max_epochs=2).fit(small_learner(kind=kind, **trunk), loader)
+    return [str(each.message) for each in found if "standardise" in str(each.message)]
+
+
+@pytest.mark.parametrize(
+    ("images", "range_"),
+    [
+        (IMAGES + 0.3 * (IMAGES.flip(0) - 0.5), None),  # noise, or the overshoot of an interpolation
+        ((IMAGES * 255).to(torch.uint8), None),
+        (normalize(IMAGES, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), "-2.12 to 2.64"),
+        (IMAGES * 255, "to 255"),
+    ],
+)
+def test_images_that_the_trunk_does_not_expect_are_warned_of_once(images, range_) -> None:
+    lines = said(images, LABELS)
+    assert len(lines) == (range_ is not None)
+    assert all(range_ in line and "Normalize" in line for line in lines)
+
+
+def test_no_other_batch_is_looked_at() -> None:
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
+    assert said(255 * IMAGES, LABELS, trunk=ModuleTrunk(flat, 4)) == []  # does not standardise
+    assert said(255 * IMAGES, 255 * IMAGES, LABELS, LABELS, kind=Views) == []

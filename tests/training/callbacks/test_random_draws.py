@@ -5,15 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
+from small_fit import small_data, small_learner, small_trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from levelfield.data import Glyphs, ImageTransforms, MPerClassBatchSampler
-from levelfield.data.datamodule import MetricDataModule
-from levelfield.losses import ContrastiveLoss
+from levelfield.data import ImageTransforms, MPerClassBatchSampler
 from levelfield.models.trunks import ModuleTrunk
-from levelfield.training.learner import MetricLearner
 
 pytestmark = [
     pytest.mark.usefixtures("quiet"),
@@ -34,12 +32,8 @@ class Drawn(Callback):
 
 def datamodule() -> dict:
     small = ImageTransforms(8, 8, horizontal_flip=False)
-    dataset = Glyphs(num_classes=16, image_size=8)
-    return {
-        "datamodule": MetricDataModule(
-            dataset, batch_size=4, samples_per_class=2, steps_per_epoch=3, num_workers=1, transforms=small
-        )
-    }
+    drawn = {"batch_size": 4, "samples_per_class": 2, "steps_per_epoch": 3, "num_workers": 1}
+    return {"datamodule": small_data(16, transforms=small, **drawn)}
 
 
 def loaders(way: str) -> dict:
@@ -54,21 +48,12 @@ def loaders(way: str) -> dict:
 def fit(folder: Path, epochs: int, given: dict, **resume) -> tuple[dict[int, list[list[int]]], str]:
     trunk = ModuleTrunk(nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten()), 12)
     drawn = Drawn()
-    trainer = Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        default_root_dir=folder,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        callbacks=[drawn],
-    )
-    trainer.fit(MetricLearner(trunk, ContrastiveLoss(), embedding_size=4), **given, **resume)
+    trainer = small_trainer(drawn, max_epochs=epochs, default_root_dir=folder, enable_checkpointing=True)
+    trainer.fit(small_learner(trunk=trunk), **given, **resume)
     return drawn.epochs, trainer.checkpoint_callback.best_model_path
 
 
-@pytest.mark.parametrize("data", [datamodule, lambda: loaders("batch_sampler"), lambda: loaders("sampler")])
+@pytest.mark.parametrize("data", [datamodule, lambda: loaders("batch_sampler")])
 def test_a_resumed_fit_draws_the_batches_of_its_epoch(data, tmp_path: Path) -> None:
     first, checkpoint = fit(tmp_path / "first", 1, data())
     resumed, _ = fit(tmp_path / "resumed", 2, data(), ckpt_path=checkpoint, weights_only=True)

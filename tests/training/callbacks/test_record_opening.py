@@ -2,44 +2,32 @@
 
 import hashlib
 import json
+import shutil
 import warnings
 
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
+from small_fit import small_data, small_learner, small_trainer
 from torch.utils.data import DataLoader, TensorDataset
 
-from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets import Glyphs
-from levelfield.data.transforms import ImageTransforms
 from levelfield.losses import ArcFaceLoss
-from levelfield.models import TimmTrunk
 from levelfield.training.callbacks import RecordOpening
 from levelfield.training.learner import MetricLearner
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
-def data() -> MetricDataModule:
-    transforms = ImageTransforms(crop_size=32, resize=32, horizontal_flip=False)
-    return MetricDataModule(Glyphs(num_classes=40), steps_per_epoch=1, transforms=transforms)
+def data(num_classes: int = 40):
+    return small_data(num_classes, steps_per_epoch=1)
 
 
-def trainer(folder, *callbacks, **arguments) -> Trainer:
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
-    return Trainer(
-        default_root_dir=folder,
-        max_epochs=1,
-        enable_checkpointing=False,
-        callbacks=list(callbacks),
-        **quiet,
-        **arguments,
-    )
+def trainer(folder, *callbacks) -> Trainer:
+    return small_trainer(*callbacks, default_root_dir=folder)
 
 
 def learner() -> MetricLearner:
-    torch.manual_seed(0)
-    return MetricLearner(TimmTrunk("test_resnet", weights=None), loss=ArcFaceLoss, embedding_size=8)
+    return small_learner(ArcFaceLoss, embedding_size=8)
 
 
 def lines(folder) -> list[dict]:
@@ -62,9 +50,7 @@ def checkpoint(tmp_path_factory):
 def copied(checkpoint, tmp_path):
     """The checkpoint in a folder of its own."""
     (tmp_path / "run").mkdir()
-    copy = tmp_path / "run" / "it.ckpt"
-    copy.write_bytes(checkpoint.read_bytes())
-    return copy
+    return shutil.copy(checkpoint, tmp_path / "run" / "it.ckpt")
 
 
 class BeforeTheData(Callback):
@@ -99,16 +85,6 @@ def test_what_was_trained_after_loading_is_no_checkpoint(copied, tmp_path) -> No
     assert not (copied.parent / "ledger.jsonl").exists()
 
 
-def test_a_second_test_may_have_a_reason(tmp_path) -> None:
-    it = learner()
-    it.build_loss(15)
-    for callbacks in ([], [], [RecordOpening(reopen="a colleague asked")]):
-        trainer(tmp_path, *callbacks).test(it, data(), verbose=False)
-    assert [line["event"] for line in lines(tmp_path)] == ["evaluated", "finished"] * 3
-    assert [line["reason"] for line in lines(tmp_path)[::2]] == ["", "", "a colleague asked"]
-    assert len({line["id"] for line in lines(tmp_path)}) == 3
-
-
 def test_an_interrupted_test_goes_on(copied, tmp_path) -> None:
     class PowerCut(Callback):
         def on_test_batch_start(self, *args, **kwargs) -> None:
@@ -127,17 +103,21 @@ def test_loaders_of_ones_own_have_lines_in_their_folder(tmp_path, monkeypatch) -
     it = learner()
     it.build_loss(15)
     for folder, count in (("a", 1), ("a", 2), ("b", 1)):
-        record = RecordOpening()
+        record = RecordOpening(reopen="a colleague asked" if count == 2 else "")
         trainer(tmp_path / folder, record).test(it, DataLoader(images, batch_size=5), verbose=False)
         assert record.count == count
     assert len(list(tmp_path.glob("cache/evaluations/*/"))) == 1
+    evaluations = lines(tmp_path / "a")
+    assert [line["event"] for line in evaluations] == ["evaluated", "finished"] * 2
+    assert [line["reason"] for line in evaluations[::2]] == ["", "a colleague asked"]
+    assert len({line["id"] for line in evaluations}) == 2
 
 
 def test_each_of_several_loaders_is_an_evaluation(tmp_path) -> None:
     """Of two datamodules, and of tensors: the labels of each are recorded before a batch of the first."""
     loaders = []
     for number in (40, 20):
-        module = data() if number == 40 else MetricDataModule(Glyphs(num_classes=20), transforms=data().transforms)
+        module = data(number)
         module.setup("test")
         loaders.append(module.test_dataloader())
     images = TensorDataset(torch.rand(20, 3, 32, 32), torch.arange(20) // 4)

@@ -3,18 +3,16 @@
 import pytest
 import torch
 from lightning.pytorch import Trainer
+from small_fit import small_learner, small_trunk
 from torch import nn
 
 from levelfield.errors import UserError
-from levelfield.losses import ContrastiveLoss
-from levelfield.models import TimmTrunk
 from levelfield.training.callbacks import TimmSyncBatchNorm
 from levelfield.training.learner import MetricLearner
 
 
 def learner_of(trunk: str, **trainer) -> MetricLearner:
-    torch.manual_seed(0)
-    learner = MetricLearner(TimmTrunk(trunk, weights=None), ContrastiveLoss(), embedding_size=4).eval()
+    learner = small_learner(trunk=small_trunk(trunk)).eval()
     learner.trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", logger=False, **trainer)
     return learner
 
@@ -36,13 +34,10 @@ def test_the_converted_network_computes_the_same(trunk: str) -> None:
     assert learner.trainer.strategy._layer_sync is None  # or Lightning would convert again, its own way
 
 
-def test_nothing_is_converted_unless_the_trainer_asks() -> None:
+def test_batch_norm_that_learns_on_a_cpu_is_refused_and_nothing_is_converted_unasked() -> None:
     learner = learner_of("test_resnet")
     convert(learner)
     assert not any(isinstance(module, nn.SyncBatchNorm) for module in learner.modules())
-
-
-def test_batch_norm_that_learns_on_a_cpu_is_refused() -> None:
     learner = learner_of("test_resnet", sync_batchnorm=True)
     learner.freeze_batch_norm = False
     with pytest.raises(UserError, match=r"--trainer\.sync_batchnorm true"):
