@@ -167,9 +167,16 @@ def test_a_part_that_a_checkpoint_was_trained_without_or_with_contradicts_it(par
         refuse_other_model(trained, trained, "best.ckpt")
 
 
-def test_the_options_are_part_of_a_study_s_identity():
-    def identity(**model) -> str:
-        config = {"model": {"loss": "ContrastiveLoss", **model}, "data": {"dataset": "Glyphs"}, "trainer": {}}
-        return StudySpec("s", 4, 2, 0, 1, {"a": config}).row_hashes["a"]
+def test_each_setting_is_part_of_a_method_s_identity():
+    def identity(model=None, data=None, trainer=None) -> str:
+        config = {"model": {"loss": "ContrastiveLoss", **(model or {})}, "data": {"dataset": "Glyphs", **(data or {})}}
+        return StudySpec("s", 4, 2, 0, 1, {"a": {**config, "trainer": trainer or {}}}).row_hashes["a"]
 
-    assert len({identity(), identity(layer_decay=0.9), identity(trunk={"init_args": {"adapter": "LoRA"}})}) == 3
+    models = [
+        *({}, {"layer_decay": 0.9}, {"trunk": {"init_args": {"adapter": "LoRA"}}}, {"freeze_trunk": True}),
+        {"optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"fused": True}}},
+        *({"regularizer": {"class_path": "KoLeo", "init_args": {"weight": weight}}} for weight in (0.1, 0.2)),
+    ]
+    found = {*map(identity, models), identity(data={"features": True})}
+    found.add(identity(trainer={"callbacks": [{"class_path": "levelfield.training.callbacks.CompileTrunk"}]}))
+    assert len(found) == len(models) + 2

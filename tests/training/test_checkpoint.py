@@ -119,30 +119,6 @@ def test_a_loss_of_a_library_that_is_not_here_is_left_out_with_a_warning(checkpo
     assert learner(torch.rand(2, 3, 32, 32)).shape == (2, checkpoint["hyper_parameters"]["embedding_size"])
 
 
-def test_known_libraries_are_used_as_they_were(checkpoint, place):
-    of_memory = {
-        "loss": spec("levelfield.losses.ContrastiveLoss", neg_margin=0.5),
-        "miner": spec("levelfield.miners.MultiSimilarityMiner", epsilon=0.3),
-    }
-    parts = {
-        "loss": spec("levelfield.losses.CrossBatchMemory", memory_size=8, **of_memory),
-        "miner": spec("pytorch_metric_learning.miners.MultiSimilarityMiner", epsilon=0.2),
-        "optimizer": spec("torch.optim.SGD", lr=0.1, momentum=0.9),
-        "lr_scheduler": spec("torch.optim.lr_scheduler.StepLR", step_size=1),
-        "embedder": spec("levelfield.models.MLPEmbedder", hidden_sizes=[8]),
-    }
-    own = dict(checkpoint, hyper_parameters={**checkpoint["hyper_parameters"], **parts})
-    own["state_dict"] = {name: value for name, value in own["state_dict"].items() if name.startswith("trunk")}
-    torch.save(own, place / "it.ckpt")
-    learner = MetricLearner.load_from_checkpoint(place / "it.ckpt", strict=False)
-    learner.build_loss(3)
-    assert (learner.loss.loss.neg_margin, learner.loss.miner.epsilon) == (0.5, 0.3)
-    assert learner.miner.epsilon == 0.2
-    optimizer = learner.configure_optimizers()
-    assert optimizer["optimizer"].defaults["momentum"] == 0.9
-    assert isinstance(optimizer["lr_scheduler"]["scheduler"], torch.optim.lr_scheduler.StepLR)
-
-
 def test_a_miner_is_no_loss(checkpoint, place):
     inner = spec("levelfield.miners.MultiSimilarityMiner", epsilon=0.3)
     with pytest.raises(UserError, match="MultiSimilarityMiner"):
@@ -269,6 +245,8 @@ def test_the_number_of_loader_processes_stays_on_its_machine(checkpoint):
 
 class Foreign(LightningDataModule):
     """Names of `MetricDataModule` with another meaning."""
+
+    features = ("width", "height")
 
     def __init__(self, transforms: str = "flip") -> None:
         super().__init__()

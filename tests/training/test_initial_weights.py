@@ -21,15 +21,18 @@ NETWORK = ("trunk.", "embedder.")
 
 
 def words(loss: str = "ArcFaceLoss", *more: Any) -> list[Any]:
-    return ["fit", *TINY, "--model.loss", loss, "--model.embedding_size", "16", "--name", "it", *more]
+    small = ["--model.embedding_size", "16", "--trainer.max_epochs", "1", "--data.batch_size", "16"]
+    return ["fit", *TINY, "--model.loss", loss, *small, "--name", "it", *more]
 
 
-@pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def first(shared: Callable[[str, Callable[[Path], None]], Path]) -> Path:
     """The checkpoint of a fit on fold 0."""
-    folder = tmp_path_factory.mktemp("first")
-    assert main([*words(), "--output", str(folder)]) == 0
-    return folder / "fit/it/0/best.ckpt"
+
+    def fit(folder: Path) -> None:
+        assert main([*words(), "--output", str(folder)]) == 0
+
+    return shared("first", fit) / "fit/it/0/best.ckpt"
 
 
 def fitted(folder: Path) -> dict[str, Any]:
@@ -48,16 +51,15 @@ def test_a_new_training_starts_at_the_weights(first: Path, run: Run, tmp_path: P
     assert (now["epoch"], now["global_step"]) == (0, 4)
     assert {int(state["step"]) for state in now["optimizer_states"][0]["state"].values()} == {4}
     with open(tmp_path / "fit/it/0/metrics.csv") as file:
-        assert [row["epoch"] for row in csv.DictReader(file) if row["val/map_at_r"]] == ["0", "1"]
+        assert [row["epoch"] for row in csv.DictReader(file) if row["val/map_at_r"]] == ["0"]
 
 
 @pytest.mark.parametrize(
     ("loss", "more", "warns"),
     [
-        pytest.param("ContrastiveLoss", [], False, id="another loss"),
-        pytest.param("ArcFaceLoss", ["--data.fold", "1"], True, id="another fold"),
-        pytest.param("ArcFaceLoss", ["--data.num_folds", "2"], True, id="other folds"),
-        pytest.param("ArcFaceLoss", ["--data.fold", "none"], False, id="the whole training half"),
+        ("ContrastiveLoss", [], False),
+        ("ArcFaceLoss", ["--data.fold", "1"], True),
+        ("ArcFaceLoss", ["--data.fold", "none"], False),
     ],
 )
 def test_the_loss_starts_as_new_where_loss_or_classes_differ(
@@ -134,18 +136,17 @@ def test_another_folder_with_classes_of_the_same_names_is_warned_of(run: Run, tm
         assert torch.equal(then["loss.class_weights"], now["loss.class_weights"]) == same, name
 
 
-def test_a_pickled_module_is_no_checkpoint_of_levelfield(tmp_path: Path) -> None:
-    torch.save(torch.nn.Linear(2, 2), tmp_path / "whole.pt")
-    check_weight_files({"trunk": {"init_args": {"weights": str(tmp_path / "whole.pt")}}}, None)
-
-
-def test_weights_of_a_study_are_enough(first: Path, run: Run, tmp_path: Path) -> None:
+def test_weights_of_a_study_are_enough_and_a_pickled_module_is_no_checkpoint(
+    first: Path, run: Run, tmp_path: Path
+) -> None:
     checkpoint = torch.load(first, weights_only=True)
     for key in ("optimizer_states", "lr_schedulers", "callbacks", "loops"):
         del checkpoint[key]
     torch.save(checkpoint, tmp_path / "weights.ckpt")
     code, _, complaint = run(*words(), "--ckpt_path", tmp_path / "weights.ckpt", "--output", tmp_path)
     assert code == 0, complaint
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "whole.pt")
+    check_weight_files({"trunk": {"init_args": {"weights": str(tmp_path / "whole.pt")}}}, None)
 
 
 def test_trunk_weights_of_a_checkpoint_are_looked_at_too(first: Path, run: Run, tmp_path: Path) -> None:

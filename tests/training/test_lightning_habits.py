@@ -142,10 +142,6 @@ EQUAL = {
 ONLY_COMMAND = {"barebones", "default_root_dir", "log_model offline"}
 REFUSED = {
     "overfit_batches": (Habit({"overfit_batches": 1}), ["overfit_batches"]),
-    "overfit_batches of own loaders": (
-        Habit({"overfit_batches": 1}, loaders=own_habits.own_loaders),
-        ["overfit_batches"],
-    ),
     "limit_val_batches": (Habit({"limit_val_batches": 0.5}), ["limit_val_batches"]),
     "lr": (part(lr=0.1), ["trunk_lr", "embedder_lr", "loss_lr"]),
     "ReduceLROnPlateau of a fall": (part(lr_scheduler=spec(PLATEAU)), ["lr_scheduler", "mode"]),
@@ -169,6 +165,7 @@ MINED = {
     "loss": spec(f"{LOSSES}.MultiSimilarityLoss", alpha=5.0),
     "miner": spec("levelfield.miners.MultiSimilarityMiner", epsilon=0.5),
 }
+RELOADS = [*((name, "python") for name in RELOADED if name != "class weights"), ("class weights", "command")]
 WARNED = {
     "ModelCheckpoint": (callback("ModelCheckpoint", monitor="val/map_at_r"), ["ModelCheckpoint", "mode"]),
     "EarlyStopping": (callback("EarlyStopping", monitor="val/map_at_r"), ["EarlyStopping", "mode"]),
@@ -221,19 +218,15 @@ def test_the_command_gives_what_bare_lightning_gives(expected, tmp_path, run):
 
 
 @pytest.mark.processes
-def test_a_started_command_gives_what_bare_lightning_gives(tmp_path):
+def test_processes_give_what_bare_lightning_gives(tmp_path):
     assert python(*levelfield(*words(Habit(), tmp_path))).returncode == 0
     with open(tmp_path / "fit/it/0/metrics.csv", newline="") as file:
         found = [float(row["val/map_at_r"]) for row in csv.DictReader(file) if row["val/map_at_r"]]
-    assert found == pytest.approx(fit(Habit(), plain(learner()), tmp_path).scores, abs=1e-6)
-
-
-@pytest.mark.processes
-def test_ddp_notebook_gives_what_bare_lightning_gives(tmp_path):
+    expected = fit(Habit(), plain(learner()), tmp_path).scores
+    assert found == pytest.approx(expected, abs=1e-6)
     trainer = quiet_trainer(devices=2, strategy="ddp_notebook")
     trainer.fit(learner(), letters())
-    expected = fit(Habit(), plain(learner()), tmp_path)
-    assert float(trainer.callback_metrics["val/map_at_r"]) == pytest.approx(expected.scores[-1], abs=1e-6)
+    assert float(trainer.callback_metrics["val/map_at_r"]) == pytest.approx(expected[-1], abs=1e-6)
 
 
 def test_lightning_cli_gives_what_bare_lightning_gives(tmp_path):
@@ -407,7 +400,9 @@ def test_an_export_gives_the_learner_s_embeddings(name):
     torch.testing.assert_close(EXPORTED[name](module, images)(images), module(images))
 
 
-@pytest.mark.parametrize("kind", ["CSVLogger", "TensorBoardLogger", "WandbLogger"])
+@pytest.mark.parametrize(
+    "kind", ["CSVLogger", "TensorBoardLogger", pytest.param("WandbLogger", marks=pytest.mark.full)]
+)
 def test_a_logger_gets_rates_parts_and_data(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     if kind == "WandbLogger":  # as notebooks do it
@@ -435,6 +430,7 @@ def offline_run(folder: Path, *names: str) -> Any:
     return found
 
 
+@pytest.mark.full
 def test_the_command_keeps_own_group_name_and_job_type(tmp_path, run):
     own = [f"--trainer.logger.{key}" for key in ("group=mine", "name=own", "job_type=try")]
     code, _, complaint = run(*words(Habit(), tmp_path), "--config", "logger/wandb", *own)

@@ -74,11 +74,6 @@ class LabelEmbedder(nn.Linear):
         return super().forward(features)
 
 
-class SwappedEmbedder(nn.Linear):
-    def __init__(self, embedding_size, num_features):
-        super().__init__(num_features, embedding_size)
-
-
 class NarrowEmbedder(nn.Linear):
     def __init__(self, num_features, embedding_size):
         super().__init__(num_features, 7)
@@ -228,7 +223,6 @@ def test_what_cannot_be_imported_is_one_line(kind, tiny, run, tmp_path):
         ("--model.loss plain_parts.WeightedLoss --model.miner plain_parts.AllPairs", "--model.miner AllPairs"),
         ("--model.loss ContrastiveLoss --model.trunk plain_parts.AllPairs", "num_features"),
         ("--model.loss ContrastiveLoss --model.embedder plain_parts.LabelEmbedder", "'labels'"),
-        ("--model.loss ContrastiveLoss --model.embedder plain_parts.SwappedEmbedder", "(2, 96)"),
         ("--model.loss ContrastiveLoss --model.embedder plain_parts.NarrowEmbedder", "(2, 7)"),
         ("--model.loss ContrastiveLoss --model.miner plain_parts.LabelMiner", "LabelMiner"),
     ],

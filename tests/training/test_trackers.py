@@ -25,6 +25,7 @@ class Stopped(Callback):
 OURS = {"name": "it-0", "group": "it", "job_type": "fit"}
 
 
+@pytest.mark.full
 def test_an_offline_run_holds_a_fit(tiny, run, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staged"))
@@ -85,6 +86,7 @@ def test_what_the_user_gives_to_a_tracker_is_kept(kind, given, variables, ours, 
     assert logger.init_args.save_dir == str(tmp_path)
 
 
+@pytest.mark.full
 def test_a_resumed_fit_continues_its_run(tiny, run, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staged"))

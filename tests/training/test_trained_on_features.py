@@ -228,14 +228,3 @@ def test_a_study_on_features_has_the_scores_of_one_through_the_trunk(toy_file: P
     assert len(files(cache)) == 2  # the training half and the test half, for both folds and the baseline
     job = yaml.safe_load((folder / "jobs/arcface/run0/fold0/config.yaml").read_text())
     assert job["data"]["features"] is True
-
-
-def test_a_frozen_trunk_and_features_are_part_of_a_methods_identity(toy_file: Path, tmp_path: Path):
-    content = yaml.safe_load(toy_file.read_text())
-    hashes = {load_spec(toy_file).row_hashes["arcface"]}
-    for section, setting in (("model", {"freeze_trunk": True}), ("data", {"features": True})):
-        content["base"][0][section] |= setting
-        path = tmp_path / "toy.yaml"
-        path.write_text(yaml.safe_dump(content))
-        hashes.add(load_spec(path).row_hashes["arcface"])
-    assert len(hashes) == 3

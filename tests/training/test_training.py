@@ -22,6 +22,7 @@ def fit(config: dict, folder, **names):
     return training
 
 
+@pytest.mark.full
 def test_trackers_are_named_and_grouped_and_a_run_each(tmp_path, monkeypatch):
     started = []
     init = wandb.init

@@ -54,6 +54,7 @@ def test_the_weights_that_were_scored_are_in_the_checkpoint_of_a_job(case, tmp_p
     assert torch.load(best, weights_only=True).keys().isdisjoint({"current_model_state", "averaging_state"})
 
 
+@pytest.mark.full
 def test_a_study_tests_the_weights_that_it_selected(run, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     study = yaml.safe_load(TOY) | {"name": "averaged", "runs": 1}

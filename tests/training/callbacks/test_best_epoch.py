@@ -96,10 +96,8 @@ def test_the_start_counts_where_it_is_validated(tmp_path) -> None:
 OTHERS = {
     "a monitor": lambda folder: [ModelCheckpoint(folder, monitor="val/r_precision", mode="max")],
     "all epochs": lambda folder: [ModelCheckpoint(folder, save_top_k=-1)],
-    "no epoch": lambda folder: [ModelCheckpoint(folder, save_top_k=0)],
     "the last as well": lambda folder: [ModelCheckpoint(folder, save_last=True)],
     "steps": lambda folder: [ModelCheckpoint(folder, every_n_train_steps=3)],
-    "a name": lambda folder: [ModelCheckpoint(folder, filename="last")],
     "two": lambda folder: [ModelCheckpoint(folder / "last"), ModelCheckpoint(folder, save_top_k=-1, every_n_epochs=2)],
     "no validation": lambda folder: [ModelCheckpoint(folder)],
     "no loader": lambda folder: [ModelCheckpoint(folder)],

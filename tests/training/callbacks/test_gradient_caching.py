@@ -145,8 +145,7 @@ def test_dropout_and_stochastic_depth_are_drawn_again():
 
     found, expected = steps_of(trained(learner()), learner()), by_autograd(learner())
     assert len(found) > 10
-    for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
 
 def test_running_statistics_are_updated_once_and_warned_of():
@@ -154,12 +153,18 @@ def test_running_statistics_are_updated_once_and_warned_of():
     expected = by_autograd(reference)
     with pytest.warns(UserWarning, match=r"--model\.freeze_batch_norm"):
         found = steps_of(trained(learner), learner_of(MultiSimilarityLoss()))
-    for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
     statistics = dict(reference.named_buffers())
     assert {int(value) for name, value in statistics.items() if name.endswith("num_batches_tracked")} == {2}
     for name, value in learner.named_buffers():
         torch.testing.assert_close(value, statistics[name], rtol=1e-12, atol=1e-12)
+
+
+class Flat(nn.Module):
+    num_features = 12
+
+    def forward(self, samples):
+        return samples.flatten(1)[:, :12]
 
 
 class Normed(nn.Sequential):
@@ -197,22 +202,10 @@ def test_mixed_precision_and_its_scaler(dtype):
         assert float((found[name] - gradient).norm() / gradient.norm()) < 0.02, name
 
 
-class Compiled(nn.Module):
-    num_features = 12
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(4)
-        self.layer = nn.Linear(3 * 32 * 32, 12)
-
-    def forward(self, samples):
-        return self.layer(samples.flatten(1)).cos()
-
-
 @pytest.mark.full  # to import the compiler takes seconds
 def test_a_compiled_trunk():
     whole, chunked = (
-        trained(learner_of(MultiSimilarityLoss(), size, trunk=Compiled()), callbacks=[CompileTrunk("aot_eager")])
+        trained(learner_of(MultiSimilarityLoss(), size, trunk=Flat()), callbacks=[CompileTrunk("aot_eager")])
         for size in (None, 5)
     )
     assert largest_difference(whole, chunked) < 1e-10
@@ -261,14 +254,11 @@ def test_samples_that_cannot_be_cut_and_a_chunk_of_none_are_one_line():
         learner.embed_batch(Batch({"texts": ["one", "two"], "share": [0.0]}, LABELS))
 
 
-class Careless(nn.Module):
+class Careless(Flat):
     """Draws what torch's seed says nothing of."""
 
-    num_features = 12
-
     def forward(self, samples):
-        drawn = torch.tensor([random.random() for _ in range(12)])
-        return samples.flatten(1)[:, :12] * (drawn > 0.5)
+        return super().forward(samples) * (torch.tensor([random.random() for _ in range(12)]) > 0.5)
 
 
 def test_draws_that_cannot_be_repeated_are_refused():

@@ -126,7 +126,8 @@ NAN, FINE = torch.tensor([[0.0], [torch.nan]]).expand(2, 12), torch.rand(8, 12)
     ],
 )
 def test_no_learning_rate_is_blamed_for_the_first_loss(batch, given, key):
-    trainer = small_trainer(max_steps=1, limit_val_batches=0, log_every_n_steps=0)  # which is no division by zero
+    often = 0 if given is not torch.sum else 50  # no logging is no division by zero
+    trainer = small_trainer(max_steps=1, limit_val_batches=0, log_every_n_steps=often)
     with pytest.raises(TrainingFailed, match=f"step 0: .*{key}"):
         trainer.fit(learner_of(Gives(given)), DataLoader([batch], batch_size=None))
 

@@ -7,10 +7,12 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from small_fit import small_learner, small_trainer
+from torch.nn.functional import normalize
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from levelfield.errors import TrainingFailed, UserError
-from levelfield.metrics import retrieval_metrics
+from levelfield.metrics import RetrievalMetrics, retrieval_metrics
+from levelfield.study.test_scores import score_samples
 from levelfield.training.callbacks import KeepEmbeddings, RetrievalValidation
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
@@ -246,3 +248,30 @@ def test_collapsed_embeddings_are_told_once_in_a_fit(distance: str, tmp_path) ->
     with pytest.warns(UserWarning, match="collapsed") as told:
         small_trainer(max_epochs=2, default_root_dir=tmp_path).fit(collapsed, loader, loader)
     assert len([each for each in told if "collapsed" in str(each.message)]) == 1
+
+
+@pytest.mark.parametrize("queries", [False, True])
+def test_bits_rank_as_the_cosine_of_signs_does(queries: bool) -> None:
+    """Of unit vectors of signs the cosine is 1 - 2 x share of differing signs.
+
+    In 16 dimensions their entries are 1/4, and equal cosines are equal numbers on any processor.
+    """
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.randint(2, (60, 16), generator=generator).float().mul(2).sub(1)
+    embeddings = signs * torch.rand(60, 16, generator=generator).add(0.1)
+    labels = torch.arange(60) % 12
+    is_query = torch.arange(60) % 5 == 0 if queries else None
+    found = score_samples(embeddings, labels, is_query, "hamming")
+    if is_query is None:
+        expected = retrieval_metrics(normalize(signs), labels)
+    else:
+        expected = retrieval_metrics(normalize(signs[is_query]), labels[is_query], signs[~is_query], labels[~is_query])
+    assert found["map_at_r"] == pytest.approx(expected["map_at_r"])
+    assert found["map_at_r"] != pytest.approx(score_samples(embeddings, labels, is_query)["map_at_r"], abs=1e-3)
+
+    it = learner(distance="hamming")
+    metric = RetrievalMetrics(
+        num_samples=60, distance=it.distance, is_query=None if is_query is None else is_query.numpy()
+    )
+    metric.update(embeddings, labels, torch.arange(60))
+    assert metric.compute()["map_at_r"] == pytest.approx(expected["map_at_r"])

@@ -8,30 +8,23 @@ import pytest
 import torch
 import wandb
 from forked import levelfield, torchrun
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from lightning.pytorch.loggers import Logger
+from small_fit import small_config, small_learner, small_trainer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_fit import TINY
 from torch.utils.data import DataLoader, TensorDataset
 from wandb_files import offline_runs
 
 from levelfield.errors import UserError
-from levelfield.losses import ContrastiveLoss
 from levelfield.metrics import embedding_health
 from levelfield.models.trunks import ModuleTrunk
 from levelfield.training.build import build
 from levelfield.training.callbacks import KeepInWandb, TrackTraining
 from levelfield.training.embed import embed
-from levelfield.training.learner import MetricLearner
 
-WANDB = {
-    "class_path": "lightning.pytorch.loggers.WandbLogger",
-    "init_args": {"offline": True, "project": "p"},
-}
-BOARD = {
-    "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
-    "init_args": {"save_dir": "elsewhere"},
-}
+WANDB = {"class_path": "lightning.pytorch.loggers.WandbLogger", "init_args": {"offline": True, "project": "p"}}
+BOARD = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {"save_dir": "elsewhere"}}
 OF_EACH_FIT = {
     *("train/loss", "train/samples_per_second", "train/active_samples"),
     *("train/embedding_norm_mean", "train/embedding_norm_std"),
@@ -45,26 +38,9 @@ OF_EACH_FIT = {
 
 def config_of(loss: str, *loggers: dict, **tracking: float) -> dict:
     callbacks = [{"class_path": "TrackTraining", "init_args": tracking}]
-    return {
-        "trainer": {
-            "accelerator": "cpu",
-            "max_epochs": 2,
-            "log_every_n_steps": 1,
-            "logger": list(loggers) or None,
-            "callbacks": [*callbacks, {"class_path": "KeepInWandb", "init_args": {"queries": 3}}] if tracking else None,
-        },
-        "model": {
-            "trunk": {"class_path": "TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}},
-            "loss": loss,
-            "embedding_size": 16,
-        },
-        "data": {
-            "dataset": {"class_path": "Glyphs", "init_args": {"num_classes": 40}},
-            "transforms": {"crop_size": 32, "resize": 32, "horizontal_flip": False},
-            "steps_per_epoch": 2,
-            "num_workers": 0,
-        },
-    }
+    callbacks += [{"class_path": "KeepInWandb", "init_args": {"queries": 3}}]
+    trainer = {"logger": list(loggers) or None, "callbacks": callbacks if tracking else None}
+    return small_config(model={"loss": loss}, trainer=trainer, data={"num_workers": 0})
 
 
 class Gradients(Callback):
@@ -127,6 +103,7 @@ def assert_shows_neighbours(found, training) -> None:
         assert any(captions == others and score == pytest.approx(found) for found, others in expected)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("quiet")
 def test_the_best_epoch_is_kept_and_logged_next_to_other_checkpoints(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -166,34 +143,29 @@ class Notes(Logger):
 
 @pytest.mark.usefixtures("quiet")
 def test_the_statistics_are_those_of_the_first_validation_loader():
-    learner = MetricLearner(ModuleTrunk(torch.nn.Identity(), 8), ContrastiveLoss(), embedding_size=4)
+    learner = small_learner(trunk=ModuleTrunk(torch.nn.Identity(), 8))
     first, other = (TensorDataset(torch.randn(12, 8), torch.arange(12) % 4) for _ in range(2))
     notes = Notes()
     loaders = [DataLoader(each, batch_size=12) for each in (first, other)]
-    Trainer(callbacks=[TrackTraining()], logger=notes, accelerator="cpu", enable_progress_bar=False).validate(
-        learner, loaders, verbose=False
-    )
+    small_trainer(TrackTraining(), logger=notes).validate(learner, loaders, verbose=False)
     expected = embedding_health(learner.eval()(first.tensors[0]).detach(), first.tensors[1])
     assert notes.values["val/effective_rank"] == pytest.approx(expected.effective_rank)
 
 
-def test_each_process_can_show_neighbours_among_all_samples(tmp_path, monkeypatch):
+def test_each_process_can_show_neighbours_among_all_samples_and_no_fewer_than_none(tmp_path, monkeypatch):
     training = build(config_of("ContrastiveLoss"), tmp_path, progress=False)
     data = training.datamodule
     data.setup("fit")
     tables = []
+    with pytest.raises(UserError, match="every_n_steps 0"):
+        TrackTraining(every_n_steps=0)
+    with pytest.raises(UserError, match="queries -1"):
+        KeepInWandb(queries=-1)
     for processes in (1, 2):
         monkeypatch.setattr(type(data), "_world_size", processes)
         columns, rows = KeepInWandb(queries=4)._neighbours(training.model, data, "cpu")
         tables.append([[row[1], *(row[at]._caption for at in (0, *range(2, len(columns))))] for row in rows])
     assert tables[0] == tables[1]
-
-
-def test_a_number_below_the_smallest_is_refused():
-    with pytest.raises(UserError, match="every_n_steps 0"):
-        TrackTraining(every_n_steps=0)
-    with pytest.raises(UserError, match="queries -1"):
-        KeepInWandb(queries=-1)
 
 
 @pytest.mark.full
