@@ -246,21 +246,16 @@ def test_a_weight_that_two_parts_share_is_in_one_group():
     assert [len(group["params"]) for group in groups] == [2, 4, 2, 2]
 
 
-COMPILED = {"callbacks": [{"class_path": "CompileTrunk", "init_args": {"backend": "eager"}}]}
-FUSED = {"optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"fused": True}}}
-
-
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
-@pytest.mark.parametrize(
-    ("trainer", "model"), [pytest.param(COMPILED, {}, marks=pytest.mark.full), ({}, FUSED)], ids=["compiled", "fused"]
-)
-def test_the_weights_of_a_training_are_the_same_to_rounding(trainer, model, tmp_path, monkeypatch):
+def test_the_weights_of_a_compiled_training_are_the_same_to_rounding(tmp_path, monkeypatch):
     compiled, compile_module = [], nn.Module.compile
     monkeypatch.setattr(Trunk, "compile", lambda self, **how: compiled.append(how) or compile_module(self, **how))
     states = []
-    for name, sections in (("plain", {}), ("other", {"trainer": trainer, "model": model})):
-        training = build(small_config(**sections), tmp_path / name, progress=False)
+    eager = {"class_path": "CompileTrunk", "init_args": {"backend": "eager"}}
+    for name, callbacks in (("plain", []), ("other", [eager])):
+        training = build(small_config(trainer={"callbacks": callbacks}), tmp_path / name, progress=False)
         training.trainer.fit(training.model, datamodule=training.datamodule)
         states.append(MetricLearner.load_from_checkpoint(tmp_path / name / "best.ckpt").state_dict())
-    assert compiled == ([{"backend": "eager"}] if trainer else [])
+    assert compiled == [{"backend": "eager"}]
     torch.testing.assert_close(dict(states[1]), dict(states[0]), rtol=1e-5, atol=1e-5)
