@@ -67,6 +67,7 @@ def test_the_page_s_learner_fits_and_comes_back(desk, tiny, run):
     refused(run(*VALIDATE, "--model.noise", "0.3"), "--model.noise")
 
 
+@pytest.mark.full
 def test_the_page_s_study_compares_it(desk, run):
     study, toy = yaml.safe_load(STUDY), yaml.safe_load(TOY)["base"]
     loss = {"model": {"loss": "ContrastiveLoss"}}

@@ -152,7 +152,7 @@ def test_a_function_makes_a_loss_of_the_number_of_classes(tiny, run, tmp_path):
 
 @pytest.mark.parametrize("command", ["validate", "predict", pytest.param("export", marks=needs(EXPORT))])
 def test_a_new_terminal_finds_ones_own_parts_where_it_stands(command, own, run, desk, tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "plain_parts")
+    monkeypatch.delitem(sys.modules, "plain_parts", raising=False)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path and path != str(desk)])
     more = ["--output", tmp_path / "exported"] if command == "export" else []
     code, _, complaint = run(command, "--ckpt_path", own[1], "--trust", "plain_parts", *more)

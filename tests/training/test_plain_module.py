@@ -160,6 +160,7 @@ def test_a_tracker_replaces_none_of_its_methods_and_lightnings_tuners_restore_th
     assert code == 0, complaint
 
 
+@pytest.mark.full
 def test_in_a_study_it_is_compared_with_itself_before_training(run, tmp_path):
     (tmp_path / "mine.yaml").write_text(STUDY)
     code, printed, complaint = run("study", "run", "mine.yaml", "--output", "mine", "--executor.workers", "1")

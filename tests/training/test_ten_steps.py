@@ -13,6 +13,7 @@
   class, drawn with replacement. Layer norm without scale and shift, a linear layer without bias, temperature 0.05.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,13 +21,106 @@ from pathlib import Path
 
 import pytest
 import torch
-from ten_steps import assert_moved_alike, classes_and_repeats, features, leaves, method, trained
-from torch import Tensor
+from lightning.pytorch import Callback
+from tiny_fit import REPOSITORY
+from torch import Tensor, nn
+
+from levelfield.cli.main import main
 
 Weights = dict[str, Tensor]
 MARGIN, BETA, LOSS_LR = 0.1, 1.1, 0.003
 ARC_RATE, SCALE, ANGLE = 1e-4, 64.0, 0.5  # radians
 FEHERVARI = {"trunk": 1e-5, "embedder": 1e-4, "loss": 0.01}
+
+
+class SmallTrunk(nn.Module):
+    """A convolution, batch norm, ReLU and the mean over the picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_features = 8
+        self.conv = nn.Conv2d(3, self.num_features, 5, stride=4, bias=False)
+        self.bn = nn.BatchNorm2d(self.num_features)
+        self.bn.running_mean.uniform_(-0.3, 0.3)  # a pretrained trunk's statistics are those of other images
+        self.bn.running_var.uniform_(0.1, 0.3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.bn(self.conv(images)).relu().mean(dim=(2, 3))
+
+
+class SmallTextTrunk(nn.Module):
+    """The mean of one vector a letter."""
+
+    modality = "text"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_features = 8
+        self.letters = nn.Embedding(128, self.num_features)
+
+    def forward(self, texts: list[str]) -> Tensor:
+        return torch.stack(
+            [self.letters(torch.tensor([ord(letter) % 128 for letter in text])).mean(0) for text in texts]
+        )
+
+
+class Training(Callback):
+    """Keeps a training as it goes by: its batches, and parameters and buffers by name before and after each step."""
+
+    kept: "Training"
+
+    def on_train_start(self, trainer, pl_module) -> None:
+        Training.kept, self.batches, self.after = self, [], []
+        self.before, self.class_of = values(pl_module), trainer.datamodule.train_subset.labels.tolist()
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
+        self.batches.append(tuple(batch))
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+        self.after.append(values(pl_module))
+
+
+def values(learner: nn.Module) -> Weights:
+    return {name: value.detach().clone() for name, value in learner.state_dict().items()}
+
+
+def trained(folder: Path, protocol: str, *words: str) -> Training:
+    """The training of `levelfield fit` with a protocol's file, in float64 with a trunk of 8 features."""
+    small = ["--model.trunk", "test_ten_steps.SmallTrunk", "--data.dataset", "Glyphs"]
+    small += ["--data.dataset.image_size", "36", "--data.transforms.resize", "36", "--data.transforms.crop_size", "32"]
+    options = [
+        *("--config", str(REPOSITORY / "configs" / "protocol" / f"{protocol}.yaml")),
+        *([] if protocol.endswith("_text") else small),
+        *("--model.embedding_size", "6", "--trainer.callbacks+", "test_ten_steps.Training"),
+        *("--trainer.precision", "64-true", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"),
+    ]
+    assert main(["fit", *options, *words, "--output", str(folder)]) == 0
+    return Training.kept
+
+
+def features(images: Tensor, weights: Weights, frozen: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The small trunk by hand: features, and what batch norm, unless frozen, measured in this batch."""
+    maps = nn.functional.conv2d(images, weights["trunk.module.conv.weight"], stride=4)
+    mean, var = maps.mean((0, 2, 3)), maps.var((0, 2, 3), unbiased=False)
+    used = (weights["trunk.module.bn.running_mean"], weights["trunk.module.bn.running_var"]) if frozen else (mean, var)
+    centred, spread = ((it[:, None, None]) for it in used)
+    scale, shift = (weights[f"trunk.module.bn.{name}"][:, None, None] for name in ("weight", "bias"))
+    normed = (maps - centred) / (spread + 1e-5).sqrt() * scale + shift
+    return normed.clamp(min=0).mean((2, 3)), mean.detach(), maps.var((0, 2, 3)).detach()
+
+
+def leaves(values: Weights) -> Weights:
+    """What can learn, ready for gradients; batch norm's statistics cannot."""
+    statistics = ("running_mean", "running_var", "num_batches_tracked")
+    return {name: value.clone().requires_grad_() for name, value in values.items() if not name.endswith(statistics)}
+
+
+def assert_moved_alike(ours: Training, step: int, expected: Weights) -> None:
+    """Each weight lies, after a step, where it was derived to be: its whole way so far agrees to six digits."""
+    for name, value in expected.items():
+        before, after = ours.before[name], ours.after[step][name]
+        way, ours_way = (value.detach() - before), (after - before)
+        torch.testing.assert_close(ours_way, way, rtol=1e-6, atol=1e-14, msg=lambda m, n=name: f"step {step}, {n}: {m}")
 
 
 def linear(pooled: Tensor, weights: Weights) -> Tensor:
@@ -121,13 +215,7 @@ def momentum(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], step: i
 
 @dataclass
 class Case:
-    """A training: its words, how many samples of a class a batch has, its loss, its optimizer and rates.
-
-    Args:
-        rate: of a weight's name at a step, which counts from 1; 0 where it does not learn yet.
-        decay: of a weight's name.
-        restarts: the step at which the optimizer begins again.
-    """
+    """A training; `rate` is of a weight's name at a step, which counts from 1, and 0 where it does not learn yet."""
 
     protocol: str
     words: str
@@ -140,8 +228,7 @@ class Case:
     decay: Callable[[str], float] = lambda name: 0.0
     frozen: bool = False
     steps: int = 10
-    restarts: int = 0
-    method: str = ""
+    restarts: int = 0  # the step at which the optimizer begins again
 
 
 def reality(name: str, words: str, each: int, loss: Callable[..., Tensor]) -> Case:
@@ -151,7 +238,8 @@ def reality(name: str, words: str, each: int, loss: Callable[..., Tensor]) -> Ca
     def rate(key: str, step: int) -> float:
         return LOSS_LR if key.startswith("loss.") else 1e-6
 
-    return Case("reality_check", words, 96, 32, each, loss, rmsprop, rate, decay, True, method=name)
+    words = f"--config method/{name} {words}"
+    return Case("reality_check", words, 96, 32, each, loss, rmsprop, rate, decay, True)
 
 
 def fehervari(words: str, each: int, loss: Callable[..., Tensor]) -> Case:
@@ -194,7 +282,7 @@ def words_of(case: Case, folder: Path) -> list[str]:
     rows = [f"the {n}th text of the {chr(97 + c) * 3} thing,thing {c:02d}" for c in range(20) for n in range(9)]
     (folder / "texts.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     words = ["--data.dataset", "TextTable", "--data.dataset.table", str(folder / "texts.csv")]
-    return [*words, "--model.trunk", "ten_steps.SmallTextTrunk", "--model.embedder", "LinearEmbedder"]
+    return [*words, "--model.trunk", "test_ten_steps.SmallTextTrunk", "--model.embedder", "LinearEmbedder"]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -202,17 +290,16 @@ def test_steps_by_hand(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     of_epoch = 1 if name == "zhai_wu" else case.steps
     length = ["--data.steps_per_epoch", str(of_epoch), "--trainer.max_epochs", str(case.steps // of_epoch)]
-    words = [*words_of(case, tmp_path), *length, *(method(case.method) if case.method else []), *case.words.split()]
+    words = [*words_of(case, tmp_path), *length, *case.words.split()]
     modality = "text" if case.protocol.endswith("_text") else "image"
-    training = trained(tmp_path, case.protocol, *words, modality=modality)
+    training = trained(tmp_path, case.protocol, *words)
     assert len(training.batches) == case.steps
     weights, states, repeated = training.before, {key: {} for key in training.before}, 0
     for step, (samples, labels, positions) in enumerate(training.batches, 1):
-        counts, repeats = classes_and_repeats(labels.tolist(), positions.tolist())
-        assert list(counts.values()) == [case.each] * (case.batch // case.each)
+        assert list(Counter(labels.tolist()).values()) == [case.each] * (case.batch // case.each)
         if case.protocol == "reality_check":
             assert [training.class_of[position] for position in positions] == labels.tolist()
-        repeated += repeats
+        repeated += len(positions) - len(set(positions.tolist()))
         learning, measured = leaves(weights), {}
         if modality == "text":
             vectors = learning["trunk.module.letters.weight"]

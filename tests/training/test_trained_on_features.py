@@ -7,7 +7,7 @@ import torch
 import yaml
 from own_images import noise_images
 from refused import refused
-from small_fit import small_data, small_learner, small_trainer, small_trunk
+from small_fit import small_data, small_learner, small_trainer
 from tiny_text import own_texts, tiny_text_model
 from toy_study import run_study
 
@@ -38,8 +38,8 @@ def files(cache: Path) -> list[str]:
 
 
 def learner_of(trunk=None, loss=ArcFaceLoss, **arguments) -> MetricLearner:
-    settings = {"freeze_trunk": True, "embedder": MLPEmbedder, **arguments}
-    return small_learner(loss, trunk=trunk or small_trunk(), **settings)
+    settings = {"freeze_trunk": True, "embedder": MLPEmbedder, **({"trunk": trunk} if trunk else {}), **arguments}
+    return small_learner(loss, **settings)
 
 
 def changed(by: float) -> MetricLearner:
