@@ -50,6 +50,7 @@ def test_a_part_whose_kind_nobody_says_is_refused_in_one_line(options, tiny, run
     refused(run("fit", *tiny, "--model.loss", PML, *options, "--output", tmp_path), LP, "'distance'")
 
 
+@pytest.mark.full  # of a new interpreter
 def test_one_batch_is_not_all_batches_whatever_was_imported_before() -> None:
     """typing gives `Union[int, float, None]` as the union of these that was made first, and so does a Trainer's."""
     code = (

@@ -5,14 +5,13 @@ import functools
 import pytest
 import torch
 from lightning.pytorch import Callback
-from small_fit import small_data, small_learner, small_trainer, small_trunk
+from small_fit import small_data, small_learner, small_trainer
 from torch import nn
 
 from levelfield.errors import UserError
-from levelfield.losses import ArcFaceLoss, ContrastiveLoss, TripletMarginLoss
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.metrics import retrieval_metrics
-from levelfield.miners import BatchHardMiner
-from levelfield.models import LayerNormLinearEmbedder, LinearEmbedder
+from levelfield.models import LinearEmbedder
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 from levelfield.training.optimization import adamw
@@ -35,59 +34,6 @@ def test_raw_embeddings_can_be_ranked_by_euclidean_distance():
         alone = retrieval_metrics(embedded.embeddings, embedded.labels, metrics=("map_at_r",), distance=distance)
         assert scores[distance] == pytest.approx(alone["map_at_r"], abs=1e-6)
     assert scores["cosine"] != scores["euclidean"]
-
-
-# Another value of each argument.
-OTHERS = {
-    "trunk": lambda: small_trunk("test_efficientnet"),
-    "loss": lambda: functools.partial(ArcFaceLoss, margin=5.0),
-    "embedder": lambda: LayerNormLinearEmbedder,
-    "embedding_size": lambda: 8,
-    "miner": BatchHardMiner,
-    "normalize": lambda: False,
-    "distance": lambda: "hamming",
-    "freeze_batch_norm": lambda: False,
-    "optimizer": lambda: torch.optim.SGD,
-    "trunk_lr": lambda: 1e-2,
-    "embedder_lr": lambda: 1e-2,
-    "loss_lr": lambda: 1e-1,
-    "weight_decay": lambda: 0.5,
-    "loss_weight_decay": lambda: 0.5,
-    "lr_scheduler": lambda: functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.1),
-    "seed": lambda: 1,
-    "freeze_trunk": lambda: True,
-    "embedder_init": lambda: "pca",
-}
-
-
-def outcome(**arguments) -> tuple[list[float], float]:
-    """The weights after two epochs, and the validation score."""
-    loss = TripletMarginLoss() if "miner" in arguments else functools.partial(ArcFaceLoss, class_fraction=0.5)
-    learner, trainer = small_learner(**{"loss": loss, **arguments}), small_trainer(max_epochs=2)
-    trainer.fit(learner, small_data(batch_size=8, steps_per_epoch=1))
-    weights = torch.cat([weight.detach().flatten() for weight in learner.parameters()])
-    return weights.tolist(), float(trainer.callback_metrics["val/map_at_r"])
-
-
-@pytest.fixture(scope="module")
-def defaults() -> dict[bool, tuple[list[float], float]]:
-    """Without and with a miner's default, none, as a key of its own: its loss is another."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return {False: outcome(), True: outcome(miner=None)}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_each_argument_has_an_effect(name, defaults):
-    assert outcome(**{name: OTHERS[name]()}) != defaults[name == "miner"]
-
-
-def test_no_argument_is_forgotten_above():
-    # `test_early_steps.py`, `test_optimization.py`, `test_objective.py`
-    elsewhere = {"lr_scheduler_interval", "layer_decay", "regularizer"}
-    arguments = inspect.signature(MetricLearner).parameters.keys() - {"optimization"}
-    assert len(arguments) == 12
-    assert OTHERS.keys() | elsewhere == arguments | inspect.signature(Optimization).parameters.keys()
 
 
 class Draws(nn.Module):

@@ -59,6 +59,7 @@ class Gradients(Callback):
         self.norms.append(float(torch.nn.utils.clip_grad_norm_(pl_module.loss.parameters(), math.inf)))
 
 
+@pytest.mark.processes  # of W&B
 def test_both_trackers_hold_the_same_numbers_and_the_training_is_the_same(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staged"))
