@@ -165,7 +165,6 @@ MINED = {
     "loss": spec(f"{LOSSES}.MultiSimilarityLoss", alpha=5.0),
     "miner": spec("levelfield.miners.MultiSimilarityMiner", epsilon=0.5),
 }
-RELOADS = [*((name, "python") for name in RELOADED if name != "class weights"), ("class weights", "command")]
 WARNED = {
     "ModelCheckpoint": (callback("ModelCheckpoint", monitor="val/map_at_r"), ["ModelCheckpoint", "mode"]),
     "EarlyStopping": (callback("EarlyStopping", monitor="val/map_at_r"), ["EarlyStopping", "mode"]),
