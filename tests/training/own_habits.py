@@ -116,15 +116,6 @@ def own_loaders(data):
     }
 
 
-class Noisy(MetricLearner):
-    """As docs/own_parts.md has it."""
-
-    def __init__(self, *, noise: float = 0.1, **kwargs):
-        super().__init__(**kwargs)
-        self.noise = noise
-        self.save_hyperparameters({"noise": noise})
-
-
 class Writer(BasePredictionWriter):
     def __init__(self, folder):
         super().__init__("epoch")

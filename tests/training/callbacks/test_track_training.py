@@ -240,14 +240,11 @@ def test_a_tracker_that_is_not_installed_is_one_line(logger, tiny, run, tmp_path
 @pytest.mark.parametrize(
     ("kind", "given", "variables", "ours", "expected"),
     [
-        ("WandbLogger", {}, {}, OURS, {**OURS, "id": None, "resume": "allow"}),
-        ("WandbLogger", {"group": "g", "name": "n", "id": "i"}, {}, OURS, {"group": "g", "name": "n", "id": "i"}),
         ("WandbLogger", {"job_type": "j"}, {"WANDB_RUN_GROUP": "g"}, OURS, {"job_type": "j", "group": None}),
         ("WandbLogger", {}, {"WANDB_NAME": "n", "WANDB_RESUME": "must"}, OURS, {"name": None, "resume": None}),
         # The jobs of a study are runs of their own.
         ("WandbLogger", {"version": "v"}, {"WANDB_RUN_ID": "i"}, {"id": "own"}, {"id": "own", "version": None}),
         ("TensorBoardLogger", {"name": "lightning_logs"}, {}, OURS, {"name": "", "version": ""}),
-        ("TensorBoardLogger", {"name": "n", "version": 3}, {}, OURS, {"name": "n", "version": 3}),
     ],
 )
 def test_what_the_user_gives_to_a_tracker_is_kept(kind, given, variables, ours, expected, tmp_path, monkeypatch):
