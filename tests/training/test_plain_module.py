@@ -10,46 +10,23 @@ import yaml
 from lightning.pytorch import seed_everything
 from refused import refused
 from safetensors.torch import load_file
+from tiny_fit import REPOSITORY
 
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.data.transforms import ImageTransforms
 from levelfield.metrics import retrieval_metrics
 
-MODULE = """
-import torch
-from lightning.pytorch import LightningModule
-from torch import nn
-from torch.nn.functional import cross_entropy, normalize
+MODULE = (
+    (REPOSITORY / "examples/plain_module.py").read_text()
+    + """
 
-
-class Plain(LightningModule):
-    def __init__(self, width: int = 16, lr: float = 3e-3):
-        super().__init__()
-        self.save_hyperparameters()
-        self.network = nn.Sequential(
-            nn.Conv2d(3, width, 5, stride=2), nn.ReLU(), nn.Dropout2d(0.1),
-            nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16 * width, 32),
-        )
-
+class Both(Plain):
     def training_step(self, batch, batch_idx):
-        images, labels, _ = batch
-        embeddings = normalize(self.network(images - 0.5))
-        same = (labels[:, None] == labels).float().fill_diagonal_(0)
-        logits = (10 * embeddings @ embeddings.T).fill_diagonal_(-1e4)
-        loss = cross_entropy(logits, same / same.sum(dim=1, keepdim=True))
+        loss = super().training_step(batch, batch_idx)
         self.log("my_loss", loss)
         return loss
 
-    def validation_step(self, batch, batch_idx):
-        images, _, _ = batch
-        return normalize(self.network(images - 0.5))
-
-    def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=self.hparams.lr)
-
-
-class Both(Plain):
     def validation_step(self, batch, batch_idx):
         embeddings = super().validation_step(batch, batch_idx)
         self.log("seen", float(len(embeddings)))
@@ -68,6 +45,7 @@ class Silent(Plain):
     def validation_step(self, batch, batch_idx):
         self.log("val_loss", 0.0)
 """
+)
 DATA = ["--config", "data/glyphs.yaml", "--data.dataset.num_classes", "24", "--data.steps_per_epoch", "6"]
 SIZE = ["--data.transforms.crop_size", "32", "--data.transforms.resize", "32"]
 FIT = [*DATA, *SIZE, "--trainer.max_epochs", "2", "--trainer.enable_progress_bar", "false"]
@@ -94,11 +72,10 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_is_fitted_validated_tested_and_predicts(run, tmp_path):
-    name = "Both"
-    code, printed, complaint = run("fit", *FIT, "--model", f"plainly.{name}", "--model.width", "12")
+    code, printed, complaint = run("fit", *FIT, "--model", "plainly.Both", "--model.width", "12")
     assert code == 0, complaint
     assert "--trust plainly" in printed
-    folder = tmp_path / "outputs/fit" / f"Glyphs-{name}" / "0"
+    folder = tmp_path / "outputs/fit" / "Glyphs-Both" / "0"
     with open(folder / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
     assert [row for row in rows if row["my_loss"]]
@@ -109,12 +86,12 @@ def test_it_is_fitted_validated_tested_and_predicts(run, tmp_path):
     assert f"{max(scores):.6f}"[:6] in printed
     code, printed, complaint = run("predict", *checkpoint)
     assert code == 0, complaint
-    assert load_file(folder / "embeddings.safetensors")["embeddings"].shape == (24 * 16, 32)
+    assert load_file(folder / "embeddings.safetensors")["embeddings"].shape == (24 * 16, 64)
     code, printed, complaint = run("test", *checkpoint)
     assert code == 0, complaint
     assert "test/map_at_r" in printed
     module = torch.load(folder / "best.ckpt", weights_only=True)["hyper_parameters"]
-    assert module == {"learner": f"plainly.{name}", "width": 12, "lr": 3e-3}
+    assert module == {"learner": "plainly.Both", "width": 12, "lr": 3e-3}
 
 
 @pytest.mark.parametrize(
