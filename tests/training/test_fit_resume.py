@@ -87,7 +87,8 @@ CASES: dict[str, tuple[list[dict[str, Any]], str]] = {
     "SIGKILL, two loader processes": ([{"data": {"num_workers": 2}}], "1 1 SIGKILL"),
     "SIGKILL in a validation, with max_steps": ([trainer(max_steps=10)], "1 1 validation SIGKILL"),
 }  # fmt: skip
-MARKS = {11: pytest.mark.processes, 12: [pytest.mark.processes, pytest.mark.full]}
+FULL = pytest.mark.full
+MARKS = {7: FULL, 9: FULL, 11: pytest.mark.processes, 12: [pytest.mark.processes, FULL]}
 PARAMETERS = [pytest.param(case, marks=MARKS.get(place, ())) for place, case in enumerate(CASES)]
 
 
