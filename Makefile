@@ -17,7 +17,7 @@ help:
 	@echo "make mutants     changes the source at the places of tests/mutations.txt, or at random ones of FILE; tests must notice"
 	@echo "make axe         fetches axe-core, which checks the study's page for accessibility"
 	@echo "make test-gpu    the tests that need CUDA; they are skipped without it"
-	@echo "make lint        ruff, mypy, imports, and the words of the documentation"
+	@echo "make lint        ruff, mypy, imports, and the words and claims of the documentation"
 	@echo "make docs        the documentation site, build/site/index.html"
 	@echo "make benchmarks  speed and memory next to other libraries, into benchmarks/README.md; an hour"
 	@echo "make constraints writes the versions in $(VENV) to constraints.txt"
@@ -64,6 +64,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/words.py --check
+	$(BIN)/python scripts/capabilities.py --check
 	$(BIN)/mypy
 
 # every page anew, for those that are not written again keep their warnings to themselves

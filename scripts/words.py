@@ -38,6 +38,18 @@ def prose(text: str) -> list[str]:
     return [joined for block in blocks if (joined := " ".join(block.split()).lstrip("#-* "))]
 
 
+def commands(text: str) -> list[str]:
+    """The lines of a page's blocks of commands, continued ones joined, and the commands that a sentence names."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.M | re.S)
+    plain = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    blocks += [
+        re.sub("^    ", "", block, flags=re.M) for block in re.findall(r"(?:^    \S.*\n(?:^ {4,}.*\n)*)+", plain, re.M)
+    ]
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+    named = re.findall(r"`((?:levelfield|make|python) [^`]*)`", plain)
+    return lines + [" ".join(line.replace("[", "").replace("]", "").split()) for line in named]
+
+
 def sentences(paragraph: str) -> list[str]:
     """The sentences of a paragraph; inline code is one word."""
     plain = re.sub(r"`[^`]+`", "code", paragraph)

@@ -26,6 +26,7 @@ from levelfield.errors import UserError
 from levelfield.study.archive import write_archive
 from levelfield.study.folder import StudyFolder
 from levelfield.training.build import build
+from scripts.words import commands as lines_of_commands
 
 FRONT = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 FOLDERS = ("benchmarks", "docs", "papers", "results")
@@ -41,20 +42,11 @@ MY_LOSS = next(block for block in re.findall(r"```python\n(.*?)```", LOSS_PAGE, 
 
 
 def commands(page: Path) -> Iterator[str]:
-    """The lines of a page's blocks of commands, those that go on joined, and the commands that it says in a line."""
-    text = page.read_text()
-    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.M | re.S)
-    plain = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
-    blocks += [
-        re.sub("^    ", "", block, flags=re.M) for block in re.findall(r"(?:^    \S.*\n(?:^ {4,}.*\n)*)+", plain, re.M)
-    ]
-    for block in blocks:
-        for line in block.replace("\\\n", " ").splitlines():
-            word = line.split()[0] if line.strip() else ""
-            if word in RULES or (shutil.which(word) and not line.startswith(("from ", " "))):
-                yield line
-    for said in re.findall(r"`((?:levelfield|make|python) [^`]*)`", plain):
-        yield " ".join(said.replace("[", "").replace("]", "").split())
+    """The commands of a page: lines that begin with a program that is here, or that has a rule."""
+    for line in lines_of_commands(page.read_text()):
+        word = line.split()[0]
+        if word in RULES or (shutil.which(word) and not line.startswith(("from ", " "))):
+            yield line
 
 
 @pytest.fixture(scope="module")

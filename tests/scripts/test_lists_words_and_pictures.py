@@ -1,9 +1,12 @@
 """The lists of `__init__` files and of the docs, the rules of prose, and the picture of neighbours."""
 
 import importlib
+from types import SimpleNamespace
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
+from PIL import Image
 from tiny_fit import REPOSITORY
 
 from levelfield.models import TimmTrunk
@@ -62,6 +65,28 @@ def test_long_sentences_and_words_to_avoid_are_named_and_code_is_no_prose(script
     assert long.startswith("page.md: 27 words")
     (blank,) = words.broken("page.md", ["It takes MINUTES of a core, see `LEVELFIELD_DATA`."])
     assert "MINUTES" in blank
+
+
+def test_rows_of_the_picture_are_first_images_of_classes_and_their_neighbours(
+    script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = script("neighbours_picture")
+    assert (module.ROWS, module.NEIGHBOURS) == (6, 8)
+    monkeypatch.setattr(module, "ROWS", 3)  # to draw 102 images takes seconds
+    monkeypatch.setattr(module, "NEIGHBOURS", 2)
+    labels = torch.arange(13).repeat_interleave(4)
+    before, after = (torch.randn(52, 5, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    opened: list[int] = []
+    dataset = SimpleNamespace(load=lambda key: opened.append(key) or Image.new("RGB", (40, 30)))
+    data = SimpleNamespace(test_subset=SimpleNamespace(index=SimpleNamespace(keys=range(52))), dataset=dataset)
+    sets = {name: SimpleNamespace(embeddings=x, labels=labels) for name, x in (("before", before), ("after", after))}
+    plt.close(module.draw(data, sets))
+    expected = []
+    for x in (before, after):
+        for query in (0, 16, 32):  # the first of each fourth class
+            cosines = torch.nn.functional.cosine_similarity(x[query, None], x)
+            expected += [query, *sorted(set(range(52)) - {query}, key=(-cosines).tolist().__getitem__)[:2]]
+    assert opened == expected
 
 
 def test_the_untouched_trunk_has_the_weights_of_the_start(script) -> None:

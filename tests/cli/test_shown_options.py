@@ -1,0 +1,105 @@
+"""Options that the pages show and that no other test is about."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from deletable import RAY, needs
+from refused import refused
+from torch import nn
+
+from levelfield import __version__
+from levelfield.losses import ContrastiveLoss
+from levelfield.models import TimmTrunk
+from levelfield.study.rows import load_spec
+from levelfield.study.study_file import find_study
+from levelfield.study.workers import GivenUp, attempt
+from levelfield.training.learner import MetricLearner
+
+
+def test_the_version_is_the_packages(run: Callable) -> None:
+    assert run("--version") == (0, f"{__version__}\n", "")
+
+
+def test_debug_shows_where_an_error_arose(run: Callable) -> None:
+    words = ("data", "list", "nosuch")
+    refused(run(*words), "nosuch")
+    code, _, complaint = run(*words, "--debug")
+    assert code == 2
+    first, *_, last = complaint.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert last.startswith("levelfield.errors.UserError: ")
+    assert "nosuch" in last
+
+
+def test_a_study_with_debug_shows_where_your_code_failed() -> None:
+    outcome, lines = attempt(lambda: 1 / 0), []
+    for debug in (False, True):
+        GivenUp(lines.append, debug).add("mine run 0", outcome.value, trace=outcome.trace)
+    assert lines[1].removesuffix(lines[0]) == outcome.trace
+    assert "Traceback" not in lines[0]
+    assert "1 / 0" in outcome.trace
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_frozen_batch_norm_keeps_its_statistics_and_trains_its_scale(frozen: bool) -> None:
+    trunk = TimmTrunk("test_resnet", weights=None)
+    learner = MetricLearner(trunk, ContrastiveLoss(), embedding_size=8, freeze_batch_norm=frozen).train()
+    norms = [module for module in trunk.modules() if isinstance(module, nn.BatchNorm2d)]
+    before = [norm.running_mean.clone() for norm in norms]
+    learner(torch.rand(4, 3, 32, 32)).square().mean().backward()
+    assert all(torch.equal(norm.running_mean, mean) for norm, mean in zip(norms, before, strict=True)) == frozen
+    (trained, *_) = [group["params"] for group in learner.configure_optimizers().param_groups]
+    assert all(any(norm.weight is weight for weight in trained) for norm in norms)
+    assert any(norm.weight.grad.abs().sum() > 0 for norm in norms)
+
+
+@needs(RAY)
+def test_a_job_reserves_the_cpus_and_gpus_that_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    from levelfield.study.executors.ray import Ray
+
+    nodes = [{"Alive": True, "Resources": resources} for resources in ({"CPU": 2, "GPU": 0.75}, {"CPU": 6})]
+    died = dict.fromkeys(("RayActorError", "WorkerCrashedError", "NodeDiedError"), OSError)
+    given: dict[str, Any] = {}
+    cluster = SimpleNamespace(
+        exceptions=SimpleNamespace(**died),
+        cluster_resources=dict,
+        nodes=lambda: nodes,
+        remote=lambda _: SimpleNamespace(options=lambda **options: given.update(options)),
+    )
+    monkeypatch.setattr("levelfield.study.executors.ray._connected", lambda _: cluster)
+    spec = load_spec(find_study("quickstart"))
+    for options, number, cpus, gpus in (
+        ({"cpus": 1}, 8, 1, 0),
+        ({"cpus": 2}, 4, 2, 0),
+        ({"cpus": 1, "workers": 3}, 3, 1, 0),
+        ({"cpus": 1, "gpus": 0.25}, 2, 1, 0.25),
+        ({"cpus": 0.5, "gpus": 0.25}, 3, 0.5, 0.25),
+        ({"cpus": 1, "gpus": 0.5}, 1, 1, 0.5),
+    ):
+        assert Ray(spec, **options).number == number, options
+        assert (given["num_cpus"], given["num_gpus"]) == (cpus, gpus)
+
+
+@pytest.mark.full
+def test_a_failed_run_is_left_out_only_if_the_command_says_so(finished: Path, tmp_path: Path, run: Callable) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "toy"))
+    (folder / "jobs/arcface/run1/test/result.json").unlink()
+    file = folder / "jobs/arcface/run1/fold1/result.json"
+    kept = {
+        key: value for key, value in json.loads(file.read_text()).items() if key not in ("validation", "checkpoint")
+    }
+    file.write_text(json.dumps({**kept, "failure": "out of memory"}))
+    refused(run("study", "resume", folder), "arcface run 1 fold 1", "--test-without-failed-runs")
+    code, _, complaint = run("study", "resume", folder, "--test-without-failed-runs")
+    assert code == 0, complaint
+    with open(folder / "results.csv", newline="") as table:
+        tested = {(row["method"], row["run"]) for row in csv.DictReader(table) if row["stage"] == "test"}
+    assert {number for method, number in tested if method == "arcface"} == {"0"}
+    assert {number for method, number in tested if method == "contrastive"} == {"0", "1"}
