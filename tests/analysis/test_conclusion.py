@@ -44,9 +44,7 @@ def test_the_best_method_what_cannot_be_told_from_it_and_whether_training_pays(t
     assert second.endswith("3 of 3 methods are significantly above it.")  # 40.05 - 20.0
 
 
-def test_one_search_of_each_method_is_said_and_fixed_settings_or_second_searches_say_nothing_new(
-    three: StudySpec, spec: StudySpec
-) -> None:
+def test_one_search_of_each_method_is_said_and_fixed_settings_or_second_searches_say_nothing_new(three, spec):
     rows = rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.35})
     searched = replace(three, spaces={"triplet": spec.spaces["arcface"]})
     assert searched.trials("triplet") > 0

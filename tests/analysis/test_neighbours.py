@@ -40,9 +40,7 @@ def test_nearest_is_what_a_loop_finds(with_queries: bool, random_points: tuple[n
     assert retrieval.nearest(queries, 5).tolist() == [looped(points, query, gallery)[:5] for query in queries]
 
 
-def test_the_best_are_better_than_the_median_and_these_than_the_worst(
-    random_points: tuple[np.ndarray, list[int]],
-) -> None:
+def test_the_best_are_better_than_the_median_and_these_than_the_worst(random_points):
     points, labels = random_points
     scores = retrieval_metrics(
         torch.tensor(points, dtype=torch.float32), torch.tensor(labels), metrics=("map_at_r",), per_query=True
@@ -57,9 +55,7 @@ def test_the_best_are_better_than_the_median_and_these_than_the_worst(
     assert len({query for queries in found.values() for query in queries}) == 9
 
 
-def test_confusions_count_the_first_neighbours_of_the_other_class(
-    random_points: tuple[np.ndarray, list[int]],
-) -> None:
+def test_confusions_count_the_first_neighbours_of_the_other_class(random_points: tuple[np.ndarray, list[int]]) -> None:
     points, labels = random_points
     counted: Counter[tuple[int, ...]] = Counter()
     for query in range(60):

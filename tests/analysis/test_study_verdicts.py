@@ -1,15 +1,17 @@
-"""The sentences agree with the numbers they are made of."""
+"""The sentences of verdicts and of `levelfield compare`'s decision agree with the numbers they are made of."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison, compare_all
+from levelfield.analysis.ladder import Rung, decide, decision_lines
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.verdicts import CAVEAT, all_in_words, better_than, in_words, verdict_lines
 from levelfield.study.rows import load_spec
-from levelfield.study.spec import is_baseline
+from levelfield.study.spec import StudySpec, is_baseline
 from levelfield.study.study_file import find_study
 
 
@@ -22,42 +24,28 @@ def compared(difference: float, low: float | None, high: float | None, p: float 
     )
 
 
-@pytest.mark.parametrize(
-    ("comparison", "parts"),
-    [
-        (
-            compared(0.4, -0.1, 0.9, 0.11),
-            ["arcface is not significantly better than contrastive", "+0.4 points MAP@R", "-0.1 to +0.9"],
-        ),
-        (
-            compared(-0.4, -0.9, 0.1, 0.11),
-            ["contrastive is not significantly better than arcface", "+0.4 points MAP@R", "-0.1 to +0.9"],
-        ),
-        (
-            compared(-1.2, -1.9, -0.5, 0.0026),
-            ["contrastive is significantly better than arcface", "+1.2 points", "+0.5 to +1.9", "p = 0.002 over 91"],
-        ),
-        (compared(1.2, 0.5, 1.9, 0.41), ["arcface is not significantly better", "+0.5 to +1.9", "p = 0.410 over 91"]),
-        (
-            compared(-3, -4, -2, 1e-9, kind=OVER_BASELINE, other="pretrained"),
-            ["arcface is significantly worse than pretrained", "-3.0 points", "-4.0 to -2.0", "p < 0.001"],
-        ),
-        (compared(0.4, None, None, n=2), ["arcface over contrastive: +0.4 points MAP@R", "too few runs"]),
-        (compared(0, None, None, n=3), ["+0.0 points MAP@R", "the same in all 3 runs"]),
-        (
-            compared(-0.6, -1.4, 0.2, 0.1, kind=SECOND_SEARCH, method="arcface@2", other="arcface", p_holm=None),
-            ["two searches of arcface (arcface and arcface@2) differ by 0.6 points MAP@R", "-0.2 to +1.4"],
-        ),
-    ],
+BASE, AGAIN = (
+    {"kind": OVER_BASELINE, "other": "pretrained"},
+    {"kind": SECOND_SEARCH, "other": "arcface", "p_holm": None},
 )
-def test_sentences_have_the_better_method_first_and_the_numbers(comparison: Comparison, parts: list[str]) -> None:
-    assert all(part in in_words(comparison) for part in parts)
+SENTENCES = [
+    (compared(0.4, -0.1, 0.9, 0.11), "arcface is not significantly better than contrastive|+0.4 points|-0.1 to +0.9"),
+    (compared(-0.4, -0.9, 0.1, 0.11), "contrastive is not significantly better than arcface|+0.4 points|-0.1 to +0.9"),
+    (compared(-1.2, -1.9, -0.5, 0.0026), "contrastive is significantly better|+0.5 to +1.9|p = 0.002 over 91"),
+    (compared(1.2, 0.5, 1.9, 0.41), "arcface is not significantly better|+0.5 to +1.9|p = 0.410 over 91"),
+    (compared(-3, -4, -2, 1e-9, **BASE), "arcface is significantly worse|-3.0 points|-4.0 to -2.0|p < 0.001"),
+    (compared(0.4, None, None, n=2), "arcface over contrastive: +0.4 points MAP@R|too few runs"),
+    (compared(0, None, None, n=3), "+0.0 points MAP@R|all 3 runs"),
+    (compared(-0.6, -1.4, 0.2, 0.1, method="arcface@2", **AGAIN), "arcface and arcface@2|0.6 points|-0.2 to +1.4"),
+    # An end close to zero shows its side.
+    (compared(0.42, 0.04, 0.8, 0.03), "+0.42 points MAP@R, 95% interval +0.04 to +0.80"),
+    (compared(0.42, -0.004, 0.84, 0.06), "95% interval -0.004 to +0.840"),
+]
 
 
-def test_an_end_close_to_zero_shows_its_side() -> None:
-    assert "+0.4 points" not in in_words(compared(0.42, 0.04, 0.8, 0.03))
-    assert "+0.42 points MAP@R, 95% interval +0.04 to +0.80" in in_words(compared(0.42, 0.04, 0.8, 0.03))
-    assert "95% interval -0.004 to +0.840" in in_words(compared(0.42, -0.004, 0.84, 0.06))
+@pytest.mark.parametrize(("comparison", "parts"), SENTENCES)
+def test_sentences_have_the_better_method_first_and_the_numbers(comparison: Comparison, parts: str) -> None:
+    assert [part for part in parts.split("|") if part not in in_words(comparison)] == []
     assert "-0.0 points" not in in_words(compared(-0.003, -1, 1, 0.9, kind=OVER_BASELINE))
 
 
@@ -101,3 +89,64 @@ def test_each_significant_pair_has_a_sentence_and_each_method_the_ones_that_it_b
     assert caveat == CAVEAT
     beaten = better_than([each for each in compare_all(rows, methods) if each.kind == PAIR])
     assert beaten == [f"{methods[k]} is significantly better than {', '.join(methods[:k])}" for k in range(13, 0, -1)]
+
+
+FEATURES = "pretrained[features]"
+
+
+def rung(row: str, validation: float, map_at_r: float, precision: float) -> Rung:
+    scores = {"map_at_r": map_at_r / 100, "precision_at_1": precision / 100}
+    return Rung(row, validation / 100, scores, scores, 1.0)
+
+
+@pytest.fixture
+def three(spec: StudySpec) -> StudySpec:
+    return replace(spec, folds=2, blocks=4)
+
+
+@pytest.mark.parametrize(
+    ("validation", "row"),
+    [
+        ({FEATURES: 70.5, "pretrained": 69.0, "head_ntxent": 70.4}, FEATURES),
+        ({"pretrained": 70.5, FEATURES: 70.5, "head_ntxent": 70.5}, FEATURES),  # of equals the cheapest
+        ({FEATURES: 70.5, "pretrained": 71.0, "head_ntxent": 71.5, "trunk_ntxent": 75.6}, "trunk_ntxent"),
+        ({"pretrained[features-b]": 72.0, FEATURES: 71.0, "head_ntxent": 71.5}, "pretrained[features-b]"),
+    ],
+)
+def test_the_highest_validation_score_is_taken(validation: dict[str, float], row: str) -> None:
+    found = [rung(name, score, 50, 50) for name, score in validation.items()]
+    assert decide(found).row == row
+
+
+@pytest.mark.parametrize(
+    ("map_at_r", "precision", "gains"),
+    [(50.0, 85.0, "50.0 (untrained features 49.7: +0.3) and P@1 85.0 (untrained features 88.8: -3.8)"),
+     (45.6, 88.8, "45.6 (untrained features 49.7: -4.1) and P@1 88.8 (untrained features 88.8: +0.0)")],
+)  # fmt: skip
+def test_a_loss_on_the_test_classes_is_printed_with_its_sign_and_changes_no_choice(three, map_at_r, precision, gains):
+    """The checkpoint and the commands are those of `row`, as the first line says."""
+    found = [rung(FEATURES, 70.5, 49.7, 88.8), rung("head_ntxent", 71.0, map_at_r, precision)]
+    decision = decide(found)
+    assert decision.row == "head_ntxent"
+    assert decision.of_fold == f"MAP@R {map_at_r}, P@1 {precision} percent on the test classes"
+    lines = decision_lines(decision, found, three)
+    assert lines[0] == f"Use head_ntxent: on unseen classes MAP@R {gains}, in percent."
+    assert lines[1] == "Validation chose it on 2 of 4 folds. The test classes were scored after validation."
+    assert [line.split()[0] for line in lines if line.endswith("<")] == ["head_ntxent"]
+
+
+def test_the_first_line_says_what_to_use_and_what_it_is_worth(three: StudySpec) -> None:
+    found = [rung(FEATURES, 70.5, 49.7, 88.8), rung("trunk_ntxent", 75.6, 54.5, 91.8)]
+    lines = decision_lines(decide(found), found, three)
+    assert lines[0].startswith("Use trunk_ntxent: ")
+    assert "MAP@R 54.5 (untrained features 49.7: +4.8) and P@1 91.8 (untrained features 88.8: +3.0)" in lines[0]
+    assert "2 of 4 folds" in lines[1]
+    table = [line.split() for line in lines if line.startswith(("pretrained", "trunk"))]
+    assert table == [[FEATURES, "70.5", "49.7", "88.8", "1"], ["trunk_ntxent", "75.6", "54.5", "91.8", "1", "<"]]
+
+
+def test_where_nothing_wins_in_validation_the_first_line_says_so(three: StudySpec) -> None:
+    found = [rung(FEATURES, 70.5, 49.7, 88.8), rung("head_ntxent", 69.0, 55.0, 90.0)]
+    lines = decision_lines(decide(found), found, three)
+    assert lines[0].startswith("Use the features as they are")
+    assert lines[1] == "The test classes were scored after validation."

@@ -1,6 +1,7 @@
 """A study until done: how each training ended, who reached the cap, and what the folds choose for the whole half."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median_low
 from typing import Any
@@ -22,17 +23,14 @@ from levelfield.study.jobs import RESULT
 from levelfield.study.rows import load_spec
 
 CALLBACKS = [
-    {
-        "class_path": "levelfield.training.callbacks.UntilDone",
-        "init_args": {"first": 2, "every": 4, "patience": 2},
-    },
+    {"class_path": "levelfield.training.callbacks.UntilDone", "init_args": {"first": 2, "every": 4, "patience": 2}},
     {"class_path": "levelfield.training.callbacks.AverageWithStart"},
 ]
 
 
-def study_of(folder: Path, callbacks: list[dict[str, Any]] = CALLBACKS, epochs: int = 3) -> StudyFolder:
-    study = yaml.safe_load(TOY) | {"name": "until_done", "search": {"trials": 0}, "spaces": {}}
-    study["base"][0]["trainer"] |= {"max_epochs": epochs, "callbacks": callbacks}
+def study_of(folder: Path, epochs: int = 3, runs: int = 2) -> StudyFolder:
+    study = yaml.safe_load(TOY) | {"name": "until_done", "search": {"trials": 0}, "spaces": {}, "runs": runs}
+    study["base"][0]["trainer"] |= {"max_epochs": epochs, "callbacks": CALLBACKS}
     study["base"][0]["model"] |= {"embedder_lr": 0.1}
     study["methods"] = {"contrastive": study["methods"]["contrastive"]}
     folder.mkdir()
@@ -41,8 +39,8 @@ def study_of(folder: Path, callbacks: list[dict[str, Any]] = CALLBACKS, epochs: 
 
 
 @pytest.fixture(scope="module")
-def until_done(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
-    return study_of(tmp_path_factory.mktemp("whole_half") / "study")
+def until_done(shared: Callable[[str, Callable[[Path], Any]], Path]) -> StudyFolder:
+    return StudyFolder.begun(shared("until_done", study_of) / "until_done")
 
 
 def endings(study: StudyFolder) -> list[dict[str, Any]]:
@@ -63,9 +61,9 @@ def test_what_the_trainings_say_of_their_end(until_done: StudyFolder) -> None:
 
 def test_table_page_and_status_say_who_reached_the_cap(tmp_path: Path) -> None:
     """Two validations, and a patience of two: no training can be done."""
-    study = study_of(tmp_path / "capped", epochs=2)
+    study = study_of(tmp_path / "capped", epochs=2, runs=1)
     (line,) = status(study)["cap"]
-    assert "4 of 4 trainings" in line
+    assert "2 of 2 trainings" in line
     assert "4 steps" in line
     assert line in "\n".join(status_lines(study))
     read = Study(study.folder)
@@ -98,9 +96,7 @@ def test_up_to_one_in_twenty_may_reach_the_cap() -> None:
     assert lines(0, 0, fixed={"ending": {"steps": 6}}, failed={"failure": "nan"}, before={}) == []
 
 
-def test_the_whole_half_takes_what_the_folds_chose(
-    until_done: StudyFolder, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_whole_half_takes_what_the_folds_chose(until_done, run, tmp_path, monkeypatch):
     found = chosen_by_folds(until_done, "contrastive")
     ends = endings(until_done)
     assert found == (median_low(end["best_step"] for end in ends), median_low(end["alpha"] for end in ends))

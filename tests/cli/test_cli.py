@@ -7,20 +7,21 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
 import yaml
 from deletable import EXPORT, needs
+from forked import Forked, levelfield, python
 from own_images import image_options, own_images
 from printed import numbers
 from refused import refused
 from safetensors import safe_open
-from tiny_fit import TINY
+from tiny_fit import REPOSITORY
 
 from levelfield.data.datasets import Glyphs
 from levelfield.metrics import retrieval_metrics
+from levelfield.metrics.table import MONITOR
 from levelfield.training.learner import MetricLearner
 
 
@@ -41,28 +42,6 @@ def test_config_of_a_fit_repeats_it(fitted, run, tmp_path):
     assert (again / "metrics.csv").read_bytes() == (fitted / "metrics.csv").read_bytes()
     weights = [torch.load(folder / "best.ckpt", weights_only=True)["state_dict"] for folder in (fitted, again)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-
-
-def test_a_second_fit_takes_the_next_folder(tiny, run, tmp_path):
-    words = ["fit", *tiny, "--trainer.max_epochs", "1", "--model.loss", "ContrastiveLoss", "--output", tmp_path]
-    for number in "01":
-        code, printed, complaint = run(*words, "--name", "mine")
-        assert code == 0, complaint
-        assert str(tmp_path / "fit" / "mine" / number) in printed
-    assert (tmp_path / "fit" / "mine" / "1" / "best.ckpt").exists()
-
-
-def test_checkpoint_loads_in_a_fresh_python_with_no_other_argument(fitted, tmp_path):
-    code = (
-        "import sys, torch; from levelfield.training.learner import MetricLearner;"
-        "learner = MetricLearner.load_from_checkpoint(sys.argv[1]);"
-        "assert type(learner.loss).__name__ == 'ArcFaceLoss' and learner.loss.margin == 20;"
-        "print(tuple(learner(torch.rand(3, 3, 32, 32)).shape))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(fitted / "best.ckpt")], capture_output=True, text=True, cwd=tmp_path
-    )
-    assert done.stdout.strip() == "(3, 128)", done.stderr
 
 
 def test_validate_repeats_the_score_of_the_fit(fitted, run):
@@ -110,113 +89,6 @@ def test_test_is_recorded_and_predict_embeds_everything(fitted, run, tmp_path):
     assert f"{score:.5f}"[:6] in printed
 
 
-@pytest.mark.parametrize("command", ["validate", "test", "predict"])
-@pytest.mark.parametrize(
-    "option",
-    [
-        *("--data.fold 1", "--data.dataset Omniglot", "--data.batch_size 64", "--data.transforms.crop_size 40"),
-        *("--model.loss.margin 30", "--model.loss ContrastiveLoss", "--model.embedding_size 64"),
-        *("--model.trunk.name resnet10t", "--model.miner MultiSimilarityMiner", "--model.regularizer KoLeo"),
-        *("--output elsewhere", "--output=x", "--trainer.max_epochs 7", "--trainer.limit_train_batches=3"),
-        *("--trainer.logger CSVLogger", "--trainer.logger.init_args.name=x", "--checkpoint_seconds 5"),
-        *(
-            "--seed_everything 5",
-            "--model.trunk.weights other.pth",
-            "--model.trunk.weights=null",
-        ),
-        *("--ckpt_path other.ckpt", "--reopen-tst why", "--trainer.acelerator cpu"),
-    ],
-)
-def test_what_contradicts_the_checkpoint_is_refused(fitted, run, command, option):
-    key = re.match(r"--\w[\w-]*(\.\w+)?", option)[0]
-    refused(run(command, "--ckpt_path", fitted / "best.ckpt", *option.split()), key)
-    assert not (fitted / "ledger.jsonl").exists()
-
-
-@pytest.mark.parametrize("command", ["validate", "test", "predict"])
-def test_another_data_set_than_the_checkpoint_s_is_refused(fitted, run, command):
-    refused(run(command, "--ckpt_path", fitted / "best.ckpt", "--data.dataset.num_classes", "60"), "(train_classes)")
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ("--model.loss ArcFaceLos", "'ArcFaceLoss'"),
-        ("--model.loss.margn 2", "'margin'"),
-        ("--model.los ArcFaceLoss", "'--model.loss'"),
-        ("--model.emb 4", "--model.emb"),
-        ("--model.trunk.name resnet5", "'resnet50'"),
-        ("--model.trunk.weights none.pth", "none.pth"),
-        ("--data.fold 9", "--data.fold 9"),
-        ("--data.dataset Glyph", "'Glyphs'"),
-        ("--data.sampler ShuffleBatchSampler", "'ShuffledBatchSampler'"),
-        ("--data.samples_per_class 5", "samples_per_class"),
-        ("--data.dataset ImageTable", "--data.dataset.table"),
-        ("--data.dataset ImageFolder --data.dataset.num_classes 3", "'num_classes'"),
-        ("--data.dataset.num_classes 12", "num_folds"),
-        ("--model.loss missing_module.MyLoss", "missing_module"),
-        ("--model.loss collections.Counter", "collections.Counter"),
-        ("--config nothing.yaml", "nothing.yaml"),
-        ("--ckpt_path nothing.ckpt", "nothing.ckpt"),
-        ("--trainer.precision 17", "precision"),
-        ("--trainer.strategy dpp", "strategy='dpp'"),
-        ("--trainer.strategy ddp_spawn --trainer.devices 2", "--trainer.strategy ddp_spawn"),
-        ("--trainer.accelerator gpu", "--trainer.accelerator gpu"),
-        ("--name a/../../b", "--name a/../../b"),
-        ("--checkpoint_seconds -3", "--checkpoint_seconds -3"),
-        ("--checkpoint_seconds nan", "--checkpoint_seconds"),
-        ("--resume --trainer.enable_checkpointing false", "--resume"),
-        ("--trainer.callbacks EarlyStopping --trainer.callbacks.monitor x", "--trainer.callbacks"),
-        # What Lightning, torch and their loggers refuse when they are built or in the fit.
-        ("--trainer.callbacks LearningRateFinder", "--model.trunk_lr"),
-        ("--trainer.callbacks BatchSizeFinder", "--data.batch_size"),
-        ("--trainer.callbacks BackboneFinetuning", "NewWeightsFirst"),
-        ("--trainer.strategy ddp_notebook", "--trainer.strategy ddp_notebook"),
-        ("--trainer.precision transformer-engine", "transformer_engine"),
-        ("--trainer.barebones true", "--trainer.barebones"),
-        ("--trainer.val_check_interval 100", "--trainer.val_check_interval"),
-        ("--config logger/wandb --trainer.logger.log_model true", "log_model"),
-        ("--trainer.logger MLFlowLogger", "mlflow"),
-        ("--model.lr_scheduler ReduceLROnPlateau", "--model.lr_scheduler.mode"),
-        ("--model.optimizer SparseAdam", "--model.optimizer"),
-        (
-            "--model.lr_scheduler OneCycleLR --model.lr_scheduler.max_lr 0.1 --model.lr_scheduler.total_steps 3 "
-            "--model.lr_scheduler_interval step",
-            "--model.lr_scheduler",
-        ),
-        ("--data.fold none --trainer.max_epochs -1", "--trainer.max_epochs"),
-    ],
-)
-def test_a_mistake_is_one_line_that_names_it(tiny, run, tmp_path, options, key):
-    refused(run("fit", *tiny, "--model.loss", "ArcFaceLoss", "--output", tmp_path, *options.split()), key)
-
-
-@pytest.mark.parametrize(
-    ("option", "bad"),
-    [
-        *(("model.embedder_lr", bad) for bad in ("-1", ".nan", ".inf", "nan", "fast")),
-        *((f"model.{key}", "-0.1") for key in ("trunk_lr", "loss_lr", "weight_decay", "loss_weight_decay")),
-        *((f"model.{key}", "0") for key in ("embedding_size", "num_features", "loss.scale")),
-        ("model.loss.margin", "[1]"),
-        *((f"data.{key}", "0") for key in ("batch_size", "samples_per_class", "steps_per_epoch", "eval_batch_size")),
-        *((f"data.{key}", "-1") for key in ("num_workers", "fold", "num_folds", "dataset.num_classes")),
-        *((f"data.{key}", "1.5") for key in ("batch_size", "fold", "features", "transforms.crop_size")),
-        ("data.transforms.scale", "[0.5]"),
-        *((f"trainer.{key}", "0") for key in ("accumulate_grad_batches", "check_val_every_n_epoch", "devices")),
-        *((f"trainer.{key}", "0") for key in ("num_nodes", "val_check_interval")),
-        *((f"trainer.{key}", "-2") for key in ("max_epochs", "max_steps", "min_epochs", "limit_train_batches")),
-        *((f"trainer.{key}", "-2") for key in ("log_every_n_steps", "num_sanity_val_steps", "fast_dev_run")),
-        *(("trainer.gradient_clip_val", bad) for bad in ("-1", ".nan")),
-        *(("seed_everything", bad) for bad in ("-1", "99999999999", "nan")),
-    ],
-)
-def test_a_number_out_of_its_range_is_one_line_that_names_it(tiny, run, tmp_path, option, bad):
-    result = run("fit", *tiny, "--model.loss", "ArcFaceLoss", "--output", tmp_path, f"--{option}", bad)
-    refused(result, option.rpartition(".")[2])
-    assert not {"NestedArg", "<class"} & set(result[2].replace("(", " ").split()), result[2]
-    assert not list(tmp_path.glob("fit/*/*/best.ckpt"))
-
-
 def test_a_fit_takes_another_sampler_and_its_checkpoint_keeps_it(tiny, run, tmp_path):
     words = ["--data.sampler", "ClassBalancedBatchSampler", "--data.samples_per_class", "5", "--name", "balanced"]
     code, printed, complaint = run("fit", *tiny, "--model.loss", "ArcFaceLoss", *words, "--output", tmp_path)
@@ -246,7 +118,7 @@ def test_a_final_fit_trains_on_the_whole_half_for_a_fixed_time(tiny, run, tmp_pa
     assert "test/map_at_r" in printed
 
 
-@pytest.mark.parametrize("options", [["fast_dev_run", "true"], ["max_epochs", "0"], ["limit_val_batches", "0"]])
+@pytest.mark.parametrize("options", [["fast_dev_run", "true"], ["limit_val_batches", "0"]])
 @pytest.mark.filterwarnings("ignore:.*could not find the monitored key")
 def test_a_fit_without_validation_says_so(tiny, run, tmp_path, options):
     words = ["--model.loss", "ContrastiveLoss", f"--trainer.{options[0]}", options[1]]
@@ -271,22 +143,6 @@ def test_embeddings_that_cannot_be_written_are_one_line(fitted, run):
         (fitted / "embeddings.safetensors").rmdir()
 
 
-@pytest.mark.processes
-def test_ctrl_c_ends_a_fit_in_one_line_and_its_best_checkpoint_stays(tiny, tmp_path):
-    words = ["fit", *tiny, "--trainer.max_epochs", "1000", "--model.loss", "ContrastiveLoss", "--output", str(tmp_path)]
-    command = [sys.executable, "-m", "levelfield", *words]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    best = tmp_path / "fit" / "Glyphs-ContrastiveLoss" / "0" / "best.ckpt"
-    deadline = time.monotonic() + 120
-    while not best.exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, complaint = process.communicate(timeout=60)
-    assert process.returncode == 130, complaint
-    assert str(best) in complaint.splitlines()[-1]
-    assert "Traceback" not in complaint
-
-
 def test_ctrl_c_before_anything_is_kept_names_no_file(tiny, run, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -294,69 +150,6 @@ def test_ctrl_c_before_anything_is_kept_names_no_file(tiny, run, tmp_path, monke
     monkeypatch.setattr(MetricLearner, "training_step", interrupted)
     code, _, complaint = run("fit", *tiny, "--model.loss", "ContrastiveLoss", "--output", tmp_path)
     assert (code, complaint.splitlines()) == (130, ["", "stopped; no epoch is kept: the same command starts again"])
-
-
-def test_commands_are_checked_too(run):
-    refused(run("fti"), "'fti'", "'fit'")
-    refused(run("test"), "--ckpt_path")
-    refused(run("validate", "--ckpt_path", "nothing.ckpt"), "nothing.ckpt")
-
-
-def test_help_reads_well(run):
-    code, printed, _ = run("--help")
-    assert code == 0
-    assert len(printed.splitlines()) < 25
-    for command in ("study run", "fit", "validate, test", "predict, score", "search", "data list"):
-        assert command in printed
-    code, printed, _ = run("fit", "--help")
-    assert code == 0
-    assert len(printed.splitlines()) < 100
-    for word in ("ArcFaceLoss", "--trainer.max_epochs 5", "--model.loss_lr", "--data.batch_size"):
-        assert word in printed
-    for command in ("validate", "test", "predict"):
-        code, printed, _ = run(command, "--help")
-        assert code == 0
-        assert f"levelfield {command} --ckpt_path FILE" in printed
-        assert "--trust NAME" in printed
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("study", "study run", "compare", "data", "data list", "init"),
-        *("validate", "test", "predict", "score", "search", pytest.param("export", marks=needs(EXPORT))),
-    ],
-)
-def test_a_help_fits_a_screen(command, run):
-    code, printed, _ = run(*command.split(), "--help")
-    lines = printed.splitlines()
-    assert code == 0
-    assert lines[0].startswith(f"usage: levelfield {command} ")
-    assert "{" not in printed
-    assert len(lines) < 50
-    assert max(map(len, lines)) <= 120
-
-
-def test_fit_on_own_images(tiny, run, tmp_path):
-    words = image_options(tiny, own_images(tmp_path))
-    code, printed, complaint = run("fit", *words, "--model.loss", "TripletMarginLoss", "--output", tmp_path)
-    assert code == 0, complaint
-    assert "best.ckpt" in printed
-
-
-@pytest.mark.parametrize("content", [b"", b"this is no image", None])
-def test_a_bad_image_is_named(tiny, run, tmp_path, content):
-    table = own_images(tmp_path)
-    victim = tmp_path / "9_1.png"  # class 9 belongs to the test half
-    victim.write_bytes(victim.read_bytes()[:50] if content is None else content)
-    words = [*image_options(tiny, table), "--model.loss", "ContrastiveLoss", "--output", str(tmp_path)]
-    assert run("fit", *words)[0] == 0
-    victim = tmp_path / "0_1.png"
-    victim.write_bytes(victim.read_bytes()[:50] if content is None else content)
-    refused(run("fit", *words, "--data.cache", "false"), "0_1.png")
-    code, _, complaint = run("fit", *words)
-    assert code == 2
-    assert "0_1.png" in complaint.splitlines()[-1]
 
 
 def test_a_bad_table_is_named(tiny, run, tmp_path):
@@ -397,19 +190,6 @@ def test_the_papers_settings_go_by_the_command_line_and_into_the_checkpoint(run,
     assert schedule["last_epoch"] == 2, "one epoch of two steps"
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("--output", "/proc/nowhere"), "/proc/nowhere"),
-        (("--name", "long" * 80), "shorter name"),
-    ],
-)
-def test_a_folder_that_cannot_be_made_is_one_line(words, line, tiny, run):
-    code, _, complaint = run("fit", *tiny, "--model.loss", "ContrastiveLoss", *words)
-    assert (code, len(complaint.strip().splitlines())) == (2, 1)
-    assert line in complaint
-
-
 def test_a_working_directory_that_is_gone_is_one_line(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
@@ -424,32 +204,166 @@ def test_a_reader_that_has_read_enough(tmp_path):
     assert done.stderr == ""
 
 
-def test_a_loader_process_that_is_killed_is_one_line(run, tmp_path, monkeypatch):
+def test_a_second_fit_takes_the_next_folder(tiny, run, tmp_path):
+    words = ["fit", *tiny, "--trainer.max_epochs", "1", "--model.loss", "ContrastiveLoss", "--output", tmp_path]
+    for number in "01":
+        code, printed, complaint = run(*words, "--name", "mine")
+        assert code == 0, complaint
+        assert str(tmp_path / "fit" / "mine" / number) in printed
+
+
+def test_checkpoint_loads_in_a_fresh_python_with_no_other_argument(fitted, tmp_path):
+    code = (
+        "import sys, torch; from levelfield.training.learner import MetricLearner;"
+        "learner = MetricLearner.load_from_checkpoint(sys.argv[1]);"
+        "assert type(learner.loss).__name__ == 'ArcFaceLoss' and learner.loss.margin == 20;"
+        "print(tuple(learner(torch.rand(3, 3, 32, 32)).shape))"
+    )
+    done = python("-c", code, fitted / "best.ckpt", folder=tmp_path)
+    assert done.stdout.strip() == "(3, 128)", done.stderr
+
+
+@pytest.mark.processes
+def test_ctrl_c_ends_a_fit_in_one_line_and_its_best_checkpoint_stays(tiny, tmp_path):
+    words = ["fit", *tiny, "--trainer.max_epochs", "1000", "--model.loss", "ContrastiveLoss", "--output", tmp_path]
+    process = Forked(levelfield(*words), tmp_path / "log", tmp_path)
+    best = tmp_path / "fit" / "Glyphs-ContrastiveLoss" / "0" / "best.ckpt"
+    process.wait_for(best.exists)
+    process.signal(signal.SIGINT)
+    complaint = process.wait(60)
+    assert process.exit_code == 130, complaint
+    assert str(best) in complaint.splitlines()[-1]
+    assert "Traceback" not in complaint
+
+
+DEADLY = """
+import os, signal
+import torch
+from levelfield.data.datasets import ImageTable
+
+
+class Deadly(ImageTable):
+    def load(self, key):
+        if torch.utils.data.get_worker_info():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().load(key)
+"""
+
+
+@pytest.mark.processes
+def test_a_loader_process_that_is_killed_is_one_line(tiny, tmp_path):
     own_images(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "deadly.py").write_text(
-        "import os, signal\nimport torch\nfrom levelfield.data.datasets import ImageTable\n\n\n"
-        "class Deadly(ImageTable):\n    def load(self, key):\n"
-        "        if torch.utils.data.get_worker_info():\n            os.kill(os.getpid(), signal.SIGKILL)\n"
-        "        return super().load(key)\n"
-    )
-    words = [*TINY[: TINY.index("--data.dataset.num_classes")], *TINY[TINY.index("--data.dataset.num_classes") + 2 :]]
-    words += ["--data.dataset", "deadly.Deadly", "--data.dataset.table", "table.csv", "--data.cache", "false"]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "levelfield",
-            "fit",
-            *words,
-            "--model.loss",
-            "ContrastiveLoss",
-            "--data.num_workers",
-            "1",
-        ],
-        capture_output=True,
-        text=True,
-    )
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    words = [*image_options(tiny, "table.csv"), "--data.dataset", "deadly.Deadly", "--data.dataset.table", "table.csv"]
+    words += ["--data.cache", "false", "--model.loss", "ContrastiveLoss", "--data.num_workers", "1"]
+    done = python(*levelfield("fit", *words), folder=tmp_path)
     assert done.returncode == 2, done.stderr
     assert "--data.num_workers 0" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_a_bad_image_is_named(tiny, run, tmp_path):
+    words = [*image_options(tiny, own_images(tmp_path)), "--model.loss", "ContrastiveLoss", "--output", tmp_path]
+    for name in ("9_1.png", "0_1.png"):  # class 9 belongs to the test half
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:50])
+        if name == "9_1.png":
+            assert run("fit", *words)[0] == 0
+    refused(run("fit", *words, "--data.cache", "false"), "0_1.png")
+    code, _, complaint = run("fit", *words)
+    assert code == 2
+    assert "0_1.png" in complaint.splitlines()[-1]
+
+
+# Commands, the most lines of their help, and words of it.
+HELPS = {
+    "": (25, "study run|fit|validate, test|predict, score|search|data list"),
+    "fit": (100, "ArcFaceLoss|--trainer.max_epochs 5|--model.loss_lr|--data.batch_size"),
+    "study": (50, "run|resume|status|report|levelfield study run quickstart.yaml|--add-method"),
+    "data": (50, "list  |verify  |prepare  |levelfield data verify omniglot --root DIR|NAME"),
+    **{name: (50, f"levelfield {name} --ckpt_path FILE|--trust NAME") for name in ("validate", "test", "predict")},
+    **dict.fromkeys(("study run", "compare", "data list", "init", "score", "search"), (50, "")),
+}
+
+
+@pytest.mark.parametrize("command", [*HELPS, pytest.param("export", marks=needs(EXPORT))])
+def test_a_help_fits_a_screen(command, run):
+    code, printed, _ = run(*command.split(), "--help")
+    most, words = HELPS.get(command, (50, ""))
+    lines = printed.splitlines()
+    assert code == 0
+    assert len(lines) < most
+    assert all(word in printed for word in words.split("|"))
+    if command not in ("", "fit"):
+        assert lines[0].startswith(f"usage: levelfield {command} ")
+        assert "{" not in printed
+        assert max(map(len, lines)) <= 120
+
+
+LIGHT = """
+import sys
+from pathlib import Path
+from levelfield.cli.main import main
+file, folder, *lines = sys.argv[1:]
+heavy = {"torch", "torchvision", "lightning", "torchmetrics", "timm", "optuna"}
+for line in lines:
+    try:
+        main(line.split())
+    except SystemExit:
+        pass
+    print("\\nanswered", line, *sorted(heavy & set(sys.modules)), file=sys.stderr)
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
+from levelfield.study.run import run_study
+run_study(StudyFolder(Path(folder), load_spec(Path(file))))
+print("answered", *sorted(heavy & set(sys.modules)), file=sys.stderr)
+"""
+
+
+def test_helps_lists_mistakes_and_a_finished_study_import_no_torch(finished, toy_file, tmp_path, monkeypatch):
+    helps = [f"{command} --help" for command in ("fit", "validate", "predict", "export", "compare", "study", "data")]
+    study = shutil.copytree(finished, tmp_path / "out")
+    commands = [
+        *("--help", *helps, "init --help", "search --ckpt_path x", "study status x", "data list", "data list glyphs"),
+        *("study run smoke --moddel.loss x", f"study status {study}"),
+    ]
+    stamp = [path.stat().st_mtime_ns for path in study.rglob("result.json")]
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
+    command = [sys.executable, "-c", LIGHT, str(toy_file), str(study), *commands]
+    done = subprocess.run(command, capture_output=True, text=True)
+    answers = [line for line in done.stderr.splitlines() if line.startswith("answered")]
+    assert answers == [*(f"answered {line}" for line in commands), "answered"], done.stderr
+    assert [path.stat().st_mtime_ns for path in study.rglob("result.json")] == stamp
+
+
+def test_a_checkpoint_of_a_random_split_and_another_seed_is_validated_and_tested_on_its_classes(tiny, tmp_path, run):
+    """Every job of a study has a seed that is not the default."""
+    words = [*tiny, "--model.loss", "ArcFaceLoss", "--model.loss.weight_init", "class_means", "--output", tmp_path]
+    words += ["--model.embedder_init", "whitening", "--model.embedding_size", "16", "--trainer.max_epochs", "1"]
+    words += ["--data.split", "random", "--data.split_seed"]
+    code, _, complaint = run("fit", *words, "3", "--seed_everything", "7")
+    assert code == 0, complaint
+    path = tmp_path / "fit" / "Glyphs-ArcFaceLoss" / "0" / "best.ckpt"
+    for command in ("validate", "test", "predict"):
+        code, _, complaint = run(command, "--ckpt_path", path)
+        assert code == 0, complaint
+    refused(run("validate", "--ckpt_path", path, "--model.seed", "1"), "--model.seed")
+    refused(run("validate", "--ckpt_path", path, "--data.split_seed", "4"), "--data.split_seed")
+    code, _, complaint = run("fit", *words, "4", "--ckpt_path", path)
+    assert code != 0
+    assert "test classes" in complaint
+
+
+def test_an_agent_of_wandb_starts_a_fit_with_what_the_sweep_tries(run):
+    sweep = yaml.safe_load((REPOSITORY / "configs/sweep/wandb.yaml").read_text())
+    assert sweep["metric"] == {"name": MONITOR.replace("val/", "best/"), "goal": "maximize"}
+    tried = {name: settings["max"] for name, settings in sweep["parameters"].items()}
+    parts = {"${program}": [sweep["program"]], "${args}": [f"--{name}={value}" for name, value in tried.items()]}
+    words = [each for word in sweep["command"] for each in parts.get(word, [word])]
+    assert words[0] == "levelfield"
+    code, printed, complaint = run(*words[1:], "--print_config")
+    assert code == 0, complaint
+    config = yaml.safe_load(printed)
+    arguments = {f"model.loss.{name}": value for name, value in config["model"]["loss"]["init_args"].items()}
+    assert arguments.items() >= tried.items()
+    assert config["trainer"]["logger"]["init_args"]["offline"] is False
+    assert re.search(r"wandb sweep configs/sweep/wandb\.yaml", (REPOSITORY / "docs/hyperparameters.md").read_text())

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from forked import levelfield, python
 from refused import refused
 from tiny_fit import REPOSITORY
 
@@ -63,9 +64,11 @@ def test_the_files_have_the_projects_name(project: Path) -> None:
     assert len(files["train.py"].read_text().splitlines()) <= 40
 
 
-@pytest.mark.slow
+WORDS = [["-m", "pytest", "-q"], pytest.param(["train.py", "--epochs", "1", "--steps", "2"], marks=pytest.mark.full)]
+
+
 @pytest.mark.processes
-@pytest.mark.parametrize("words", [["-m", "pytest", "-q"], ["train.py", "--epochs", "1", "--steps", "2"]], ids=" ".join)
+@pytest.mark.parametrize("words", WORDS, ids=" ".join)
 def test_its_commands_end_well(words: list[str], project: Path, environment: dict[str, str], tmp_path: Path) -> None:
     folder = shutil.copytree(project, tmp_path / "mine")
     done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
@@ -73,18 +76,15 @@ def test_its_commands_end_well(words: list[str], project: Path, environment: dic
     assert "4 passed" in done.stdout or "validation MAP@R 0." in done.stdout
 
 
-@pytest.mark.slow
+FEW = {"num_classes: 96": "num_classes: 16", "_epoch: 20": "_epoch: 2", "epochs: 3": "epochs: 1", "runs: 3": "runs: 1"}
+
+
+@pytest.mark.full
 @pytest.mark.processes
 def test_its_notebook_runs_its_study(project: Path, environment: dict[str, str], tmp_path: Path) -> None:
     folder = shutil.copytree(project, tmp_path / "mine")
     text = (folder / "study.yaml").read_text()
-    few = {
-        "num_classes: 96": "num_classes: 16",
-        "_epoch: 20": "_epoch: 2",
-        "epochs: 3": "epochs: 1",
-        "runs: 3": "runs: 1",
-    }
-    for full, less in few.items():
+    for full, less in FEW.items():
         assert full in text
         text = text.replace(full, less)
     (folder / "study.yaml").write_text(text)
@@ -98,24 +98,22 @@ def test_its_notebook_runs_its_study(project: Path, environment: dict[str, str],
 
 
 @pytest.mark.processes
-def test_its_sweep_starts_a_fit(project: Path, environment: dict[str, str]) -> None:
+def test_its_sweep_starts_a_fit(project: Path) -> None:
     sweep = yaml.safe_load((project / "sweep.yaml").read_text())
     (name,) = sweep["parameters"]
     words = [word for word in sweep["command"] if not word.startswith("$")]
-    command = [sys.executable, "-m", "levelfield", *words, f"--{name}=0.25", "--print_config"]
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    command = levelfield(*words, f"--{name}=0.25", "--print_config")
+    done = python(*command, folder=project, PYTHONPATH=str(project / "src"))
     assert done.returncode == 0, done.stderr
     loss = yaml.safe_load(done.stdout)["model"]["loss"]
     assert loss == {"class_path": "mine.my_loss.MyLoss", "init_args": {"margin": 0.25}}
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["my-project", "Mine", "1st", "class", "ends_", "..", "torch", "json", "levelfield", "train", "full", "file"],
-)
-def test_a_name_that_cannot_be_is_refused(
-    name: str, run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+NAMES = "my-project Mine 1st class ends_ .. torch json levelfield train full file"
+
+
+@pytest.mark.parametrize("name", NAMES.split())
+def test_a_name_that_cannot_be_is_refused(name, run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("full").mkdir()
     Path("full/thesis.tex").touch()

@@ -50,8 +50,7 @@ def typed(line: str) -> list[list[str]]:
     return shlex.split(command)[1:]
 
 
-@pytest.mark.parametrize("options", [(), ("--data.fold", "none")], ids=["validated", "whole half"])
-@pytest.mark.parametrize("data", ["glyphs", "named"])
+@pytest.mark.parametrize(("data", "options"), [("glyphs", ()), ("named", ("--data.fold", "none"))])
 def test_after_a_fit(data: str, options: tuple[str, ...], run: Callable, desk: Path) -> None:
     if data == "named":
         MINIATURES["cub200"](desk / "data")
@@ -111,9 +110,7 @@ def real_root() -> Path:
     return real_data("grocery_store").parent
 
 
-def test_the_quickstart_leads_to_a_fair_study_of_photographs(
-    real_root: Path, studied: Callable, run: Callable, desk: Path
-) -> None:
+def test_the_quickstart_leads_to_a_fair_study_of_photographs(real_root, studied, run, desk):
     prepare, study = commands_of(studied("quickstart"))
     assert prepare == ["data", "prepare", "grocery_store", "--root", "data"]
     (desk / "data").symlink_to(real_root)  # in place of the download

@@ -12,7 +12,6 @@ from study_engine import SMALL, results, run_file, run_study, small_study, table
 
 from levelfield.core.configuration import set_dotted
 from levelfield.errors import UserError
-from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec, with_options
 from levelfield.study.same_study import kept_lines, with_rows_of
 from levelfield.study.spec import StudySpec
@@ -20,20 +19,13 @@ from levelfield.study.spec import StudySpec
 LOUDER = "embeddings = embeddings * 1.5"
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path
-
-
 def times(folder: Path, row: str) -> list[int]:
     return [path.stat().st_mtime_ns for path in results(folder, f"{row}/*/fold*")]
 
 
-def test_an_edited_loss_is_refused_by_name_then_computed_again_or_kept(here: Path) -> None:
-    file, folder = small_study(here), here / "out"
-    first = run_file(file, folder)
+@pytest.mark.slow
+def test_an_edited_loss_is_refused_by_name_then_computed_again_or_kept(here: Path, small: Path) -> None:
+    file, folder = small, here / "out"
     before = tables(folder)
     result = json.loads((folder / "jobs/mine/run0/fold0/result.json").read_text())
     assert "my_loss.py" in result["sources"]
@@ -66,14 +58,12 @@ def test_an_edited_loss_is_refused_by_name_then_computed_again_or_kept(here: Pat
     again = run_file(file, folder, recompute=["mine"])
     assert times(folder, "contrastive") != times(folder, "mine")
     assert kept_lines(again) == []
-    assert first.folder == again.folder
     fresh = run_file(file, here / "fresh")
     assert tables(folder) == tables(fresh.folder)
 
 
-def test_half_of_a_row_cannot_be_kept(here: Path) -> None:
-    file, folder = small_study(here), here / "out"
-    run_file(file, folder)
+def test_half_of_a_row_cannot_be_kept(here: Path, small: Path) -> None:
+    file, folder = small, here / "out"
     (folder / "jobs/mine/run0/fold1/result.json").unlink()
     small_study(here, LOUDER)
     with pytest.raises(UserError, match=r"mine: my_loss\.py") as refused:
@@ -83,9 +73,8 @@ def test_half_of_a_row_cannot_be_kept(here: Path) -> None:
         run_file(file, folder, keep=["mine"])
 
 
-def test_another_setting_makes_its_rows_stale_and_all_are_named(here: Path) -> None:
-    file, folder = small_study(here), here / "out"
-    run_file(file, folder)
+def test_another_setting_makes_its_rows_stale_and_all_are_named(here: Path, small: Path) -> None:
+    file, folder = small, here / "out"
     spec = load_spec(file)
     with pytest.raises(UserError) as refused:
         run_study(folder, with_options(spec, {"trainer.max_epochs": 2}))
@@ -104,9 +93,8 @@ def test_another_setting_makes_its_rows_stale_and_all_are_named(here: Path) -> N
             run_study(folder, with_options(spec, options))
 
 
-def test_a_row_is_added_and_stays(here: Path) -> None:
-    file, folder = small_study(here), here / "out"
-    run_file(file, folder)
+def test_a_row_is_added_and_stays(here: Path, small: Path) -> None:
+    file, folder = small, here / "out"
     stamp = times(folder, "*")
     added = load_spec(file, added={"arcface": {"model": {"loss": "ArcFaceLoss"}, "data": {"samples_per_class": 1}}})
     study = run_study(folder, added)
@@ -119,9 +107,8 @@ def test_a_row_is_added_and_stays(here: Path) -> None:
     assert with_rows_of(load_spec(file), study.spec, study.spec.methods) == study.spec
 
 
-def test_an_added_method_that_cannot_be_trained_leaves_the_study_as_it_was(here: Path) -> None:
-    file, folder = small_study(here), here / "out"
-    run_file(file, folder)
+def test_an_added_method_that_cannot_be_trained_leaves_the_study_as_it_was(here: Path, small: Path) -> None:
+    file, folder = small, here / "out"
     before = tables(folder)
     broken = {"model": {"loss": "my_loss.Mine", "embedder": {"class_path": "my_loss.Broken"}}}
     (here / "my_loss.py").write_text((here / "my_loss.py").read_text() + "\n\nclass Broken:\n    pass\n")
@@ -131,23 +118,16 @@ def test_an_added_method_that_cannot_be_trained_leaves_the_study_as_it_was(here:
     assert tables(folder) == before
 
 
-def test_other_data_make_every_row_stale(here: Path) -> None:
-    table = here / "images.csv"
+def study_of_images(folder: Path) -> Path:
+    """Six images of each of eight classes, in folders."""
     for number in range(48):
-        Image.new("RGB", (32, 32), (number * 5, 40 + number, 255 - number)).save(here / f"{number}.png")
-    table.write_text("path,label\n" + "".join(f"{n}.png,{n // 6}\n" for n in range(48)))
-    data = "{class_path: ImageTable, init_args: {table: images.csv}}"
+        (folder / "images" / f"{number // 6}").mkdir(parents=True, exist_ok=True)
+        image = Image.new("RGB", (32, 32), (number * 5, 40 + number, 0))
+        image.save(folder / "images" / f"{number // 6}/{number}.bmp")
+    data = "{class_path: ImageFolder, init_args: {folder: images}}"
     text = SMALL.replace("{class_path: Glyphs, init_args: {num_classes: 32, image_size: 32}}", data)
     text = text.replace("batch_size: 16", "batch_size: 4").replace("samples_per_class: 4", "samples_per_class: 2")
-    file, folder = small_study(here, text=text), here / "out"
-    run_file(file, folder)
-    (folder / "jobs/mine/run0/fold1/result.json").unlink()
-    Image.new("RGB", (32, 30), (1, 2, 3)).resize((300, 300)).save(here / "0.png")
-    with pytest.raises(UserError) as refused:
-        run_file(file, folder)
-    assert "--recompute all" in str(refused.value)
-    run_file(file, folder, recompute=["all"])
-    assert len(StudyFolder.begun(folder).state.results) == 6
+    return small_study(folder, text=text)
 
 
 class _Swap(StringIO):
@@ -167,16 +147,10 @@ class _Swap(StringIO):
         return super().write(text)
 
 
-@pytest.mark.parametrize("jobs", [3, 6])
+@pytest.mark.parametrize("jobs", [pytest.param(3, marks=pytest.mark.full), 6])
 def test_images_overwritten_while_a_study_runs_stop_it(here: Path, jobs: int) -> None:
     """After the third job by the next job; after the last one before a test label is read."""
-    for number in range(48):
-        (here / "images" / f"{number // 6}").mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (32, 32), (number * 5, 40 + number, 0)).save(here / "images" / f"{number // 6}/{number}.bmp")
-    data = "{class_path: ImageFolder, init_args: {folder: images}}"
-    text = SMALL.replace("{class_path: Glyphs, init_args: {num_classes: 32, image_size: 32}}", data)
-    text = text.replace("batch_size: 16", "batch_size: 4").replace("samples_per_class: 4", "samples_per_class: 2")
-    file, folder = small_study(here, text=text), here / "out"
+    file, folder = study_of_images(here), here / "out"
     swap = _Swap(here / "images/0/0.bmp", jobs)
     with pytest.raises(UserError, match=r"\bdata\b"):
         run_file(file, folder, machine=swap)

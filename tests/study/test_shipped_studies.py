@@ -1,64 +1,47 @@
-"""The studies in configs/study load and start."""
+"""The studies in configs/study load, are searched and start; those of the laptop are the Reality Check's."""
 
+import csv
 from pathlib import Path
 
 import pytest
+from deletable import PAPERS, needs
 from no_skips_in_ci import real_data
-from tiny_text import own_texts
+from study_engine import run_study
+from tiny_fit import REPOSITORY
+from tiny_text import own_texts, tiny_text_model
 
 from levelfield.analysis.conditions import differing_conditions
+from levelfield.analysis.results import collect_rows, summarise
 from levelfield.cli.study import main
+from levelfield.core.configuration import Config
+from levelfield.data.datasets import Glyphs
 from levelfield.study.executors.local import Local
 from levelfield.study.first_look import look_at_rows
+from levelfield.study.jobs import Job, job_config, study_jobs
 from levelfield.study.rows import load_spec
+from levelfield.study.spec import first_search, is_baseline
 from levelfield.study.study_file import find_study
+from levelfield.study.suggest import suggest
 from levelfield.study.workers import GivenUp
+from levelfield.training.build import build
 
-REPOSITORY = Path(__file__).parents[2]
 STUDIES = REPOSITORY / "configs" / "study"
 TINY_TRUNK = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}}
 # Studies of data that are no part of the package.
 NEEDED = {
-    "grocery_quick": "grocery_store",
-    "fair_groceries": "grocery_store",
-    "banking77_quick": "banking77",
-    "clinc150_quick": "clinc150",
+    **dict.fromkeys(("grocery_quick", "fair_groceries"), "grocery_store"),
+    **{f"{name}_quick": name for name in ("banking77", "clinc150")},
 }
-# A tiny random trunk and a handful of steps in place of minutes.
-QUICK = [
-    *("--model.trunk", "{class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}"),
-    *("--data.transforms.crop_size", "32", "--data.transforms.resize", "32"),
-    *("--data.steps_per_epoch", "2", "--trainer.max_epochs", "1", "--folds", "2", "--runs", "1", "--threads", "1"),
-]
-
-
-# Protocols that give their methods other embeddings, miners or batches: test_paper_protocols.py.
-PAPERS = ("zhai_wu", "fehervari", "vasilev_dyakonov")
-SHIPPED = [path for path in sorted(STUDIES.glob("*.yaml")) if not path.stem.endswith(PAPERS)]
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_study_builds_and_only_batches_differ(path: Path, write_letters: Path, tmp_path: Path) -> None:
-    texts = tmp_path / "texts.csv"
-    tables = {"own_images_quick": write_letters, "own_images_finetune": write_letters}
-    tables |= {"own_texts_quick": texts, "own_texts_finetune": texts}
-    overrides = {"data.dataset.table": str(tables[path.stem])} if path.stem in tables else {}
-    own_texts(tmp_path)
-    if path.stem in NEEDED:
-        overrides = {"data.root": str(real_data(NEEDED[path.stem]).parent)}
-    if "_reality_check" in path.stem:  # full size: letters in place of photographs, another trunk for speed
-        overrides = {"data.dataset": "levelfield.data.datasets.Glyphs", "model.trunk": TINY_TRUNK}
-    spec = load_spec(path, {**overrides, "model.trunk.weights": None})
-    assert spec.name == path.stem
-    assert all("data.samples_per_class" in sentence for sentence in differing_conditions(spec))
-    look_at_rows(spec, (), GivenUp(print))
+# What several studies extend is no study by itself.
+SHIPPED = [path for path in sorted(STUDIES.rglob("*.yaml")) if path.stem not in ("methods", "counts")]
+# Protocols that give their methods other embeddings, miners or batches (test_paper_protocols.py), and full sizes.
+NOT_BUILT = ("zhai_wu", "fehervari", "vasilev_dyakonov")
+POINTS = 5.0  # of MAP@R between a loss of the quickstart and the best untrained row
 
 
 @pytest.fixture(scope="session")
 def write_letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table of 16 letters in 12 faces or more, the images beside it."""
-    from levelfield.data.datasets import Glyphs
-
     folder = tmp_path_factory.mktemp("own_images")
     glyphs = Glyphs(num_classes=16, image_size=32)
     rows = ["path,label"]
@@ -69,27 +52,127 @@ def write_letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "letters.csv"
 
 
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_shipped_study_can_be_searched(path: Path) -> None:
+    spec = load_spec(path, {"search.trials": 5})
+    untrained = {"pretrained", *spec.derived}
+    trained = [method for method in spec.methods if method.partition("[")[0] not in untrained]
+    assert [method for method in trained if not spec.trials(method)] == []
+    for method in trained:
+        tried = suggest(spec.space(method), [], 0, spec.seed, method)
+        config = job_config(spec, Job(method, "trial", 0, 0), tried)
+        for key, value in tried.items():
+            place = config
+            for part in key.split("."):
+                place = place[part]
+            assert place == value
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in SHIPPED if path.parent == STUDIES and not path.stem.endswith(NOT_BUILT)],
+    ids=lambda path: path.stem,
+)
+def test_every_shipped_study_builds_and_only_batches_differ(path: Path, write_letters: Path, tmp_path: Path) -> None:
+    overrides: Config = {"model.trunk.weights": None}
+    if path.stem.startswith("own_"):
+        table = own_texts(tmp_path) if "texts" in path.stem else write_letters
+        overrides["data.dataset.table"] = str(table)
+    if path.stem in NEEDED:
+        overrides["data.root"] = str(real_data(NEEDED[path.stem]).parent)
+    spec = load_spec(path, overrides)
+    assert spec.name == path.stem
+    assert all("data.samples_per_class" in sentence for sentence in differing_conditions(spec))
+    look_at_rows(spec, (), GivenUp(print))
+
+
 @pytest.mark.slow
-def test_own_images_study_works_on_a_table(
-    write_letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("kind", ["texts", pytest.param("images", marks=pytest.mark.full)])
+def test_a_study_of_ones_own_data_works_on_a_table(kind, write_letters, tmp_path, monkeypatch, capsys):
+    """A tiny random trunk and a handful of steps in place of minutes."""
     monkeypatch.chdir(REPOSITORY)
-    words = [
-        "run",
-        "own_images_finetune.yaml",
-        "--data.dataset.table",
-        str(write_letters),
-        "--output",
-        str(tmp_path / "own"),
-    ]
-    assert main([*words, *QUICK]) == 0
-    assert "contrastive" in capsys.readouterr().out
+    words = ["--data.steps_per_epoch", "2", "--trainer.max_epochs", "1", "--folds", "2", "--runs", "1"]
+    if kind == "images":
+        words += ["--model.trunk", str(TINY_TRUNK).replace("None", "null"), "--threads", "1"]
+        words += ["--data.transforms.crop_size", "32", "--data.transforms.resize", "32"]
+        table, method = write_letters, "contrastive"
+    else:
+        trunk = str(tiny_text_model(tmp_path / "tiny"))
+        words += ["--model.trunk.name", trunk, "--model.trunk.weights", "null", "--model.trunk.max_length", "64"]
+        words += ["--model.embedding_size", "16", "--data.batch_size", "8"]
+        table, method = own_texts(tmp_path), "supcon"
+    output = ["--data.dataset.table", str(table), "--output", str(tmp_path / "own")]
+    assert main(["run", f"own_{kind}_finetune.yaml", *output, *words]) == 0
+    assert method in capsys.readouterr().out
     assert (tmp_path / "own" / "summary.csv").read_text().count("map_at_r") == 2 * 3 + 1  # the one PCA
 
 
 @pytest.mark.parametrize(("study", "workers"), [("quickstart", 2), ("smoke", 1)])
-def test_trainings_of_seconds_take_all_cores_and_a_moments_one(
-    study: str, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trainings_of_seconds_take_all_cores_and_a_moments_one(study, workers, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     assert Local(load_spec(find_study(study))).number == workers
+
+
+@needs("results")
+def test_what_the_page_says_of_the_fair_study_is_in_its_kept_table() -> None:
+    with open(REPOSITORY / "results/fair_groceries/summary.csv", newline="") as file:
+        scores = [line for line in csv.DictReader(file) if line["embedding"] == "separated"]
+    means = {line["method"]: 100 * float(line["mean"]) for line in scores if line["metric"] == "map_at_r"}
+    losses = [means.pop(method) for method in list(means) if not is_baseline(method)]
+    page = " ".join((REPOSITORY / "docs/quickstart.md").read_text().split())
+    best = max(means.values())
+    assert f"between {min(losses):.1f} and {max(losses):.1f} MAP@R, and the best untrained row {best:.1f}" in page
+
+
+@pytest.mark.full
+def test_the_losses_of_the_quickstart_end_far_above_the_best_untrained_row(tmp_path: Path) -> None:
+    """Nothing is said about the order of the losses."""
+    spec = load_spec(find_study("quickstart"))
+    assert {"contrastive", "normalized_softmax"} < spec.methods.keys(), "a pair loss and one with class weights"
+    assert spec.folds >= 2
+    rows = summarise(collect_rows(run_study(tmp_path / "quickstart", spec)))
+    means = {row.method: 100 * row.mean for row in rows if (row.embedding, row.metric) == ("separated", "map_at_r")}
+    untrained = max(mean for row, mean in means.items() if is_baseline(row))
+    trained = [mean for row, mean in means.items() if not is_baseline(row)]
+    assert len(trained) >= 4
+    assert min(trained) > untrained + POINTS, means
+
+
+# Losses with class weights, which take one sample of each of 32 classes (Musgrave et al. 2020, section 3.1).
+CLASSIFICATION = {"proxy_nca", "normalized_softmax", "cosface", "arcface", "soft_triple"}
+
+
+@needs(PAPERS)
+@pytest.mark.parametrize("name", ["glyphs", "omniglot", "grocery_store", "clinc150", "banking77", "news20"])
+def test_the_protocol_of_the_laptop_is_the_papers(name: str) -> None:
+    """Musgrave et al. 2020, section 3.1: 14 methods of Table 4, 50 trials, 10 runs, 4 folds, batches of 32."""
+    spec = load_spec(find_study(f"laptop/{name}"))
+    paper = load_spec(REPOSITORY / "papers/reality_check/table4_cub.yaml")
+    assert [method for method in spec.methods if method == first_search(method)] == list(paper.methods)
+    assert {method for method in spec.methods if "@" in method} == {"contrastive@2", "multi_similarity@2", "arcface@2"}
+    assert (spec.name, spec.search.trials, spec.folds, spec.runs) == (f"laptop_{name}", 50, 4, 10)
+    assert len(study_jobs(spec)) == 4 * (1 + 3) + 17 * 4 * (50 + 10)
+    assert all("data.samples_per_class" in sentence for sentence in differing_conditions(spec))
+    for method, config in spec.methods.items():
+        data = config["data"]
+        assert (data["batch_size"], data["steps_per_epoch"] * config["trainer"]["max_epochs"]) == (32, 200)
+        assert data["samples_per_class"] == (1 if first_search(method) in CLASSIFICATION else 4)
+        assert spec.space(method)
+
+
+def test_the_later_methods_are_all_but_the_papers_and_older_losses() -> None:
+    spec = load_spec(find_study("laptop/later_methods"))
+    earlier = load_spec(find_study("laptop/glyphs")).methods
+    assert len(set(spec.methods) - set(earlier)) == 22
+    assert {"supcon", "circle", "proxy_anchor", "subcenter_arcface", "cross_batch_memory"} < set(spec.methods)
+    assert all("model.embedder_lr" in spec.space(method) for method in spec.methods)
+
+
+@pytest.mark.parametrize("method", ["hist", "hyperbolic_cross_entropy", "cross_batch_memory"])
+def test_a_job_of_the_laptop_builds(method: str, tmp_path: Path) -> None:
+    glyphs = {"data.dataset": "levelfield.data.datasets.Glyphs", "model.trunk": TINY_TRUNK}
+    spec = load_spec(find_study("laptop/later_methods"), glyphs)
+    trial = suggest(spec.space(method), [], 0, 0, method)
+    training = build(job_config(spec, Job(method, "trial", 0, 0), trial), tmp_path, progress=False)
+    training.datamodule.setup("fit")
+    assert training.datamodule.num_train_classes == 614 - 154  # 614 letters in folds of 154, 154, 153, 153

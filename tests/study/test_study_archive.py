@@ -5,11 +5,12 @@ import io
 import json
 import lzma
 import tarfile
+from itertools import product
 from pathlib import Path
 
 import pytest
 import yaml
-from study_engine import SMALL, run_file, run_study, small_study, tables
+from study_engine import SMALL, run_study, tables
 
 from levelfield.analysis.verify import verify_study
 from levelfield.data.datasets import Glyphs
@@ -23,15 +24,6 @@ from levelfield.study.spec import StudySpec
 
 ROWS = ("pretrained", "contrastive")
 ADDED = {"arcface": {"model": {"loss": "ArcFaceLoss"}, "data": {"samples_per_class": 1}}}
-
-
-@pytest.fixture(scope="module")
-def archived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A finished study's folder and its archive."""
-    folder = tmp_path_factory.mktemp("archived")
-    text = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
-    study = run_file(small_study(folder, text=text), folder / "out")
-    return study.folder, write_archive(study, folder / "study.tar.xz")
 
 
 def members(archive: Path) -> dict[str, bytes]:
@@ -50,6 +42,7 @@ def pack(file: Path, contents: dict[str, bytes], kind: bytes = tarfile.REGTYPE) 
     return file
 
 
+@pytest.mark.slow
 def test_an_unpacked_study_has_its_tables_and_takes_a_method(archived: tuple[Path, Path], tmp_path: Path) -> None:
     folder, archive = archived
     assert not any("best.ckpt" in name or "safetensors" in name for name in members(archive))
@@ -66,6 +59,7 @@ def test_an_unpacked_study_has_its_tables_and_takes_a_method(archived: tuple[Pat
     assert (added.ledger_file).read_text().count('"evaluated"') == 2
 
 
+@pytest.mark.slow
 def test_a_row_that_only_the_archive_has_is_read_where_the_data_are_now(tmp_path: Path) -> None:
     """An archive says of no row where its data were."""
     glyphs = Glyphs(num_classes=32, image_size=32)
@@ -96,73 +90,57 @@ def test_a_refused_archive_leaves_nothing_behind(archived: tuple[Path, Path], tm
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("../evil.txt", b""),
-        ("jobs/../../x/y/result.json", b"{}"),
-        ("/etc/cron.d/x", b""),
-        ("jobs/a/b/c/best.ckpt", b""),
-        ("my_loss.py", b""),
-        ("study.yaml", b"a: &a [1, 1]\nb: &b [*a, *a]\nc: [*b, *b]\n"),
-        ("study.yaml", b"name: [unclosed\n"),
-        ("study.yaml", b"methods: {'=cmd()': {}}\n"),
-        ("jobs/contrastive/run0/fold0/result.json", b"{}"),
-        ("archived.json", b"[]"),
-        ("ledger.jsonl", b"{}\n"),
-    ],
-)
-def test_a_hostile_member_is_refused(archived: tuple[Path, Path], tmp_path: Path, name: str, content: bytes) -> None:
+JOB, TEST = "jobs/contrastive/run0/fold0/result.json", "jobs/contrastive/run0/test/result.json"
+HOSTILE = [
+    *(("../evil.txt", b""), ("/etc/cron.d/x", b""), ("jobs/a/b/c/best.ckpt", b""), ("my_loss.py", b"")),
+    *(("jobs/../../x/y/result.json", b"{}"), (JOB, b"{}"), ("archived.json", b"[]"), ("ledger.jsonl", b"{}\n")),
+    *(("study.yaml", b"a: &a [1, 1]\nb: &b [*a, *a]\nc: [*b, *b]\n"), ("study.yaml", b"name: [unclosed\n")),
+    ("study.yaml", b"methods: {'=cmd()': {}}\n"),
+]
+# A file, keys, and values of a wrong type for each of them.
+WRONG = f"""
+study.yaml | folds runs | null "2" 1000000000
+study.yaml | name methods search metrics sweep spaces | 5
+study.yaml | search | {{"trials":1000000000}}
+{JOB} | provenance data seconds files validation checkpoint seed | [7]
+{JOB} | seconds | Infinity "9"
+{JOB} | provenance | {{"code":{{}},"libraries":{{}}}}
+{JOB} | data | {{"fingerprint":"1","split":"half","train_classes":[],"val_classes":[]}}
+{TEST} | separated concatenated data provenance | "x"
+{TEST} | separated | [{{"map_at_r":"1"}}]
+ledger.jsonl | checkpoints configuration results by data id | 5
+archived.json | rows | {{"contrastive":5}}
+"""
+
+
+@pytest.mark.parametrize(("name", "content"), HOSTILE)
+def test_a_hostile_member_is_refused(archived, tmp_path, name, content):
     file = pack(tmp_path / "hostile.tar.xz", {**members(archived[1]), name: content})
     with pytest.raises(UserError):
         unpack_study(file, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["hostile.tar.xz"]
 
 
-JOB, TEST = "jobs/contrastive/run0/fold0/result.json", "jobs/contrastive/run0/test/result.json"
-
-
-@pytest.mark.parametrize(
-    ("name", "key", "value"),
-    [
-        *(("study.yaml", key, value) for key in ("folds", "runs") for value in (None, "2", 10**9)),
-        *(("study.yaml", key, 5) for key in ("name", "methods", "search", "metrics", "sweep", "spaces")),
-        ("study.yaml", "search", {"trials": 10**9}),
-        *((JOB, key, [7]) for key in ("provenance", "data", "seconds", "files", "validation", "checkpoint", "seed")),
-        *((JOB, "seconds", value) for value in (1e999, "9")),
-        (JOB, "provenance", {"code": {}, "libraries": {}}),
-        (JOB, "data", {"fingerprint": "1", "split": "half", "train_classes": [], "val_classes": []}),
-        *((TEST, key, "x") for key in ("separated", "concatenated", "data", "provenance")),
-        (TEST, "separated", [{"map_at_r": "1"}]),
-        *(("ledger.jsonl", key, 5) for key in ("checkpoints", "configuration", "results", "by", "data", "id")),
-        ("archived.json", "rows", {"contrastive": 5}),
-    ],
-)
-def test_a_value_of_a_wrong_type_is_one_line(
-    archived: tuple[Path, Path], tmp_path: Path, name: str, key: str, value: object
-) -> None:
+@pytest.mark.parametrize("line", WRONG.strip().splitlines())
+def test_a_value_of_a_wrong_type_is_one_line(archived, tmp_path, line):
+    name, keys, values = line.split(" | ")
     parts = members(archived[1])
     first, *others = parts[name].splitlines() if name == "ledger.jsonl" else [parts[name]]
-    content = {**yaml.safe_load(first), key: value}
-    parts[name] = b"\n".join([json.dumps(content).encode(), *others, b""])
-    with pytest.raises(UserError, match=f"{name.rpartition('/')[2]}|jobs, but a study"):
-        unpack_study(pack(tmp_path / "wrong.tar.xz", parts), tmp_path / "out")
+    for key, value in product(keys.split(), values.split()):
+        wrong = json.dumps({**yaml.safe_load(first), key: json.loads(value)}).encode()
+        file = pack(tmp_path / "wrong.tar.xz", {**parts, name: b"\n".join([wrong, *others, b""])})
+        with pytest.raises(UserError, match=f"{name.rpartition('/')[2]}|jobs, but a study"):
+            unpack_study(file, tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"model": {}},
-        {"model": {"trunk": "TimmTrunk"}},
-        {"model": 5},
-        {"data": {"sampler": "MPerClassBatchSampler"}},
-        {"data": None},
-        {"trainer": {"max_epochs": "many"}},
-    ],
-)
-def test_a_configuration_of_a_wrong_shape_leaves_the_page_with_fewer_facts(
-    archived: tuple[Path, Path], tmp_path: Path, change: dict[str, object]
-) -> None:
+WRONG_SHAPES = [
+    *({"model": {}}, {"model": {"trunk": "TimmTrunk"}}, {"model": 5}, {"data": {"sampler": "MPerClassBatchSampler"}}),
+    *({"data": None}, {"trainer": {"max_epochs": "many"}}),
+]
+
+
+@pytest.mark.parametrize("change", WRONG_SHAPES)
+def test_a_configuration_of_a_wrong_shape_leaves_the_page_with_fewer_facts(archived, tmp_path, change):
     parts = members(archived[1])
     config, result = (f"jobs/contrastive/run0/fold0/{name}" for name in ("config.yaml", "result.json"))
     parts[config] = yaml.safe_dump({**yaml.safe_load(parts[config]), **change}).encode()
@@ -182,9 +160,7 @@ def test_a_configuration_of_a_wrong_shape_leaves_the_page_with_fewer_facts(
         (f"{'long' * (5 << 20)}/x", b""),  # its name is in a header of its own
     ],
 )
-def test_a_small_archive_of_something_large(
-    archived: tuple[Path, Path], tmp_path: Path, name: str, content: bytes
-) -> None:
+def test_a_small_archive_of_something_large(archived, tmp_path, name, content):
     bomb = pack(tmp_path / "bomb.tar.xz", {**members(archived[1]), name: content})
     assert bomb.stat().st_size < 1 << 17
     with pytest.raises(UserError, match="larger than an archive"):
@@ -210,6 +186,7 @@ def test_an_unfinished_study_is_not_archived(archived: tuple[Path, Path], tmp_pa
     assert json.loads((tmp_path / "out/archived.json").read_text())["rows"]
 
 
+@pytest.mark.slow
 def test_a_row_of_an_archive_can_be_computed_again(archived: tuple[Path, Path], tmp_path: Path) -> None:
     folder, archive = archived
     unpack_study(archive, tmp_path / "out", asked=ROWS)
@@ -278,9 +255,7 @@ def test_no_class_of_a_strangers_archive_is_built(archived: tuple[Path, Path], p
     assert not planted.exists()
 
 
-def test_a_row_that_the_archive_has_not_finished_is_never_trained(
-    archived: tuple[Path, Path], planted: Path, tmp_path: Path
-) -> None:
+def test_a_row_that_the_archive_has_not_finished_is_never_trained(archived, planted, tmp_path):
     theirs = with_evil_row(archived[1], tmp_path / "theirs.tar.xz")
     contents = members(theirs)
     job = "jobs/evil/run0/fold0/result.json"

@@ -5,7 +5,6 @@ import random
 import resource
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,12 +16,12 @@ import safetensors.torch
 import torch
 import yaml
 from printed import numbers
+from study_engine import tables
 from toy_study import run_study
 
 from levelfield.analysis.status import status_lines
 from levelfield.cli.main import main
 from levelfield.core.ledger import EVALUATED, Evaluation, begin, read_lines
-from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.storage.atomic import storing, temporary_name
 from levelfield.study.folder import StudyFolder
@@ -31,7 +30,6 @@ from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec
 from levelfield.training.run_folder import MetricsFile
 
-TABLES = ("results.csv", "summary.csv")
 LAST = "jobs/arcface/run1/fold1"
 
 
@@ -39,7 +37,7 @@ def unopened(folder: Path) -> Path:
     """The study as it was when its trainings were done."""
     for path in (*folder.rglob("test/result.json"), *folder.rglob("tested.safetensors")):
         path.unlink()
-    for name in ("ledger.jsonl", *TABLES):
+    for name in ("ledger.jsonl", "results.csv", "summary.csv"):
         (folder / name).unlink()
     return folder
 
@@ -57,17 +55,8 @@ def interrupted(folder: Path) -> Path:
     return folder
 
 
-def assert_same_tables(folder: Path, finished: Path) -> None:
-    for name in TABLES:
-        assert (folder / name).read_bytes() == (finished / name).read_bytes()
-
-
 def evaluations(folder: Path) -> int:
     return sum(line["event"] == EVALUATED for line in read_lines(folder / "ledger.jsonl"))
-
-
-def times_of_results(folder: Path) -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")}
 
 
 @contextmanager
@@ -91,6 +80,7 @@ LIMITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_file_that_cannot_be_written_is_named_and_the_study_goes_on_later(
     name: str, toy_file: Path, copy: Path, finished: Path, capfd: pytest.CaptureFixture[str], monkeypatch, tmp_path
@@ -98,7 +88,7 @@ def test_a_file_that_cannot_be_written_is_named_and_the_study_goes_on_later(
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))  # other tests have filled the session's ledger
     size, state = LIMITS[name]
     state(copy)
-    before = times_of_results(copy)
+    before = {path: path.stat().st_mtime_ns for path in copy.rglob("result.json")}
     words = ["study", "run", str(toy_file), "--output", str(copy)]
     with files_up_to(size):
         assert main(words) == 2
@@ -106,19 +96,15 @@ def test_a_file_that_cannot_be_written_is_named_and_the_study_goes_on_later(
     assert error.startswith(f"levelfield: {copy / name}: ")
     assert not list(copy.rglob("*.tmp"))
     run_study(copy, load_spec(toy_file))
-    assert_same_tables(copy, finished)
+    assert tables(copy) == tables(finished)
     assert evaluations(copy) == 1
-    after = times_of_results(copy)
-    assert {path: after[path] for path in before} == before
+    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_a_full_disk_is_named_too(tmp_path: Path) -> None:
+def test_a_full_disk_logs_and_the_ledger_are_named_too(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
     with pytest.raises(UserError, match=str(path)), storing(path):
         Path("/dev/full").write_bytes(b"a table")
-
-
-def test_logs_and_the_ledger_are_named_too(tmp_path: Path) -> None:
     metrics = MetricsFile(str(tmp_path), name="", version="")
     metrics.log_metrics({"loss": 0.5})
     (tmp_path / "metrics.csv").symlink_to("/dev/full")
@@ -132,45 +118,10 @@ def test_logs_and_the_ledger_are_named_too(tmp_path: Path) -> None:
     assert evaluations(tmp_path) == 1
 
 
-TMPFS = """
-set -e
-mount -t tmpfs -o size=6m tmpfs "$1"
-code=0
-"$2" -m levelfield study run "$3" --output "$1/toy" 2> "$4/errors" || code=$?
-ls "$1"/toy/jobs/*/*/*/result.json | wc -l > "$4/done"
-mount -o remount,size=64m "$1"
-"$2" -m levelfield study run "$3" --output "$1/toy"
-cp "$1"/toy/*.csv "$4"
-exit $code
-"""
-
-
-@pytest.mark.full
-@pytest.mark.timeout(1200)
-@pytest.mark.processes
-def test_a_study_goes_on_when_its_full_disk_has_room_again(toy_file: Path, finished: Path, tmp_path: Path) -> None:
-    unshare = ["unshare", "--user", "--map-root-user", "--mount"]
-    if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], capture_output=True).returncode:
-        pytest.skip("this system lets nobody mount a small disk")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    words = [*unshare, "bash", "-c", TMPFS, "bash", str(disk), sys.executable, str(toy_file), str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 2, done.stderr
-    (error,) = (tmp_path / "errors").read_text().splitlines()
-    assert "best.ckpt: " in error
-    # The trials' checkpoints are deleted, those of the runs, of 1.5 MB, are not: 6 MB are full within the runs.
-    assert int((tmp_path / "done").read_text()) in range(15, 22)
-    assert_same_tables(tmp_path, finished)
-
-
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda content: b"",
-    "cut off": lambda content: content[:-30],
     "not text": lambda content: b"\xff\xfe" + content,
     "no mapping": lambda content: b"[]\n",
     "a key gone": lambda content: content.replace(b'"validation"', b'"vaIidation"'),
-    "of another job": lambda content: content.replace(b'"fold": 1', b'"fold": 0'),
     "of another setting": lambda content: content.replace(b'"configuration": "', b'"configuration": "0'),
 }
 
@@ -185,46 +136,20 @@ def test_a_damaged_result_is_named_and_kept(damage: str, copy: Path, spec: Study
     assert path.exists(), "nothing is thrown away without being asked"
 
 
-def test_lost_scores_of_a_finished_evaluation_come_from_its_embeddings(
-    copy: Path, finished: Path, spec: StudySpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def sealed(self: MetricDataModule, stage: str) -> None:
-        raise AssertionError("the test classes were read")
-
-    path = copy / "jobs/arcface/run1/test/result.json"
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match=str(path)):
-        run_study(copy, spec)
-    path.unlink()
-    with monkeypatch.context() as patch:
-        patch.setattr(MetricDataModule, "setup", sealed)
-        run_study(copy, spec)
-    assert_same_tables(copy, finished)
-    path.unlink()
-    embeddings = copy / LAST / "tested.safetensors"
-    embeddings.write_bytes(embeddings.read_bytes()[:-20])
-    run_study(copy, spec)  # they are evaluated once more, which the ledger says
-    assert_same_tables(copy, finished)
-    assert evaluations(copy) == 2
-
-
-@pytest.mark.parametrize("keep", [-20, *(pytest.param(keep, marks=pytest.mark.full) for keep in (5, 0))])
-def test_torn_embeddings_of_an_interrupted_evaluation_are_computed_again(
-    keep: int, copy: Path, finished: Path, spec: StudySpec
-) -> None:
+def test_torn_embeddings_of_an_interrupted_evaluation_are_computed_again(copy, finished, spec):
     embeddings = interrupted(copy) / LAST / "tested.safetensors"
-    embeddings.write_bytes(embeddings.read_bytes()[:keep])
+    embeddings.write_bytes(embeddings.read_bytes()[:-20])
     run_study(copy, spec)
-    assert_same_tables(copy, finished)
+    assert tables(copy) == tables(finished)
     assert evaluations(copy) == 1
     again, before = (safetensors.torch.load_file(place / LAST / "tested.safetensors") for place in (copy, finished))
     assert all(torch.equal(again[name], before[name]) for name in ("embeddings", "labels", "index"))
 
 
-def test_a_damaged_study_file_is_refused_in_one_line(copy: Path, spec: StudySpec) -> None:
-    path = copy / "study.yaml"
-    whole = path.read_text()
-    damaged = [whole[:cut] for cut in range(0, len(whole) - 1, 97)]
+def test_a_damaged_study_file_or_ledger_is_refused_in_one_line(copy: Path, spec: StudySpec) -> None:
+    path, ledger = copy / "study.yaml", copy / "ledger.jsonl"
+    whole, lines = path.read_text(), ledger.read_bytes()
+    damaged = [whole[:cut] for cut in range(0, len(whole) - 1, 397)]
     damaged += ["[]", "methods: 3", whole.replace("methods:\n", "methods: {}\nolds:\n"), "\0", f"{whole}\n: {{"]
     for text in damaged:
         path.write_text(text)
@@ -232,15 +157,13 @@ def test_a_damaged_study_file_is_refused_in_one_line(copy: Path, spec: StudySpec
             run_study(copy, spec)
         assert len(str(refused.value).splitlines()) == 1
     path.write_text(whole)
+    for line in (b"{}", b'{"event": "opened"}', b"\xff", b"[]", b""):
+        ledger.write_bytes(line + b"\n" + lines)
+        with pytest.raises(UserError, match=r"ledger\.jsonl, line 1"):
+            run_study(copy, spec)
+    ledger.write_bytes(lines)
+    run_study(copy, spec)
     assert StudySpec.read(path) == spec
-
-
-@pytest.mark.parametrize("line", [b"{}", b'{"event": "opened"}', b'{"event": "closed"}', b"\xff", b"[]", b""])
-def test_a_damaged_line_of_the_ledger_is_refused(line: bytes, copy: Path, spec: StudySpec) -> None:
-    ledger = copy / "ledger.jsonl"
-    ledger.write_bytes(line + b"\n" + ledger.read_bytes())
-    with pytest.raises(UserError, match=r"ledger\.jsonl, line 1"):
-        run_study(copy, spec)
 
 
 def test_a_study_killed_before_its_first_file_was_written_can_begin(toy_file: Path, tmp_path: Path) -> None:
@@ -264,19 +187,18 @@ def test_files_left_by_a_kill_do_no_harm(copy: Path, finished: Path, spec: Study
     (copy / LAST / "last.ckpt").write_bytes((copy / LAST / "best.ckpt").read_bytes()[:1000])
     (copy / ".running.json").write_text('{"process": 1, "ti')
     run_study(copy, spec)
-    assert_same_tables(copy, finished)
+    assert tables(copy) == tables(finished)
     assert not list(copy.rglob("*.tmp"))
 
 
-def test_a_clock_that_jumps_changes_nothing(
-    copy: Path, finished: Path, spec: StudySpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_a_clock_that_jumps_changes_nothing(copy, finished, spec, monkeypatch):
     one_job_left(copy)
     true_time, jumps = time.time, random.Random(0)
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: true_time() + jumps.choice([-1, 1]) * 10 * 365 * 86400)
         run_study(copy, spec)
-    assert_same_tables(copy, finished)
+    assert tables(copy) == tables(finished)
     result = json.loads((copy / LAST / "result.json").read_text())
     assert 0 < result["seconds"] < 600
 
@@ -402,24 +324,19 @@ def test_data_that_changed_on_disk_are_refused_whether_jobs_are_left_or_the_test
     own_study.run()
     finished = Path(shutil.copytree(own_study.folder, own_study.folder.with_name("finished")))
     for state in (one_job_left, unopened):
-        (state if state is unopened else one_own_job_left)(own_study.folder)
+        unopened(own_study.folder)
+        if state is one_job_left:
+            (own_study.folder / "jobs/arcface/run0/fold1/result.json").unlink()
         for change in CHANGES.values():
             with own_study.changed(change), pytest.raises(UserError, match=r"\bdata\b"):
                 own_study.run()
             assert not (own_study.folder / "ledger.jsonl").exists()
         own_study.run()
-        assert_same_tables(own_study.folder, finished)
-
-
-def one_own_job_left(folder: Path) -> Path:
-    (unopened(folder) / "jobs/arcface/run0/fold1/result.json").unlink()
-    return folder
+        assert tables(own_study.folder) == tables(finished)
 
 
 @pytest.mark.parametrize(("columns", "key"), [("train,query", "split to test"), ("test,query", "role gallery")])
-def test_a_test_half_that_cannot_be_scored_is_refused_before_the_first_job(
-    columns: str, key: str, own_study: OwnStudy
-) -> None:
+def test_a_test_half_that_cannot_be_scored_is_refused_before_the_first_job(columns, key, own_study):
     header, *rows = own_study.table.read_text().splitlines()
     last = [f"{row},{columns}" if row[-2:] >= "08" else f"{row},train," for row in rows]
     own_study.table.write_text("\n".join([f"{header},split,role", *last]))
@@ -427,9 +344,3 @@ def test_a_test_half_that_cannot_be_scored_is_refused_before_the_first_job(
         own_study.run()
     assert not (own_study.folder / "jobs").exists()
     assert not (own_study.folder / "ledger.jsonl").exists()
-
-
-def test_a_folder_that_may_not_be_written_is_one_line(toy_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["study", "run", str(toy_file), "--output", "/sys/study"]) == 2
-    (error,) = capsys.readouterr().err.splitlines()
-    assert error.startswith("levelfield: /sys/study: ")

@@ -1,18 +1,26 @@
-"""A study that is killed at any moment, or whose worker is, ends with the bytes of one that was left alone."""
+"""A study that is killed at any moment, with workers and loaders, ends with the bytes of one that was left alone."""
 
-import json
 import os
 import random
+import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
+from forked import Forked, children, levelfield
 from printed import numbers
-from study_engine import begun_jobs, results, study_process, tables, workers
+from study_engine import results, study_process, tables
+from tiny_fit import TINY
+from toy_study import run_study
 
 from levelfield.core.ledger import LEDGER
 from levelfield.runtime.processes import is_running
+from levelfield.study import seal
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
 
 # The toy study: 22 jobs and the test scores of 5 runs.
 RESULTS = 27
@@ -22,11 +30,10 @@ def evaluations(folder: Path) -> int:
     return (folder / LEDGER).read_text().count('"event": "evaluated"')
 
 
-def finish(file: Path, folder: Path, *options: str) -> str:
+def finish(file: Path, folder: Path, *options: str) -> None:
     process = study_process(file, folder, *options)
     printed = process.wait()
     assert process.exit_code == 0, printed
-    return printed
 
 
 @pytest.mark.slow
@@ -35,33 +42,25 @@ def test_kills_and_a_ctrl_c_change_no_byte(toy_file: Path, finished: Path, tmp_p
     folder = tmp_path / "killed"
     jobs = folder / "jobs"
 
+    def stopped(moment: Path, how: signal.Signals = signal.SIGKILL) -> Forked:
+        process = study_process(toy_file, folder)
+        process.wait_for(moment.exists)
+        process.signal(how)
+        process.wait()
+        return process
+
     # In the middle of a trial's training: its logger has begun to write.
-    process = study_process(toy_file, folder)
-    process.wait_for((jobs / "contrastive/trial1/fold1/metrics.csv").exists)
-    process.signal(signal.SIGKILL)
-    process.wait()
+    stopped(jobs / "contrastive/trial1/fold1/metrics.csv")
     assert not (jobs / "contrastive/trial1/fold1/result.json").exists()
     assert (jobs / "contrastive/trial1/fold0/result.json").exists()
-
-    # Ctrl-C, while a run's job is being set up or trained.
-    process = study_process(toy_file, folder)
-    process.wait_for((jobs / "arcface/run0/fold0/config.yaml").exists)
-    process.signal(signal.SIGINT)
-    printed = process.wait()
+    # While a run's job is being set up or trained.
+    process = stopped(jobs / "arcface/run0/fold0/config.yaml", signal.SIGINT)
     assert process.exit_code == 130
-    assert numbers(printed.splitlines()[-1])[:2] == [16, 22], "jobs done, of all"
-
+    assert numbers(process.printed().splitlines()[-1])[:2] == [16, 22], "jobs done, of all"
     # Between a checkpoint and its result.
-    process = study_process(toy_file, folder)
-    process.wait_for((jobs / "arcface/run1/fold0/best.ckpt").exists)
-    process.signal(signal.SIGKILL)
-    process.wait()
-
+    stopped(jobs / "arcface/run1/fold0/best.ckpt")
     # While the test classes are evaluated.
-    process = study_process(toy_file, folder)
-    process.wait_for((jobs / "contrastive/run0/fold1/tested.safetensors").exists)
-    process.signal(signal.SIGKILL)
-    process.wait()
+    stopped(jobs / "contrastive/run0/fold1/tested.safetensors")
     assert evaluations(folder) == 1
     assert not (jobs / "arcface/run1/test/result.json").exists()
 
@@ -70,35 +69,10 @@ def test_kills_and_a_ctrl_c_change_no_byte(toy_file: Path, finished: Path, tmp_p
     assert tables(folder) == tables(finished)
 
 
-@pytest.mark.slow
-@pytest.mark.processes
-def test_a_killed_worker_affects_its_own_job_only(toy_file: Path, finished: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "worker_killed"
-    process = study_process(toy_file, folder, "--executor.workers", "2")
-    process.wait_for(lambda: len(results(folder)) >= 4 and begun_jobs(folder))
-    killed = workers(process)
-    assert len(killed) == 2
-    process.wait_for(lambda: begun_jobs(folder))
-    os.kill(killed[0], signal.SIGKILL)
-    process.wait_for(lambda: len(results(folder)) >= 8)
-    assert is_running(killed[1])
-    printed = process.wait()
-    assert process.exit_code == 0, printed
-    assert printed.count("its process died") <= 1  # none where it was between two jobs
-    assert tables(folder) == tables(finished)
-    again = [path for path in results(folder) if "earlier_attempts" in json.loads(path.read_text())]
-    again = {"pretrained" if "pretrained" in path.parts else path for path in again}  # its folds are one job
-    said = [line for line in printed.splitlines() if "tried again" in line]
-    of_jobs = [line for line in said if "suggest a setting" not in line]  # a suggestion has no result to say it in
-    assert len(again) == len(of_jobs)
-
-
 @pytest.mark.full
 @pytest.mark.processes
 @pytest.mark.parametrize("count", ["1", "2"])
-def test_twenty_kills_at_random_moments_change_no_byte(
-    toy_file: Path, finished: Path, tmp_path: Path, count: str
-) -> None:
+def test_twenty_kills_at_random_moments_change_no_byte(toy_file, finished, tmp_path, count):
     random_numbers = random.Random(int(count))
     moments = sorted(random_numbers.sample(range(RESULTS), 20))
     folder = tmp_path / "killed"
@@ -113,3 +87,75 @@ def test_twenty_kills_at_random_moments_change_no_byte(
     assert evaluations(folder) == 1
     assert tables(folder) == tables(finished)
     assert not list(folder.rglob(".*.tmp"))
+
+
+def wait_until(moment: Callable[[], object], otherwise: str) -> None:
+    deadline = time.monotonic() + 10
+    while not moment():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.01)
+
+
+@pytest.mark.full
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("workers", "loaders", "how"),
+    [(2, 2, signal.SIGTERM), (1, 2, signal.SIGKILL), (2, 0, signal.SIGHUP), (1, 0, signal.SIGTERM)],
+)
+def test_workers_and_loaders_end_with_their_study_and_change_no_byte(workers, loaders, how, toy_file, tmp_path):
+    content = yaml.safe_load(toy_file.read_text())
+    content |= {"name": "one", "spaces": {}, "search": {}, "runs": 1}
+    content["methods"] = {"arcface": content["methods"]["arcface"]}
+    content["base"][0]["data"] |= {"steps_per_epoch": 10}  # long enough to be killed in
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(content))
+    undisturbed, folder = tmp_path / "undisturbed", tmp_path / "study"
+    run_study(undisturbed, load_spec(tmp_path / "one.yaml"))
+    options = [f"--executor.workers={workers}", f"--data.num_workers={loaders}"]
+    study = study_process(tmp_path / "one.yaml", folder, *options)
+    study.wait_for(lambda: list(folder.glob("jobs/arcface/*/*/metrics.csv")))
+    # Training loaders and validation loaders, of one worker at least.
+    expected = (workers if workers > 1 else 0) + loaders
+    study.wait_for(lambda: len(children(study.pid)) >= expected)
+    below = children(study.pid)
+    study.signal(how)
+    study.wait()
+    wait_until(lambda: not any(map(is_running, below)), "a worker or a loader outlives its study")
+    assert StudyFolder.begun(folder).holder() is None
+    finish(tmp_path / "one.yaml", folder, *options)
+    assert tables(folder) == tables(undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGHUP, marks=pytest.mark.full)])
+def test_the_loaders_of_a_fit_that_is_killed_end(how: signal.Signals, tmp_path: Path) -> None:
+    words = ["--model.loss", "ContrastiveLoss", "--data.num_workers", 2, "--data.steps_per_epoch", 10000]
+    fit = Forked(levelfield("fit", *TINY, *words, "--output", tmp_path), tmp_path / "log", tmp_path)
+    fit.wait_for(lambda: len(children(fit.pid)) >= 2)
+    time.sleep(1)  # the loaders have begun
+    loaders = children(fit.pid)
+    fit.signal(how)
+    fit.wait()
+    wait_until(lambda: not any(map(is_running, loaders)), "a loader outlives its fit")
+
+
+@pytest.mark.processes
+def test_the_loaders_of_the_test_stage_do_not_add_up(toy_file, finished, tmp_path, monkeypatch):
+    """Between the scores of two methods, no loader of the first one is left."""
+    folder = Path(shutil.copytree(finished, tmp_path / "study"))
+    (folder / "ledger.jsonl").write_text((folder / "ledger.jsonl").read_text().splitlines(keepends=True)[0])
+    for run in ("contrastive/run1", "arcface/run1"):
+        for path in (folder / "jobs" / run).rglob("tested.safetensors"):
+            path.unlink()
+        shutil.rmtree(folder / "jobs" / run / "test")
+    alive: list[int] = []
+    write = seal.TestTask.write
+
+    def counted(self, *rest):
+        alive.append(len(children(os.getpid())))
+        return write(self, *rest)
+
+    before = len(children(os.getpid()))
+    monkeypatch.setattr(seal.TestTask, "write", counted)
+    run_study(folder, load_spec(toy_file, {"data.num_workers": 2}))
+    assert alive == [before] * 2

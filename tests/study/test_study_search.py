@@ -4,22 +4,27 @@ import json
 import logging
 import math
 import random
-import subprocess
-import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import optuna
 import pytest
 import torch
+import yaml
+from forked import python
 from scipy.stats.qmc import Sobol
 
 from levelfield.core.configuration import read_yaml
 from levelfield.errors import UserError
-from levelfield.study.search_space import Range, configured, read_space
+from levelfield.study.jobs import Job, job_config
+from levelfield.study.rows import load_spec
+from levelfield.study.search_space import Range, configured, coordinates, read_space
+from levelfield.study.spec import StudySpec
 from levelfield.study.suggest import Trial, at_bound, best_trial, suggest
+from levelfield.training.build import build
 
-METHODS = sorted((Path(__file__).parents[2] / "configs" / "method").glob("*.yaml"))
+METHODS = Path(__file__).parents[2] / "configs" / "method"
 SPACE = {
     "model.loss_lr": Range(1e-6, 1.0, "log"),
     "model.loss.init_args.margin": Range(0.0, 90.0),
@@ -48,37 +53,13 @@ def eight() -> list[Trial]:
     return trials(8)
 
 
-@pytest.mark.parametrize("path", METHODS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(METHODS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_shipped_space_is_read_and_searched(path: Path) -> None:
     space = read_space(read_yaml(path)["search"], str(path))
     assert all(key.startswith(("model.loss.", "model.miner.", "model.regularizer.", "model.loss_lr")) for key in space)
     parameters = suggest(space, [], 0, 0, path.stem)
     assert list(parameters) == [each for key, place in space.items() for each in place.keys(key)]
     assert all(place.low <= parameters[each] <= place.high for key, place in space.items() for each in place.keys(key))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ([1], "s.yaml must map dotted keys to ranges"),
-        ({"m": 3}, "s.yaml: m must be a range"),
-        ({"m": {"low": 0, "hihg": 1}}, "s.yaml: m: unknown key 'hihg'"),
-        ({"m": {"low": 0}}, "s.yaml: m: high must be a number, not None"),
-        ({"m": {"low": "a", "high": 1}}, "s.yaml: m: low must be a number, not 'a'"),
-        ({"m": {"low": 0, "high": float("inf")}}, "s.yaml: m: high must be a number, not inf"),
-        ({"m": {"low": False, "high": 1}}, "s.yaml: m: low must be a number, not False"),
-        ({"m": {"low": 1, "high": 1}}, "low (1) must be below high (1)"),
-        ({"m": {"low": 0, "high": 1, "scale": "log"}}, "a log scale needs a low above 0"),
-        ({"m": {"low": 0, "high": 1, "scale": "lin"}}, "scale must be linear or log, not 'lin'"),
-        ({"m": {"low": 0.5, "high": 9, "integer": True}}, "must be whole numbers, not 0.5 and 9"),
-        ({"m": {"low": 0, "high": 9, "integer": 1}}, "integer must be true or false, not 1"),
-    ],
-)
-def test_a_wrong_space_names_file_key_and_remedy(content: object, message: str) -> None:
-    with pytest.raises(UserError) as error:
-        read_space(content, "s.yaml")  # type: ignore[arg-type]
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_the_first_five_are_sobol_points_in_each_range_s_scale() -> None:
@@ -138,33 +119,8 @@ def test_a_suggestion_is_a_function_of_its_arguments(sampler: str, eight: list[T
     assert suggest(SPACE, eight, 8, 0, "arcface@2", sampler) != first
 
 
-@pytest.mark.processes
-def test_a_suggestion_is_the_same_in_another_process_with_more_threads(eight: list[Trial]) -> None:
-    here = [suggest(SPACE, eight, 8, 0, "arcface", sampler) for sampler in ("gp", "tpe", "random")]
-    told = [[trial.number, trial.parameters, trial.value, trial.failure] for trial in eight]
-    program = (
-        "import json, sys, torch; torch.set_num_threads(3); torch.manual_seed(1)\n"
-        "from levelfield.study.search_space import Range\n"
-        "from levelfield.study.suggest import Trial, suggest\n"
-        "space, told = json.load(sys.stdin)\n"
-        "space = {key: Range(*place) for key, place in space.items()}\n"
-        "trials = [Trial(*trial) for trial in told]\n"
-        "found = [suggest(space, trials, 8, 0, 'arcface', sampler) for sampler in ('gp', 'tpe', 'random')]\n"
-        "assert torch.get_num_threads() == 3\n"
-        "print(json.dumps(found))"
-    )
-    plain = {key: [place.low, place.high, place.scale, place.integer] for key, place in SPACE.items()}
-    there = subprocess.run(
-        [sys.executable, "-c", program], input=json.dumps([plain, told]), capture_output=True, text=True, check=True
-    )
-    assert json.loads(there.stdout) == here
-    assert there.stderr == ""
-
-
 @pytest.mark.parametrize("sampler", ["gp", "tpe"])
-def test_nothing_global_is_changed(
-    sampler: str, eight: list[Trial], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_global_is_changed(sampler, eight, caplog, capfd):
     def state() -> list[object]:
         name, keys, *rest = np.random.get_state()
         return [
@@ -191,6 +147,7 @@ def test_the_trials_of_a_batch_are_apart(eight: list[Trial]) -> None:
     assert min(distances) > 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampler", "reached"), [("gp", -0.01), ("tpe", -0.05)])
 def test_the_search_finds_the_maximum_despite_failures(sampler: str, reached: float) -> None:
     found = best_trial(trials(20, sampler))
@@ -214,12 +171,6 @@ def test_failures_keep_the_search_away() -> None:
     assert sum(trial.failure is not None for trial in ended[5:]) <= 6
 
 
-def test_an_empty_space_and_an_unknown_sampler() -> None:
-    assert suggest({}, [], 6, 0, "prototypical") == {}
-    with pytest.raises(ValueError, match="no sampler 'grid'; there are gp, tpe, random"):
-        suggest(SPACE, [], 0, 0, "arcface", "grid")
-
-
 def test_the_best_trial_is_the_first_of_equals() -> None:
     assert best_trial([]) is None
     assert best_trial([Trial(0, {}, None, "out of memory")]) is None
@@ -227,19 +178,170 @@ def test_the_best_trial_is_the_first_of_equals() -> None:
     assert found == Trial(1, {}, 0.5)
 
 
+WRONG = """
+[1] | s.yaml must map dotted keys to ranges
+{m: 3} | s.yaml: m must be a range
+{m: {low: 0, hihg: 1}} | s.yaml: m: unknown key 'hihg'
+{m: {low: 0}} | s.yaml: m: high must be a number, not None
+{m: {low: a, high: 1}} | s.yaml: m: low must be a number, not 'a'
+{m: {low: 0, high: .inf}} | s.yaml: m: high must be a number, not inf
+{m: {low: false, high: 1}} | s.yaml: m: low must be a number, not False
+{m: {low: 1, high: 1}} | low (1) must be below high (1)
+{m: {low: 0, high: 1, scale: log}} | a log scale needs a low above 0
+{m: {low: 0, high: 1, scale: lin}} | scale must be linear or log, not 'lin'
+{m: {low: 0.5, high: 9, integer: true}} | must be whole numbers, not 0.5 and 9
+{m: {low: 0, high: 9, integer: 1}} | integer must be true or false, not 1
+{m: {values: 3}} | m: values must be a list, or a mapping
+{m: {values: {1: 2}}} | m: values must be a list, or a mapping
+{m: {values: [1]}} | m: give two or more different values
+{m: {values: [1, 2, 1]}} | m: give two or more different values
+{m: {values: {1: {a: 1}, 2: {}}}} | m: all values must have settings of the same keys
+{m: {values: [1, 2], low: 0}} | m: unknown key 'low'
+{m: {low: 0, high: 1, tied: a}} | m: tied must be a list of dotted keys
+{m: {low: 0, high: 1, tied: [a]}, a: {low: 0, high: 1}} | s.yaml: both m and a set a
+{m: {values: {1: {a: 1}, 2: {a: 2}}}, a: {low: 0, high: 1}} | both m and a set a
+"""
+
+
+@pytest.mark.parametrize("line", WRONG.strip().splitlines())
+def test_a_wrong_space_names_file_key_and_remedy(line: str) -> None:
+    content, message = line.split(" | ")
+    with pytest.raises(UserError) as error:
+        read_space(yaml.safe_load(content), "s.yaml")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+PROGRAM = """
+import json, sys, torch
+torch.set_num_threads(3); torch.manual_seed(1)
+from levelfield.study.search_space import Range
+from levelfield.study.suggest import Trial, suggest
+space, told = json.loads(sys.argv[1])
+space, trials = {key: Range(*place) for key, place in space.items()}, [Trial(*trial) for trial in told]
+print(json.dumps([suggest(space, trials, 8, 0, 'arcface', sampler) for sampler in ('gp', 'tpe', 'random')]))
+assert torch.get_num_threads() == 3
+"""
+
+
+@pytest.mark.processes
+def test_a_suggestion_is_the_same_in_another_process_with_more_threads(eight: list[Trial]) -> None:
+    here = [suggest(SPACE, eight, 8, 0, "arcface", sampler) for sampler in ("gp", "tpe", "random")]
+    told = [[trial.number, trial.parameters, trial.value, trial.failure] for trial in eight]
+    plain = {key: [place.low, place.high, place.scale, place.integer] for key, place in SPACE.items()}
+    there = python("-c", PROGRAM, json.dumps([plain, told]))
+    assert (there.returncode, there.stderr) == (0, "")
+    assert json.loads(there.stdout) == here
+
+
+def test_an_empty_space_and_an_unknown_sampler() -> None:
+    assert suggest({}, [], 6, 0, "prototypical") == {}
+    with pytest.raises(ValueError, match="'grid'"):
+        suggest(SPACE, [], 0, 0, "arcface", "grid")
+
+
 def test_a_value_near_a_bound_is_told() -> None:
-    assert (
-        at_bound(SPACE, {"model.loss_lr": 1e-3, "model.loss.init_args.margin": 1, "model.loss.init_args.num_bins": 9})
-        == []
-    )
-    low, high = at_bound(
-        SPACE,
-        # 1% of six decades is a factor of 1.148; 1% of 90 degrees is 0.9; 245 of 2..250 is 2% away.
-        {"model.loss_lr": 1.14e-6, "model.loss.init_args.margin": 89.1, "model.loss.init_args.num_bins": 245},
-    )
-    assert low == (
-        "model.loss_lr is 1.14e-06, at or within 1% of the lower bound 1e-06 of its space: a "
-        "better value may be outside; widen the space and search again"
-    )
-    assert high.startswith("model.loss.init_args.margin is 89.1, at or within 1% of the upper bound 90 of its space")
+    names = ("model.loss_lr", "model.loss.init_args.margin", "model.loss.init_args.num_bins")
+    assert at_bound(SPACE, dict(zip(names, (1e-3, 1, 9), strict=True))) == []
+    # 1% of six decades is a factor of 1.148; 1% of 90 degrees is 0.9; 245 of 2..250 is 2% away.
+    low, high = at_bound(SPACE, dict(zip(names, (1.14e-6, 89.1, 245), strict=True)))
+    assert low.startswith("model.loss_lr is 1.14e-06, ")
+    assert "lower bound 1e-06" in low
+    assert high.startswith("model.loss.init_args.margin is 89.1, ")
+    assert "upper bound 90 " in high
     assert at_bound({"m": Range(1e-6, 1.0, "log")}, {"m": 1.16e-6}) == []
+
+
+# Values to choose from, and arguments that go together.
+SGD = {"class_path": "torch.optim.SGD", "init_args": {"momentum": 0.9}}
+CONTENT = {
+    "model.trunk_lr": {"low": 1e-5, "high": 1e-3, "scale": "log", "tied": ["model.embedder_lr", "model.loss_lr"]},
+    "data.batch_size": {
+        "values": {
+            32: {"data.samples_per_class": 2},
+            64: {"data.samples_per_class": 4},
+            128: {"data.samples_per_class": 8},
+        }
+    },
+    "model.optimizer": {"values": ["torch.optim.Adam", SGD]},
+}
+MIXED = read_space(CONTENT, "s.yaml")
+RATES = ("model.trunk_lr", "model.embedder_lr", "model.loss_lr")
+
+
+def mixed_search(number_of_trials: int, sampler: str) -> list[Trial]:
+    """Batches of 64 with SGD are best, whatever the rate; trial 2 fails."""
+    ended: list[Trial] = []
+    for number in range(number_of_trials):
+        tried = suggest(MIXED, ended, number, 0, "circle", sampler)
+        value = (tried["data.batch_size"] == 64) + 0.5 * (tried["model.optimizer"] == SGD)
+        ended.append(Trial(number, tried, None if number == 2 else value))
+    return ended
+
+
+@pytest.mark.parametrize("sampler", ["gp", "tpe", "random"])
+def test_what_goes_together_is_tried_together(sampler: str) -> None:
+    for trial in mixed_search(8, sampler):
+        tried = trial.parameters
+        assert list(tried) == [*RATES, "data.batch_size", "data.samples_per_class", "model.optimizer"]
+        assert len({tried[rate] for rate in RATES}) == 1
+        assert 1e-5 <= tried["model.trunk_lr"] <= 1e-3
+        assert tried["data.batch_size"] == 16 * tried["data.samples_per_class"]
+        assert tried["data.batch_size"] in (32, 64, 128)
+        assert tried["model.optimizer"] in ("torch.optim.Adam", SGD)
+        assert at_bound(MIXED, {**tried, "model.trunk_lr": 1e-4}) == [], "a choice has no bound"
+
+
+@pytest.mark.parametrize("sampler", ["gp", "tpe"])
+def test_the_search_finds_the_better_values(sampler: str) -> None:
+    """Of 16 points that the samplers choose themselves a third would have batches of 64 by chance, half of them SGD."""
+    chosen = [trial.parameters for trial in mixed_search(21, sampler)[5:]]
+    assert Counter(tried["data.batch_size"] for tried in chosen)[64] > 8
+    assert sum(tried["model.optimizer"] == SGD for tried in chosen) > 10
+
+
+def test_choices_are_equally_likely() -> None:
+    """Of 3,000 random points 1,000 have each batch size, standard deviation 26, and 1,500 each optimizer, 27."""
+    points = [suggest(MIXED, [], number, 3, "circle", "random") for number in range(3000)]
+    sizes = Counter(point["data.batch_size"] for point in points)
+    assert all(abs(sizes[size] - 1000) < 130 for size in (32, 64, 128))
+    assert abs(sum(point["model.optimizer"] == SGD for point in points) - 1500) < 137
+
+
+def test_a_point_is_known_by_its_settings() -> None:
+    tried = suggest(MIXED, [], 3, 0, "circle")
+    found = coordinates(MIXED, tried)
+    assert found["model.trunk_lr"] == tried["model.trunk_lr"]
+    assert [32, 64, 128][found["data.batch_size"]] == tried["data.batch_size"]
+
+
+def test_a_job_has_what_was_suggested(tmp_path: Path) -> None:
+    space = {key: CONTENT[key] for key in ("model.trunk_lr", "data.batch_size", "model.optimizer")}
+    method = {"model": {"loss": "ArcFaceLoss", "optimizer": {"class_path": "torch.optim.Adam"}}, "search": space}
+    trunk = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}}
+    base = {"model": {"trunk": trunk}, "data": {"dataset": "Glyphs"}, "trainer": {"accelerator": "cpu"}}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"base": [base], "methods": {"arcface": method}}))
+    spec = load_spec(tmp_path / "s.yaml", {"search.trials": 3})
+    (tmp_path / "study.yaml").write_text(spec.to_yaml())
+    assert StudySpec.read(tmp_path / "study.yaml").row_hashes == spec.row_hashes
+    points = (suggest(spec.space("arcface"), [], number, 0, "a") for number in range(4))
+    tried = next(point for point in points if point["model.optimizer"] == SGD)
+    training = build(job_config(spec, Job("arcface", "trial", 0, 0), tried), tmp_path / "job", progress=False)
+    assert training.datamodule.batch_size == 16 * training.datamodule.samples_per_class == tried["data.batch_size"]
+    training.model.build_loss(5)
+    optimizer = training.model.configure_optimizers()
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert {group["lr"] for group in optimizer.param_groups} == {tried["model.trunk_lr"]}
+    assert {group["momentum"] for group in optimizer.param_groups} == {0.9}
+
+
+def test_the_spaces_of_vasilev_and_dyakonov() -> None:
+    """Section 4.2.3: one learning rate from 1e-5 to 1e-3, batches from 32 to 128."""
+    for name in ("vasilev_dyakonov", "vasilev_dyakonov_text"):
+        space = read_space(read_yaml(METHODS.parent / "protocol" / f"{name}.yaml")["search"], name)
+        rate, batch = space.values()
+        assert (rate.low, rate.high) == (1e-5, 1e-3)
+        assert set(rate.keys("model.trunk_lr")) == set(RATES)
+        assert [option["data.batch_size"] for option in batch.options] == [32, 64, 128]
+        classes = {option["data.batch_size"] / option["data.samples_per_class"] for option in batch.options}
+        assert len(classes) == 1, "as many classes in each"

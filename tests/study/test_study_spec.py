@@ -1,13 +1,19 @@
-"""The study file: stacking, overrides, identity, and what a user can get wrong in it."""
+"""The study file: stacking, overrides, rows, sweeps, added methods, and what a user can get wrong in it."""
 
+import inspect
+import sys
 from pathlib import Path
 
 import pytest
 
-from levelfield.core.configuration import first_difference, merge, parse_value, set_dotted
+import levelfield.losses
+from levelfield.cli.study import main
+from levelfield.core.configuration import first_difference, merge, parse_value, read_yaml, set_dotted
 from levelfield.errors import UserError
+from levelfield.study.added_method import added_methods, method_of_loss
+from levelfield.study.jobs import study_jobs
 from levelfield.study.rows import load_spec
-from levelfield.study.spec import StudySpec
+from levelfield.study.spec import StudySpec, named_rows, one_pca
 
 STUDY = """
 name: toy
@@ -64,20 +70,9 @@ def test_another_class_drops_the_arguments_of_the_old_one() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1e-4", 1e-4),
-        ("3", 3),
-        ("0.5", 0.5),
-        ("true", True),
-        ("null", None),
-        ("a/b.csv", "a/b.csv"),
-        ("[1, 2]", [1, 2]),
-    ],
-)
-def test_values_are_read_as_the_command_line_reads_them(text: str, value: object) -> None:
-    assert parse_value(text) == value
+def test_values_are_read_as_the_command_line_reads_them() -> None:
+    values = {"1e-4": 1e-4, "3": 3, "0.5": 0.5, "true": True, "null": None, "a/b.csv": "a/b.csv", "[1, 2]": [1, 2]}
+    assert {text: parse_value(text) for text in values} == values
 
 
 def test_identity_leaves_out_roots_and_name(study: Path) -> None:
@@ -91,42 +86,25 @@ def test_identity_leaves_out_roots_and_name(study: Path) -> None:
     assert other.row_hashes["pretrained"] == spec.row_hashes["pretrained"], "training does not touch the baseline"
 
 
-def test_resolved_study_reads_back(study: Path, tmp_path: Path) -> None:
-    spec = load_spec(study)
-    (tmp_path / "resolved.yaml").write_text(spec.to_yaml())
-    assert StudySpec.read(tmp_path / "resolved.yaml") == spec
-
-
 @pytest.mark.parametrize(
-    ("asked", "second"),
+    ("asked", "options", "second"),
     [
-        ("all", ["contrastive@2", "arcface@2"]),
-        ("[arcface]", ["arcface@2"]),
-        ("{all: 2, arcface: 0}", ["contrastive@2", "contrastive@3"]),
-        ("{arcface: 2}", ["arcface@2", "arcface@3"]),
+        ("all", {}, "contrastive@2 arcface@2"),
+        ("[arcface]", {}, "arcface@2"),
+        ("{all: 2, arcface: 0}", {}, "contrastive@2 contrastive@3"),
+        ("{arcface: 2}", {}, "arcface@2 arcface@3"),
+        ("{}", {"all": 1}, "contrastive@2 arcface@2"),
+        ("[contrastive]", {"arcface": 1}, "contrastive@2 arcface@2"),
+        ("[contrastive]", {"contrastive": 0, "arcface": 1}, "arcface@2"),
+        ("[contrastive]", {"all": 0}, ""),
     ],
 )
-def test_methods_are_searched_again(study: Path, asked: str, second: list[str]) -> None:
+def test_methods_are_searched_again(study: Path, asked: str, options: dict[str, int], second: str) -> None:
     once = load_spec(study)
     study.write_text(f"{SEARCHED}second_searches: {asked}\n")
-    spec = load_spec(study)
-    assert [*spec.methods] == [*once.methods, *second]
-    assert all(spec.methods[name] == once.methods[name.partition("@")[0]] for name in second)
-    study.write_text(SEARCHED)
-    assert [*load_spec(study, {"second_searches.all": 1}).methods] == [*once.methods, "contrastive@2", "arcface@2"]
-
-
-def test_second_searches_of_options_are_beside_those_of_the_file(study: Path) -> None:
-    once = load_spec(study)
-    study.write_text(f"{SEARCHED}second_searches: [contrastive]\n")
-
-    def seconds(**options: int) -> list[str]:
-        named = {f"second_searches.{name}": number for name, number in options.items()}
-        return [*load_spec(study, named).methods][len(once.methods) :]
-
-    assert seconds(arcface=1) == ["contrastive@2", "arcface@2"]
-    assert seconds(contrastive=0, arcface=1) == ["arcface@2"]
-    assert seconds(all=0) == []
+    spec = load_spec(study, {f"second_searches.{name}": number for name, number in options.items()})
+    assert [*spec.methods] == [*once.methods, *second.split()]
+    assert all(spec.methods[name] == once.methods[name.partition("@")[0]] for name in second.split())
 
 
 def test_first_difference_names_missing_keys() -> None:
@@ -166,19 +144,11 @@ def test_mistakes_in_the_file_are_named(study: Path, old: str, new: str, key: st
         load_spec(study)
 
 
-@pytest.mark.parametrize(
-    ("option", "key"),
-    [
-        ("data.fold", r"data\.fold"),
-        ("model.loss", "--add-method"),
-        ("dta.root", "'data'"),
-        ("run", "'runs'"),
-        ("second_searches.arcfase", "'arcface'"),
-    ],
-)
-def test_mistaken_overrides_are_refused(study: Path, option: str, key: str) -> None:
-    with pytest.raises(UserError, match=key):
-        load_spec(study, {option: 1})
+def test_mistaken_overrides_are_refused(study: Path) -> None:
+    keys = {"data.fold": r"data\.fold", "model.loss": "--add-method", "dta.root": "'data'", "run": "'runs'"}
+    for option, key in {**keys, "second_searches.arcfase": "'arcface'"}.items():
+        with pytest.raises(UserError, match=key):
+            load_spec(study, {option: 1})
 
 
 def test_a_study_extends_another_in_another_folder(study: Path, tmp_path: Path) -> None:
@@ -210,3 +180,256 @@ def test_overrides_of_an_extending_study_append_to_the_base(study: Path, tmp_pat
     (tmp_path / "yours.yaml").write_text("extends: mine.yaml\noverrides: {trainer: {max_epochs: 9}}\n")
     yours = load_spec(tmp_path / "yours.yaml").methods["contrastive"]["trainer"]
     assert (yours["callbacks"], yours["max_epochs"]) == ([stop, first], 9)
+
+
+BASE = """
+base:
+  - model: {trunk: {class_path: TimmTrunk, init_args: {name: test_resnet, weights: null}}, embedding_size: 16}
+    data: {dataset: Glyphs, batch_size: 8}
+methods:
+  contrastive: {model: {loss: ContrastiveLoss}}
+  arcface: {model: {loss: ArcFaceLoss}, data: {samples_per_class: 1}}
+runs: 1
+"""
+
+
+def read(folder: Path, more: str = "", name: str = "mine", base: str = BASE) -> StudySpec:
+    file = folder / f"{name}.yaml"
+    file.write_text(base + more)
+    return load_spec(file)
+
+
+@pytest.mark.parametrize(
+    ("more", "untrained", "baseline"),
+    [
+        ("", ["pretrained"], {"contrastive": "pretrained"}),
+        (
+            "sweep: {model.embedding_size: [2, 96]}",
+            ["pretrained[pca-2]", "pretrained[pca-96]"],
+            {"contrastive[2]": "pretrained[pca-2]", "arcface[96]": "pretrained[pca-96]"},
+        ),
+        ("sweep: {data.batch_size: [8, 16]}", ["pretrained"], {"arcface[16]": "pretrained"}),
+        (
+            "sweep: {data.split: [half, official]}\nreferences: [lda, features]",
+            [
+                *("pretrained[pca-half]", "pretrained[pca-official]", "pretrained[lda-half]"),
+                *("pretrained[features-half]", "pretrained[lda-official]", "pretrained[features-official]"),
+            ],
+            {"arcface[official]": "pretrained[pca-official]"},
+        ),
+        (
+            "sweep: {model.embedding_size: [2, 4]}\nreferences: [features, pca8, lda]",
+            [
+                *("pretrained[pca-2]", "pretrained[pca-4]", "pretrained[features]", "pretrained[pca8]"),
+                *("pretrained[lda-2]", "pretrained[lda-4]"),
+            ],
+            {"arcface[4]": "pretrained[pca-4]"},
+        ),
+        (
+            "sweep: {data.batch_size: [8, 16], model.embedding_size: [2, 4]}",
+            ["pretrained[pca-2]", "pretrained[pca-4]"],
+            {"arcface[8,4]": "pretrained[pca-4]", "contrastive[16,2]": "pretrained[pca-2]"},
+        ),
+        (
+            "sweep:\n  model.trunk:\n"
+            "    a: {model.trunk: {class_path: TimmTrunk, init_args: {name: resnet18}}}\n"
+            "    b: {model.trunk: {class_path: TimmTrunk, init_args: {name: resnet50}}}",
+            ["pretrained[pca-a]", "pretrained[pca-b]"],
+            {"arcface[b]": "pretrained[pca-b]"},
+        ),
+    ],
+)
+def test_an_untrained_row_for_each_value_that_changes_it(tmp_path, more, untrained, baseline):
+    spec = read(tmp_path, more)
+    assert [row for row in spec.rows if row not in spec.methods] == untrained
+    assert {row: spec.baseline_of(row) for row in baseline} == baseline
+    for row in baseline:
+        settings = spec.settings(spec.baseline_of(row))["model"]
+        assert settings["trunk"] == spec.methods[row]["model"]["trunk"]
+        assert settings["embedding_size"] == spec.methods[row]["model"]["embedding_size"]
+
+
+def test_the_order_of_a_sweep_changes_no_untrained_row(tmp_path: Path) -> None:
+    up = read(tmp_path, "sweep: {model.embedding_size: [2, 96]}")
+    down = read(tmp_path, "sweep: {model.embedding_size: [96, 2]}")
+    assert up.row_hashes == down.row_hashes
+    assert one_pca("pretrained[pca-96]") == "pretrained_one_pca[pca-96]"
+
+
+def test_a_method_has_a_sweep_of_its_own_or_none(tmp_path: Path) -> None:
+    more = "  own: {sweep: {model.embedding_size: [4]}}\n  once: {sweep: {}, model: {embedding_size: 7}}\n"
+    base = BASE.replace("runs: 1", more + "runs: 1")
+    spec = read(tmp_path, "sweep: [{model.embedding_size: {2: {model.normalize: false}, 4: {}}}]", base=base)
+    assert list(spec.methods)[-2:] == ["own[4]", "once"]
+    assert spec.methods["contrastive[2]"]["model"]["normalize"] is False
+    assert spec.baseline_of("once") == "pretrained[pca-7]"
+
+
+def test_an_option_of_one_row_changes_no_other_row(tmp_path: Path) -> None:
+    spec = read(tmp_path)
+    base = BASE.replace("samples_per_class: 1", "samples_per_class: 2")
+    other = read(tmp_path, "search: {trials: 3}\nspaces: {arcface: {model.loss_lr: {low: 0.1, high: 1}}}", base=base)
+    changed = [row for row in spec.rows if spec.row_hashes[row] != other.row_hashes[row]]
+    assert changed == ["arcface"]
+    assert len([job for job in study_jobs(other) if job.stage == "trial"]) == 3 * 4  # `spaces:` names one method
+    moved = load_spec(
+        tmp_path / "mine.yaml", {"data.root": "/elsewhere", "data.num_workers": 3, "trainer.logger": True}
+    )
+    assert moved.row_hashes == other.row_hashes
+
+
+def test_an_extending_file_lays_methods_over_and_clears_overrides(tmp_path: Path) -> None:
+    read(tmp_path, "overrides: {trainer: {max_epochs: 3}}\nspaces: {arcface: {model.loss_lr: {low: 0.1, high: 1}}}")
+    more = "extends: mine.yaml\nmethods: {arcface: {model: {loss_lr: 0.5}}, contrastive: null}\nsearch: {trials: 2}\n"
+    spec = read(tmp_path, more, "over", "")
+    assert list(spec.methods) == ["arcface"]
+    arcface = spec.methods["arcface"]
+    assert (arcface["model"]["loss"], arcface["model"]["loss_lr"]) == ("ArcFaceLoss", 0.5)
+    assert arcface["trainer"] == {"max_epochs": 3}
+    assert list(spec.spaces) == ["arcface"]
+    assert read(tmp_path, more + "overrides: {}\n", "over", "").methods["arcface"]["trainer"] == {}
+    added = read(tmp_path, more + "overrides: {trainer: {precision: 64}}\n", "over", "").methods["arcface"]["trainer"]
+    assert added == {"max_epochs": 3, "precision": 64}
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        ("sweep: {model.embedding_size: 3}", "model.embedding_size"),
+        ("sweep: {model.embedding_size: [[1, 2]]}", "model.embedding_size"),
+        ("prune: true", "prune"),
+        ("search: {trials: 3, final: 2}", "final"),
+        ("search: {sampler: gpp, trials: 1}", "gp"),
+        ("spaces: {arcfase: {}}", "arcface"),
+        ("references: [lad]", "features, lda"),
+        ("references: [pca0]", "pca0"),
+        ("references: [lda, lda]", "references: "),
+        ("metrics: map_at_r", "'map_at_r'"),
+        ("metrics: [recall_at_2, map_at_0]", "'map_at_0'"),
+        ("metrics: [recall_at_2, mpa]", "'map'"),
+        ("overrides: {trainer: {max_epochs: 0}}", "trainer.max_epochs"),
+        ("overrides: {trainer: {devices: auto}}", "trainer.devices"),
+        ("overrides: {trained_as: arcface}", "trained_as"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, more: str, names: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read(tmp_path, more)
+    assert names in str(refused.value)
+    assert str(tmp_path) in str(refused.value) or "method" in str(refused.value)
+
+
+def test_a_mistaken_option_is_named(tmp_path: Path) -> None:
+    read(tmp_path, "sweep: {model.embedding_size: [2, 4]}")
+    wrong = {"model.embedding_size": (3, r"--model\.embedding_size"), "search.sampler": ("tpe", r"search\.trials")}
+    for option, (value, key) in {**wrong, "metrics": (["recal_at_5"], "'recall_at_<k>'")}.items():
+        with pytest.raises(UserError, match=key):
+            load_spec(tmp_path / "mine.yaml", {option: value})
+
+
+def test_a_spec_reads_back_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    values = "{16: {data.samples_per_class: 2}, 32: {data.samples_per_class: 1}}"
+    space = f"spaces: {{arcface: {{data.batch_size: {{values: {values}}}}}}}"
+    spec = read(tmp_path, f"second_searches: all\nsearch: {{trials: 2}}\n{space}")
+    file = tmp_path / "study.yaml"
+    file.write_text(spec.to_yaml())
+    assert StudySpec.read(file) == spec
+    assert "&" not in spec.to_yaml()
+    assert named_rows(spec, ["arcface"]) == ["arcface", "arcface@2"]
+    for old, new in (("arcface@2:", "=1+1:"), ("folds:", "falds:"), ("methods:", "methods: 3 #")):
+        file.write_text(spec.to_yaml().replace(old, new))
+        with pytest.raises(UserError, match=r"study\.yaml"):
+            StudySpec.read(file)
+
+
+REPOSITORY = Path(__file__).parents[2]
+BASES = {"MetricLoss", "PairLoss", "ClassificationLoss"}
+SHIPPED = sorted(
+    set(levelfield.losses.__all__) - BASES - {"CrossBatchMemory", "WeightedSum"}
+)  # which take other losses
+
+MODULE = """
+from torch import nn
+
+
+class TwinLoss(nn.Module):
+    def forward(self, embeddings, labels):
+        return embeddings.sum()
+
+
+class WeightedLoss(nn.Module):
+    search_space = {"scale": {"low": 1.0, "high": 9.0}}
+
+    def __init__(self, scale, embedding_size, num_classes):
+        super().__init__()
+"""
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two modules with the same classes, and two that cannot be imported."""
+    for name in ("twins_here", "twins_there"):
+        (tmp_path / f"{name}.py").write_text(MODULE)
+    (tmp_path / "torn_loss.py").write_text("def (:\n")
+    (tmp_path / "angry_loss.py").write_text("raise RuntimeError('not today')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_loss_finds_its_settings_and_its_space(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    loss = getattr(levelfield.losses, name)
+    for path in (name, f"levelfield.losses.{name}", f"{loss.__module__}.{name}"):
+        settings = method_of_loss(path)[1]
+        assert settings["model"]["loss"]["class_path"] == f"levelfield.losses.{name}"
+        space = settings["search"]
+        if name != "PrototypicalLoss":  # has nothing to search
+            assert space
+        for key in space:
+            if key != "model.loss_lr":
+                assert key.removeprefix("model.loss.init_args.") in inspect.signature(loss).parameters
+
+
+def test_a_method_has_the_name_of_its_class(modules: None) -> None:
+    paths = ["twins_here.TwinLoss", "twins_here.WeightedLoss"]
+    methods = added_methods(paths)
+    assert {name: config["model"]["loss"]["class_path"] for name, config in methods.items()} == {
+        "twin_loss": "twins_here.TwinLoss",
+        "weighted_loss": "twins_here.WeightedLoss",
+    }
+    assert methods["weighted_loss"]["data"] == {"samples_per_class": 1}
+    assert "search" not in methods["twin_loss"]
+    assert methods["weighted_loss"]["search"] == {"model.loss.init_args.scale": {"low": 1.0, "high": 9.0}}
+
+
+def test_a_shipped_method_and_a_file_are_called_as_their_files_are(tmp_path: Path) -> None:
+    (tmp_path / "sharp_arcface.yaml").write_text("model: {loss: {class_path: levelfield.losses.ArcFaceLoss}}\n")
+    methods = added_methods(["ntxent_koleo", str(tmp_path / "sharp_arcface.yaml"), "ArcFaceLoss"])
+    assert list(methods) == ["ntxent_koleo", "sharp_arcface", "arc_face_loss"]
+    assert methods["ntxent_koleo"] == read_yaml(REPOSITORY / "configs" / "method" / "ntxent_koleo.yaml")
+    assert "model.regularizer.init_args.weight" in methods["ntxent_koleo"]["search"]
+    assert "search" not in methods["sharp_arcface"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "key"),
+    [
+        (["twins_here.TwinLoss", "twins_there.TwinLoss"], r"--add-method twins_there\.TwinLoss: .*'twin_loss'"),
+        (["ArcFaceLoss", "levelfield.losses.ArcFaceLoss"], r"levelfield\.losses\.ArcFaceLoss: .*'arc_face_loss'"),
+        (["twins_here.TwinLos"], "'twins_here' .*'TwinLoss'"),
+        (["torn_loss.MyLoss"], r"--add-method torn_loss\.MyLoss: .*'torn_loss' .*line 1"),
+        (["angry_loss.MyLoss"], "'angry_loss' .*RuntimeError"),
+        (["no_such_module.MyLoss"], r"--add-method no_such_module\.MyLoss: .*'no_such_module'"),
+        (["smoth_ap"], "--add-method smoth_ap: .*'smooth_ap'"),
+        (["ArcFaseLoss"], "--add-method ArcFaseLoss: .*'ArcFaceLoss'"),
+        (["no_such_method.yaml"], r"--add-method no_such_method\.yaml"),
+        (["smooth_ap", "configs/method/smooth_ap.yaml"], r"smooth_ap\.yaml: .*'smooth_ap'"),
+    ],
+)
+def test_a_mistake_is_one_line(modules: None, toy_file: Path, tmp_path: Path, paths: list[str], key: str) -> None:
+    words = [word for path in paths for word in ("--add-method", path)]
+    with pytest.raises(UserError, match=key) as caught:
+        main(["run", str(toy_file), "--output", str(tmp_path / "study"), *words])
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "study").exists()

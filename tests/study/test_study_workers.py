@@ -1,63 +1,186 @@
 """What a user sees when a study goes wrong: one line that names the cause, and nothing that is finished is lost."""
 
+import csv
 import json
 import os
 import re
 import signal
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import Any
 
 import pytest
-from study_engine import begun_jobs, results, run_file, small_study, study_process, tables, workers
+import torch
+from forked import CONTEXT
+from study_engine import SMALL, begun_jobs, results, run_file, small_study, study_process, tables, workers
+from toy_study import run_study as run_to_tables
 
-from levelfield.errors import UserError
+from levelfield.errors import OutOfMemory, UserError
+from levelfield.runtime.processes import is_running
 from levelfield.study.executors.local import Local
 from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import Job
 from levelfield.study.rows import load_spec
 from levelfield.study.run import run_study
 from levelfield.study.workers import GivenUp, Here, Unit, do_all
 
 OTHERS = ["jobs/contrastive/run0/fold0", "jobs/contrastive/run0/fold1"]
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path
+# The look before the first job calls a loss on noise, which no module has made.
+IN_TRAINING = "if not embeddings.is_leaf:\n    "
 
 
 def trained(folder: Path) -> list[str]:
     return [str(path.parent.relative_to(folder)) for path in results(folder) if "pretrained" not in str(path)]
 
 
-# The look before the first job calls a loss on noise, which no module has made.
-IN_TRAINING = "if not embeddings.is_leaf:\n    "
+class Forks:
+    """Two slots whose processes are forked in a moment."""
+
+    number = 2
+    died = (BrokenProcessPool,)
+
+    def __init__(self) -> None:
+        self.pools: dict[int, ProcessPoolExecutor] = {}
+
+    def ready(self, slot: int) -> bool:
+        self.pools.setdefault(slot, ProcessPoolExecutor(1, mp_context=CONTEXT))
+        return True
+
+    def submit(self, slot: int, function: Callable[..., Any], *arguments: Any) -> Future:
+        return self.pools[slot].submit(function, *arguments)
+
+    def drop(self, slot: int) -> None:
+        self.pools.pop(slot).shutdown(wait=False)
+
+    def check(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        for slot in list(self.pools):
+            self.drop(slot)
+
+
+class Listed:
+    """Units of one function that are ready from the start."""
+
+    def __init__(self, folder: Path, *names: str) -> None:
+        self.units = {name: Unit(name, name, answer, (name, str(folder))) for name in names}
+        self.done: list[str] = []
+
+    def ready(self):
+        return iter([unit for unit in self.units.values() if unit.name not in self.done])
+
+    def add(self, unit: Unit, value: str) -> None:
+        self.done.append(unit.name)
+
+    def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
+        return False
+
+
+def answer(name: str, folder: str, earlier: tuple[str, ...] = ()) -> str:
+    what, _, number = name.partition(" ")
+    flag = Path(folder, name)
+    if what == "mistaken":
+        raise UserError("data.csv row 3: no label; add one")
+    if what == "wrong":
+        raise ZeroDivisionError("division by zero")
+    if what == "exits":
+        sys.exit(3)
+    if number.startswith("always") or (number == "once" and not flag.exists()):
+        flag.touch()
+        if what == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "full":
+            raise OutOfMemory("out of memory")
+        if what == "breaks":
+            Path(folder, str(os.getpid())).touch()
+            raise RuntimeError("CUDA error: device-side assert triggered")
+    if Path(folder, str(os.getpid())).exists():
+        raise RuntimeError("a process that has lost its GPU goes on")
+    return name
+
+
+def done_by(slots: Here | Forks, folder: Path, *names: str) -> tuple[list[str], dict[str, str], list[str]]:
+    lines: list[str] = []
+    given_up, work = GivenUp(lines.append), Listed(folder, *names)
+    try:
+        do_all(work, slots, lines.append, given_up)
+    finally:
+        slots.stop()
+    return sorted(work.done), given_up.reasons, lines
 
 
 @pytest.mark.parametrize(
-    ("before", "key"),
+    ("name", "reason"),
     [
-        ("raise KeyError('at once')", "mine, .*KeyError: 'at once'"),
-        (IN_TRAINING + "raise KeyError('later')", "mine run 0 fold 0.*KeyError: 'later'"),
-        (IN_TRAINING + "import sys; sys.exit(3)", "mine run 0 fold 0.*exit"),
+        ("wrong", "ZeroDivisionError: division by zero"),
+        ("exits", "its code calls exit"),
+        ("full always", "out of memory"),
     ],
 )
-def test_a_loss_that_raises_is_named_after_the_others_are_done(here: Path, before: str, key: str) -> None:
-    with pytest.raises(UserError, match=key) as refused:
-        run_file(small_study(here, before), here / "out")
+def test_what_cannot_be_done_is_named_after_the_others(name: str, reason: str, tmp_path: Path) -> None:
+    done, reasons, lines = done_by(Here(), tmp_path, name, "first", "second")
+    assert (done, reasons) == (["first", "second"], {name: reason})
+    assert len(lines) == (2 if "full" in name else 1)
+
+
+def test_a_mistake_ends_at_once_and_so_does_the_only_process_without_its_gpu(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"data.csv row 3"):
+        done_by(Here(), tmp_path, "mistaken", "first")
+    with pytest.raises(UserError, match=r"breaks once: RuntimeError: CUDA error.*run the command again"):
+        done_by(Here(), tmp_path, "breaks once", "first")
+
+
+@pytest.mark.parametrize(
+    ("name", "tried_again", "alone", "reason"),
+    [
+        ("dies once", 1, 0, None),
+        ("dies always", 2, 1, "its process died .*, 3 times"),
+        ("full once", 1, 1, None),
+        ("breaks once", 1, 0, None),
+        ("breaks always", 1, 0, "RuntimeError: CUDA error"),
+    ],
+)
+def test_a_process_that_dies_or_breaks_is_replaced_and_no_other_unit_is_blamed(
+    name: str, tried_again: int, alone: int, reason: str | None, tmp_path: Path
+) -> None:
+    others = ["first", "second", "third"]
+    done, reasons, lines = done_by(Forks(), tmp_path, others[0], name, *others[1:])
+    assert done == sorted([*others, *([] if reason else [name])])
+    again = [line for line in lines if line.startswith(f"{name}: ") and "will be tried again" in line]
+    assert (len(again), sum("when nothing else runs" in line for line in again)) == (tried_again, alone)
+    assert [*reasons] == ([name] if reason else [])
+    if reason:
+        assert re.match(reason, reasons[name])
+
+
+def test_processes_that_die_in_any_unit_end_the_study(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="9 workers died in a row"):
+        done_by(Forks(), tmp_path, *(f"dies always {number}" for number in range(6)))
+
+
+@pytest.mark.parametrize(("before", "named"), [("", "mine, "), (IN_TRAINING, "mine run 0 fold 0")])
+def test_a_loss_that_raises_is_named_after_the_others_are_done(here: Path, before: str, named: str) -> None:
+    with pytest.raises(UserError, match=rf"{named}.*KeyError: 'mine'") as refused:
+        run_file(small_study(here, f"{before}raise KeyError('mine')"), here / "out")
     assert len(str(refused.value).splitlines()) == 1
     assert trained(here / "out") == OTHERS
 
 
-def test_memory_that_fails_once_changes_no_number_and_twice_is_a_result(here: Path) -> None:
-    file = small_study(here)
-    whole = run_file(file, here / "whole")
+def test_memory_that_fails_once_changes_no_number(here: Path, small_finished: Path) -> None:
     flag = here / "flag"
     marked = f"import os; marked = os.path.exists({str(flag)!r}); open({str(flag)!r}, 'w').close()"
     before = f"{IN_TRAINING}{marked}\n    if not marked: raise torch.OutOfMemoryError('out of memory')"
     again = run_file(small_study(here, before), here / "once")
-    assert tables(again.folder) == tables(whole.folder)
-    small_study(here, IN_TRAINING + "raise torch.OutOfMemoryError('CUDA out of memory')")
+    assert flag.exists()
+    assert tables(again.folder) == tables(small_finished / "out")
+
+
+def test_memory_that_fails_twice_is_a_result(here: Path) -> None:
+    file = small_study(here, IN_TRAINING + "raise torch.OutOfMemoryError('CUDA out of memory')")
     with pytest.raises(UserError, match="mine run 0 fold 0"):
         run_file(file, here / "twice")
     failure = json.loads((here / "twice/jobs/mine/run0/fold0/result.json").read_text())
@@ -67,34 +190,40 @@ def test_memory_that_fails_once_changes_no_number_and_twice_is_a_result(here: Pa
     assert b"mine" not in (here / "twice/summary.csv").read_bytes()
 
 
-def test_one_process_that_cannot_use_its_gpu_any_more_ends_with_the_reason(here: Path) -> None:
-    breaks = IN_TRAINING + "raise RuntimeError('CUDA error: device-side assert triggered')"
-    file = small_study(here, breaks)
-    with pytest.raises(UserError, match=r"mine run 0 fold 0: RuntimeError: CUDA error.*run the command again"):
-        run_file(file, here / "out", Local(load_spec(file), workers=1))
-    assert trained(here / "out") == OTHERS
-
-
+@pytest.mark.slow
 @pytest.mark.processes
-def test_a_process_that_cannot_use_its_gpu_any_more_is_replaced_and_no_other_row_is_blamed(here: Path) -> None:
-    """The first training of `mine` breaks its process: from then on every loss there fails."""
+def test_two_workers_end_with_the_bytes_of_one_though_one_prints_and_dies(here, small_finished, monkeypatch):
+    """Lightning takes SLURM's number of a task for its rank, and only rank 0 writes."""
+    task = {"PROCID": 1, "LOCALID": 1, "NODEID": 0, "NTASKS": 2, "NTASKS_PER_NODE": 2, "STEP_NUM_TASKS": 1}
+    for name, value in task.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
     flag = here / "flag"
-    breaks = IN_TRAINING + (
-        f"import os; first = not os.path.exists({str(flag)!r}); open({str(flag)!r}, 'w').close()\n"
-        "    def broken(*_, **__): raise RuntimeError('CUDA error: device-side assert triggered')\n"
-        "    if first: ContrastiveLoss.forward = broken"
+    die = (
+        "import os; os.system('echo x'); os.write(1, b'y\\n'); print('z')\n"
+        f"    if not os.path.exists({str(flag)!r}): open({str(flag)!r}, 'w').close(); os.kill(os.getpid(), 9)"
     )
-    process = study_process(small_study(here, breaks), here / "out", "--executor.workers", "2")
-    printed = process.wait()
+    file, folder = small_study(here, IN_TRAINING + die), here / "out"
+    process = study_process(file, folder, "--executor.workers", "2", "--json")
+    printed = process.wait().splitlines()
     assert process.exit_code == 0, printed
-    assert "CUDA error: device-side assert triggered; will be tried again" in printed
-    assert trained(here / "out") == sorted([*OTHERS, "jobs/mine/run0/fold0", "jobs/mine/run0/fold1"])
+    assert tables(folder) == tables(small_finished / "out")
+    assert printed.count("x") >= 3
+    lines = [json.loads(line) for line in printed if line.startswith("{")]
+    jobs = [line for line in lines if line["event"] == "job"]
+    assert len(jobs) == len(results(folder)) == 6
+    assert (jobs[-1]["done"], jobs[-1]["jobs"], jobs[-1]["seconds_left"]) == (6, 6, None)
+    (note,) = [line["note"] for line in lines if line["event"] == "note"]
+    assert note.startswith("mine run 0 fold ")
+    again = [path for path in results(folder) if "earlier_attempts" in json.loads(path.read_text())]
+    assert len(again) == 1
+    written = ("config.yaml", "metrics.csv")
+    assert all(path.with_name(name).is_file() for path in results(folder, "mine/*/fold*") for name in written)
 
 
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_second_process_is_refused_and_the_first_goes_on(here: Path) -> None:
-    file, folder = small_study(here, IN_TRAINING + "import time; time.sleep(4)"), here / "out"
+    file, folder = small_study(here, IN_TRAINING + "import time; time.sleep(2)"), here / "out"
     process = study_process(file, folder)
     process.wait_for(lambda: begun_jobs(folder, "mine"))
     study = StudyFolder(folder, load_spec(file))
@@ -111,25 +240,9 @@ def test_a_second_process_is_refused_and_the_first_goes_on(here: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_worker_that_prints_or_dies_three_times_harms_no_other_job(here: Path) -> None:
-    """With two workers: what is printed on descriptor 1 is no answer, and a death is not the other worker's."""
-    die = "import os; os.system('echo x'); os.write(1, b'y\\n'); print('z'); os.kill(os.getpid(), 9)"
-    file, folder = small_study(here, IN_TRAINING + die), here / "out"
-    process = study_process(file, folder, "--executor.workers", "2", "--json")
-    printed = process.wait().splitlines()
-    assert process.exit_code == 2
-    assert trained(folder) == OTHERS
-    assert printed.count("x") == 6  # two folds, three times each
-    lines = [json.loads(line) for line in printed if line.startswith("{")]
-    assert {(line["method"], line["fold"]) for line in lines if line["event"] == "job"} >= {("contrastive", 0)}
-    notes = [line["note"] for line in lines if line["event"] == "note"]
-    assert sum("mine run 0" in note and "tried again" in note for note in notes) == 4
-    assert re.search(r"mine run 0 fold 0: .*\b3\b", printed[-1])
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.full), (signal.SIGTERM, 75)]
+)
 def test_a_signal_ends_a_study_and_its_workers(here: Path, number: signal.Signals, code: int) -> None:
     file, folder = small_study(here, IN_TRAINING + "import time; time.sleep(60)"), here / "out"
     process = study_process(file, folder, "--executor.workers", "2")
@@ -140,15 +253,7 @@ def test_a_signal_ends_a_study_and_its_workers(here: Path, number: signal.Signal
     assert process.exit_code == code, printed
     assert "levelfield study run" in printed
     assert len(started) == 2
-    assert not any(map(is_alive, started))
-
-
-def is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    assert not any(map(is_running, started))
 
 
 def test_a_launcher_that_starts_several_processes_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,39 +262,62 @@ def test_a_launcher_that_starts_several_processes_is_refused(here: Path, monkeyp
         run_study(StudyFolder(here / "out", load_spec(small_study(here))))
 
 
-class Listed:
-    """Units of one function that are ready from the start."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.units = {name: Unit(name, name, answer, (name,)) for name in arguments}
-        self.done: list[str] = []
-
-    def ready(self):
-        return iter([unit for unit in self.units.values() if unit.name not in self.done])
-
-    def add(self, unit: Unit, value: str) -> None:
-        self.done.append(unit.name)
-
-    def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
-        return False
+def on_two_devices(folds: int) -> str:
+    text = SMALL.replace("accelerator: cpu,", "accelerator: cpu, devices: 2, strategy: ddp,")
+    return text.replace("folds: 2", f"folds: {folds}")
 
 
-def answer(name: str, earlier: tuple[str, ...] = ()) -> str:
-    if name == "mistaken":
-        raise UserError("data.csv row 3: no label; add one")
-    if name == "broken":
-        raise ZeroDivisionError("division by zero")
-    return name
+WHOLE_TRUNK = "model: {loss: ContrastiveLoss, embedder: levelfield.models.IdentityEmbedder, embedding_size: 96}"
 
 
-def test_a_mistake_ends_at_once_and_an_error_after_the_others() -> None:
-    lines: list[str] = []
-    given_up, work = GivenUp(lines.append), Listed("broken", "first", "second")
-    do_all(work, Here(), lines.append, given_up)
-    assert work.done == ["first", "second"]
-    assert given_up.reasons == {"broken": "ZeroDivisionError: division by zero"}
-    assert len(lines) == 1
-    work = Listed("mistaken", "first")
-    with pytest.raises(UserError, match=r"data.csv row 3"):
-        do_all(work, Here(), lines.append, given_up)
-    assert work.done == []
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("folds", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_a_job_on_two_devices_is_a_command_of_its_own(folds, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_PROCID", "0")  # a launcher's variables reach no group
+    text = on_two_devices(folds).replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
+    text = text.replace("model: {loss: ContrastiveLoss}", WHOLE_TRUNK)
+    text += "derived: {half: {of: contrastive, alpha: 0.5}}\n"
+    study = run_file(small_study(tmp_path, text=text), tmp_path / "two")
+    assert study.checkpoint(Job("half", "run", 0, 0)).is_file()
+    for fold in range(folds):
+        result = json.loads((study.folder / f"jobs/contrastive/run0/fold{fold}/result.json").read_text())
+        assert result["sources"]["levelfield/losses/contrastive.py"]
+        assert bool(result["validation"]) == (folds > 1)
+    assert torch.load(study.folder / "jobs/contrastive/run0/fold0/best.ckpt", weights_only=True)["global_step"] == 2
+    if folds > 1:
+        before = tables(study.folder)
+        (study.folder / "jobs/contrastive/run0/fold0/result.json").unlink()
+        assert tables(run_file(tmp_path / "small.yaml", tmp_path / "two").folder) == before
+
+
+@pytest.mark.full
+@pytest.mark.processes
+def test_what_ends_a_job_on_two_devices_is_told(here: Path) -> None:
+    text = on_two_devices(1).replace("  contrastive: {model: {loss: ContrastiveLoss}}\n", "")
+    for end, told in (("raise KeyError('on two devices')", "KeyError"), ("import os; os.kill(os.getpid(), 9)", None)):
+        with pytest.raises(UserError, match=told or r"mine run 0 fold 0: .*\b3\b"):
+            run_file(small_study(here, IN_TRAINING + end, text), here / str(told))
+
+
+def scores(folder: Path) -> dict[tuple[str, ...], float]:
+    with (folder / "results.csv").open() as file:
+        return {tuple(v for k, v in row.items() if k != "value"): float(row["value"]) for row in csv.DictReader(file)}
+
+
+ON_CUDA = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.full), pytest.param("cuda", marks=ON_CUDA)])
+def test_two_workers_on_one_device_find_what_one_finds_on_the_cpu(toy_file, tmp_path, device, monkeypatch):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")  # of the workers, which embed in float32; and here:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    settings = {"runs": 1, "search.trials": 1, "trainer.precision": "64-true"}
+    run_to_tables(tmp_path / "cpu", load_spec(toy_file, settings))
+    shared = load_spec(toy_file, {**settings, "trainer.accelerator": "gpu" if device == "cuda" else "cpu"})
+    run_to_tables(tmp_path / "shared", shared, Local(shared, workers=2))
+    results = StudyFolder.begun(tmp_path / "shared").state.results.values()
+    assert {result["provenance"]["device"].partition(":")[0] for result in results} == {device}
+    expected, found = scores(tmp_path / "cpu"), scores(tmp_path / "shared")
+    assert found == pytest.approx(expected, abs=5e-3)  # a rounded similarity may change places

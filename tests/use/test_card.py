@@ -1,14 +1,18 @@
 """A test writes a card beside the checkpoint, with its scores and the way to them; an export takes them over."""
 
+import csv
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from deletable import EXPORT, needs
 
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.use.card import write_card
+from levelfield.use.study_scores import study_scores
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
@@ -52,3 +56,84 @@ def test_the_commands_of_a_card_trust_your_own_class(fitted: Path, tmp_path: Pat
     content["hyper_parameters"]["loss"] = {"class_path": "my_loss.MyLoss", "init_args": {}}
     text = write_card(tmp_path, [fitted / "best.ckpt"], [content], "image").read_text()
     assert text.count("--ckpt_path best.ckpt --trust my_loss --") == 2
+
+
+def row_of(card: str, title: str) -> list[str]:
+    (line,) = [line for line in card.splitlines() if line.startswith(f"| {title} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+
+def test_a_runs_card_has_what_the_tables_say(copy: Path, tmp_path: Path) -> None:
+    run = copy / "jobs" / "arcface" / "run1"
+    folds = [run / f"fold{fold}" / "best.ckpt" for fold in (0, 1)]
+    card = write_card(tmp_path, folds, [read_checkpoint(fold) for fold in folds], "image").read_text()
+    with open(copy / "results.csv", newline="") as file:
+        scores = [
+            row for row in csv.DictReader(file) if (row["method"], row["stage"], row["run"]) == ("arcface", "test", "1")
+        ]
+    of = {
+        kind: [100 * float(row["value"]) for row in scores if (row["embedding"], row["metric"]) == (kind, "map_at_r")]
+        for kind in ("separated", "concatenated")
+    }
+    with open(copy / "summary.csv", newline="") as file:
+        means = {
+            row["embedding"]: 100 * float(row["mean"])
+            for row in csv.DictReader(file)
+            if (row["method"], row["metric"]) == ("arcface", "map_at_r")
+        }
+    assert row_of(card, "MAP@R") == [
+        *(f"{sum(of['separated']) / 2:.1f}", f"{of['concatenated'][0]:.1f}"),
+        *(f"{means['separated']:.1f}", f"{means['concatenated']:.1f}"),  # two runs have no interval
+    ]
+    evaluated = json.loads((copy / "ledger.jsonl").read_text().splitlines()[0])
+    assert f"{evaluated['time']} (first evaluation of this study)" in card
+    for said in ("into 32 numbers, concatenated from 2 models", "ArcFaceLoss", "Glyphs", "fold 0, 1 of 2", "Licence"):
+        assert said in card
+
+    best = run / "fold1" / "best.ckpt"
+    one = write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text()
+    assert row_of(one, "MAP@R") == [f"{of['separated'][1]:.1f}", f"{means['separated']:.1f}"]
+
+    content = torch.load(best, weights_only=True)
+    content["state_dict"]["embedder.linear.bias"] += 1
+    torch.save(content, best)
+    other = write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text()
+    assert "This checkpoint was not tested." in other, "the study has tested another"
+
+
+def test_a_run_of_a_sweep_is_beside_its_methods_other_runs(copy: Path) -> None:
+    """Its folder, `arcface=64`, has another name than its row, `arcface[64]`."""
+    (copy / "jobs/arcface").rename(copy / "jobs/arcface=64")
+    for name, before, after in (
+        ("summary.csv", "arcface,", '"arcface[64]",'),
+        ("ledger.jsonl", "jobs/arcface/", "jobs/arcface=64/"),
+    ):
+        (copy / name).write_text((copy / name).read_text().replace(before, after))
+    best = copy / "jobs/arcface=64/run1/fold1/best.ckpt"
+    said = study_scores([best], [hashlib.sha256(best.read_bytes()).hexdigest()])
+    assert said is not None
+    assert "all 2 runs, one model" in said
+
+
+@needs(EXPORT)
+@pytest.mark.full
+def test_an_export_of_a_runs_folds_has_the_runs_card(copy: Path, tmp_path: Path, run) -> None:
+    folder = copy / "jobs" / "contrastive" / "run0"
+    code, printed, complaint = run("export", "--ckpt_path", folder, "--output", tmp_path / "out")
+    assert code == 0, complaint
+    assert "embed.onnx" in printed
+    assert {path.name for path in (tmp_path / "out").glob("*.safetensors")} == {
+        f"{part}_{fold}.safetensors" for part in ("trunk", "embedder") for fold in (0, 1)
+    }
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "concatenated from 2 models" in card
+    with open(copy / "results.csv", newline="") as file:
+        (side_by_side,) = (
+            100 * float(row["value"])
+            for row in csv.DictReader(file)
+            if [row[key] for key in ("method", "stage", "run", "embedding", "metric")]
+            == ["contrastive", "test", "0", "concatenated", "map_at_r"]
+        )
+    assert row_of(card, "MAP@R")[1] == f"{side_by_side:.1f}"
+    told = json.loads((tmp_path / "out" / "export.json").read_text())
+    assert all(each["difference"] <= each["bound"] for each in told["compared_with_the_learner"] if each["bound"])

@@ -13,42 +13,16 @@ from own_images import own_images
 from PIL import Image
 from refused import refused
 from safetensors import safe_open
-from tiny_text import own_texts
+from tiny_fit import REPOSITORY
 from torch.nn.functional import normalize
 from torchvision.transforms import v2
 
 import levelfield
 from levelfield import MetricLearner
-from levelfield.cli.main import main
 from levelfield.errors import UserError
 from levelfield.use.encoder import Embedded
 
 SIZE = 32
-
-
-@pytest.fixture
-def best(fitted: Path) -> Path:
-    return fitted / "best.ckpt"
-
-
-@pytest.fixture(scope="module")
-def of_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("texts")
-    files = [f"--config=configs/{file}.yaml" for file in ("data/own_texts", "trunk/tiny_text", "trainer/debug")]
-    table = ["--data.dataset.table", str(own_texts(folder)), "--trainer.enable_progress_bar", "false"]
-    assert main(["fit", *files, "--model.loss", "SupConLoss", *table, "--output", str(folder)]) == 0
-    return next(folder.rglob("best.ckpt"))
-
-
-@pytest.fixture
-def birds(tmp_path: Path) -> Path:
-    """Pictures in class folders, none of them square."""
-    folder = tmp_path / "birds"
-    for number in range(6):
-        of_class = folder / ("jay" if number < 3 else "wren")
-        of_class.mkdir(parents=True, exist_ok=True)
-        Image.effect_noise((50 + number, 40), 90).convert("RGB").save(of_class / f"{number}.png")
-    return folder
 
 
 def by_hand(checkpoint: Path, files: list[Path]) -> torch.Tensor:
@@ -61,8 +35,8 @@ def by_hand(checkpoint: Path, files: list[Path]) -> torch.Tensor:
 
 def test_a_folder_is_embedded_as_by_hand_with_the_names_and_labels_of_its_folders(best: Path, birds: Path) -> None:
     embedded = levelfield.embed(best, birds)
-    assert embedded.names == tuple(f"{'jay' if n < 3 else 'wren'}/{n}.png" for n in range(6))
-    assert embedded.labels == ("jay",) * 3 + ("wren",) * 3
+    assert embedded.names == tuple(f"{'jay' if n < 4 else 'wren'}/{n}.png" for n in range(8))
+    assert embedded.labels == ("jay",) * 4 + ("wren",) * 4
     torch.testing.assert_close(
         embedded.embeddings, by_hand(best, [birds / name for name in embedded.names]), atol=1e-6, rtol=0
     )
@@ -75,13 +49,13 @@ def test_all_forms_of_the_same_pictures_give_the_same(best: Path, birds: Path, t
     for file in files:
         shutil.copy(file, flat)
     (tmp_path / "table.csv").write_text("\n".join(["path", *(str(file.relative_to(tmp_path)) for file in files)]))
-    pd.DataFrame({"path": [str(file) for file in files], "label": ["a", None] * 3}).to_parquet(tmp_path / "t.parquet")
+    pd.DataFrame({"path": [str(file) for file in files], "label": ["a", None] * 4}).to_parquet(tmp_path / "t.parquet")
     expected = levelfield.embed(best, birds).embeddings
     given = (flat, tmp_path / "table.csv", tmp_path / "t.parquet", files, [Image.open(file) for file in files])
     for data in given:
         embedded = levelfield.embed(str(best), data)
         assert torch.equal(embedded.embeddings, expected)
-        assert embedded.labels == (("a", "") * 3 if data == tmp_path / "t.parquet" else None)
+        assert embedded.labels == (("a", "") * 4 if data == tmp_path / "t.parquet" else None)
     one = levelfield.embed(best, files[0])
     torch.testing.assert_close(one.embeddings, expected[:1], atol=1e-6, rtol=0)
 
@@ -104,7 +78,7 @@ def test_the_command_writes_what_the_function_gives(best, birds, tmp_path, run, 
     code, printed, complaint = run("predict", "--ckpt_path", best, "--data", birds, "--output", output)
     assert code == 0, complaint
     expected = levelfield.embed(best, birds)
-    assert f"6 embeddings of {expected.embeddings.shape[1]} numbers, 2 labels: {output}" in printed
+    assert f"8 embeddings of {expected.embeddings.shape[1]} numbers, 2 labels: {output}" in printed
     if suffix == ".parquet":
         table = pd.read_parquet(output)
         assert tuple(table["name"]) == expected.names
@@ -126,43 +100,19 @@ def test_broken_pictures_are_named_and_left_out_only_when_told(best, birds, run)
     code, printed, complaint = run(*asked, "--skip-broken")
     assert code == 0, complaint
     assert "1 left out: .txt, not an image" in printed
-    assert "1 of 6 images are left out" in printed
+    assert "1 of 8 images are left out" in printed
     table = pd.read_parquet(best.parent / "embeddings_birds.parquet")
-    names = [f"jay/{n}.png" for n in (0, 2)] + [f"wren/{n}.png" for n in (3, 4, 5)]
+    names = [f"jay/{n}.png" for n in (0, 2, 3)] + [f"wren/{n}.png" for n in (4, 5, 6, 7)]
     assert table["name"].tolist() == names
     expected = by_hand(best, [birds / name for name in names])
     torch.testing.assert_close(torch.tensor(np.stack(table["embedding"])), expected, atol=1e-6, rtol=0)
-
-
-def test_a_missing_file_of_a_table_with_labels_is_left_out_when_told(best, birds, tmp_path, run) -> None:
-    rows = [f"{birds / name},bird" for name in ("jay/0.png", "wren/9.png", "wren/3.png")]
-    (tmp_path / "some.csv").write_text("\n".join(["path,label", *rows]))
-    code, printed, complaint = run(
-        "predict",
-        "--ckpt_path",
-        best,
-        "--data",
-        tmp_path / "some.csv",
-        "--skip-broken",
-        "--output",
-        tmp_path / "e.parquet",
-    )
+    rows = [f"{birds / name},bird" for name in ("jay/0.png", "wren/9.png", "wren/4.png")]
+    (birds / "some.csv").write_text("\n".join(["path,label", *rows]))
+    words = ("--data", birds / "some.csv", "--skip-broken", "--output", birds / "e.parquet")
+    code, printed, complaint = run("predict", "--ckpt_path", best, *words)
     assert code == 0, complaint
     assert "1 of 3 images are left out" in printed
-    assert len(pd.read_parquet(tmp_path / "e.parquet")) == 2
-
-
-def test_texts_come_from_a_table_a_file_of_lines_or_a_list(of_texts: Path, tmp_path: Path) -> None:
-    texts = ["Where is my card?", 'It has "not" come, yet.']
-    (tmp_path / "t.txt").write_text("\n".join(texts))
-    pd.DataFrame({"text": texts, "path": ["a.png", "b.png"]}).to_csv(tmp_path / "t.csv", index=False)
-    learner = MetricLearner.load_from_checkpoint(of_texts)
-    with torch.no_grad():
-        expected = learner(texts)
-    for data in (texts, tmp_path / "t.txt", tmp_path / "t.csv"):
-        embedded = levelfield.embed(of_texts, data)
-        assert embedded.names == tuple(texts)
-        torch.testing.assert_close(embedded.embeddings, expected, atol=1e-6, rtol=0)
+    assert len(pd.read_parquet(birds / "e.parquet")) == 2
 
 
 def same_in_python_and_by_command(checkpoint: Path, data: Path, run) -> Embedded | str:
@@ -202,7 +152,11 @@ def test_row_i_is_line_i_of_a_text_file(content, expected, of_texts, tmp_path, r
         with pytest.raises(UserError, match=re.escape(expected.partition(":")[2])):
             levelfield.embed(of_texts, texts[:2])
     else:
-        assert found.names == levelfield.embed(of_texts, expected).names == tuple(expected)
+        embedded = levelfield.embed(of_texts, expected)
+        assert found.names == embedded.names == tuple(expected)
+        with torch.no_grad():
+            by_learner = MetricLearner.load_from_checkpoint(of_texts)(expected)
+        torch.testing.assert_close(embedded.embeddings, by_learner, atol=1e-6, rtol=0)
 
 
 def test_an_image_of_pillow_is_read_like_its_file(best: Path, tmp_path: Path, run) -> None:
@@ -231,17 +185,15 @@ def test_an_image_of_pillow_is_read_like_its_file(best: Path, tmp_path: Path, ru
         levelfield.embed(best, [Image.open(tmp_path / "float.tif")])
 
 
-def test_both_doors_read_the_same_of_folders_and_tables(
-    best, birds: Path, tmp_path: Path, run, monkeypatch, capsys
-) -> None:
+def test_both_doors_read_the_same_of_folders_and_tables(best, birds, tmp_path, run, monkeypatch, capsys):
     monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
     for data in (Path("birds/jay/0.png"), ["birds/jay/0.png"], [Path("birds/jay/0.png")]):
         assert len(levelfield.embed(best, data).embeddings) == 1, "below the data root"
-    (tmp_path / "labels.csv").write_text("path,label\nbirds/jay/0.png,01\nbirds/wren/3.png,\nbirds/wren/3.png,1.0\n")
+    (tmp_path / "labels.csv").write_text("path,label\nbirds/jay/0.png,01\nbirds/wren/4.png,\nbirds/wren/4.png,1.0\n")
     (tmp_path / "missing.csv").write_text("path\nbirds/jay/0.png\nbirds/jay/9.png\n")
-    (tmp_path / "latin.csv").write_bytes(b"path,label\nbirds/jay/0.png,a\nbirds/wren/3.png,\xe9\n")
+    (tmp_path / "latin.csv").write_bytes(b"path,label\nbirds/jay/0.png,a\nbirds/wren/4.png,\xe9\n")
     (tmp_path / "words.csv").write_text("text,label\nhello,a\n")
-    assert same_in_python_and_by_command(best, birds, run).labels == ("jay",) * 3 + ("wren",) * 3
+    assert same_in_python_and_by_command(best, birds, run).labels == ("jay",) * 4 + ("wren",) * 4
     assert same_in_python_and_by_command(best, tmp_path / "labels.csv", run).labels == ("01", "", "1.0")
     for name, word in (("missing.csv", "jay/9.png"), ("latin.csv", "row 3"), ("words.csv", "column path")):
         assert word in same_in_python_and_by_command(best, tmp_path / name, run)
@@ -278,3 +230,22 @@ def test_mistakes_end_in_a_line(best, of_texts, birds, tmp_path, run) -> None:
     refused(run(*asked, table), "9_9.png", "No such file")
     with pytest.raises(UserError, match="sample 1 of the list is a int"):
         levelfield.embed(best, ["a.png", 1])
+
+
+BLOCK, _ = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/embed_and_search.md").read_text(), re.DOTALL)
+
+
+def test_the_block_embeds_a_folder_of_classes(fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(fitted / "best.ckpt", "best.ckpt")
+    for letter in "ab":
+        folder = Path("my_images", letter)
+        folder.mkdir(parents=True)
+        own_images(folder, classes=2, samples=2)
+    scope: dict = {}
+    exec(compile(BLOCK, "docs/embed_and_search.md", "exec"), scope)
+    embedded = scope["embedded"]
+    assert embedded.embeddings.shape[0] == 8
+    assert embedded.embeddings.norm(dim=1).tolist() == pytest.approx([1.0] * 8, abs=1e-5)
+    assert embedded.names[0] == "a/0_0.png"
+    assert embedded.labels == ("a",) * 4 + ("b",) * 4

@@ -18,7 +18,6 @@ from tiny_text import own_texts
 from tokenizers import Tokenizer
 
 from levelfield import MetricLearner
-from levelfield.cli.main import main
 from levelfield.data import ImageTransforms
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
@@ -76,12 +75,8 @@ def as_the_page_does(folder: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarra
 
 
 @pytest.mark.full
-def test_texts_go_from_tokens_to_the_learners_embedding(tmp_path: Path, run) -> None:
-    files = [f"--config=configs/{file}.yaml" for file in ("data/own_texts", "trunk/tiny_text", "trainer/debug")]
-    words = ["--model.loss", "SupConLoss", "--trainer.max_epochs", "1", "--trainer.enable_progress_bar", "false"]
-    table = str(own_texts(tmp_path))
-    assert main(["fit", *files, *words, "--data.dataset.table", table, "--output", str(tmp_path)]) == 0
-    (best,) = tmp_path.rglob("best.ckpt")
+def test_texts_go_from_tokens_to_the_learners_embedding(of_texts: Path, tmp_path: Path, run) -> None:
+    best, table = of_texts, own_texts(tmp_path)
     code, _, complaint = run("export", "--ckpt_path", best, "--output", tmp_path / "out", "--data", table)
     assert code == 0, complaint
     texts = ["Where is it?", "A longer sentence, about the thing that nobody has seen.", "x"]
@@ -112,8 +107,10 @@ def test_the_program_is_the_learner(several: int) -> None:
         torch.testing.assert_close(EmbedImages(learners).eval()(images), expected, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("size", [(50, 37), (37, 50), (64, 40), (29, 29)])
-@pytest.mark.parametrize(("crop", "square"), [(24, False), (23, False), (24, True)])
+SIZES = [((50, 37), 24, False), ((37, 50), 23, False), ((64, 40), 24, True), ((29, 29), 24, False)]
+
+
+@pytest.mark.parametrize(("size", "crop", "square"), SIZES)
 def test_the_page_crops_as_evaluation_does(size: tuple[int, int], crop: int, square: bool) -> None:
     transforms = ImageTransforms(crop_size=crop, resize=29, square=square, interpolation="bicubic")
     picture = Image.effect_noise((9, 9), 120).convert("RGB").resize(size, Image.Resampling.BICUBIC)

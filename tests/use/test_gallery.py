@@ -14,7 +14,6 @@ from safetensors.torch import save
 from tiny_text import own_texts
 
 import levelfield
-from levelfield.cli.main import main
 from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.metrics.distances import pack_bits
 from levelfield.numerics import in_ball
@@ -27,16 +26,6 @@ from levelfield.use.samples import Samples
 @pytest.fixture(scope="module")
 def encoder(fitted: Path) -> Encoder:
     return Encoder(fitted / "best.ckpt", "cpu")
-
-
-@pytest.fixture
-def birds(tmp_path: Path) -> Path:
-    folder = tmp_path / "birds"
-    for number in range(8):
-        of_class = folder / ("jay" if number < 4 else "wren")
-        of_class.mkdir(parents=True, exist_ok=True)
-        Image.effect_noise((40, 40), 20 + 30 * number).convert("RGB").save(of_class / f"{number}.png")
-    return folder
 
 
 def test_the_command_answers_by_cosine_and_draws_them(fitted: Path, birds: Path, tmp_path: Path, run) -> None:
@@ -88,9 +77,7 @@ def test_the_index_is_kept_and_follows_the_gallery(encoder: Encoder, birds: Path
         assert torch.equal(content.get_tensor("embeddings"), last.rows_GD), "what was removed has left the index"
 
 
-def test_another_checkpoint_has_an_index_of_its_own(
-    encoder: Encoder, fitted: Path, birds: Path, tmp_path: Path
-) -> None:
+def test_another_checkpoint_has_an_index_of_its_own(encoder, fitted, birds, tmp_path):
     first = Gallery.of(encoder, birds)
     content = torch.load(fitted / "best.ckpt", weights_only=True)
     content["state_dict"]["embedder.linear.bias"] += 1
@@ -147,12 +134,8 @@ def test_other_distances_are_shown_as_such(distance: str) -> None:
     assert pack_bits(rows).shape == (20, 2)
 
 
-def test_texts_are_found_in_a_table_and_in_lines(tmp_path: Path, run) -> None:
-    files = [f"--config=configs/{file}.yaml" for file in ("data/own_texts", "trunk/tiny_text", "trainer/debug")]
-    table = own_texts(tmp_path)
-    words = ["--model.loss", "SupConLoss", "--trainer.max_epochs", "1", "--data.dataset.table", str(table)]
-    assert main(["fit", *files, *words, "--trainer.enable_progress_bar", "false", "--output", str(tmp_path)]) == 0
-    (best,) = tmp_path.rglob("best.ckpt")
+def test_texts_are_found_in_a_table_and_in_lines(of_texts: Path, tmp_path: Path, run) -> None:
+    best, table = of_texts, own_texts(tmp_path)
     texts = pd.read_csv(table)["text"].tolist()
     (tmp_path / "t.txt").write_text("\n".join(texts))
     embedded = levelfield.embed(best, ["Where is <my> aaa?", *texts]).embeddings

@@ -1,22 +1,29 @@
-"""Scores on another set: the library's metrics, with intervals over classes, and a line in the ledger."""
+"""Scores on another set, with intervals over classes; doubts about labels; how `compare` fills its time."""
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from own_images import own_images
+from pretended_gpu import pretended_gpu
 from refused import refused
+from scipy import stats
+from torch.nn.functional import cosine_similarity
 
 import levelfield
 from levelfield.core import ledger
 from levelfield.data.datasets import ImageTable
-from levelfield.metrics import retrieval_metrics
+from levelfield.errors import UserError
+from levelfield.metrics import clustering_metrics, retrieval_metrics
+from levelfield.use import label_errors
+from levelfield.use.label_errors import label_doubts, near_duplicates
+from levelfield.use.ladder import HEAD_SECONDS, SIZES, Costs, Counts, Lengths, choose, seconds
+from levelfield.use.scores import class_interval, scores_of
 
 
-def test_the_command_scores_another_set_and_keeps_a_ledger(
-    fitted: Path, tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_scores_another_set_and_keeps_a_ledger(fitted, tmp_path, run, monkeypatch):
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
     best, table = fitted / "best.ckpt", own_images(tmp_path)
     embedded = levelfield.embed(best, table)
@@ -63,3 +70,122 @@ def test_mistakes_end_in_a_line(fitted: Path, tmp_path: Path, run) -> None:
     (tmp_path / "t.csv").write_text("text,label\nhello,a\n")
     refused(run(*asked, "--data", tmp_path / "t.csv"), "holds texts", "takes images")
     refused(run(*asked, "--data", tmp_path, "--output", "x"), "--output is an option of predict")
+
+
+@pytest.mark.parametrize("num_classes", [3, 12])
+def test_the_interval_is_that_of_pairs_of_one_class(num_classes: int) -> None:
+    """The variance of a mean whose errors are correlated within classes alone: the sum of all pairs' products."""
+    draw = np.random.default_rng(num_classes)
+    labels = np.repeat(np.arange(num_classes), draw.integers(1, 9, num_classes))
+    scores = draw.normal(size=num_classes)[labels] + draw.normal(size=len(labels))
+    errors = scores - scores.mean()
+    pairs = sum(errors[i] * errors[j] for i, j in np.argwhere(labels[:, None] == labels))
+    variance = pairs / len(scores) ** 2 * num_classes / (num_classes - 1)
+    half = stats.t(num_classes - 1).ppf(0.975) * variance**0.5
+    assert class_interval(torch.tensor(scores), torch.tensor(labels)) == pytest.approx(half)
+
+
+def test_it_covers_the_mean_of_all_classes_in_95_of_100_draws() -> None:
+    draw, covered = np.random.default_rng(0), 0
+    for _ in range(400):
+        labels = np.repeat(np.arange(20), 5)
+        scores = draw.normal(size=20)[labels] + draw.normal(size=100)
+        covered += abs(scores.mean()) < class_interval(torch.tensor(scores), torch.tensor(labels))
+    assert 0.92 < covered / 400 < 0.98
+
+
+def test_two_classes_have_no_interval() -> None:
+    assert class_interval(torch.tensor([0.1, 0.2, 0.4]), torch.tensor([5, 5, 9])) is None
+
+
+def test_the_scores_are_those_of_the_metrics() -> None:
+    embeddings, labels = torch.randn(60, 8), torch.arange(60) % 7
+    scores, skipped = scores_of(embeddings, labels)
+    expected = retrieval_metrics(embeddings, labels) | clustering_metrics(embeddings, labels)
+    assert skipped == expected.pop("num_skipped") == 0
+    assert {metric: score.value for metric, score in scores.items()} == pytest.approx(expected)
+    is_query = torch.arange(60) < 20
+    scores, _ = scores_of(embeddings, labels, is_query, "euclidean")
+    asked = embeddings[is_query], labels[is_query], embeddings[~is_query], labels[~is_query]
+    assert scores["map_at_r"].value == pytest.approx(retrieval_metrics(*asked, distance="euclidean")["map_at_r"])
+
+
+def test_each_sample_is_voted_on_by_its_nearest_others(device):
+    embeddings, labels = torch.randn(30, 5, device=device), torch.arange(30, device=device) % 4
+    doubts = label_doubts(embeddings, labels, neighbours=6)
+    for sample in range(30):
+        likeness = {
+            other: max(float(cosine_similarity(embeddings[sample], embeddings[other], dim=0)), 0)
+            for other in range(30)
+            if other != sample
+        }
+        voters = sorted(likeness, key=likeness.__getitem__, reverse=True)[:6]
+        votes = {int(label): 0.0 for label in labels}
+        for voter in voters:
+            votes[int(labels[voter])] += likeness[voter]
+        own = votes[int(labels[sample])] / sum(votes.values())
+        assert float(doubts.agreement[sample]) == pytest.approx(own, abs=1e-6)
+        assert int(doubts.vote[sample]) == max(votes, key=votes.__getitem__)
+    suspects = doubts.suspects().tolist()
+    assert set(suspects) == set((doubts.agreement < 0.5).nonzero().squeeze(1).tolist())
+    assert doubts.agreement[suspects].tolist() == sorted(doubts.agreement[suspects].tolist())
+
+
+def test_a_sample_with_anothers_label_is_the_first_suspect():
+    centers = torch.eye(4).repeat_interleave(8, dim=0)
+    labels = torch.arange(4).repeat_interleave(8)
+    labels[11] = 3
+    doubts = label_doubts(centers + 0.05 * torch.randn(32, 4), labels, neighbours=5)
+    assert doubts.suspects().tolist() == [11]
+    assert int(doubts.vote[11]) == 1
+
+
+@pytest.mark.parametrize("memory_budget", [2**20, 1])
+def test_near_duplicates_are_the_pairs_above_the_cosine(memory_budget, monkeypatch):
+    monkeypatch.setattr(label_errors, "DEFAULT_MEMORY_BUDGET", memory_budget)
+    points = torch.randn(90, 3)
+    cosines = cosine_similarity(points[:, None].double(), points[None].double(), dim=2)
+    expected = sorted(
+        ((i, j) for i in range(90) for j in range(i + 1, 90) if cosines[i, j] >= 0.9), key=lambda pair: -cosines[pair]
+    )
+    assert near_duplicates(points, 0.9).tolist() == [list(pair) for pair in expected]
+    assert len(expected) > 3
+    assert len(near_duplicates(points, -1)) == 90 * 89 / 2, "each pair once, whatever is asked"
+
+
+def test_more_neighbours_than_samples_are_refused():
+    with pytest.raises(UserError, match="neighbours=3 with 3 samples: give 1 to 2"):
+        label_doubts(torch.randn(3, 2), torch.tensor([0, 0, 1]), neighbours=3)
+
+
+def test_the_same_on_a_pretended_gpu_where_tensors_of_two_devices_do_not_go_together():
+    with pretended_gpu() as name:
+        test_each_sample_is_voted_on_by_its_nearest_others(name)
+
+
+COUNTS = Counts(train=3000, validated=1000, tested=4000)
+CARS = Costs(step=2.0, sample=0.02)  # at 224 px
+
+
+def test_seconds_of_the_whole_ladder() -> None:
+    """Counted by hand: features of all samples; per fold two losses with a head each, and the trunk."""
+    trunk = 600 * 2.0 + 0.02 * (4 * 1000 + 4 * 1000 + 2 * 1000 + 3000 + 3 * 4000)
+    assert seconds(CARS, COUNTS, 3, 600) == pytest.approx(0.02 * 8000 + 3 * 2 * (HEAD_SECONDS + trunk))
+    assert seconds(CARS, COUNTS, 3, 0) == pytest.approx(0.02 * 8000 + 3 * 2 * HEAD_SECONDS)
+
+
+def test_more_time_is_spent_on_larger_images_then_folds_then_steps() -> None:
+    found = [choose(CARS, COUNTS, 4, 600, 60.0 * minutes, SIZES, 224) for minutes in (1, 5, 15, 30, 60, 120, 240, 2000)]
+    assert found[0] == Lengths(64, 4, 0)
+    assert found[-1] == Lengths(224, 4, 2400)
+    order = [(each.size, each.folds * each.steps) for each in found]
+    assert order == sorted(order)
+    for minutes, lengths in zip((5, 15, 30, 60, 120, 240, 2000), found[1:], strict=True):
+        if lengths.steps:
+            spent = seconds(CARS.at(lengths.size, 224), COUNTS, lengths.folds, lengths.steps)
+            assert spent <= 60 * minutes
+            assert lengths.steps >= 100
+
+
+def test_texts_have_no_size() -> None:
+    assert choose(Costs(0.3, 0.005), COUNTS, 3, 400, 3600.0, (), 1).size is None
