@@ -97,7 +97,7 @@ def test_a_mistake_is_one_line(toy_file: Path, tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_package_shows_its_face_and_loads_it_when_used() -> None:
-    """tests/cli/test_without_torch.py shows that it loads nothing before."""
+    """tests/cli/test_cli.py shows that commands load nothing before."""
     for name in levelfield.__all__:
         assert name in dir(levelfield)
         assert getattr(levelfield, name) is not None

@@ -59,6 +59,7 @@ def test_what_the_trainings_say_of_their_end(until_done: StudyFolder) -> None:
     assert verify_study(until_done) == []
 
 
+@pytest.mark.slow
 def test_table_page_and_status_say_who_reached_the_cap(tmp_path: Path) -> None:
     """Two validations, and a patience of two: no training can be done."""
     study = study_of(tmp_path / "capped", epochs=2, runs=1)

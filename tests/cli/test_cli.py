@@ -319,6 +319,7 @@ print("answered", *sorted(heavy & set(sys.modules)), file=sys.stderr)
 """
 
 
+@pytest.mark.processes
 def test_helps_lists_mistakes_and_a_finished_study_import_no_torch(finished, toy_file, tmp_path, monkeypatch):
     helps = [f"{command} --help" for command in ("fit", "validate", "predict", "export", "compare", "study", "data")]
     study = shutil.copytree(finished, tmp_path / "out")

@@ -10,7 +10,7 @@ from loss_cases import needs_classes, shipped
 from levelfield import losses, miners, regularizers
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "method"
-# A sum of losses, which the learner makes: tests/study/test_laptop_studies.py.
+# A sum of losses, which the learner makes: tests/study/test_shipped_studies.py.
 SUM = CONFIGS / "cross_batch_memory.yaml"
 FILES = sorted({*CONFIGS.glob("*.yaml")} - {SUM})
 

@@ -170,6 +170,7 @@ def test_a_loss_that_raises_is_named_after_the_others_are_done(here: Path, befor
     assert trained(here / "out") == OTHERS
 
 
+@pytest.mark.slow
 def test_memory_that_fails_once_changes_no_number(here: Path, small_finished: Path) -> None:
     flag = here / "flag"
     marked = f"import os; marked = os.path.exists({str(flag)!r}); open({str(flag)!r}, 'w').close()"
@@ -179,6 +180,7 @@ def test_memory_that_fails_once_changes_no_number(here: Path, small_finished: Pa
     assert tables(again.folder) == tables(small_finished / "out")
 
 
+@pytest.mark.slow
 def test_memory_that_fails_twice_is_a_result(here: Path) -> None:
     file = small_study(here, IN_TRAINING + "raise torch.OutOfMemoryError('CUDA out of memory')")
     with pytest.raises(UserError, match="mine run 0 fold 0"):

@@ -29,6 +29,8 @@ def encoder(fitted: Path) -> Encoder:
 
 
 def test_the_command_answers_by_cosine_and_draws_them(fitted: Path, birds: Path, tmp_path: Path, run) -> None:
+    for file in birds.rglob("*.png"):  # a sheet pads others
+        Image.open(file).resize((40, 40)).save(file)
     asked = ("search", "--ckpt_path", fitted / "best.ckpt", "--gallery", birds, "--query", birds / "jay/2.png")
     code, printed, complaint = run(*asked, "--top", "3", "--output", tmp_path / "a.png")
     assert code == 0, complaint
