@@ -53,8 +53,8 @@ behaviour: $(VENV)/installed-dev
 
 # FILE=src/levelfield/metrics/ranking.py COUNT=20 MINUTES=30 SEED=1 TESTS=tests/metrics; all are optional.
 mutants: $(VENV)/installed-dev
-	$(BIN)/python scripts/mutants.py $(FILE) $(if $(TESTS),--tests "$(TESTS)") $(if $(COUNT),--count $(COUNT)) \
-		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python scripts/mutants.py $(if $(FILE),--files "$(FILE)") $(if $(TESTS),--tests "$(TESTS)") \
+		$(if $(COUNT),--count $(COUNT)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 test-gpu: $(VENV)/installed-dev
 	$(BIN)/pytest -m gpu -W default

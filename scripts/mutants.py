@@ -1,252 +1,120 @@
 """Change one token of the source at a time and run its tests. A change that no test notices is a missing test.
 
     python scripts/mutants.py                                          # the rows of tests/mutations.txt
-    python scripts/mutants.py src/levelfield/metrics/ranking.py --count 20 --minutes 10 --seed 1
-    python scripts/mutants.py src/levelfield/study/seal.py --tests tests/study/test_study_seal.py
+    python scripts/mutants.py --files src/levelfield/metrics/ranking.py --count 20 --minutes 10 --seed 1
 
 Everything runs in a copy of the working tree; your files stay as they are. Exits with 1 if a change survives: write the
 test, delete the dead code, or list the line in tests/mutations.txt as equivalent, with the reason.
 """
 
-from __future__ import annotations
-
-import argparse
 import ast
-import copy
 import glob
-import importlib.util
-import multiprocessing
 import os
 import random
-import shlex
-import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from jsonargparse import auto_cli
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-ROWS = Path("tests/mutations.txt")
 SOURCE = Path("src/levelfield")
-OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
-    **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
-    **{ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And},
-    **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd},
-}
-NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "minimum": "maximum", "maximum": "minimum"}
-# Arguments without which a correct program does the same on a CPU.
-ALIKE = ("strict", "device")
-# Tests of a file are those with its name in theirs, in the folder of its package, or else all of that folder. And:
-TESTS = {
-    "metrics/ranking.py": ["test_retrieval*.py", "test_query_scores*.py"],
-    "analysis/comparison.py": ["test_*comparison*.py", "test_*verdict*.py", "test_conclusion*.py"],
-}
-OUTPUT = "output.txt"
-FORK = multiprocessing.get_context("fork")
-OPTIONS = ("-x", "-m", "not full and not gpu and not processes", "-p", "no:cacheprovider")
-OPTIONS += ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
+OPTIONS = ("-x", "--timeout=300", "-mnot full and not gpu and not processes", "-Wignore:Module already imported")
+PAIRS = [("min", "max"), ("any", "all"), ("minimum", "maximum"), (ast.And, ast.Or), (ast.Add, ast.Sub)]
+PAIRS += [(ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)]
+OPPOSITES = {one: other for pair in PAIRS for one, other in (pair, pair[::-1])}
+KEPT = ("annotation", "returns", "decorator_list", "exc", "strict", "device")  # tests on a CPU cannot hold them
 
 
-class Unhurried:
-    """A test may compute for longer than in `make test`: time on a busy machine kills no change."""
-
-    def pytest_itemcollected(self, item: pytest.Item) -> None:
-        item.add_marker("slow")
-
-
-class Mutation(NamedTuple):
-    """The lines of one change, before and after it, and the whole text of the changed file."""
-
-    file: str
-    line: int
-    old: str
-    new: str
-    text: str
+def replacements(node: ast.AST) -> list[ast.AST]:
+    match node:
+        case ast.Constant(value=bool(value) | int(value) | float(value)):
+            return [ast.Constant(new) for new in ([not value] if isinstance(value, bool) else [value + 1, value - 1])]
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            return [operand]
+        case ast.Name(id=name) | ast.Attribute(attr=name) if name in OPPOSITES:
+            return [ast.Name(ast.unparse(node).removesuffix(name) + OPPOSITES[name])]
+        case ast.Call(func=func, args=args, keywords=words):
+            return [ast.Call(func, args, [w for w in words if w != word]) for word in words if word.arg not in KEPT]
+        case ast.Expr(value=ast.Call()) | ast.Assign(targets=[ast.Attribute() | ast.Subscript()]) | ast.Raise():
+            return [ast.Pass()]
+    return [OPPOSITES[type(node)]()] if type(node) in OPPOSITES else []
 
 
-def mutations(file: str, source: str) -> Iterator[Mutation]:
-    """All mutations of a file; strings, type annotations and the texts of errors stay."""
-    content = source.encode()
-    starts = [0]
-    for line in content.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    for node, changed in _changes(ast.parse(source)):
-        first, last = starts[node.lineno - 1], starts[node.end_lineno]
-        begin, end = first + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
-        lines = content[first:begin] + ast.unparse(changed).encode() + content[end:last]
-        old, new = (" ".join(part.decode().split()) for part in (content[first:last], lines))
-        yield Mutation(file, node.lineno, old, new, (content[:first] + lines + content[last:]).decode())
+def mutations(source: str) -> Iterator[tuple[int, str, str, str]]:
+    """The line of each change, its code before and after, and the whole changed code."""
+    before = ast.unparse(tree := ast.parse(source)).splitlines()
+    for node, line in (nodes := [(tree, 1)]):
+        for name, value in ast.iter_fields(node):
+            parts, keys = (value, range(len(value))) if isinstance(value, list) else (vars(node), [name])
+            for key in keys if name not in KEPT else ():
+                if isinstance(child := parts[key], ast.AST) and not isinstance(child, ast.JoinedStr):
+                    nodes.append((child, here := getattr(child, "lineno", line)))
+                    for parts[key] in replacements(child):
+                        lines = zip(before, (text := ast.unparse(tree)).splitlines(), strict=True)
+                        yield from ((here, old.strip(), new.strip(), text) for old, new in lines if old != new)
+                    parts[key] = child
 
 
-def _changes(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-    if isinstance(node, (ast.JoinedStr, ast.Import, ast.ImportFrom)):
-        return
-    yield from ((node, changed) for changed in _changed(node))
-    for name, value in ast.iter_fields(node):
-        if name in ("annotation", "returns", "decorator_list") or (isinstance(node, ast.Raise) and name == "exc"):
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST):
-                yield from _changes(child)
+def changes(files: str, count: int, seed: int, tests: str) -> Iterator[tuple[str, str, int, str, str, str]]:
+    """File, tests, line, code before and after, whole changed code; it is the same if a row does not fit."""
+    rows = [line.split(" | ") for line in Path("tests/mutations.txt").read_text().splitlines() if line[:1].isalpha()]
+    for file, old, new, own in (row for row in rows if row[3].startswith("tests/") and not files):
+        before, *after = (SOURCE / file).read_text().split(old)
+        yield file, own, before.count("\n") + 1, old, new, (new if len(after) == 1 else old).join([before, *after])
+    for path in map(Path, files.split()):  # its tests: those of its rows, or those with its name, or its folder
+        file = str(path.relative_to(SOURCE))
+        words = [word for row in rows if row[0] == file for word in row[3].split() if word.startswith("tests/")]
+        folder = next(each for each in Path("tests", file).parents if each.is_dir())
+        own = tests or " ".join(dict.fromkeys(words or glob.glob(f"{folder}/test_*{path.stem}*.py"))) or str(folder)
+        equivalent = {(old, new) for name, old, new, why in rows if name == file and why.startswith("equivalent: ")}
+        found = [each for each in mutations(path.read_text()) if not equivalent & {each[1:3], (each[1], "*")}]
+        yield from ((file, own, *each) for each in random.Random(seed).sample(found, min(count, len(found))))
 
 
-def _changed(node: ast.AST) -> Iterator[ast.AST]:
-    new = copy.deepcopy(node)
-    if isinstance(new, ast.Compare):
-        for place, operator in enumerate(new.ops):
-            if type(operator) in OPERATORS:
-                yield ast.Compare(
-                    new.left, [*new.ops[:place], OPERATORS[type(operator)](), *new.ops[place + 1 :]], new.comparators
-                )
-    elif isinstance(new, (ast.BinOp, ast.BoolOp)) and type(new.op) in OPERATORS:
-        new.op = OPERATORS[type(new.op)]()
-        yield new
-    elif isinstance(new, ast.UnaryOp) and isinstance(new.op, (ast.Not, ast.USub)):
-        yield new.operand
-    elif isinstance(new, ast.Constant) and isinstance(new.value, bool):
-        yield ast.Constant(not new.value)
-    elif isinstance(new, ast.Constant) and isinstance(new.value, (int, float)):
-        yield from (ast.Constant(new.value + step) for step in (1, -1))
-    elif isinstance(new, ast.Name) and new.id in NAMES:
-        yield ast.Name(NAMES[new.id])
-    elif isinstance(new, ast.Call):
-        for place in (n for n, each in enumerate(new.keywords) if each.arg not in ALIKE):
-            yield ast.Call(new.func, new.args, [*new.keywords[:place], *new.keywords[place + 1 :]])
-        if isinstance(new.func, ast.Attribute) and new.func.attr in NAMES:
-            yield ast.Call(ast.Attribute(new.func.value, NAMES[new.func.attr]), new.args, new.keywords)
-    elif (
-        isinstance(new, (ast.Raise, ast.Break, ast.Continue, ast.AugAssign))
-        or (isinstance(new, ast.Expr) and not isinstance(new.value, ast.Constant))
-        or (isinstance(new, ast.Assign) and not isinstance(new.targets[0], (ast.Name, ast.Tuple)))
-    ):
-        yield ast.Pass()
-
-
-def rows() -> Iterator[tuple[str, str, str, str]]:
-    """The rows `file | old | new | tests` of tests/mutations.txt."""
-    for line in (REPOSITORY / ROWS).read_text().splitlines():
-        if line and not line.startswith("#"):
-            file, old, new, tests = line.split(" | ")
-            yield file, old, new, tests
-
-
-def tests_of(file: str) -> str:
-    """The tests of a source file."""
-    folder = Path("tests", Path(file).parent)
-    while not (REPOSITORY / folder).is_dir():
-        folder = folder.parent
-    return " ".join(str(folder / pattern) for pattern in TESTS.get(file, [f"test_*{Path(file).stem}*.py"]))
-
-
-def found(word: str) -> list[str]:
-    """The test files of a pattern, or their folder if there is none; another word as it is."""
-    return (sorted(glob.glob(word)) or [str(Path(word).parent)]) if "*" in word else [word]
-
-
-def passes(folder: Path, tests: str, seconds: float | None = None) -> bool:
-    """Whether tests pass, in a child of this process, which has imported torch; not if they take too long."""
-    child = FORK.Process(target=_run, args=(folder, tests))
-    child.start()
-    child.join(seconds)
-    if child.exitcode is None:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.join()
-    return child.exitcode == 0
-
-
-def _run(folder: Path, tests: str) -> None:
-    os.setsid()
-    os.chdir(folder)
-    sys.path[:0] = [str(folder / "src"), str(folder)]
-    with open(OUTPUT, "w") as output:
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
-    words = [word for each in shlex.split(tests) for word in found(each)]
-    sys.exit(pytest.main([*OPTIONS, *words], plugins=[Unhurried()]))
-
-
-class Copy:
-    """A copy of the working tree, in which one file at a time is changed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._seconds: dict[str, float] = {}
-        names = subprocess.check_output(["git", "ls-files", "-coz", "--exclude-standard"], cwd=REPOSITORY, text=True)
-        for name in filter(os.path.isfile, (REPOSITORY / each for each in names.split("\0") if each)):
-            place = folder / name.relative_to(REPOSITORY)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(name, place)
-
-    def survives(self, file: str, text: str, tests: str) -> bool:
-        """Whether the tests pass although a file has another text."""
-        if tests not in self._seconds:
-            begin = time.monotonic()
-            if not passes(self.folder, tests):
-                sys.exit(f"without a change these fail: {tests}\n{(self.folder / OUTPUT).read_text()[-3000:]}")
-            self._seconds[tests] = time.monotonic() - begin
-        before = (self.folder / SOURCE / file).read_text()
-        self._write(file, text)
+def passes(file: Path, text: str, tests: str) -> bool:
+    """Whether the tests pass if a file has another text, in a child of this process, which has imported torch."""
+    kept = file.rename("kept.py")
+    file.write_text(text)
+    os.utime(file, (0, random.randrange(2**31)))  # or Python takes it for its last text of the same second and size
+    if (child := os.fork()) == 0:
         try:
-            return passes(self.folder, tests, 60 + 5 * self._seconds[tests])
+            with open("output.txt", "w", buffering=1) as sys.stdout:
+                words = [*OPTIONS, *(name for word in tests.split() for name in glob.glob(word) or [word])]
+                slow = type("", (), {"pytest_itemcollected": lambda self, item: item.add_marker("slow")})  # no limit
+                os._exit(pytest.main(words, plugins=[slow()]))
         finally:
-            self._write(file, before)
-
-    def _write(self, file: str, text: str) -> None:
-        path = self.folder / SOURCE / file
-        path.write_text(text)
-        # Python takes a file of the same second and size for the same file.
-        Path(importlib.util.cache_from_source(path)).unlink(missing_ok=True)
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    kept.rename(file)
+    return status == 0
 
 
-def chosen(arguments: argparse.Namespace) -> Iterator[tuple[Mutation, str]]:
-    """The mutations to try, with their tests."""
-    equivalent = {row[:3] for row in rows() if row[3].startswith("equivalent: ")}
-    for path in arguments.files:
-        file = str(path.resolve().relative_to(REPOSITORY / SOURCE))
-        every = list(mutations(file, path.read_text()))
-        random.Random(arguments.seed).shuffle(every)
-        every = [each for each in every if equivalent.isdisjoint({(file, each.old, "*"), (file, each.old, each.new)})]
-        yield from ((each, arguments.tests or tests_of(file)) for each in every[: arguments.count])
-    for file, old, new, tests in () if arguments.files else rows():
-        if not tests.startswith("equivalent: "):
-            before, found_old, after = (REPOSITORY / SOURCE / file).read_text().partition(old)
-            once = found_old and old not in after
-            yield Mutation(file, before.count("\n") + 1, old, new, before + new + after if once else ""), tests
-
-
-def main(words: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", type=Path, help="source files; none: the rows of tests/mutations.txt")
-    parser.add_argument("--tests", default="", help="the tests to run, as for pytest")
-    parser.add_argument("--count", type=int, default=20, help="random changes for each file")
-    parser.add_argument("--minutes", type=float, default=60.0, help="none begins later")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args(words)
-    until, survivors, left = time.monotonic() + 60 * arguments.minutes, 0, 0
-    todo = list(chosen(arguments))
-    os.environ["OMP_NUM_THREADS"] = "1"
-    import lightning.pytorch  # noqa: F401 # once for all children
-
+def main(*, files: str = "", count: int = 20, minutes: float = 60.0, seed: int = 0, tests: str = "") -> bool:
+    """Try the rows of tests/mutations.txt, or random changes of files; none begins after these minutes."""
     with tempfile.TemporaryDirectory() as folder:
-        tree = Copy(Path(folder).resolve())
-        os.environ["PYTHONPATH"] = str(tree.folder / "src")  # of processes that tests start
-        for mutation, tests in todo:
+        copy = f"git ls-files -coz --exclude-standard | tar -c --null -T - | tar -x -C {folder}"
+        subprocess.run(copy, shell=True, check=True, cwd=Path(__file__).parents[1])
+        os.chdir(folder)
+        sys.path.insert(0, os.path.abspath("src"))
+        os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": sys.path[0]}
+        import lightning.pytorch  # noqa: F401 # once for all children
+
+        until, survived, todo = time.monotonic() + 60 * minutes, [], list(changes(files, count, seed, tests))
+        for place, (file, own, line, old, new, text) in enumerate(todo):
             if time.monotonic() > until:
-                left += 1
-                continue
-            survived = not mutation.text or tree.survives(mutation.file, mutation.text, tests)
-            survivors += survived
-            word = "SURVIVED" if mutation.text and survived else "NOT ONCE" if survived else "killed  "
-            print(f"{word} {mutation.file}:{mutation.line} | {mutation.old} | {mutation.new} | {tests}", flush=True)
-    print(f"{survivors} of {len(todo) - left} changes survived" + f"; no time for {left}" * bool(left))
-    return int(survivors > 0)
+                break
+            same = ast.unparse(ast.parse((SOURCE / file).read_text()))
+            if (file, own) not in {each[:2] for each in todo[:place]} and not passes(SOURCE / file, same, own):
+                sys.exit(f"without a change these fail: {own}\n{Path('output.txt').read_text()[-3000:]}")
+            survived.append(passes(SOURCE / file, text, own))
+            print("SURVIVED" if survived[-1] else "killed  ", f"{file}:{line} | {old} | {new} | {own}", flush=True)
+    print(f"{sum(survived)} of {len(survived)} changes survived; no time for {len(todo) - len(survived)}")
+    return any(survived)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(auto_cli(main))

@@ -1,10 +1,13 @@
 """scripts/mutants.py: which changes it makes, and which of them it reports."""
 
+import ast
+import glob
 import importlib
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from tiny_fit import REPOSITORY
@@ -17,24 +20,36 @@ def largest(values: list[int], least: int = 0) -> int:
 """
 
 
-def test_each_change_is_of_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def mutants(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    mutants = importlib.import_module("mutants")
-    found = list(mutants.mutations("largest.py", SOURCE))
-    assert [(each.line, each.new) for each in found] == [
-        (2, "def largest(values: list[int], least: int = 1) -> int:"),
-        (2, "def largest(values: list[int], least: int = -1) -> int:"),
+    return importlib.import_module("mutants")
+
+
+def test_each_change_is_of_one_token(mutants: ModuleType) -> None:
+    found = list(mutants.mutations(SOURCE))
+    assert sorted((line, new) for line, _, new, _ in found) == [
+        (2, "def largest(values: list[int], least: int=-1) -> int:"),
+        (2, "def largest(values: list[int], least: int=1) -> int:"),
+        (3, "if not values and least > 0:"),
+        (3, "if not values and least >= -1:"),
+        (3, "if not values and least >= 1:"),
         (3, "if not values or least >= 0:"),
         (3, "if values and least >= 0:"),
-        (3, "if not values and least > 0:"),
-        (3, "if not values and least >= 1:"),
-        (3, "if not values and least >= -1:"),
         (4, "pass"),
         (5, "return max(values)"),
         (5, "return min(values, key=abs)"),
     ]
-    assert found[-1].text == SOURCE.replace("max", "min")
+    for _, old, new, text in found:
+        assert ast.dump(ast.parse(text.replace(new, old))) == ast.dump(ast.parse(SOURCE))
+
+
+def test_rows_fit_the_source_and_find_tests(mutants: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    for file, tests, _, old, _, text in mutants.changes("", 0, 0, ""):
+        assert text != (mutants.SOURCE / file).read_text(), f"{file}: not once here: {old}"
+        for pattern in tests.split():
+            assert glob.glob(pattern), f"{file}: no test: {pattern}"
 
 
 @pytest.mark.full
@@ -58,11 +73,11 @@ def test_a_change_that_no_test_notices_is_reported(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
         return done.returncode, sorted(line.partition(" | tests")[0] for line in done.stdout.splitlines())
 
-    assert run() == (0, ["0 of 1 changes survived", "killed   largest.py:2 | max | min"])
-    assert run("src/levelfield/largest.py") == (
+    assert run() == (0, ["0 of 1 changes survived; no time for 0", "killed   largest.py:2 | max | min"])
+    assert run("--files", "src/levelfield/largest.py") == (
         1,
         [
-            "1 of 2 changes survived",
+            "1 of 2 changes survived; no time for 0",
             "SURVIVED largest.py:2 | return max(values, key=abs) | return max(values)",
             "killed   largest.py:2 | return max(values, key=abs) | return min(values, key=abs)",
         ],
