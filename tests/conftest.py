@@ -61,11 +61,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
-@pytest.fixture(autouse=True)
-def draws_of_its_own():
-    """What a test draws depends on no other test, not even on the seed that a command of it has set."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """What a fixture draws depends on no test before it, not even on the seed that a command has set."""
     torch.manual_seed(0)
     os.environ.pop("PL_GLOBAL_SEED", None)
+
+
+@pytest.fixture(autouse=True)
+def draws_of_its_own():
+    """Nor does a test depend on which fixtures were made for it."""
+    pytest_runtest_setup()
 
 
 @pytest.fixture(scope="session")

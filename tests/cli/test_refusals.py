@@ -119,7 +119,7 @@ BUILT = """
 --trainer.val_check_interval 100 | --trainer.val_check_interval
 --config logger/wandb --trainer.logger.log_model true | log_model
 --trainer.logger MLFlowLogger | mlflow
---model.lr_scheduler ReduceLROnPlateau | --model.lr_scheduler.mode
+--model.lr_scheduler torch.optim.lr_scheduler.ReduceLROnPlateau | --model.lr_scheduler.mode
 --model.optimizer SparseAdam | --model.optimizer
 --model.lr_scheduler OneCycleLR --model.lr_scheduler.max_lr 0.1 --model.lr_scheduler.total_steps 3 \
 --model.lr_scheduler_interval step | --model.lr_scheduler

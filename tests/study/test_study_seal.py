@@ -103,6 +103,7 @@ def task_of(study: StudyFolder) -> TestTask:
     )
 
 
+@pytest.mark.slow
 def test_lost_scores_come_from_the_stored_embeddings_and_a_reason_scores_again(here: Path) -> None:
     file, folder = small_study(here, text=CONTRASTIVE_ONLY), here / "out"
     study = run_file(file, folder)

@@ -120,6 +120,7 @@ def test_a_swept_study_is_read_again_verified_and_reported(ran: Path) -> None:
     assert "bits[8]" in str(Study(ran).table())
 
 
+@pytest.mark.slow
 def test_trunks_without_training_are_compared_as_a_sweep(tmp_path: Path) -> None:
     text = """
 methods:

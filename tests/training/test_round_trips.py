@@ -190,6 +190,7 @@ def batches(data: MetricDataModule) -> list[Any]:
     return [[part.tolist() for part in batch] for batch in found]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", DATAMODULES)
 def test_a_datamodule_is_stored_logged_and_loaded_as_it_was_made(
     name: str, own_seed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
