@@ -47,10 +47,11 @@ DEAR = {"slow", "processes", "full", "gpu"}
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """An unmarked test that computes for long fails, with the processes that it waited for; fixtures do not count."""
-    before = sum(os.times()[:4])
+    before, modules = sum(os.times()[:4]), len(sys.modules)
     result = yield
     took = sum(os.times()[:4]) - before
-    if took > CPU_SECONDS and not DEAR & {mark.name for mark in item.iter_markers()}:
+    imports = len(sys.modules) - modules > 50  # the first test that needs a large package pays for it
+    if took > CPU_SECONDS and not imports and not DEAR & {mark.name for mark in item.iter_markers()}:
         pytest.fail(f"took {took:.1f} seconds of CPU time, more than {CPU_SECONDS}: make it smaller, or mark it `full`")
     return result
 

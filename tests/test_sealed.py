@@ -37,6 +37,7 @@ def change_the_test_half(data: Path, table: Path | None) -> None:
 SOURCES = ["table with split and roles", "folder", "table, features of it"]  # a plain table has the like of each
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [pytest.param("table", marks=pytest.mark.full), *SOURCES])
 def test_deleting_test_images_and_permuting_test_labels_changes_no_byte(tiny, run, tmp_path, source, monkeypatch):
     data, output, cache = (tmp_path / name for name in ("data", "outputs", "cache"))

@@ -117,6 +117,7 @@ def files_of(study: Path) -> dict[Path, bytes]:
     return {path: content for path, content in found.items() if path.name not in (".lock", "study.yaml")}
 
 
+@pytest.mark.slow
 def test_an_edited_line_is_not_the_users_ledgers(copy: Path, toy_file: Path) -> None:
     run_study(copy, load_spec(toy_file), retest="once more")
     ledger = copy / "ledger.jsonl"

@@ -62,6 +62,7 @@ def test_validate_takes_no_configuration_of_a_learner(fitted, run):
     assert settings["model"]["loss"]["class_path"] == "levelfield.losses.ArcFaceLoss"
 
 
+@pytest.mark.slow
 def test_test_is_recorded_and_predict_embeds_everything(fitted, run, tmp_path):
     shutil.copy(fitted / "best.ckpt", tmp_path)
     checkpoint = tmp_path / "best.ckpt"
@@ -336,6 +337,7 @@ def test_helps_lists_mistakes_and_a_finished_study_import_no_torch(finished, toy
     assert [path.stat().st_mtime_ns for path in study.rglob("result.json")] == stamp
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_random_split_and_another_seed_is_validated_and_tested_on_its_classes(tiny, tmp_path, run):
     """Every job of a study has a seed that is not the default."""
     words = [*tiny, "--model.loss", "ArcFaceLoss", "--model.loss.weight_init", "class_means", "--output", tmp_path]

@@ -91,6 +91,7 @@ def test_verify_lists_every_problem_and_exits_with_2(small_omniglot: Path, capsy
     assert "images_evaluation/Tengwar/character01/0001_01.png" in broken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["list", "verify", "prepare"])
 def test_a_root_that_nothing_is_read_from_is_told(command, tmp_path, capsys):
     assert main([command, "glyphs", "--root", str(tmp_path)]) == 0

@@ -83,6 +83,7 @@ def added(words: list[str]) -> list[str]:
     return Study(arguments.file, output=arguments.output, add_methods=arguments.add_method).added
 
 
+@pytest.mark.slow
 def test_a_study_in_a_clone_copies_the_example_once(studied: Callable, desk: Path) -> None:
     (desk / "examples").symlink_to(REPOSITORY / "examples")
     line = studied()

@@ -65,6 +65,7 @@ def test_status_counts_jobs_and_tells_the_time_left(desk, finished, capsys):
     assert [counts[key] for key in ("done", "running", "to", "left")] == [[20, 22], [], [2], [2]]
 
 
+@pytest.mark.slow
 def test_resume_takes_the_settings_from_the_folder(desk, finished, capsys):
     folder = Path(shutil.copytree(finished, desk / "outputs" / "toy"))
     file = desk / "configs" / "study" / "toy.yaml"

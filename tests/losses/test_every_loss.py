@@ -233,6 +233,7 @@ QUICK = {"ContrastiveLoss", "NTXentLoss", "ArcFaceLoss"}  # the others take a mi
 COMPILED = [n if n in QUICK else pytest.param(n, marks=pytest.mark.full) for n in EVERY if n not in NOT_COMPILED_WHOLE]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiles_without_a_break(name):

@@ -87,6 +87,7 @@ def test_a_learner_makes_its_losses_and_asks_for_classes_only_where_one_does():
     assert learner.loss.weights == {"a": 1.0, "c": 0.5}
 
 
+@pytest.mark.slow
 def test_the_command_line_makes_them_and_a_checkpoint_brings_them_back(tiny, run, tmp_path):
     words = ["fit", *tiny, "--output", tmp_path, "--model.loss", "WeightedSum", "--model.loss.losses"]
     code, _, complaint = run(*words, TOLD, "--model.loss.weights", "{classes: 0.5}")

@@ -49,6 +49,7 @@ def test_paths_within_a_folder_move_with_it() -> None:
     assert moved(state, "/old", "/new") == {"/new/best.ckpt": ("/new", "/older", 1.0)}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_names_no_folder_and_is_validated_where_it_lies_and_elsewhere(tiny, run, tmp_path):
     (mine := tmp_path / "mine").mkdir()
     words = [*image_options(tiny, own_images(mine)), "--model.loss", "ContrastiveLoss", "--trainer.max_epochs", "1"]

@@ -168,6 +168,7 @@ def test_what_cannot_be_derived(derived: str, key: str, tmp_path: Path) -> None:
         load_spec(tmp_path / "ladder.yaml")
 
 
+@pytest.mark.slow
 def test_two_heads_have_no_mean(tmp_path: Path) -> None:
     content = yaml.safe_load(LADDER) | {"derived": {"half": {"of": "head", "alpha": 0.5}}, "trunks": {}}
     del content["methods"]["trunk"]

@@ -73,6 +73,7 @@ def test_half_of_a_row_cannot_be_kept(here: Path, small: Path) -> None:
         run_file(file, folder, keep=["mine"])
 
 
+@pytest.mark.slow
 def test_another_setting_makes_its_rows_stale_and_all_are_named(here: Path, small: Path) -> None:
     file, folder = small, here / "out"
     spec = load_spec(file)
@@ -93,6 +94,7 @@ def test_another_setting_makes_its_rows_stale_and_all_are_named(here: Path, smal
             run_study(folder, with_options(spec, options))
 
 
+@pytest.mark.slow
 def test_a_row_is_added_and_stays(here: Path, small: Path) -> None:
     file, folder = small, here / "out"
     stamp = times(folder, "*")
@@ -147,6 +149,7 @@ class _Swap(StringIO):
         return super().write(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [pytest.param(3, marks=pytest.mark.full), 6])
 def test_images_overwritten_while_a_study_runs_stop_it(here: Path, jobs: int) -> None:
     """After the third job by the next job; after the last one before a test label is read."""

@@ -68,6 +68,7 @@ def test_every_shipped_study_can_be_searched(path: Path) -> None:
             assert place == value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [path for path in SHIPPED if path.parent == STUDIES and not path.stem.endswith(NOT_BUILT)],

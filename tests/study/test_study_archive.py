@@ -242,6 +242,7 @@ def with_evil_row(archive: Path, file: Path) -> Path:
     return pack(file, contents)
 
 
+@pytest.mark.slow
 def test_no_class_of_a_strangers_archive_is_built(archived: tuple[Path, Path], planted: Path, tmp_path: Path) -> None:
     theirs = with_evil_row(archived[1], tmp_path / "theirs.tar.xz")
     unpack_study(theirs, tmp_path / "theirs")

@@ -39,6 +39,7 @@ def pictures(folder: Path) -> Path:
     return noise_images(folder, 32, samples=2, height=80, width=90, suffix=".jpg")
 
 
+@pytest.mark.slow
 def test_the_test_pictures_are_decoded_once_for_the_baseline_and_all_runs(tmp_path: Path, monkeypatch) -> None:
     """The cache decodes each once, after a look at some for the room that they take; what is scored reads the cache."""
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))

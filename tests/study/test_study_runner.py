@@ -114,6 +114,7 @@ def test_a_finished_study_is_not_done_again(copy: Path, spec: StudySpec) -> None
     assert len(evaluations(copy)) == 1
 
 
+@pytest.mark.slow
 def test_a_reason_evaluates_once_more_and_counts(copy: Path, finished: Path, spec: StudySpec) -> None:
     run_study(copy, spec, retest="a mistake in the test transform")
     run_study(copy, spec, retest="a mistake in the test transform")
@@ -167,6 +168,7 @@ def test_a_dry_run_lists_the_jobs_and_builds_nothing(toy: StudyFolder, tmp_path:
         assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_a_study_without_folds_validates_nothing_and_tests_its_last_checkpoint(tmp_path: Path) -> None:
     study = run_file(small_study(tmp_path, text=PLAIN.replace("folds: 2", "folds: 1")), tmp_path / "out")
     assert all(result["validation"] == {} for result in study.state.results.values())
@@ -184,6 +186,7 @@ def test_another_folder_is_refused(tmp_path: Path) -> None:
         StudyFolder.begun(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_an_executor_of_ones_own_runs_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="my_slots"):
         make_slots(load_spec(small_study(tmp_path, text=PLAIN)), "my_slots.Missing", {})

@@ -56,6 +56,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / LEDGER).read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_the_line_is_written_before_a_test_half_is_set_up(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int, int]] = []
     setup = MetricDataModule.setup

@@ -291,6 +291,7 @@ def test_what_goes_together_is_tried_together(sampler: str) -> None:
         assert at_bound(MIXED, {**tried, "model.trunk_lr": 1e-4}) == [], "a choice has no bound"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["gp", "tpe"])
 def test_the_search_finds_the_better_values(sampler: str) -> None:
     """Of 16 points that the samplers choose themselves a third would have batches of 64 by chance, half of them SGD."""

@@ -162,6 +162,7 @@ def test_processes_that_die_in_any_unit_end_the_study(tmp_path: Path) -> None:
         done_by(Forks(), tmp_path, *(f"dies always {number}" for number in range(6)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "named"), [("", "mine, "), (IN_TRAINING, "mine run 0 fold 0")])
 def test_a_loss_that_raises_is_named_after_the_others_are_done(here: Path, before: str, named: str) -> None:
     with pytest.raises(UserError, match=rf"{named}.*KeyError: 'mine'") as refused:

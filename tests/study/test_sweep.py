@@ -98,6 +98,7 @@ def scores(folder: Path, method: str) -> dict[tuple[str, str], str]:
     return {(row["fold"], row["metric"]): row["value"] for row in rows}
 
 
+@pytest.mark.slow
 def test_a_value_scores_what_a_study_of_it_alone_scores(ran: Path, tmp_path: Path) -> None:
     text = "methods:\n  softmax: {model: {loss: NormalizedSoftmaxLoss, embedding_size: 8}}\n"
     run_study(tmp_path / "alone", study(tmp_path, text))
@@ -181,6 +182,7 @@ def test_two_random_splits_have_the_same_jobs_and_other_classes(split: StudyFold
     assert split.tests()["pairs[first]", 0]["data"] != split.tests()["pairs[second]", 0]["data"]
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_bytes_of_a_study_of_it_alone(split: StudyFolder, tmp_path: Path) -> None:
     text = "methods: {pairs: {model: {loss: ContrastiveLoss}, data: {split: random, split_seed: 1}}}\n"
     run_study(tmp_path / "alone", study(tmp_path, text))

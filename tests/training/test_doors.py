@@ -187,6 +187,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seal, "evaluate", stop)
 
 
+@pytest.mark.slow
 @numbered(1)
 def test_a_study_s_jobs_train_what_python_and_the_command_train(
     number: int, table: str, tmp_path: Path, stopped: None
@@ -201,6 +202,7 @@ def test_a_study_s_jobs_train_what_python_and_the_command_train(
     assert (tmp_path / "again/fit/it/0/metrics.csv").read_bytes() == found["fold1"][1]
 
 
+@pytest.mark.slow
 @numbered(1)
 def test_a_study_goes_on_elsewhere_with_the_same_weights(
     number: int, table: str, tmp_path: Path, stopped: None

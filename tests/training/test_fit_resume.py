@@ -138,6 +138,7 @@ def same(killed: Path, whole: Path) -> None:
         assert equal(best[0][key], best[1][key]), key
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*could not find the monitored key")
 @pytest.mark.parametrize("case", PARAMETERS)
 def test_a_killed_fit_ends_as_one_that_was_left_alone(
@@ -166,6 +167,7 @@ def test_a_killed_fit_ends_as_one_that_was_left_alone(
         same(tmp_path / "fit/killed/0", whole)
 
 
+@pytest.mark.slow
 def test_a_fit_from_the_weights_of_a_checkpoint_is_killed(
     plain: Path, run: Run, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -212,6 +214,7 @@ def assert_stopped(code: int, complaint: str, number: signal.Signals, key: str =
     assert key in complaint
 
 
+@pytest.mark.slow
 def test_a_signal_ends_a_fit_at_once(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
     command = [*words(tmp_path, "stopped", []), "--resume"]
     folder = tmp_path / "fit/stopped"
@@ -289,6 +292,7 @@ def test_a_preempted_or_cancelled_job_is_not_requeued_by_itself(
     assert not slurm.exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_lightning_in_the_working_directory_changes_nothing(
     slurm: Path, fitted: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

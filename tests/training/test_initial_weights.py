@@ -105,6 +105,7 @@ def test_a_checkpoint_of_other_data_is_refused(first: Path, run: Run, tmp_path: 
     refused(run(*command), "other.ckpt", "load_from_checkpoint")
 
 
+@pytest.mark.slow
 def test_another_folder_with_classes_of_the_same_names_is_warned_of(run: Run, tmp_path: Path) -> None:
     for folder, shade in (("one", 0), ("two", 90), ("again/one", 0)):
         for number in range(16):

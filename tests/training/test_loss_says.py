@@ -66,6 +66,7 @@ def fitted(run, tiny, tmp_path: Path, name: str, *words: str) -> tuple[dict, lis
     return yaml.safe_load((folder / "config.yaml").read_text()), rows
 
 
+@pytest.mark.slow
 def test_class_attributes_are_settings_that_an_option_overrides(run, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config, rows = fitted(run, tiny, tmp_path, "attributes")

@@ -150,6 +150,7 @@ def test_a_function_makes_a_loss_of_the_number_of_classes(tiny, run, tmp_path):
     assert learner.loss.weights.shape == (15, 128)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["validate", "predict", pytest.param("export", marks=needs(EXPORT))])
 def test_a_new_terminal_finds_ones_own_parts_where_it_stands(command, own, run, desk, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "plain_parts", raising=False)

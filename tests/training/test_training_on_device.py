@@ -160,6 +160,7 @@ def test_the_losses_of_a_training_are_those_of_float64_on_the_cpu(where, precisi
     assert all(map(math.isfinite, found))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("lightning_sees_a_gpu")
 @pytest.mark.parametrize(
     "method", [pytest.param(each, marks=() if each in ALWAYS else pytest.mark.full) for each in LEARNERS]

@@ -205,6 +205,7 @@ def test_both_doors_read_the_same_of_folders_and_tables(best, birds, tmp_path, r
     assert "next to the folders" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_mistakes_end_in_a_line(best, of_texts, birds, tmp_path, run) -> None:
     asked = ("predict", "--ckpt_path", best, "--data")
     refused(run(*asked, tmp_path / "nowhere"), "nowhere")

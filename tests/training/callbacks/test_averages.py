@@ -116,6 +116,7 @@ def test_the_weights_that_were_scored_are_kept(case: str, tmp_path: Path) -> Non
     assert score(learner, training.datamodule) == pytest.approx(training.best_score, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", MODELS)
 def test_the_best_average_of_the_best_epoch_is_chosen_and_kept(case: str, fits: Any, tmp_path: Path) -> None:
     plain, folder, one = fits(case)
