@@ -10,7 +10,7 @@ AXE := node_modules/axe-core/axe.min.js# checks whether the study's page can be 
 help:
 	@echo "make quickstart  creates $(VENV) and shows what training a trunk brings, with four losses"
 	@echo "make notebooks   runs the notebooks and stores their output"
-	@echo "make test        the tests, about 20 minutes on 2 cores"
+	@echo "make test        the tests, about 10 minutes on 2 cores"
 	@echo "make test-oldest the core tests with the lowest versions that pyproject.toml allows"
 	@echo "make test-full   the long tests too, about an hour"
 	@echo "make behaviour   compares scores, tensors, batches, splits and messages with COMMIT (HEAD)"
