@@ -1,4 +1,4 @@
-"""What a user's mistake ends in."""
+"""What a command ends in: a user's mistake, or what it printed."""
 
 
 def refused(result, *words):
@@ -9,3 +9,10 @@ def refused(result, *words):
     assert "Traceback" not in complaint
     for word in words:
         assert word in complaint, complaint
+
+
+def succeeded(result):
+    """What a command printed that ended well."""
+    code, printed, complaint = result
+    assert code == 0, complaint
+    return printed

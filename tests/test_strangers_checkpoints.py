@@ -124,6 +124,7 @@ OF_TRUNK = [
     image(pretrained_cfg_overlay={"file": "command.pth"}),
     image(patch_embed="command.pth"),
     spec("levelfield.models.TransformersTrunk", name="somebody/something"),
+    in_module(spec("levelfield.models.TimmTrunk", name="test_resnet", weights="package:planted.weights")),
     *(KERNEL, in_module(KERNEL), text(WRAPPED), in_module(text(WRAPPED)), text("config.yaml")),
     bert(auto_map={"AutoModel": "planted.Loss"}),
     text({"model_type": "detr", **BACKBONE}),

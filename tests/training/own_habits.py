@@ -8,6 +8,7 @@ from pytorch_metric_learning.samplers import MPerClassSampler
 from torch.utils.data import DataLoader
 
 from levelfield import MetricLearner
+from levelfield.data import MPerClassBatchSampler
 
 
 class Tensored:
@@ -22,13 +23,6 @@ class Warmed:
         cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=5)
         both = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, cosine], milestones=[3])
         return [optimizer], [{"scheduler": both, "interval": "step"}]
-
-
-class Plateau:
-    def configure_optimizers(self):
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
-        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=0, threshold=1.0)
-        return {"optimizer": optimizer, "lr_scheduler": schedule, "monitor": "val/map_at_r"}
 
 
 class ByHand:
@@ -67,9 +61,6 @@ class TensoredLearner(Tensored, MetricLearner): ...
 
 
 class WarmedLearner(Warmed, MetricLearner): ...
-
-
-class PlateauLearner(Plateau, MetricLearner): ...
 
 
 class ByHandLearner(ByHand, MetricLearner): ...
@@ -112,6 +103,16 @@ def own_loaders(data):
     sampler = MPerClassSampler(labels, 2, batch_size=8, length_before_new_iter=40)
     return {
         "train_dataloaders": DataLoader(Plainly(data.train_subset), batch_size=8, sampler=sampler),
+        "val_dataloaders": DataLoader(Plainly(data.val_subset), batch_size=20),
+    }
+
+
+def our_sampler(data):
+    """Batches of levelfield's sampler, which a loader process opens."""
+    data.setup("fit")
+    batches = MPerClassBatchSampler(data.train_subset.labels, batch_size=8, samples_per_class=2, num_batches=4)
+    return {
+        "train_dataloaders": DataLoader(Plainly(data.train_subset), batch_sampler=batches, num_workers=1),
         "val_dataloaders": DataLoader(Plainly(data.val_subset), batch_size=20),
     }
 

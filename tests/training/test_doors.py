@@ -164,57 +164,29 @@ def test_the_command_trains_what_python_trains(number: int, table: str, tmp_path
     assert_same(by_command(draw.placed(), tmp_path), expected)
 
 
-def study(draw: Draw, folder: Path) -> dict[str, tuple[Config, bytes]]:
+def study(draw: Draw, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Config, bytes]]:
     """A study of one row up to its evaluation; the weights and the rows of `metrics.csv` of its two jobs."""
     text = {"base": [draw.config], "methods": {"it": {}}, "folds": 2, "runs": 1, "threads": 1}
     (folder / "study.yaml").write_text(yaml.safe_dump(text))
     options = {f"data.{key}": value for key, value in draw.place().items()}
-    with pytest.raises(Stopped):
+    monkeypatch.setattr(seal, "evaluate", lambda *_, **__: sys.exit("before the evaluation"))
+    with pytest.raises(SystemExit):
         run_study(StudyFolder(folder / "out", load_spec(folder / "study.yaml", options)))
     jobs = [folder / f"out/jobs/it/run0/fold{fold}" for fold in (0, 1)]
     return {job.name: (weights(job / "best.ckpt"), (job / "metrics.csv").read_bytes()) for job in jobs}
 
 
-class Stopped(BaseException):
-    """Stands for a kill before the evaluation."""
-
-
-@pytest.fixture
-def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*_: Any, **__: Any) -> None:
-        raise Stopped
-
-    monkeypatch.setattr(seal, "evaluate", stop)
-
-
 @pytest.mark.slow
 @numbered(1)
-def test_a_study_s_jobs_train_what_python_and_the_command_train(
-    number: int, table: str, tmp_path: Path, stopped: None
-) -> None:
+def test_a_study_s_jobs_train_what_python_and_the_command_train(number: int, table: str, tmp_path, monkeypatch) -> None:
     draw = Draw(number, table)
-    found = study(draw, tmp_path)
+    found = study(draw, tmp_path, monkeypatch)
     for fold in (0, 1):
         expected = in_python(draw.placed(fold=fold), tmp_path / str(fold), seed=seed_of(0, "run", 0, bits=32))
         assert_same(found[f"fold{fold}"][0], expected)
     config = yaml.safe_load((tmp_path / "out/jobs/it/run0/fold1/config.yaml").read_text())
     assert_same(by_command(config, tmp_path / "again"), expected)
     assert (tmp_path / "again/fit/it/0/metrics.csv").read_bytes() == found["fold1"][1]
-
-
-@pytest.mark.slow
-@numbered(1)
-def test_a_study_goes_on_elsewhere_with_the_same_weights(
-    number: int, table: str, tmp_path: Path, stopped: None
-) -> None:
-    """A job is lost; the other machine has other processes and another cache."""
-    draw = Draw(3 + number, table)
-    before = study(draw, tmp_path)
-    (tmp_path / "out/jobs/it/run0/fold1/result.json").unlink()
-    after = study(draw, tmp_path)
-    for name, (found, rows) in after.items():
-        assert_same(found, before[name][0])
-        assert rows == before[name][1]
 
 
 def exact(table: str) -> Config:

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from own_images import image_options
 from PIL import Image
-from refused import refused
+from refused import refused, succeeded
 from tiny_fit import TINY
 
 from levelfield.cli.main import main
@@ -17,7 +18,6 @@ from levelfield.training.initial_weights import check_weight_files
 
 Run = Callable[..., tuple[int, str, str]]
 STILL = ["--model.trunk_lr", "0", "--model.embedder_lr", "0", "--model.loss_lr", "0", "--model.weight_decay", "0"]
-NETWORK = ("trunk.", "embedder.")
 
 
 def words(loss: str = "ArcFaceLoss", *more: Any) -> list[Any]:
@@ -40,8 +40,7 @@ def fitted(folder: Path) -> dict[str, Any]:
 
 
 def test_a_new_training_starts_at_the_weights(first: Path, run: Run, tmp_path: Path) -> None:
-    code, _, complaint = run(*words(), *STILL, "--ckpt_path", first, "--output", tmp_path, "--seed_everything", "3")
-    assert code == 0, complaint
+    succeeded(run(*words(), *STILL, "--ckpt_path", first, "--output", tmp_path, "--seed_everything", "3"))
     then, now = torch.load(first, weights_only=True), fitted(tmp_path)
     assert {"loss.class_weights"} < then["state_dict"].keys() == now["state_dict"].keys()
     for name, weight in then["state_dict"].items():
@@ -55,42 +54,33 @@ def test_a_new_training_starts_at_the_weights(first: Path, run: Run, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("loss", "more", "warns"),
-    [
-        ("ContrastiveLoss", [], False),
-        ("ArcFaceLoss", ["--data.fold", "1"], True),
-        ("ArcFaceLoss", ["--data.fold", "none"], False),
-    ],
+    ("loss", "fold", "warns"), [("ContrastiveLoss", "0", 0), ("ArcFaceLoss", "1", 1), ("ArcFaceLoss", "none", 0)]
 )
 def test_the_loss_starts_as_new_where_loss_or_classes_differ(
-    loss: str, more: list[str], warns: bool, first: Path, run: Run, tmp_path: Path
+    loss: str, fold: str, warns: int, first: Path, run: Run, tmp_path: Path
 ) -> None:
-    command = [*words(loss), *STILL, *more, "--ckpt_path", first, "--output", tmp_path]
-    if warns:
-        with pytest.warns(UserWarning, match=r"best\.ckpt' was trained on .* validation fold"):
-            code, _, complaint = run(*command)
-    else:
-        code, _, complaint = run(*command)
-    assert code == 0, complaint
+    command = [*words(loss), *STILL, "--data.fold", fold, "--ckpt_path", first, "--output", tmp_path]
+    how = pytest.warns(UserWarning, match=r"best\.ckpt' was trained on .* validation fold") if warns else nullcontext()
+    with how:
+        succeeded(run(*command))
     then, now = torch.load(first, weights_only=True)["state_dict"], fitted(tmp_path)["state_dict"]
     for name, weight in then.items():
-        if name.startswith(NETWORK) and not name.endswith("num_batches_tracked"):
+        if name.startswith(("trunk.", "embedder.")) and not name.endswith("num_batches_tracked"):
             assert torch.equal(weight, now[name]), name
     weights = now.get("loss.class_weights")
     assert weights is None or not torch.equal(weights, then["loss.class_weights"])
 
 
-@pytest.mark.parametrize(
-    ("more", "key"),
-    [
-        (["--model.embedding_size", "32"], "--model.embedding_size 32"),
-        (["--model.embedder", "MLPEmbedder"], "--model.embedder"),
-        (["--data.split", "random", "--data.split_seed", "4"], "test classes"),
-        (["--ckpt_path", "nothing.ckpt"], "nothing.ckpt"),
-    ],
-)
-def test_other_weights_are_refused(more: list[str], key: str, first: Path, run: Run, tmp_path: Path) -> None:
-    refused(run(*words(), "--ckpt_path", first, "--output", tmp_path, *more), key)
+OTHER = {
+    "--model.embedding_size 32": "--model.embedding_size 32",
+    "--model.embedder MLPEmbedder": "--model.embedder",
+    "--data.split random --data.split_seed 4": "test classes",
+}
+
+
+@pytest.mark.parametrize(("more", "key"), OTHER.items())
+def test_other_weights_are_refused(more: str, key: str, first: Path, run: Run, tmp_path: Path) -> None:
+    refused(run(*words(), "--ckpt_path", first, "--output", tmp_path, *more.split()), key)
     assert not list(tmp_path.glob("fit/it/*"))
 
 
@@ -109,43 +99,33 @@ def test_a_checkpoint_of_other_data_is_refused(first: Path, run: Run, tmp_path: 
 def test_another_folder_with_classes_of_the_same_names_is_warned_of(run: Run, tmp_path: Path) -> None:
     for folder, shade in (("one", 0), ("two", 90), ("again/one", 0)):
         for number in range(16):
-            (tmp_path / folder / f"{number:02d}").mkdir(parents=True)
+            (place := tmp_path / folder / f"{number:02d}").mkdir(parents=True)
             for sample in range(4):
-                image = Image.new("RGB", (40, 40), (number * 10, sample * 9, shade))
-                image.save(tmp_path / folder / f"{number:02d}/{sample}.png")
+                Image.new("RGB", (40, 40), (number * 10, sample * 9, shade)).save(place / f"{sample}.png")
 
     def command(name: str, *more: Any) -> list[Any]:
         return ["fit", *image_options(TINY, tmp_path, tmp_path / name), "--model.loss", "ArcFaceLoss", *STILL, *more]
 
-    code, _, complaint = run(*command("one"), "--name", "it", "--output", tmp_path)
-    assert code == 0, complaint
+    succeeded(run(*command("one"), "--name", "it", "--output", tmp_path))
     best, split = tmp_path / "fit/it/0/best.ckpt", ["--data.split", "random", "--data.split_seed", "1"]
-    with pytest.warns(UserWarning, match=r"best\.ckpt' .*unless") as warned:
-        code, _, complaint = run(*command("two", *split), "--ckpt_path", best, "--output", tmp_path / "b")
-    assert code == 0, complaint
-    assert "test classes" in str(warned[0].message)
-    with pytest.warns(UserWarning, match=r"best\.ckpt' .*unless") as warned:
-        code, _, complaint = run(*command("two", *split), "--model.trunk.weights", best, "--output", tmp_path / "c")
-    assert code == 0, complaint
-    assert "test classes" in str(warned[0].message)
+    for option in ("--ckpt_path", "--model.trunk.weights"):
+        with pytest.warns(UserWarning, match=r"best\.ckpt' .*unless") as warned:
+            succeeded(run(*command("two", *split), option, best, "--output", tmp_path / option))
+        assert "test classes" in str(warned[0].message)
     refused(run(*command("again/one", *split), "--ckpt_path", best, "--output", tmp_path), "test classes")
     for name, same in (("one", True), ("two", False)):
         more = ["--seed_everything", "3", "--name", "it", "--output", tmp_path / name]
-        code, _, complaint = run(*command(name), "--ckpt_path", best, *more)
-        assert code == 0, complaint
+        succeeded(run(*command(name), "--ckpt_path", best, *more))
         then, now = torch.load(best, weights_only=True)["state_dict"], fitted(tmp_path / name)["state_dict"]
         assert torch.equal(then["loss.class_weights"], now["loss.class_weights"]) == same, name
 
 
-def test_weights_of_a_study_are_enough_and_a_pickled_module_is_no_checkpoint(
-    first: Path, run: Run, tmp_path: Path
-) -> None:
+def test_weights_of_a_study_are_enough_and_a_pickled_module_is_none(first: Path, run: Run, tmp_path: Path) -> None:
     checkpoint = torch.load(first, weights_only=True)
     for key in ("optimizer_states", "lr_schedulers", "callbacks", "loops"):
         del checkpoint[key]
     torch.save(checkpoint, tmp_path / "weights.ckpt")
-    code, _, complaint = run(*words(), "--ckpt_path", tmp_path / "weights.ckpt", "--output", tmp_path)
-    assert code == 0, complaint
+    succeeded(run(*words(), "--ckpt_path", tmp_path / "weights.ckpt", "--output", tmp_path))
     torch.save(torch.nn.Linear(2, 2), tmp_path / "whole.pt")
     check_weight_files({"trunk": {"init_args": {"weights": str(tmp_path / "whole.pt")}}}, None)
 

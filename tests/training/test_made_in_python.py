@@ -1,26 +1,37 @@
-"""A learner made in Python: its checkpoint with all settings, a fit that goes on, and other classes."""
+"""A learner made in Python: what its loss gets, its checkpoint with all settings, a fit that goes on, other classes."""
 
 import inspect
+import re
 import warnings
 from functools import partial
 
 import numpy as np
 import pytest
-import pytorch_metric_learning.losses
 import pytorch_metric_learning.miners
 import torch
-from lightning.pytorch import LightningModule, seed_everything
+from pytorch_metric_learning import losses as peers
+from pytorch_metric_learning.distances import CosineSimilarity
 from small_fit import small_data, small_learner, small_trainer
 from torch import nn
+from weighted_loss import WeightedLoss
 
 from levelfield import losses, miners
 from levelfield.data.samplers import MPerClassBatchSampler
 from levelfield.errors import UserError
-from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, MarginLoss, WeightedSum
+from levelfield.losses import (
+    ArcFaceLoss,
+    ClassificationLoss,
+    ContrastiveLoss,
+    CrossBatchMemory,
+    MarginLoss,
+    WeightedSum,
+)
 from levelfield.training import fit_start
+from levelfield.training.callbacks.log_losses import _of_loss
+from levelfield.training.checks import with_class_weights
 from levelfield.training.learner import MetricLearner
-from levelfield.training.make_loss import supplied_arguments
-from levelfield.training.plain_module import adapted
+from levelfield.training.make_loss import make_loss, of_loss, supplied_arguments
+from levelfield.training.metadata import takes_metadata
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -34,27 +45,19 @@ def step(learner, **data):
 @pytest.fixture
 def stored(tmp_path):
     """A function that fits a learner for one step and returns its checkpoint."""
-
-    def store(learner):
-        trainer = step(learner)
-        trainer.save_checkpoint(tmp_path / "it.ckpt")
-        return tmp_path / "it.ckpt"
-
-    return store
+    return lambda learner: step(learner).save_checkpoint(tmp_path / "it.ckpt") or tmp_path / "it.ckpt"
 
 
-@pytest.mark.parametrize(
-    ("loss", "value"),
-    [
-        (CrossBatchMemory(ContrastiveLoss(neg_margin=0.7), 16, 64), lambda loss: loss.loss.neg_margin),
-        (WeightedSum({"a": ContrastiveLoss(neg_margin=0.7)}, {"a": 0.5}), lambda loss: loss.losses["a"].neg_margin),
-        (
-            partial(WeightedSum, losses={"a": ContrastiveLoss(neg_margin=0.7), "b": ArcFaceLoss}),
-            lambda loss: loss.losses["a"].neg_margin,
-        ),
-        (ArcFaceLoss(15, 16, margin=0.7), lambda loss: loss.margin),
-    ],
-)
+PULL = ContrastiveLoss(neg_margin=0.7)
+PARTS = [
+    (CrossBatchMemory(PULL, 16, 64), lambda loss: loss.loss.neg_margin),
+    (WeightedSum({"a": PULL}, {"a": 0.5}), lambda loss: loss.losses["a"].neg_margin),
+    (partial(WeightedSum, losses={"a": PULL, "b": ArcFaceLoss}), lambda loss: loss.losses["a"].neg_margin),
+    (ArcFaceLoss(15, 16, margin=0.7), lambda loss: loss.margin),
+]
+
+
+@pytest.mark.parametrize(("loss", "value"), PARTS)
 def test_a_loss_with_parts_comes_back_with_its_arguments(loss, value, stored):
     loaded = MetricLearner.load_from_checkpoint(stored(small_learner(loss)))
     assert value(loaded.loss) == 0.7
@@ -80,27 +83,19 @@ def test_every_loss_and_miner_is_built_again_from_its_arguments(name):
     assert [*again.state_dict()] == [*made.state_dict()]
 
 
-def test_an_argument_given_at_loading_replaces_the_stored_one(stored):
-    path = stored(small_learner(trunk_lr=7e-7))
-    loaded = MetricLearner.load_from_checkpoint(path, trunk_lr=1e-5, loss=ArcFaceLoss)
-    assert (loaded.optimization.trunk_lr, loaded.hparams["trunk_lr"]) == (1e-5, 1e-5)
-    with pytest.warns(UserWarning, match="was trained on 5 classes"):
-        step(loaded, fold=1)
-    assert loaded.loss.class_weights.shape == (15, 16)
-    with pytest.raises(UserError, match="trunk_lrr"):
-        MetricLearner.load_from_checkpoint(path, trunk_lrr=1e-5)
-
-
 def test_parts_without_a_path_are_named_when_the_fit_goes_on(stored):
+    def sgd(groups) -> torch.optim.Optimizer:
+        return torch.optim.SGD(groups, lr=0.1)
+
     miner = pytorch_metric_learning.miners.MultiSimilarityMiner()
-    learner = small_learner(miner=miner, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1))
-    assert learner.hparams["miner"]["class_path"].endswith("MultiSimilarityMiner")
-    path = stored(learner)
+    path = stored(small_learner(miner=miner, optimizer=sgd, trunk_lr=np.logspace(-4, -2, 3)[0]))
     loaded = MetricLearner.load_from_checkpoint(path)  # nobody needs them to embed
+    assert (loaded.optimization.trunk_lr, type(loaded.hparams["trunk_lr"])) == (1e-4, float), "it was of numpy"
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         step(loaded)
     lines = "\n".join(str(each.message) for each in told)
+    assert re.search("its optimizer: it was an object .*sgd", lines)
     named = [f"its {name}" in lines for name in ("miner", "optimizer", "loss", "regularizer")]
     assert named == [True, True, False, False]
     whole = MetricLearner.load_from_checkpoint(path, miner=miner, optimizer=torch.optim.SGD)
@@ -108,59 +103,32 @@ def test_parts_without_a_path_are_named_when_the_fit_goes_on(stored):
     step(whole)  # no warning
 
 
-class Dropping(LightningModule):
-    """Somebody's module: notes which numbers its dropout drops."""
+class Starting(MetricLearner):
+    """Somebody's learner, with a hook of its own."""
 
-    def __init__(self):
-        super().__init__()
-        self.net, self.dropped = nn.Linear(4, 4), []
-
-    def training_step(self, batch, batch_idx):
-        mask = nn.functional.dropout(torch.ones(64))
-        self.dropped.append(mask)
-        return self.net(mask[:4]).sum()
-
-    def validation_step(self, batch, batch_idx):
-        return self.net(batch[0].flatten(1)[:, :4])
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-def test_the_runs_of_a_plain_module_differ_in_their_dropout(monkeypatch):
-    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
-    dropped = []
-    for seed in (1, 2, 1):
-        seed_everything(seed, verbose=False)
-        module = adapted(Dropping())
-        step(module)
-        dropped += module.dropped
-    assert not torch.equal(dropped[0], dropped[1])
-    assert torch.equal(dropped[0], dropped[2])
+    def on_fit_start(self):
+        self.began = True
 
 
 def test_a_resumed_fit_embeds_nothing_to_start_and_a_used_trainer_starts_a_new_learner(stored, monkeypatch):
     started = []
     real = fit_start.start_embedder
-    monkeypatch.setattr(fit_start, "start_embedder", lambda *given: (started.append(1), real(*given)))
-    new = partial(small_learner, embedder_init="pca", trunk_lr=0.0, embedder_lr=0.0)
+    monkeypatch.setattr(fit_start, "start_embedder", lambda *given: (started.append(given[1]), real(*given)))
+    new = partial(small_learner, kind=Starting, embedder_init="pca", trunk_lr=0.0, embedder_lr=0.0)
     first = new()
     path = stored(first)
-    assert len(started) == 1
+    assert (first.began, started) == (True, ["pca"])
     small_trainer(max_epochs=2).fit(new(), datamodule=small_data(), ckpt_path=path)
-    assert len(started) == 1
+    assert started == ["pca"]
     trainer = small_trainer(limit_train_batches=1)
     trainer.validate(first, datamodule=small_data(), ckpt_path=path, verbose=False)
     second = new()
     trainer.fit(second, datamodule=small_data())
-    assert len(started) == 2
+    assert started == ["pca", "pca"]
     torch.testing.assert_close(second.embedder.linear.weight, first.embedder.linear.weight)
 
 
-SEEN = pytest.mark.filterwarnings("ignore:.*was trained on 5 classes of the validation fold")
-
-
-@SEEN
+@pytest.mark.filterwarnings("ignore:.*was trained on 5 classes of the validation fold")
 @pytest.mark.parametrize(
     ("loss", "loaded"),
     [(ArcFaceLoss, True), (partial(MarginLoss, learn_beta=True), False), (ArcFaceLoss(15, 16), True)],
@@ -178,17 +146,16 @@ def test_on_other_classes_the_loss_starts_from_scratch(loss, loaded, stored):
     step(learner, fold=1)  # the same classes: no warning
 
 
-@SEEN
+@pytest.mark.filterwarnings("ignore:.*was trained on 5 classes of the validation fold")
 def test_what_cannot_go_on_with_other_classes_is_refused(stored):
-    learner = small_learner(pytorch_metric_learning.losses.ArcFaceLoss(15, 16))
+    learner = small_learner(peers.ArcFaceLoss(15, 16))
     path = stored(learner)
     with pytest.raises(UserError, match="ArcFaceLoss"):
         step(learner, fold=1)
     with pytest.raises(UserError, match="test classes"):
         step(learner, split="random", split_seed=1)
-    trainer = small_trainer(max_epochs=2)
     with pytest.raises(UserError, match="load_from_checkpoint"):
-        trainer.fit(small_learner(ArcFaceLoss), datamodule=small_data(fold=1), ckpt_path=path)
+        small_trainer(max_epochs=2).fit(small_learner(ArcFaceLoss), small_data(fold=1), ckpt_path=path)
 
 
 def test_validation_on_classes_that_were_trained_on_is_warned_of(stored):
@@ -208,40 +175,6 @@ def test_seed_everything_reaches_a_sampler_in_your_own_loader(monkeypatch):
     assert [[*map(int, batch)] for batch in given] == drawn["1"]
 
 
-def test_every_step_can_be_replaced_as_a_compiled_learner_does():
-    learner = small_learner()
-    for name in ("forward", "training_step", "validation_step", "test_step", "predict_step"):
-        setattr(learner, name, partial(getattr(learner, name)))  # by Lightning, for torch.compile(learner)
-        assert isinstance(getattr(learner, name), partial)
-
-
-class Starting(MetricLearner):
-    """Somebody's learner, with a hook of its own."""
-
-    def on_fit_start(self):
-        self.began = True
-
-
-def test_a_hook_of_a_subclass_leaves_the_start_at_the_data(monkeypatch):
-    started = []
-    monkeypatch.setattr(fit_start, "start_embedder", lambda *given: started.append(given[1]))
-    learner = small_learner(kind=Starting, embedder_init="pca")
-    step(learner)
-    assert (learner.began, started) == (True, ["pca"])
-
-
-def test_numbers_of_numpy_are_plain_and_a_local_function_is_named(stored):
-    def sgd(groups) -> torch.optim.Optimizer:
-        return torch.optim.SGD(groups, lr=0.1)
-
-    learner = small_learner(trunk_lr=np.logspace(-4, -2, 3)[0], optimizer=sgd)
-    assert (learner.hparams["trunk_lr"], type(learner.hparams["trunk_lr"])) == (1e-4, float)
-    loaded = MetricLearner.load_from_checkpoint(stored(learner))
-    assert loaded.optimization.trunk_lr == 1e-4
-    with pytest.warns(UserWarning, match="its optimizer: it was an object .*sgd"):
-        step(loaded)
-
-
 def test_one_loss_has_two_paths_and_keeps_its_class_weights_at_both_doors(fitted):
     path = fitted / "best.ckpt"
     weights = torch.load(path, weights_only=True)["state_dict"]["loss.class_weights"]
@@ -250,21 +183,136 @@ def test_one_loss_has_two_paths_and_keeps_its_class_weights_at_both_doors(fitted
     assert MetricLearner.load_from_checkpoint(path, loss=losses.CosFaceLoss).loss is None, "it is built in a fit"
 
 
-class Told(losses.MetricLoss):
-    """Counts how often it hears the number of classes."""
+class InAnotherOrder(WeightedLoss):
+    def __init__(self, scale: float = 8.0, *, embedding_size: int = 2, num_classes: int = 10):
+        super().__init__(num_classes, embedding_size, scale)
 
-    def __init__(self):
+
+class ThroughKeywords(ClassificationLoss):
+    def __init__(self, scale: float = 16.0, **kwargs):
+        super().__init__(**kwargs)
+        self.scale = scale
+
+    def logits(self, cosines, labels):
+        return cosines * self.scale
+
+
+def test_another_number_than_the_training_s_is_refused():
+    assert make_loss(partial(WeightedLoss, 15), 15, 16).weights.shape == (15, 16)
+    for given in (partial(WeightedLoss, 7), partial(WeightedLoss, num_classes=7)):
+        with pytest.raises(UserError, match=r"num_classes 7\b.*\b15\b"):
+            make_loss(given, 15, 16)
+
+
+def heated_loss(num_classes, embedding_size) -> WeightedLoss:
+    return WeightedLoss(num_classes, embedding_size, scale=16.0)
+
+
+SUPPLIED = {
+    "plain": (WeightedLoss, 8.0),
+    "another order": (InAnotherOrder, 8.0),
+    "keywords": (ThroughKeywords, 16.0),
+    "partial": (partial(partial(ThroughKeywords, scale=2.0), label_smoothing=0.1), 2.0),
+    "numbers by hand": (partial(partial(WeightedLoss, 15, 16), scale=2.0), 2.0),
+    "a function": (heated_loss, 16.0),
+    "any arguments": (peers.CosFaceLoss, 64.0),
+}
+
+
+@pytest.mark.parametrize("case", SUPPLIED)
+def test_a_loss_gets_the_training_classes_and_the_embedding_size_and_comes_back(case, stored):
+    loss, scale = SUPPLIED[case]
+    learner = small_learner(loss)
+    loaded = MetricLearner.load_from_checkpoint(stored(learner))
+    weights = next(learner.loss.parameters())
+    assert sorted(weights.shape) == [15, 16]  # 20 of the 40 letters are for training, a fourth of them validates
+    assert type(loaded.loss) is type(learner.loss)
+    assert loaded.loss.scale == learner.loss.scale == scale
+    assert torch.equal(next(loaded.loss.parameters()), weights)
+
+
+class Told(ContrastiveLoss):
+    """Has all settings that a loss class may have."""
+
+    normalize, loss_lr, samples_per_class = False, 0.3, 2
+
+    def compute(self, *given):
+        self.terms = {"seen": given[0].sum().detach()}
+        return super().compute(*given)
+
+
+class Holding(nn.Module):
+    """A fork's own wrapper."""
+
+    def __init__(self, loss):
         super().__init__()
-        self.heard = []
+        self.loss = loss
 
-    def set_num_classes(self, num_classes):
-        self.heard.append(num_classes)
+    def forward(self, *given):
+        return self.loss(*given)
 
 
-def test_each_inner_loss_hears_the_number_of_classes_once():
-    told = Told()
-    held = nn.ModuleDict({"module": nn.Sequential(WeightedSum({"a": WeightedSum({"b": told})}))})
-    learner = small_learner()
-    learner.loss = held
-    learner.build_loss(7)
-    assert told.heard == [7]
+HOLDERS = {
+    "sum": lambda loss: WeightedSum({"a": loss}),
+    "memory": lambda loss: CrossBatchMemory(loss, 16),
+    "memory to be built": lambda loss: partial(CrossBatchMemory, loss),
+    "sum to be built": lambda loss: partial(WeightedSum, {"a": partial(CrossBatchMemory, loss)}),
+    "a fork's": Holding,
+}
+
+
+@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
+def test_a_loss_that_holds_another_passes_on_what_the_learner_says_and_asks(hold):
+    x, y = torch.randn(6, 16, requires_grad=True), torch.tensor([0, 0, 3, 3, 4, 4])
+    for option, value in {"model.normalize": False, "model.loss_lr": 0.3, "data.samples_per_class": 2}.items():
+        assert of_loss(hold(Told()), option) == value
+    learner = small_learner(hold(Told()))
+    learner.build_loss(5)
+    learner.loss(x, y)
+    assert not learner.normalize
+    assert "seen" in "".join(name for name, _ in _of_loss(learner.loss))
+    learner = small_learner(hold(MarginLoss(learn_beta=True, beta_per_class=True)))
+    learner.build_loss(5)
+    learner.loss(x, y).backward()
+    assert [weight.grad.shape for weight in learner.loss.parameters()] == [(5,)]
+
+
+class Weighed(ContrastiveLoss):
+    def forward(self, embeddings, labels, indices_tuple=None, metadata=None):
+        return metadata["weight"].sum() * super().forward(embeddings, labels, indices_tuple)
+
+
+def test_metadata_and_class_weights_reach_every_loss_that_can_have_them():
+    nested = WeightedSum({"a": WeightedSum({"b": Weighed(), "c": ArcFaceLoss(5, 16)}), "d": ContrastiveLoss()})
+    assert takes_metadata(nested)
+    assert with_class_weights(nested) == [nested.losses["a"].losses["c"]]
+    x, y = torch.randn(6, 16), torch.tensor([0, 0, 3, 3, 4, 4])
+    once, twice = (nested(x, y, metadata={"weight": torch.tensor([weight])}) for weight in (1.0, 2.0))
+    torch.testing.assert_close(twice - once, ContrastiveLoss()(x, y))
+
+
+class ObjectTrunk(nn.Sequential):
+    num_features = 12
+
+    def __init__(self, layer):
+        super().__init__(layer, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def test_parts_that_were_objects_are_given_again(stored):
+    trunk = ObjectTrunk(nn.Conv2d(3, 12, 5, stride=4))
+    loss = partial(peers.ArcFaceLoss, distance=CosineSimilarity())
+    learner = MetricLearner(trunk, loss=loss, embedder=lambda features, size: nn.Linear(features, size, bias=False))
+    path = stored(learner)
+    parts = {"trunk": ObjectTrunk(nn.Conv2d(3, 12, 5, stride=4)), "embedder": partial(nn.Linear, bias=False)}
+    for given, key in (({"embedder": parts["embedder"]}, r"it\.ckpt.*trunk=trunk"), ({"trunk": trunk}, "embedder=")):
+        with pytest.raises(UserError, match=key):
+            MetricLearner.load_from_checkpoint(path, **given)
+    with pytest.raises(UserError, match="'trnk'"):
+        MetricLearner.load_from_checkpoint(path, trnk=trunk)
+    images = torch.rand(4, 3, 32, 32)
+    loaded = MetricLearner.load_from_checkpoint(path, loss=loss, **parts)
+    assert torch.equal(loaded(images), learner.eval()(images))
+    assert torch.equal(loaded.loss.W, learner.loss.W)
+    with pytest.warns(UserWarning, match=r"it\.ckpt.* loss"):
+        loaded = MetricLearner.load_from_checkpoint(path, **parts)
+    assert torch.equal(loaded(images), learner(images))

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,14 +25,8 @@ CONFIG = {
 @pytest.fixture(autouse=True)
 def _released(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Lets go of what a test holds at its end."""
-    held = []
-    hold = RunFolder.hold
-
-    def noting(one: RunFolder) -> bool:
-        held.append(one)
-        return hold(one)
-
-    monkeypatch.setattr(RunFolder, "hold", noting)
+    held, hold = [], RunFolder.hold
+    monkeypatch.setattr(RunFolder, "hold", lambda one: held.append(one) or hold(one))
     yield
     for one in held:
         one.release()
@@ -47,18 +42,13 @@ def begun(parent: Path, config: dict, *files: str, resume: bool = False) -> RunF
 
 def test_fits_that_begin_at_once_have_a_folder_each(tmp_path: Path) -> None:
     together = threading.Barrier(8)
-    found: list[RunFolder] = []
 
-    def take() -> None:
+    def take(_: int) -> int:
         together.wait()
-        found.append(claim(tmp_path / "fit" / "mine", CONFIG, False))
+        return int(claim(tmp_path / "fit" / "mine", CONFIG, False).path.name)
 
-    threads = [threading.Thread(target=take) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(int(one.path.name) for one in found) == list(range(8))
+    with ThreadPoolExecutor(8) as threads:
+        assert sorted(threads.map(take, range(8))) == list(range(8))
 
 
 def test_only_a_stopped_fit_of_the_same_settings_is_resumed(tmp_path: Path) -> None:

@@ -1,32 +1,21 @@
-"""One training as a study builds it: trackers, checkpoint, resumed randomness."""
+"""One training as the command starts it or a study builds it."""
 
-import csv
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
-from forked import levelfield
+import yaml
+from forked import Forked, children, levelfield
+from one_fails import WAIT_SECONDS
+from refused import refused
 from small_fit import small_config
 from tiny_fit import TINY
 
+from levelfield.runtime.processes import is_running
 from levelfield.training.build import build
-
-
-def fit(config: dict, folder, **names):
-    training = build(config, folder, progress=False, **names)
-    training.trainer.fit(training.model, datamodule=training.datamodule)
-    return training
-
-
-def test_the_checkpoint_of_a_job_is_the_best_epoch_and_holds_weights_alone(tmp_path):
-    training = fit(small_config(), tmp_path)
-    with open(tmp_path / "metrics.csv") as file:
-        scores = [float(row["val/map_at_r"]) for row in csv.DictReader(file) if row["val/map_at_r"]]
-    assert training.best_score == pytest.approx(max(scores), abs=1e-7)
-    assert training.best_epoch == scores.index(max(scores))
-    assert "optimizer_states" not in torch.load(tmp_path / "best.ckpt", weights_only=True)
 
 
 @pytest.mark.processes
@@ -42,7 +31,50 @@ def test_a_real_start_of_the_command_knows_short_names_and_a_profiler_prints_its
 
 def test_a_deterministic_training_does_not_fill_the_memory_that_it_takes(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-    training = fit(small_config(), tmp_path)
+    training = build(small_config(), tmp_path, progress=False)
+    training.trainer.fit(training.model, datamodule=training.datamodule)
     assert torch.are_deterministic_algorithms_enabled()
-    assert training.trainer.global_step == 4
     assert not torch.utils.deterministic.fill_uninitialized_memory
+    assert "optimizer_states" not in torch.load(tmp_path / "best.ckpt", weights_only=True), "a job keeps weights alone"
+
+
+@pytest.mark.full  # of a new interpreter
+def test_one_batch_is_not_all_batches_whatever_was_imported_before() -> None:
+    """typing gives `Union[int, float, None]` as the union of these that was made first, and so does a Trainer's."""
+    code = (
+        "from typing import Optional, Union; Optional[Union[float, int]]\n"
+        "from pathlib import Path; from levelfield.training.build import build\n"
+        "trunk = {'class_path': 'TimmTrunk', 'init_args': {'name': 'test_resnet', 'weights': None}}\n"
+        "config = {'model': {'loss': 'ContrastiveLoss', 'trunk': trunk}, 'data': {'dataset': 'Glyphs'}}\n"
+        "for given in (1, 1.0, 0.5, 0):\n"
+        "    trainer = build({**config, 'trainer': {'limit_train_batches': given}}, Path('.')).config.trainer\n"
+        "    print(repr(trainer.limit_train_batches))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["1", "1.0", "0.5", "0"], done.stderr
+
+
+def test_no_command_of_a_configuration_is_run(tiny, run, tmp_path):
+    """Where torch asks for a truth value, and no type for a class."""
+    command = {"class_path": "subprocess.Popen", "init_args": {"args": f"id > {tmp_path}/written", "shell": True}}
+    loss = {"class_path": "torch.nn.MSELoss", "init_args": {"size_average": command}}
+    (tmp_path / "attack.yaml").write_text(yaml.safe_dump({"model": {"loss": loss}}))
+    refused(run("fit", *tiny, "--config", tmp_path / "attack.yaml", "--output", tmp_path), "subprocess.Popen")
+    assert not (tmp_path / "written").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("command", "rank"), [("fit", 1), pytest.param("validate", 0, marks=pytest.mark.full)])
+def test_where_one_of_two_processes_fails_alone_the_other_does_not_stay_behind(command, rank, fitted, tmp_path) -> None:
+    words = [*TINY, "--model.loss", "ContrastiveLoss"] if command == "fit" else ["--ckpt_path", fitted / "best.ckpt"]
+    fails = {"class_path": "one_fails.OneFails", "init_args": {"rank": rank, "error": "ValueError"}}
+    two = {"accelerator": "cpu", "devices": 2, "strategy": "ddp", "callbacks": fails}
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump({"trainer": two}))
+    process = Forked(levelfield(command, *map(str, words), "--config", "two.yaml"), tmp_path / "log", tmp_path)
+    process.wait_for(lambda: " fails" in process.printed())
+    failed, others = time.monotonic(), children(process.pid)
+    complaint = process.wait()
+    while any(map(is_running, others)):
+        time.sleep(0.01)
+    assert time.monotonic() - failed < WAIT_SECONDS / 2
+    assert complaint.count(f"ValueError: process {rank} fails") == 1, complaint

@@ -4,41 +4,26 @@ Without a GPU one is pretended, on which tensors of two devices do not go togeth
 """
 
 import math
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.accelerators import CUDAAccelerator
-from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import TensorBoardLogger
+from plain_lightning import Pooled
 from pretended_gpu import pretended_gpu
-from small_fit import small_data, small_learner, small_trainer, small_trunk
-from torch import Tensor, nn
+from small_fit import small_data, small_learner, small_trainer
+from torch import Tensor
 
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.losses import (
-    ArcFaceLoss,
-    CentroidTripletLoss,
-    ContrastiveLoss,
-    CrossBatchMemory,
-    MarginLoss,
-    MultiSimilarityLoss,
-    ProxyAnchorLoss,
-    SigmoidPairLoss,
-    SmoothAPLoss,
-    SoftTripleLoss,
-    TripletMarginLoss,
-    WeightedSum,
-)
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, MultiSimilarityLoss
 from levelfield.metrics import retrieval_metrics
-from levelfield.miners import BatchHardMiner, MultiSimilarityMiner
-from levelfield.regularizers import CenterInvariance, KoLeo, SphericalConstraint
+from levelfield.miners import MultiSimilarityMiner
+from levelfield.regularizers import CenterInvariance
 from levelfield.training.callbacks import (
     GradientCaching,
     GradientCheckpointing,
-    KeepInWandb,
     NewWeightsFirst,
     TrackTraining,
 )
@@ -61,44 +46,24 @@ METHODS = {
 PRECISIONS = {"64-true": 1e-6, "32-true": 5e-3, "bf16-mixed": 5e-2, "16-mixed": 2e-2}
 
 
-def pairs_and_classes(num_classes: int, embedding_size: int) -> WeightedSum:
-    parts = {"pairs": MultiSimilarityLoss(), "classes": ProxyAnchorLoss(num_classes, embedding_size)}
-    return WeightedSum(parts, {"classes": 0.5})
-
-
-LEARNERS = {
+LEARNERS = {  # tests/losses/test_losses_on_device.py has all losses
     **METHODS,
-    "hardest triplets": lambda: {"loss": TripletMarginLoss(), "miner": BatchHardMiner()},
-    "ranks": lambda: {"loss": SmoothAPLoss()},
-    "centroids": lambda: {"loss": CentroidTripletLoss()},
-    "a learnt scale": lambda: {"loss": SigmoidPairLoss()},
-    "learnt boundaries": lambda: {"loss": partial(MarginLoss, learn_beta=True)},
-    "a part of the classes": lambda: {"loss": partial(ArcFaceLoss, class_fraction=0.8)},
-    "several centers": lambda: {"loss": SoftTripleLoss},
-    "a mined memory": lambda: {
-        "loss": CrossBatchMemory(ContrastiveLoss(), embedding_size=16, memory_size=40, miner=MultiSimilarityMiner())
-    },
-    "a sum": lambda: {"loss": pairs_and_classes},
-    "a regularizer": lambda: {"loss": ContrastiveLoss(), "regularizer": KoLeo()},
     "a regularizer of class weights": lambda: {"loss": ArcFaceLoss, "regularizer": CenterInvariance()},
-    "raw embeddings": lambda: {
-        "loss": ContrastiveLoss(), "regularizer": SphericalConstraint(), "normalize": False, "distance": "euclidean",
-    },
+    "raw embeddings": lambda: {"loss": ContrastiveLoss(), "normalize": False, "distance": "euclidean"},
     "chunks": lambda: {"loss": MultiSimilarityLoss(), "miner": MultiSimilarityMiner()},
-    "chunks for class weights": lambda: {"loss": ArcFaceLoss},
     "batch norm": lambda: {"loss": ContrastiveLoss(), "freeze_batch_norm": False},
     "a frozen trunk": lambda: {"loss": ContrastiveLoss(), "freeze_trunk": True, "embedder_init": "pca"},
     "features": lambda: {"loss": ArcFaceLoss, "freeze_trunk": True},
     "fewer activations": lambda: {"loss": ContrastiveLoss(), "layer_decay": 0.9},
-}  # fmt: skip
+    "a trunk of one's own": lambda: {"loss": ContrastiveLoss(), "trunk": Pooled()},
+}
 TRAINERS: dict[str, dict[str, Any]] = {
     "contrastive": {"gradient_clip_val": 0.5},
-    "ranks": {"accumulate_grad_batches": 2},
+    "mined": {"accumulate_grad_batches": 2},
     "chunks": {"callbacks": [GradientCaching(5)]},
-    "chunks for class weights": {"callbacks": [GradientCaching(5)]},
     "fewer activations": {"callbacks": [GradientCheckpointing()]},
 }
-ALWAYS = {"class weights", "a mined memory", "chunks", "features"}
+ALWAYS = {"class weights", "memory", "chunks", "features"}
 
 
 class Losses(Callback):
@@ -182,31 +147,6 @@ def test_a_training_on_a_pretended_gpu_is_that_of_the_cpu(method, tmp_path, monk
     assert score_there == pytest.approx(score, rel=1e-6)
 
 
-class OwnTrunk(nn.Module):
-    num_features = 8
-
-    def __init__(self):
-        super().__init__()
-        self.filters = nn.Conv2d(3, 8, 3)
-
-    def forward(self, images):
-        return self.filters(images).mean((2, 3))
-
-
-@pytest.mark.full
-@pytest.mark.usefixtures("lightning_sees_a_gpu")
-@pytest.mark.parametrize("trunk", [OwnTrunk, small_trunk], ids=["own", "timm"])
-@pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
-def test_images_that_come_as_bytes_have_the_weights_precision(trunk, precision):
-    def on(device: str) -> list[float]:
-        torch.manual_seed(0)
-        return fitted(small_learner(trunk=trunk(), embedding_size=4), device, precision=precision)[1]
-
-    expected = on("cpu")
-    with pretended_gpu() as gpu:
-        assert on(gpu) == pytest.approx(expected, rel=1e-6 if precision == "64-true" else 5e-3)
-
-
 def test_a_checkpoint_of_a_device_embeds_on_the_cpu_and_goes_on_on_the_device(device, tmp_path):
     def train(**how: Any) -> tuple[Trainer, list[float]]:
         return fitted(small_learner(ArcFaceLoss), device, precision="64-true", **how)
@@ -261,15 +201,6 @@ def test_a_step_waits_for_nothing(precision, shows_a_bar):
     small_trainer(NoWaiting(), limit_val_batches=0, log_every_n_steps=10, **given).fit(small_learner(), OnTheGpu())
 
 
-@pytest.mark.parametrize("features", [False, True])
-def test_a_frozen_trunk_and_a_start_at_the_pca_train_on_a_device(features, device, tmp_path, monkeypatch):
-    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path))
-    learner = small_learner(freeze_trunk=features, embedder_init="pca")
-    trainer, _ = fitted(learner, device, features=features, default_root_dir=tmp_path, enable_checkpointing=True)
-    assert math.isfinite(trainer.callback_metrics["val/map_at_r"])
-    assert Path(trainer.checkpoint_callback.best_model_path).is_file()
-
-
 def test_what_a_tracker_is_told_while_the_trunk_waits_lies_on_one_device(device, tmp_path):
     told: list[dict[str, float]] = []
 
@@ -280,14 +211,3 @@ def test_what_a_tracker_is_told_while_the_trunk_waits_lies_on_one_device(device,
     fitted(small_learner(), device, NewWeightsFirst(epochs=1), TrackTraining(every_n_steps=1), logger=Board(tmp_path))
     trunks = [numbers["grad_norm/trunk"] for numbers in told if "grad_norm/trunk" in numbers]
     assert trunks == [0.0] * 3
-
-
-@pytest.mark.full
-def test_the_neighbours_of_a_fit_are_embedded_on_its_device(device, tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    learner, devices = small_learner(), []
-    learner.trunk.register_forward_hook(lambda module, args, features: devices.append(features.device.type))
-    logger = WandbLogger(save_dir=tmp_path, offline=True)
-    fitted(learner, device, KeepInWandb(queries=2, checkpoint=False), logger=logger, limit_train_batches=1)
-    logger.experiment.finish()
-    assert set(devices) == {device}

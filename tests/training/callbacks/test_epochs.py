@@ -1,60 +1,48 @@
-"""What the first epochs do differently, and which epochs are validated."""
+"""What the first epochs do differently, which epochs are validated, and the best one, which a plain Trainer keeps."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from refused import refused, succeeded
 from small_fit import small_data, small_learner, small_trainer
 from tiny_fit import TINY
-from torch.optim.lr_scheduler import LinearLR
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.analysis.integrity import validation_scores
 from levelfield.errors import UserError
-from levelfield.losses import ArcFaceLoss
-from levelfield.training.callbacks import NewWeightsFirst, UntilDone
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss
+from levelfield.models.trunks import ModuleTrunk
+from levelfield.training.callbacks import BestEpoch, NewWeightsFirst, UntilDone
+from levelfield.training.learner import MetricLearner
 
 Run = Callable[..., tuple[int, str, str]]
+pytestmark = [
+    pytest.mark.usefixtures("quiet"),
+    pytest.mark.filterwarnings("ignore:.*is not empty", "ignore:.*no `val_dataloader`", "ignore:.*ranks is zero"),
+]
 
 
 class Record(Callback):
-    """Rates of each step, and the weights at the end of each epoch."""
+    """The weights at the start and at the end of each epoch."""
 
     def __init__(self) -> None:
-        self.rates: list[float] = []
         self.weights: list[dict[str, torch.Tensor]] = []
-
-    def on_train_start(self, trainer, pl_module) -> None:
-        self.on_train_epoch_end(trainer, pl_module)
-
-    def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
-        self.rates.append(optimizer.param_groups[0]["lr"])
 
     def on_train_epoch_end(self, trainer, pl_module) -> None:
         self.weights.append({name: weight.detach().clone() for name, weight in pl_module.named_parameters()})
 
-
-def recorded(*callbacks: Callback, **learner: object) -> Record:
-    """A training of 2 epochs of 3 steps."""
-    record = Record()
-    trainer = small_trainer(*callbacks, record, max_epochs=2, limit_val_batches=0)
-    trainer.fit(small_learner(ArcFaceLoss, **learner), small_data(steps_per_epoch=3, batch_size=8))
-    return record
+    on_train_start = on_train_epoch_end
 
 
-@pytest.mark.usefixtures("quiet")
-def test_a_schedule_of_steps_may_itself_be_the_warm_up() -> None:
-    """torch's linear schedule from a quarter over three steps; by epochs it is still at half after six."""
-    schedule = {"lr_scheduler": partial(LinearLR, start_factor=0.25, total_iters=3), "trunk_lr": 1.0}
-    assert recorded(**schedule, lr_scheduler_interval="step").rates == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1])
-    assert recorded(**schedule).rates == pytest.approx([0.25] * 3 + [0.5] * 3)
-
-
-@pytest.mark.usefixtures("quiet")
 def test_the_trunk_waits_and_then_trains() -> None:
-    before, first, second = recorded(NewWeightsFirst(epochs=1), freeze_batch_norm=False).weights
+    trainer = small_trainer(NewWeightsFirst(epochs=1), record := Record(), max_epochs=2, limit_val_batches=0)
+    trainer.fit(small_learner(ArcFaceLoss, freeze_batch_norm=False), small_data(steps_per_epoch=3, batch_size=8))
+    before, first, second = record.weights
     trunk = [name for name in before if name.startswith("trunk.")]
     assert all(torch.equal(first[name], before[name]) for name in trunk)
     assert not torch.equal(first["embedder.linear.weight"], before["embedder.linear.weight"])
@@ -95,25 +83,19 @@ def test_the_steps_to_validate_at() -> None:
     assert found == [100, 200, 400, 800, 1200, 1600, 2000, 2400, 2800, 3200, 3600, 4000]
 
 
-@pytest.mark.parametrize(
-    ("steps", "trainer", "epochs"),
-    [
-        # Steps 4, 8 and 16: the first of equals, then two that are no better.
-        (2, [], [1, 3, 7]),
-        # An epoch of 20 passes several of the steps at once.
-        (20, [], [0, 1, 2]),
-        # The last epoch is validated in any case.
-        (3, ["--trainer.max_epochs", "4"], [1, 2, 3]),
-        (2, ["--trainer.max_epochs", "-1", "--trainer.max_steps", "12"], [1, 3, 5]),
-        # Steps 2, 4 and 8 of the optimizer.
-        (4, ["--trainer.accumulate_grad_batches", "2"], [1, 3, 7]),
-    ],
-)
-def test_patience_counts_validations(steps, trainer, epochs, run: Run, tmp_path: Path) -> None:
+PATIENCE = [
+    (2, [], [1, 3, 7]),  # steps 4, 8 and 16: the first of equals, then two that are no better
+    (20, [], [0, 1, 2]),  # an epoch passes several of the steps at once
+    (3, ["--trainer.max_epochs", "4"], [1, 2, 3]),  # the last epoch is validated in any case
+    (4, ["--trainer.accumulate_grad_batches", "2"], [1, 3, 7]),  # steps 2, 4 and 8 of the optimizer
+]
+
+
+@pytest.mark.parametrize(("steps", "more", "epochs"), PATIENCE)
+def test_patience_counts_validations(steps, more, epochs, run: Run, tmp_path: Path) -> None:
     """With rates of 0 each validation scores the same."""
     small = ["--data.steps_per_epoch", steps, "--data.batch_size", "8"]
-    code, _, complaint = run(*words(tmp_path, RARER), *small, *trainer)
-    assert code == 0, complaint
+    succeeded(run(*words(tmp_path, RARER), *small, *more))
     scores = validation_scores(tmp_path / "fit/it/0/metrics.csv")
     assert [*scores] == epochs
     assert len(set(scores.values())) == 1
@@ -125,14 +107,12 @@ def test_refused_arguments(run: Run, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=rf"UntilDone\.{key}"):
             UntilDone(**arguments)
     for key, value in [("check_val_every_n_epoch", "2"), ("val_check_interval", "1")]:
-        code, _, complaint = run(*words(tmp_path, RARER), f"--trainer.{key}", value)
-        assert (code, f"--trainer.{key}" in complaint) == (2, True)
+        refused(run(*words(tmp_path, RARER), f"--trainer.{key}", value), f"--trainer.{key}")
 
 
 def test_the_start_is_kept_where_no_epoch_is_better(run: Run, tmp_path: Path) -> None:
     """With rates of 0 every epoch scores what the start does, and the first of equals is kept."""
-    code, printed, complaint = run(*words(tmp_path, START))
-    assert code == 0, complaint
+    printed = succeeded(run(*words(tmp_path, START)))
     assert "before the first step" in printed
     best = torch.load(tmp_path / "fit/it/0/best.ckpt", weights_only=True)
     assert (best["epoch"], best["global_step"]) == (-1, 0)
@@ -141,6 +121,105 @@ def test_the_start_is_kept_where_no_epoch_is_better(run: Run, tmp_path: Path) ->
     # Early stopping compares trained epochs alone: with the start among them it would end after epoch 0.
     assert [*scores] == [-1, 0, 1]
     more = ["--trainer.max_epochs", "1", "--ckpt_path", str(tmp_path / "fit/it/0/best.ckpt")]
-    code, _, complaint = run(*words(tmp_path, START, "on"), *more)
-    assert code == 0, complaint
+    succeeded(run(*words(tmp_path, START, "on"), *more))
     assert [*validation_scores(tmp_path / "fit/on/0/metrics.csv")] == [-1, 0]
+
+
+LABELS = torch.arange(24) // 6
+POINTS = torch.eye(8)[LABELS] + 0.1 * torch.randn(24, 8, generator=torch.Generator().manual_seed(0))
+GOOD, BAD = torch.eye(4, 8), torch.eye(8)[[7] * 4]  # all classes apart, or in one place
+
+
+class Weights(Callback):
+    """Sets the embedder's weights as each epoch begins, and notes its score."""
+
+    def __init__(self, *of_epochs: torch.Tensor) -> None:
+        self.of_epochs, self.scores = of_epochs, []
+
+    def on_train_epoch_start(self, trainer, pl_module) -> None:
+        pl_module.embedder.linear.weight.data.copy_(self.of_epochs[trainer.current_epoch])
+
+    def on_validation_end(self, trainer, pl_module) -> None:
+        self.scores.append(float(trainer.callback_metrics["val/map_at_r"]))
+
+
+def still() -> MetricLearner:
+    rates = {"trunk_lr": 0.0, "embedder_lr": 0.0}
+    return MetricLearner(ModuleTrunk(nn.Identity(), 8), ContrastiveLoss(), embedding_size=4, **rates)
+
+
+def loader() -> DataLoader:
+    return DataLoader(TensorDataset(POINTS, LABELS), batch_size=12)
+
+
+def trainer(folder: Path, *callbacks: Callback, **arguments) -> Trainer:
+    return small_trainer(*callbacks, **{"default_root_dir": folder, "enable_checkpointing": True, **arguments})
+
+
+@pytest.mark.parametrize("given", [[], [ModelCheckpoint]])
+def test_the_best_epoch_is_kept_and_loads_alone(given, tmp_path) -> None:
+    weights = Weights(BAD, GOOD, BAD)
+    mine = [kind(dirpath=tmp_path / "mine") for kind in given]
+    plain = trainer(tmp_path, weights, *mine, max_epochs=3)
+    plain.fit(still(), loader(), loader())
+    best = plain.checkpoint_callback
+    assert mine in ([], [best])
+    assert Path(best.best_model_path).parent == (tmp_path / "mine" if mine else tmp_path / "checkpoints")
+    assert [path.name for path in Path(best.best_model_path).parent.iterdir()] == ["epoch=1-step=4.ckpt"]
+    assert weights.scores[1] == float(best.best_model_score) == 1.0 > max(weights.scores[::2])
+    found = torch.load(best.best_model_path, weights_only=True)
+    assert found["epoch"] == 1
+    loaded = MetricLearner.load_from_checkpoint(
+        best.best_model_path, trunk=ModuleTrunk(nn.Identity(), 8), loss=ContrastiveLoss()
+    )
+    assert trainer(tmp_path).validate(loaded, loader(), verbose=False)[0]["val/map_at_r"] == 1.0
+    assert plain.validate(still(), loader(), ckpt_path="best", verbose=False)[0]["val/map_at_r"] == 1.0
+
+
+def test_a_second_fit_of_the_trainer_and_a_resumed_one_keep_what_is_best_of_all(tmp_path) -> None:
+    learner, plain = still(), trainer(tmp_path, Weights(BAD, GOOD, BAD, BAD), max_epochs=2)
+    plain.fit(learner, loader(), loader())
+    (first,) = Path(plain.checkpoint_callback.dirpath).iterdir()
+    plain.fit_loop.max_epochs = 4
+    plain.fit(learner, loader(), loader())
+    assert plain.current_epoch == 4
+    assert sum(isinstance(each, BestEpoch) for each in plain.callbacks) == 1
+    resumed = trainer(tmp_path, Weights(BAD, GOOD, BAD, BAD), max_epochs=4)
+    resumed.fit(still(), loader(), loader(), ckpt_path=first, weights_only=True)
+    for each in (plain, resumed):
+        assert list(first.parent.iterdir()) == [first] == [Path(each.checkpoint_callback.best_model_path)]
+
+
+OTHERS = {
+    "a monitor": lambda folder: [ModelCheckpoint(folder, monitor="val/r_precision", mode="max")],
+    "steps": lambda folder: [ModelCheckpoint(folder, every_n_train_steps=3)],
+    "two": lambda folder: [ModelCheckpoint(folder / "last"), ModelCheckpoint(folder, save_top_k=-1, every_n_epochs=2)],
+    "no validation": lambda folder: [ModelCheckpoint(folder)],
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_another_checkpoint_stays_as_it_is(case, tmp_path) -> None:
+    given = OTHERS[case](tmp_path)
+    limits = {"limit_val_batches": 0} if case == "no validation" else {}
+    plain = trainer(tmp_path, *given, max_epochs=2, **limits)
+    kept = plain.checkpoint_callbacks
+    before = [(each.monitor, each.mode, each.save_top_k) for each in kept]
+    plain.fit(still(), loader(), loader())
+    assert plain.checkpoint_callbacks == kept
+    assert [(each.monitor, each.mode, each.save_top_k) for each in kept] == before
+
+
+@pytest.mark.parametrize("case", ["one step", "no loader", "no fold"])
+def test_a_training_without_a_validation_keeps_its_last_step(case, tmp_path) -> None:
+    plain = trainer(tmp_path, **({"max_steps": 1} if case == "one step" else {"max_epochs": 2}))
+    if case == "no fold":
+        plain.fit(small_learner(), small_data(16, fold="none", steps_per_epoch=1))
+    else:
+        plain.fit(still(), loader(), loader() if case == "one step" else [])
+    assert "val/map_at_r" not in plain.callback_metrics
+    kept = torch.load(plain.checkpoint_callback.best_model_path, weights_only=True)
+    assert kept["global_step"] == plain.global_step
+    nothing = trainer(tmp_path / "nothing", max_epochs=1, enable_checkpointing=False)
+    nothing.fit(still(), loader(), loader())
+    assert nothing.checkpoint_callbacks == []

@@ -11,21 +11,14 @@ from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import ModelParallelStrategy
 from small_fit import small_learner, small_trainer, small_trunk
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from levelfield.errors import UserError
-from levelfield.losses import (
-    ArcFaceLoss,
-    ContrastiveLoss,
-    CrossBatchMemory,
-    MarginLoss,
-    MultiSimilarityLoss,
-    NTXentLoss,
-    TripletMarginLoss,
-)
-from levelfield.miners import BatchHardMiner, DistanceWeightedMiner
+from levelfield.losses import ContrastiveLoss, CrossBatchMemory, MultiSimilarityLoss, NTXentLoss, TripletMarginLoss
+from levelfield.miners import BatchHardMiner
 from levelfield.models import MLPEmbedder
 from levelfield.training.batches import Batch
-from levelfield.training.callbacks import CompileTrunk, GradientCaching
+from levelfield.training.callbacks import GradientCaching
 from levelfield.training.learner import MetricLearner
 from levelfield.training.random_draws import seed_draws
 
@@ -34,24 +27,15 @@ pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.filterwarnings("igno
 LABELS = torch.arange(10) // 2
 
 
-class Batches:
-    """Steps of ten pictures of noise, the same each time."""
-
-    def __init__(self, steps: int, dtype: torch.dtype = torch.float64) -> None:
-        generator = torch.Generator().manual_seed(2)
-        self.batches = [(torch.rand(10, 3, 32, 32, dtype=dtype, generator=generator), LABELS) for _ in range(steps)]
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self):
-        return iter(self.batches)
-
-
 def resnet(**arguments) -> nn.Module:
     """A trunk whose residual branches have gradients from the first step on."""
     torch.manual_seed(1)
     return small_trunk(arguments={"zero_init_last": False, **arguments})
+
+
+def batch(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """Ten pictures of noise, the same each time."""
+    return torch.rand(10, 3, 32, 32, dtype=dtype, generator=torch.Generator().manual_seed(2)), LABELS
 
 
 class NoisyLearner(MetricLearner):
@@ -74,11 +58,11 @@ def learner_of(loss, chunk_size: int | None = None, kind: type = MetricLearner, 
     return learner
 
 
-def trained(learner: MetricLearner, steps: int = 1, dtype: torch.dtype = torch.float64, **trainer) -> MetricLearner:
+def trained(learner: MetricLearner, dtype: torch.dtype = torch.float64, **trainer) -> MetricLearner:
+    """After one step."""
     precision = {} if "plugins" in trainer else {"precision": "64-true"}
-    settings = {"limit_val_batches": 0, **precision, **trainer}
-    callbacks = [*learner.caching, *settings.pop("callbacks", [])]
-    small_trainer(*callbacks, **settings).fit(learner, Batches(steps, dtype))
+    fits = small_trainer(*learner.caching, limit_val_batches=0, **precision, **trainer)
+    fits.fit(learner, DataLoader([batch(dtype)], batch_size=None))
     return learner
 
 
@@ -93,10 +77,7 @@ def largest_difference(one: MetricLearner, other: MetricLearner) -> float:
 METHODS = {
     "contrastive": lambda: {"loss": ContrastiveLoss(neg_margin=0.5)},
     "ntxent, raw": lambda: {"loss": NTXentLoss(temperature=0.5), "normalize": False},
-    "class weights": lambda: {"loss": ArcFaceLoss},
-    "learnt boundary": lambda: {"loss": functools.partial(MarginLoss, learn_beta=True)},
     "mined": lambda: {"loss": TripletMarginLoss(), "miner": BatchHardMiner()},
-    "drawn": lambda: {"loss": TripletMarginLoss(), "miner": DistanceWeightedMiner()},
     "memory": lambda: {"loss": CrossBatchMemory(ContrastiveLoss(), embedding_size=8, memory_size=20)},
     "learner of one's own": lambda: {"loss": MultiSimilarityLoss(), "kind": NoisyLearner},
 }
@@ -105,23 +86,13 @@ METHODS = {
 @pytest.mark.parametrize("method", METHODS)
 def test_chunks_have_the_gradients_of_the_batch(method):
     whole, chunked = (trained(learner_of(chunk_size=size, **METHODS[method]())) for size in (None, 4))
-    if method == "contrastive":
-        assert largest_difference(whole, learner_of(**METHODS[method]())) > 1e-3, "it learns"
+    assert largest_difference(whole, learner_of(**METHODS[method]())) > 1e-3, "it learns"
     assert largest_difference(whole, chunked) < 1e-10
-
-
-def test_clipping_accumulation_and_momentum_are_as_without():
-    def after_six(chunk_size):
-        loss = CrossBatchMemory(MultiSimilarityLoss(), embedding_size=8, memory_size=20)
-        learner = learner_of(loss, chunk_size, optimizer=functools.partial(torch.optim.SGD, momentum=0.9))
-        return trained(learner, 6, gradient_clip_val=0.05, accumulate_grad_batches=2)
-
-    assert largest_difference(after_six(None), after_six(4)) < 1e-10
 
 
 def by_autograd(learner: MetricLearner, dtype=torch.float64, context=nullcontext) -> dict[str, Tensor]:
     """Gradients of the first step, all activations kept of the two chunks of 5 that a batch is cut into."""
-    samples, labels = Batches(1, dtype).batches[0]
+    samples, labels = batch(dtype)
     learner.to(dtype)
     seed_draws(torch.device("cpu"), "step", 0, 0, 0, "trunk", 0)
     with context():
@@ -167,26 +138,18 @@ class Flat(nn.Module):
         return samples.flatten(1)[:, :12]
 
 
-class Normed(nn.Sequential):
-    num_features = 12
-
-    def __init__(self) -> None:
-        torch.manual_seed(4)
-        super().__init__(nn.Linear(12, 12), nn.BatchNorm1d(12))
-
-
 def test_two_batches_before_one_backward_update_them_once_each():
     """As a learner of one's own may embed two views of each sample."""
-    chunked, whole = (learner_of(ContrastiveLoss(), 5, trunk=Normed(), freeze_batch_norm=False) for _ in range(2))
-    views = torch.rand(2, 10, 12)
+    chunked, whole = (learner_of(ContrastiveLoss(), 5, freeze_batch_norm=False).double() for _ in range(2))
+    views = torch.rand(2, 10, 3, 32, 32).double()
     GradientCaching(5).wrap(chunked)
-    embeddings = [chunked.embed_batch(Batch(view, LABELS)) for view in views]
-    (embeddings[0] * embeddings[1]).sum().backward()
-    expected = [torch.cat([whole(view[:5]), whole(view[5:])]) for view in views]
-    (expected[0] * expected[1]).sum().backward()
+    one, other = (chunked.embed_batch(Batch(view, LABELS)) for view in views)
+    (one * other).sum().backward()
+    one, other = (torch.cat([whole(view[:5]), whole(view[5:])]) for view in views)
+    (one * other).sum().backward()
     torch.testing.assert_close(dict(chunked.named_buffers()), dict(whole.named_buffers()))
     for weight, reference in zip(chunked.parameters(), whole.parameters(), strict=True):
-        torch.testing.assert_close(weight.grad, reference.grad, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(weight.grad, reference.grad)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -194,21 +157,12 @@ def test_mixed_precision_and_its_scaler(dtype):
     """A scale of 2 ** 10 on the loss is off the gradients again when they are applied."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10) if dtype == torch.float16 else None
     plugin = MixedPrecision("bf16-mixed" if scaler is None else "16-mixed", "cpu", scaler)
-    learner = trained(learner_of(MultiSimilarityLoss(), 7), 1, torch.float32, plugins=[plugin])
+    learner = trained(learner_of(MultiSimilarityLoss(), 7), torch.float32, plugins=[plugin])
     autocast = functools.partial(torch.autocast, "cpu", dtype)
     expected = by_autograd(learner_of(MultiSimilarityLoss()), torch.float32, autocast)
     found = steps_of(learner, learner_of(MultiSimilarityLoss()))
     for name, gradient in expected.items():
         assert float((found[name] - gradient).norm() / gradient.norm()) < 0.02, name
-
-
-@pytest.mark.full  # to import the compiler takes seconds
-def test_a_compiled_trunk():
-    whole, chunked = (
-        trained(learner_of(MultiSimilarityLoss(), size, trunk=Flat()), callbacks=[CompileTrunk("aot_eager")])
-        for size in (None, 5)
-    )
-    assert largest_difference(whole, chunked) < 1e-10
 
 
 class Words(nn.Module):
@@ -282,18 +236,15 @@ def test_weights_in_shards_are_refused(monkeypatch):
         GradientCaching(4).on_train_start(trainer, learner_of(ContrastiveLoss()))
 
 
-class OwnEmbedBatch(MetricLearner):
-    def embed_batch(self, batch):
-        return super().embed_batch(batch)
+OWN = {
+    "embed_batch": lambda self, batch: MetricLearner.embed_batch(self, batch),
+    "training_step": lambda self, batch, batch_idx: self.compute_loss(self(batch[0]), batch[1]),
+}
 
 
-class OwnStep(MetricLearner):
-    def training_step(self, batch, batch_idx):
-        return self.compute_loss(self(batch[0]), batch[1])
-
-
-@pytest.mark.parametrize("kind", [OwnEmbedBatch, OwnStep])
-def test_a_learner_that_the_callback_cannot_change_is_refused(kind):
-    with pytest.raises(UserError, match=rf"GradientCaching.*{kind.__name__}"):
+@pytest.mark.parametrize("name", OWN)
+def test_a_learner_that_the_callback_cannot_change_is_refused(name):
+    kind = type("Own", (MetricLearner,), {name: OWN[name]})
+    with pytest.raises(UserError, match=r"GradientCaching.*Own"):
         trained(learner_of(ContrastiveLoss(), 4, kind))
     trained(learner_of(ContrastiveLoss(), 4, kind, freeze_trunk=True))

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import shutil
-import warnings
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -30,27 +31,20 @@ def learner() -> MetricLearner:
     return small_learner(ArcFaceLoss, embedding_size=8)
 
 
-def lines(folder) -> list[dict]:
-    return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+@pytest.fixture
+def copied(shared: Callable, tmp_path: Path) -> Path:
+    """A checkpoint of a plain Trainer's fit, in a folder of its own."""
 
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """A checkpoint of a plain Trainer's fit."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        folder = tmp_path_factory.mktemp("fit")
+    def fit(folder: Path) -> None:
         plain = trainer(folder)
         plain.fit(learner(), data())
         plain.save_checkpoint(folder / "it.ckpt")
-    return folder / "it.ckpt"
+
+    return Path(shutil.copytree(shared("opened", fit), tmp_path / "run")) / "it.ckpt"
 
 
-@pytest.fixture
-def copied(checkpoint, tmp_path):
-    """The checkpoint in a folder of its own."""
-    (tmp_path / "run").mkdir()
-    return shutil.copy(checkpoint, tmp_path / "run" / "it.ckpt")
+def lines(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
 
 
 class BeforeTheData(Callback):
@@ -60,15 +54,13 @@ class BeforeTheData(Callback):
         self.events = [line["event"] for line in lines(self.folder)]
 
 
-@pytest.mark.parametrize("way", ["ckpt_path", "load_from_checkpoint"])
-def test_a_checkpoints_test_is_recorded_beside_it(way, copied, tmp_path) -> None:
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_checkpoints_test_is_recorded_beside_it(loaded, copied, tmp_path) -> None:
     watch = BeforeTheData()
     watch.folder = copied.parent
-    plain = trainer(tmp_path, watch)
-    if way == "ckpt_path":
-        plain.test(learner(), data(), ckpt_path=copied, weights_only=True, verbose=False)
-    else:
-        plain.test(MetricLearner.load_from_checkpoint(copied), data(), verbose=False)
+    it = MetricLearner.load_from_checkpoint(copied) if loaded else learner()
+    given = {} if loaded else {"ckpt_path": copied, "weights_only": True}
+    trainer(tmp_path, watch).test(it, data(), verbose=False, **given)
     evaluated, finished = lines(copied.parent)
     assert watch.events == ["evaluated"]
     assert evaluated["checkpoints"] == {"it.ckpt": hashlib.sha256(copied.read_bytes()).hexdigest()}
@@ -83,18 +75,6 @@ def test_what_was_trained_after_loading_is_no_checkpoint(copied, tmp_path) -> No
     plain.test(it, data(), verbose=False)
     assert list(lines(tmp_path)[0]["checkpoints"]) == ["weights"]
     assert not (copied.parent / "ledger.jsonl").exists()
-
-
-def test_an_interrupted_test_goes_on(copied, tmp_path) -> None:
-    class PowerCut(Callback):
-        def on_test_batch_start(self, *args, **kwargs) -> None:
-            raise RuntimeError("no power")
-
-    with pytest.raises(RuntimeError, match="no power"):
-        trainer(tmp_path, PowerCut()).test(learner(), data(), ckpt_path=copied, verbose=False)
-    assert [line["event"] for line in lines(copied.parent)] == ["evaluated"]
-    trainer(tmp_path).test(learner(), data(), ckpt_path=copied, verbose=False)
-    assert [line["event"] for line in lines(copied.parent)] == ["evaluated", "finished"]
 
 
 def test_loaders_of_ones_own_have_lines_in_their_folder(tmp_path, monkeypatch) -> None:

@@ -1,11 +1,8 @@
 """Validation by a plain Trainer and any loader: the scores, and one line where there can be none."""
 
-import warnings
-
 import pytest
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from small_fit import small_learner, small_trainer
 from torch.nn.functional import normalize
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
@@ -63,14 +60,12 @@ LOADERS = {
 def test_every_kind_of_loader_trains_validates_tests_and_embeds(kind: str, tmp_path) -> None:
     it, plain = learner(), small_trainer(default_root_dir=tmp_path)
     plain.fit(it, LOADERS[kind](), [LOADERS[kind]()])
-    it.eval()
-    expected = retrieval_metrics(it(IMAGES).detach(), LABELS, metrics=("map_at_r", "r_precision", "precision_at_1"))
-    for stage, scores in {
-        "val": plain.callback_metrics,
-        "test": plain.test(it, LOADERS[kind](), verbose=False)[0],
-    }.items():
-        found = {name: float(scores[f"{stage}/{name}"]) for name in expected if name != "num_skipped"}
-        assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-6)
+    metrics = ("map_at_r", "r_precision", "precision_at_1")
+    expected = retrieval_metrics(it.eval()(IMAGES).detach(), LABELS, metrics=metrics)
+    validated = {name: float(plain.callback_metrics[f"val/{name}"]) for name in metrics}
+    (tested,) = plain.test(it, LOADERS[kind](), verbose=False)
+    for found in (validated, {name: tested[f"test/{name}"] for name in metrics}):
+        assert found == pytest.approx({name: expected[name] for name in metrics}, abs=1e-6)
     parts = plain.predict(it, LOADERS[kind]())
     assert sum(len(part["embeddings"]) for part in parts) == 40
 
@@ -110,40 +105,17 @@ class Asks(TensorDataset):
     is_query = (torch.arange(40) % 4 == 0).numpy()
 
 
-OTHER = TensorDataset(IMAGES.flip(0)[:24], LABELS[:24])
-
-
-@pytest.mark.parametrize("form", [lambda first, other: [first, other], lambda first, other: {"b": first, "a": [other]}])
-def test_each_of_several_loaders_has_its_score_and_the_first_is_monitored(form, tmp_path) -> None:
-    it = adapted(Plain())
-    loaders = form(DataLoader(PAIRS, batch_size=16), DataLoader(OTHER, batch_size=16))
-    best = ModelCheckpoint(dirpath=tmp_path, monitor="val/map_at_r", mode="max")
-    plain = small_trainer(best, default_root_dir=tmp_path, enable_checkpointing=True)
-    plain.fit(it, DataLoader(PAIRS, batch_size=20), loaders)
-    with torch.no_grad():
-        embedded = [it.validation_step((each, None, None), 0) for each in (IMAGES, OTHER.tensors[0])]
-    expected = [retrieval_metrics(*each)["map_at_r"] for each in zip(embedded, (LABELS, LABELS[:24]), strict=True)]
-    assert expected[0] != pytest.approx(expected[1], abs=1e-3)
-    assert float(best.best_model_score) == pytest.approx(expected[0], abs=1e-6)
-    keys = ["test/map_at_r", "test/map_at_r/dataloader_idx_1"]
-    found = plain.test(it, loaders, verbose=False)
-    assert [found[place][key] for place, key in enumerate(keys)] == pytest.approx(expected, abs=1e-6)
-    assert [sum(len(part["embeddings"]) for part in parts) for parts in plain.predict(it, loaders)] == [40, 24]
-
-
 def test_each_test_loader_has_its_roles(tmp_path) -> None:
     loaders = [DataLoader(kind(*TRIPLES.tensors), batch_size=16) for kind in (TensorDataset, Asks)]
-    it = learner().eval()
+    it, asks = learner().eval(), torch.from_numpy(Asks.is_query)
     found = small_trainer(default_root_dir=tmp_path).test(it, loaders, verbose=False)
-    asks = torch.from_numpy(Asks.is_query)
-    gallery = {"gallery": it(IMAGES[~asks]).detach(), "gallery_labels": LABELS[~asks]}
-    expected = [
-        retrieval_metrics(it(IMAGES).detach(), LABELS),
-        retrieval_metrics(it(IMAGES[asks]).detach(), LABELS[asks], **gallery),
-    ]
-    for number, scores in enumerate(expected):
-        key = "test/map_at_r" + (f"/dataloader_idx_{number}" if number else "")
-        assert found[number][key] == pytest.approx(scores["map_at_r"], abs=1e-6)
+    points = it(IMAGES).detach()
+    scores = (
+        retrieval_metrics(points, LABELS),
+        retrieval_metrics(points[asks], LABELS[asks], points[~asks], LABELS[~asks]),
+    )
+    for number, (key, expected) in enumerate(zip(("", "/dataloader_idx_1"), scores, strict=True)):
+        assert found[number][f"test/map_at_r{key}"] == pytest.approx(expected["map_at_r"], abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", [OneArgument, Plain, PlainOneArgument])
@@ -173,24 +145,6 @@ def test_mixed_precision_is_for_training_only(stage: str, tmp_path) -> None:
     assert plain.has_autocast == {"train": True, "val": False}
 
 
-@pytest.mark.parametrize(
-    ("callback", "is_warned"),
-    [
-        (EarlyStopping("val/recall_at_4/dataloader_idx_1", strict=False), True),
-        (EarlyStopping("val/map_at_r", mode="max"), False),
-        (EarlyStopping("train/loss"), False),
-    ],
-)
-def test_a_callback_that_prefers_small_scores_is_named(callback, is_warned: bool, tmp_path) -> None:
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        plain = small_trainer(callback, enable_checkpointing=True, default_root_dir=tmp_path)
-        plain.fit(learner(), *[LOADERS["pairs"]()] * 2)
-    lines = [str(each.message) for each in found if "mode='max'" in str(each.message)]
-    assert len(lines) == is_warned
-    assert all(type(callback).__name__ in line and callback.monitor in line for line in lines)
-
-
 @pytest.mark.parametrize("batch", [(IMAGES,), {"image": IMAGES}])
 def test_another_batch_is_named(batch) -> None:
     loader = DataLoader([0], collate_fn=lambda _: batch)
@@ -217,8 +171,6 @@ def test_a_part_of_the_samples_is_not_scored(tmp_path) -> None:
         small_trainer(limit_val_batches=2).validate(
             learner(), [DataLoader(PAIRS, batch_size=20), loader], verbose=False
         )
-    with pytest.raises(UserError, match=r"overfit_batches .*\b3 of 4\b.* limit_train_batches"):
-        small_trainer(overfit_batches=1, default_root_dir=tmp_path).fit(learner(), loader, loader)
     with pytest.raises(UserError, match=r"limit_test_batches .*\b3 of 4\b"):
         small_trainer(limit_test_batches=1, default_root_dir=tmp_path).test(learner(), loader, verbose=False)
     assert not (tmp_path / "ledger.jsonl").exists(), "refused before anything was opened"
@@ -258,20 +210,16 @@ def test_bits_rank_as_the_cosine_of_signs_does(queries: bool) -> None:
     """
     generator = torch.Generator().manual_seed(0)
     signs = torch.randint(2, (60, 16), generator=generator).float().mul(2).sub(1)
-    embeddings = signs * torch.rand(60, 16, generator=generator).add(0.1)
-    labels = torch.arange(60) % 12
-    is_query = torch.arange(60) % 5 == 0 if queries else None
-    found = score_samples(embeddings, labels, is_query, "hamming")
-    if is_query is None:
-        expected = retrieval_metrics(normalize(signs), labels)
-    else:
-        expected = retrieval_metrics(normalize(signs[is_query]), labels[is_query], signs[~is_query], labels[~is_query])
+    embeddings, labels = signs * torch.rand(60, 16, generator=generator).add(0.1), torch.arange(60) % 12
+    asks = torch.arange(60) % 5 == 0
+    expected = retrieval_metrics(normalize(signs), labels)
+    if queries:
+        expected = retrieval_metrics(normalize(signs[asks]), labels[asks], signs[~asks], labels[~asks])
+    found = score_samples(embeddings, labels, asks if queries else None, "hamming")
     assert found["map_at_r"] == pytest.approx(expected["map_at_r"])
-    assert found["map_at_r"] != pytest.approx(score_samples(embeddings, labels, is_query)["map_at_r"], abs=1e-3)
-
-    it = learner(distance="hamming")
-    metric = RetrievalMetrics(
-        num_samples=60, distance=it.distance, is_query=None if is_query is None else is_query.numpy()
-    )
+    others = score_samples(embeddings, labels, asks if queries else None)
+    assert found["map_at_r"] != pytest.approx(others["map_at_r"], abs=1e-3)
+    distance = learner(distance="hamming").distance
+    metric = RetrievalMetrics(num_samples=60, distance=distance, is_query=asks.numpy() if queries else None)
     metric.update(embeddings, labels, torch.arange(60))
     assert metric.compute()["map_at_r"] == pytest.approx(expected["map_at_r"])
