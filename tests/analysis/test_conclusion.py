@@ -26,6 +26,14 @@ def rows_of(means: dict[str, float], runs: int = 5) -> list[ResultRow]:
     return found
 
 
+def halved(methods: list[str], spec: StudySpec) -> StudySpec:
+    """Methods, each on the random split of the number in its name."""
+    config = spec.methods["arcface"]
+    splits = {name: {"data": {"split": "random", "split_seed": int(name[-2])}} for name in methods}
+    rows = {name: merge(config, split) for name, split in splits.items()}
+    return replace(spec, methods=rows, references=[], sweep=["data.split_seed"])
+
+
 @pytest.fixture
 def three(spec: StudySpec) -> StudySpec:
     config = spec.methods["arcface"]
@@ -75,21 +83,13 @@ def test_a_gain_within_the_noise_is_none(three: StudySpec) -> None:
 
 
 def test_rows_of_another_split_are_neither_compared_nor_an_opponent(three: StudySpec) -> None:
-    config = {**three.methods["arcface"]}
-    methods = {f"{name}[{seed}]": config for name in ("arcface", "contrastive") for seed in (0, 1)}
-    halved = {
-        name: merge(each, {"data": {"split": "random", "split_seed": int(name[-2])}}) for name, each in methods.items()
-    }
-    swept = replace(three, methods=halved, references=[])
     means = {"arcface[0]": 0.3, "contrastive[0]": 0.25, "arcface[1]": 0.4, "contrastive[1]": 0.35}
+    swept = replace(halved([*means], three), sweep=[])
     _, first = verdict([*rows_of(means)[1:], row("pretrained", 0, 0.2)], swept)
     assert first.startswith("ArcFace[1] has the best MAP@R on unseen classes, 40.0 ± 0.2 percent")
     assert first.endswith("above the other method.")
-    pairs = [
-        (each.method, each.other)
-        for each in compare_all(rows_of(means), list(halved), halves=swept.halves)
-        if each.kind == PAIR
-    ]
+    found = compare_all(rows_of(means), list(means), halves=swept.halves)
+    pairs = [(each.method, each.other) for each in found if each.kind == PAIR]
     assert pairs == [("arcface[0]", "contrastive[0]"), ("arcface[1]", "contrastive[1]")]
 
 
@@ -119,18 +119,11 @@ def test_a_second_search_is_no_method_of_its_own(three: StudySpec) -> None:
 
 def test_a_row_of_another_split_takes_no_part_in_the_correction(three: StudySpec) -> None:
     """Each row is compared with the untrained row of its own test classes, as on the page."""
-    config = {**three.methods["arcface"]}
-    methods = {f"arcface[{seed}]": config for seed in range(6)}
-    halved = {
-        name: merge(each, {"data": {"split": "random", "split_seed": int(name[-2])}}) for name, each in methods.items()
-    }
-    swept = replace(three, methods=halved, references=[], sweep=["data.split_seed"])
+    swept = halved([f"arcface[{seed}]" for seed in range(6)], three)
     rows = rows_of({"arcface[0]": 0.4, **{f"arcface[{seed}]": 0.2 + 0.0001 * seed for seed in range(1, 6)}})[1:]
     rows += [row(f"pretrained[pca-{seed}]", 0, 0.3977 if seed == 0 else 0.2) for seed in range(6)]
-    found = compare_all(rows, list(halved), baselines=baselines_of(mean_scores(rows), swept), halves=swept.halves)
+    baselines = baselines_of(mean_scores(rows), swept)
+    found = compare_all(rows, list(swept.methods), baselines=baselines, halves=swept.halves)
     (over,) = (each for each in found if each.kind == OVER_BASELINE and each.method == "arcface[0]")
     assert over.p < 0.05 < over.p_holm  # t(4) = 0.23 / (0.158 / sqrt(5)) = 3.3; the other five gain nothing
-    line = (
-        "Training brings no significant gain: ArcFace[0] is 0.2 points above the best untrained row (features, PCA to"
-    )
-    assert verdict(rows, swept)[0].startswith(line)
+    assert verdict(rows, swept)[0].startswith("Training brings no significant gain: ArcFace[0] is 0.2 points above")

@@ -37,8 +37,6 @@ def test_untrained_rows_say_what_happens_to_the_features(spec: StudySpec) -> Non
         ("ntxent_koleo@2", "levelfield.losses.NTXentLoss", "NT-Xent koleo@2"),
         ("proxy_nca[64]", "ProxyNCALoss", "ProxyNCA[64]"),
         ("triplet_margin", {"class_path": "TripletMarginLoss"}, "Triplet margin"),
-        ("signal_to_noise_ratio", "SignalToNoiseRatioContrastiveLoss", "Signal-to-noise ratio"),
-        ("contrastive.default", "ContrastiveLoss", "Contrastive.default"),
         ("marginal", "MarginLoss", "marginal"),
         ("mine", "ArcFaceLoss", "mine"),
         ("arcface", "my_loss.ArcFaceLoss", "arcface"),

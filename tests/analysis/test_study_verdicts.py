@@ -1,5 +1,6 @@
 """The sentences of verdicts and of `levelfield compare`'s decision agree with the numbers they are made of."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -30,7 +31,6 @@ BASE, AGAIN = (
 )
 SENTENCES = [
     (compared(0.4, -0.1, 0.9, 0.11), "arcface is not significantly better than contrastive|+0.4 points|-0.1 to +0.9"),
-    (compared(-0.4, -0.9, 0.1, 0.11), "contrastive is not significantly better than arcface|+0.4 points|-0.1 to +0.9"),
     (compared(-1.2, -1.9, -0.5, 0.0026), "contrastive is significantly better|+0.5 to +1.9|p = 0.002 over 91"),
     (compared(1.2, 0.5, 1.9, 0.41), "arcface is not significantly better|+0.5 to +1.9|p = 0.410 over 91"),
     (compared(-3, -4, -2, 1e-9, **BASE), "arcface is significantly worse|-3.0 points|-4.0 to -2.0|p < 0.001"),
@@ -62,11 +62,9 @@ def test_a_significant_difference_no_larger_than_that_of_two_searches_says_so() 
         compared(gap, -1, 1, 0.5, kind=SECOND_SEARCH, method=f"{loss}@2", other=loss, p_holm=None)
         for loss, gap in (("triplet", 0.2), ("margin", -0.9))
     ]
-    small, large, none = all_in_words(
-        [compared(0.9, 0.5, 1.3, 0.01), compared(1.0, 0.6, 1.4, 0.01), compared(0.3, -0.5, 1.1, 0.6), *searches]
-    )[:3]
-    assert "margin" in small
-    assert "(0.9 points)" in small
+    pairs = [compared(0.9, 0.5, 1.3, 0.01), compared(1.0, 0.6, 1.4, 0.01), compared(0.3, -0.5, 1.1, 0.6)]
+    small, large, none, *_ = all_in_words([*pairs, *searches])
+    assert re.search(r"margin.*\(0\.9 points\)", small)
     assert "margin" not in large + none
 
 
@@ -110,7 +108,6 @@ def three(spec: StudySpec) -> StudySpec:
         ({FEATURES: 70.5, "pretrained": 69.0, "head_ntxent": 70.4}, FEATURES),
         ({"pretrained": 70.5, FEATURES: 70.5, "head_ntxent": 70.5}, FEATURES),  # of equals the cheapest
         ({FEATURES: 70.5, "pretrained": 71.0, "head_ntxent": 71.5, "trunk_ntxent": 75.6}, "trunk_ntxent"),
-        ({"pretrained[features-b]": 72.0, FEATURES: 71.0, "head_ntxent": 71.5}, "pretrained[features-b]"),
     ],
 )
 def test_the_highest_validation_score_is_taken(validation: dict[str, float], row: str) -> None:
@@ -119,34 +116,21 @@ def test_the_highest_validation_score_is_taken(validation: dict[str, float], row
 
 
 @pytest.mark.parametrize(
-    ("map_at_r", "precision", "gains"),
-    [(50.0, 85.0, "50.0 (untrained features 49.7: +0.3) and P@1 85.0 (untrained features 88.8: -3.8)"),
-     (45.6, 88.8, "45.6 (untrained features 49.7: -4.1) and P@1 88.8 (untrained features 88.8: +0.0)")],
-)  # fmt: skip
-def test_a_loss_on_the_test_classes_is_printed_with_its_sign_and_changes_no_choice(three, map_at_r, precision, gains):
+    ("part", "map_at_r", "precision", "gains"),
+    [
+        ("head", 50.0, 85.0, "50.0 (untrained features 49.7: +0.3) and P@1 85.0 (untrained features 88.8: -3.8)"),
+        ("head", 45.6, 88.8, "45.6 (untrained features 49.7: -4.1) and P@1 88.8 (untrained features 88.8: +0.0)"),
+        ("trunk", 54.5, 91.8, "54.5 (untrained features 49.7: +4.8) and P@1 91.8 (untrained features 88.8: +3.0)"),
+    ],
+)
+def test_the_first_line_says_what_to_use_and_what_it_is_worth(three, part, map_at_r, precision, gains):
     """The checkpoint and the commands are those of `row`, as the first line says."""
-    found = [rung(FEATURES, 70.5, 49.7, 88.8), rung("head_ntxent", 71.0, map_at_r, precision)]
-    decision = decide(found)
-    assert decision.row == "head_ntxent"
-    assert decision.of_fold == f"MAP@R {map_at_r}, P@1 {precision} percent on the test classes"
-    lines = decision_lines(decision, found, three)
-    assert lines[0] == f"Use head_ntxent: on unseen classes MAP@R {gains}, in percent."
-    assert lines[1] == "Validation chose it on 2 of 4 folds. The test classes were scored after validation."
-    assert [line.split()[0] for line in lines if line.endswith("<")] == ["head_ntxent"]
-
-
-def test_the_first_line_says_what_to_use_and_what_it_is_worth(three: StudySpec) -> None:
-    found = [rung(FEATURES, 70.5, 49.7, 88.8), rung("trunk_ntxent", 75.6, 54.5, 91.8)]
+    row, features = f"{part}_ntxent", rung(FEATURES, 70.5, 49.7, 88.8)
+    found = [features, rung(row, 71.0, map_at_r, precision)]
     lines = decision_lines(decide(found), found, three)
-    assert lines[0].startswith("Use trunk_ntxent: ")
-    assert "MAP@R 54.5 (untrained features 49.7: +4.8) and P@1 91.8 (untrained features 88.8: +3.0)" in lines[0]
+    assert lines[0] == f"Use {row}: on unseen classes MAP@R {gains}, in percent."
     assert "2 of 4 folds" in lines[1]
-    table = [line.split() for line in lines if line.startswith(("pretrained", "trunk"))]
-    assert table == [[FEATURES, "70.5", "49.7", "88.8", "1"], ["trunk_ntxent", "75.6", "54.5", "91.8", "1", "<"]]
-
-
-def test_where_nothing_wins_in_validation_the_first_line_says_so(three: StudySpec) -> None:
-    found = [rung(FEATURES, 70.5, 49.7, 88.8), rung("head_ntxent", 69.0, 55.0, 90.0)]
-    lines = decision_lines(decide(found), found, three)
-    assert lines[0].startswith("Use the features as they are")
-    assert lines[1] == "The test classes were scored after validation."
+    table = [line.split() for line in lines if line.startswith((FEATURES, row))]
+    assert table == [[FEATURES, "70.5", "49.7", "88.8", "1"], [row, "71.0", str(map_at_r), str(precision), "1", "<"]]
+    none = [features, rung(row, 69.0, map_at_r, precision)]
+    assert decision_lines(decide(none), none, three)[0].startswith("Use the features as they are")

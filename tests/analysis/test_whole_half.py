@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median_low
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from levelfield.analysis.whole_half import Training, chosen_by_folds
 from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import RESULT
+from levelfield.study.jobs import RESULT, Job
 from levelfield.study.rows import load_spec
 
 CALLBACKS = [
@@ -73,20 +74,13 @@ def test_table_page_and_status_say_who_reached_the_cap(tmp_path: Path) -> None:
 
 
 def test_up_to_one_in_twenty_may_reach_the_cap() -> None:
-    class State:
-        results: dict[Any, dict[str, Any]]
-
-    class Folder:
-        state = State()
-
-    class Run:
-        stage = "run"
 
     def lines(capped: int, of: int, **more: Any) -> list[str]:
         done = {"steps": 2000, "stopped_by": "patience"}
         ends = [{"steps": 4000, "stopped_by": "cap"}] * capped + [done] * (of - capped)
-        Folder.state.results = {Run(): {"ending": end} for end in ends} | {Run(): each for each in more.values()}
-        return cap_lines(Folder())  # type: ignore[arg-type]
+        results = [*({"ending": end} for end in ends), *more.values()]
+        of_runs = {Job("row", "run", number, 0): result for number, result in enumerate(results)}
+        return cap_lines(SimpleNamespace(state=SimpleNamespace(results=of_runs)))
 
     assert lines(0, 0) == []
     assert lines(2, 40) == []

@@ -55,9 +55,7 @@ def test_validate_repeats_the_score_of_the_fit(fitted, run):
 def test_validate_takes_no_configuration_of_a_learner(fitted, run):
     words = ("validate", "--ckpt_path", fitted / "best.ckpt")
     refused(run(*words, "--config", fitted / "config.yaml"), str(fitted / "best.ckpt"))
-    code, printed, _ = run(*words, "--data.eval_batch_size", "8", "--print_config")
-    assert code == 0
-    settings = yaml.safe_load(printed)
+    settings = yaml.safe_load(run(*words, "--data.eval_batch_size", "8", "--print_config")[1])
     assert settings["data"]["eval_batch_size"] == 8
     assert settings["model"]["loss"]["class_path"] == "levelfield.losses.ArcFaceLoss"
 
@@ -68,7 +66,6 @@ def test_test_is_recorded_and_predict_embeds_everything(fitted, run, tmp_path):
     checkpoint = tmp_path / "best.ckpt"
     code, printed, complaint = run("test", "--ckpt_path", checkpoint)
     assert code == 0, complaint
-    assert "test/map_at_r" in printed
     assert run("test", "--ckpt_path", checkpoint, "--reopen-test", "a colleague asked")[0] == 0
     entries = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
     assert [entry["reason"] for entry in entries if entry["event"] == "evaluated"] == ["", "a colleague asked"]
@@ -79,11 +76,9 @@ def test_test_is_recorded_and_predict_embeds_everything(fitted, run, tmp_path):
     code, _, complaint = run("predict", "--ckpt_path", checkpoint)
     assert code == 0, complaint
     with safe_open(tmp_path / "embeddings.safetensors", "pt") as file:
-        embeddings = file.get_tensor("embeddings")
-        keys = file.metadata()["keys"].split("\n")
+        embeddings, keys = file.get_tensor("embeddings"), file.metadata()["keys"].split("\n")
     index = Glyphs(num_classes=40).read_index()
     assert keys == list(index.keys)
-    assert embeddings.shape == (len(keys), 128)
     # The test half of what predict embedded scores what test printed.
     half = torch.from_numpy(index.labels >= 20)
     score = retrieval_metrics(embeddings[half], torch.from_numpy(index.labels)[half], metrics=("map_at_r",))["map_at_r"]
@@ -102,6 +97,7 @@ def test_a_fit_takes_another_sampler_and_its_checkpoint_keeps_it(tiny, run, tmp_
     refused(run("validate", "--ckpt_path", checkpoint, "--data.sampler", "ShuffledBatchSampler"), "--data.sampler")
 
 
+@pytest.mark.slow
 def test_a_final_fit_trains_on_the_whole_half_for_a_fixed_time(tiny, run, tmp_path):
     stop = ["--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.monitor", "val/map_at_r"]
     words = ["fit", *tiny, "--model.loss", "ArcFaceLoss", "--data.fold", "none", *stop, "--output", tmp_path]
@@ -111,77 +107,19 @@ def test_a_final_fit_trains_on_the_whole_half_for_a_fixed_time(tiny, run, tmp_pa
     checkpoint = tmp_path / "fit" / "final" / "0" / "best.ckpt"
     assert str(checkpoint) in printed
     stored = torch.load(checkpoint, weights_only=True)
-    assert stored["epoch"] == 1
-    assert stored["levelfield"]["num_classes"] == 20
+    assert (stored["epoch"], stored["levelfield"]["num_classes"]) == (1, 20)
     refused(run("validate", "--ckpt_path", checkpoint), "--data.fold none")
-    code, printed, complaint = run("test", "--ckpt_path", checkpoint)
-    assert code == 0, complaint
-    assert "test/map_at_r" in printed
-
-
-@pytest.mark.parametrize("options", [["fast_dev_run", "true"], ["limit_val_batches", "0"]])
-@pytest.mark.filterwarnings("ignore:.*could not find the monitored key")
-def test_a_fit_without_validation_says_so(tiny, run, tmp_path, options):
-    words = ["--model.loss", "ContrastiveLoss", f"--trainer.{options[0]}", options[1]]
-    code, printed, complaint = run("fit", *tiny, *words, "--output", tmp_path)
-    assert (code, complaint) == (0, "")
-    assert "no best.ckpt" in printed.splitlines()[-1]
-
-
-def test_the_best_score_is_told_beside_a_checkpoint_callback_of_ones_own(tiny, run, tmp_path):
-    words = ["--model.loss", "ContrastiveLoss", "--trainer.callbacks", "ModelCheckpoint", "--output", tmp_path]
-    code, printed, complaint = run("fit", *tiny, *words)
-    assert code == 0, complaint
-    assert "MAP@R" in printed
-    assert list((tmp_path / "fit" / "Glyphs-ContrastiveLoss" / "0" / "checkpoints").glob("*.ckpt"))
-
-
-def test_embeddings_that_cannot_be_written_are_one_line(fitted, run):
-    (fitted / "embeddings.safetensors").mkdir()
-    try:
-        refused(run("predict", "--ckpt_path", fitted / "best.ckpt"), "/embeddings.safetensors")
-    finally:
-        (fitted / "embeddings.safetensors").rmdir()
-
-
-def test_ctrl_c_before_anything_is_kept_names_no_file(tiny, run, tmp_path, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(MetricLearner, "training_step", interrupted)
-    code, _, complaint = run("fit", *tiny, "--model.loss", "ContrastiveLoss", "--output", tmp_path)
-    assert (code, complaint.splitlines()) == (130, ["", "stopped; no epoch is kept: the same command starts again"])
-
-
-def test_a_bad_table_is_named(tiny, run, tmp_path):
-    table = own_images(tmp_path)
-    words = [*image_options(tiny, table), "--model.loss", "ContrastiveLoss", "--output", str(tmp_path)]
-    table.write_text(table.read_text().replace("path,label", "path,name"))
-    refused(run("fit", *words), "table.csv", "label")
-    table.unlink()
-    refused(run("fit", *words), "table.csv")
-    folder = ["--data.dataset", "ImageFolder", "--data.dataset.folder", "nowhere"]
-    refused(run("fit", *tiny, *folder, "--model.loss", "ArcFaceLoss"), "nowhere")
-
-
-def test_classes_with_one_sample_leave_training(tiny, run, tmp_path):
-    table = own_images(tmp_path, classes=24)
-    lines = [line for line in table.read_text().splitlines() if not line.startswith(("4_1", "4_2", "4_3"))]
-    table.write_text("\n".join(lines) + "\n")
-    words = [*image_options(tiny, table), "--model.loss", "ContrastiveLoss", "--output", str(tmp_path)]
-    code, printed, complaint = run("fit", *words)
-    assert code == 0, complaint
-    assert "1 class " in printed + complaint
+    assert "test/map_at_r" in run("test", "--ckpt_path", checkpoint)[1]
+    assert str(tmp_path / "fit" / "final" / "1") in run(*words, "--name", "final")[1], "a second fit"
 
 
 def test_the_papers_settings_go_by_the_command_line_and_into_the_checkpoint(run, tiny, tmp_path):
     """A trunk's own arguments, crops of the original image, a schedule of steps."""
-    words = ["--model.loss", "CosFaceLoss", "--model.loss.weight_init", "uniform", "--data.steps_per_epoch", "2"]
-    words += ["--model.trunk.arguments", "{global_pool: catavgmax, drop_path_rate: 0.1}"]
-    words += ["--data.transforms.resize", "null", "--data.transforms.eval_resize", "40"]
-    words += ["--model.lr_scheduler", "StepLR", "--model.lr_scheduler.step_size", "1"]
-    words += ["--model.lr_scheduler_interval", "step", "--trainer.max_epochs", "1"]
-    code, _, complaint = run("fit", *tiny, *words, "--output", tmp_path, "--name", "papers")
+    words = "--model.loss CosFaceLoss --model.loss.weight_init uniform --data.steps_per_epoch 2 --trainer.max_epochs 1 "
+    words += "--data.transforms.resize null --data.transforms.eval_resize 40 --model.lr_scheduler StepLR "
+    words += "--model.lr_scheduler.step_size 1 --model.lr_scheduler_interval step --model.trunk.arguments"
+    trunk = "{global_pool: catavgmax, drop_path_rate: 0.1}"
+    code, _, complaint = run("fit", *tiny, *words.split(), trunk, "--output", tmp_path, "--name", "papers")
     assert code == 0, complaint
     path = tmp_path / "fit" / "papers" / "0" / "best.ckpt"
     learner = MetricLearner.load_from_checkpoint(path)
@@ -194,23 +132,14 @@ def test_the_papers_settings_go_by_the_command_line_and_into_the_checkpoint(run,
 def test_a_working_directory_that_is_gone_is_one_line(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
-    code, _, complaint = run("data", "list")
+    refused(run("data", "list"), "working directory")
     tmp_path.mkdir()
-    assert (code, "working directory" in complaint) == (2, True)
 
 
 def test_a_reader_that_has_read_enough(tmp_path):
     words = f"{sys.executable} -m levelfield study --help | head -c 1"
     done = subprocess.run(words, shell=True, capture_output=True, text=True, cwd=tmp_path)
     assert done.stderr == ""
-
-
-def test_a_second_fit_takes_the_next_folder(tiny, run, tmp_path):
-    words = ["fit", *tiny, "--trainer.max_epochs", "1", "--model.loss", "ContrastiveLoss", "--output", tmp_path]
-    for number in "01":
-        code, printed, complaint = run(*words, "--name", "mine")
-        assert code == 0, complaint
-        assert str(tmp_path / "fit" / "mine" / number) in printed
 
 
 def test_checkpoint_loads_in_a_fresh_python_with_no_other_argument(fitted, tmp_path):

@@ -54,34 +54,16 @@ def test_list_has_the_named_data_sets_with_their_published_counts() -> None:
     assert sorted(tuple(map(str, each)) for each in found) == published
 
 
-def test_a_card_has_all_that_is_known(small_omniglot: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "omniglot", "cub200", "--root", str(small_omniglot)]) == 0
-    omniglot, cub = capsys.readouterr().out.split("\n\n")
-    for fact in (
-        "paper    Lake, Salakhutdinov and Tenenbaum",
-        "classes  1,623",
-        "samples  32,460, each an image",
-        "licence  MIT",
-        "source   https://github.com/brendenlake/omniglot",
-        "layout   DIR holds omniglot/",
-        f"where    {small_omniglot}/omniglot",
-        "ready    yes",
-    ):
-        assert fact in omniglot
-    for fact in (
-        "file     CUB_200_2011.tgz, 1.07 GiB, SHA-256 0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081",
-        f"no folder {small_omniglot}/cub200",
-        "levelfield data prepare cub200 --root DIR",
-    ):
-        assert fact in cub
-
-
-def test_list_takes_the_folder_of_the_environment(small_omniglot, capsys, monkeypatch):
-    assert main(["list", "omniglot"]) == 0
-    assert "set LEVELFIELD_DATA" in capsys.readouterr().out
+def test_a_card_has_all_that_is_known(small_omniglot, capsys, monkeypatch):
     monkeypatch.setenv("LEVELFIELD_DATA", str(small_omniglot))
-    assert main(["list", "omniglot"]) == 0
-    assert f"{small_omniglot}/omniglot" in capsys.readouterr().out
+    assert main(["list", "omniglot", "cub200"]) == 0
+    omniglot, cub = capsys.readouterr().out.split("\n\n")
+    facts = {key: " ".join(words) for key, *words in map(str.split, omniglot.splitlines())}
+    wanted = {"classes": "1,623", "samples": "32,460, each an image", "licence": "MIT", "ready": "yes"}
+    wanted |= {"source": "https://github.com/brendenlake/omniglot", "where": f"{small_omniglot}/omniglot"}
+    assert facts.items() >= wanted.items()
+    assert "CUB_200_2011.tgz, 1.07 GiB, SHA-256 0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081" in cub
+    assert f"no folder {small_omniglot}/cub200" in cub
 
 
 def test_verify_lists_every_problem_and_exits_with_2(small_omniglot: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,27 +73,13 @@ def test_verify_lists_every_problem_and_exits_with_2(small_omniglot: Path, capsy
     assert "images_evaluation/Tengwar/character01/0001_01.png" in broken
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["list", "verify", "prepare"])
-def test_a_root_that_nothing_is_read_from_is_told(command, tmp_path, capsys):
-    assert main([command, "glyphs", "--root", str(tmp_path)]) == 0
-    assert f"--data.root {tmp_path}" in capsys.readouterr().out
-
-
-@pytest.mark.slow
+@pytest.mark.full
 def test_verify_opens_the_real_data(data_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "grocery_store", "omniglot", "--root", str(data_root)]) == 0
     *counts, twice = capsys.readouterr().out.splitlines()
     assert [numbers(line) for line in counts] == [[81, 5421], [1623, 32460], [1, 0, 0]]
     drawings = "images_background/Braille/character01/0192_03.png", "images_background/Braille/character01/0192_19.png"
     assert all(drawing in twice for drawing in drawings)
-
-
-def test_prepare_of_what_is_installed_has_nothing_to_fetch(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["prepare", "glyphs", "--archive", "x"]) == 0
-    note, ready = capsys.readouterr().out.splitlines()
-    assert note.startswith("note: --archive x ")
-    assert ready.startswith("glyphs: ready")
 
 
 def test_verify_opens_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,13 +99,10 @@ def test_verify_opens_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert len(twice) == 2
     assert all("a/2.png (a, training)" in line and "b/1.png (b, test)" in line for line in twice)
     (tmp_path / "b" / "1.png").unlink()
-    assert main(["verify", str(tmp_path / "images.csv")]) == 2
-    assert "images.csv, row 4" in capsys.readouterr().out
-    assert main(["verify", str(tmp_path / "nowhere.csv")]) == 2
-    assert f"{tmp_path}/nowhere.csv" in capsys.readouterr().out
-    (tmp_path / "both.csv").write_text("text,label,path\ngood day,a,1.txt\nbye,b,2.txt\n")
-    assert main(["verify", str(tmp_path / "both.csv")]) == 0
-    assert "text_table: 2 classes, 2 samples" in capsys.readouterr().out
-    (tmp_path / "both.csv").write_text("text,label,path\ngood day,a,a/1.png\nbye,b,a/2.png\n")
-    assert main(["verify", str(tmp_path / "both.csv")]) == 0
-    assert "image_table: 2 classes, 2 samples" in capsys.readouterr().out
+    for name, named in (("images.csv", "images.csv, row 4"), ("nowhere.csv", f"{tmp_path}/nowhere.csv")):
+        assert main(["verify", str(tmp_path / name)]) == 2
+        assert named in capsys.readouterr().out
+    for kind, files in (("text_table", ("1.txt", "2.txt")), ("image_table", ("a/1.png", "a/2.png"))):
+        (tmp_path / "both.csv").write_text("text,label,path\ngood day,a,{}\nbye,b,{}\n".format(*files))
+        assert main(["verify", str(tmp_path / "both.csv")]) == 0
+        assert f"{kind}: 2 classes, 2 samples" in capsys.readouterr().out

@@ -84,6 +84,13 @@ def added(words: list[str]) -> list[str]:
 
 
 @pytest.mark.slow
+def test_a_study_leads_to_a_loss_that_it_lacks_or_to_another_study(studied: Callable, desk: Path) -> None:
+    assert added(typed(studied())) == ["supcon"]
+    words = typed(studied("smoke"))
+    assert (added(words), words[:3]) == ([], ["study", "run", "quickstart"])
+
+
+@pytest.mark.slow
 def test_a_study_in_a_clone_copies_the_example_once(studied: Callable, desk: Path) -> None:
     (desk / "examples").symlink_to(REPOSITORY / "examples")
     line = studied()
@@ -93,16 +100,6 @@ def test_a_study_in_a_clone_copies_the_example_once(studied: Callable, desk: Pat
     line = studied()
     assert added(typed(line)) == ["my_loss"]
     assert (desk / "my_loss.py").read_text().endswith("# edited\n")
-
-
-def test_a_study_elsewhere_adds_a_shipped_loss_that_it_lacks(studied: Callable) -> None:
-    assert added(typed(studied())) == ["supcon"]
-
-
-def test_a_study_without_meaning_leads_to_another(studied: Callable) -> None:
-    words = typed(studied("smoke"))
-    assert added(words) == []
-    assert words[:3] == ["study", "run", "quickstart"]
 
 
 @pytest.fixture(scope="module")
@@ -124,11 +121,11 @@ def test_a_report_leads_to_a_check_that_says_what_it_compared(run: Callable, cop
     archive = write_archive(StudyFolder.begun(copy), desk / "toy.tar.xz")
     code, printed, complaint = run("study", "report", archive.name, "--output", "unpacked")
     assert code == 0, complaint
-    code, printed, _ = run(*typed(next_line(printed)))
-    assert (code, printed.splitlines()[0]) == (0, f"unpacked: {TABLES} results, to the last bit")
-    code, printed, _ = run("study", "verify", archive.name)
-    assert (code, printed.splitlines()[0]) == (0, f"toy.tar.xz: {TABLES} results, to the last bit")
-    code, printed, _ = run("study", "verify", str(copy))
-    assert (code, printed.splitlines()[0]) == (0, f"{copy}: {TABLES} embeddings and results, to the last bit")
-    code, printed, _ = run("study", "status", archive.name)
-    assert (code, printed.splitlines()[0]) == (0, "toy in toy.tar.xz")
+    for words, said in (
+        (typed(next_line(printed)), f"unpacked: {TABLES} results, to the last bit"),
+        (("study", "verify", archive.name), f"toy.tar.xz: {TABLES} results, to the last bit"),
+        (("study", "verify", str(copy)), f"{copy}: {TABLES} embeddings and results, to the last bit"),
+        (("study", "status", archive.name), "toy in toy.tar.xz"),
+    ):
+        code, printed, _ = run(*words)
+        assert (code, printed.splitlines()[0]) == (0, said)

@@ -1,10 +1,7 @@
 """Options that the pages show and that no other test is about."""
 
-import csv
-import json
-import shutil
+import re
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,10 +29,7 @@ def test_debug_shows_where_an_error_arose(run: Callable) -> None:
     refused(run(*words), "nosuch")
     code, _, complaint = run(*words, "--debug")
     assert code == 2
-    first, *_, last = complaint.splitlines()
-    assert first == "Traceback (most recent call last):"
-    assert last.startswith("levelfield.errors.UserError: ")
-    assert "nosuch" in last
+    assert re.fullmatch(r"Traceback \(.*\nlevelfield\.errors\.UserError: .*nosuch.*\n", complaint, re.DOTALL)
 
 
 def test_a_study_with_debug_shows_where_your_code_failed() -> None:
@@ -85,21 +79,3 @@ def test_a_job_reserves_the_cpus_and_gpus_that_are_given(monkeypatch: pytest.Mon
     ):
         assert Ray(spec, **options).number == number, options
         assert (given["num_cpus"], given["num_gpus"]) == (cpus, gpus)
-
-
-@pytest.mark.full
-def test_a_failed_run_is_left_out_only_if_the_command_says_so(finished: Path, tmp_path: Path, run: Callable) -> None:
-    folder = Path(shutil.copytree(finished, tmp_path / "toy"))
-    (folder / "jobs/arcface/run1/test/result.json").unlink()
-    file = folder / "jobs/arcface/run1/fold1/result.json"
-    kept = {
-        key: value for key, value in json.loads(file.read_text()).items() if key not in ("validation", "checkpoint")
-    }
-    file.write_text(json.dumps({**kept, "failure": "out of memory"}))
-    refused(run("study", "resume", folder), "arcface run 1 fold 1", "--test-without-failed-runs")
-    code, _, complaint = run("study", "resume", folder, "--test-without-failed-runs")
-    assert code == 0, complaint
-    with open(folder / "results.csv", newline="") as table:
-        tested = {(row["method"], row["run"]) for row in csv.DictReader(table) if row["stage"] == "test"}
-    assert {number for method, number in tested if method == "arcface"} == {"0"}
-    assert {number for method, number in tested if method == "contrastive"} == {"0", "1"}

@@ -14,15 +14,12 @@ from levelfield.cli.study import main, parse
 from levelfield.errors import UserError
 from levelfield.study.rows import load_spec
 
-TEN_LINE_LOSS = """
+OWN_LOSS = """
 from torch import nn
-
 
 class MyLoss(nn.Module):
     def forward(self, embeddings, labels):
-        cosines = embeddings @ embeddings.T
-        same = labels[:, None] == labels[None, :]
-        return (1 - cosines[same]).mean() + (cosines[~same] - 0.5).clamp(min=0).mean()
+        return -embeddings[labels == labels[0]].mean(0).norm()
 """
 
 
@@ -45,8 +42,7 @@ def test_report_prints_the_table_and_derives_the_files_anew(desk, finished, caps
     for name in ("results.csv", "summary.csv"):
         assert (folder / name).read_bytes() == (finished / name).read_bytes()
     printed = capsys.readouterr().out
-    for word in ("features, PCA to 16", "Contrastive", "ArcFace", "too few runs", "once"):
-        assert word in printed
+    assert all(word in printed for word in ("features, PCA to 16", "Contrastive", "ArcFace", "too few runs", "once"))
     assert [line.split()[-1] for line in printed.splitlines()[-2:]] == ["outputs/toy/report/index.html", "outputs/toy"]
     page = (folder / "report" / "index.html").read_text()
     (differs,) = (line for line in page.splitlines() if "data.samples_per_class" in line)
@@ -75,8 +71,7 @@ def test_resume_takes_the_settings_from_the_folder(desk, finished, capsys):
     capsys.readouterr()
     assert main(["resume", "toy"]) == 0
     said = capsys.readouterr().out.splitlines()[0]
-    for word in ("outputs/toy/study.yaml", "runs ", "configs/study/toy.yaml"):
-        assert word in said
+    assert all(word in said for word in ("outputs/toy/study.yaml", "runs ", "configs/study/toy.yaml"))
     file.unlink()
     for command in ("resume", "status", "report", "verify"):
         assert main([command, "outputs/toy"]) == 0
@@ -101,7 +96,7 @@ def test_resume_takes_the_settings_from_the_folder(desk, finished, capsys):
 @pytest.mark.slow
 def test_the_command_printed_next_adds_a_loss_to_a_study_that_was_given_options(desk, capsys):
     (desk / "more.yaml").write_text("model: {embedding_size: 12}\n")
-    (desk / "my_loss.py").write_text(TEN_LINE_LOSS)
+    (desk / "my_loss.py").write_text(OWN_LOSS)
     options = ["--config", "more.yaml", "--search.trials", "1", "--runs=1", "--trainer.max_epochs=1"]
     assert main(["run", "toy.yaml", *options, "--output", "here"]) == 0
     printed = capsys.readouterr().out
@@ -120,41 +115,14 @@ def test_the_command_printed_next_adds_a_loss_to_a_study_that_was_given_options(
 
 def test_dotted_options_are_overrides_wherever_they_stand() -> None:
     words = ["run", "--data.root", "DIR", "toy.yaml", "--trainer.max_epochs=2", "--runs", "3", "--output", "x"]
-    arguments = parse(
-        [*words, "--data.dataset.table", "t.csv", "--data.dataset=Omniglot", "--executor.devices", "[1, 0]"]
-    )
+    words += ["--data.dataset.table", "t.csv", "--data.dataset=Omniglot", "--executor.devices", "[1, 0]"]
+    arguments = parse(words)
     assert (arguments.file, arguments.output, arguments.options) == ("toy.yaml", Path("x"), {"devices": [1, 0]})
-    assert list(arguments.overrides.items()) == [
-        ("runs", 3),
-        ("data.root", "DIR"),
-        ("trainer.max_epochs", 2),
-        ("data.dataset.table", "t.csv"),
-        ("data.dataset", "Omniglot"),
-    ]
+    given = {"runs": 3, "data.root": "DIR", "trainer.max_epochs": 2, "data.dataset.table": "t.csv"}
+    assert [*arguments.overrides.items()] == [*given.items(), ("data.dataset", "Omniglot")]
 
 
-# Options that the help of a command has, and some that it has not.
-HELPS = {
-    "run": ("--add-method --from --recompute --runs --json", "--figures --to --with"),
-    "resume": ("--recompute --runs --json", "--add-method --from --figures --to"),
-    "status": ("--output --json", "--recompute --figures --to --runs"),
-    "report": ("--output --figures --with", "--json --recompute --to"),
-    "verify": ("--output", "--json --recompute --figures --to"),
-    "archive": ("--output --to", "--json --recompute --figures"),
-}
-
-
-@pytest.mark.parametrize("command", HELPS)
-def test_the_help_of_a_command_has_its_own_options_only(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    options = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  --")}
-    used, others = ({*words.split()} for words in HELPS[command])
-    assert used <= options
-    assert not others & options
-
-
-@pytest.mark.parametrize("title", ["../elsewhere", "/tmp/x", ""])
+@pytest.mark.parametrize("title", ["../elsewhere", ""])
 def test_a_title_leads_out_of_no_folder(desk: Path, title: str) -> None:
     file = desk / "configs" / "study" / "toy.yaml"
     file.write_text(file.read_text().replace("name: toy", f"name: {title!r}"))

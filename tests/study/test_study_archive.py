@@ -4,16 +4,19 @@ import copy
 import io
 import json
 import lzma
+import random
 import tarfile
 from itertools import product
 from pathlib import Path
 
 import pytest
 import yaml
+from own_images import own_images
 from study_engine import SMALL, run_study, tables
+from toy_study import assert_same_bytes
 
+from levelfield.analysis.results import write_tables
 from levelfield.analysis.verify import verify_study
-from levelfield.data.datasets import Glyphs
 from levelfield.errors import UserError
 from levelfield.report.conditions_and_origin import headline, setup
 from levelfield.study.archive import unpack_study, write_archive
@@ -50,7 +53,7 @@ def test_an_unpacked_study_has_its_tables_and_takes_a_method(archived: tuple[Pat
     unpack_study(archive, tmp_path / "out", asked=ROWS)
     assert tables(tmp_path / "out") == tables(folder)
     begun = StudyFolder.begun(tmp_path / "out")
-    assert begun.archived == {"pretrained", "contrastive"}
+    assert begun.archived == {*ROWS}
     run_study(tmp_path / "out", begun.spec)
     assert tables(tmp_path / "out") == tables(folder)
     added = run_study(tmp_path / "out", load_spec(folder.parent / "small.yaml", added=ADDED))
@@ -62,13 +65,10 @@ def test_an_unpacked_study_has_its_tables_and_takes_a_method(archived: tuple[Pat
 @pytest.mark.slow
 def test_a_row_that_only_the_archive_has_is_read_where_the_data_are_now(tmp_path: Path) -> None:
     """An archive says of no row where its data were."""
-    glyphs = Glyphs(num_classes=32, image_size=32)
-    for position in range(0, len(glyphs.labels), 4):
-        folder = tmp_path / "there/letters" / f"{glyphs.labels[position]:02}"
-        folder.mkdir(parents=True, exist_ok=True)
-        glyphs[position][0].save(folder / f"{position}.png")
+    (tmp_path / "there").mkdir()
+    own_images(tmp_path / "there", classes=24)
     file = tmp_path / "small.yaml"
-    dataset = "{class_path: ImageFolder, init_args: {folder: letters}}"
+    dataset = "{class_path: ImageTable, init_args: {table: table.csv}}"
     text = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
     file.write_text(text.replace("{class_path: Glyphs, init_args: {num_classes: 32, image_size: 32}}", dataset))
     there = {"data.root": str(tmp_path / "there")}
@@ -82,11 +82,9 @@ def test_a_row_that_only_the_archive_has_is_read_where_the_data_are_now(tmp_path
 
 
 def test_a_refused_archive_leaves_nothing_behind(archived: tuple[Path, Path], tmp_path: Path) -> None:
-    def refuse(spec: StudySpec) -> None:
-        raise UserError(spec.name)
-
-    with pytest.raises(UserError, match="small"):
-        unpack_study(archived[1], tmp_path / "out", refuse)
+    other = load_spec(archived[0].parent / "small.yaml", {"runs": 5})
+    with pytest.raises(UserError, match="--from: runs"):
+        unpack_study(archived[1], tmp_path / "out", lambda spec: check_archived(other, spec))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -133,13 +131,9 @@ def test_a_value_of_a_wrong_type_is_one_line(archived, tmp_path, line):
             unpack_study(file, tmp_path / "out")
 
 
-WRONG_SHAPES = [
-    *({"model": {}}, {"model": {"trunk": "TimmTrunk"}}, {"model": 5}, {"data": {"sampler": "MPerClassBatchSampler"}}),
-    *({"data": None}, {"trainer": {"max_epochs": "many"}}),
-]
-
-
-@pytest.mark.parametrize("change", WRONG_SHAPES)
+@pytest.mark.parametrize(
+    "change", [{"model": {"trunk": "TimmTrunk"}}, {"model": 5}, {"data": None}, {"trainer": {"max_epochs": "many"}}]
+)
 def test_a_configuration_of_a_wrong_shape_leaves_the_page_with_fewer_facts(archived, tmp_path, change):
     parts = members(archived[1])
     config, result = (f"jobs/contrastive/run0/fold0/{name}" for name in ("config.yaml", "result.json"))
@@ -157,7 +151,7 @@ def test_a_configuration_of_a_wrong_shape_leaves_the_page_with_fewer_facts(archi
         ("study.yaml", b"a: [" + b"1," * (1 << 19) + b"1]\n"),
         ("results.csv", b"0" * (17 << 20)),
         (JOB, b'{"a": [' + b"{}," * (6 << 20) + b"{}]}"),
-        (f"{'long' * (5 << 20)}/x", b""),  # its name is in a header of its own
+        (f"{'long' * (5 << 20)}/x", b""),
     ],
 )
 def test_a_small_archive_of_something_large(archived, tmp_path, name, content):
@@ -211,16 +205,6 @@ class Sampler(MPerClassBatchSampler):
 """
 
 
-@pytest.fixture
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that a stranger's class writes; its module is in the working directory."""
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here/planted.py").write_text(PLANTED.format(file=str(tmp_path / "ran")))
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.syspath_prepend(tmp_path / "here")
-    return tmp_path / "ran"
-
-
 def with_evil_row(archive: Path, file: Path) -> Path:
     """The archive with one more row, whose configuration names a class of `planted`."""
     contents = members(archive)
@@ -231,11 +215,11 @@ def with_evil_row(archive: Path, file: Path) -> Path:
     contents["study.yaml"] = yaml.safe_dump(study, sort_keys=False).encode()
     (file.parent / "study.yaml").write_bytes(contents["study.yaml"])
     folder = StudyFolder(file.parent, StudySpec.read(file.parent / "study.yaml"))
-    hashes = {row: (folder.spec.row_hashes[row], folder.test_hash(row)) for row in ("contrastive", "evil")}
+    job, test = folder.spec.row_hashes, {row: folder.test_hash(row) for row in ("contrastive", "evil")}
     for name in [name for name in contents if name.startswith("jobs/contrastive/")]:
         text = contents[name].decode().replace('"contrastive"', '"evil"')
-        for there, here in zip(hashes["contrastive"], hashes["evil"], strict=True):
-            text = text.replace(there, here)
+        for hashes in (job, test):
+            text = text.replace(hashes["contrastive"], hashes["evil"])
         contents[name.replace("contrastive", "evil")] = text.encode()
     rows = json.loads(contents["archived.json"])["rows"]
     contents["archived.json"] = json.dumps({"rows": {**rows, "evil": {}}}).encode()
@@ -243,28 +227,51 @@ def with_evil_row(archive: Path, file: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_no_class_of_a_strangers_archive_is_built(archived: tuple[Path, Path], planted: Path, tmp_path: Path) -> None:
+def test_no_class_of_a_strangers_archive_is_built_or_trained(archived, here, tmp_path):
+    (here / "planted.py").write_text(PLANTED.format(file=str(tmp_path / "ran")))
     theirs = with_evil_row(archived[1], tmp_path / "theirs.tar.xz")
     unpack_study(theirs, tmp_path / "theirs")
     report = verify_study(StudyFolder.begun(tmp_path / "theirs"))
     assert not [line for line in report if "jobs/evil" in line and "seed" in line]
-    file = archived[0].parent / "small.yaml"
-    asked = load_spec(file, added=ADDED)
-    unpack_study(theirs, tmp_path / "out", lambda spec: check_archived(asked, spec), asked.rows)
+    asked, job = load_spec(archived[0].parent / "small.yaml", added=ADDED), "jobs/evil/run0/fold0/result.json"
+    for folder in ("out", "left"):
+        unpack_study(theirs, tmp_path / folder, lambda spec: check_archived(asked, spec), asked.rows)
     study = run_study(tmp_path / "out", asked)
     assert all(f"\n{row}," in study.results_file.read_text() for row in ("contrastive", "evil", "arcface"))
-    assert not planted.exists()
-
-
-def test_a_row_that_the_archive_has_not_finished_is_never_trained(archived, planted, tmp_path):
-    theirs = with_evil_row(archived[1], tmp_path / "theirs.tar.xz")
-    contents = members(theirs)
-    job = "jobs/evil/run0/fold0/result.json"
-    less = pack(tmp_path / "less.tar.xz", {name: content for name, content in contents.items() if name != job})
+    less = {name: content for name, content in members(theirs).items() if name != job}
     with pytest.raises(UserError, match="evil"):
-        unpack_study(less, tmp_path / "out")
-    unpack_study(theirs, tmp_path / "out", asked=ROWS)
-    (tmp_path / "out" / job).unlink()  # as if the check above were not there
+        unpack_study(pack(tmp_path / "less.tar.xz", less), tmp_path / "less")
+    (tmp_path / "left" / job).unlink()  # as if it had not been refused
     with pytest.raises(UserError, match="evil is only in the archive"):
-        run_study(tmp_path / "out", load_spec(archived[0].parent / "small.yaml", added=ADDED))
-    assert not planted.exists()
+        run_study(tmp_path / "left", asked)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_any_scores_come_back_from_an_archive(seed: int, copy: Path, tmp_path: Path) -> None:
+    """Of few digits and of many, zero, one and very small ones."""
+    drawn = random.Random(seed)
+    for path in copy.glob("jobs/*/*/*/result.json"):
+        content = json.loads(path.read_text())
+        kinds = (content.get(kind, {}) for kind in ("validation", "concatenated", "one_pca"))
+        for scores in (*kinds, *content.get("separated", [])):
+            each = [0.0, 1.0, 5e-324, 0.1, drawn.random(), drawn.random() * 1e-9]
+            scores.update({name: drawn.choice(each) for name in scores})
+        path.write_text(json.dumps(content))
+    write_tables(StudyFolder.begun(copy))
+    unpack_study(write_archive(StudyFolder.begun(copy), tmp_path / "it.tar.xz"), tmp_path / "out")
+    assert_same_bytes(tmp_path / "out", copy)
+    write_tables(StudyFolder.begun(tmp_path / "out"))
+    assert_same_bytes(tmp_path / "out", copy)
+
+
+def test_an_archive_with_one_changed_byte_is_refused(archived: tuple[Path, Path], tmp_path: Path) -> None:
+    content, drawn, file = archived[1].read_bytes(), random.Random(0), tmp_path / "changed.tar.xz"
+    last = range(len(content) - 48, len(content))
+    for place in (0, *last, *(drawn.randrange(len(content)) for _ in range(20))):
+        changed = bytearray(content)
+        changed[place] ^= 1 << drawn.randrange(8)
+        file.write_bytes(changed)
+        with pytest.raises(UserError, match=file.name):
+            unpack_study(file, tmp_path / "out")
+        assert not (tmp_path / "out").exists()

@@ -1,24 +1,20 @@
 """A whole small study, on folds or on the whole training half: what it writes, and what it runs on."""
 
 import csv
-import json
 import os
 import re
 import shutil
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
 import yaml
-from deletable import PAPERS, is_deleted
 from rich.console import Console
 from study_engine import SMALL, run_file, small_study, tables
-from tiny_fit import REPOSITORY
 from torch.nn.functional import normalize
 from toy_study import TOY, run_study
 
@@ -36,6 +32,7 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, job_config, study_jobs
 from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec
+from levelfield.study.study_file import find_study
 from levelfield.training.build import build
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
@@ -69,72 +66,25 @@ def test_every_job_leaves_what_the_design_says(finished: Path, spec: StudySpec) 
     assert len(scores(finished)) == 22 + 45 + 3
 
 
-def test_runs_have_the_best_trials_setting_and_fresh_seeds(finished: Path, spec: StudySpec) -> None:
-    results = {job: json.loads((finished / job.path / "result.json").read_text()) for job in study_jobs(spec)}
-    for method in spec.methods:
-        means = [
-            sum(results[Job(method, "trial", trial, fold)]["validation"]["map_at_r"] for fold in range(2)) / 2
-            for trial in range(3)
-        ]
-        best = results[Job(method, "trial", means.index(max(means)), 0)]
-        runs = [results[Job(method, "run", run, fold)] for run in range(2) for fold in range(2)]
-        assert all(run["parameters"] == best["parameters"] for run in runs)
-        assert len({run["seed"] for run in runs}) == 2
-        assert {run["seed"] for run in runs}.isdisjoint(
-            result["seed"] for job, result in results.items() if job.stage == "trial"
-        )
-    config = yaml.safe_load((finished / "jobs/arcface/run1/fold0/config.yaml").read_text())
-    parameters = results[Job("arcface", "run", 1, 0)]["parameters"]
-    assert config["model"]["loss"]["init_args"]["margin"] == parameters["model.loss.init_args.margin"]
-    assert config["model"]["loss_lr"] == parameters["model.loss_lr"]
-
-
 def test_scores_follow_from_the_stored_embeddings(finished: Path) -> None:
-    for method, run in [("pretrained", "0"), ("arcface", "1")]:
-        folds = [
-            safetensors.torch.load((finished / f"jobs/{method}/run{run}/fold{k}/tested.safetensors").read_bytes())
-            for k in range(2)
-        ]
-        labels = folds[0]["labels"]
-        for fold, stored in enumerate(folds):
-            assert torch.allclose(stored["embeddings"].norm(dim=1), torch.ones(len(labels)), atol=1e-5)
-            found = retrieval_metrics(stored["embeddings"], labels)["map_at_r"]
-            wanted = {"method": method, "run": run, "fold": str(fold), "stage": "test", "metric": "map_at_r"}
-            assert scores(finished, **wanted) == [pytest.approx(found, abs=1e-9)]
-        together = normalize(torch.cat([fold["embeddings"] for fold in folds], dim=1))
-        found = retrieval_metrics(together, labels)["precision_at_1"]
-        wanted = {"method": method, "run": run, "embedding": "concatenated", "metric": "precision_at_1"}
-        assert scores(finished, **wanted) == [pytest.approx(found, abs=1e-9)]
-
-
-def test_a_finished_study_is_not_done_again(copy: Path, spec: StudySpec) -> None:
-    before = {path: path.stat().st_mtime_ns for path in copy.rglob("result.json")}
-    run_study(copy, spec)
-    assert {path: path.stat().st_mtime_ns for path in copy.rglob("result.json")} == before
-    assert len(evaluations(copy)) == 1
-
-
-@pytest.mark.slow
-def test_a_reason_evaluates_once_more_and_counts(copy: Path, finished: Path, spec: StudySpec) -> None:
-    run_study(copy, spec, retest="a mistake in the test transform")
-    run_study(copy, spec, retest="a mistake in the test transform")
-    assert len(evaluations(copy)) == 2, "one reason evaluates once: the same command may be given again"
-    assert tables(copy) == tables(finished)
-    entry = evaluations(copy)[1]
-    assert entry["reason"] == "a mistake in the test transform"
-    assert len(entry["checkpoints"]) == 10
+    files = [finished / f"jobs/arcface/run1/fold{fold}/tested.safetensors" for fold in range(2)]
+    first, second = (safetensors.torch.load(file.read_bytes()) for file in files)
+    both = normalize(torch.cat([first["embeddings"], second["embeddings"]], dim=1))
+    for fold, embeddings in (("0", first["embeddings"]), ("1", second["embeddings"]), ("", both)):
+        torch.testing.assert_close(embeddings.norm(dim=1), torch.ones(len(embeddings)))
+        found = retrieval_metrics(embeddings, first["labels"])
+        for metric in ("map_at_r", "precision_at_1"):
+            wanted = {"method": "arcface", "run": "1", "fold": fold, "stage": "test", "metric": metric}
+            assert scores(finished, **wanted) == [pytest.approx(found[metric], abs=1e-9)]
 
 
 @pytest.mark.slow
 def test_stopped_here_the_whole_runs_are_scored_and_going_on_ends_in_the_same_bytes(finished, spec, tmp_path):
-    folder = tmp_path / "toy"
-    shutil.copytree(finished, folder)
-    for part in ("ledger.jsonl", "results.csv", "summary.csv"):
-        (folder / part).unlink()
-    for tested in folder.glob("jobs/*/run*/test"):
-        shutil.rmtree(tested)
-    shutil.rmtree(folder / Job("arcface", "run", 0, 1).path)
-    shutil.rmtree(folder / Job("contrastive", "run", 1, 0).path)
+    folder = Path(shutil.copytree(finished, tmp_path / "toy"))
+    (folder / "ledger.jsonl").unlink()
+    left = (Job(*each).path for each in (("arcface", "run", 0, 1), ("contrastive", "run", 1, 0)))
+    for path in (*folder.glob("jobs/*/run*/test"), *(folder / path for path in left)):
+        shutil.rmtree(path)
     run_study(folder, spec, stop_here=True)
     with open(folder / "results.csv", newline="") as file:
         tested = {(row["method"], row["run"]) for row in csv.DictReader(file) if row["stage"] == "test"}
@@ -163,35 +113,24 @@ def test_a_dry_run_lists_the_jobs_and_builds_nothing(toy: StudyFolder, tmp_path:
     assert re.search(r"\b12 .*\b8 .*\b2 ", text), "trainings in the search and in the runs, fits of untrained rows"
     row = next(line for line in text.splitlines() if "arcface" in line).split()
     assert row == ["arcface", "3", "x", "2", "2", "x", "2", "10", "10"]
-    for folder, file in ((tmp_path / "out", REPOSITORY / "papers/zhai_wu/table4.yaml"),) * (not is_deleted(PAPERS)):
-        print_jobs(Console(file=StringIO()), StudyFolder(folder, load_spec(file)))
-        assert not folder.exists()
-
-
-@pytest.mark.slow
-def test_a_study_without_folds_validates_nothing_and_tests_its_last_checkpoint(tmp_path: Path) -> None:
-    study = run_file(small_study(tmp_path, text=PLAIN.replace("folds: 2", "folds: 1")), tmp_path / "out")
-    assert all(result["validation"] == {} for result in study.state.results.values())
-    assert b"concatenated" not in tables(study.folder)[1]
-    assert len(tables(study.folder)[1].splitlines()) == 1 + 2 * 3
+    print_jobs(Console(file=StringIO()), StudyFolder(tmp_path / "out", load_spec(find_study("laptop/glyphs"))))
+    assert not (tmp_path / "out").exists()
 
 
 def test_another_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").touch()
     file = small_study(tmp_path, text=PLAIN)
-    with pytest.raises(UserError, match=str(tmp_path / "out")):
-        run_file(file, tmp_path / "out")
-    with pytest.raises(UserError, match=str(tmp_path / "out")):
-        StudyFolder.begun(tmp_path / "out")
+    for use in (lambda folder: run_file(file, folder), StudyFolder.begun):
+        with pytest.raises(UserError, match=str(tmp_path / "out")):
+            use(tmp_path / "out")
+    (tmp_path / "out" / "thesis.tex").rename(tmp_path / "out" / ".study.yaml.tmp")  # a kill left it
+    missing = load_spec(file, {"data.dataset": "ImageTable", "data.dataset.table": "missing.csv"})
+    with pytest.raises(UserError, match=r"missing\.csv"):
+        run_study(tmp_path / "out", missing)
 
 
-@pytest.mark.slow
-def test_an_executor_of_ones_own_runs_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="my_slots"):
-        make_slots(load_spec(small_study(tmp_path, text=PLAIN)), "my_slots.Missing", {})
-    monkeypatch.syspath_prepend(tmp_path)
-    own = """
+COUNTED = """
 from levelfield.study.workers import Here
 
 class Counted(Here):
@@ -202,22 +141,29 @@ class Counted(Here):
         self.left -= 1
         return super().submit(slot, function, *arguments)
 """
-    (tmp_path / "my_slots.py").write_text(own)
+
+
+@pytest.mark.slow
+def test_an_executor_of_ones_own_runs_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="my_slots"):
+        make_slots(load_spec(small_study(tmp_path, text=PLAIN)), "my_slots.Missing", {})
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_slots.py").write_text(COUNTED)
     file = small_study(tmp_path, text=PLAIN)
     slots = make_slots(load_spec(file), "my_slots.Counted", {"most": 10})
     run_file(file, tmp_path / "out", slots)
     assert slots.left == 10 - 1 - 2 - 2  # the untrained row's folds together, two jobs, two tests
 
 
-def test_workers_share_the_machine(toy: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gpu(spec: StudySpec) -> StudySpec:
-        trainer = {"accelerator": "gpu"}
-        return replace(spec, methods={row: {**config, "trainer": trainer} for row, config in spec.methods.items()})
+def gpu(spec: StudySpec) -> StudySpec:
+    trainer = {"accelerator": "gpu"}
+    return replace(spec, methods={row: {**config, "trainer": trainer} for row, config in spec.methods.items()})
 
+
+def test_workers_share_the_machine(toy: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Local(toy.spec).number == 1  # 22 jobs do not pay for a second process
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,-1,7")
-    slots = Local(gpu(toy.spec), workers=4)
-    assert slots._devices == ["3", "5"]
+    assert Local(gpu(toy.spec), workers=4)._devices == ["3", "5"]
     assert Local(gpu(toy.spec), workers=2, devices=[1, 0])._devices == ["5", "3"]
     assert Local(gpu(toy.spec), workers=2, devices=1)._devices == ["5"]
     for outside in (2, -1):
@@ -228,8 +174,7 @@ def test_workers_share_the_machine(toy: StudyFolder, monkeypatch: pytest.MonkeyP
 
 def test_each_gpu_gets_a_worker(toy: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """22 jobs on 8 GPUs: a worker's start is short next to a job on a GPU, and threads are no GPUs."""
-    trainer = {"trainer": {"accelerator": "gpu"}}
-    spec = replace(toy.spec, threads=4, methods={row: {**c, **trainer} for row, c in toy.spec.methods.items()})
+    spec = replace(gpu(toy.spec), threads=4)
     monkeypatch.setattr("levelfield.study.executors.local.BYTES_EACH", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
@@ -257,8 +202,7 @@ def whole_half_file(folder: Path, **changes) -> Path:
 
 def test_the_jobs_and_their_folds(tmp_path: Path) -> None:
     spec = load_spec(whole_half_file(tmp_path, runs=3))
-    # The baseline; 2 methods x 2 trials x 2 folds; 2 methods x 3 runs.
-    assert len(study_jobs(spec)) == 1 + 8 + 6
+    assert len(study_jobs(spec)) == 1 + 2 * 2 * 2 + 2 * 3, "the baseline, trials on two folds, runs"
     trial, run = (job_config(spec, Job("arcface", stage, 0, 0), {})["data"] for stage in ("trial", "run"))
     assert (trial["fold"], trial["num_folds"]) == (0, 2)
     assert (run["fold"], run.get("num_folds")) == ("none", None)
@@ -281,15 +225,12 @@ def test_a_search_on_folds_then_the_whole_half(tmp_path: Path) -> None:
         assert run["validation"] == {}
         assert (len(run["data"]["train_classes"]), run["data"]["val_classes"]) == (16, [])
         assert run["best_epoch"] == 1, "the last of 2"
-        scores = {
-            trial: fmean(results[Job(method, "trial", trial, fold)]["validation"]["map_at_r"] for fold in range(2))
-            for trial in range(2)
-        }
-        best = max(scores, key=scores.__getitem__)
-        assert run["parameters"] == results[Job(method, "trial", best, 0)]["parameters"]
+        trials = [[results[Job(method, "trial", number, fold)] for fold in range(2)] for number in range(2)]
+        best = max(trials, key=lambda folds: sum(fold["validation"]["map_at_r"] for fold in folds))
+        assert run["parameters"] == best[0]["parameters"]
         assert len(results[Job(method, "trial", 0, 0)]["data"]["train_classes"]) == 8
-    assert results[Job("pretrained", "run", 0, 0)]["validation"] == {}
-    assert len(results[Job("pretrained", "run", 0, 0)]["data"]["train_classes"]) == 16
+    untrained = results[Job("pretrained", "run", 0, 0)]
+    assert (untrained["validation"], len(untrained["data"]["train_classes"])) == ({}, 16)
 
     # The test scores are those of the one checkpoint, embedded here.
     job = Job("arcface", "run", 0, 0)
@@ -304,11 +245,8 @@ def test_a_search_on_folds_then_the_whole_half(tmp_path: Path) -> None:
     with open(folder / "summary.csv", newline="") as file:
         assert {row["embedding"] for row in csv.DictReader(file)} == {"separated"}
 
-    study = Study(folder)
-    table = str(study.table())
-    assert "mean of 1 run\n" in table
     assert verdict_lines(collect_rows(record), spec) == []
-    page = study.report().read_text()
+    page = Study(folder).report().read_text()
     assert "oncatenated" not in page
     assert re.search(r"\b16 classes .*\b16 test classes", page)
     assert verify_study(record) == []

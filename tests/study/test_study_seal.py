@@ -1,13 +1,13 @@
 """The evaluation on the test classes: its line is durable before a test label is read."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 from rich.console import Console
 from study_engine import SMALL, run_file, run_study, small_study, tables
@@ -22,12 +22,8 @@ from levelfield.losses import ContrastiveLoss
 from levelfield.models import LoRA, TimmTrunk
 from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.progress import Progress
-from levelfield.study.rows import load_spec
 from levelfield.study.seal import (
-    CHANGED,
-    FIRST,
     SideBySide,
-    TestTask,
     _embed,
     _samples,
     _test_data,
@@ -44,20 +40,13 @@ from levelfield.training.learner import MetricLearner
 CONTRASTIVE_ONLY = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
-    return tmp_path
-
-
 def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / LEDGER).read_text().splitlines()]
 
 
 @pytest.mark.slow
 def test_the_line_is_written_before_a_test_half_is_set_up(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(here / "cache"))
     seen: list[tuple[str, int, int]] = []
     setup = MetricDataModule.setup
 
@@ -72,15 +61,13 @@ def test_the_line_is_written_before_a_test_half_is_set_up(here: Path, monkeypatc
     assert {each for each in seen if each[0] != "test"} <= {("fit", 0, 0), ("validate", 0, 0), ("validate", 1, 1)}
     assert {each for each in seen if each[0] == "test"} == {("test", 1, 1)}
     evaluated, finished = lines(study.folder)
-    assert finished["scores"] == {
-        str(study.test_file(row, 0).relative_to(study.folder)): scores_hash(study.tests()[row, 0])
-        for row in ("pretrained", "contrastive")
-    }
+    files = {row: str(study.test_file(row, 0).relative_to(study.folder)) for row in ("pretrained", "contrastive")}
+    assert finished["scores"] == {file: scores_hash(study.tests()[row, 0]) for row, file in files.items()}
     assert evaluated["num_samples"] == 16 * 16  # half of 32 letters, in 16 typefaces
     assert set(evaluated["checkpoints"]) == {f"jobs/{row}/run0/fold{n}" for row in study.spec.rows for n in (0, 1)}
     assert ledger.compare_copy(study.folder) == []
     with pytest.raises(UserError, match=str(study.folder)):
-        score_run(TestTask(**{**vars(task_of(study)), "evaluation": "another"}))
+        score_run(replace(left_to_test(study, study.test_file("contrastive", 0))[1].arguments[0], evaluation="another"))
 
 
 def _texts(folder: Path) -> list[str]:
@@ -88,26 +75,10 @@ def _texts(folder: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def task_of(study: StudyFolder) -> TestTask:
-    return TestTask(
-        folder=study.folder,
-        row="contrastive",
-        run=0,
-        config=study.test_config("contrastive"),
-        configuration=study.test_hash("contrastive"),
-        checkpoints=[],
-        file=study.test_file("contrastive", 0),
-        distance="cosine",
-        metrics=[],
-        threads=1,
-        evaluation="",
-    )
-
-
 @pytest.mark.slow
-def test_lost_scores_come_from_the_stored_embeddings_and_a_reason_scores_again(here: Path) -> None:
-    file, folder = small_study(here, text=CONTRASTIVE_ONLY), here / "out"
-    study = run_file(file, folder)
+def test_lost_scores_come_from_the_stored_embeddings_and_a_reason_scores_again(archived, here: Path) -> None:
+    file, folder = small_study(here, text=CONTRASTIVE_ONLY), Path(shutil.copytree(archived[0], here / "out"))
+    study = StudyFolder.begun(folder)
     before = tables(folder)
     score = study.test_file("contrastive", 0)
     score.unlink()
@@ -128,42 +99,6 @@ def test_lost_scores_come_from_the_stored_embeddings_and_a_reason_scores_again(h
     checkpoint.write_bytes(checkpoint.read_bytes() + b"0")
     with pytest.raises(UserError, match=r"contrastive/run0/fold0/best\.ckpt"):
         run_file(file, folder)
-
-
-@pytest.mark.slow
-def test_each_swept_size_has_its_untrained_row(here: Path) -> None:
-    """The order of the values changes no score, and a PCA to 4 dimensions is not one to 16."""
-    found = []
-    for values in ("[4, 16]", "[16, 4]"):
-        text = CONTRASTIVE_ONLY + f"sweep: {{model.embedding_size: {values}}}\n"
-        study = run_file(small_study(here, text=text), here / f"out{values[1]}")
-        rows = {line.split(",")[0] for line in tables(study.folder)[1].decode().splitlines()[1:]}
-        assert rows == {
-            *("contrastive[16]", "contrastive[4]", "pretrained[pca-16]", "pretrained[pca-4]"),
-            *("pretrained_one_pca[pca-16]", "pretrained_one_pca[pca-4]"),
-        }
-        found.append(tables(study.folder))
-        sizes = {
-            row: safetensors.torch.load_file(study.folder / f"jobs/pretrained=pca-{row}/run0/fold0/pca.safetensors")
-            for row in (4, 16)
-        }
-        assert {row: tensors["components"].shape[1] for row, tensors in sizes.items()} == {4: 4, 16: 16}
-    assert found[0] == found[1]
-
-
-@pytest.mark.slow
-def test_a_second_evaluation_that_was_interrupted_continues_with_its_line(here: Path) -> None:
-    file = small_study(here, text=CONTRASTIVE_ONLY)
-    added = {"triplet": {"model": {"loss": "TripletMarginLoss"}}}
-    study = run_study(run_file(file, here / "out").folder, load_spec(file, added=added))
-    *before, last = (study.folder / LEDGER).read_text().splitlines(keepends=True)
-    assert json.loads(last)["event"] == "finished"
-    (study.folder / LEDGER).write_text("".join(before))
-    study.test_file("triplet", 0).unlink()
-    again = run_study(study.folder, load_spec(file, added=added))
-    found = lines(again.folder)
-    assert [line["event"] for line in found] == ["evaluated", "finished", "evaluated", "finished"]
-    assert [line["reason"] for line in found if line["event"] == "evaluated"] == [FIRST, CHANGED]
 
 
 def change(file: Path, **content: Any) -> dict[str, Any]:
@@ -197,7 +132,8 @@ def test_a_method_without_scores_keeps_the_test_classes_closed(stage: str, copy:
     assert not (copy / LEDGER).exists()
 
 
-def test_embeddings_of_other_data_are_computed_again(copy: Path, spec: StudySpec) -> None:
+@pytest.mark.parametrize("damage", ["of other data", "torn"])
+def test_embeddings_that_are_not_those_of_the_test_are_computed_again(damage: str, copy: Path, spec: StudySpec) -> None:
     study = StudyFolder(copy, spec)
     file = study.test_file("contrastive", 0)
     before = json.loads(file.read_text())
@@ -205,10 +141,12 @@ def test_embeddings_of_other_data_are_computed_again(copy: Path, spec: StudySpec
     stored = task.stored()[0]
     others = stored.samples._replace(embeddings=stored.samples.embeddings.flip(0))
     EmbeddedTest(others, stored.is_query, "other data").save(*task.embeddings()[0])
+    if damage == "torn":
+        place = task.embeddings()[0][0]
+        place.write_bytes(place.read_bytes()[:-20])
     found = score_run(task)
-    assert {key: found[key] for key in ("separated", "concatenated", "data")} == {
-        key: before[key] for key in ("separated", "concatenated", "data")
-    }
+    parts = ("separated", "concatenated", "data")
+    assert {key: found[key] for key in parts} == {key: before[key] for key in parts}
 
 
 def test_each_row_is_embedded_with_its_own_settings(copy: Path, spec: StudySpec) -> None:
@@ -250,16 +188,8 @@ def test_all_runs_of_an_evaluation_are_of_the_same_samples(copy: Path, spec: Stu
     assert len(lines(copy)) == 1, "it has not finished"
 
 
-class Half:
-    def __init__(self, *samples: str) -> None:
-        self.samples = list(samples)
-
-    def test_sample_hashes(self) -> list[str]:
-        return self.samples
-
-
 def test_a_sample_of_several_test_halves_counts_once() -> None:
-    halves = [Half("a", "b"), Half("b", "c"), Half("c", "d", "a")]
+    halves = [SimpleNamespace(test_sample_hashes=lambda names=names: [*names]) for names in ("ab", "bc", "cda")]
     assert sorted(_samples(halves)) == ["a", "b", "c", "d"]  # type: ignore[arg-type]
 
 

@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import random
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -13,13 +14,12 @@ import pytest
 import torch
 import yaml
 from forked import python
-from scipy.stats.qmc import Sobol
 
 from levelfield.core.configuration import read_yaml
 from levelfield.errors import UserError
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.rows import load_spec
-from levelfield.study.search_space import Range, configured, coordinates, read_space
+from levelfield.study.search_space import Range, configured, read_space
 from levelfield.study.spec import StudySpec
 from levelfield.study.suggest import Trial, at_bound, best_trial, suggest
 from levelfield.training.build import build
@@ -53,15 +53,6 @@ def eight() -> list[Trial]:
     return trials(8)
 
 
-@pytest.mark.parametrize("path", sorted(METHODS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_shipped_space_is_read_and_searched(path: Path) -> None:
-    space = read_space(read_yaml(path)["search"], str(path))
-    assert all(key.startswith(("model.loss.", "model.miner.", "model.regularizer.", "model.loss_lr")) for key in space)
-    parameters = suggest(space, [], 0, 0, path.stem)
-    assert list(parameters) == [each for key, place in space.items() for each in place.keys(key)]
-    assert all(place.low <= parameters[each] <= place.high for key, place in space.items() for each in place.keys(key))
-
-
 def test_the_first_five_are_sobol_points_in_each_range_s_scale() -> None:
     for method in ("arcface", "arcface@2"):
         points = [suggest(SPACE, [], number, 7, method) for number in range(5)]
@@ -71,6 +62,9 @@ def test_the_first_five_are_sobol_points_in_each_range_s_scale() -> None:
         assert (quarters == np.arange(4)[:, None]).all()
         assert all(isinstance(point["model.loss.init_args.num_bins"], int) for point in points)
     assert points[0] != suggest(SPACE, [], 0, 7, "arcface") != suggest(SPACE, [], 0, 8, "arcface")
+    # Without a value to learn from the search stays quasi-random.
+    failed = [Trial(n, suggest(SPACE, [], n, 0, "arcface"), None, "out of memory") for n in range(6)]
+    assert suggest(SPACE, failed, 6, 0, "arcface") == suggest(SPACE, [], 6, 0, "arcface")
 
 
 @pytest.mark.parametrize("sampler", ["gp", "tpe", "random"])
@@ -84,11 +78,8 @@ def test_the_first_trial_is_the_method_s_own_setting_where_it_lies_in_the_space(
         },
         "s.yaml",
     )
-    config = {
-        "model": {"loss": {"class_path": "L", "init_args": {"scale": 64.0, "margin": 7.0}}},
-        "data": {"batch_size": 32, "samples_per_class": 4},
-    }
-    own = configured(space, config)
+    loss = {"class_path": "L", "init_args": {"scale": 64.0, "margin": 7.0}}
+    own = configured(space, {"model": {"loss": loss}, "data": {"batch_size": 32, "samples_per_class": 4}})
     first = suggest(space, [], 0, 0, "arcface", sampler, own)
     assert first["model.loss.scale"] == 64.0
     assert (first["data.batch_size"], first["data.samples_per_class"]) == (32, 4)
@@ -97,14 +88,6 @@ def test_the_first_trial_is_the_method_s_own_setting_where_it_lies_in_the_space(
     for key in ("model.loss.init_args.margin", "model.embedder_lr"):
         assert first[key] == without[key]
     assert suggest(space, [], 1, 0, "arcface", sampler, own) == suggest(space, [], 1, 0, "arcface", sampler)
-
-
-def test_sobol_points_do_not_depend_on_how_many_are_drawn() -> None:
-    drawn = Sobol(1, scramble=True, seed=5).random_base2(4)
-    assert (Sobol(1, scramble=True, seed=5).random_base2(3) == drawn[:8]).all()
-    # Without a value to learn from the search stays quasi-random.
-    failed = [Trial(n, suggest(SPACE, [], n, 0, "arcface"), None, "out of memory") for n in range(6)]
-    assert suggest(SPACE, failed, 6, 0, "arcface") == suggest(SPACE, [], 6, 0, "arcface")
 
 
 @pytest.mark.parametrize("sampler", ["gp", "tpe", "random"])
@@ -121,15 +104,8 @@ def test_a_suggestion_is_a_function_of_its_arguments(sampler: str, eight: list[T
 @pytest.mark.parametrize("sampler", ["gp", "tpe"])
 def test_nothing_global_is_changed(sampler, eight, caplog, capfd):
     def state() -> list[object]:
-        name, keys, *rest = np.random.get_state()
-        return [
-            torch.get_rng_state().tolist(),
-            (name, keys.tolist(), *rest),
-            random.getstate(),
-            torch.get_num_threads(),
-            torch.get_default_dtype(),
-            optuna.logging.get_verbosity(),
-        ]
+        drawn = torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())
+        return [*drawn, torch.get_num_threads(), torch.get_default_dtype(), optuna.logging.get_verbosity()]
 
     before = state()
     with caplog.at_level(logging.INFO):
@@ -150,8 +126,6 @@ def test_the_trials_of_a_batch_are_apart(eight: list[Trial]) -> None:
 @pytest.mark.parametrize(("sampler", "reached"), [("gp", -0.01), ("tpe", -0.05)])
 def test_the_search_finds_the_maximum_despite_failures(sampler: str, reached: float) -> None:
     found = best_trial(trials(20, sampler))
-    assert found is not None
-    assert found.value is not None
     assert found.value > reached
 
 
@@ -161,12 +135,9 @@ def test_failures_keep_the_search_away() -> None:
     ended: list[Trial] = []
     for number in range(16):
         rate = suggest(space, ended, number, 0, "arcface")["model.loss_lr"]
-        failed = rate > 1e-3
-        value = None if failed else math.log10(rate)
-        ended.append(Trial(number, {"model.loss_lr": rate}, value, "loss is not finite" if failed else None))
-    found = best_trial(ended)
-    assert found is not None
-    assert found.parameters["model.loss_lr"] > 2e-4
+        value, why = (None, "loss is not finite") if rate > 1e-3 else (math.log10(rate), None)
+        ended.append(Trial(number, {"model.loss_lr": rate}, value, why))
+    assert best_trial(ended).parameters["model.loss_lr"] > 2e-4
     assert sum(trial.failure is not None for trial in ended[5:]) <= 6
 
 
@@ -183,19 +154,14 @@ WRONG = """
 {m: {low: 0, hihg: 1}} | s.yaml: m: unknown key 'hihg'
 {m: {low: 0}} | s.yaml: m: high must be a number, not None
 {m: {low: a, high: 1}} | s.yaml: m: low must be a number, not 'a'
-{m: {low: 0, high: .inf}} | s.yaml: m: high must be a number, not inf
-{m: {low: false, high: 1}} | s.yaml: m: low must be a number, not False
 {m: {low: 1, high: 1}} | low (1) must be below high (1)
 {m: {low: 0, high: 1, scale: log}} | a log scale needs a low above 0
 {m: {low: 0, high: 1, scale: lin}} | scale must be linear or log, not 'lin'
 {m: {low: 0.5, high: 9, integer: true}} | must be whole numbers, not 0.5 and 9
 {m: {low: 0, high: 9, integer: 1}} | integer must be true or false, not 1
 {m: {values: 3}} | m: values must be a list, or a mapping
-{m: {values: {1: 2}}} | m: values must be a list, or a mapping
-{m: {values: [1]}} | m: give two or more different values
 {m: {values: [1, 2, 1]}} | m: give two or more different values
 {m: {values: {1: {a: 1}, 2: {}}}} | m: all values must have settings of the same keys
-{m: {values: [1, 2], low: 0}} | m: unknown key 'low'
 {m: {low: 0, high: 1, tied: a}} | m: tied must be a list of dotted keys
 {m: {low: 0, high: 1, tied: [a]}, a: {low: 0, high: 1}} | s.yaml: both m and a set a
 {m: {values: {1: {a: 1}, 2: {a: 2}}}, a: {low: 0, high: 1}} | both m and a set a
@@ -229,8 +195,7 @@ def test_a_suggestion_is_the_same_in_another_process_with_more_threads(eight: li
     told = [[trial.number, trial.parameters, trial.value, trial.failure] for trial in eight]
     plain = {key: [place.low, place.high, place.scale, place.integer] for key, place in SPACE.items()}
     there = python("-c", PROGRAM, json.dumps([plain, told]))
-    assert (there.returncode, there.stderr) == (0, "")
-    assert json.loads(there.stdout) == here
+    assert (there.stderr, json.loads(there.stdout)) == ("", here)
 
 
 def test_an_empty_space_and_an_unknown_sampler() -> None:
@@ -244,10 +209,8 @@ def test_a_value_near_a_bound_is_told() -> None:
     assert at_bound(SPACE, dict(zip(names, (1e-3, 1, 9), strict=True))) == []
     # 1% of six decades is a factor of 1.148; 1% of 90 degrees is 0.9; 245 of 2..250 is 2% away.
     low, high = at_bound(SPACE, dict(zip(names, (1.14e-6, 89.1, 245), strict=True)))
-    assert low.startswith("model.loss_lr is 1.14e-06, ")
-    assert "lower bound 1e-06" in low
-    assert high.startswith("model.loss.init_args.margin is 89.1, ")
-    assert "upper bound 90 " in high
+    assert re.match(r"model\.loss_lr is 1\.14e-06, .*lower bound 1e-06", low)
+    assert re.match(r"model\.loss\.init_args\.margin is 89\.1, .*upper bound 90 ", high)
     assert at_bound({"m": Range(1e-6, 1.0, "log")}, {"m": 1.16e-6}) == []
 
 
@@ -255,13 +218,7 @@ def test_a_value_near_a_bound_is_told() -> None:
 SGD = {"class_path": "torch.optim.SGD", "init_args": {"momentum": 0.9}}
 CONTENT = {
     "model.trunk_lr": {"low": 1e-5, "high": 1e-3, "scale": "log", "tied": ["model.embedder_lr", "model.loss_lr"]},
-    "data.batch_size": {
-        "values": {
-            32: {"data.samples_per_class": 2},
-            64: {"data.samples_per_class": 4},
-            128: {"data.samples_per_class": 8},
-        }
-    },
+    "data.batch_size": {"values": {16 * each: {"data.samples_per_class": each} for each in (2, 4, 8)}},
     "model.optimizer": {"values": ["torch.optim.Adam", SGD]},
 }
 MIXED = read_space(CONTENT, "s.yaml")
@@ -308,16 +265,8 @@ def test_choices_are_equally_likely() -> None:
     assert abs(sum(point["model.optimizer"] == SGD for point in points) - 1500) < 137
 
 
-def test_a_point_is_known_by_its_settings() -> None:
-    tried = suggest(MIXED, [], 3, 0, "circle")
-    found = coordinates(MIXED, tried)
-    assert found["model.trunk_lr"] == tried["model.trunk_lr"]
-    assert [32, 64, 128][found["data.batch_size"]] == tried["data.batch_size"]
-
-
 def test_a_job_has_what_was_suggested(tmp_path: Path) -> None:
-    space = {key: CONTENT[key] for key in ("model.trunk_lr", "data.batch_size", "model.optimizer")}
-    method = {"model": {"loss": "ArcFaceLoss", "optimizer": {"class_path": "torch.optim.Adam"}}, "search": space}
+    method = {"model": {"loss": "ArcFaceLoss", "optimizer": {"class_path": "torch.optim.Adam"}}, "search": CONTENT}
     trunk = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}}
     base = {"model": {"trunk": trunk}, "data": {"dataset": "Glyphs"}, "trainer": {"accelerator": "cpu"}}
     (tmp_path / "s.yaml").write_text(yaml.safe_dump({"base": [base], "methods": {"arcface": method}}))
@@ -331,8 +280,7 @@ def test_a_job_has_what_was_suggested(tmp_path: Path) -> None:
     training.model.build_loss(5)
     optimizer = training.model.configure_optimizers()
     assert isinstance(optimizer, torch.optim.SGD)
-    assert {group["lr"] for group in optimizer.param_groups} == {tried["model.trunk_lr"]}
-    assert {group["momentum"] for group in optimizer.param_groups} == {0.9}
+    assert {(group["lr"], group["momentum"]) for group in optimizer.param_groups} == {(tried["model.trunk_lr"], 0.9)}
 
 
 def test_the_spaces_of_vasilev_and_dyakonov() -> None:
@@ -343,5 +291,4 @@ def test_the_spaces_of_vasilev_and_dyakonov() -> None:
         assert (rate.low, rate.high) == (1e-5, 1e-3)
         assert set(rate.keys("model.trunk_lr")) == set(RATES)
         assert [option["data.batch_size"] for option in batch.options] == [32, 64, 128]
-        classes = {option["data.batch_size"] / option["data.samples_per_class"] for option in batch.options}
-        assert len(classes) == 1, "as many classes in each"
+        assert len({each["data.batch_size"] / each["data.samples_per_class"] for each in batch.options}) == 1

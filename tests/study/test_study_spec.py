@@ -1,6 +1,7 @@
 """The study file: stacking, overrides, rows, sweeps, added methods, and what a user can get wrong in it."""
 
 import inspect
+import re
 import sys
 from pathlib import Path
 
@@ -8,11 +9,11 @@ import pytest
 
 import levelfield.losses
 from levelfield.cli.study import main
-from levelfield.core.configuration import first_difference, merge, parse_value, read_yaml, set_dotted
+from levelfield.core.configuration import merge, parse_value, read_yaml, set_dotted
 from levelfield.errors import UserError
 from levelfield.study.added_method import added_methods, method_of_loss
 from levelfield.study.jobs import study_jobs
-from levelfield.study.rows import load_spec
+from levelfield.study.rows import load_spec, with_options
 from levelfield.study.spec import StudySpec, named_rows, one_pca
 
 STUDY = """
@@ -65,36 +66,16 @@ def test_another_class_drops_the_arguments_of_the_old_one() -> None:
     old = {"dataset": {"class_path": "levelfield.data.Glyphs", "init_args": {"num_classes": 9}}}
     assert merge(old, {"dataset": "ImageTable"}) == {"dataset": {"class_path": "ImageTable"}}
     assert merge(old, {"dataset": {"class_path": "Glyphs"}})["dataset"]["init_args"] == {"num_classes": 9}
-    assert set_dotted({"loss": "ArcFaceLoss"}, "loss.margin", 20) == {
-        "loss": {"class_path": "ArcFaceLoss", "init_args": {"margin": 20}}
-    }
-
-
-def test_values_are_read_as_the_command_line_reads_them() -> None:
-    values = {"1e-4": 1e-4, "3": 3, "0.5": 0.5, "true": True, "null": None, "a/b.csv": "a/b.csv", "[1, 2]": [1, 2]}
-    assert {text: parse_value(text) for text in values} == values
-
-
-def test_identity_leaves_out_roots_and_name(study: Path) -> None:
-    spec = load_spec(study)
-    moved = load_spec(study, {"data.root": "/elsewhere", "data.num_workers": 4})
-    other = load_spec(study, {"trainer.max_epochs": 2})
-    assert moved.configuration_hash() == spec.configuration_hash()
-    assert other.configuration_hash() != spec.configuration_hash()
-    assert other.row_hashes["arcface"] != spec.row_hashes["arcface"]
-    assert load_spec(study, {"model.layer_decay": 0.5}).row_hashes["arcface"] != spec.row_hashes["arcface"]
-    assert other.row_hashes["pretrained"] == spec.row_hashes["pretrained"], "training does not touch the baseline"
+    changed = {"loss": {"class_path": "ArcFaceLoss", "init_args": {"margin": 20}}}
+    assert set_dotted({"loss": "ArcFaceLoss"}, "loss.margin", 20) == changed
 
 
 @pytest.mark.parametrize(
     ("asked", "options", "second"),
     [
         ("all", {}, "contrastive@2 arcface@2"),
-        ("[arcface]", {}, "arcface@2"),
         ("{all: 2, arcface: 0}", {}, "contrastive@2 contrastive@3"),
-        ("{arcface: 2}", {}, "arcface@2 arcface@3"),
         ("{}", {"all": 1}, "contrastive@2 arcface@2"),
-        ("[contrastive]", {"arcface": 1}, "contrastive@2 arcface@2"),
         ("[contrastive]", {"contrastive": 0, "arcface": 1}, "arcface@2"),
         ("[contrastive]", {"all": 0}, ""),
     ],
@@ -107,9 +88,22 @@ def test_methods_are_searched_again(study: Path, asked: str, options: dict[str, 
     assert all(spec.methods[name] == once.methods[name.partition("@")[0]] for name in second.split())
 
 
-def test_first_difference_names_missing_keys() -> None:
-    assert first_difference({"a": {"b": 1}}, {"a": {"b": 1}}) is None
-    assert first_difference({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}) == ("a.c", 2, "nothing")
+ADDED = r"""sweep: {model.embedding_size: 3} | model.embedding_size
+sweep: {model.embedding_size: [[1, 2]]} | model.embedding_size
+prune: true | prune
+search: {trials: 3, final: 2} | final
+search: {sampler: gpp, trials: 1} | gp
+spaces: {arcfase: {}} | arcface
+second_searches: [arcface] | arcface: nothing is searched; give --search.trials
+references: [lad] | features, lda
+references: [pca0] | pca0
+references: [lda, lda] | references:
+metrics: map_at_r | 'map_at_r'
+metrics: [recall_at_2, map_at_0] | 'map_at_0'
+metrics: [recall_at_2, mpa] | 'map'
+derived: {1: {of: arcface, alpha: 0.5}} | method name 1: use letters
+derived: {_avg: {of: arcface, alpha: 0.5}} | method name '_avg': use letters
+derived: {pretrained: {of: arcface, alpha: 0.5}} | another row has this name"""
 
 
 @pytest.mark.parametrize(
@@ -122,20 +116,19 @@ def test_first_difference_names_missing_keys() -> None:
         ("contrastive: ", "pretrained: ", "'pretrained'"),
         ("methods:", "methods: []\nname: [", r"study\.yaml"),
         ("methods:", "second_searches: [al]\nmethods:", "second_searches: .*'all'"),
-        ("methods:", "second_searches: {all: x}\nmethods:", r"second_searches\.all"),
-        ("methods:", "second_searches: [[all]]\nmethods:", r"second_searches: .*\['all'\]"),
         ("seed: 7", "seed: 7\nruns: 4", r"study\.yaml.* line \d+: 'runs'"),
         ("folds: 2", "  arcface: {}\nfolds: 2", "'arcface'"),
-        ("name: toy", "name:", r"study\.yaml: name "),
-        ("contrastive: ", "2: ", r"\b2\b"),
         ("contrastive: ", "yes: ", "True"),
         ("seed: 7", "search: many", r"study\.yaml: search .*'many'"),
         ("overrides: {data", "overrides: [{data: {}}, 5]\nsearch: {data", r"study\.yaml: overrides "),
         ("{trainer: {max_epochs: 3}}", "{trainer: 3}", "'contrastive': trainer "),
-        ("seed: 7", "7: seed", r"\b7\b"),
         ("name: toy", "extends: other.yaml", r"other\.yaml .*study\.yaml"),
         ("name: toy", "extends: study.yaml", r"extends study\.yaml"),
         (STUDY, "methods: {contrastive: null}", "'methods'"),
+        *(("runs: 3", f"runs: 3\n{more}", key) for more, key in (line.split(" | ") for line in ADDED.split("\n"))),
+        ("overrides: {data", "overrides: {trainer: {max_epochs: 0}, data", r"trainer\.max_epochs"),
+        ("overrides: {data", "overrides: {trainer: {devices: auto}, data", r"trainer\.devices"),
+        ("overrides: {data", "overrides: {trained_as: arcface, data", "trained_as"),
     ],
 )
 def test_mistakes_in_the_file_are_named(study: Path, old: str, new: str, key: str) -> None:
@@ -144,11 +137,23 @@ def test_mistakes_in_the_file_are_named(study: Path, old: str, new: str, key: st
         load_spec(study)
 
 
-def test_mistaken_overrides_are_refused(study: Path) -> None:
-    keys = {"data.fold": r"data\.fold", "model.loss": "--add-method", "dta.root": "'data'", "run": "'runs'"}
-    for option, key in {**keys, "second_searches.arcfase": "'arcface'"}.items():
-        with pytest.raises(UserError, match=key):
-            load_spec(study, {option: 1})
+MISTAKEN = """
+data.fold 1 data.fold, model.loss 1 --add-method, dta.root 1 'data', run 1 'runs', search.sampler tpe search.trials,
+metrics [recal_at_5] 'recall_at_<k>', model.embedding_size 3 --model.embedding_size, second_searches.arcfase 1 'arcface
+"""
+
+
+@pytest.mark.parametrize("line", MISTAKEN.split(","))
+def test_a_mistaken_option_is_named(study: Path, line: str) -> None:
+    study.write_text(f"{STUDY}sweep: {{model.embedding_size: [2, 4]}}\n")
+    option, value, key = line.split()
+    with pytest.raises(UserError, match=key):
+        load_spec(study, {option: parse_value(value)})
+
+
+def test_a_count_of_a_begun_study_names_its_option(spec: StudySpec) -> None:
+    with pytest.raises(UserError, match=r"^--runs must be"):
+        with_options(spec, {"runs": 0})
 
 
 def test_a_study_extends_another_in_another_folder(study: Path, tmp_path: Path) -> None:
@@ -160,12 +165,10 @@ def test_a_study_extends_another_in_another_folder(study: Path, tmp_path: Path) 
         "methods: {contrastive: {model: {loss: Other}}}\n"
     )
     spec = load_spec(mine)
-    assert (spec.name, spec.runs, spec.folds, spec.seed) == ("mine", 5, 2, 7)
-    assert list(spec.methods) == ["contrastive", "arcface"]
+    assert (spec.name, spec.runs, spec.folds, [*spec.methods]) == ("mine", 5, 2, ["contrastive", "arcface"])
     assert spec.methods["contrastive"]["model"] == {"loss": {"class_path": "Other"}}
     assert spec.methods["arcface"]["model"]["loss_lr"] == 0.01
     assert spec.methods["arcface"]["data"]["dataset"]["init_args"] == {"num_classes": 40, "a": 2}
-    assert spec.methods["arcface"]["trainer"]["max_epochs"] == 9
 
 
 def test_overrides_of_an_extending_study_append_to_the_base(study: Path, tmp_path: Path) -> None:
@@ -176,7 +179,6 @@ def test_overrides_of_an_extending_study_append_to_the_base(study: Path, tmp_pat
     mine.write_text(f"extends: study.yaml\nbase+: stops.yaml\noverrides: {appended}\n")
     whole = load_spec(mine)
     assert whole.methods["contrastive"]["trainer"]["callbacks"] == [stop, first]
-    assert whole.methods["contrastive"]["data"]["dataset"]["init_args"]["num_classes"] == 40
     (tmp_path / "yours.yaml").write_text("extends: mine.yaml\noverrides: {trainer: {max_epochs: 9}}\n")
     yours = load_spec(tmp_path / "yours.yaml").methods["contrastive"]["trainer"]
     assert (yours["callbacks"], yours["max_epochs"]) == ([stop, first], 9)
@@ -199,59 +201,33 @@ def read(folder: Path, more: str = "", name: str = "mine", base: str = BASE) -> 
     return load_spec(file)
 
 
-@pytest.mark.parametrize(
-    ("more", "untrained", "baseline"),
-    [
-        ("", ["pretrained"], {"contrastive": "pretrained"}),
-        (
-            "sweep: {model.embedding_size: [2, 96]}",
-            ["pretrained[pca-2]", "pretrained[pca-96]"],
-            {"contrastive[2]": "pretrained[pca-2]", "arcface[96]": "pretrained[pca-96]"},
-        ),
-        ("sweep: {data.batch_size: [8, 16]}", ["pretrained"], {"arcface[16]": "pretrained"}),
-        (
-            "sweep: {data.split: [half, official]}\nreferences: [lda, features]",
-            [
-                *("pretrained[pca-half]", "pretrained[pca-official]", "pretrained[lda-half]"),
-                *("pretrained[features-half]", "pretrained[lda-official]", "pretrained[features-official]"),
-            ],
-            {"arcface[official]": "pretrained[pca-official]"},
-        ),
-        (
-            "sweep: {model.embedding_size: [2, 4]}\nreferences: [features, pca8, lda]",
-            [
-                *("pretrained[pca-2]", "pretrained[pca-4]", "pretrained[features]", "pretrained[pca8]"),
-                *("pretrained[lda-2]", "pretrained[lda-4]"),
-            ],
-            {"arcface[4]": "pretrained[pca-4]"},
-        ),
-        (
-            "sweep: {data.batch_size: [8, 16], model.embedding_size: [2, 4]}",
-            ["pretrained[pca-2]", "pretrained[pca-4]"],
-            {"arcface[8,4]": "pretrained[pca-4]", "contrastive[16,2]": "pretrained[pca-2]"},
-        ),
-        (
-            "sweep:\n  model.trunk:\n"
-            "    a: {model.trunk: {class_path: TimmTrunk, init_args: {name: resnet18}}}\n"
-            "    b: {model.trunk: {class_path: TimmTrunk, init_args: {name: resnet50}}}",
-            ["pretrained[pca-a]", "pretrained[pca-b]"],
-            {"arcface[b]": "pretrained[pca-b]"},
-        ),
-    ],
-)
-def test_an_untrained_row_for_each_value_that_changes_it(tmp_path, more, untrained, baseline):
-    spec = read(tmp_path, more)
-    assert [row for row in spec.rows if row not in spec.methods] == untrained
-    assert {row: spec.baseline_of(row) for row in baseline} == baseline
-    for row in baseline:
-        settings = spec.settings(spec.baseline_of(row))["model"]
-        assert settings["trunk"] == spec.methods[row]["model"]["trunk"]
-        assert settings["embedding_size"] == spec.methods[row]["model"]["embedding_size"]
+# Keys, the untrained rows of the study, and a method with its baseline.
+UNTRAINED = """
+references: [] |  | contrastive
+sweep: {data.split: [half, official]}; references: [lda, features] \
+| pca-half pca-official lda-half features-half lda-official features-official | arcface[official] pca-official
+sweep: {model.embedding_size: [2, 4]}; references: [features, pca8, lda] \
+| pca-2 pca-4 features pca8 lda-2 lda-4 | arcface[4] pca-4
+sweep: {data.batch_size: [8, 16], model.embedding_size: [2, 4]} | pca-2 pca-4 | contrastive[16,2] pca-2
+sweep: {model.trunk: {a: RESNET18, b: RESNET50}} | pca-a pca-b | arcface[b] pca-b
+"""
+TRUNK = r"{model.trunk: {class_path: TimmTrunk, init_args: {name: resnet\1}}}"
+
+
+@pytest.mark.parametrize("line", UNTRAINED.strip().splitlines())
+def test_an_untrained_row_for_each_value_that_changes_it(tmp_path: Path, line: str) -> None:
+    more, untrained, compared = line.split(" | ")
+    method, _, baseline = compared.partition(" ")
+    spec = read(tmp_path, re.sub(r"RESNET(\d+)", TRUNK, more.replace("; ", "\n")))
+    rows = [f"pretrained[{kind}]" for kind in untrained.split()]
+    assert [row for row in spec.rows if row not in spec.methods] == (rows or ["pretrained"])
+    assert spec.baseline_of(method) == (f"pretrained[{baseline}]" if baseline else "pretrained")
+    settings, trained = spec.settings(spec.baseline_of(method))["model"], spec.methods[method]["model"]
+    assert all(settings[key] == trained[key] for key in ("trunk", "embedding_size"))
 
 
 def test_the_order_of_a_sweep_changes_no_untrained_row(tmp_path: Path) -> None:
-    up = read(tmp_path, "sweep: {model.embedding_size: [2, 96]}")
-    down = read(tmp_path, "sweep: {model.embedding_size: [96, 2]}")
+    up, down = (read(tmp_path, f"sweep: {{model.embedding_size: {values}}}") for values in ("[2, 96]", "[96, 2]"))
     assert up.row_hashes == down.row_hashes
     assert one_pca("pretrained[pca-96]") == "pretrained_one_pca[pca-96]"
 
@@ -268,63 +244,30 @@ def test_a_method_has_a_sweep_of_its_own_or_none(tmp_path: Path) -> None:
 def test_an_option_of_one_row_changes_no_other_row(tmp_path: Path) -> None:
     spec = read(tmp_path)
     base = BASE.replace("samples_per_class: 1", "samples_per_class: 2")
-    other = read(tmp_path, "search: {trials: 3}\nspaces: {arcface: {model.loss_lr: {low: 0.1, high: 1}}}", base=base)
+    more = "references: lda\nsearch: {trials: 3}\nspaces: {arcface: {model.loss_lr: {low: 0.1, high: 1}}}"
+    other = read(tmp_path, more, base=base)
     changed = [row for row in spec.rows if spec.row_hashes[row] != other.row_hashes[row]]
     assert changed == ["arcface"]
     assert len([job for job in study_jobs(other) if job.stage == "trial"]) == 3 * 4  # `spaces:` names one method
-    moved = load_spec(
-        tmp_path / "mine.yaml", {"data.root": "/elsewhere", "data.num_workers": 3, "trainer.logger": True}
-    )
-    assert moved.row_hashes == other.row_hashes
+    where = {"data.root": "/elsewhere", "data.num_workers": 3, "trainer.logger": True}
+    moved = load_spec(tmp_path / "mine.yaml", where)
+    assert (moved.row_hashes, moved.configuration_hash()) == (other.row_hashes, other.configuration_hash())
+    longer = load_spec(tmp_path / "mine.yaml", {"trainer.max_epochs": 2})
+    assert [row for row in spec.rows if longer.row_hashes[row] == other.row_hashes[row]] == ["pretrained"]
+    assert longer.configuration_hash() != other.configuration_hash()
 
 
 def test_an_extending_file_lays_methods_over_and_clears_overrides(tmp_path: Path) -> None:
     read(tmp_path, "overrides: {trainer: {max_epochs: 3}}\nspaces: {arcface: {model.loss_lr: {low: 0.1, high: 1}}}")
     more = "extends: mine.yaml\nmethods: {arcface: {model: {loss_lr: 0.5}}, contrastive: null}\nsearch: {trials: 2}\n"
     spec = read(tmp_path, more, "over", "")
-    assert list(spec.methods) == ["arcface"]
     arcface = spec.methods["arcface"]
     assert (arcface["model"]["loss"], arcface["model"]["loss_lr"]) == ("ArcFaceLoss", 0.5)
     assert arcface["trainer"] == {"max_epochs": 3}
-    assert list(spec.spaces) == ["arcface"]
+    assert [*spec.methods] == [*spec.spaces] == ["arcface"]
     assert read(tmp_path, more + "overrides: {}\n", "over", "").methods["arcface"]["trainer"] == {}
     added = read(tmp_path, more + "overrides: {trainer: {precision: 64}}\n", "over", "").methods["arcface"]["trainer"]
     assert added == {"max_epochs": 3, "precision": 64}
-
-
-@pytest.mark.parametrize(
-    ("more", "names"),
-    [
-        ("sweep: {model.embedding_size: 3}", "model.embedding_size"),
-        ("sweep: {model.embedding_size: [[1, 2]]}", "model.embedding_size"),
-        ("prune: true", "prune"),
-        ("search: {trials: 3, final: 2}", "final"),
-        ("search: {sampler: gpp, trials: 1}", "gp"),
-        ("spaces: {arcfase: {}}", "arcface"),
-        ("references: [lad]", "features, lda"),
-        ("references: [pca0]", "pca0"),
-        ("references: [lda, lda]", "references: "),
-        ("metrics: map_at_r", "'map_at_r'"),
-        ("metrics: [recall_at_2, map_at_0]", "'map_at_0'"),
-        ("metrics: [recall_at_2, mpa]", "'map'"),
-        ("overrides: {trainer: {max_epochs: 0}}", "trainer.max_epochs"),
-        ("overrides: {trainer: {devices: auto}}", "trainer.devices"),
-        ("overrides: {trained_as: arcface}", "trained_as"),
-    ],
-)
-def test_a_mistake_is_named(tmp_path: Path, more: str, names: str) -> None:
-    with pytest.raises(UserError) as refused:
-        read(tmp_path, more)
-    assert names in str(refused.value)
-    assert str(tmp_path) in str(refused.value) or "method" in str(refused.value)
-
-
-def test_a_mistaken_option_is_named(tmp_path: Path) -> None:
-    read(tmp_path, "sweep: {model.embedding_size: [2, 4]}")
-    wrong = {"model.embedding_size": (3, r"--model\.embedding_size"), "search.sampler": ("tpe", r"search\.trials")}
-    for option, (value, key) in {**wrong, "metrics": (["recal_at_5"], "'recall_at_<k>'")}.items():
-        with pytest.raises(UserError, match=key):
-            load_spec(tmp_path / "mine.yaml", {option: value})
 
 
 def test_a_spec_reads_back_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
@@ -344,9 +287,8 @@ def test_a_spec_reads_back_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
 
 REPOSITORY = Path(__file__).parents[2]
 BASES = {"MetricLoss", "PairLoss", "ClassificationLoss"}
-SHIPPED = sorted(
-    set(levelfield.losses.__all__) - BASES - {"CrossBatchMemory", "WeightedSum"}
-)  # which take other losses
+OF_OTHERS = {"CrossBatchMemory", "WeightedSum"}
+SHIPPED = sorted({*levelfield.losses.__all__} - BASES - OF_OTHERS)
 
 MODULE = """
 from torch import nn
@@ -367,11 +309,10 @@ class WeightedLoss(nn.Module):
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two modules with the same classes, and two that cannot be imported."""
+    """Two modules with the same classes, and one that cannot be imported."""
     for name in ("twins_here", "twins_there"):
         (tmp_path / f"{name}.py").write_text(MODULE)
     (tmp_path / "torn_loss.py").write_text("def (:\n")
-    (tmp_path / "angry_loss.py").write_text("raise RuntimeError('not today')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
@@ -383,21 +324,15 @@ def test_every_shipped_loss_finds_its_settings_and_its_space(name: str, monkeypa
     for path in (name, f"levelfield.losses.{name}", f"{loss.__module__}.{name}"):
         settings = method_of_loss(path)[1]
         assert settings["model"]["loss"]["class_path"] == f"levelfield.losses.{name}"
-        space = settings["search"]
-        if name != "PrototypicalLoss":  # has nothing to search
-            assert space
-        for key in space:
-            if key != "model.loss_lr":
-                assert key.removeprefix("model.loss.init_args.") in inspect.signature(loss).parameters
+        keys = {key.removeprefix("model.loss.init_args.") for key in settings["search"]}
+        assert keys or name == "PrototypicalLoss", "which has nothing to search"
+        assert keys - {"model.loss_lr"} <= {*inspect.signature(loss).parameters}
 
 
 def test_a_method_has_the_name_of_its_class(modules: None) -> None:
-    paths = ["twins_here.TwinLoss", "twins_here.WeightedLoss"]
-    methods = added_methods(paths)
-    assert {name: config["model"]["loss"]["class_path"] for name, config in methods.items()} == {
-        "twin_loss": "twins_here.TwinLoss",
-        "weighted_loss": "twins_here.WeightedLoss",
-    }
+    methods = added_methods(["twins_here.TwinLoss", "twins_here.WeightedLoss"])
+    paths = {name: config["model"]["loss"]["class_path"] for name, config in methods.items()}
+    assert paths == {"twin_loss": "twins_here.TwinLoss", "weighted_loss": "twins_here.WeightedLoss"}
     assert methods["weighted_loss"]["data"] == {"samples_per_class": 1}
     assert "search" not in methods["twin_loss"]
     assert methods["weighted_loss"]["search"] == {"model.loss.init_args.scale": {"low": 1.0, "high": 9.0}}
@@ -419,11 +354,9 @@ def test_a_shipped_method_and_a_file_are_called_as_their_files_are(tmp_path: Pat
         (["ArcFaceLoss", "levelfield.losses.ArcFaceLoss"], r"levelfield\.losses\.ArcFaceLoss: .*'arc_face_loss'"),
         (["twins_here.TwinLos"], "'twins_here' .*'TwinLoss'"),
         (["torn_loss.MyLoss"], r"--add-method torn_loss\.MyLoss: .*'torn_loss' .*line 1"),
-        (["angry_loss.MyLoss"], "'angry_loss' .*RuntimeError"),
         (["no_such_module.MyLoss"], r"--add-method no_such_module\.MyLoss: .*'no_such_module'"),
         (["smoth_ap"], "--add-method smoth_ap: .*'smooth_ap'"),
         (["ArcFaseLoss"], "--add-method ArcFaseLoss: .*'ArcFaceLoss'"),
-        (["no_such_method.yaml"], r"--add-method no_such_method\.yaml"),
         (["smooth_ap", "configs/method/smooth_ap.yaml"], r"smooth_ap\.yaml: .*'smooth_ap'"),
     ],
 )

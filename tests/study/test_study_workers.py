@@ -37,7 +37,7 @@ def trained(folder: Path) -> list[str]:
 
 
 class Forks:
-    """Two slots whose processes are forked in a moment."""
+    """Two slots whose processes are forked in a moment. A dead one is dropped before it gets a unit."""
 
     number = 2
     died = (BrokenProcessPool,)
@@ -50,7 +50,10 @@ class Forks:
         return True
 
     def submit(self, slot: int, function: Callable[..., Any], *arguments: Any) -> Future:
-        return self.pools[slot].submit(function, *arguments)
+        try:
+            return self.pools[slot].submit(function, *arguments)
+        except BrokenProcessPool:
+            pytest.fail("a process that has died was kept")
 
     def drop(self, slot: int) -> None:
         self.pools.pop(slot).shutdown(wait=False)
@@ -172,16 +175,6 @@ def test_a_loss_that_raises_is_named_after_the_others_are_done(here: Path, befor
 
 
 @pytest.mark.slow
-def test_memory_that_fails_once_changes_no_number(here: Path, small_finished: Path) -> None:
-    flag = here / "flag"
-    marked = f"import os; marked = os.path.exists({str(flag)!r}); open({str(flag)!r}, 'w').close()"
-    before = f"{IN_TRAINING}{marked}\n    if not marked: raise torch.OutOfMemoryError('out of memory')"
-    again = run_file(small_study(here, before), here / "once")
-    assert flag.exists()
-    assert tables(again.folder) == tables(small_finished / "out")
-
-
-@pytest.mark.slow
 def test_memory_that_fails_twice_is_a_result(here: Path) -> None:
     file = small_study(here, IN_TRAINING + "raise torch.OutOfMemoryError('CUDA out of memory')")
     with pytest.raises(UserError, match="mine run 0 fold 0"):
@@ -197,9 +190,8 @@ def test_memory_that_fails_twice_is_a_result(here: Path) -> None:
 @pytest.mark.processes
 def test_two_workers_end_with_the_bytes_of_one_though_one_prints_and_dies(here, small_finished, monkeypatch):
     """Lightning takes SLURM's number of a task for its rank, and only rank 0 writes."""
-    task = {"PROCID": 1, "LOCALID": 1, "NODEID": 0, "NTASKS": 2, "NTASKS_PER_NODE": 2, "STEP_NUM_TASKS": 1}
-    for name, value in task.items():
-        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    for name in ("PROCID=1", "LOCALID=1", "NODEID=0", "NTASKS=2", "NTASKS_PER_NODE=2", "STEP_NUM_TASKS=1"):
+        monkeypatch.setenv(*f"SLURM_{name}".split("="))
     flag = here / "flag"
     die = (
         "import os; os.system('echo x'); os.write(1, b'y\\n'); print('z')\n"
@@ -217,8 +209,7 @@ def test_two_workers_end_with_the_bytes_of_one_though_one_prints_and_dies(here, 
     assert (jobs[-1]["done"], jobs[-1]["jobs"], jobs[-1]["seconds_left"]) == (6, 6, None)
     (note,) = [line["note"] for line in lines if line["event"] == "note"]
     assert note.startswith("mine run 0 fold ")
-    again = [path for path in results(folder) if "earlier_attempts" in json.loads(path.read_text())]
-    assert len(again) == 1
+    assert ["earlier_attempts" in json.loads(path.read_text()) for path in results(folder)].count(True) == 1
     written = ("config.yaml", "metrics.csv")
     assert all(path.with_name(name).is_file() for path in results(folder, "mine/*/fold*") for name in written)
 
@@ -230,12 +221,9 @@ def test_a_second_process_is_refused_and_the_first_goes_on(here: Path) -> None:
     process = study_process(file, folder)
     process.wait_for(lambda: begun_jobs(folder, "mine"))
     study = StudyFolder(folder, load_spec(file))
-    holder = study.holder()
-    assert holder is not None
-    assert holder["process"] == process.pid
-    with pytest.raises(UserError) as refused:
+    assert study.holder()["process"] == process.pid
+    with pytest.raises(UserError, match=rf"{folder}.*{process.pid}"):
         run_study(study)
-    assert all(str(each) in str(refused.value) for each in (folder, process.pid, holder["host"], holder["since"]))
     printed = process.wait()
     assert process.exit_code == 0, printed
     assert study.holder() is None
@@ -243,17 +231,14 @@ def test_a_second_process_is_refused_and_the_first_goes_on(here: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize(
-    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.full), (signal.SIGTERM, 75)]
-)
-def test_a_signal_ends_a_study_and_its_workers(here: Path, number: signal.Signals, code: int) -> None:
+def test_a_signal_ends_a_study_and_its_workers(here: Path) -> None:
     file, folder = small_study(here, IN_TRAINING + "import time; time.sleep(60)"), here / "out"
     process = study_process(file, folder, "--executor.workers", "2")
     process.wait_for(lambda: begun_jobs(folder, "mine"))
     started = workers(process)
-    process.signal(number)
+    process.signal(signal.SIGTERM)
     printed = process.wait(60)
-    assert process.exit_code == code, printed
+    assert process.exit_code == 75, printed
     assert "levelfield study run" in printed
     assert len(started) == 2
     assert not any(map(is_running, started))

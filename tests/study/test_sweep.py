@@ -47,10 +47,8 @@ sweep:
     32:
 """
     spec = study(tmp_path, text)
-    batches = {
-        name: (method["data"]["batch_size"], method["data"]["samples_per_class"])
-        for name, method in spec.methods.items()
-    }
+    data = {name: method["data"] for name, method in spec.methods.items()}
+    batches = {name: (each["batch_size"], each["samples_per_class"]) for name, each in data.items()}
     assert batches == {"pairs[small]": (8, 2), "pairs[32]": (32, 4), "two[4]": (4, 2), "ensemble": (16, 4)}
     assert spec.methods["ensemble"]["model"]["embedding_size"] == 144
     assert not any("batch_size" in sentence for sentence in differing_conditions(spec))
@@ -72,8 +70,8 @@ def test_spaces_and_second_searches_are_those_of_the_method(tmp_path: Path) -> N
         ("methods: {a: {}}\nsweep: {model.trunk: [a b]}\n", r"swept\.yaml: .*'a b'"),
         ("methods: {a: {sweep: {x.y: [1]}}}\n", r"swept\.yaml: method a: .*sweep"),
         ("methods: {a: {sweep: {x.y: [1]}}}\nsweep: {x.z: [1]}\n", r"swept\.yaml: .*x\.z.* x\.y"),
-        ("methods: {pretrained: {}}\n", r"swept\.yaml: .*'pretrained'"),
         ("methods: {pretrained_one_pca: {}}\n", r"swept\.yaml: .*'pretrained_one_pca'"),
+        ("methods: {one: {}, two: {data: {split: random}}}\n", "split_seed"),
         (
             f"{SWEPT}search: {{trials: 1}}\nspaces: {{softmax: {{{SIZE}}}, fixed: {{}}}}\n",
             r"softmax.*model\.embedding_size",
@@ -103,12 +101,8 @@ def test_a_value_scores_what_a_study_of_it_alone_scores(ran: Path, tmp_path: Pat
     text = "methods:\n  softmax: {model: {loss: NormalizedSoftmaxLoss, embedding_size: 8}}\n"
     run_study(tmp_path / "alone", study(tmp_path, text))
     assert scores(ran, "softmax[8]") == scores(tmp_path / "alone", "softmax")
+    assert scores(ran, "pretrained[pca-8]") == scores(tmp_path / "alone", "pretrained")
     assert scores(ran, "softmax[8]") != scores(ran, "softmax[4]")
-
-
-def test_a_method_that_is_added_is_swept_too(ran: Path) -> None:
-    spec = Study(ran.parent / "swept.yaml", add_methods=["TripletMarginLoss"]).asked.spec
-    assert {"triplet_margin_loss[4]", "triplet_margin_loss[8]"} <= set(spec.methods)
 
 
 def test_a_swept_study_is_read_again_verified_and_reported(ran: Path) -> None:
@@ -119,6 +113,8 @@ def test_a_swept_study_is_read_again_verified_and_reported(ran: Path) -> None:
     assert ">Sweep</h2>" in page.read_text()
     assert (page.parent / "sweep.svg").is_file()
     assert "bits[8]" in str(Study(ran).table())
+    added = Study(ran.parent / "swept.yaml", add_methods=["TripletMarginLoss"]).asked.spec
+    assert {"triplet_margin_loss[4]", "triplet_margin_loss[8]"} <= set(added.methods)
 
 
 @pytest.mark.slow
@@ -167,27 +163,12 @@ def test_two_random_splits_have_the_same_jobs_and_other_classes(split: StudyFold
     assert split.spec.rows[:2] == baselines
     assert {*split.spec.rows[2:4]} == {"pretrained[whitening-first]", "pretrained[whitening-second]"}
     assert split.spec.baselines == dict(zip(["pairs[first]", "pairs[second]"], baselines, strict=True))
-    found = {job: result for job, result in split.state.results.items() if job.method.startswith("pairs")}
-    by_value = [
-        {(job.stage, job.number, job.fold): result for job, result in found.items() if job.method == f"pairs[{value}]"}
-        for value in ("first", "second")
-    ]
-    assert by_value[0].keys() == by_value[1].keys() == {("run", 0, 0), ("run", 0, 1)}
-    for job, result in by_value[0].items():
-        other = by_value[1][job]
-        assert result["seed"] == other["seed"]
-        assert {*result["data"]["val_classes"]} != {*other["data"]["val_classes"]}
-    for row, alike in zip(("pairs[first]", "pairs[second]"), baselines, strict=True):
-        assert split.tests()[row, 0]["data"] == split.tests()[alike, 0]["data"]
-    assert split.tests()["pairs[first]", 0]["data"] != split.tests()["pairs[second]", 0]["data"]
-
-
-@pytest.mark.slow
-def test_a_seed_gives_the_bytes_of_a_study_of_it_alone(split: StudyFolder, tmp_path: Path) -> None:
-    text = "methods: {pairs: {model: {loss: ContrastiveLoss}, data: {split: random, split_seed: 1}}}\n"
-    run_study(tmp_path / "alone", study(tmp_path, text))
-    assert scores(split.folder, "pairs[second]") == scores(tmp_path / "alone", "pairs")
-    assert scores(split.folder, "pairs[second]") != scores(split.folder, "pairs[first]")
+    for fold in range(2):
+        first, second = (split.state.results[Job(f"pairs[{value}]", "run", 0, fold)] for value in ("first", "second"))
+        assert first["seed"] == second["seed"]
+        assert {*first["data"]["val_classes"]} != {*second["data"]["val_classes"]}
+    of = {row: split.tests()[row, 0]["data"] for row in split.spec.rows}
+    assert of["pairs[first]"] == of[baselines[0]] != of["pairs[second]"] == of[baselines[1]]
 
 
 def test_splits_are_tested_once_verified_and_reported(split: StudyFolder) -> None:
@@ -199,9 +180,3 @@ def test_splits_are_tested_once_verified_and_reported(split: StudyFolder) -> Non
     assert Study(split.folder.parent / "swept.yaml", output=split.folder).report().is_file()
     # A finished study that is started again has nothing to do.
     assert not run_study(split.folder, load_spec(split.folder.parent / "swept.yaml")).had_work
-
-
-def test_methods_of_other_classes_are_refused(tmp_path: Path) -> None:
-    text = "methods: {one: {}, two: {data: {split: random}}}\n"
-    with pytest.raises(UserError, match="split_seed"):
-        study(tmp_path, text)

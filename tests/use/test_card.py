@@ -1,10 +1,10 @@
 """A test writes a card beside the checkpoint, with its scores and the way to them; an export takes them over."""
 
-import csv
 import hashlib
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -63,28 +63,20 @@ def row_of(card: str, title: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
+def shown(study: Path, method: str, run: int) -> tuple[pd.Series, pd.Series]:
+    """MAP@R of a run, and the means of its method, in percent, by the kind of embedding."""
+    tables = (pd.read_csv(study / name).set_index("embedding") for name in ("results.csv", "summary.csv"))
+    results, summary = (table.query(f"method == '{method}' and metric == 'map_at_r'") for table in tables)
+    return 100 * results.query(f"stage == 'test' and run == {run}")["value"], 100 * summary["mean"]
+
+
 def test_a_runs_card_has_what_the_tables_say(copy: Path, tmp_path: Path) -> None:
     run = copy / "jobs" / "arcface" / "run1"
     folds = [run / f"fold{fold}" / "best.ckpt" for fold in (0, 1)]
     card = write_card(tmp_path, folds, [read_checkpoint(fold) for fold in folds], "image").read_text()
-    with open(copy / "results.csv", newline="") as file:
-        scores = [
-            row for row in csv.DictReader(file) if (row["method"], row["stage"], row["run"]) == ("arcface", "test", "1")
-        ]
-    of = {
-        kind: [100 * float(row["value"]) for row in scores if (row["embedding"], row["metric"]) == (kind, "map_at_r")]
-        for kind in ("separated", "concatenated")
-    }
-    with open(copy / "summary.csv", newline="") as file:
-        means = {
-            row["embedding"]: 100 * float(row["mean"])
-            for row in csv.DictReader(file)
-            if (row["method"], row["metric"]) == ("arcface", "map_at_r")
-        }
-    assert row_of(card, "MAP@R") == [
-        *(f"{sum(of['separated']) / 2:.1f}", f"{of['concatenated'][0]:.1f}"),
-        *(f"{means['separated']:.1f}", f"{means['concatenated']:.1f}"),  # two runs have no interval
-    ]
+    found, means = shown(copy, "arcface", 1)
+    scores = [found["separated"].mean(), found["concatenated"], means["separated"], means["concatenated"]]
+    assert row_of(card, "MAP@R") == [f"{score:.1f}" for score in scores], "two runs have no interval"
     evaluated = json.loads((copy / "ledger.jsonl").read_text().splitlines()[0])
     assert f"{evaluated['time']} (first evaluation of this study)" in card
     for said in ("into 32 numbers, concatenated from 2 models", "ArcFaceLoss", "Glyphs", "fold 0, 1 of 2", "Licence"):
@@ -92,7 +84,7 @@ def test_a_runs_card_has_what_the_tables_say(copy: Path, tmp_path: Path) -> None
 
     best = run / "fold1" / "best.ckpt"
     one = write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text()
-    assert row_of(one, "MAP@R") == [f"{of['separated'][1]:.1f}", f"{means['separated']:.1f}"]
+    assert row_of(one, "MAP@R") == [f"{found['separated'].iloc[1]:.1f}", f"{means['separated']:.1f}"]
 
     content = torch.load(best, weights_only=True)
     content["state_dict"]["embedder.linear.bias"] += 1
@@ -127,13 +119,6 @@ def test_an_export_of_a_runs_folds_has_the_runs_card(copy: Path, tmp_path: Path,
     }
     card = (tmp_path / "out" / "README.md").read_text()
     assert "concatenated from 2 models" in card
-    with open(copy / "results.csv", newline="") as file:
-        (side_by_side,) = (
-            100 * float(row["value"])
-            for row in csv.DictReader(file)
-            if [row[key] for key in ("method", "stage", "run", "embedding", "metric")]
-            == ["contrastive", "test", "0", "concatenated", "map_at_r"]
-        )
-    assert row_of(card, "MAP@R")[1] == f"{side_by_side:.1f}"
+    assert row_of(card, "MAP@R")[1] == f"{shown(copy, 'contrastive', 0)[0]['concatenated']:.1f}"
     told = json.loads((tmp_path / "out" / "export.json").read_text())
     assert all(each["difference"] <= each["bound"] for each in told["compared_with_the_learner"] if each["bound"])

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from own_images import own_images
 from PIL import Image
 from refused import refused
 from safetensors import safe_open
@@ -87,8 +86,8 @@ def test_the_command_writes_what_the_function_gives(best, birds, tmp_path, run, 
     else:
         with safe_open(output, framework="pt") as file:
             assert torch.equal(file.get_tensor("embeddings"), expected.embeddings)
-            assert tuple(json.loads(file.metadata()["names"])) == expected.names
-            assert tuple(json.loads(file.metadata()["labels"])) == expected.labels
+            found = [tuple(json.loads(file.metadata()[name])) for name in ("names", "labels")]
+        assert found == [expected.names, expected.labels]
 
 
 def test_broken_pictures_are_named_and_left_out_only_when_told(best, birds, run) -> None:
@@ -99,7 +98,6 @@ def test_broken_pictures_are_named_and_left_out_only_when_told(best, birds, run)
     refused(run(*asked), "jay/1.png", "not a complete", "--skip-broken")
     code, printed, complaint = run(*asked, "--skip-broken")
     assert code == 0, complaint
-    assert "1 left out: .txt, not an image" in printed
     assert "1 of 8 images are left out" in printed
     table = pd.read_parquet(best.parent / "embeddings_birds.parquet")
     names = [f"jay/{n}.png" for n in (0, 2, 3)] + [f"wren/{n}.png" for n in (4, 5, 6, 7)]
@@ -109,9 +107,7 @@ def test_broken_pictures_are_named_and_left_out_only_when_told(best, birds, run)
     rows = [f"{birds / name},bird" for name in ("jay/0.png", "wren/9.png", "wren/4.png")]
     (birds / "some.csv").write_text("\n".join(["path,label", *rows]))
     words = ("--data", birds / "some.csv", "--skip-broken", "--output", birds / "e.parquet")
-    code, printed, complaint = run("predict", "--ckpt_path", best, *words)
-    assert code == 0, complaint
-    assert "1 of 3 images are left out" in printed
+    assert "1 of 3 images are left out" in run("predict", "--ckpt_path", best, *words)[1]
     assert len(pd.read_parquet(birds / "e.parquet")) == 2
 
 
@@ -185,7 +181,7 @@ def test_an_image_of_pillow_is_read_like_its_file(best: Path, tmp_path: Path, ru
         levelfield.embed(best, [Image.open(tmp_path / "float.tif")])
 
 
-def test_both_doors_read_the_same_of_folders_and_tables(best, birds, tmp_path, run, monkeypatch, capsys):
+def test_both_doors_read_the_same_of_folders_and_tables(best, birds, tmp_path, run, monkeypatch):
     monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
     for data in (Path("birds/jay/0.png"), ["birds/jay/0.png"], [Path("birds/jay/0.png")]):
         assert len(levelfield.embed(best, data).embeddings) == 1, "below the data root"
@@ -197,38 +193,33 @@ def test_both_doors_read_the_same_of_folders_and_tables(best, birds, tmp_path, r
     assert same_in_python_and_by_command(best, tmp_path / "labels.csv", run).labels == ("01", "", "1.0")
     for name, word in (("missing.csv", "jay/9.png"), ("latin.csv", "row 3"), ("words.csv", "column path")):
         assert word in same_in_python_and_by_command(best, tmp_path / name, run)
-    refused(run("score", "--ckpt_path", best, "--data", tmp_path / "latin.csv"), "row 3")
     (birds / "0.png").write_bytes((birds / "jay" / "0.png").read_bytes())
     assert same_in_python_and_by_command(best, birds, run).labels is None
-    capsys.readouterr()
-    levelfield.embed(best, birds)
-    assert "next to the folders" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_mistakes_end_in_a_line(best, of_texts, birds, tmp_path, run) -> None:
-    asked = ("predict", "--ckpt_path", best, "--data")
-    refused(run(*asked, tmp_path / "nowhere"), "nowhere")
     (tmp_path / "empty").mkdir()
-    refused(run(*asked, tmp_path / "empty"), "no images in")
     (tmp_path / "t.csv").write_text("text,label\nhello,a\n")
-    refused(run(*asked, tmp_path / "t.csv"), "no column path", "images")
     (tmp_path / "t.md").write_text("text")
-    refused(run(*asked, tmp_path / "t.md"), "t.md")
-    refused(run("predict", "--ckpt_path", of_texts, "--data", birds), "takes texts", "images")
-    refused(run(*asked, birds, "--outptu", "x"), "no such option '--outptu'", "--output")
-    refused(run(*asked, birds, "--output", "x.csv"), "x.csv", ".parquet or .safetensors")
-    below_a_file = birds / "jay/0.png/e.parquet"
-    refused(run(*asked, tmp_path / "empty", "--output", below_a_file), "a file is in the place of a folder")
     (tmp_path / "latin.csv").write_bytes(b"path,label\na.png,a\nb.png,\xe9\n")
-    refused(run(*asked, tmp_path / "latin.csv"), "latin.csv, row 3: label is not UTF-8 (byte 0xE9)")
-    refused(run(*asked, birds, "--device", "gpu7"), "--device gpu7")
+    (tmp_path / "lost.csv").write_text("path\n9_9.png\n")
+    for checkpoint, data, more, keys in (
+        (best, tmp_path / "nowhere", (), ("nowhere",)),
+        (best, tmp_path / "empty", (), ("no images in",)),
+        (best, tmp_path / "t.csv", (), ("no column path", "images")),
+        (best, tmp_path / "t.md", (), ("t.md",)),
+        (best, tmp_path / "latin.csv", (), ("latin.csv, row 3: label is not UTF-8 (byte 0xE9)",)),
+        (best, tmp_path / "lost.csv", (), ("9_9.png", "No such file")),
+        (of_texts, birds, (), ("takes texts", "images")),
+        (best, birds, ("--output", "x.csv"), ("x.csv", ".parquet or .safetensors")),
+        (best, birds, ("--output", birds / "jay/0.png/e.parquet"), ("a file is in the place of a folder",)),
+        (best, birds, ("--device", "gpu7"), ("--device gpu7",)),
+        (birds, birds, (), ("no checkpoint in",)),
+        (birds / "jay/0.png", birds, (), ("cannot read checkpoint",)),
+    ):
+        refused(run("predict", "--ckpt_path", checkpoint, "--data", data, *more), *keys)
     refused(run("predict", "--data", birds), "needs --ckpt_path")
-    refused(run("predict", "--ckpt_path", birds, "--data", birds), "no checkpoint in")
-    refused(run("predict", "--ckpt_path", birds / "jay/0.png", "--data", birds), "cannot read checkpoint")
-    table = own_images(tmp_path)
-    table.write_text(table.read_text() + "9_9.png,class 09\n")
-    refused(run(*asked, table), "9_9.png", "No such file")
     with pytest.raises(UserError, match="sample 1 of the list is a int"):
         levelfield.embed(best, ["a.png", 1])
 
@@ -236,17 +227,12 @@ def test_mistakes_end_in_a_line(best, of_texts, birds, tmp_path, run) -> None:
 BLOCK, _ = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/embed_and_search.md").read_text(), re.DOTALL)
 
 
-def test_the_block_embeds_a_folder_of_classes(fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(fitted / "best.ckpt", "best.ckpt")
-    for letter in "ab":
-        folder = Path("my_images", letter)
-        folder.mkdir(parents=True)
-        own_images(folder, classes=2, samples=2)
+def test_the_block_embeds_a_folder_of_classes(best: Path, birds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(birds.parent)
+    shutil.copy(best, "best.ckpt")
+    birds.rename("my_images")
     scope: dict = {}
     exec(compile(BLOCK, "docs/embed_and_search.md", "exec"), scope)
     embedded = scope["embedded"]
-    assert embedded.embeddings.shape[0] == 8
     assert embedded.embeddings.norm(dim=1).tolist() == pytest.approx([1.0] * 8, abs=1e-5)
-    assert embedded.names[0] == "a/0_0.png"
-    assert embedded.labels == ("a",) * 4 + ("b",) * 4
+    assert (embedded.names[0], embedded.labels) == ("jay/0.png", ("jay",) * 4 + ("wren",) * 4)
