@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -87,13 +86,6 @@ def test_twenty_kills_at_random_moments_change_no_byte(toy_file, finished, tmp_p
     assert not list(folder.rglob(".*.tmp"))
 
 
-def wait_until(moment: Callable[[], object], otherwise: str) -> None:
-    deadline = time.monotonic() + 10
-    while not moment():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.01)
-
-
 @pytest.mark.full
 @pytest.mark.processes
 @pytest.mark.parametrize(("workers", "loaders", "how"), [(2, 2, signal.SIGTERM), (1, 2, signal.SIGKILL)])
@@ -113,7 +105,10 @@ def test_workers_and_loaders_end_with_their_study_and_change_no_byte(workers, lo
     below = children(study.pid)
     study.signal(how)
     study.wait()
-    wait_until(lambda: not any(map(is_running, below)), "a worker or a loader outlives its study")
+    deadline = time.monotonic() + 10
+    while any(map(is_running, below)):
+        assert time.monotonic() < deadline, "a worker or a loader outlives its study"
+        time.sleep(0.01)
     assert StudyFolder.begun(folder).holder() is None
     finish(tmp_path / "one.yaml", folder, *options)
     assert tables(folder) == tables(undisturbed)
