@@ -1,7 +1,6 @@
 """Headless Chromium, driven by its own protocol over aiohttp, which lightning requires."""
 
 import asyncio
-import base64
 import json
 import shutil
 import tempfile
@@ -91,16 +90,6 @@ class Tab:
         said = await self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in said, said
         return said["result"].get("value")
-
-    async def press_enter(self) -> None:
-        """The key Enter, held and let go."""
-        what = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13}
-        await self.call("Input.dispatchKeyEvent", type="keyDown", text="\r", **what)
-        await self.call("Input.dispatchKeyEvent", type="keyUp", **what)
-
-    async def pdf(self) -> bytes:
-        said = await self.call("Page.printToPDF", printBackground=False)
-        return base64.b64decode(said["data"])
 
 
 @asynccontextmanager

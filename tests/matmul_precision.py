@@ -1,6 +1,7 @@
 """Every way to make products of float32 matrices coarser, and a watch over them."""
 
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,44 +21,24 @@ def older():
         return None
 
 
-def coarse_by_the_older_name():
-    torch.set_float32_matmul_precision("high")
-
-
-def coarsest_by_the_older_name():
-    torch.set_float32_matmul_precision("medium")
-
-
-def coarse_by_allow_tf32():
-    torch.backends.cuda.matmul.allow_tf32 = True
-
-
-def coarse_on_cuda():
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-
-
-def coarse_on_the_cpu():
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
-
-
-def coarse_everywhere():
-    torch.backends.fp32_precision = "tf32"
+coarse_by_the_older_name = partial(torch.set_float32_matmul_precision, "high")
+coarse_on_the_cpu = partial(setattr, torch.backends.mkldnn.matmul, "fp32_precision", "bf16")
 
 
 def coarse_by_both_names():
-    torch.set_float32_matmul_precision("high")
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    coarse_by_the_older_name()
+    coarse_on_the_cpu()
 
 
-COARSE = [
-    coarse_by_the_older_name,
-    coarsest_by_the_older_name,
-    coarse_by_allow_tf32,
-    coarse_on_cuda,
-    coarse_on_the_cpu,
-    coarse_everywhere,
-    coarse_by_both_names,
-]
+COARSE = {
+    "older name": coarse_by_the_older_name,
+    "older name, coarsest": partial(torch.set_float32_matmul_precision, "medium"),
+    "allow_tf32": partial(setattr, torch.backends.cuda.matmul, "allow_tf32", True),
+    "CUDA": partial(setattr, torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+    "CPU": coarse_on_the_cpu,
+    "everywhere": partial(setattr, torch.backends, "fp32_precision", "tf32"),
+    "both names": coarse_by_both_names,
+}
 
 
 @contextmanager

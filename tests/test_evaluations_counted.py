@@ -10,36 +10,21 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from own_images import image_options, own_images
 from tiny_fit import TINY
-from toy_study import TOY
 
 import levelfield
 from levelfield.cli.main import main
-from levelfield.core.ledger import LEDGER, compare_copy, evaluations_beside, evaluations_of
+from levelfield.core.ledger import LEDGER
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets import ImageFolder, TextTable
+from levelfield.data.datasets import ImageFolder
 from levelfield.data.transforms import ImageTransforms
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
-from levelfield.study import seal
-from levelfield.study.folder import StudyFolder
-from levelfield.study.rows import load_spec
-from levelfield.study.run import run_study
 from levelfield.training.learner import MetricLearner
 from levelfield.use.encoder import Encoder
-from levelfield.use.samples import record_labelled, samples_of
 
 pytestmark = pytest.mark.usefixtures("quiet")
 # 16 classes of 4 images: the test half is 8 classes.
 TEST_SAMPLES = 32
-# A study of one method, of letters, without a search.
-SMALL = f"""
-name: small
-{TOY[TOY.index("base:") : TOY.index("methods:")].replace("max_epochs: 2", "max_epochs: 1")}methods:
-  contrastive: {{model: {{loss: ContrastiveLoss}}}}
-folds: 2
-runs: 1
-threads: 1
-"""
 
 
 class Forgetful(MetricLearner):
@@ -191,28 +176,6 @@ def test_a_copied_checkpoint_and_a_dry_run_are_evaluations(checkpoint: Path, ima
     assert counted(here) == ["levelfield test"] * 3 + ["trainer.test, fast_dev_run"]
 
 
-@pytest.mark.slow
-def test_a_studys_own_job_and_a_second_folder_count(here: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job's checkpoint is tested when the study's jobs are done and the study is not tested yet."""
-    (here / "small.yaml").write_text(SMALL)
-    evaluate = seal.evaluate
-
-    def after_a_test(study: StudyFolder, *arguments: Any) -> None:
-        job = study.folder / "jobs/contrastive/run0/fold1/best.ckpt"
-        assert run("test", "--ckpt_path", job, "--trainer.enable_progress_bar", "false")[0] == 0
-        evaluate(study, *arguments)
-
-    monkeypatch.setattr(seal, "evaluate", after_a_test)
-    study = run_study(StudyFolder(here / "first", load_spec(here / "small.yaml")))
-    assert counted(here) == ["levelfield test", "study small"]
-    assert [line["by"] for line in lines(study.folder) if line["event"] == "evaluated"] == ["study small"]
-    monkeypatch.setattr(seal, "evaluate", evaluate)
-    run_study(StudyFolder(here / "second", load_spec(here / "small.yaml")))
-    assert counted(here, "num_samples") == [16 * 16] * 3  # half of 32 letters, 16 typefaces
-    assert len(evaluations_beside(study.folder)) == 3
-    assert compare_copy(study.folder) == []
-
-
 def test_the_set_and_the_set_less_an_image_are_one_data_set(checkpoint: Path, images: Path, here: Path, run) -> None:
     less = Path(shutil.copytree(images, here / "less"))
     (less / "class 15" / "15_0.png").unlink()
@@ -245,16 +208,3 @@ def test_validation_on_classes_that_a_checkpoint_has_not_seen_leaves_a_line(
     assert counted(here) == ["validation of unseen classes"] * 3
     assert counted(here, "num_samples") == [32] * 3  # 8 of 16 classes, and 4 images of each
     assert all(checkpoints.keys() == {"best.ckpt"} for checkpoints in counted(here, "checkpoints"))
-
-
-def test_texts_are_known_by_their_words(here: Path) -> None:
-    rows = [f"{word} {number},{word}" for word in ("ask", "bid", "call", "deal") for number in range(4)]
-    table = here / "texts.csv"
-    table.write_text("\n".join(["text,label", *rows]) + "\n")
-    data = MetricDataModule(TextTable(table), fold="none")
-    data.setup("test")
-    list(data.test_dataloader())
-    (here / "other.csv").write_text("\n".join(["label,text", *(",".join(row.split(",")[::-1]) for row in rows[4:])]))
-    record_labelled(samples_of(here / "other.csv", "text", "a test"), "levelfield predict", {}, range(12))
-    assert counted(here, "num_samples") == [8, 12]
-    assert len(evaluations_of(data.test_sample_hashes())) == 2

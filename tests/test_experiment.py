@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.capture import capture_output
-from traitlets.config import Config
 
 import levelfield
 from levelfield import Study
@@ -55,21 +52,6 @@ def test_a_study_runs_and_goes_on_in_python(toy_file: Path, tmp_path: Path) -> N
     (tmp_path / "out" / "jobs" / "arcface" / "run0" / "test" / "result.json").unlink()
     assert "arcface" not in set(study.summary.method), "it reads the folder as it is"
     assert set(Study(tmp_path / "out").run().summary.method) == set(study.summary.method) > {"arcface"}
-
-
-@pytest.mark.slow
-def test_the_figures_are_shown_inline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IPYTHONDIR", str(folder.parent / "ipython"))
-    study = Study(folder)
-    study.report()
-    InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
-    try:
-        with capture_output() as shown:
-            study.show()
-    finally:
-        InteractiveShell.clear_instance()
-    pictures = [output.data["image/svg+xml"] for output in shown.outputs]
-    assert len(pictures) == len(list((folder / "report").glob("*.svg"))) > 0
 
 
 def test_a_mistake_is_one_line(toy_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,6 @@ from matmul_precision import (
     COARSE,
     Products,
     coarse_by_the_older_name,
-    coarse_everywhere,
-    coarse_on_cuda,
     coarse_on_the_cpu,
     made,
     older,
@@ -20,7 +18,7 @@ from levelfield import numerics
 from levelfield.numerics import inner_products, true_float32, unit
 
 
-@pytest.mark.parametrize("coarse", COARSE)
+@pytest.mark.parametrize("coarse", COARSE.values(), ids=COARSE)
 def test_products_are_true_inside_and_everything_is_as_it_was_outside(coarse):
     with made(coarse):
         before, before_older = precisions(), older()
@@ -34,21 +32,7 @@ def test_products_are_true_inside_and_everything_is_as_it_was_outside(coarse):
         assert (precisions(), older()) == (before, before_older)
 
 
-def test_what_is_inherited_is_inherited_again():
-    with made(coarse_everywhere):
-        with true_float32():
-            pass
-        torch.backends.fp32_precision = "ieee"
-        assert precisions()[2] == precisions()[4] == "ieee"
-
-
-def test_the_watch_sees_a_coarse_product():
-    with made(coarse_on_cuda), Products() as products:
-        torch.ones(2, 3) @ torch.ones(3, 2)
-    assert products.seen == [("tf32", "none")]
-
-
-@pytest.mark.parametrize("coarse", COARSE)
+@pytest.mark.parametrize("coarse", COARSE.values(), ids=COARSE)
 def test_products_and_their_derivatives_are_true(coarse):
     generator = torch.Generator().manual_seed(0)
     anchors, others = (torch.randn(2, n, 3, dtype=torch.float64, generator=generator) for n in (4, 5))

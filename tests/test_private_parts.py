@@ -5,7 +5,6 @@ That each does what the source takes it for, the tests of its files show.
 
 import ast
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 from tiny_fit import REPOSITORY
@@ -17,8 +16,6 @@ SOURCE = Path(levelfield.__file__).parent
 BOUNDS = {"jsonargparse": "5", "lightning": "2.7", "torchmetrics": "2", "timm": "1.1", "torch": "3"}
 # Of Python's own: named tuples, argparse, os, importlib.
 OF_PYTHON = {"_asdict", "_fields", "_replace", "_exit", "_actions", "_option_string_actions"}
-
-
 PARTS = {
     "jsonargparse": {"_common", "_typehints"},
     "lightning": {
@@ -32,44 +29,34 @@ PARTS = {
 }
 
 
-def used() -> dict[str, set[str]]:
-    """Private names that the source takes of something else, none of which it defines, and the files."""
-    found: dict[str, set[str]] = {}
-    own: set[str] = set(OF_PYTHON)
-    for file in SOURCE.rglob("*.py"):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        own |= set(_defined(tree))
-        for name in _taken(tree):
-            if name.startswith("_") and not name.startswith("__"):
-                found.setdefault(name, set()).add(file.relative_to(SOURCE).as_posix())
-    return {name: files for name, files in found.items() if name not in own}
-
-
-def _defined(tree: ast.Module) -> Iterator[str]:
+def names(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """What a file defines, and what it takes of something."""
+    own: set[str] = set()
+    taken = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
-            yield node.attr
-
-
-def _taken(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            yield node.attr
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr"):
-            if isinstance(node.args[1], ast.Constant):
-                yield str(node.args[1].value)
-        elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("levelfield"):
-            yield from (node.module or "").split(".")
-            yield from (each.name for each in node.names)
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                own.add(name)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                own.add(name)
+            case ast.Call(func=ast.Name(id="getattr" | "setattr" | "hasattr"), args=[_, ast.Constant(name), *_]):
+                taken.add(str(name))
+            case ast.ImportFrom(module=module, names=parts) if not (module or "").startswith("levelfield"):
+                taken |= {*(module or "").split("."), *(part.name for part in parts)}
+    return own, taken
 
 
 def test_the_source_uses_no_other() -> None:
-    known, found = {name for parts in PARTS.values() for name in parts}, used()
-    assert set(found) == known, [(name, found.get(name)) for name in known ^ set(found)]
+    """Of something that the source does not define itself."""
+    own, found = set(OF_PYTHON), {}
+    for file in SOURCE.rglob("*.py"):
+        defined, taken = names(ast.parse(file.read_text(encoding="utf-8")))
+        own |= defined
+        for name in taken:
+            if name.startswith("_") and not name.startswith("__"):
+                found.setdefault(name, set()).add(file.name)
+    known = {name for parts in PARTS.values() for name in parts}
+    assert set(found) - own == known, [(name, found.get(name)) for name in known ^ (set(found) - own)]
 
 
 def test_the_project_stays_below_the_bounds() -> None:

@@ -14,7 +14,6 @@ from levelfield.runtime.terminal import printable
 from levelfield.study.archive import write_archive
 from levelfield.study.folder import StudyFolder
 
-JOB = "levelfield.study.training_job"
 CLEAR = "\x1b[2J\x1b]0;title\x07"  # clears the terminal and sets its title
 
 

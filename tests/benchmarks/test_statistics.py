@@ -1,10 +1,8 @@
 """What the statistics promise, held against simulated studies, and the search on recorded curves of one argument."""
 
-import json
 import statistics
 from types import ModuleType
 
-import numpy as np
 import pytest
 from benchmark_module import benchmark_module
 from deletable import PAPERS, needs
@@ -56,36 +54,10 @@ def test_folds_taken_for_runs_would_err_three_times_as_often() -> None:
     assert wrong > 0.15
 
 
-def test_the_simulated_scores_have_the_stated_spread() -> None:
-    scores = simulation.simulated_scores(np.random.default_rng(0), STUDIES, 2, 3, simulation.normal)
-    difference = scores.mean(axis=-1)[:, 0] - scores.mean(axis=-1)[:, 1]
-    assert difference.std() == pytest.approx(2**0.5, rel=0.01)
-
-
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
     """`benchmarks/search.py`, whose table the docs show."""
     return benchmark_module("search")
-
-
-@needs(PAPERS)
-def test_the_recorded_curves_are_the_published_searches(benchmark: ModuleType) -> None:
-    from papers.published import searches
-
-    records, curves = json.loads(benchmark.CURVES.read_text())["curves"], benchmark.recorded_curves()
-    by_key = {(each["loss"], each["dataset"], each["batch_size"]): each for each in searches()}
-    assert len(records) == 9
-    for record, curve in zip(records, curves, strict=True):
-        search = by_key[record["loss"], record["dataset"], record["batch_size"]]
-        assert len(record["tried"]) == len(record["val_map_at_r"]) == 50
-        assert curve.best == pytest.approx(search["val_map_at_r"], abs=1e-9)
-        assert curve.value(search["optimum"]) == pytest.approx(curve.best, abs=1e-6)
-        assert (np.diff(curve.positions) > 0).all()
-    # Half way between two recorded temperatures in the logarithm, half way between their scores.
-    curve = next(curve for curve in curves if curve.name == "cub200 256 ntxent")
-    record = next(record for record in records if (record["loss"], record["batch_size"]) == ("ntxent", 256))
-    (low, high), scores = record["tried"][10:12], record["val_map_at_r"][10:12]
-    assert curve.value({"temperature": (low * high) ** 0.5}) == pytest.approx(sum(scores) / 2, abs=1e-9)
 
 
 @needs(PAPERS)

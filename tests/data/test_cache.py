@@ -1,9 +1,7 @@
 """Prepared images and features: the same as without, made once by all that want them, whole whatever happens."""
 
-import errno
 import importlib
 import os
-import pickle
 import resource
 import sys
 import threading
@@ -117,13 +115,6 @@ def test_a_damaged_cache_is_made_anew(damage: str, table: Path, cache: Path) -> 
     assert torch.equal(datamodule(table).train_subset[3][0], expected)
 
 
-def test_a_loader_process_opens_the_file_for_itself(table: Path) -> None:
-    subset = datamodule(table).train_subset
-    pickled = pickle.dumps(subset)
-    assert len(pickled) < 20_000  # the pixels are not in it: 32 images of 32 x 32 or more are over 98,304 bytes
-    assert torch.equal(pickle.loads(pickled)[1][0], subset[1][0])
-
-
 @contextmanager
 def no_room(size: int) -> Iterator[None]:
     """A limit on the size of files stands for a full disk: the same system call fails."""
@@ -166,20 +157,6 @@ def test_what_cannot_be_cached_is_refused(cache: Path, table: Path) -> None:
         datamodule(table)
 
 
-class Unreadable(ImageTable):
-    def load(self, key: str):
-        raise OSError(errno.EIO, os.strerror(errno.EIO), key)
-
-
-@pytest.mark.parametrize("few", [500, 1])
-def test_an_error_of_reading_is_none_of_the_cache(few: int, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("levelfield.data.cache.FEW", few)
-    dataset = Unreadable(table)
-    with pytest.raises(UserError, match="Input/output error") as caught:
-        prepared_images(dataset, dataset.read_index(), reading(dataset), {"half": "all"})
-    assert "LEVELFIELD_CACHE" not in str(caught.value)
-
-
 def test_auto_prepares_what_takes_little_room(table: Path, cache: Path, monkeypatch, capsys) -> None:
     """32 images of 32 x 32 and more take over 98,304 bytes; the second look finds them there, whatever the bound."""
     monkeypatch.setattr("levelfield.data.cache.MOST_BYTES", 98_000)
@@ -194,20 +171,6 @@ def test_auto_prepares_what_takes_little_room(table: Path, cache: Path, monkeypa
     assert torch.equal(datamodule(table, "auto").train_subset[1][0], plain)
     assert pixel_files(cache) == [pixels]
     assert not capsys.readouterr().err
-
-
-def test_auto_waits_until_a_sample_is_asked_for(table: Path, cache: Path) -> None:
-    data = MetricDataModule(ImageTable(table), transforms=TRANSFORMS, cache="auto")
-    data.setup("test")
-    assert data.identity()["train_classes"]
-    assert not pixel_files(cache)
-    pickle.loads(pickle.dumps(data.test_subset))
-    assert len(pixel_files(cache)) == 1
-    data.setup("fit")
-    assert len(pixel_files(cache)) == 1
-    data.train_dataloader()
-    assert len(pixel_files(cache)) == 2
-    assert data.train_subset.dataset is data.val_subset.dataset
 
 
 def test_auto_does_without_where_a_cache_cannot_be(table: Path, cache: Path) -> None:
@@ -343,18 +306,10 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return list(range(0, SAMPLES, 14))
 
 
-def test_all_samples_are_there_in_order_and_made_once():
-    made = Counted()
-    assert torch.equal(prepare(made), EXPECTED)
-    assert torch.equal(prepare(Counted(breaks_at=0)), EXPECTED)
-    assert made.asked == [0]
-    with pytest.raises(RuntimeError, match="killed"):
-        prepare(Counted(breaks_at=0), other=1)
-
-
 def test_parts_give_the_file_that_one_part_gives(cache: Path, small_parts: list[int], monkeypatch: pytest.MonkeyPatch):
     made = Counted()
     found = prepare(made)
+    assert torch.equal(prepare(Counted(breaks_at=0)), found), "they are made once"
     assert made.asked == small_parts
     assert len(small_parts) > 4
     (file,) = (path for path in cache.rglob("*.npy"))
@@ -387,18 +342,6 @@ def test_whole_parts_of_a_killed_process_are_taken_up(cache, small_parts: list[i
     assert [path.suffix for path in cache.rglob("*") if path.suffix in (".npy", ".tmp")] == [".npy"], "no part is left"
 
 
-@pytest.mark.parametrize("damage", ["short", "zeros"])
-def test_a_damaged_part_is_computed_again(damage: str, cache: Path, small_parts: list[int]):
-    with pytest.raises(RuntimeError, match="killed"):
-        prepare(Counted(breaks_at=28))
-    first, _ = sorted(cache.rglob("*.npy"), key=lambda path: int(path.stem.rpartition("-")[2]))
-    content = first.read_bytes()
-    first.write_bytes({"short": content[:-4], "zeros": content[:128] + bytes(len(content) - 128)}[damage])
-    again = Counted()
-    assert torch.equal(prepare(again), EXPECTED)
-    assert again.asked == [small_parts[0], *small_parts[2:]]
-
-
 @pytest.mark.parametrize("damage", ["short", "foreign", "zeros", "one byte"])
 def test_a_damaged_file_is_made_again(damage: str, cache: Path):
     prepare(Counted())
@@ -424,10 +367,3 @@ def test_two_that_come_at_once_share_the_parts(small_parts: list[int]):
         found = list(threads.map(prepare, makers))
     assert sorted(makers[0].asked + makers[1].asked) == small_parts, "each part once"
     assert torch.equal(*found)
-
-
-def test_no_room_for_features_is_one_line_and_leaves_nothing_behind(cache: Path):
-    with no_room(900), pytest.raises(UserError, match=r"cannot write the features .* \(File too large\): ") as caught:
-        prepare(Counted())
-    assert "\n" not in str(caught.value)
-    assert not [path for path in cache.rglob("*") if path.suffix in (".npy", ".tmp")]

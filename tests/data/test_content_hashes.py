@@ -4,15 +4,13 @@ import hashlib
 import os
 from itertools import product
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 from PIL import Image
 
 from levelfield.data import content_hashes
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets import Glyphs, ImageFolder, base, glyphs
-from levelfield.data.datasets.omniglot import Omniglot
+from levelfield.data.datasets import ImageFolder, base
 from levelfield.errors import UserError
 
 
@@ -151,39 +149,3 @@ def test_a_cache_that_cannot_be_written_changes_no_fingerprint_and_a_pipe_is_ref
     os.mkfifo(folder / "00" / "pipe.bmp")
     with pytest.raises(UserError, match=r"pipe\.bmp"):
         fingerprint(folder)
-
-
-def test_drawings_in_a_zip_file_are_hashed_one_by_one(tmp_path: Path) -> None:
-    (tmp_path / "omniglot").mkdir()
-    drawings = {f"images_background/Latin/character0{number}/1.png": bytes([number]) * 50 for number in (1, 2)}
-
-    def pack(contents: dict[str, bytes]) -> Omniglot:
-        for part in ("images_background", "images_evaluation"):
-            with ZipFile(tmp_path / "omniglot" / f"{part}.zip", "w") as archive:
-                for key, content in contents.items():
-                    archive.writestr(key.replace("images_background", part), content)
-        return Omniglot(tmp_path)
-
-    omniglot = pack(drawings)
-    for _ in range(2):
-        contents = list(omniglot.contents_of(tuple(drawings)))
-        assert contents == [hashlib.sha256(content).hexdigest() for content in drawings.values()]
-    index = omniglot.read_index()
-    before = omniglot.fingerprint(index)
-    assert pack(dict.fromkeys(drawings, b"2" * 50)).fingerprint(index) != before
-
-
-def test_a_letter_is_its_typefaces_bytes_and_the_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    letters = Glyphs(num_classes=4)
-    index = letters.read_index()
-    before = letters.fingerprint(index)
-    contents = list(letters.contents_of(index.keys))
-    assert len(set(contents)) == len(index.keys)
-    assert contents[5] == letters.content_of(index.keys[5])
-    assert Glyphs(num_classes=4, image_size=32).fingerprint(index) != before
-    face = index.keys[0].split("/")[1]
-    file = tmp_path / f"{face}.ttf"
-    original = glyphs._font_file
-    file.write_bytes(original(face).read_bytes()[:-1] + b"\1")
-    monkeypatch.setattr(glyphs, "_font_file", lambda name: file if name == face else original(name))
-    assert Glyphs(num_classes=4).fingerprint(index) != before

@@ -170,13 +170,6 @@ def test_a_fold_that_is_no_number_of_a_fold_is_refused(fold: object) -> None:
         datamodule(fold=fold)
 
 
-def test_a_fold_of_numpy_is_a_fold() -> None:
-    data = datamodule(fold=np.int64(1))
-    data.setup("fit")
-    assert (data.num_train_classes, len(data.val_subset.classes)) == (15, 5)
-    assert data.summary() == datamodule(fold=1).summary()
-
-
 class Cut:
     """A transform that stores its argument."""
 

@@ -1,14 +1,10 @@
 """Batches: labels that count from 0, draws that depend on nothing else, and as many processes as serve."""
 
-import io
 import os
 import random
 import subprocess
 import sys
 import threading
-import time
-import warnings
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +14,11 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 from own_images import noise_images
-from PIL import Image
 from torch.utils.data import DataLoader
 
 from levelfield.data import Glyphs, ImageTable, ImageTransforms
 from levelfield.data.crops import as_floats
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets.images import decode_image
 from levelfield.data.index import Sample
 from levelfield.data.loading import loader, loader_processes, opened_ahead
 from levelfield.data.samplers import Draw
@@ -171,25 +165,6 @@ def test_a_thread_opens_the_next_batch_and_no_more(images: Path) -> None:
     assert set(dataset.by) == {threading.current_thread()}, "crops that draw are cut here"
 
 
-def test_opening_a_picture_leaves_the_warnings_of_other_threads_as_they_are() -> None:
-    """`warnings.catch_warnings` puts back the filters of the process: a thread would put back those of another."""
-    buffer = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(buffer, "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x05\x01\x12")
-    with warnings.catch_warnings(), ThreadPoolExecutor(1) as thread:
-        warnings.simplefilter("error")
-        thread.submit(decode_image, buffer.getvalue(), "cut short").result()
-        filters = list(warnings.filters)
-        done = threading.Event()
-        opening = thread.submit(lambda: [decode_image(buffer.getvalue(), "cut short") for _ in iter(done.is_set, True)])
-        seen = {id(warnings.filters) for _ in range(2000) if time.sleep(0) is None}
-        done.set()
-        opening.result()
-        assert len(seen) == 1
-        assert warnings.filters == filters
-        with pytest.raises(UserWarning):
-            warnings.warn("a warning of somebody else", stacklevel=1)
-
-
 TRANSFORMS = ImageTransforms(crop_size=32, resize=32)
 
 
@@ -220,15 +195,6 @@ def test_a_view_depends_on_seed_and_draw_number_only(subset: ClassSubset) -> Non
     assert not torch.equal(subset[Draw(3, 12)][0], first)
     reseeded = ClassSubset(subset.dataset, subset.index, subset.transform, seed=8)
     assert not torch.equal(reseeded[Draw(3, 11)][0], first)
-
-
-def test_evaluation_draws_nothing(subset: ClassSubset, monkeypatch) -> None:
-    plain = ClassSubset(subset.dataset, subset.index, TRANSFORMS.evaluate(), seed=7)
-    expected = [TRANSFORMS.evaluate()(subset.dataset.load(key)) for key in subset.index.keys[:3]]
-    monkeypatch.setattr(torch.random, "fork_rng", None)  # which takes a tenth of the time that a small picture takes
-    assert all(torch.equal(plain[number][0], image) for number, image in enumerate(expected))
-    with pytest.raises(TypeError):
-        subset[0]
 
 
 def draw_from_all(image: object) -> torch.Tensor:

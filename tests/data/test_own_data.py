@@ -8,9 +8,8 @@ from own_images import image_options, own_images
 from PIL import Image
 
 from levelfield.core.configuration import parse_value
-from levelfield.data import Glyphs, ImageFolder, ImageTable, MetricDataset
+from levelfield.data import ImageTable
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets import TextTable
 from levelfield.data.duplicates import describe_duplicates
 from levelfield.data.own import own_dataset
 from levelfield.data.places import own_file, without_way
@@ -90,23 +89,6 @@ def test_a_path_is_what_it_looks_like(tmp_path: Path) -> None:
     assert own_dataset(str(tmp_path / "texts.xlsx")) is None
 
 
-@pytest.mark.parametrize(
-    ("classes", "split", "words"),
-    [
-        (12, "", "6 classes to train and validate on: enough for 3 folds, fewer than the usual 4"),
-        (6, "", "3 classes to train and validate on: too few for folds"),
-        (4, "test", "0 classes to train and validate on: too few for folds"),
-    ],
-)
-def test_too_few_classes_for_folds_are_said(run, tmp_path, classes: int, split: str, words: str) -> None:
-    table = own_images(tmp_path, classes, samples=2)
-    if split:
-        table.write_text(table.read_text().replace("label", "split,label").replace("class", f"{split},class"))
-    code, printed, complaint = run("data", "verify", table)
-    assert code == 0, complaint
-    assert words in printed
-
-
 def test_a_way_is_told_below_the_root_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
     table = tmp_path / "birds" / "t.csv"
@@ -123,19 +105,6 @@ def test_a_way_is_told_below_the_root_or_not_at_all(tmp_path: Path, monkeypatch:
     assert without_way(table) == "birds/t.csv"
 
 
-def test_a_name_that_is_too_long_is_a_missing_file(tmp_path: Path) -> None:
-    long = "x" * 300
-    (tmp_path / "t.csv").write_text(f"path,label\n{long}.jpg,0\n")
-    assert own_dataset(long) is None
-    for read, message in (
-        (ImageTable(f"{long}.csv").read_index, "no table"),
-        (ImageFolder(long).read_index, "no folder"),
-        (lambda: ImageTable(tmp_path / "t.csv").load(f"{long}.jpg"), "row 2: no file"),
-    ):
-        with pytest.raises(UserError, match=message):
-            read()
-
-
 def test_a_relative_path_is_sought_below_the_root(tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
     (tmp_path / "birds").mkdir()
@@ -147,25 +116,6 @@ def test_a_relative_path_is_sought_below_the_root(tmp_path: Path, run, monkeypat
     assert run("data", "verify", "birds/table.csv", "--data.root", tmp_path)[0] == 0
     monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
     assert len(ImageTable("birds/table.csv")) == 64
-
-
-def test_a_root_that_nothing_is_read_from_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "below").mkdir()
-    for table in ("here.csv", "below/there.csv", "below/both.csv", "both.csv"):
-        (tmp_path / table).write_text("".join(["path,label\n", *(f"{n}.png,{n // 2:02d}\n" for n in range(32))]))
-    for number in range(32):
-        for folder in (tmp_path, tmp_path / "below"):
-            (folder / f"{number}.png").write_bytes(b"")
-
-    def said(dataset: MetricDataset) -> list[str]:
-        return MetricDataModule(dataset, root="below").overview()[1:]
-
-    assert said(ImageTable("there.csv")) == []
-    for name in ("here.csv", "both.csv"):
-        assert said(ImageTable(name)) == [f"--data.root below has no effect: {name} exists without it"]
-    assert said(Glyphs(num_classes=40)) == ["--data.root below has no effect: Glyphs reads nothing from it"]
-    assert MetricDataModule(ImageTable("here.csv")).overview()[1:] == []
 
 
 def image_table(folder: Path, content: dict[str, tuple[str, int]]) -> ImageTable:
@@ -210,10 +160,3 @@ def test_duplicates_come_with_what_they_cross(tmp_path: Path) -> None:
     report = dataset.verify()
     assert len(report.problems) == 1
     assert report.duplicates == found[1:]
-
-
-def test_texts(tmp_path: Path) -> None:
-    table = tmp_path / "texts.csv"
-    table.write_text("text,label\nwhere is my card,card\nlost it,lost\nwhere is my card,lost\nLost it,lost\n")
-    (same,) = TextTable(table).verify().duplicates
-    assert str(same) == "in both halves: row 2 (card, training) = row 4 (lost, test)"

@@ -18,14 +18,11 @@ from PIL import Image
 from refused import refused
 
 from levelfield.cli.data import named_datasets
-from levelfield.data import extract
 from levelfield.data.checksum import check, record
 from levelfield.data.datasets import CUB200, InShopClothes, Omniglot
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.download import fetch
 from levelfield.errors import UserError
-from levelfield.runtime.cache_root import cache_root
-from levelfield.storage.lock import Lock
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 
@@ -176,20 +173,6 @@ def test_a_download_that_fails_leaves_nothing_and_the_next_command_works(
     assert prepare("cub200")[0] == 0
 
 
-def test_one_process_prepares_a_data_set(prepare, small_cub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    small_cub()
-    free = []
-
-    def unpack(*given, **options) -> None:
-        free.append(Lock(cache_root(), "prepare-cub200", "").acquire())
-        extract.unpack(*given, **options)
-
-    monkeypatch.setattr("levelfield.data.prepare.unpack", unpack)
-    assert prepare("cub200")[0] == 0
-    assert free == [False]
-    assert [each.name for each in (tmp_path / "data").iterdir()] == ["cub200"], "the root has data sets only"
-
-
 def test_without_a_published_checksum_it_says_unverified_and_records_one(prepare, small_cub, tmp_path: Path) -> None:
     small_cub(believed=None)
     code, printed = prepare("cub200")
@@ -215,20 +198,6 @@ def test_an_archive_given_by_hand_is_checked_and_left_alone(prepare, small_cub, 
     mine.write_bytes(BIRDS)
     code, printed = prepare("cub200", "--archive", mine)
     assert (code, mine.exists(), server.requests) == (0, True, []), printed
-
-
-def test_the_command_works_again_after_ctrl_c(prepare, small_cub, server, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_cub(stops=500)
-
-    def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("levelfield.data.download._stopped", interrupt)
-        code, printed = prepare("cub200")
-    assert (code, "stopped; the same command starts the download again" in printed) == (130, True)
-    assert prepare("cub200")[0] == 0
-    assert len(server.requests) == 2
 
 
 def test_terms_that_a_person_has_to_agree_to(prepare, run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -294,18 +263,6 @@ def test_each_archive_has_a_checksum_or_says_that_none_is_known() -> None:
             assert archive.url is None or archive.url.startswith(("https://", "http://"))
             # Nothing is fetched without encryption that is not checked.
             assert archive.sha256 or not (archive.url or "").startswith("http://")
-
-
-def test_a_file_arrives_whole_whether_or_not_its_length_is_told(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "birds.zip.part").write_bytes(CONTENT[::-1] + b"more")  # of a killed command
-    seen: list[tuple[int, int | None]] = []
-    for length in (len(CONTENT), None):
-        url = server.url("birds.zip", CONTENT, tells_length=length is not None)
-        archive = Archive("birds.zip", gives="", url=url, size=length)
-        file = fetch(archive, tmp_path, "", lambda *done: seen.append(done))
-        assert (file.read_bytes(), seen[-1]) == (CONTENT, (300_000, length))
-        assert [path.name for path in tmp_path.iterdir()] == ["birds.zip"]
-        file.unlink()
 
 
 def test_no_network_is_one_line(tmp_path: Path) -> None:

@@ -80,22 +80,6 @@ def test_a_random_split_is_the_order_of_hashes(seed: int) -> None:
     assert all(sorted([*train, *val]) == trainval.tolist() for train, val in folds)
 
 
-# Documents of each of the 20 Newsgroups, in alphabetical order, both parts of the "bydate" archive together.
-NEWS20_DOCUMENTS = [
-    *(799, 973, 985, 982, 963, 988, 975, 990, 996, 994),
-    *(999, 991, 984, 990, 987, 997, 910, 940, 775, 628),
-]
-
-
-def test_vasilev_and_dyakonovs_halves_of_20_newsgroups() -> None:
-    """Table 1 of the paper: 9,622 documents of 10 classes to train on, 9,224 of 10 to test on."""
-    trainval, test = split_classes(np.repeat(np.arange(20), NEWS20_DOCUMENTS), "vasilev-dyakonov")
-    assert trainval.tolist() == [0, 3, 5, 7, 9, 11, 12, 14, 15, 16]
-    assert sorted([*trainval, *test]) == list(range(20))
-    documents = np.array(NEWS20_DOCUMENTS)
-    assert (documents[trainval].sum(), documents[test].sum()) == (9622, 9224)
-
-
 def test_the_official_split_of_sop_moves_one_class() -> None:
     """Its training list ends with class 11317 where the labels count from 0, and so has 11,318 classes."""
     trainval, test = split_classes(np.arange(22634), "official", range(11318, 22634))

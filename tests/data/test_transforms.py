@@ -10,7 +10,6 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from levelfield.data import GroceryStore, ImageTransforms
-from levelfield.data.crops import as_floats, stacked
 from levelfield.data.datasets.images import open_image
 from levelfield.errors import UserError
 
@@ -107,11 +106,3 @@ def test_a_thin_image_is_refused_with_its_name(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"thin\.png has 1 x 3000 pixels, .* resized to 256 x 768000"):
             resized(image)
     assert ImageTransforms(square=True).reduce()(image).size == (256, 256)
-
-
-def test_a_batch_is_in_channels_last_and_becomes_shares_of_white() -> None:
-    squares = [np.full((2, 2, 3), value, dtype=np.uint8) for value in (0, 51, 255)]
-    batch = stacked(squares)
-    assert batch.shape == (3, 3, 2, 2)
-    assert batch.is_contiguous(memory_format=torch.channels_last)
-    assert torch.allclose(as_floats(batch)[:, 0, 0, 0], torch.tensor([0.0, 0.2, 1.0]))

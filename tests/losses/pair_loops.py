@@ -52,16 +52,14 @@ def centroid_triplet(case: Batch, margin=0.05, power=1, normalize_centroids=True
     return nonzero_mean(terms)
 
 
-def circle(case: Batch, m, gamma, frozen: Batch | None = None):
-    """`frozen` is the case that the weights are taken from; by default this one, without gradient."""
-    frozen = frozen or case
+def circle(case: Batch, m, gamma):
+    """The weights are constants for the gradient."""
     rows = []
     for i in range(len(case.y)):
         if case.P[i] and case.N[i]:
-            push = [gamma * (frozen.s(i, n).detach() + m).clamp_min(0) * (case.s(i, n) - m) for n in set(case.N[i])]
-            pull = [
-                gamma * (1 + m - frozen.s(i, p).detach()).clamp_min(0) * (1 - m - case.s(i, p)) for p in set(case.P[i])
-            ]
+            pushes, pulls = ([case.s(i, j) for j in set(row)] for row in (case.N[i], case.P[i]))
+            push = [gamma * (s.detach() + m).clamp_min(0) * (s - m) for s in pushes]
+            pull = [gamma * (1 + m - s.detach()).clamp_min(0) * (1 - m - s) for s in pulls]
             rows.append(softplus(torch.stack(push).logsumexp(0) + torch.stack(pull).logsumexp(0)))
     return nonzero_mean(rows)
 

@@ -180,23 +180,6 @@ def test_a_classification_loss_refuses_references_and_another_embedding_size(nam
         make(name, dim=5)(x, y)
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_a_rotation_and_a_permutation_of_the_batch_change_nothing(name):
-    case = batch("raw", dim=6)
-    loss = make(name).double()
-    x, y = case.x.detach(), case.y
-    value = loss(x, y).detach()
-    if name not in {"NPairsLoss", "PrototypicalLoss"}:  # these go by the order of the batch
-        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
-        torch.testing.assert_close(loss(x[order], y[order]).detach(), value)
-    if name not in {"SignalToNoiseRatioContrastiveLoss", "HISTLoss"}:  # coordinates matter to them
-        square = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        rotation = torch.linalg.qr(square)[0]
-        if name in CLASSES:
-            loss.class_weights.data @= rotation
-        torch.testing.assert_close(loss(x @ rotation, y).detach(), value)
-
-
 # Their weights are constants for the gradient, or a step has a slope; see their own tests.
 @pytest.mark.parametrize(
     "name", [name for name in EVERY if name not in {"CircleLoss", "AdaFaceLoss", "ContextualLoss"}]

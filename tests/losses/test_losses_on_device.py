@@ -9,7 +9,7 @@ from pretended_gpu import any_device
 from torch import Tensor, nn
 
 from levelfield import losses
-from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, MarginLoss, TripletMarginLoss, WeightedSum
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, MarginLoss, TripletMarginLoss
 from levelfield.miners import MultiSimilarityMiner
 
 device = any_device
@@ -124,23 +124,3 @@ def test_a_loss_that_draws_does_so_on_its_device(loss, options, device):
         assert {value.device.type, given[0].grad.device.type} == {device}
         assert value.isfinite()
         assert (given[0].grad != 0).any()
-
-
-@pytest.mark.parametrize("situation", ["raw", "triplets"])
-def test_a_sum_of_losses_is_that_of_float64_on_the_cpu(situation, device):
-    parts = {"pairs": ContrastiveLoss(), "triplets": TripletMarginLoss(), "classes": ArcFaceLoss(20, 6)}
-    loss, case = WeightedSum(parts, {"classes": 0.5}).double(), class_batch(situation, dim=6)
-    expected = loss(*case.arguments())
-    found = loss.to(device, torch.float32)(*on(device, torch.float32, *case.arguments()))
-    assert found.device.type == device
-    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_a_memory_takes_a_choice_of_the_batch_as_on_the_cpu(training, device):
-    case, exact = batch("triplets", dim=6), CrossBatchMemory(ContrastiveLoss(), 6, memory_size=40).double()
-    memory, there = copy.deepcopy(exact).to(device, torch.float32), on(device, torch.float32, *case.arguments())
-    for each, given in ((exact, case.arguments()), (memory, there)):
-        each(*given[:2])
-        each.train(training)
-    assert memory(*there).item() == pytest.approx(exact(*case.arguments()).item(), rel=1e-5)

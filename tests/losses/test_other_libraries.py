@@ -1,4 +1,4 @@
-"""Losses and miners of pytorch-metric-learning in our learner, and ours in its trainer and in a plain loop."""
+"""Losses and miners of pytorch-metric-learning in our learner."""
 
 import warnings
 from functools import partial
@@ -7,12 +7,9 @@ import pytest
 import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch import Trainer
-from pytorch_metric_learning import losses, miners, trainers
+from pytorch_metric_learning import losses, miners
 from torch import nn
-from torch.utils.data import TensorDataset
 
-from levelfield import losses as our_losses
-from levelfield import miners as our_miners
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.data.transforms import ImageTransforms
@@ -111,50 +108,3 @@ def test_every_miner_of_the_peer_trains(name: str, data: MetricDataModule) -> No
     learner = configured(**{part: {"class_path": path} for part, path in parts.items()})
     assert train(learner, data) == {"trunk", "embedder"}
     assert isinstance(learner.miner, getattr(miners, name))
-
-
-def test_what_is_left_out_is_there_and_dynamic_soft_margin_fails_in_the_peers_own_loop() -> None:
-    assert NO_LOSS | set(ARGUMENTS) | set(WRAPPERS) | WEIGHTS <= names(losses)
-    assert names(miners) >= NO_MINER
-    torch.manual_seed(2)  # some draws fail in its histogram already
-    loss, layer, labels = losses.DynamicSoftMarginLoss(), nn.Linear(4, 3), torch.arange(8) % 2
-    loss(layer(torch.randn(8, 4)), labels).backward()
-    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
-        loss(layer(torch.randn(8, 4)), labels).backward()
-
-
-def clusters():
-    """Four noisy directions in 8 dimensions, of which a linear map can keep the ones that matter."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(64) % 4
-    return torch.eye(8)[labels] + 0.7 * torch.randn(64, 8, generator=generator), labels
-
-
-@pytest.mark.filterwarnings("ignore")  # the peer's own
-@pytest.mark.parametrize(
-    ("loss", "miner"),
-    [
-        (our_losses.MultiSimilarityLoss(), our_miners.MultiSimilarityMiner()),
-        (our_losses.TripletMarginLoss(), our_miners.TripletMarginMiner(type_of_triplets="semihard")),
-        (our_losses.ArcFaceLoss(4, 3), None),
-        (our_losses.TripletMarginLoss(), miners.BatchHardMiner()),
-        (losses.MultiSimilarityLoss(), our_miners.MultiSimilarityMiner()),
-    ],
-)
-def test_losses_and_miners_of_either_library_train_in_the_peers_trainer(loss, miner):
-    torch.manual_seed(0)
-    samples, labels = clusters()
-    trunk = nn.Linear(8, 3)
-    before = float(loss(trunk(samples), labels).detach())
-    trainers.MetricLossOnly(
-        models={"trunk": trunk},
-        optimizers={"trunk_optimizer": torch.optim.Adam([*trunk.parameters(), *loss.parameters()], lr=0.05)},
-        batch_size=32,
-        loss_funcs={"metric_loss": loss},
-        mining_funcs={"tuple_miner": miner} if miner is not None else {},
-        dataset=TensorDataset(samples, labels),
-        dataloader_num_workers=0,
-        data_device=torch.device("cpu"),
-        dtype=torch.float32,
-    ).train(num_epochs=5)
-    assert float(loss(trunk(samples), labels).detach()) < before

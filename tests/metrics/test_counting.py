@@ -3,11 +3,10 @@
 import pytest
 import torch
 from test_query_scores import NEIGHBOR_METRICS, embedding_space, expected, scores_in_float64
-from tie_order import place_on_circle, ranked
+from tie_order import place_on_circle
 
 from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.metrics import query_scores, retrieval_metrics
-from levelfield.metrics.counting import counted_places, counting_block
 from levelfield.metrics.distances import DISTANCES, normalize
 from levelfield.metrics.nearest import nearest
 from levelfield.numerics import in_ball
@@ -69,34 +68,6 @@ def test_counting_equals_float64(distance, case, monkeypatch):
     }[distance]()
     result = scores("counting", monkeypatch, embeddings, labels, metrics=ALL, distance=distance)
     assert result == expected(scores_in_float64(similarities.round(decimals=9), labels), result)
-
-
-@pytest.mark.parametrize("num_items", [300, 704, 705, 1409])
-def test_places_are_those_of_whole_rows(num_items):
-    """Blocks that are full, that hold one item, and one that is larger than the set's last."""
-    signs, _ = with_ties(num_items)
-    labels = torch.randint(0, 60, (num_items,), generator=torch.Generator().manual_seed(num_items))
-    unit = normalize(signs)
-    places, found = counted_places(unit, labels, DISTANCES["cosine"][1], 288)
-    order = ranked((unit @ unit.T).fill_diagonal_(-torch.inf))
-    for query in range(num_items):
-        of_class = (labels[order[query, :-1]] == labels[query]).nonzero().squeeze(1) + 1
-        assert torch.equal(places[query][found[query]], of_class)
-
-
-def test_it_is_for_many_small_classes_that_fit_the_budget():
-    assert counting_block(torch.full((60_000,), 5), 400 * 2**20) == 1024
-    assert counting_block(torch.full((60_000,), 80), 400 * 2**20) == 0  # a sort is cheaper
-    assert counting_block(torch.full((60_000,), 5), 2**20) == 0
-    assert counting_block(torch.full((200,), 5), 400 * 2**20) == 0
-
-
-def test_nearest_come_in_order_and_ties_around_the_circle():
-    rows = normalize(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [1.0, 0.0]]))
-    # Around the circle the items are 0, 4, 2, 1, 3.
-    cosines, items = nearest(rows, rows, 3, torch.arange(len(rows)), memory_budget=2**20)
-    assert cosines[0].tolist() == pytest.approx([1.0, 1.0, 0.5**0.5])
-    assert items.tolist() == [[4, 2, 3], [3, 0, 4], [0, 4, 3], [0, 4, 2], [2, 0, 3]]
 
 
 @pytest.mark.parametrize("distance", DISTANCES)

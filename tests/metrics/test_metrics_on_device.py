@@ -54,12 +54,6 @@ def test_blocks_of_a_larger_set_score_as_on_the_cpu(distance, metrics, device):
     assert all(scores.device.type == device for name, scores in per_query.items() if name != "num_skipped")
 
 
-def test_a_sample_of_the_queries_is_the_same_one(device):
-    case = space(300)
-    expected = retrieval_metrics(*case, metrics=("map_at_r",), num_queries=50)
-    assert retrieval_metrics(*there(case, device), metrics=("map_at_r",), num_queries=50) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming", "poincare"])
 def test_batches_add_up_to_the_whole(distance, device):
     embeddings, labels = space(200)

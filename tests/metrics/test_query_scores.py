@@ -163,7 +163,7 @@ def test_the_scale_of_the_embeddings_changes_nothing(distance, dtype, exponents)
 @pytest.mark.parametrize(
     ("distance", "coarse"),
     [
-        *(("cosine", coarse) for coarse in COARSE),
+        *(("cosine", coarse) for coarse in COARSE.values()),
         *((distance, coarse_on_the_cpu) for distance in ("euclidean", "hamming", "poincare")),
     ],
 )

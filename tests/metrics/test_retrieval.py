@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -192,14 +191,6 @@ def test_equals_pytorch_metric_learning(gallery_apart):
     )
 
 
-def test_a_query_never_retrieves_itself_but_does_its_duplicate():
-    embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
-    result = retrieval_metrics(embeddings, torch.tensor([0, 1, 0, 1]), metrics=("precision_at_1",), per_query=True)
-    assert result["precision_at_1"].tolist() == [0.0, 0.0, 0.0, 0.0]
-    result = retrieval_metrics(embeddings, torch.tensor([0, 0, 1, 1]), metrics=("precision_at_1",), per_query=True)
-    assert result["precision_at_1"].tolist() == [1.0, 1.0, 1.0, 1.0]
-
-
 def test_queries_without_a_match_are_left_out_and_counted():
     embeddings = torch.eye(5)
     labels = torch.tensor([3, 3, -1, 8, 9])
@@ -246,58 +237,3 @@ def test_labels_are_integers_of_any_type(dtype):
     embeddings = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(40) % 5
     assert retrieval_metrics(embeddings, labels.to(dtype)) == retrieval_metrics(embeddings, labels)
-
-
-def test_the_interval_of_all_queries_is_zero():
-    gallery, labels = torch.eye(4), torch.tensor([0, 1, 1, 2])
-    found = retrieval_metrics(torch.eye(4)[:1], labels[:1], gallery, labels, ("map_at_r",), num_queries=2)
-    assert found["map_at_r_ci95"] == 0
-
-
-MEANS = ("map_at_r", "r_precision", "precision_at_1", "map", "mrr")
-
-
-@st.composite
-def labelled_embeddings(draw):
-    """Random directions, no two alike, in classes of any sizes, two of which have two members."""
-    size, dim = draw(st.integers(8, 40)), draw(st.integers(2, 12))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    labels = rng.integers(0, draw(st.integers(2, 8)), size)
-    labels[:4] = [0, 0, 1, 1]
-    return torch.from_numpy(rng.standard_normal((size, dim))).float(), torch.from_numpy(labels)
-
-
-@settings(max_examples=40, deadline=None)
-@given(labelled_embeddings(), st.randoms(use_true_random=False))
-def test_the_order_of_the_items_does_not_matter(case, random):
-    embeddings, labels = case
-    order = list(range(len(labels)))
-    random.shuffle(order)
-    assert retrieval_metrics(embeddings[order], labels[order]) == pytest.approx(
-        retrieval_metrics(embeddings, labels), abs=1e-9
-    )
-
-
-@settings(max_examples=40, deadline=None)
-@given(labelled_embeddings(), st.integers(-(10**6), 10**6))
-def test_the_names_of_the_labels_do_not_matter(case, offset):
-    embeddings, labels = case
-    assert retrieval_metrics(embeddings, offset - 13 * labels) == retrieval_metrics(embeddings, labels)
-
-
-@settings(max_examples=40, deadline=None)
-@given(labelled_embeddings())
-def test_a_far_away_class_changes_nothing_for_the_others(case):
-    embeddings, labels = case
-    before = retrieval_metrics(embeddings, labels, per_query=True)
-    # Cosines with the others are below theirs among themselves: another dimension, and the opposite of a shared one.
-    size = len(labels)
-    near = torch.nn.functional.pad(torch.nn.functional.normalize(embeddings, dim=1), (0, 1), value=2.0)
-    far = torch.zeros(5, near.shape[1])
-    far[:, -1] = -1.0
-    shared = retrieval_metrics(near, labels, per_query=True)
-    after = retrieval_metrics(torch.cat([near, far]), torch.cat([labels, torch.full((5,), 77)]), per_query=True)
-    for name in MEANS:
-        torch.testing.assert_close(after[name][:size], shared[name], equal_nan=True)
-        torch.testing.assert_close(after[name][size:], torch.ones(5, dtype=torch.float64))
-        assert torch.equal(before[name].isnan(), shared[name].isnan())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from levelfield.metrics import RetrievalMetrics, hierarchical_precision_at_r, retrieval_metrics
+from levelfield.metrics import RetrievalMetrics, retrieval_metrics
 from levelfield.metrics.ties import tie_places
 
 METRICS = ("map_at_r", "precision_at_1", "r_precision")
@@ -90,18 +90,6 @@ def test_places_are_those_that_the_hash_has_published():
     assert 0 <= int(places.min()) < int(places.max()) < 2**32
 
 
-def test_equal_similarities_of_a_part_of_the_queries_are_ranked_as_those_of_all():
-    labels = torch.arange(300) // 6
-    every = retrieval_metrics(two_bits(300), labels, metrics=METRICS, distance="hamming", per_query=True)
-    drawn = retrieval_metrics(
-        two_bits(300), labels, metrics=METRICS, distance="hamming", per_query=True, num_queries=40
-    )
-    is_drawn = ~drawn["map_at_r"].isnan()
-    assert int(is_drawn.sum()) == 40
-    for name in METRICS:
-        assert drawn[name][is_drawn].tolist() == every[name][is_drawn].tolist()
-
-
 def test_the_metric_ranks_equal_similarities_by_the_order_of_the_data_set():
     """Whichever numbers the samples have, and in whichever order the batches bring them."""
     embeddings, labels = two_bits(300), torch.arange(300) // 6
@@ -110,10 +98,3 @@ def test_the_metric_ranks_equal_similarities_by_the_order_of_the_data_set():
         metric.update(embeddings[batch], labels[batch], 10 * batch + 4)
     found = retrieval_metrics(embeddings, labels, metrics=METRICS, distance="hamming")
     assert metric.compute() == pytest.approx(found, abs=1e-12)
-
-
-def test_hierarchical_precision_of_a_collapsed_embedding_is_chance():
-    """Of R items drawn from M others, (R + R') / 2M are of the class or half so; R' others are of the coarse class."""
-    labels = torch.arange(2000) // 10
-    found = hierarchical_precision_at_r(torch.ones(2000, 4), labels, labels // 10)
-    assert float(found.mean()) == pytest.approx((9 + 99) / 2 / 1999, rel=0.1)

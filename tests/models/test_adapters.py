@@ -21,7 +21,7 @@ from levelfield.models.adapters import (
     without_adapter,
 )
 from levelfield.models.layers import recompute_activations
-from levelfield.models.trunks import ModuleTrunk, as_trunk
+from levelfield.models.trunks import ModuleTrunk
 from levelfield.training.learner import MetricLearner
 
 TEXTS = ["Where is my new card?", "it has not come.", "Why was I charged twice?"]
@@ -127,27 +127,6 @@ def test_convolutions_by_name():
         add_adapter(trunk, LoRA(rank=2, target_modules=["conv1", "conv2"]))
         assert torch.equal(trunk(images), expected)
     assert any(weight.requires_grad for weight in trunk.parameters())
-
-
-class Own(nn.Module):
-    num_features = 8
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(12, 8)
-
-    def forward(self, images):
-        return self.inner(images.flatten(1))
-
-
-def test_a_module_of_one_s_own_takes_an_adapter():
-    trunk = as_trunk(Own())
-    add_adapter(trunk, LoRA(rank=2))
-    assert trunk(torch.rand(2, 3, 2, 2)).shape == (2, 8)
-    assert [name for name, weight in trunk.named_parameters() if weight.requires_grad] == [
-        "module.inner.lora_A.default.weight",
-        "module.inner.lora_B.default.weight",
-    ]
 
 
 def test_what_cannot_be_is_one_line(monkeypatch, tmp_path):

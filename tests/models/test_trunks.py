@@ -3,7 +3,6 @@
 import hashlib
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import timm
@@ -174,24 +173,6 @@ def test_a_module_that_is_no_trunk_is_named():
     trunk.model.global_pool = nn.Identity()
     with pytest.raises(UserError, match=r"'test_resnet' gives features of shape \(2, 96, 1, 1\): .*num_features=96"):
         trunk(torch.rand(2, 3, 32, 32))
-
-
-def test_data_of_another_modality_are_refused():
-    for modality in ("text", "audio"):
-        with pytest.raises(UserError, match=rf"{modality}s.*--model\.trunk"):
-            TimmTrunk("test_resnet", weights=None).check_takes(SimpleNamespace(modality=modality))
-
-
-def test_average_and_maximum_as_proxy_anchors_trunks_pool():
-    """Half of what Kim et al. add: global average plus global maximum of the last feature map."""
-    torch.manual_seed(0)
-    trunk = TimmTrunk("test_resnet", weights=None, arguments={"global_pool": "avgmax", "drop_path_rate": 0.1}).eval()
-    images = torch.rand(2, 3, 64, 64)
-    maps = trunk.model.forward_features(trunk.standardise(images))
-    torch.testing.assert_close(trunk(images), (maps.mean((2, 3)) + maps.amax((2, 3))) / 2)
-    assert trunk.num_features == maps.shape[1]
-    assert {type(m).__name__ for m in trunk.modules()} >= {"DropPath"}
-    assert TimmTrunk(**trunk.init_args).model.global_pool.pool_type == "avgmax"
 
 
 def test_a_model_s_arguments_may_change_its_length():

@@ -16,7 +16,7 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 from papers.__main__ import exhibits, main
 from papers.drawing import to_png, write_drawing
-from papers.fehervari.figures import correlation_of_orders, reported_and_measured
+from papers.fehervari.figures import reported_and_measured
 from papers.published import claims
 from papers.reality_check import figures
 from papers.reality_check.figures import BLOCKS, TABLE3, improvements, lag_one_autocorrelation, toy_scores
@@ -72,12 +72,6 @@ def test_the_claims_are_columns_of_zhai_and_wus_tables(data_root: Path) -> None:
         assert any(printed[start : start + len(column)] == column for start in range(len(printed))), dataset
 
 
-def test_measured_points_carry_the_years_of_table_7() -> None:
-    years = {point.method: point.year for point in figures.measured_points("cub200")}
-    assert len(years) == 14
-    assert (years["Triplet"], years["NT-Xent"], years["CosFace"], years["SoftTriple"]) == (2006, 2016, 2018, 2019)
-
-
 def test_the_order_of_methods_on_validation_and_test_classes() -> None:
     for dataset, spearman in (("cub200", 0.91), ("cars196", 0.66), ("sop", 0.97)):
         found = figures.validation_against_test(dataset)
@@ -107,14 +101,6 @@ def test_what_is_reported_and_measured_is_fehervaris_tables(data_root: Path) -> 
         assert (row[1].rstrip("*†") == "-") == (reported is None)
         assert reported is None or 100 * reported == pytest.approx(float(row[1].rstrip("*†")))
         assert 100 * measured == pytest.approx(float(row[2]))
-
-
-def test_the_measured_order_is_not_the_reported_one() -> None:
-    """Their conclusion: algorithms perform very differently under conditions that are equal."""
-    both = [pair for pair in reported_and_measured("cub200").values() if pair[0] is not None]
-    assert len(both) == 10
-    assert correlation_of_orders("cub200") == pytest.approx(correlation_of_ranks(*zip(*both, strict=True)))
-    assert correlation_of_orders("cub200") < 0.2
 
 
 def test_vasilev_and_dyakonovs_conclusion_holds_by_recall_and_not_by_map_at_r() -> None:

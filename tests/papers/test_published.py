@@ -85,20 +85,6 @@ def test_numbers_are_the_papers() -> None:
         assert row.percent(metric) == percent
 
 
-def test_rows_are_found_by_class_miner_and_arguments() -> None:
-    for what, names in (
-        (("MultiSimilarityLoss",), {"MS", "Multi Similarity Loss"}),
-        (("MultiSimilarityLoss", "MultiSimilarityMiner"), {"MS+Miner"}),
-        (("MarginLoss", None, {"beta_per_class": True}), {"Margin/class"}),
-        (("TripletMarginLoss", None, {"triplets_per_anchor": "semihard"}), {"Triplet Semihard"}),
-        (("TripletMarginLoss",), {"Triplet", "Triplet Loss"}),
-        ((None,), {"Pretrained", "Random"}),
-        (("ArcFaceLoss", "MultiSimilarityMiner"), set()),
-    ):
-        assert {row.method for row in published("cub200", *what)} == names
-    assert published("glyphs", "ArcFaceLoss") == []
-
-
 @pytest.mark.parametrize(
     ("paper", "study"),
     [
@@ -152,12 +138,6 @@ def test_your_own_study_differs_by_key_and_by_method(tmp_path: Path) -> None:
         "runs 3 here, 10 there",
         FRESH_RUNS,
     }
-
-
-def test_of_several_rows_the_nearest_counts(tmp_path: Path) -> None:
-    for ours, theirs in ((256, 256), (16, 32), (512, 256)):
-        rows = beside(tmp_path / str(ours), begun(tmp_path / str(ours), data__batch_size=ours)).counterparts
-        assert [row.result.protocol["data.batch_size"] for row in rows if row.method == "first"] == [theirs, theirs]
 
 
 def test_the_terminal_shows_ours_above_theirs_in_every_metric_of_both(tmp_path: Path) -> None:

@@ -1,33 +1,23 @@
-"""What the figures draw, where it is computed and not only placed; their files; thumbnails."""
+"""What the figures draw, where it is computed and not only placed; their files."""
 
-import base64
 import csv
-import io
 import re
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from levelfield.analysis.comparison import SECOND_SEARCH, compare_all
+from levelfield.analysis.comparison import compare_all
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows
 from levelfield.cli.main import main
-from levelfield.data.datasets import ImageFolder
-from levelfield.report import thumbnails
 from levelfield.report.figure_files import PAPER_WIDTH, write_figures
 from levelfield.report.figures import Results, scores
 from levelfield.report.figures.differences import differences_figure
 from levelfield.report.figures.search import best_so_far
-from levelfield.report.figures.search_slices import slices_figure
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.figures.sweep import sweep_figure
-from levelfield.report.scored_samples import ScoredSamples
 from levelfield.study.archive import unpack_study
 from levelfield.study.folder import StudyFolder
-from levelfield.study.search_space import Choice, Range
 from levelfield.study.suggest import Trial
 
 
@@ -68,19 +58,6 @@ def test_the_better_method_is_named_first_and_the_other_panel_has_the_same_pairs
         assert to_svg(figure) == to_svg(differences_figure(comparisons(3)))
 
 
-def test_of_many_pairs_those_with_the_best_method_are_drawn_and_a_second_search() -> None:
-    again = replace(comparisons(2)[0], method="m0@2", other="m0", kind=SECOND_SEARCH, difference=0.5)
-    for given, rows in ((comparisons(8), 28), (comparisons(9), 8), ([again, *comparisons(9)], 9)):
-        with style():
-            figure = differences_figure(given)
-            names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-        assert len(names) == rows
-        if rows == 8:
-            assert all(name.startswith("m8 over ") for name in names)
-            assert all(difference > 0 for difference in drawn(figure)[0])
-    assert names[0] == "m0@2 over m0"
-
-
 def test_a_sweep_is_a_curve_a_method_and_a_line_for_what_is_not_swept() -> None:
     scores = {"a[64]": 0.1, "a[128]": 0.2, "a[512]": 0.4, "b[64]": 0.3, "b[128]": 0.25, "fixed": 0.35}
     rows = [
@@ -101,34 +78,6 @@ def test_a_sweep_is_a_curve_a_method_and_a_line_for_what_is_not_swept() -> None:
             "model.trunk", [SummaryRow(f"a[{n}]", "separated", "map_at_r", 0.1, None, 1) for n in "xy"]
         )
         assert list(named.axes[0].lines[0].get_xdata()) == [0, 1]
-
-
-SPACE = {
-    "model.loss.init_args.margin": Range(0.0, 90.0),
-    "model.loss_lr": Range(1e-4, 1.0, scale="log"),
-    "data.batch_size": Choice(({"data.batch_size": 32}, {"data.batch_size": 64})),
-}
-
-
-def tried(number: int, margin: float, rate: float, size: int, value: float | None) -> Trial:
-    return Trial(number, dict(zip(SPACE, (margin, rate, size), strict=True)), value)
-
-
-TRIED = [tried(0, 45, 1e-2, 32, 0.2), tried(1, 90, 1.0, 64, 0.3), tried(2, 0, 1e-4, 32, None)]
-
-
-def test_slices_have_a_panel_an_argument_in_its_scale_and_ring_the_chosen_trial() -> None:
-    with style():
-        figure = slices_figure({"arcface": (SPACE, TRIED)}, {"arcface": 1})
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "arcface\nloss.margin",
-        "arcface\nloss_lr",
-        "arcface\ndata.batch_size",
-    ]
-    assert [axes.get_xscale() for axes in figure.axes] == ["linear", "log", "linear"]
-    points, ring = figure.axes[0].lines[:2]
-    assert (list(points.get_xdata()), list(points.get_ydata())) == ([45, 90], [20, 30])
-    assert (list(ring.get_xdata()), list(ring.get_ydata())) == ([90], [30])
 
 
 def test_the_scores_are_compared_with_the_best_untrained_row_which_is_named(tmp_path: Path) -> None:
@@ -167,35 +116,3 @@ def test_the_figures_are_files_of_one_width_and_of_the_same_bytes(
             assert b"DejaVuSans" in content
             assert b"/FontFile2" in content  # TrueType, embedded
             assert b"/CreationDate" not in content
-
-
-@pytest.fixture
-def samples(tmp_path: Path) -> ScoredSamples:
-    for number in range(4):
-        folder = tmp_path / "pictures" / f"class{number % 2}"
-        folder.mkdir(parents=True, exist_ok=True)
-        noise = np.random.default_rng(number).integers(0, 255, (90, 180, 3), dtype=np.uint8)
-        Image.fromarray(noise).save(folder / f"{number}.png")
-    dataset = ImageFolder(folder=str(tmp_path / "pictures"))
-    index = dataset.read_index()
-    return ScoredSamples(dataset, index, index.class_names)
-
-
-def test_a_picture_is_within_its_square(samples: ScoredSamples) -> None:
-    found, left_out = thumbnails.thumbnails(samples, (0, 2))
-    rules = re.findall(r"\.s(\d)\{background-image:url\(data:image/webp;base64,([^)]+)\)\}", "\n".join(found))
-    sizes = {int(number): Image.open(io.BytesIO(base64.b64decode(content))).size for number, content in rules}
-    side = thumbnails.SIDE
-    assert sizes == dict.fromkeys((0, 2), (side, side // 2))  # of 180 x 90 pixels
-    assert left_out == 0
-
-
-def test_what_does_not_fit_or_cannot_be_opened_is_counted(
-    samples: ScoredSamples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "pictures/class0/0.png").write_bytes(b"no picture")
-    whole, left_out = thumbnails.thumbnails(samples, range(4))
-    assert (len(whole), left_out) == (3, 1)
-    monkeypatch.setattr(thumbnails, "MOST_BYTES", len(whole[0]))
-    some, left_out = thumbnails.thumbnails(samples, range(1, 4))
-    assert (len(some), left_out) == (1, 2)

@@ -14,9 +14,7 @@ import torch
 from safetensors.torch import load_file
 from toy_study import evaluated
 
-from levelfield.analysis.results import collect_rows
-from levelfield.cli.main import main
-from levelfield.report.cost_and_commands import commands, costs
+from levelfield.report.cost_and_commands import commands
 from levelfield.report.page import write_report
 from levelfield.report.scored_samples import NOT_HERE, OTHER_SAMPLES, ScoredSamples, scored_samples
 from levelfield.study.archive import unpack_study, write_archive
@@ -177,25 +175,6 @@ def test_what_failed_and_who_evaluated_is_listed_as_text(study: Path) -> None:
     assert {times[0], times[-1], "levelfield test", "a bug in <our> loss"} <= listed
 
 
-def test_a_lost_configuration_or_curve_is_a_gap_that_is_said(
-    study: Path, toy_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lost = {
-        "contrastive/run0/fold0/config.yaml": "is empty",
-        "arcface/run1/fold1/metrics.csv": "is missing",
-        "contrastive/run1/fold0/metrics.csv": "has changed since its job finished",
-    }
-    (study / "jobs/contrastive/run1/fold0/metrics.csv").write_text("epoch\n\0")
-    (study / "jobs/contrastive/run0/fold0/config.yaml").write_text("")
-    (study / "jobs/arcface/run1/fold1/metrics.csv").unlink()
-    assert main(["study", "report", str(toy_file), "--output", str(study)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    page = (study / "report" / "index.html").read_text()
-    for path, what in lost.items():
-        assert any(f"jobs/{path} {what}" in line for line in lines)
-        assert f"jobs/{path} {what}" in page
-
-
 def test_an_unfinished_study_has_a_page_too(study: Path) -> None:
     (study / "ledger.jsonl").unlink()
     for path in [*study.glob("jobs/*/run*/test/result.json"), *study.glob("jobs/arcface/run1/fold1/result.json")]:
@@ -222,31 +201,8 @@ def test_samples_that_are_not_those_that_were_scored_are_not_shown(study: Path, 
     assert scored_samples(record, data) == NOT_HERE
 
 
-def test_time_is_summed_by_method_and_stage(study: Path) -> None:
-    seconds = {"pretrained": 9.0, "contrastive": 120.0, "arcface": 60.0}
-    for path in study.glob("jobs/*/*/fold*/result.json"):
-        change(path, seconds=seconds[path.parts[-4]])
-    rows = {row["method"]: row for row in costs(StudyFolder.begun(study))}
-    assert list(rows) == ["pretrained", "contrastive", "arcface", "all"]
-    # 3 trials and 2 runs of 2 folds each; the baseline has one run.
-    assert [rows[method]["trainings"] for method in rows] == [2, 10, 10, 22]
-    assert (rows["contrastive"]["search"], rows["contrastive"]["runs"]) == ("12 min", "8 min")
-    assert rows["arcface"]["each"] == "60.0 s"
-    assert rows["all"]["hours"] == f"{(18 + 1200 + 600) / 3600:.2f}"
-
-
 def words_of(spec: StudySpec, folder: Path) -> list[str]:
     return [each["words"] for each in commands(StudyFolder(folder, spec), [])]
-
-
-def test_commands_name_the_versions_and_a_shipped_study_alone(study: Path) -> None:
-    record = StudyFolder.begun(study)
-    words = {each["what"]: each["words"] for each in commands(record, collect_rows(record))}
-    assert not [each for each in words.values() if "study run" in each], "the toy is shipped nowhere"
-    libraries = json.loads((study / "jobs/arcface/run0/fold0/result.json").read_text())["provenance"]["libraries"]
-    assert f"torch=={libraries['torch']}" in words["Install the same versions"]
-    training = next(value for key, value in words.items() if key.startswith("Repeat one training"))
-    assert (study / training.split("outputs/study/")[1]).is_file()
 
 
 def test_the_command_of_a_shipped_study_reads_nothing_here_and_asks_for_its_data(

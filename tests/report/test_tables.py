@@ -22,7 +22,7 @@ from levelfield.analysis.verdicts import SEEDS_ONLY
 from levelfield.cli.study import main
 from levelfield.errors import UserError
 from levelfield.report.ranks_table import ranks_tables
-from levelfield.report.table import MOST_WARNINGS, score_text, study_table
+from levelfield.report.table import score_text, study_table
 from levelfield.study.archive import unpack_study
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
@@ -72,23 +72,6 @@ def test_the_toy_study_has_too_few_runs_for_intervals(copy: Path) -> None:
     assert text.rstrip().endswith(f"evaluated {'once' if before == 1 else f'{before} times'}.")
     evaluated(copy, by="levelfield test", reason="a bug in the loss")
     assert str(study_table(StudyFolder.begun(copy))).rstrip().endswith(f"evaluated {before + 1} times.")
-
-
-def test_failed_runs_are_warnings_of_which_some_are_printed(copy: Path) -> None:
-    for path in copy.glob("jobs/*/run*/test/result.json"):
-        path.unlink()
-    for path in copy.glob("jobs/a*/run*/fold*/result.json"):
-        broken = {key: value for key, value in json.loads(path.read_text()).items() if key != "validation"}
-        broken.pop("checkpoint")
-        path.write_text(json.dumps({**broken, "failure": "out of memory"}))
-    text = str(study_table(StudyFolder.begun(copy)))
-    assert text.count("warning: ") == 4 < MOST_WARNINGS
-    assert "arcface run 1 fold 0 failed" in text
-    for path in copy.glob("jobs/contrastive/run*/fold*/config.yaml"):
-        path.write_text("")
-    text = str(study_table(StudyFolder.begun(copy)))
-    assert text.count("warning: ") == MOST_WARNINGS - 1
-    assert "4 more warnings" in text
 
 
 def test_a_study_of_any_name_is_reported(
@@ -159,17 +142,6 @@ def test_methods_are_ranked_in_each_study_and_averaged(tmp_path: Path, run: Call
     assert "No significant difference within: contrastive, ntxent, triplet." in separated
 
 
-def test_each_studys_evaluations_are_counted(tmp_path: Path) -> None:
-    studies = [scored_study(tmp_path, name, dict.fromkeys(METHODS, 0.1)) for name in ("letters", "words")]
-    evaluated(studies[1], by="levelfield test", reason="a bug")
-    first, last = ranks_tables(studies)
-    assert last.sentences[-2:] == [
-        "letters: The test classes were evaluated once.",
-        "words: The test classes were evaluated 2 times.",
-    ]
-    assert not any("evaluated" in sentence for sentence in first.sentences), "once is enough"
-
-
 def test_what_cannot_be_ranked_is_refused_in_one_line(tmp_path: Path) -> None:
     equal = dict.fromkeys(METHODS, 0.1)
     first, untested = (scored_study(tmp_path, name, equal) for name in ("letters", "begun"))
@@ -184,12 +156,3 @@ def test_what_cannot_be_ranked_is_refused_in_one_line(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(UserError, match=named):
             ranks_tables([first, other])
-
-
-def test_only_kinds_of_embeddings_that_all_have_are_ranked(tmp_path: Path) -> None:
-    folders = [scored_study(tmp_path, name, dict.fromkeys(METHODS, 0.1)) for name in ("letters", "words")]
-    for path in folders[1].rglob("test/result.json"):
-        result = json.loads(path.read_text())
-        path.write_text(json.dumps({**result, "concatenated": {}}))
-    (table,) = ranks_tables(folders)
-    assert "separated" in table.title

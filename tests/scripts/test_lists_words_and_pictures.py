@@ -36,12 +36,6 @@ def test_every_list_is_what_the_files_say(script) -> None:
     assert not stale, f"python scripts/lists.py writes {stale}"
 
 
-def test_a_loss_without_a_paper_comes_last_in_its_table(script) -> None:
-    unpublished = type("Unpublished", (), {"__doc__": "New.\n\nCost: none. When: never.\nPaper: none yet.\n"})
-    lists = script("lists")
-    assert lists.looked_up([unpublished, *lists.shipped("levelfield.losses")])[-1][0] == "`Unpublished`"
-
-
 def test_whatever_can_be_named_has_a_test_and_a_data_set_its_configuration(script) -> None:
     lists = script("lists")
     for package in ("losses", "miners", "regularizers", "models", "data.datasets"):

@@ -16,8 +16,6 @@ from levelfield.errors import UserError
 from levelfield.study.archive import write_archive
 from levelfield.study.folder import StudyFolder
 
-RUN = "jobs/arcface/run1"
-
 
 @pytest.fixture
 def script() -> dict[str, Any]:

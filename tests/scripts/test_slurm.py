@@ -1,8 +1,6 @@
 """The SLURM launcher, with an srun that only notes what it is to start."""
 
 import os
-import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +11,6 @@ from toy_study import TOY
 
 from levelfield.cli.main import main as levelfield
 from levelfield.cli.study import parse
-from levelfield.runtime.signals import SIGNALS
 from levelfield.study.rows import load_spec
 
 REPOSITORY = Path(__file__).parents[2]
@@ -68,26 +65,6 @@ def test_fit_starts_a_task_for_each_gpu(
     assert (trainer["num_nodes"], int(trainer["devices"])) == (2, 4)
     assert (trainer["accelerator"], trainer["strategy"]) == ("gpu", "ddp")
     assert trainer["precision"] == "32-true", "the options of the command line win"
-
-
-def test_the_command_of_the_page_is_a_fit(tmp_path: Path) -> None:
-    page = (REPOSITORY / "docs/tutorial_gpus.md").read_text().replace("\\\n", " ")
-    command = shlex.split(next(line for line in page.splitlines() if "scripts/slurm.sh" in line))
-    options = command[command.index("scripts/slurm.sh") + 1 :]
-    with_the_word = submitted(tmp_path, "fit", *[word for word in options if word != "fit"])
-    assert submitted(tmp_path, *options) == with_the_word
-    assert (with_the_word[0], with_the_word[1][0][2:4]) == (0, ["levelfield", "fit"])
-    assert submitted(tmp_path, "ift") == (2, []), "anything else is refused before it starts"
-
-
-def test_slurm_signals_the_tasks_before_the_limit_and_may_requeue_the_job() -> None:
-    asked = [line.removeprefix("#SBATCH ") for line in SCRIPT.read_text().splitlines() if line.startswith("#SBATCH ")]
-    assert {"--requeue", "--open-mode=append"} <= set(asked)
-    (signalled,) = (line.removeprefix("--signal=") for line in asked if line.startswith("--signal="))
-    name, _, seconds = signalled.partition("@")
-    # Without B: it goes to the tasks of srun, not to the batch shell.
-    assert signal.Signals[f"SIG{name}"] in SIGNALS
-    assert int(seconds) >= 60
 
 
 def test_a_study_runs_on_a_ray_cluster_over_all_nodes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from levelfield.data.datasets import ImageFolder
-from levelfield.data.datasets.images import image_formats, open_image
+from levelfield.data.datasets.images import open_image
 from levelfield.errors import UserError
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
@@ -191,12 +191,3 @@ def test_broken_files_are_a_line_each_and_verify_lists_them_all(tmp_path: Path) 
         assert problem.startswith(str(tmp_path / f"class {number:02d}"))
     with pytest.raises(UserError, match=r"missing\.jpg .*No such file"):
         open_image(tmp_path / "missing.jpg")
-
-
-def test_a_jpeg_is_tried_as_one_whatever_was_imported_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    image_formats()
-    monkeypatch.setattr(Image, "OPEN", dict(sorted(Image.OPEN.items(), key=lambda each: each[0] in ("JPEG", "PNG"))))
-    assert [*Image.OPEN][-1] in ("JPEG", "PNG")
-    tried = image_formats.__wrapped__()
-    assert tried[0] == "JPEG"
-    assert sorted(tried) == sorted(image_formats())

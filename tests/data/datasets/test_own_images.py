@@ -14,7 +14,6 @@ from levelfield.data import ImageTable, ImageTransforms
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets.image_folder import ImageFolder
 from levelfield.data.datasets.images import open_image
-from levelfield.data.index import SampleIndex
 from levelfield.errors import UserError
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.embed import embed
@@ -42,16 +41,6 @@ def test_classes_and_samples_are_in_order_of_their_names(birds: Path) -> None:
     assert (len(folder), image.mode, label) == (4, "RGB", 2)
     (birds / "jay" / "x.png").unlink()
     assert len(folder.read_index().keys) == 3
-
-
-def test_selecting_keeps_labels_and_class_names() -> None:
-    index = SampleIndex(("a", "b", "c"), np.array([0, 1, 1]), ("x", "y"))
-    for chosen in ([2, 0], np.array([2, 0])):
-        picked = index.select(chosen)
-        assert (picked.keys, picked.labels.tolist(), picked.class_names) == (("c", "a"), [1, 0], ("x", "y"))
-    assert index.select(index.labels == 1).keys == ("b", "c")
-    assert index.select([]).keys == ()
-    assert index.select(index.labels == 7).labels.shape == (0,)
 
 
 def test_what_is_left_out_is_counted_with_its_reason(birds: Path) -> None:
@@ -83,17 +72,6 @@ def test_what_is_left_out_is_counted_with_its_reason(birds: Path) -> None:
             Image.new("RGB", (4, 4)).save(birds / f"{number}" / f"{name}.png")
     identity = MetricDataModule(ImageFolder(birds), num_folds=2).identity()
     assert (identity["val_classes"], identity["train_classes"]) == (["0", "1", "2"], ["3", "4", "5"]), "not owl"
-
-
-@pytest.mark.parametrize("suffix", [".avif", ".tga", ".JPE"])
-def test_whatever_pillow_opens_here_is_read(suffix: str, birds: Path) -> None:
-    if suffix not in Image.registered_extensions() and suffix != ".JPE":
-        pytest.skip(f"this Pillow writes no {suffix}")
-    kind = "JPEG" if suffix == ".JPE" else Image.registered_extensions()[suffix]
-    Image.new("RGB", (16, 16), (250, 0, 0)).save(birds / "jay" / f"y{suffix}", kind)
-    folder = ImageFolder(birds)
-    assert f"jay/y{suffix}" in folder.read_index().keys
-    assert folder.load(f"jay/y{suffix}").getpixel((8, 8))[0] > 240
 
 
 def test_class_folders_may_be_one_level_deeper(tmp_path: Path) -> None:
@@ -155,15 +133,6 @@ def test_whole_numbers_are_sorted_as_numbers_names_as_names_in_tables_of_any_kin
         assert (index.class_names, index.labels.tolist()) == (names, labels)
 
 
-def test_paths_are_relative_to_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pictures").mkdir()
-    Image.new("RGB", (3, 2), "red").save(tmp_path / "pictures" / "a.png")
-    images = table(tmp_path, "path,label\npictures/a.png,0\n")
-    monkeypatch.chdir("/")
-    image = images.load("pictures/a.png")
-    assert (image.size, image.getpixel((0, 0))) == ((3, 2), (255, 0, 0))
-
-
 def test_a_missing_file_is_named_with_its_row_but_only_when_it_is_opened(tmp_path: Path) -> None:
     images = table(tmp_path, "path,label\na.png,0\n\ngone.png,1\n")
     index = images.read_index()
@@ -198,21 +167,6 @@ def test_images_inside_a_parquet_table_are_refused_with_their_column(column: str
         ImageTable(file).read_index()
     pd.DataFrame({"image": [{"bytes": b"?"}], "path": ["a.png"], "label": [1]}).to_parquet(file)
     assert ImageTable(file).read_index().keys == ("a.png",)
-
-
-def test_verify_names_labels_without_a_meaning_and_nearly_black_images(tmp_path: Path) -> None:
-    """A camera's 12 bits end at 4095: of 65535 that is 16 of 255."""
-    for name, levels in (("dark", 4095), ("bright", 65535)):
-        Image.fromarray(np.array([[0, levels]], np.uint16)).save(tmp_path / f"{name}.png")
-        Image.new("RGB", (4, 4), "white").save(tmp_path / f"{name}_too.png")
-    labels = {"dark": "NaN", "bright": "a", "dark_too": "-1", "bright_too": "None"}
-    rows = "".join(f"{name}.png,{label}\n" for name, label in labels.items())
-    report = table(tmp_path, f"path,label\n{rows}").verify()
-    assert report.ok
-    (missing,) = [line for line in report.overview if "missing label" in line]
-    assert missing.endswith(": '-1', 'NaN', 'None'")
-    (dark,) = [line for line in report.overview if "black" in line]
-    assert "1 image, such as dark.png" in dark
 
 
 @pytest.mark.parametrize(
@@ -365,11 +319,3 @@ def test_roles_or_halves_that_cannot_be_tested_are_refused_before_training(
         data.setup("fit")
     if column == "role":
         assert re.search(message, ImageTable(table).verify().problems[0])
-
-
-def test_a_final_model_may_train_on_all_classes_and_has_nothing_to_test(tmp_path: Path) -> None:
-    module = MetricDataModule(ImageTable(own_images(tmp_path)), fold="none", split="all", transforms=SMALL)
-    module.setup("fit")
-    assert len(module.dataset.read_index().class_names) == module.num_train_classes
-    with pytest.raises(UserError, match="no test classes"):
-        module.setup("test")

@@ -2,7 +2,6 @@
 
 import pickle
 import unicodedata
-from collections import Counter
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -11,7 +10,7 @@ import pytest
 from PIL import Image
 
 from levelfield.data.datasets import GroceryStore, Omniglot
-from levelfield.data.datasets.glyphs import FACES, LOOKALIKES, Glyphs
+from levelfield.data.datasets.glyphs import Glyphs
 from levelfield.data.splits import split_classes
 from levelfield.errors import UserError
 
@@ -136,52 +135,6 @@ def test_letters_are_drawn_whole_and_as_themselves() -> None:
         border = np.concatenate([ink[0], ink[-1], ink[:, 0], ink[:, -1]])
         assert border.max() < 128, f"{key} leaves the picture"
     assert np.array_equal(pickle.loads(pickle.dumps(glyphs)).load(key), glyphs.load(key))
-
-
-def test_an_accent_is_above_and_a_cedilla_below() -> None:
-    def rows_with_ink(letter: str) -> np.ndarray:
-        picture = np.asarray(Glyphs().load(f"{ord(letter):04X}/DejaVuSans"))[:, :, 0]
-        return np.flatnonzero(picture.min(axis=1) < 128)
-
-    plain, acute, cedilla = (rows_with_ink(letter) for letter in "CĆÇ")
-    assert acute[0] < plain[0] - 5
-    assert acute[-1] == plain[-1]
-    assert cedilla[-1] > plain[-1] + 4
-    assert cedilla[0] == plain[0]
-
-
-@pytest.mark.full
-def test_the_lookalikes_computed_again() -> None:
-    everything = Glyphs()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("levelfield.data.datasets.glyphs.LOOKALIKES", frozenset())
-        index = everything.read_index()
-    letters = [name[-1] for name in index.class_names]
-    assert len(letters) == 1348
-    labels_of_face: dict[str, list[int]] = {face: [] for face in FACES}
-    for key, label in zip(index.keys, index.labels, strict=True):
-        labels_of_face[key.partition("/")[2]].append(int(label))
-    alike: Counter[tuple[int, int]] = Counter()
-    in_faces = np.zeros((len(FACES), len(letters)), dtype=int)
-    for row, (face, labels) in enumerate(labels_of_face.items()):
-        in_faces[row, labels] = 1
-        ink = np.stack(
-            [255 - np.asarray(everything.load(f"{ord(letters[label]):04X}/{face}"))[:, :, 0] for label in labels]
-        )
-        ink = ink.reshape(len(labels), -1).astype(np.float32)
-        squares = (ink**2).sum(axis=1)
-        difference = squares[:, None] + squares - 2 * ink @ ink.T
-        pairs = np.argwhere(np.triu(difference <= 0.02 * np.maximum(squares[:, None], squares), k=1))
-        alike.update((labels[i], labels[j]) for i, j in pairs)
-    both = in_faces.T @ in_faces
-    kept: list[int] = []
-    for label in range(len(letters)):
-        if all(alike[other, label] <= both[other, label] / 2 for other in kept):
-            kept.append(label)
-    dropped = {letters[label] for label in set(range(len(letters))) - set(kept)}
-    # Another version of FreeType may move a pair across the threshold.
-    assert len(dropped ^ LOOKALIKES) <= 3
-    assert {"Α", "А", "О", "\u212a"} <= LOOKALIKES
 
 
 def test_bad_arguments() -> None:

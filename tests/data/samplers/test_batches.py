@@ -92,23 +92,6 @@ def test_classes_and_samples_are_drawn_uniformly() -> None:
     assert abs(classes - 320).max() < 5 * np.sqrt(2000 * 0.16 * 0.84)
 
 
-def test_a_small_class_repeats_only_after_all_of_its_samples() -> None:
-    labels = [0] * 3 + [1] * 20 + [2] * 20
-    for batch in MPerClassBatchSampler(labels, 24, 8, num_batches=20):
-        of_small = Counter(draw.index for draw in batch if labels[draw.index] == 0)
-        assert sorted(of_small.values()) == [2, 3, 3]
-        assert max(Counter(draw.index for draw in batch if labels[draw.index] > 0).values()) == 1
-        assert len({draw.number for draw in batch}) == 24
-
-
-def test_classes_with_one_sample_are_left_out_and_counted() -> None:
-    labels = [0, 0, 1, 2, 2, 3, 4, 4]
-    sampler = MPerClassBatchSampler(labels, 6, 2, num_batches=10)
-    assert sampler.num_left_out == 2
-    assert "2 classes with one sample" in sampler.differences
-    assert {labels[draw.index] for batch in sampler for draw in batch} == {0, 2, 4}
-
-
 def test_fewer_classes_than_asked_for_raise_m_and_keep_the_batch_size() -> None:
     # A fold of Grocery Store: 30 classes, batches of 32 x 1.
     sampler = MPerClassBatchSampler(np.repeat(np.arange(30), 5), 32, 1, num_batches=5)
@@ -156,30 +139,6 @@ def test_what_does_not_fit_is_said() -> None:
     assert few.differences == (
         "batches hold 24 samples instead of 75, 12 of each of 2 classes; 1 class with one sample left out of training"
     )
-
-
-def shuffled(num_batches: int, **settings) -> ShuffledBatchSampler:
-    return ShuffledBatchSampler(**{"labels": np.repeat(np.arange(20), 5), "batch_size": 8, "samples_per_class": 1,
-                                   "num_batches": num_batches, **settings})  # fmt: skip
-
-
-@pytest.mark.parametrize("num_batches", [5, 13, 25])
-def test_each_sample_comes_once_before_any_comes_again(num_batches: int) -> None:
-    draws = epochs(shuffled(num_batches), 100 // num_batches)
-    for first in range(0, len(draws) - 99, 100):
-        assert sorted(index for index, _ in draws[first : first + 100]) == list(range(100))
-    assert draws[:200] == epochs(shuffled(30), 1)[: len(draws)][:200], "it depends on no epoch's length"
-
-
-def test_passes_and_seeds_have_orders_of_their_own_and_places_are_uniform() -> None:
-    """Of 400 passes sample 0 is in the first half in 200, standard deviation 10."""
-    first, again = ([index for index, _ in epochs(shuffled(5000, seed=seed), 1)] for seed in (0, 1))
-    orders = [tuple(drawn[k : k + 100]) for drawn in (first, again) for k in (0, 100, 200)]
-    assert len({*orders, tuple(range(100))}) == 7
-    assert {i for i, _ in epochs(shuffled(1, labels=[0, 1, 1], batch_size=3), 1)} == {0, 1, 2}, (
-        "a class with one sample"
-    )
-    assert abs(sum(0 in first[k : k + 50] for k in range(0, 40_000, 100)) - 200) < 50
 
 
 @pytest.mark.parametrize(
