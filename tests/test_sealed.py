@@ -50,11 +50,8 @@ def test_deleting_test_images_and_permuting_test_labels_changes_no_byte(tiny, ru
             target = data / "classes" / f"class {int(image.name.partition('_')[0]):02d}"
             target.mkdir(parents=True, exist_ok=True)
             shutil.move(image, target)
-    words = [
-        *image_options(tiny, table, data / "classes" if source == "folder" else None),
-        "--model.loss",
-        "ArcFaceLoss",
-    ]
+    folder = data / "classes" if source == "folder" else None
+    words = [*image_options(tiny, table, folder), "--model.loss", "ArcFaceLoss"]
     if "features" in source:
         words += ["--model.freeze_trunk", "true", "--data.features", "true"]
     monkeypatch.setenv("LEVELFIELD_CACHE", str(cache))

@@ -444,6 +444,14 @@ def test_the_folder_of_a_text_model(place, run, asked) -> None:
     assert asked == []
 
 
+def test_entries_of_a_text_model_that_its_network_does_not_need(place) -> None:
+    config = {**DISTILBERT, "_name_or_path": "/home/its/author", "architectures": ["A"], "id2label": {"0": "a/b"}}
+    trunk = TransformersTrunk(str(tiny_text_model(place / "model", config)), weights=None, max_length=64)
+    kept = trunk.checkpoint_args["config"]
+    assert kept["hidden_dim"] == DISTILBERT["hidden_dim"]
+    assert not {"_name_or_path", "architectures", "id2label"} & set(kept)
+
+
 def test_a_text_trunk_without_its_tokenizer(place, asked) -> None:
     folder = tiny_text_model(place / "model")
     learner = MetricLearner(TransformersTrunk(str(folder), weights=None, max_length=64), ContrastiveLoss)

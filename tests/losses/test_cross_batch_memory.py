@@ -89,6 +89,28 @@ def test_an_outside_choice_within_the_batch_adds_to_the_memorys():
         torch.testing.assert_close(memory(x, y, (a, p, n)), expected)
 
 
+def test_in_evaluation_a_choice_within_the_batch_counts_too():
+    """The batch is compared with the memory, and the chosen pairs of the batch among themselves."""
+    memory = CrossBatchMemory(ContrastiveLoss(), 5, memory_size=20).double()
+    (x, y), (later, later_y), *_ = batches(2)
+    choice = TripletMarginMiner()(later, later_y)
+    memory.eval()
+    torch.testing.assert_close(memory(later, later_y, choice), ContrastiveLoss()(later, later_y, choice))  # still empty
+    memory.train()
+    memory(x, y)
+    memory.eval()
+    before = memory.memory.clone()
+    same = later_y[:, None] == y[None, :]
+    (a1, p), (a2, n) = same.nonzero(as_tuple=True), (~same).nonzero(as_tuple=True)
+    a, q, m = choice
+    everything = (torch.cat([a1, a]), torch.cat([p, 8 + q]), torch.cat([a2, a]), torch.cat([n, 8 + m]))
+    references = torch.cat([x.detach(), later.detach()]), torch.cat([y, later_y])
+    expected = ContrastiveLoss()(later, later_y, everything, *references)
+    torch.testing.assert_close(memory(later, later_y, choice), expected)
+    assert torch.equal(memory.memory, before)
+    assert memory(later, later_y) != expected
+
+
 def test_triplets_of_the_miner_and_of_the_batch_stay_triplets():
     """As pairs, each anchor's positives would meet all of its negatives."""
     memory = CrossBatchMemory(TripletMarginLoss(0.5), 5, memory_size=8, miner=BatchHardMiner()).double()

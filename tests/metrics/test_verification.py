@@ -126,6 +126,16 @@ def test_a_rate_that_is_reached_exactly_is_not_exceeded():
     assert roc.tar_at(0.01) == 0.5
 
 
+def test_equal_embeddings_are_accepted_together():
+    labels = torch.arange(40) % 4
+    found = verification_metrics(torch.ones(40, 3), labels, metrics=("tar_at_far_1e-1", "eer", "auroc"))
+    assert found.scores == {"tar_at_far_1e-1": 0.0, "eer": 0.5, "auroc": 0.5}
+    assert found.thresholds == {}, "no threshold accepts one pair in ten"
+    apart = torch.eye(4)[labels]
+    found = verification_metrics(apart, labels, metrics=("tar_at_far_1e-1", "eer", "auroc"))
+    assert found.scores == {"tar_at_far_1e-1": 1.0, "eer": 0.0, "auroc": 1.0}
+
+
 @pytest.mark.parametrize(
     ("embeddings", "labels", "further", "complaint"),
     [

@@ -58,6 +58,8 @@ def test_fit_starts_a_task_for_each_gpu(
     monkeypatch.chdir(REPOSITORY)
     options = ("--config", "configs/data/glyphs.yaml", "--model.loss", "ArcFaceLoss", "--trainer.precision", "32-true")
     code, [words] = submitted(tmp_path, "fit", *options)
+    assert submitted(tmp_path, *options) == (code, [words]), "as the page has it"
+    assert submitted(tmp_path, "ift") == (2, []), "anything else is refused before it starts"
     assert code == 0
     assert words[:3] == ["srun", "--wait=300", "levelfield"], "a task that fails alone ends the others"
     assert levelfield([*words[3:], "--print_config"]) == 0
