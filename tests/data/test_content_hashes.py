@@ -128,21 +128,6 @@ def test_a_rotten_file_is_found_again_and_refused_until_it_is_restored(folder: P
     assert fingerprint(folder) == expected
 
 
-def test_each_half_reads_its_own_files_and_can_be_hashed_again(folder: Path, reads: list[str]) -> None:
-    data = MetricDataModule(ImageFolder(folder))
-    before = data.identity()["fingerprint"]
-    assert sorted(reads) == [f"{number:02d}/{sample}.bmp" for number in range(8) for sample in range(2)]
-    data.setup("test")
-    of_test = data.dataset.fingerprint(data.test_subset.index)
-    assert (data.fingerprint("training"), data.fingerprint("test")) == (before, of_test)
-    assert len(reads) == 32
-    assert data.fingerprint("training", again=True) == before
-    assert len(reads) == 48
-    swap(folder / "12" / "0.bmp")
-    assert data.fingerprint("training", again=True) == before
-    assert data.fingerprint("test", again=True) != of_test
-
-
 def test_a_cache_that_cannot_be_written_changes_no_fingerprint_and_a_pipe_is_refused(folder: Path, cache: Path) -> None:
     cache.write_text("a file where the folder should be")
     assert fingerprint(folder) == by_hand(folder)

