@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import shutil
 import stat
 import tarfile
 import zipfile
@@ -133,6 +134,13 @@ def test_a_small_archive_does_not_fill_the_disk(bomb, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"bomb \(.* KiB\) unpacks to more than 64 MiB: rejected"):
         unpacked(tmp_path / "bomb", tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_tar_file_is_not_begun_where_there_is_no_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free._replace(free=4000))  # a disk that is nearly full
+    with pytest.raises(UserError, match=r"has 3\.906 KiB free, but 4\.883 KiB are needed"):
+        unpacked(tarred(tmp_path / "a.tar", {"1.jpg": b"1" * 5000}), tmp_path / "out")
 
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
