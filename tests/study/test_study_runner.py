@@ -109,8 +109,7 @@ def test_a_dry_run_lists_the_jobs_and_builds_nothing(toy: StudyFolder, tmp_path:
     shown = StringIO()
     print_jobs(Console(file=shown, width=100), toy)
     text = shown.getvalue()
-    assert "22 jobs" in text
-    assert re.search(r"\b12 .*\b8 .*\b2 ", text), "trainings in the search and in the runs, fits of untrained rows"
+    assert re.search(r"22 jobs[\s\S]*\b12 .*\b8 .*\b2 ", text), "trainings of the search and the runs, fits of others"
     row = next(line for line in text.splitlines() if "arcface" in line).split()
     assert row == ["arcface", "3", "x", "2", "2", "x", "2", "10", "10"]
     print_jobs(Console(file=StringIO()), StudyFolder(tmp_path / "out", load_spec(find_study("laptop/glyphs"))))
