@@ -142,6 +142,13 @@ class Fit(Training):
             UserError: A callback or a weight is wrong.
         """
         try:
+            self._run_or_resume()
+        except Stopped as stop:  # also one that came while another error was handled
+            stop.remedy = "; ".join(self._how_to_resume())
+            raise
+
+    def _run_or_resume(self) -> None:
+        try:
             self._learn_folder()
             if self._run.state == "finished":
                 if is_first_process():
@@ -155,9 +162,6 @@ class Fit(Training):
             best = self._run.path / BEST
             kept = [f"best so far: {best}"] * best.exists()
             raise KeyboardInterrupt("; ".join([*kept, *self._how_to_resume()])) from None
-        except Stopped as stop:
-            stop.remedy = "; ".join(self._how_to_resume())
-            raise
         except (RuntimeError, ValueError) as error:
             said = str(error).strip()
             option = next((option for start, option in MISTAKES.items() if said.startswith(start)), None)
