@@ -320,6 +320,21 @@ def test_a_signal_to_several_processes_is_one_line(who: str, tmp_path: Path) -> 
     assert "Traceback" not in printed
 
 
+class LoaderEndedError(RuntimeError):
+    """The signal comes while the error of a loader that it has ended is handled."""
+
+    def __str__(self) -> str:
+        raise Stopped(signal.SIGTERM)
+
+
+def test_a_signal_while_an_error_is_handled_says_how_to_resume(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise LoaderEndedError
+
+    monkeypatch.setattr(Trainer, "fit", fails)
+    assert_stopped(*run(*words(tmp_path, "stopped", []))[::2], signal.SIGTERM, "starts again")
+
+
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 @pytest.mark.parametrize("stop", [Stopped(signal.SIGTERM), KeyboardInterrupt()])
 def test_a_signal_while_the_loaders_start_is_that_signal(stop: BaseException, tmp_path: Path) -> None:
