@@ -116,9 +116,7 @@ def data_root() -> Path:
 def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Callable[[str, Callable[[Path], None]], Path]:
     """`shared(name, make)`: a folder that `make(folder)` fills once for all test processes. Copy it before a change."""
     session = tmp_path_factory.getbasetemp()
-    place = (
-        session if worker_id == "master" else session.parent
-    ) / "shared"  # what the processes of this session share
+    place = (session if worker_id == "master" else session.parent) / "shared"
     place.mkdir(exist_ok=True)
 
     def shared(name: str, make: Callable[[Path], None]) -> Path:
