@@ -197,7 +197,7 @@ def numbers() -> list[tuple[list[str], list[str]]]:
 IN_THE_FIT = ["fit", *TINY, *ARCFACE]
 TABLE = [
     *((["fit", *GLYPHS, *ARCFACE], *row) for row in rows(FIT)),
-    *((IN_THE_FIT, *row) for row in [*rows(BUILT), *numbers()]),
+    *((IN_THE_FIT, *row) for row in [*rows(BUILT), *numbers(), (["--name", "long" * 80], ["shorter name"])]),
     *(([], *row) for row in rows(LEVELFIELD)),
 ]
 

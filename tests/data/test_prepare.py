@@ -23,6 +23,8 @@ from levelfield.data.datasets import CUB200, InShopClothes, Omniglot
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.download import fetch
 from levelfield.errors import UserError
+from levelfield.runtime.cache_root import cache_root
+from levelfield.storage.lock import Lock
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 
@@ -198,6 +200,26 @@ def test_an_archive_given_by_hand_is_checked_and_left_alone(prepare, small_cub, 
     mine.write_bytes(BIRDS)
     code, printed = prepare("cub200", "--archive", mine)
     assert (code, mine.exists(), server.requests) == (0, True, []), printed
+
+
+def test_one_process_prepares_a_data_set_and_ctrl_c_leaves_it_to_the_next(
+    prepare, small_cub, server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    free = []
+
+    def interrupted(*_: object, **__: object) -> None:
+        free.append(Lock(cache_root(), "prepare-cub200", "").acquire())
+        raise KeyboardInterrupt
+
+    small_cub()
+    with monkeypatch.context() as patched:
+        patched.setattr("levelfield.data.prepare.unpack", interrupted)
+        code, printed = prepare("cub200")
+    assert (code, free) == (130, [False])
+    assert "stopped; the same command starts the download again" in printed
+    assert not list((tmp_path / "data").glob("cub200/CUB*"))
+    assert prepare("cub200")[0] == 0
+    assert len(server.requests) == 1  # the archive had arrived whole
 
 
 def test_terms_that_a_person_has_to_agree_to(prepare, run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
