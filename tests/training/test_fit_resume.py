@@ -181,7 +181,7 @@ def test_two_processes_are_killed_and_resume_in_one_folder(tmp_path: Path) -> No
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("first", "then"),
-    [([], TWO), pytest.param(TWO, [], marks=pytest.mark.xfail(reason="other class weights at first"))],
+    [([], TWO), pytest.param(TWO, [], marks=pytest.mark.xfail(reason="other class weights at first", strict=True))],
 )
 def test_a_fit_resumes_with_another_number_of_processes(first: list[Any], then: list[Any], tmp_path: Path) -> None:
     def curve(name: str, processes: list[Any], *more: str, **environment: str) -> list[float]:
