@@ -159,17 +159,13 @@ def run(capsys):
     return run
 
 
-@pytest.fixture(scope="session")
-def fitted_once(shared) -> Path:
+@pytest.fixture(scope="module")
+def fitted(shared, tmp_path_factory) -> Path:
+    """The folder of a tiny ArcFace fit on fold 2, a copy for each file of tests."""
     words = ["fit", *TINY, "--model.loss", "ArcFaceLoss", "--model.loss.margin", "20", "--data.fold", "2"]
 
     def fit(folder: Path) -> None:
         assert main([*words, "--output", str(folder)]) == 0
 
-    return shared("fitted", fit) / "fit" / "Glyphs-ArcFaceLoss" / "0"
-
-
-@pytest.fixture(scope="module")
-def fitted(fitted_once: Path, tmp_path_factory) -> Path:
-    """The folder of a tiny ArcFace fit on fold 2, a copy for each file of tests."""
-    return Path(shutil.copytree(fitted_once, tmp_path_factory.mktemp("fitted") / "0"))
+    made = shared("fitted", fit) / "fit" / "Glyphs-ArcFaceLoss" / "0"
+    return Path(shutil.copytree(made, tmp_path_factory.mktemp("fitted") / "0"))
