@@ -15,6 +15,7 @@ import hashlib
 import importlib
 import inspect
 import json
+import multiprocessing
 import os
 import re
 import runpy
@@ -22,7 +23,10 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections import ChainMap
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +38,6 @@ Found = Iterator[tuple[str, Any]]
 TINY = "--config data/glyphs --config trunk/tiny --data.dataset.num_classes 24 --data.steps_per_epoch 4"
 SHORT = "--trainer.max_epochs 1 --trainer.accelerator cpu --model.freeze_batch_norm false"
 FIT = f"fit {TINY} {SHORT}"
-# Format by name; the size follows from the name's place.
 ODD_IMAGES = (
     *("1.png", "L.png", "LA.png", "P.png", "RGB.png", "RGBA.png", "I;16.png", "L.jpg", "RGB.jpg", "CMYK.jpg"),
     *("L.tif", "RGB.tif", "CMYK.tif", "LAB.tif", "RGB.bmp", "RGB.webp", "P.gif", "RGB.one.png", "RGB.turned.jpg"),
@@ -42,7 +45,6 @@ ODD_IMAGES = (
 ODD_TEXTS = ["a", "A", " a ", "\u00e4", "a\u0308", "中文", "😀😀", "\u200b", "tab\tstop", "0", "nan", "x" * 3000]
 ODD_TEXTS += ["null", '"quoted", with a comma', "don't", "<b>", "a\u00a0b", "...", "How do I get my card back?"]
 SPLITS = ("random", "powerful-benchmarker", "vasilev-dyakonov", "all")
-MISTAKES = Path(__file__).with_name("mistakes.txt")  # a command a line, without `levelfield`
 
 
 def digest(*parts: bytes) -> str:
@@ -82,13 +84,12 @@ def means(folder: str) -> Found:
         yield f"{folder} {row['method']} {row['embedding']} {row['metric']}", [row["mean"], row["ci95"], row["n"]]
 
 
-def studies() -> Found:
+def study(name: str, words: str = "") -> Found:
     """Every mean and interval, and the weights of every run."""
-    for name, words in (("smoke", ""), ("quickstart", "--runs 1")):
-        levelfield(f"study run {name} {words} --output {name}")
-        yield from means(name)
-        for path in sorted(Path(name).rglob("best.ckpt")):
-            yield f"{name} {path.parent.relative_to(name)} weights", tensors(path)
+    levelfield(f"study run {name} {words} --output {name} --executor.workers 1")
+    yield from means(name)
+    for path in sorted(Path(name).rglob("best.ckpt")):
+        yield f"{name} {path.parent.relative_to(name)} weights", tensors(path)
 
 
 def example() -> Found:
@@ -102,12 +103,11 @@ def predictions() -> Found:
     """Embeddings of odd images and texts by a model that has trained for a moment."""
     from safetensors.torch import load_file
 
-    folder = Path("odd")
-    folder.mkdir()
+    (folder := Path("odd")).mkdir()
     turned = Image.Exif()
     turned[0x0112] = 6  # orientation
     for number, name in enumerate(ODD_IMAGES):
-        mode, *_, kind = name.split(".")
+        mode, *_, kind = name.split(".")  # the size follows from the place
         size = (1, 1) if "one" in name else (3 + 29 * number, 200 - 7 * number)
         pixels = bytes((number * 37 + k * k // 7) % 256 for k in range(size[0] * size[1] * 3))
         image = Image.frombytes("RGB", size, pixels)
@@ -115,8 +115,8 @@ def predictions() -> Found:
         options = {"exif": turned} if "turned" in name else {}
         image.save(folder / name, **options, **({"save_all": True, "append_images": [image]} if kind == "gif" else {}))
     Path("odd.txt").write_text("\n".join(ODD_TEXTS) + "\n", encoding="utf-8")
-    rows = [f'"class {k % 20} number {k}",{k % 20}' for k in range(100)]
-    Path("texts.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    rows = "".join(f'"class {k % 20} number {k}",{k % 20}\n' for k in range(100))
+    Path("texts.csv").write_text(f"text,label\n{rows}")
     texts = "--config data/own_texts --data.dataset.table texts.csv --config trunk/tiny_text --data.steps_per_epoch 4"
     for kind, words, data in (("images", f"fit {TINY}", "odd"), ("texts", f"fit {texts}", "odd.txt")):
         levelfield(f"{words} {SHORT} --model.loss MultiSimilarityLoss --name {kind}")
@@ -143,22 +143,20 @@ def batches() -> Found:
     for sampler in (MPerClassBatchSampler, ClassBalancedBatchSampler, ShuffledBatchSampler):
         for options in ({}, {"rank": 1, "world_size": 2}, {"seed": 7}):
             drawn = sampler(labels, 16, 4, num_batches=5, **{"seed": 0, **options})
-            found = []
             for epoch in (0, 3):
                 drawn.set_epoch(epoch)
-                found += [[int(index) for index in batch] for batch in drawn]
-            yield f"batches {sampler.__name__} {options}", digest(json.dumps(found).encode())
+                found = json.dumps([[int(index) for index in batch] for batch in drawn])
+                yield f"batches {sampler.__name__} {options} {epoch}", digest(found.encode())
 
 
 def splits() -> Found:
     """Classes and samples of each fold of each data set that is here."""
     from levelfield import MetricDataModule, data
 
-    folder = Path(os.environ.get("LEVELFIELD_DATA", ""))
     for name in ("Glyphs", "GroceryStore", "Omniglot", "Banking77", "CLINC150", "News20"):
-        if not ((kind := getattr(data, name)) is data.Glyphs or (folder / kind.name).is_dir()):
-            continue
-        for options in ({"fold": 0}, {"fold": 3}, {"fold": "none"}, *({"split": split} for split in SPLITS)):
+        kind, folder = getattr(data, name), os.environ.get("LEVELFIELD_DATA", "")
+        here = kind is data.Glyphs or Path(folder, kind.name).is_dir()
+        for options in here * [*({"fold": fold} for fold in (0, 3, "none")), *({"split": split} for split in SPLITS)]:
             known = MetricDataModule(kind(), **options).identity()
             yield f"split {name} {options}", digest(json.dumps(known, sort_keys=True, default=str).encode())
 
@@ -166,10 +164,9 @@ def splits() -> Found:
 def mistakes() -> Found:
     """The exit code, the last complaint and a hash of the output of each mistake, and of helps, which show defaults."""
     Path("few").mkdir()
-    for words in MISTAKES.read_text().splitlines():
+    for words in Path(__file__).with_name("mistakes.txt").read_text().splitlines():
         if words.startswith("> "):
-            _, name, content = words.split(" ", 2)
-            Path(name).write_text(content.replace("\\n", "\n"))
+            Path(words.split()[1]).write_text(words.split(" ", 2)[2].replace("\\n", "\n"))
             continue
         code, printed, complaint = levelfield(words, code=None)
         printed = printed.replace(str(Path.cwd().parent), "").replace(str(REPOSITORY), "")
@@ -190,7 +187,19 @@ def comparison() -> Found:
     yield "report", [line.rstrip() for line in printed.splitlines() if not line.startswith(("page:", "next:"))]
 
 
-PARTS = (defaults, batches, splits, mistakes, predictions, comparison, example, studies)
+SMALL = {part.__name__: part for part in (mistakes, comparison, predictions, example, splits, defaults, batches)}
+PARTS = {"quickstart": partial(study, "quickstart", "--runs 1"), "smoke": partial(study, "smoke"), **SMALL}
+
+
+def observe(part: str) -> dict[str, Any]:
+    """What one part of the file says, found in an empty folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["LEVELFIELD_CACHE"] = f"{folder}/cache"
+        Path(folder, "work").mkdir()
+        os.chdir(f"{folder}/work")
+        found = json.dumps(dict(PARTS[part]())).replace(folder, "<folder>").replace(str(REPOSITORY), "<here>")
+        os.chdir(REPOSITORY)
+    return json.loads(found)
 
 
 def write(file: Path, *, parts: list[str] | None = None) -> None:
@@ -202,17 +211,9 @@ def write(file: Path, *, parts: list[str] | None = None) -> None:
     import torchvision  # noqa: F401 # before the forks
 
     torch.set_num_threads(1)
-    found: dict[str, Any] = {"torch": torch.__version__, "lightning": lightning.__version__}
-    for part in PARTS:
-        if parts and part.__name__ not in parts:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            os.environ["LEVELFIELD_CACHE"] = f"{folder}/cache"
-            Path(folder, "work").mkdir()
-            os.chdir(f"{folder}/work")
-            found |= json.loads(json.dumps(dict(part())).replace(folder, "<folder>").replace(str(REPOSITORY), "<here>"))
-            os.chdir(REPOSITORY)
-        print(f"{part.__name__}: {len(found)} values", file=sys.stderr)
+    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
+        found = dict(ChainMap(*pool.map(observe, parts or PARTS)))
+    found |= {"torch": torch.__version__, "lightning": lightning.__version__}
     file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
