@@ -160,6 +160,10 @@ def test_seconds_of_the_whole_ladder() -> None:
     assert seconds(CARS, COUNTS, 3, 0) == pytest.approx(0.02 * 8000 + 3 * 2 * HEAD_SECONDS)
 
 
+def test_costs_grow_with_the_number_of_pixels() -> None:
+    assert CARS.at(112, 224) == Costs(step=0.5, sample=0.005)
+
+
 def test_more_time_is_spent_on_larger_images_then_folds_then_steps() -> None:
     assert choose(Costs(0.3, 0.005), COUNTS, 3, 400, 3600.0, (), 1).size is None, "texts have no size"
     found = [choose(CARS, COUNTS, 4, 600, 60.0 * minutes, SIZES, 224) for minutes in (1, 5, 15, 30, 60, 120, 240, 2000)]
