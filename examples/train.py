@@ -29,7 +29,7 @@ def main() -> None:
     data = MetricDataModule(
         Glyphs(num_classes=240),  # letters 121 to 240 are the test classes
         fold=0,  # letters 1 to 30 are for validation, 31 to 120 for training
-        batch_size=32,
+        batch_size=32 * given.devices,  # 32 on each device; the loss sees all of them
         samples_per_class=4,
         transforms=ImageTransforms(given.size, resize=given.size, scale=(0.6, 1.0), horizontal_flip=False),
     )

@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,11 +16,13 @@ import yaml
 from deletable import EXPORT, needs
 from forked import Forked, levelfield, python
 from own_images import image_options, own_images
+from pretended_gpu import pretended_gpu
 from printed import numbers
 from refused import refused
 from safetensors import safe_open
-from tiny_fit import REPOSITORY
+from tiny_fit import REPOSITORY, TINY
 
+from levelfield.cli.evaluate import EmbeddingWriter
 from levelfield.data.datasets import Glyphs
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.table import MONITOR
@@ -32,7 +36,19 @@ def test_fit_writes_its_folder(fitted):
     assert len(scores) == 2
     best = torch.load(fitted / "best.ckpt", weights_only=True)
     assert best["epoch"] == max(range(2), key=scores.__getitem__)
+    assert "optimizer_states" not in best, "last.ckpt has them, while the fit is not finished"
     assert best["levelfield"]["data"]["fold"] == 2
+
+
+def test_a_fit_takes_one_device_unless_told(run, monkeypatch):
+    def devices(*words: str) -> Any:
+        return yaml.safe_load(run("fit", *TINY, *words, "--print_config")[1])["trainer"]["devices"]
+
+    assert devices() == 1
+    assert devices("--config", "trainer/gpus") == -1
+    assert devices("--trainer.devices", "3") == "3"
+    monkeypatch.setenv("WORLD_SIZE", "2")  # of torchrun
+    assert devices() == "auto"
 
 
 def test_config_of_a_fit_repeats_it(fitted, run, tmp_path):
@@ -58,6 +74,28 @@ def test_validate_takes_no_configuration_of_a_learner(fitted, run):
     settings = yaml.safe_load(run(*words, "--data.eval_batch_size", "8", "--print_config")[1])
     assert settings["data"]["eval_batch_size"] == 8
     assert settings["model"]["loss"]["class_path"] == "levelfield.losses.ArcFaceLoss"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_predict_keeps_no_embedding_on_a_gpu_or_another_process(is_first, tmp_path):
+    writer, keys = EmbeddingWriter(tmp_path / "it.safetensors"), tuple("abcd")
+    subset = type("Subset", (), {"index": SimpleNamespace(keys=keys), "__len__": lambda _: 4})()
+    data = SimpleNamespace(predict_subset=subset)
+    trainer = SimpleNamespace(is_global_zero=is_first, world_size=1, datamodule=data)
+    module = SimpleNamespace(trainer=trainer)
+    with pretended_gpu() as device:
+        for index in ([2, 0], [3, 1]):
+            rows = torch.tensor(index, dtype=torch.float64)[:, None].to(device)
+            outputs = {"embeddings": rows, "index": torch.tensor(index).to(device)}
+            writer.on_predict_batch_end(trainer, module, outputs, None, 0)
+        held = [each for value in vars(writer).values() for each in (value if isinstance(value, list) else [value])]
+        assert {each.device.type for each in held if isinstance(each, torch.Tensor)} == {"cpu"}
+    writer.on_predict_end(trainer, module)
+    assert writer.path.exists() == is_first
+    if is_first:
+        with safe_open(writer.path, framework="pt") as file:
+            assert file.get_tensor("embeddings").tolist() == [[0.0], [1.0], [2.0], [3.0]]
+            assert file.metadata()["keys"].splitlines() == [*keys]
 
 
 @pytest.mark.slow
@@ -117,7 +155,8 @@ def test_the_papers_settings_go_by_the_command_line_and_into_the_checkpoint(run,
     """A trunk's own arguments, crops of the original image, a schedule of steps."""
     words = "--model.loss CosFaceLoss --model.loss.weight_init uniform --data.steps_per_epoch 2 --trainer.max_epochs 1 "
     words += "--data.transforms.resize null --data.transforms.eval_resize 40 --model.lr_scheduler StepLR "
-    words += "--model.lr_scheduler.step_size 1 --model.lr_scheduler_interval step --model.trunk.arguments"
+    words += "--model.lr_scheduler.step_size 1 --model.lr_scheduler_interval step --trainer.log_every_n_steps 1 "
+    words += "--trainer.callbacks+ LearningRateMonitor --model.trunk.arguments"
     trunk = "{global_pool: catavgmax, drop_path_rate: 0.1}"
     code, _, complaint = run("fit", *tiny, *words.split(), trunk, "--output", tmp_path, "--name", "papers")
     assert code == 0, complaint
@@ -125,8 +164,9 @@ def test_the_papers_settings_go_by_the_command_line_and_into_the_checkpoint(run,
     learner = MetricLearner.load_from_checkpoint(path)
     assert learner.trunk.num_features == 2 * 96
     assert learner.loss.class_weights.abs().max() < learner.embedding_size**-0.5 + 0.03, "two steps of AdamW at 0.01"
-    [schedule] = torch.load(path, weights_only=True)["lr_schedulers"]
-    assert schedule["last_epoch"] == 2, "one epoch of two steps"
+    with open(path.parent / "metrics.csv") as file:
+        rates = [float(row["lr-AdamW/loss"]) for row in csv.DictReader(file) if row["lr-AdamW/loss"]]
+    assert rates == pytest.approx([0.01, 0.001]), "a tenth after each step"
 
 
 def test_a_working_directory_that_is_gone_is_one_line(run, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,9 @@ import pytest
 import torch
 from PIL import Image
 
-from levelfield.data import Glyphs, ImageTable, ImageTransforms, feature_file
+from levelfield.data import Glyphs, ImageFolder, ImageTable, ImageTransforms, feature_file
 from levelfield.data.cache import INDEX, prepared_images
+from levelfield.data.crops import load
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.feature_file import prepare_features
 from levelfield.errors import UserError
@@ -159,18 +161,41 @@ def test_what_cannot_be_cached_is_refused(cache: Path, table: Path) -> None:
 
 def test_auto_prepares_what_takes_little_room(table: Path, cache: Path, monkeypatch, capsys) -> None:
     """32 images of 32 x 32 and more take over 98,304 bytes; the second look finds them there, whatever the bound."""
-    monkeypatch.setattr("levelfield.data.cache.MOST_BYTES", 98_000)
+    monkeypatch.setattr("levelfield.data.cache.free_memory", lambda: 196_000)
     plain = datamodule(table, "auto").train_subset[1][0]
     assert not pixel_files(cache)
-    monkeypatch.setattr("levelfield.data.cache.MOST_BYTES", 10**6)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "half of the free memory (0.0 GB), so each epoch decodes them; --data.cache true stores them" in said
+    monkeypatch.setattr("levelfield.data.cache.free_memory", lambda: 10**6)
     assert torch.equal(datamodule(table, "auto").train_subset[1][0], plain)
     (pixels,) = pixel_files(cache)
     assert "takes 0 MB" in capsys.readouterr().err
-    monkeypatch.setattr("levelfield.data.cache.MOST_BYTES", 0)
+    monkeypatch.setattr("levelfield.data.cache.free_memory", lambda: 0)
     monkeypatch.setattr(ImageTable, "load", lambda *_: pytest.fail("opened an image"))
     assert torch.equal(datamodule(table, "auto").train_subset[1][0], plain)
     assert pixel_files(cache) == [pixels]
     assert not capsys.readouterr().err
+
+
+def test_drafts_of_large_photographs_are_nearly_the_same_and_whole_by_default(tmp_path: Path, data_root: Path) -> None:
+    photograph = Image.open(next(data_root.glob("grocery_store/**/*.jpg"))).convert("RGB").resize((1200, 900))
+    for number in range(40):
+        (folder := tmp_path / "photos" / f"{number // 5}").mkdir(parents=True, exist_ok=True)
+        photograph.save(folder / f"{number}.jpg", quality=95)
+    dataset, whole = ImageFolder(tmp_path / "photos"), ImageTransforms(64, 64)
+    assert not whole.draft
+    drafted = replace(whole, draft=True)
+    key = dataset.read_index().keys[0]
+    assert load(dataset, key, whole.evaluate()).size == (1200, 900)
+    assert load(dataset, key, drafted.evaluate()).size == (300, 225)  # an eighth would be below 2 x 64
+    views = []
+    for transforms, cache in ((whole, False), (drafted, False), (drafted, True)):
+        data = MetricDataModule(dataset, split="random", num_folds=2, transforms=transforms, cache=cache)
+        data.setup("fit")
+        views.append(data.val_subset[0][0])
+    assert torch.equal(views[1], views[2]), "the cache is filled with drafts too"
+    assert 0 < (views[0] - views[1]).abs().mean() < 0.01
 
 
 def test_auto_does_without_where_a_cache_cannot_be(table: Path, cache: Path) -> None:

@@ -125,20 +125,32 @@ def test_loader_processes_import_no_script(images: Path, tmp_path: Path) -> None
 def test_how_many_processes_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
     gpu = partial(loader_processes, "auto", "image", on_gpu=True)
-    assert (gpu(), gpu(trainings=4)) == (8, 3)
+    cached = partial(gpu, decodes=False)
+    assert [(each(), each(trainings=4)) for each in (gpu, cached)] == [(15, 3), (8, 3)]
     assert loader_processes("auto", "image", on_gpu=False) == loader_processes("auto", "text", on_gpu=True) == 0
     assert loader_processes(5, "image", on_gpu=False) == 5
     data, on_gpu = MetricDataModule(Glyphs()), SimpleNamespace(root_device=torch.device("cuda"))
     for nodes, processes in ((1, 4), (8, 32)):  # 4 of each node
         data.trainer = SimpleNamespace(world_size=processes, num_nodes=nodes, strategy=on_gpu)
-        assert data._processes == 3
-    for cores, expected in ((64, 8), (16, 3)):  # 4 tasks, each bound to its 16; 4 that share these
+        assert data._processes() == 3
+    for cores, expected in ((64, 15), (16, 3)):  # 4 tasks, each bound to its 16; 4 that share these
         monkeypatch.setenv("SLURM_CPUS_ON_NODE", str(cores))
         assert gpu(trainings=4) == expected
     monkeypatch.delenv("SLURM_CPUS_ON_NODE")
     for workers, expected in ((8, 1), (32, 0)):  # of a study on one machine
         monkeypatch.setenv(SIDE_BY_SIDE, str(workers))
         assert gpu() == expected
+
+
+def test_a_gpu_has_processes_for_what_is_decoded_and_larger_batches(images: Path, monkeypatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    monkeypatch.setattr(DataLoader, "_get_iterator", lambda *_: pytest.fail("started"))
+    for cache, processes in ((False, 15), (True, 8)):
+        data = datamodule(images, cache=cache, num_workers="auto")
+        data.eval_batch_size = "auto"
+        assert (data.val_dataloader().batch_size, data.train_dataloader().num_workers) == (64, 0)
+        data.device = torch.device("cuda")
+        assert (data.val_dataloader().batch_size, data.train_dataloader().num_workers) == (256, processes)
 
 
 def test_a_thread_opens_the_next_batch_and_no_more(images: Path) -> None:

@@ -92,6 +92,17 @@ def score_share(rank, folder):
     dist.destroy_process_group()
 
 
+@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming"])
+def test_embeddings_that_are_not_finite_are_told_by_compute(distance):
+    embeddings, labels = validation_set(20)
+    embeddings[[7, 11], 0] = torch.tensor([torch.nan, torch.inf])
+    metric = RetrievalMetrics(("map_at_r",), distance=distance)
+    for rows in torch.arange(20).split(6):
+        metric.update(embeddings[rows], labels[rows], rows)
+    with pytest.raises(ValueError, match=r"^2 of 20 embeddings have NaN or infinite values in float32.* sample 7$"):
+        metric.compute()
+
+
 @pytest.mark.processes
 def test_equal_on_one_two_and_three_processes(tmp_path):
     (tmp_path / "order_metric.py").write_text(OWN)

@@ -1,9 +1,11 @@
 """One learner, its data and its trainer, small and quiet."""
 
+from collections import Counter
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
@@ -11,6 +13,20 @@ from levelfield.data.transforms import ImageTransforms
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
 from levelfield.training.learner import MetricLearner
+
+WAITS = (torch.ops.aten._local_scalar_dense, torch.ops.aten.item, torch.ops.aten.is_nonzero)  # two in inference mode
+
+
+class Looks(TorchDispatchMode):
+    """Counts, for each step, how often a number is read from a tensor, for which a GPU has to finish."""
+
+    def __init__(self):
+        super().__init__()
+        self.step, self.counts = 0, Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.counts[self.step] += func.overloadpacket in WAITS
+        return func(*args, **(kwargs or {}))
 
 
 def small_trunk(name: str = "test_resnet", **arguments: Any) -> TimmTrunk:

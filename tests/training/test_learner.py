@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Callback
+from pretended_gpu import pretended_gpu
 from refused import succeeded
 from small_fit import small_data, small_learner, small_trainer, small_trunk
 from torch import nn
@@ -133,6 +134,8 @@ def test_the_default_optimizer_is_torchs_adamw_by_one_kernel():
     assert fused.defaults["fused"]
     assert not fused._step_supports_amp_scaling, "Lightning would refuse to clip its gradients"
     assert not adamw([nn.Parameter(torch.zeros(2, device="meta"))]).defaults["fused"]
+    with pretended_gpu() as name:
+        assert adamw([nn.Parameter(torch.zeros(2, device=name))]).defaults["fused"]
 
 
 def test_embedding_leaves_every_module_in_its_mode():

@@ -53,6 +53,7 @@ CASES: dict[str, dict[str, Any]] = {
         "embedder_init": "whitening",
     },
     "a module of its own": {"loss": losses.ContrastiveLoss, "kind": Projecting},
+    "batch norm that trains": {"loss": losses.ContrastiveLoss, "freeze_batch_norm": False},
     "twenty steps": {"loss": losses.ContrastiveLoss, "epochs": 4, "rate": 0.03},
 }
 # Of 16 samples on one process, and of 8 on two.
@@ -63,11 +64,14 @@ class Recorder(Callback):
     """Keeps the indices of each batch, gathered in the order of the global batch."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, list] = {"batches": [], "losses": [], "scores": []}
+        self.kept: dict[str, list] = {"batches": [], "losses": [], "scores": [], "buffers": []}
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
         self.kept["batches"].append(pl_module.all_gather(batch[2]).flatten().tolist())
         self.kept["losses"].append(float(outputs["loss"]))
+        if trainer.world_size > 1:
+            ddp = trainer.strategy.model
+            self.kept["buffers"] = [ddp.broadcast_buffers, ddp.gradient_as_bucket_view]
 
     def on_validation_end(self, trainer, pl_module) -> None:
         scores = trainer.callback_metrics.items()
@@ -120,12 +124,18 @@ def results(folder: Path):
 def test_a_step_has_the_gradients_of_one_process(results):
     alone, together = results
     assert alone.keys() == together.keys() == {*CASES, *(f"{name}, in chunks" for name in IN_CHUNKS)}
-    for name in alone:
+    for name in alone.keys() - {"batch norm that trains"}:  # which sees half of the batch
         assert together[name]["batches"][0] == alone[name]["batches"][0], name
         assert together[name]["losses"] == pytest.approx(alone[name]["losses"], abs=1e-6), name
         for weight, value in alone[name]["weights"].items():
             difference = (together[name]["weights"][weight] - value).abs().max()
             assert difference <= 1e-6, f"{name}: {weight} differs by {difference}"
+
+
+def test_no_step_sends_buffers_unless_batch_norm_trains(results):
+    sent = {name: result["buffers"] for name, result in results[1].items()}
+    assert sent.pop("batch norm that trains") == [True, True]
+    assert {tuple(each) for each in sent.values()} == {(False, True)}
 
 
 def test_chunks_have_the_gradients_of_the_batch_on_one_process_and_on_two(results):

@@ -178,32 +178,38 @@ class Evaluation(Training):
 class EmbeddingWriter(Callback):
     """Writes the embeddings of `predict` from all processes, each sample once, in the order of the data set.
 
+    The first process collects each batch in its memory; the others, and the GPUs, keep nothing.
+
     Args:
         path: the safetensors file: `embeddings` (N, D) float32; the sample keys are lines of the metadata.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._parts: list[dict[str, torch.Tensor]] = []
+        self._rows = torch.empty(0)  # of the first process, on the CPU
+        self._positions: list[torch.Tensor] = []
 
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
     ) -> None:
-        self._parts.append(outputs)
+        rows, index = (gather_rows(pl_module, outputs[name]) for name in ("embeddings", "index"))
+        if trainer.is_global_zero:
+            if not self._positions:
+                subset = trainer.datamodule.predict_subset  # type: ignore[attr-defined]
+                self._rows = torch.empty(len(subset), rows.shape[1])
+            self._positions.append(index.cpu())
+            self._rows[self._positions[-1]] = rows.cpu().float()
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        embeddings = gather_rows(pl_module, torch.cat([part["embeddings"] for part in self._parts]))
-        index = gather_rows(pl_module, torch.cat([part["index"] for part in self._parts]))
-        subset = trainer.datamodule.predict_subset  # type: ignore[attr-defined]
-        if left_out := len(subset) - len(index.unique()):
+        if not trainer.is_global_zero:
+            return
+        if left_out := len(self._rows) - len(torch.cat(self._positions).unique()):
             raise UserError(
-                f"limit_predict_batches or fast_dev_run leaves {left_out:,} of {len(subset):,} samples out: remove it"
+                f"limit_predict_batches or fast_dev_run leaves {left_out:,} of {len(self._rows):,} samples out: "
+                "remove it"
             )
-        ordered = embeddings.new_empty((len(subset), embeddings.shape[1]))
-        ordered[index] = embeddings
-        if trainer.is_global_zero:
-            keys = "\n".join(subset.index.keys)
-            write_atomically(self.path, save({"embeddings": ordered.cpu().float()}, metadata={"keys": keys}))
+        keys = "\n".join(trainer.datamodule.predict_subset.index.keys)  # type: ignore[attr-defined]
+        write_atomically(self.path, save({"embeddings": self._rows}, metadata={"keys": keys}))
 
 
 def note_unused_trust(names: list[str], checkpoint: dict[str, Any]) -> None:

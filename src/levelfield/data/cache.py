@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -27,14 +28,12 @@ from levelfield.data.made_once import CannotWrite, made_once
 from levelfield.data.plain_arguments import class_and_arguments
 from levelfield.errors import UserError
 from levelfield.runtime.cache_root import cache_root
-from levelfield.runtime.processes import cores_here, in_processes
+from levelfield.runtime.processes import cores_here, free_memory, in_processes
 from levelfield.storage.atomic import TEMPORARY, replaced
 from levelfield.storage.lock import Lock
 from levelfield.storage.provenance import source_hash
 
 INDEX = "index.npz"
-# `auto` writes files up to this size.
-MOST_BYTES = 4 << 30
 # Number of images that are opened to estimate the size.
 LOOKED_AT = 16
 CROPS = "levelfield.data.crops"
@@ -86,8 +85,8 @@ def prepared_images(
         dataset: the data set of the image files; only those of `index` are opened.
         read: opens and resizes the image of a key, always in the same way.
         purpose: plain values that distinguish caches of one data set: the half, and the settings of `read`.
-        where_it_pays: None instead of an error without files or space, and for images of more than `MOST_BYTES` or
-            half of the free space.
+        where_it_pays: None instead of an error without files or space, and for images of more than half of the free
+            disk or memory.
 
     Raises:
         UserError: an image that cannot be opened, a data set without files, or no space.
@@ -98,13 +97,13 @@ def prepared_images(
         raise UserError(f"--data.cache is for image files, but {dataset.name} has none: leave it out")
     folder = cache_root() / f"{dataset.name}-{_digest(place_of(dataset), dict(purpose))[:16]}"
     is_new = not os.path.exists(folder / INDEX)
-    if where_it_pays and is_new and not _fits(folder, index, read):  # before hashing millions of files for the stamp
+    if where_it_pays and is_new and _leaves_out(folder, index, read):  # before hashing millions of files for the stamp
         return None
     stamp = stamp_of(dataset, index)
     with suppress(OSError):
         if (found := _read(folder, stamp)) is not None:
             return found
-    if where_it_pays and not is_new and not _fits(folder, index, read):
+    if where_it_pays and not is_new and _leaves_out(folder, index, read):
         return None
     try:
         return made_once(
@@ -124,14 +123,29 @@ def _has_files(dataset: MetricDataset, index: SampleIndex) -> bool:
     return all(dataset.file_of(key) is not None for key in index.keys[:1])
 
 
-def _fits(folder: Path, index: SampleIndex, read: Callable[[str], Picture]) -> bool:
-    """Whether the folder is writable and the images are small enough for `auto`."""
+def _leaves_out(folder: Path, index: SampleIndex, read: Callable[[str], Picture]) -> bool:
+    """Whether `auto` writes no cache: the folder is not writable, or the images are too large. Says so in one line."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        most = min(MOST_BYTES, shutil.disk_usage(folder).free // 2)
+        free = {"disk": shutil.disk_usage(folder).free, "memory": free_memory()}
     except OSError:
-        return False
-    return os.access(folder, os.W_OK) and _room(index, read) <= most
+        return True
+    if not os.access(folder, os.W_OK):
+        return True
+    kind, room = min(free, key=lambda each: free[each]), _room(index, read)
+    if is_left_out := room > free[kind] // 2:
+        _note(
+            f"no image cache: resized, the images take {room / 1e9:.1f} GB, over half of the free {kind} "
+            f"({free[kind] / 1e9:.1f} GB), so each epoch decodes them; --data.cache true stores them all the same, in "
+            f"LEVELFIELD_CACHE ({cache_root()})"
+        )
+    return is_left_out
+
+
+@cache
+def _note(line: str) -> None:
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # one of several processes
+        print(line, file=sys.stderr)
 
 
 def _room(index: SampleIndex, read: Callable[[str], Picture]) -> int:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
+from levelfield.data.datasets.images import drafts
 from levelfield.errors import UserError
 
 Picture = Image.Image | UInt8[np.ndarray, "height width 3"]
@@ -28,6 +29,7 @@ class Crops:
         side: first resize the shorter side, or with `square` both sides, to this; None does not resize.
         box: draws the box with torch's global generator, given the image's size; None takes the centre.
         flip: whether to mirror half of the images; drawn after the box.
+        draft: whether `load` may decode JPEG files at a reduced scale.
     """
 
     def __init__(
@@ -38,9 +40,10 @@ class Crops:
         interpolation: Interpolation,
         box: v2.RandomResizedCrop | v2.RandomCrop | None,
         flip: bool,
+        draft: bool = False,
     ) -> None:
         self.crop_size, self.side, self.square, self.interpolation = crop_size, side, square, interpolation
-        self.box, self.flip = box, flip
+        self.box, self.flip, self.draft = box, flip, draft
 
     @property
     def draws(self) -> bool:
@@ -68,6 +71,15 @@ class Crops:
             return drawn["top"], drawn["left"], drawn["height"], drawn["width"]
         size = self.crop_size
         return round((height - size) / 2), round((width - size) / 2), size, size
+
+
+def load(source: Any, key: Any, transform: Any) -> Any:
+    """A sample for a transform: a JPEG file with twice the pixels a side that `Crops` with `draft` resizes to."""
+    crops = getattr(transform, "__self__", transform)
+    if not (isinstance(crops, Crops) and crops.draft and crops.side):
+        return source.load(key)
+    with drafts(2 * crops.side):
+        return source.load(key)
 
 
 def brought_to(image: Picture, side: int | None, square: bool, interpolation: Interpolation) -> Picture:

@@ -13,11 +13,12 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from levelfield.data.cache import PreparedImages
 from levelfield.data.crops import as_floats
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.features import Extractor, FeatureSubset, features_of
 from levelfield.data.index import SampleIndex
-from levelfield.data.loading import loader, loader_processes
+from levelfield.data.loading import embedded_together, loader, loader_processes
 from levelfield.data.places import root_in_vain
 from levelfield.data.plain_arguments import dataset_spec, plain_arguments
 from levelfield.data.recorded_loader import RecordedLoader
@@ -59,14 +60,15 @@ class MetricDataModule(LightningDataModule):
             `ClassBalancedBatchSampler` also if M does not divide `batch_size`; `ShuffledBatchSampler` draws all samples
             in random order.
         steps_per_epoch: batches of an epoch.
-        eval_batch_size: samples of a batch for embedding.
+        eval_batch_size: samples of a batch for embedding; `auto` is 64 on a CPU, 256 on a GPU.
         num_workers: loader processes; the number changes no result. `auto` is 0 for texts and on a CPU; on a GPU it is
-            this training's share of the cores minus one, at most 8. Each needs 128 MiB of shared memory or more.
+            this training's share of the cores minus one, at most 8 with an image cache. Each needs 128 MiB of shared
+            memory or more.
         transforms: crops and flips of images, or your own class with the methods `train()` and `evaluate()`. Set one
             with `--data.transforms.crop_size 64`, name your class with `--data.transforms my_aug.Mine`.
         cache: decode and resize the images once and read them from a cache file (`levelfield.data.cache`). The results
             are the same. The test half has its own file, written at the first evaluation. `auto` caches image files if
-            the cache takes at most 4 GiB and half of the free space.
+            the cache takes at most half of the free disk and of the free memory; it says where it does not.
         seed: seed of batches and augmentation. None takes that of `seed_everything`, or 0.
         features: train on features of the frozen trunk, computed once (`levelfield.data.features`). It needs
             `--model.freeze_trunk true`. The test half has its own file, written at the first evaluation.
@@ -101,7 +103,7 @@ class MetricDataModule(LightningDataModule):
         replacement: bool = False,
         sampler: SamplerFactory = MPerClassBatchSampler,
         steps_per_epoch: int = 100,
-        eval_batch_size: int = 64,
+        eval_batch_size: int | Literal["auto"] = "auto",
         num_workers: int | Literal["auto"] = "auto",
         transforms: ImageTransforms | Transforms | None = None,
         cache: bool | Literal["auto"] = "auto",
@@ -147,10 +149,10 @@ class MetricDataModule(LightningDataModule):
 
     def _check(self) -> None:
         """Raise UserError for a value out of range; a notebook may set another one later."""
-        processes = 0 if self.num_workers == "auto" else self.num_workers
+        processes, size = (None if each == "auto" else each for each in (self.num_workers, self.eval_batch_size))
         refuse_below(0, "data", num_workers=processes, split_seed=self.split_seed)
         refuse_below(1, "data", samples_per_class=self.samples_per_class, steps_per_epoch=self.steps_per_epoch)
-        refuse_below(1, "data", eval_batch_size=self.eval_batch_size, num_folds=self.num_folds)
+        refuse_below(1, "data", eval_batch_size=size, num_folds=self.num_folds)
         refuse_below(2, "data", batch_size=self.batch_size)
         if self.split_seed and self.split != "random":
             raise UserError(
@@ -260,7 +262,7 @@ class MetricDataModule(LightningDataModule):
         return self._evaluated.index_select(0, subset.rows)
 
     def _features_of(self, index: SampleIndex, extractor: Extractor) -> Tensor:
-        loading = {"batch_size": self.eval_batch_size, **in_processes(self._processes, self._on_gpu)}
+        loading = {"batch_size": self._eval_size, **in_processes(self._processes(), self._on_gpu)}
         return features_of(self.dataset, index, self.transform(), self.transforms, extractor, loading)
 
     def identity(self) -> dict[str, Any]:
@@ -386,7 +388,7 @@ class MetricDataModule(LightningDataModule):
         if subset is self.test_subset:
             together = world_size > 1
             recorded["kind"] = partial(RecordedLoader, of=self.dataset, evaluation=self.evaluation, together=together)
-        return self._loader(subset, persistent, batch_size=self.eval_batch_size, sampler=sampler, **recorded)
+        return self._loader(subset, persistent, batch_size=self._eval_size, sampler=sampler, **recorded)
 
     def train_samples(self) -> DataLoader:
         """Each training sample of the fold once, in order, without augmentation; every process gets all."""
@@ -394,15 +396,19 @@ class MetricDataModule(LightningDataModule):
         subset = ClassSubset(self.train_subset.dataset, self.train_subset.index, self.transform())
         if isinstance(self.train_subset, FeatureSubset):
             subset = FeatureSubset(subset, self._trainval, lambda: self._evaluated)
-        return self._loader(subset, batch_size=self.eval_batch_size)
+        return self._loader(subset, batch_size=self._eval_size)
 
     def _loader(self, subset: ClassSubset, persistent: bool = False, **how: Any) -> DataLoader:
-        return loader(subset, self._processes, self._on_gpu, persistent, **how)
+        decodes = isinstance(subset, FeatureSubset) or not isinstance(subset.dataset, PreparedImages)
+        return loader(subset, self._processes(decodes), self._on_gpu, persistent, **how)
+
+    def _processes(self, decodes: bool = True) -> int:
+        together = self._world_size // (1 if self.trainer is None else self.trainer.num_nodes)
+        return loader_processes(self.num_workers, self.dataset.modality, self._on_gpu, together, decodes)
 
     @property
-    def _processes(self) -> int:
-        nodes = 1 if self.trainer is None else self.trainer.num_nodes
-        return loader_processes(self.num_workers, self.dataset.modality, self._on_gpu, self._world_size // nodes)
+    def _eval_size(self) -> int:
+        return embedded_together(self.eval_batch_size, self._on_gpu)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Convert images from bytes to floats on the device, in the Trainer's precision."""

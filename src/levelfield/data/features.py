@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from levelfield.core.source_identity import sources
 from levelfield.data import datasets
+from levelfield.data.crops import load
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.feature_file import prepare_features
 from levelfield.data.index import SampleIndex
@@ -54,7 +55,7 @@ class EachOnce(Dataset[Any]):
     def __getitem__(self, position: int) -> Any:
         key = self.index.keys[position]
         try:
-            sample = self.dataset.load(key)
+            sample = load(self.dataset, key, self.transform)
         except OSError as error:  # not one of writing the features
             raise UserError(f"cannot open {key}: {error}") from error
         return sample if self.transform is None else self.transform(sample)

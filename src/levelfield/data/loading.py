@@ -16,6 +16,8 @@ from levelfield.runtime.processes import cores_here, in_processes
 
 # Enough for a GPU with an image cache; more would only use memory.
 MOST_PROCESSES = 8
+# Samples that are embedded together, on a CPU and on a GPU.
+ON_CPU, ON_GPU = 64, 256
 
 
 def loader(
@@ -67,20 +69,29 @@ def opened_ahead(batches: DataLoader) -> Iterator[Any]:
             yield batch
 
 
-def loader_processes(asked: int | Literal["auto"], modality: str, on_gpu: bool, trainings: int = 1) -> int:
+def loader_processes(
+    asked: int | Literal["auto"], modality: str, on_gpu: bool, trainings: int = 1, decodes: bool = True
+) -> int:
     """The number of loader processes of one training.
 
-    `auto` takes this training's share of the cores minus one. It takes none for texts or on a CPU, where the model
-    needs all cores.
+    `auto` takes this training's share of the cores minus one, at most 8 if nothing is decoded. It takes none for texts
+    or on a CPU, where the model needs all cores.
 
     Args:
         trainings: number of processes of this node that train together, each with its own loaders.
+        decodes: whether images are decoded, not read from their cache.
     """
     if asked != "auto":
         return asked
     if modality == "text" or not on_gpu:
         return 0
-    return max(0, min(MOST_PROCESSES, cores_here(trainings) - 1))
+    processes = cores_here(trainings) - 1
+    return processes if decodes else min(processes, MOST_PROCESSES)
+
+
+def embedded_together(asked: int | Literal["auto"], on_gpu: bool) -> int:
+    """The number of samples in a batch for embedding."""
+    return (ON_GPU if on_gpu else ON_CPU) if asked == "auto" else asked
 
 
 def _image_batch(samples: list[tuple[Any, int, int]], as_bytes: bool) -> list[Tensor]:

@@ -1,11 +1,10 @@
 """Where a loader gets images: from files, or from the image cache."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
 from levelfield.data.cache import PreparedImages, prepared_images
-from levelfield.data.crops import Picture
+from levelfield.data.crops import Picture, load
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.transforms import ImageTransforms
@@ -27,11 +26,11 @@ def source_of(
         return dataset
     purpose: dict[str, Any] = {
         "half": half,
-        "reduce": [transforms.reduced, transforms.square, transforms.interpolation],
+        "reduce": [transforms.reduced, transforms.square, transforms.interpolation, transforms.draft],
     }
-    read = partial(_reduced, dataset, transforms.reduce())
+    read = partial(_reduced, dataset, transforms)
     return prepared_images(dataset, index, read, purpose, where_it_pays=cache == "auto") or dataset
 
 
-def _reduced(dataset: Any, reduce: Callable[[Picture], Picture], key: str) -> Picture:
-    return reduce(dataset.load(key))
+def _reduced(dataset: Any, transforms: ImageTransforms, key: str) -> Picture:
+    return transforms.reduce()(load(dataset, key, transforms.reduced and transforms.evaluate()))

@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from PIL import Image
 from torch.utils.data import Dataset
 
-from levelfield.data.crops import Crops
+from levelfield.data.crops import Crops, load
 from levelfield.data.index import SampleIndex
 from levelfield.data.samplers import Draw
 from levelfield.data.source import Source
@@ -83,7 +83,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
 
     def _open(self, draw: Draw | int) -> tuple[Any, int, int]:
         position, number = int(draw), draw.number if isinstance(draw, Draw) else int(draw)
-        sample = self.dataset.load(self.index.keys[position])
+        sample = load(self.dataset, self.index.keys[position], self.transform)
         crops = getattr(self.transform, "__self__", self.transform)
         if isinstance(sample, np.ndarray) and not isinstance(crops, Crops):
             sample = Image.fromarray(sample)  # for your own transforms

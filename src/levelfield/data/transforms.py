@@ -40,6 +40,8 @@ class ImageTransforms:
         square: resize both sides to `resize` and change the aspect ratio (Zhai and Wu).
         random_crop: cut training crops of `crop_size` without resizing them; `scale` and `ratio` have no effect then.
         interpolation: interpolation for resizing.
+        draft: decode a large JPEG file at 1/2, 1/4 or 1/8 of its size, but at least at twice `resize`: faster, with
+            slightly other pixels, so it is off in the papers' protocols.
 
     Raises:
         UserError: a crop larger than the resized image, or a range in the wrong order.
@@ -54,12 +56,13 @@ class ImageTransforms:
     random_crop: bool = False
     interpolation: Interpolation = "bilinear"
     eval_resize: int | None = None
+    draft: bool = False
 
     def __post_init__(self) -> None:
         if self.eval_side is None:
             raise UserError("resize null crops original training images: give eval_resize for evaluation")
-        if self.resize is None and (self.square or self.random_crop):
-            raise UserError("square and random_crop need images of one size: give resize")
+        if self.resize is None and (self.square or self.random_crop or self.draft):
+            raise UserError("square, random_crop and draft need images of one size: give resize")
         for key, resize in (("resize", self.resize), ("eval_resize", self.eval_resize)):
             if resize is not None and not 0 < self.crop_size <= resize:
                 raise UserError(
@@ -93,7 +96,7 @@ class ImageTransforms:
         return self._crops(self.eval_side, None, flip=False)
 
     def _crops(self, side: int | None, box: v2.RandomCrop | v2.RandomResizedCrop | None, flip: bool) -> Crops:
-        return Crops(self.crop_size, side, self.square, self.interpolation, box, flip)
+        return Crops(self.crop_size, side, self.square, self.interpolation, box, flip, self.draft)
 
     @property
     def eval_side(self) -> int | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from levelfield.metrics.checks import check_embeddings
+from levelfield.metrics.checks import check_shapes
 from levelfield.metrics.distances import DISTANCES, at_one_scale, unpack_signs
 from levelfield.metrics.own import is_own, own_score
 from levelfield.metrics.query_scores import count_relevant, score_queries
@@ -40,8 +40,8 @@ class RetrievalMetrics(Metric):
         **kwargs: `torchmetrics.Metric`'s own.
 
     Raises:
-        ValueError: at `update`, shapes that do not match or non-finite embeddings; at `compute`, on every
-            process, no samples, or not `num_samples` of them.
+        ValueError: at `update`, shapes that do not match; at `compute`, on every process, embeddings that are not
+            finite, no samples, or not `num_samples` of them.
 
     Example:
         >>> metric = RetrievalMetrics(metrics=("map_at_r",), num_samples=4)
@@ -58,6 +58,7 @@ class RetrievalMetrics(Metric):
     embeddings: list[Tensor]
     labels: list[Tensor]
     index: list[Tensor]
+    finite: list[Tensor]  # of each embedding, looked at once, in `compute`: each look waits for a GPU
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class RetrievalMetrics(Metric):
             raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
         self.distance = distance
         self.is_query = None if is_query is None else torch.as_tensor(is_query)
-        for state in ("embeddings", "labels", "index"):
+        for state in ("embeddings", "labels", "index", "finite"):
             self.add_state(state, default=[], dist_reduce_fx="cat")
 
     def update(
@@ -87,27 +88,36 @@ class RetrievalMetrics(Metric):
         index: Integer[Tensor, " batch"],
     ) -> None:
         """Add a batch: (B, D) embeddings of any floating type, (B,) labels, (B,) indices in the data set."""
-        check_embeddings(embeddings, labels, "embeddings", "labels")
+        check_shapes(embeddings, labels, "embeddings", "labels")
         if index.shape != labels.shape or index.is_floating_point():
             raise ValueError(f"index must hold {len(labels)} integers, not {index.dtype} {tuple(index.shape)}")
         held = DISTANCES[self.distance][0](embeddings)
-        if held.is_floating_point() and not torch.isfinite(held).all():
-            raise ValueError(f"embeddings reach {float(embeddings.abs().max()):.0e}, beyond float32; divide them first")
+        # Signs hide what is not finite, and float32 has a smaller range than the embeddings may have.
+        finite = torch.isfinite(embeddings).all(dim=1) & torch.isfinite(held).all(dim=1)
+        self.finite.append(finite.to(torch.uint8))
         self.embeddings.append(held)
         self.labels.append(labels.detach().long())
         self.index.append(index.detach().long().to(labels.device))
 
     def compute(self) -> dict[str, float]:
         """Means by metric, and `num_skipped`; the same on every process."""
-        held, labels, index = (self._held(name) for name in ("embeddings", "labels", "index"))
+        held, labels, index, finite = (self._held(name) for name in ("embeddings", "labels", "index", "finite"))
         shared = dist.is_available() and dist.is_initialized()
         rank, num_processes = (
             (dist.get_rank(self.process_group), dist.get_world_size(self.process_group)) if shared else (0, 1)
         )
         if shared and not self._is_synced:
-            held, labels, index = (torch.cat(gather_rows(rows, self.process_group)) for rows in (held, labels, index))
+            held, labels, index, finite = (
+                torch.cat(gather_rows(rows, self.process_group)) for rows in (held, labels, index, finite)
+            )
         if len(index) == 0:
             raise ValueError("RetrievalMetrics.compute before any update")
+        if not finite.all():
+            bad = index[finite == 0]
+            raise ValueError(
+                f"{len(bad)} of {len(index)} embeddings have NaN or infinite values in float32, the first is sample "
+                f"{int(bad[0])}"
+            )
         first = first_of_each(index)
         if self.num_samples is not None and len(first) != self.num_samples:
             raise ValueError(

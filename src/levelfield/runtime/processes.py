@@ -31,6 +31,17 @@ def cores_here(together: int = 1) -> int:
     return max(1, cores // int(os.environ.get(SIDE_BY_SIDE, "1")) // (1 if is_bound else together))
 
 
+def free_memory() -> int:
+    """Bytes of memory that this process may still take, with what the system uses for files; 2^63 if unknown."""
+    free = [2**63]
+    with suppress(OSError, StopIteration):  # not Linux
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free.append(next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")))
+    with suppress(OSError, ValueError):  # no container, or `max`
+        free.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(free)
+
+
 def in_processes(processes: int, on_gpu: bool = False, persistent: bool = False) -> dict[str, Any]:
     """Arguments of a `DataLoader` whose processes end with this one.
 

@@ -184,7 +184,7 @@ class Training:
         if self.folder is not None:
             if config.get("enable_checkpointing") is not False:
                 monitor = None if self.datamodule.fold == NO_FOLD else monitor_of(callbacks)
-                self._best = best_checkpoint(self.folder, monitor, self.command is None, bool(averages(callbacks)))
+                self._best = best_checkpoint(self.folder, monitor, bool(averages(callbacks)))
                 callbacks.append(self._best)
             trackers = self._loggers()
             if trackers and not any(isinstance(callback, TrackTraining) for callback in callbacks):

@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
 from levelfield.data.datamodule import MetricDataModule
@@ -29,6 +32,7 @@ def start_fit(learner: Any, datamodule: Any) -> None:
         UserError: a part does not fit the others or the data, or the weights have seen a test class.
     """
     _train_again(learner)
+    _prepare_processes(learner)
     for name, reason in learner._left_out.items():
         rank_zero_warn(
             f"'{learner.checkpoint_path}' does not have its {name}: {reason}; the fit goes on without it unless you "
@@ -51,6 +55,26 @@ def start_fit(learner: Any, datamodule: Any) -> None:
     average_whole(learner)
 
 
+def _prepare_processes(learner: Any) -> None:
+    """Have DDP broadcast no buffers in each step unless batch norm trains, and keep gradients in its buckets.
+
+    Raises:
+        UserError: FSDP2 or tensor parallelism.
+    """
+    strategy = learner.trainer.strategy
+    if isinstance(strategy, ModelParallelStrategy):
+        raise UserError(
+            "--trainer.strategy ModelParallelStrategy: a metric loss needs the whole batch and whole weights, and a "
+            "trunk of this size fits one GPU: give ddp, and for memory --config trainer/low_memory"
+        )
+    if isinstance(strategy, DDPStrategy):
+        trains = any(isinstance(part, _BatchNorm) and part.training for part in learner.modules())
+        strategy._ddp_kwargs = {
+            **{"broadcast_buffers": trains, "gradient_as_bucket_view": True},
+            **strategy._ddp_kwargs,
+        }
+
+
 def _train_again(learner: Any) -> None:
     """Put a loaded learner into training mode, except parts that do not train, such as a teacher."""
     if not learner.training:
@@ -70,6 +94,9 @@ class StartAtData(Callback):
     """
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+        if isinstance(trainer.strategy, DDPStrategy):  # which then leaves buffers alone
+            for buffer in pl_module.buffers():
+                torch.distributed.broadcast(buffer, 0)
         if not pl_module.has_weights:
             start_at_data(pl_module)
         pl_module.has_weights = True

@@ -20,10 +20,10 @@ SchedulerFactory = Callable[[Optimizer], LRScheduler]
 
 
 def adamw(parameters: Iterable) -> Optimizer:
-    """AdamW with torch's defaults, fused on a CPU (equal up to rounding). The groups set the learning rates."""
+    """AdamW with torch's defaults, fused (equal up to rounding). The groups set the learning rates."""
     groups = [{**each, "params": list(each["params"])} if isinstance(each, dict) else each for each in parameters]
     weights = [weight for each in groups for weight in (each["params"] if isinstance(each, dict) else [each])]
-    fused = all(weight.device.type == "cpu" and weight.is_floating_point() for weight in weights)
+    fused = all(weight.device.type in ("cpu", "cuda") and weight.is_floating_point() for weight in weights)
     optimizer = torch.optim.AdamW(groups, fused=fused or None)
     if fused:  # a fused optimizer claims to unscale gradients, and Lightning then refuses to clip them
         optimizer._step_supports_amp_scaling = False

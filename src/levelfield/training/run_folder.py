@@ -193,12 +193,10 @@ class BestCheckpoint(ModelCheckpoint):
     """Its own class gives it its own state, next to a `ModelCheckpoint` of the user with the same monitor."""
 
 
-def best_checkpoint(
-    folder: Path, monitor: str | None, weights_only: bool = False, averages: bool = False
-) -> ModelCheckpoint:
-    """Keep `best.ckpt`: the first epoch with the largest `monitor`, or the last epoch without validation.
+def best_checkpoint(folder: Path, monitor: str | None, averages: bool = False) -> ModelCheckpoint:
+    """Keep the weights of the first epoch with the largest `monitor`, or of the last epoch without validation.
 
-    Jobs of a study store only weights, a third of the size. A fit stores what `trainer.fit(ckpt_path=...)` needs.
+    `best.ckpt` has no state of the optimizer, which takes twice as much; `last.ckpt` has it.
 
     Args:
         monitor: the logged score; None without validation.
@@ -210,6 +208,6 @@ def best_checkpoint(
         monitor=monitor,
         mode="max",
         save_on_train_epoch_end=True if monitor is None else False if averages else None,
-        save_weights_only=weights_only,
+        save_weights_only=True,
         enable_version_counter=False,
     )

@@ -23,6 +23,7 @@ from levelfield.core.configuration import CLASS_KEYS, SECTIONS, Config, find_con
 from levelfield.core.other_names import OF_TRAINING, option_here
 from levelfield.errors import UserError, nearest
 from levelfield.runtime.import_path import why_not_importable
+from levelfield.runtime.launchers import launched_together
 
 # The default trunk: its ImageNet weights need no download. Another TimmTrunk keeps each argument here that it does not
 # set, so only `weights` may be specific to this model.
@@ -167,7 +168,8 @@ def parse_training(
     for section in SECTIONS:
         if not isinstance(of_training.get(section), Mapping | None):
             raise UserError(f"--{section} {of_training[section]!r}: give a mapping of settings")
-    merged = merge(DEFAULTS, of_training)
+    one = {} if launched_together() else {"trainer": {"devices": 1}}  # a launcher has chosen the number
+    merged = merge(merge(DEFAULTS, one), of_training)
     merged["model"] = {key: value for key, value in merged["model"].items() if key not in ignored}
     parsed = parse(parser, merged, complete)
     of_dataset = (parsed.data.dataset or Namespace()).get("init_args", Namespace())

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from levelfield.data.crops import Crops, stacked
-from levelfield.data.loading import loader_processes
+from levelfield.data.crops import Crops, load, stacked
+from levelfield.data.loading import embedded_together, loader_processes
 from levelfield.data.transforms import ImageTransforms
 from levelfield.errors import UserError
 from levelfield.runtime.processes import in_processes
@@ -30,7 +30,6 @@ from levelfield.use.samples import Samples, record_labelled, samples_of
 
 CHECKPOINT = "best.ckpt"
 # Batch size for a checkpoint without a datamodule, from training on your own loaders.
-USUAL_BATCH = 64
 
 
 class Embedded(NamedTuple):
@@ -190,7 +189,7 @@ class Encoder:
     def batch_size(self) -> int:
         """Samples at a time, as in the checkpoint, because the batch affects the rounding of embeddings."""
         size = self.checkpoints[0].get("datamodule_hyper_parameters", {}).get("eval_batch_size")
-        return size if isinstance(size, int) and size >= 1 else USUAL_BATCH
+        return embedded_together(size if isinstance(size, int) and size >= 1 else "auto", self.device.type == "cuda")
 
     def _share_a_trunk(self) -> bool:
         trunks = {content["levelfield"].get(FROZEN_TRUNK) for content in self.checkpoints}
@@ -239,7 +238,7 @@ class Opened(Dataset[tuple[Any, int, int]]):
     def __getitem__(self, position: int) -> tuple[Any, int, int]:
         broken = 0
         try:
-            sample = self.source.load(self.keys[position])
+            sample = load(self.source, self.keys[position], self.transform)
         except UserError as error:
             if not self.skip_broken:
                 raise UserError(f"{error}; or skip such images with --skip-broken") from None

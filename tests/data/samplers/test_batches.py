@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from collections import Counter
 from hashlib import sha256
 from itertools import chain
@@ -136,6 +137,19 @@ def test_bad_arguments_are_named(kind, arguments: dict, message: str) -> None:
     given = {"labels": LABELS, "batch_size": 32, "samples_per_class": 4, "num_batches": 1, **arguments}
     with pytest.raises(UserError, match=message):
         kind(**given)
+
+
+@pytest.mark.parametrize("processes", [3, 5, 7])
+@pytest.mark.parametrize(
+    ("kind", "each"), [(MPerClassBatchSampler, 4), (MPerClassBatchSampler, 1), (ShuffledBatchSampler, 4)]
+)
+def test_a_remedy_for_a_number_of_processes_is_accepted(kind, each: int, processes: int) -> None:
+    given = {"labels": np.arange(2000) % 250, "samples_per_class": each, "num_batches": 1, "world_size": processes}
+    with pytest.raises(UserError) as error:
+        kind(batch_size=32, **given)
+    size = int(re.search(r"give (\d+)", str(error.value))[1])
+    assert 32 < size <= 32 + 4 * processes
+    assert kind(batch_size=size, **given).size == size
 
 
 @pytest.mark.parametrize(("num_samples", "world_size"), [(10, 1), (10, 4), (8, 4), (1, 3), (3, 4)])

@@ -234,6 +234,11 @@ def test_weights_in_shards_are_refused(monkeypatch):
     monkeypatch.setattr(Trainer, "strategy", ModelParallelStrategy())
     with pytest.raises(UserError, match=r"--trainer\.strategy .*ModelParallelStrategy"):
         GradientCaching(4).on_train_start(trainer, learner_of(ContrastiveLoss()))
+    (learner := learner_of(ContrastiveLoss())).trainer = trainer
+    with pytest.raises(
+        UserError, match=r"strategy ModelParallelStrategy: a metric loss needs the whole batch.*give ddp"
+    ):
+        learner.setup("fit")
 
 
 OWN = {

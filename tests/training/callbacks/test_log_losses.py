@@ -1,14 +1,12 @@
 """What a step does beside its loss: it looks at no loss that nobody has asked for, and draws as torch's seed says."""
 
 import warnings
-from collections import Counter
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
-from small_fit import small_learner, small_trainer
+from small_fit import Looks, small_learner, small_trainer
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 from torchvision.transforms.v2.functional import normalize
 
@@ -19,18 +17,6 @@ from levelfield.training.learner import MetricLearner
 
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.filterwarnings("ignore:You defined a `validation_step`")]
 BATCHES = DataLoader([(torch.rand(8, 12), torch.arange(8) // 2)] * 20, batch_size=None)
-
-
-class Looks(TorchDispatchMode):
-    """Counts, for each step, how often a number is read from a tensor."""
-
-    def __init__(self):
-        super().__init__()
-        self.step, self.counts = 0, Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.counts[self.step] += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
 
 
 def learner_of(loss: nn.Module) -> MetricLearner:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from lightning.pytorch import LightningModule
-from small_fit import small_learner, small_trainer
+from small_fit import Looks, small_learner, small_trainer
 from torch.nn.functional import normalize
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
@@ -178,6 +178,15 @@ def test_a_part_of_the_samples_is_not_scored(tmp_path) -> None:
     plain.fit(learner(), loader, loader)
     plain.test(learner(), loader, verbose=False)
     assert "val/map_at_r" not in plain.callback_metrics
+
+
+def test_more_batches_are_no_more_waits_for_a_gpu() -> None:
+    counts = []
+    for size in (20, 5):
+        with Looks() as looks:
+            small_trainer().validate(learner(), DataLoader(TRIPLES, batch_size=size), verbose=False)
+        counts.append(looks.counts.total())
+    assert counts[0] == counts[1] > 0
 
 
 def test_embeddings_that_are_not_finite_end_the_validation() -> None:

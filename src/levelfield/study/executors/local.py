@@ -5,7 +5,6 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from importlib import import_module
 from itertools import takewhile
 from math import prod
@@ -20,7 +19,7 @@ from levelfield.errors import UserError
 from levelfield.runtime.freed_memory import keep_freed_memory
 from levelfield.runtime.imports import quick_imports
 from levelfield.runtime.launchers import forget_launcher
-from levelfield.runtime.processes import SIDE_BY_SIDE, end_with_parent
+from levelfield.runtime.processes import SIDE_BY_SIDE, end_with_parent, free_memory
 from levelfield.storage.shape import count
 from levelfield.study.executors import devices_of_a_job, on_cpu, refuse_below_one
 from levelfield.study.jobs import study_jobs
@@ -126,11 +125,7 @@ def _auto(spec: StudySpec, on_devices: int) -> int:
     jobs = len(study_jobs(spec))
     each = JOBS_EACH if all(map(_is_short, spec.methods.values())) else LONG_JOBS_EACH
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most = [cores, *([on_devices, jobs] if on_devices else [jobs // each])]
-    with suppress(OSError, StopIteration):  # not Linux
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-        most.append(available * 1024 // BYTES_EACH)
+    most = [cores, free_memory() // BYTES_EACH, *([on_devices, jobs] if on_devices else [jobs // each])]
     return max(min(most), 1)
 
 

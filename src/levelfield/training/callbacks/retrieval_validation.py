@@ -59,7 +59,7 @@ class RetrievalValidation(Callback):
         self._scores: list[RetrievalMetrics] = []  # of each loader
         self._outputs: list[dict[str, Any]] = []  # what Lightning returns and prints of each loader
         self._logged: list[list[str]] = []
-        self._fault = ""  # of an embedding that is not finite
+        self._sums: list[Tensor] = []  # of each sample
         self._has_warned = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -93,7 +93,7 @@ class RetrievalValidation(Callback):
         self._end(trainer, pl_module, "test")
 
     def _start(self, trainer: Any, pl_module: LightningModule, stage: str, loaders: Any, num_batches: Any) -> None:
-        self._scores, self._fault = [], ""
+        self._scores, self._sums = [], []
         if embeds_some(trainer):
             return
         for loader, planned in zip(flat(loaders), num_batches, strict=True):
@@ -127,18 +127,19 @@ class RetrievalValidation(Callback):
                 )
             seen = sum(map(len, scores.labels))
             index = torch.arange(seen, seen + len(labels), device=labels.device)
-        if torch.isfinite(embeddings).all():
-            scores.update(embeddings, labels, index)
-        elif not self._fault:  # raised at the end of the epoch: no process leaves while others wait for it
-            self._fault = broken_samples(Batch(samples, labels, index)) or LOWER_RATES
+        scores.update(embeddings, labels, index)
+        if isinstance(samples, Tensor) and samples.ndim > 1:
+            self._sums.append(samples.flatten(1).sum(1))  # keeps no sample, and waits for no GPU
 
     on_validation_batch_end = on_test_batch_end
 
     def _end(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if not self._scores:
             return
-        if not trainer.strategy.reduce_boolean_decision(not self._fault, all=True):
-            raise TrainingFailed(f"the embeddings are not finite: {self._fault or LOWER_RATES}")
+        finite = [rows for scores in self._scores for rows in scores.finite]
+        fault = "" if not finite or torch.cat(finite).all() else self._find_fault()
+        if not trainer.strategy.reduce_boolean_decision(not fault, all=True):
+            raise TrainingFailed(f"the embeddings are not finite: {fault or LOWER_RATES}")
         self._logged = []
         for number, metrics in enumerate(self._scores):
             self._warn_of_collapse(trainer, metrics.embeddings, stage)
@@ -153,6 +154,13 @@ class RetrievalValidation(Callback):
             self._logged.append([*named])
         self._scores = []
         self._outputs = trainer._evaluation_loop._logged_outputs
+
+    def _find_fault(self) -> str:
+        labels, index = (
+            torch.cat([rows for each in self._scores for rows in getattr(each, name)]) for name in ("labels", "index")
+        )
+        sums = torch.cat(self._sums)[:, None] if self._sums else None
+        return broken_samples(Batch(sums, labels, index)) or LOWER_RATES
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave each loader's output its own scores: Lightning gives it those of all loaders, and prints the last."""
