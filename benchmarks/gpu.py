@@ -1,6 +1,6 @@
 """What a GPU does, in ten parts from waits to `levelfield compare`, next to tuned loops and other libraries.
 
-    python benchmarks/gpu.py                            # 8 minutes on one H100; no network, random weights
+    python benchmarks/gpu.py                            # 6 minutes on one H100; no network, random weights
     python benchmarks/gpu.py --parts training losses    # only these parts
     python benchmarks/gpu.py --device cpu               # all parts in miniature, two minutes: do they run?
 
@@ -34,8 +34,8 @@ from torch.nn.functional import normalize
 
 # Seconds of each part on an H100 with 16 cores. What a part leaves goes to the parts after it.
 SHARES = {
-    "waits": 10, "gather": 5, "validation": 22, "scoring": 33, "retrieval": 17, "losses": 28, "text": 11,
-    "training": 165, "input": 95, "compare": 56,
+    "waits": 9, "gather": 5, "validation": 18, "scoring": 12, "retrieval": 17, "losses": 26, "text": 9,
+    "training": 120, "input": 70, "compare": 52,
 }  # fmt: skip
 GRACE = 8  # seconds after its share until a part is stopped
 
@@ -374,7 +374,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--minutes", type=float, default=7.6, help="for all parts together")
+    parser.add_argument("--minutes", type=float, default=5.8, help="for all parts together")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)), help="the most loader processes")
     parser.add_argument("--output", type=Path, default=Path("outputs/benchmarks/gpu.md"))
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)

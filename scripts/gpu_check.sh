@@ -7,7 +7,7 @@ mkdir -p "$1" && folder=$(cd "$1" && pwd) && cd "$(dirname "$0")/.." || exit 2
 python=${PYTHON:-python3}
 export PYTHONPATH=$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}
 
-timeout 475 "$python" benchmarks/gpu.py --output "$folder/gpu.md" >"$folder/benchmark.log" 2>&1
+timeout 360 "$python" benchmarks/gpu.py --output "$folder/gpu.md" >"$folder/benchmark.log" 2>&1
 benchmark=$?
 cat "$folder/gpu.md"
 
@@ -15,7 +15,7 @@ cat "$folder/gpu.md"
 files=$(grep -rlE 'mark\.gpu|ON_CUDA|[(,] ?device[,)]' tests --include='test_*.py')
 options=(-m gpu -W default --disable-warnings --numprocesses 6 --durations 5)
 "$python" -c 'import wandb' 2>/dev/null || options+=(-k 'not neighbours_of_a_fit')
-timeout 115 "$python" -m pytest "${options[@]}" $files >"$folder/tests.log" 2>&1
+timeout 180 "$python" -m pytest "${options[@]}" $files >"$folder/tests.log" 2>&1
 tests=$?
 tail -n 30 "$folder/tests.log"
 echo "benchmark: exit code $benchmark; tests: exit code $tests (124: stopped after its time)"
