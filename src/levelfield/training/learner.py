@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from levelfield.errors import UserError, refuse_below
 from levelfield.models.embedders import LinearEmbedder
 from levelfield.models.trunks import as_trunk
-from levelfield.seeds import global_seed
+from levelfield.seeds import global_seed, seed_of
 from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.import_paths import learner_arguments
 from levelfield.training.make_loss import is_normalized, make_loss, supplied_arguments
@@ -183,7 +183,9 @@ class MetricLearner(LightningModule):
         self.num_classes = num_classes
         if self.loss is None:
             assert self.loss_factory is not None
-            self.loss = make_loss(self.loss_factory, num_classes, self.embedding_size)
+            with torch.random.fork_rng(devices=[]):  # earlier draws differ between one process and several
+                torch.default_generator.manual_seed(seed_of("loss", self.seed))
+                self.loss = make_loss(self.loss_factory, num_classes, self.embedding_size)
         pass_num_classes(nn.ModuleList([self.loss]), num_classes)
 
     def loss_without_classes(self) -> nn.Module | None:
