@@ -9,8 +9,9 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ from levelfield.data import Glyphs, ImageFolder, ImageTable, ImageTransforms, fe
 from levelfield.data.cache import INDEX, prepared_images
 from levelfield.data.crops import load
 from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.datasets.images import open_image
 from levelfield.data.feature_file import prepare_features
+from levelfield.data.features import in_words
 from levelfield.errors import UserError
 
 TRANSFORMS = ImageTransforms(crop_size=24, resize=32)
@@ -196,6 +199,26 @@ def test_drafts_of_large_photographs_are_nearly_the_same_and_whole_by_default(tm
         views.append(data.val_subset[0][0])
     assert torch.equal(views[1], views[2]), "the cache is filled with drafts too"
     assert 0 < (views[0] - views[1]).abs().mean() < 0.01
+
+
+def test_each_setting_that_changes_an_evaluated_image_has_features_of_its_own(data_root: Path) -> None:
+    file, usual = next(data_root.glob("grocery_store/**/*.jpg")), ImageTransforms(64, 80)
+    others = {
+        "crop_size": 60,
+        "resize": 90,
+        "eval_resize": 90,
+        "square": True,
+        "interpolation": "bicubic",
+        "draft": True,
+    }
+    same = {"scale": (0.5, 1.0), "ratio": (1.0, 1.0), "horizontal_flip": False, "random_crop": True}
+    assert {each.name for each in fields(ImageTransforms)} == {*others, *same}
+    source = SimpleNamespace(load=open_image)
+    for name, value in {**others, **same}.items():
+        transforms = replace(usual, **{name: value})
+        images = [each.evaluate()(load(source, file, each.evaluate())) for each in (usual, transforms)]
+        changes = images[0].shape != images[1].shape or not torch.equal(*images)
+        assert changes == (in_words(transforms) != in_words(usual)) == (name in others), name
 
 
 def test_auto_does_without_where_a_cache_cannot_be(table: Path, cache: Path) -> None:

@@ -120,7 +120,7 @@ def features_of(
         yield from extractor(DataLoader(Subset(samples, range(start, stop)), **loading))
 
     purpose = {
-        "transforms": {} if dataset.modality == "text" else _in_words(transforms),
+        "transforms": {} if dataset.modality == "text" else in_words(transforms),
         "batch_size": loading["batch_size"],  # the batch affects the rounding of features
         "files": [computing_files(Path(datasets.__file__).parent), *map(source_hash, MADE_BY)],
         "extractor": extractor.identity,
@@ -128,10 +128,10 @@ def features_of(
     return prepare_features(dataset, index, purpose, loading["batch_size"], batches)
 
 
-def _in_words(transforms: Any) -> dict[str, Any]:
+def in_words(transforms: Any) -> dict[str, Any]:
     """The settings of the transforms that features depend on."""
     if not isinstance(transforms, ImageTransforms):
         spec = transforms_spec(transforms)
         return {"own": spec, "sources": sources(spec)}
-    evaluated = {name: getattr(transforms, name) for name in ("crop_size", "square", "interpolation")}
+    evaluated = {name: getattr(transforms, name) for name in ("crop_size", "square", "interpolation", "draft")}
     return {**evaluated, "resize": transforms.eval_side}
