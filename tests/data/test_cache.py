@@ -201,8 +201,9 @@ def test_drafts_of_large_photographs_are_nearly_the_same_and_whole_by_default(tm
     assert 0 < (views[0] - views[1]).abs().mean() < 0.01
 
 
-def test_each_setting_that_changes_an_evaluated_image_has_features_of_its_own(data_root: Path) -> None:
-    file, usual = next(data_root.glob("grocery_store/**/*.jpg")), ImageTransforms(64, 80)
+def test_each_setting_that_changes_an_evaluated_image_has_features_of_its_own(data_root: Path, tmp_path) -> None:
+    file, usual = tmp_path / "it.jpg", ImageTransforms(64, 80)
+    open_image(next(data_root.glob("grocery_store/**/*.jpg"))).resize((640, 480)).save(file)
     others = {
         "crop_size": 60,
         "resize": 90,
