@@ -139,6 +139,22 @@ def device(request) -> str:
 
 
 @pytest.fixture
+def ranked_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The device of the queries, each time that queries are scored."""
+    from levelfield.metrics import distributed, retrieval
+
+    devices = []
+    for module in (retrieval, distributed):
+
+        def score(queries, *args, real=module.score_queries, **settings):
+            devices.append(queries.device.type)
+            return real(queries, *args, **settings)
+
+        monkeypatch.setattr(module, "score_queries", score)
+    return devices
+
+
+@pytest.fixture
 def tiny() -> list[str]:
     """Options that make a fit tiny."""
     return list(TINY)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import safetensors.torch
+import torch
+from pretended_gpu import pretended_gpu
 
 from levelfield.analysis.verify import verify_study
 from levelfield.cli.main import main
@@ -28,6 +30,16 @@ def test_a_finished_study_matches_and_nothing_is_written(copy: Path) -> None:
     files = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in copy.rglob("*") if path.is_file()}
     assert verify(copy) == []
     assert files == {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in copy.rglob("*") if p.is_file()}
+
+
+def test_what_a_gpu_has_scored_is_scored_there_again(copy: Path, ranked_on: list[str], monkeypatch) -> None:
+    scores = copy / RUN / "test" / "result.json"
+    edit_json(scores, provenance={**json.loads(scores.read_text())["provenance"], "device": "cuda:0"})
+    assert verify(copy) == []
+    with pretended_gpu():
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        assert verify(copy) == []
+    assert (ranked_on.count("cuda"), len(ranked_on) % 2) == (3, 0), "two folds and the concatenated embeddings"
 
 
 def test_changed_embeddings_change_the_scores_and_both_tables(copy: Path) -> None:

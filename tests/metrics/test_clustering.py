@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from pretended_gpu import any_device
 from sklearn import metrics as sklearn_metrics
 
 from levelfield.metrics import clustering_metrics, partition_scores
+
+device = any_device
 
 
 def blobs(noise):
@@ -28,6 +31,22 @@ def test_finds_separate_clusters_and_is_seeded(method):
     once, twice, other = (clustering_metrics(embeddings, labels, seed, method=method) for seed in (1, 1, 2))
     assert once == twice
     assert once != other
+
+
+def test_faiss_clusters_on_a_gpu_what_is_there(device, monkeypatch):
+    faiss, asked = pytest.importorskip("faiss"), []
+
+    class Kmeans(faiss.Kmeans):
+        def __init__(self, *args, gpu, **settings):
+            asked.append(gpu)
+            super().__init__(*args, gpu=gpu and torch.cuda.is_available(), **settings)
+
+    monkeypatch.setattr(faiss, "Kmeans", Kmeans)
+    for there in (faiss.get_num_gpus() if torch.cuda.is_available() else 1, 0):  # the faiss for GPUs, and the other
+        monkeypatch.setattr(faiss, "get_num_gpus", lambda there=there: there)
+        scores = clustering_metrics(*(each.to(device) for each in blobs(0.05)), seed=1, method="faiss")
+        assert scores["nmi"] > 0.8
+        assert asked.pop() == (device == "cuda" and there > 0)
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ def score_share(rank, folder):
             batch = torch.tensor(share[start : start + 7])
             metric.update(embeddings[batch], labels[batch], batch)
         results[f"{num_processes} dealt"] = metric.compute()
+        results[f"{num_processes} of queries"] = [metric.query_labels.tolist(), metric.query_scores["mrr"].tolist()]
         metric.reset()
         # A process may see no batch at all.
         if rank == 0:
@@ -113,9 +114,11 @@ def test_equal_on_one_two_and_three_processes(tmp_path):
         dealt = f"{num_processes} dealt"
         alone = RetrievalMetrics(METRICS, is_query=queries_of(size))
         alone.update(*validation_set(size), torch.arange(size))
+        labels, mrr = validation_set(size)[1], retrieval_metrics(*validation_set(size), per_query=True)["mrr"]
         for own in results[:num_processes]:
             assert own[dealt] == pytest.approx(expected, abs=1e-6)
             assert own[dealt] == results[0][dealt]
+            assert own[f"{num_processes} of queries"] == [each[mrr.isfinite()].tolist() for each in (labels, mrr)]
             assert own[f"{num_processes} queries"] == pytest.approx(alone.compute(), abs=1e-6)
             assert own[f"{num_processes} first process only"] == results[0][dealt]
             for case in CASES:

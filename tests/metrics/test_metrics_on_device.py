@@ -75,10 +75,9 @@ def test_queries_and_gallery_stay_apart(device):
 
 def test_clusters_health_and_components_are_those_of_the_cpu(device):
     embeddings, labels = space(300)
-    case = (embeddings + 20 * torch.eye(40)[labels][:, :24], labels)  # clusters that rounding does not move
+    case = (embeddings, labels)
     clustered = clustering_metrics(*there(case, device), method="exact", metrics=("nmi", "nmi_geometric", "ami", "f1"))
-    expected = clustering_metrics(*case, method="exact", metrics=("nmi", "nmi_geometric", "ami", "f1"))
-    assert clustered == pytest.approx(expected, abs=1e-6)
+    assert clustered == clustering_metrics(*case, method="exact", metrics=("nmi", "nmi_geometric", "ami", "f1"))
     health, of_cpu = embedding_health(*there(case, device)), embedding_health(*case)
     for name in ("intra_class_similarity", "inter_class_similarity", "effective_rank"):
         assert getattr(health, name) == pytest.approx(getattr(of_cpu, name), rel=1e-6)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from pretended_gpu import pretended_gpu
 from rich.console import Console
 from study_engine import SMALL, run_file, run_study, small_study, tables
 from torch.utils.data import DataLoader, TensorDataset
@@ -20,6 +22,7 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import LoRA, TimmTrunk
+from levelfield.study import seal
 from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.progress import Progress
 from levelfield.study.seal import (
@@ -32,7 +35,7 @@ from levelfield.study.seal import (
     score_run,
 )
 from levelfield.study.spec import StudySpec
-from levelfield.study.test_scores import EmbeddedTest
+from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.workers import Unit
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
@@ -147,6 +150,27 @@ def test_embeddings_that_are_not_those_of_the_test_are_computed_again(damage: st
     found = score_run(task)
     parts = ("separated", "concatenated", "data")
     assert {key: found[key] for key in parts} == {key: before[key] for key in parts}
+
+
+def test_a_run_is_scored_on_the_device_of_its_training(
+    copy: Path, spec: StudySpec, ranked_on: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """k-means gets the numbers of the CPU."""
+    study = StudyFolder(copy, spec)
+    task = left_to_test(study, study.test_file("contrastive", 0))[1].arguments[0]
+    task = replace(task, metrics=["nmi", "map"])
+    expected = score_folds(task.stored(), task.distance, task.metrics)
+    monkeypatch.setattr(SingleDeviceStrategy, "root_device", torch.device("cuda", 0))
+    monkeypatch.setattr(seal, "_built", [])
+    with pretended_gpu():
+        found = score_run(task)
+    assert ranked_on == ["cpu"] * 3 + ["cuda"] * 3, "two folds and the concatenated embeddings"
+    for scores, there in zip(_scores(expected), _scores(found), strict=True):
+        assert there == pytest.approx(scores, abs=1e-6)
+
+
+def _scores(found: dict[str, Any]) -> list[dict[str, float]]:
+    return [*found["separated"], found["concatenated"]]
 
 
 def test_each_row_is_embedded_with_its_own_settings(copy: Path, spec: StudySpec) -> None:

@@ -16,19 +16,21 @@ from levelfield.use.study_scores import study_scores
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
-def test_a_test_writes_its_scores_and_the_card(fitted: Path, tmp_path: Path, run) -> None:
+def test_a_test_writes_its_scores_and_the_card(fitted: Path, tmp_path: Path, run, ranked_on: list[str]) -> None:
     best = fitted / "best.ckpt"
     before = write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text()
     assert "This checkpoint was not tested." in before
     code, printed, complaint = run("test", "--ckpt_path", best, "--trainer.enable_progress_bar", "false")
     assert code == 0, complaint
+    assert ranked_on == ["cpu"], "once, for what it prints and for the card"
     card = (fitted / "README.md").read_text()
     _, head, text = card.split("---\n", 2)
     assert yaml.safe_load(head)["pipeline_tag"] == "image-feature-extraction"
     (shown,) = [line.split() for line in printed.splitlines() if "test/map_at_r" in line]
-    score = 100 * float(shown[3] if shown[0] != "test/map_at_r" else shown[1])
-    assert f"| MAP@R | {score:.1f} ± " in text
+    score = float(shown[3] if shown[0] != "test/map_at_r" else shown[1])
+    assert f"| MAP@R | {100 * score:.1f} ± " in text
     found = json.loads((fitted / "test_scores.json").read_text())
+    assert torch.tensor(found["scores"]["map_at_r"]["value"]).item() == score
     assert f"{found['classes']} classes, {found['samples']} samples" in text
     evaluated = json.loads((fitted / "ledger.jsonl").read_text().splitlines()[0])
     assert f"on {evaluated['time']}: evaluation {found['evaluation']['number']}." in text

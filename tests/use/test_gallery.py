@@ -1,26 +1,36 @@
 """A search answers with what is nearest by the embeddings, and its index follows the gallery."""
 
 import os
+import re
 import shutil
+import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from pretended_gpu import any_device, pretended_gpu
 from refused import refused
 from safetensors import safe_open
 from safetensors.torch import save
 from tiny_text import own_texts
+from torch.nn.functional import normalize
 
 import levelfield
 from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
-from levelfield.metrics.distances import pack_bits
+from levelfield.metrics.distances import DISTANCES, pack_bits
 from levelfield.numerics import in_ball
 from levelfield.runtime.cache_root import cache_root
+from levelfield.use import encoder as encoder_module
 from levelfield.use.encoder import Embedded, Encoder
 from levelfield.use.gallery import Gallery
 from levelfield.use.samples import Samples
+
+device = any_device
 
 
 @pytest.fixture(scope="module")
@@ -101,20 +111,78 @@ def test_a_damaged_index_is_made_again(damage: str, encoder: Encoder, birds: Pat
     assert torch.equal(again.rows_GD, made.rows_GD)
 
 
-def test_with_and_without_faiss_the_answers_are_the_same() -> None:
-    pytest.importorskip("faiss")
-    rows = torch.randn(200, 12).repeat(3, 1)  # each is there three times: the first comes first
+class Index:
+    """faiss's on a GPU: it has equal items backwards."""
+
+    asked: ClassVar[list[int]] = []
+
+    def __init__(self, resources, size, settings) -> None:
+        assert settings.device == 0
+
+    def add(self, rows) -> None:
+        self.rows = rows
+
+    def search(self, queries, count):
+        self.asked.append(count)
+        similarities = queries @ self.rows.T
+        order = 599 - similarities.flip(1).argsort(descending=True, stable=True)[:, :count]
+        return similarities.gather(1, order), order
+
+
+@pytest.mark.parametrize("faiss", ["none", "installed", "for pretended GPUs"])
+def test_any_device_gives_the_answers_of_a_loop_in_float64(faiss: str, device: str, request, monkeypatch) -> None:
+    """Each item is there three times, and the first comes first."""
+    rows = torch.randn(200, 12).repeat(3, 1)
     names = tuple(map(str, range(600)))
-    gallery = Gallery(Samples(names, names, "text"), rows, Path(), 600, ())
-    alone = Gallery(Samples(names, names, "text"), rows, Path(), 600, ())
-    vars(alone)["_flat"] = None
-    for number in range(5):
-        query = Embedded(torch.randn(1, 12), ("query",), None, (0,))
-        top = 1000 if number == 4 else 7 + number
-        with_faiss, without = (each.answers(query, top, "cosine") for each in (gallery, alone))
-        assert [answer.name for answer in with_faiss] == [answer.name for answer in without]
-        likeness = [answer.likeness for answer in without]
-        assert [answer.likeness for answer in with_faiss] == pytest.approx(likeness, abs=1e-6)
+    on_cpu = Gallery(Samples(names, names, "text"), rows, Path(), 600, ())
+    gallery, (held, similarity) = replace(on_cpu, device=device), DISTANCES["cosine"]
+    prepared: list[tuple[int, str]] = []
+
+    def prepare(items):
+        prepared.append((len(items), items.device.type))
+        return held(items)
+
+    monkeypatch.setitem(DISTANCES, "cosine", (prepare, similarity))
+    is_pretended = request.node.callspec.params["device"] == "pretended"
+    if faiss == "none":
+        monkeypatch.setitem(sys.modules, "faiss", None)
+    elif faiss == "installed":
+        pytest.importorskip("faiss")
+    elif is_pretended:
+        module = pytest.importorskip("faiss")
+        monkeypatch.setattr(module, "get_num_gpus", lambda: 1)
+        monkeypatch.setattr(module, "StandardGpuResources", object, raising=False)
+        monkeypatch.setattr(module, "GpuIndexFlatConfig", SimpleNamespace, raising=False)
+        monkeypatch.setattr(module, "GpuIndexFlatIP", Index, raising=False)
+    monkeypatch.setattr(Index, "asked", [])
+    for top in (7, 9, 9, 1000):
+        query = torch.randn(1, 12)
+        cosines = (normalize(rows.double()) * normalize(query.double())).sum(1)
+        expected = cosines.argsort(descending=True, stable=True)[:top].tolist()
+        found = gallery.answers(Embedded(query, ("query",), None, (0,)), top, "cosine")
+        assert [answer.name for answer in found] == [names[at] for at in expected]
+        assert [answer.likeness for answer in found] == pytest.approx(cosines[expected].tolist(), abs=1e-6)
+        assert found == on_cpu.answers(Embedded(query, ("query",), None, (0,)), top, "cosine"), "to the last bit"
+    if is_pretended:
+        has_index = faiss == "for pretended GPUs"
+        assert Index.asked == [8, 10, 10] * has_index
+        assert prepared.count((600, "cuda")) == 1 + has_index, "once, and for the ties at the end of the first"
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_score_and_search_print_on_a_gpu_what_they_print_on_a_cpu(
+    fitted: Path, birds: Path, tmp_path: Path, run, ranked_on: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder_module, "loader_processes", lambda *args: 0)
+    asked = ("--gallery", birds, "--query", birds / "jay/2.png", "--output", tmp_path / "a.png")
+    for words in (("score", "--data", birds), ("search", *asked)):
+        code, printed, complaint = run(*words, "--ckpt_path", fitted / "best.ckpt", "--device", "cpu")
+        assert code == 0, complaint
+        with pretended_gpu() as gpu:
+            there = run(*words, "--ckpt_path", fitted / "best.ckpt", "--device", gpu)[1]
+        numbers = [[line for line in text.splitlines() if re.match(r"  |0\.", line)] for text in (printed, there)]
+        assert numbers[0] == numbers[1] != []
+    assert ranked_on == ["cpu", "cuda"]
 
 
 @pytest.mark.parametrize("distance", ["euclidean", "hamming", "poincare"])

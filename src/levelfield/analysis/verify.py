@@ -5,6 +5,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from levelfield.analysis.data_here import data_here
 from levelfield.analysis.integrity import NOT_ARCHIVED, changed_files, changed_scores
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, to_csv
@@ -144,7 +146,9 @@ def _recomputed(study: StudyFolder, stored: Tests, problems: list[str]) -> Tests
             else:
                 folds.append(embedded)
         if len(folds) == study.spec.folds:
-            found[method, run] = score_folds(folds, study.distance_of(method), study.spec.metrics)
+            scored_on = str((tested["provenance"] or {}).get("device"))  # a GPU has other last bits
+            device = "cuda" if scored_on.startswith("cuda") and torch.cuda.is_available() else "cpu"
+            found[method, run] = score_folds(folds, study.distance_of(method), study.spec.metrics, device)
     return found
 
 

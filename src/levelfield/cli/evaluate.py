@@ -17,15 +17,13 @@ from levelfield.core.configuration import Config, flatten, init_args, merge, tex
 from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
 from levelfield.data.places import check_is_there, dataset_found_again, root_in_vain
 from levelfield.errors import UserError
-from levelfield.metrics.table import SHOWN_METRICS
 from levelfield.runtime.terminal import say
 from levelfield.storage.atomic import write_atomically
 from levelfield.training.batches import gather_rows
 from levelfield.training.build import Training
-from levelfield.training.callbacks import KeepEmbeddings, RecordOpening
+from levelfield.training.callbacks import RecordOpening, RetrievalValidation
 from levelfield.training.checkpoint import data_arguments, load_data, load_learner, read_checkpoint
 from levelfield.training.contradictions import refuse_other_data, refuse_other_dataset
-from levelfield.training.embed import EmbeddedSet
 from levelfield.training.plain_module import adapted
 from levelfield.training.run_folder import is_first_process
 from levelfield.training.settings import class_parser, instantiate, plain
@@ -144,26 +142,23 @@ class Evaluation(Training):
     def test(self) -> None:
         """Evaluate on the test classes. The ledger gets its line before any test label is used."""
         record = RecordOpening(reopen=self.given.reopen_test, by="levelfield test")
-        kept = KeepEmbeddings()
-        self.trainer.callbacks += [record, kept]  # type: ignore[attr-defined]
+        self.trainer.callbacks.append(record)  # type: ignore[attr-defined]
         self.trainer.test(self.model, datamodule=self.datamodule)
         if record.evaluation is not None and is_first_process():
             say(record.summary())
             lines = read_lines(record.folder / LEDGER)
             line = next(each for each in lines if (each["event"], each["id"]) == (EVALUATED, record.evaluation))
             if not self.trainer.fast_dev_run:  # type: ignore[attr-defined] # embeds one batch only
-                self._write_card(kept.samples, {**line, "number": record.count})
+                self._write_card({**line, "number": record.count})
 
-    def _write_card(self, kept: EmbeddedSet, evaluation: dict[str, Any]) -> None:
+    def _write_card(self, evaluation: dict[str, Any]) -> None:
         from levelfield.use.card import keep_scores, write_card
-        from levelfield.use.scores import scores_of
+        from levelfield.use.scores import with_intervals
 
-        is_query = self.datamodule.test_subset.is_query
-        asks = None if is_query is None else torch.from_numpy(is_query)
-        distance = getattr(self.model, "distance", "cosine")  # your own learner need not have one
-        scores, _ = scores_of(kept.embeddings, kept.labels, asks, distance, tuple(SHOWN_METRICS))
-        counts = len(kept.labels.unique()), len(kept.labels)
-        keep_scores(self.checkpoint_path, scores, *counts, evaluation)
+        scored = next(each for each in self.trainer.callbacks if isinstance(each, RetrievalValidation))  # type: ignore[attr-defined]
+        scores = with_intervals(*scored.of_queries[0])
+        tested = self.datamodule.test_subset
+        keep_scores(self.checkpoint_path, scores, len(tested.classes), len(tested), evaluation)
         folder, modality = self.checkpoint_path.parent, self.datamodule.dataset.modality
         say(f"model card: {write_card(folder, [self.checkpoint_path], [self.checkpoint], modality)}")
 

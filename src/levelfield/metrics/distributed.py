@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from jaxtyping import Bool, Float, Int64, Integer
+from jaxtyping import Bool, Float, Float64, Int64, Integer
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
@@ -38,6 +38,10 @@ class RetrievalMetrics(Metric):
         is_query: which samples are queries, by their index in the data set; the others are the gallery. None
             compares each with all others.
         **kwargs: `torchmetrics.Metric`'s own.
+
+    Attributes:
+        query_scores: by metric, the scores of the queries with a match that `compute` has averaged; (Q,) float64.
+        query_labels: (Q,) their labels.
 
     Raises:
         ValueError: at `update`, shapes that do not match; at `compute`, on every process, embeddings that are not
@@ -78,6 +82,8 @@ class RetrievalMetrics(Metric):
             raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
         self.distance = distance
         self.is_query = None if is_query is None else torch.as_tensor(is_query)
+        self.query_scores: dict[str, Float64[Tensor, " queries"]] = {}
+        self.query_labels: Int64[Tensor, " queries"] = torch.empty(0, dtype=torch.int64)
         for state in ("embeddings", "labels", "index", "finite"):
             self.add_state(state, default=[], dist_reduce_fx="cat")
 
@@ -160,8 +166,9 @@ class RetrievalMetrics(Metric):
         table_QM = torch.stack([scores[name] for name in self.wanted.names], dim=1)
         if shared:  # scores, not sums: the mean equals that of one process to the last bit
             table_QM = torch.cat(gather_rows(table_QM.view(torch.int64), self.process_group)).view(torch.float64)
-        columns = zip(self.wanted.names, table_QM.T.contiguous(), strict=True)
-        found = {name: float(values.sum() / len(matched)) for name, values in columns}
+        self.query_labels = labels[matched]
+        self.query_scores = dict(zip(self.wanted.names, table_QM.T.contiguous(), strict=True))
+        found = {name: float(values.sum() / len(matched)) for name, values in self.query_scores.items()}
         return {**found, **own, "num_skipped": num_skipped}
 
     def _own_scores(self, held: Tensor, labels: Int64[Tensor, " items"]) -> dict[str, float]:

@@ -55,8 +55,10 @@ def _fit(task: Task, features: "_Features", earlier: Sequence[str]) -> dict[str,
         whole, labels = torch.cat([train_NF, val_NF]), torch.cat([train_labels, val_labels])
         one = fit_projection(PCA, whole, labels, folds * size)
     project.save(task.checkpoint, one)
-    score, validates = training.selected_by, len(val_labels) > 0
-    scores = score_samples(project(val_NF), val_labels, None, metrics=(score,)) if validates else {}
+    score, scores = training.selected_by, dict[str, Any]()
+    if len(val_labels):
+        device = training.trainer.strategy.root_device
+        scores = score_samples(project(val_NF), val_labels, None, metrics=(score,), device=device)
     found = {
         "validation": {key: value for key, value in scores.items() if key == score},
         "seconds": time.monotonic() - started,

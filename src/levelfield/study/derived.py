@@ -97,9 +97,9 @@ def _validate(training: Training) -> float | None:
     data, learner = training.datamodule, training.model
     if not len(data.val_subset):
         return None
-    found = embed(learner, data.eval_dataloader(data.val_subset), device=training.trainer.strategy.root_device)
-    score = training.selected_by
-    return float(score_samples(found.embeddings, found.labels, None, learner.distance, (score,))[score])
+    score, device = training.selected_by, training.trainer.strategy.root_device
+    found = embed(learner, data.eval_dataloader(data.val_subset), device=device)
+    return float(score_samples(found.embeddings, found.labels, None, learner.distance, (score,), device)[score])
 
 
 def _set_pca(learner: MetricLearner, training: Training) -> None:

@@ -81,14 +81,16 @@ class TestTask:
         """Test embeddings by fold; None if this evaluation has not written them completely."""
         return [EmbeddedTest.load(*each) for each in self.embeddings()]
 
-    def write(self, folds: Sequence[EmbeddedTest], origin: dict[str, Any]) -> dict[str, Any]:
-        """Score the embeddings of all folds, write the scores and return them."""
+    def write(
+        self, folds: Sequence[EmbeddedTest], origin: dict[str, Any], device: torch.device | str = "cpu"
+    ) -> dict[str, Any]:
+        """Score the embeddings of all folds on a device, write the scores and return them."""
         test = {
             **{"method": self.row, "stage": "test", "number": self.run, "evaluation": self.evaluation},
             "configuration": self.configuration,
             "data": {"fingerprint": folds[0].data},
             "provenance": origin,
-            **score_folds(folds, self.distance, self.metrics),
+            **score_folds(folds, self.distance, self.metrics, device),
         }
         write_json(self.file, test)
         return test
@@ -271,7 +273,7 @@ def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     """
     with fixed_threads(task.threads), memory_errors():
         training, loader = _test_data(task)
-        data = training.datamodule
+        data, device = training.datamodule, training.trainer.strategy.root_device
         fingerprint, is_query = data.dataset.fingerprint(data.test_subset.index), data.test_subset.is_query
         queries = None if is_query is None else torch.from_numpy(is_query)
         folds = task.stored()
@@ -279,14 +281,15 @@ def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
         paths = [task.checkpoints[n][0] for n in missing]
         embedded: list[tuple[EmbeddedSet, Tensor | None]] = []
         if missing and is_plain(training.model):
-            embedded = [(embed_by_steps(_load(path, training), loader, _device(training)), None) for path in paths]
+            where = {"accelerator": device.type}
+            embedded = [(embed_by_steps(_load(path, training), loader, where), None) for path in paths]
         elif missing:
             embedded = _embed(not is_baseline(task.row), paths, training, loader)
         for n, (samples, one_pca) in zip(missing, embedded, strict=True):
             folds[n] = fold = EmbeddedTest(samples, queries, fingerprint, one_pca)
             fold.save(*task.embeddings()[n])
         whole = [fold for fold in folds if fold is not None]
-        return task.write(whole, provenance(training.trainer, training.model))
+        return task.write(whole, provenance(training.trainer, training.model), device)
 
 
 def keep_scores(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -353,10 +356,6 @@ def _load(path: Path, training: Training, **parts: Any) -> Any:
     """The model of a job. Its classes are trusted, because they come from the user's study file."""
     trust = own_packages(training.config_dump)
     return load_learner(type(training.model), path, "cpu", True, trust, parts)
-
-
-def _device(training: Training) -> dict[str, Any]:
-    return {"accelerator": training.trainer.strategy.root_device.type}
 
 
 class SideBySide(nn.Module):

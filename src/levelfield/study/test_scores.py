@@ -60,7 +60,9 @@ class EmbeddedTest(NamedTuple):
         return cls(samples, tensors.get("is_query"), data, tensors.get(ONE_PCA_KEY))
 
 
-def score_folds(folds: Sequence[EmbeddedTest], distance: str, metrics: Sequence[str]) -> dict[str, Any]:
+def score_folds(
+    folds: Sequence[EmbeddedTest], distance: str, metrics: Sequence[str], device: torch.device | str = "cpu"
+) -> dict[str, Any]:
     """Scores of each fold's embeddings and of the concatenated ones, as in the `result.json` of a run.
 
     `one_pca` has the scores of an untrained row's one PCA for all folds. `concatenated` is empty for a single fold. The
@@ -70,6 +72,7 @@ def score_folds(folds: Sequence[EmbeddedTest], distance: str, metrics: Sequence[
         folds: Embeddings of the same samples in the same order, by fold.
         distance: Distance for retrieval.
         metrics: Further metrics of the study.
+        device: For retrieval.
     """
     labels, is_query = folds[0].samples.labels, folds[0].is_query
     for other in folds[1:]:
@@ -80,7 +83,7 @@ def score_folds(folds: Sequence[EmbeddedTest], distance: str, metrics: Sequence[
     signs_or_cosine = "hamming" if distance == "hamming" else "cosine"
 
     def scores(embeddings: Tensor, by: str) -> dict[str, Any]:
-        return score_samples(embeddings, labels, is_query, by, wanted)
+        return score_samples(embeddings, labels, is_query, by, wanted, device)
 
     separated = [scores(fold.samples.embeddings, distance) for fold in folds]
     found: dict[str, Any] = {
@@ -103,20 +106,21 @@ def score_samples(
     is_query: Bool[Tensor, " samples"] | None,
     distance: str = "cosine",
     metrics: Sequence[str] = tuple(SHOWN_METRICS),
+    device: torch.device | str | None = None,
 ) -> dict[str, Any]:
     """Scores of the queries among the other samples, or of each sample among all others without queries.
 
-    Clustering scores and the user's own metrics take all samples.
+    Clustering scores and the user's own metrics take all samples, as they are.
+
+    Args:
+        device: for retrieval; None is that of the embeddings.
     """
     own = [metric for metric in metrics if is_own(metric)]
     retrieval = [metric for metric in metrics if metric not in (*PARTITION_METRICS, *own)]
     found: dict[str, Any] = {}
-    if retrieval and is_query is not None:
-        gallery, gallery_labels = embeddings[~is_query], labels[~is_query]
-        queries = embeddings[is_query], labels[is_query], gallery, gallery_labels
-        found = retrieval_metrics(*queries, metrics=retrieval, distance=distance)
-    elif retrieval:
-        found = retrieval_metrics(embeddings, labels, metrics=retrieval, distance=distance)
+    if retrieval:
+        sets = retrieval_sets(embeddings, labels, is_query, device)
+        found = retrieval_metrics(**sets, metrics=retrieval, distance=distance)
     if clustering := [metric for metric in metrics if metric in PARTITION_METRICS]:
         method = "exact" if len(labels) <= EXACT_SAMPLES else "mini-batch"
         found |= clustering_metrics(embeddings, labels, method=method, metrics=clustering)
@@ -125,6 +129,20 @@ def score_samples(
         compared = held if held.is_floating_point() else unpack_signs(held)
         found |= {metric: own_score(metric, compared, labels) for metric in own}
     return found
+
+
+def retrieval_sets(
+    embeddings: Float[Tensor, "samples embedding"],
+    labels: Int[Tensor, " samples"],
+    is_query: Bool[Tensor, " samples"] | None,
+    device: torch.device | str | None = None,
+) -> dict[str, Any]:
+    """The first arguments of `retrieval_metrics`: all samples, or queries and gallery, on a device."""
+    there = device or embeddings.device
+    if is_query is None:
+        return {"embeddings": embeddings.to(there), "labels": labels.to(there)}
+    gallery = {"gallery": embeddings[~is_query].to(there), "gallery_labels": labels[~is_query].to(there)}
+    return {"embeddings": embeddings[is_query].to(there), "labels": labels[is_query].to(there), **gallery}
 
 
 def concatenate(folds: Sequence[Float[Tensor, "samples embedding"]]) -> Float[Tensor, "samples folds*embedding"]:

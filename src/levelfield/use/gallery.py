@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from levelfield.data.datasets.images import image_suffixes
 from levelfield.data.places import own_file
 from levelfield.errors import UserError
-from levelfield.metrics.distances import DISTANCES
+from levelfield.metrics.distances import DISTANCES, full_precision
 from levelfield.runtime.cache_root import cache_root
 from levelfield.storage.atomic import write_atomically
 from levelfield.use.encoder import Embedded, Encoder
@@ -29,6 +29,10 @@ from levelfield.use.samples import KINDS, Samples, of_texts
 
 # The displayed similarity, by distance.
 SHOWN = {"cosine": "cosine", "euclidean": "distance", "hamming": "different bits", "poincare": "distance"}
+# Similarities that differ less may have another order on another device.
+ROUNDING = 1e-5
+# Neighbours that faiss finds on a GPU.
+FAISS_MOST = 2048
 
 
 class Answer(NamedTuple):
@@ -53,10 +57,11 @@ class Gallery:
 
     Attributes:
         samples: in the order of the rows, without those that could not be opened.
-        rows_GD: their embeddings.
+        rows_GD: their embeddings, on the CPU.
         file: the index.
         embedded: number of samples that were embedded now instead of read from the index.
         left_out: for each missing sample, why it could not be opened.
+        device: where to search.
     """
 
     samples: Samples
@@ -64,6 +69,7 @@ class Gallery:
     file: Path
     embedded: int
     left_out: tuple[str, ...]
+    device: torch.device | str = "cpu"
 
     @classmethod
     def of(
@@ -104,7 +110,7 @@ class Gallery:
         if new or len(known) != len({wanted[place] for place in kept}):
             entries = {"entries": json.dumps([wanted[place] for place in kept])}
             write_atomically(file, save({"embeddings": rows.contiguous()}, metadata=entries))
-        return cls(_chosen(samples, kept), rows, file, len(new) - len(left_out), left_out)
+        return cls(_chosen(samples, kept), rows, file, len(new) - len(left_out), left_out, encoder.device)
 
     def answers(
         self,
@@ -136,27 +142,54 @@ class Gallery:
         ]
 
     def _nearest(self, query: Float[Tensor, "1 dim"], count: int, distance: str) -> tuple[list[int], dict[int, float]]:
-        """The positions of the nearest items, and their similarities."""
+        """The positions of the nearest items, and their similarities: those of a CPU, whatever finds the items."""
         held, similarity = DISTANCES[distance]
-        if distance == "cosine" and self._flat is not None:
-            one_more = min(count + 1, len(self.rows_GD))
-            found, places = (each[0].tolist() for each in self._flat.search(held(query).numpy(), one_more))
-            if one_more == count or found[-2] > found[-1]:  # else faiss may leave out the first of equal ones
-                values = dict(zip(places, found, strict=True))
-                return sorted(values, key=lambda place: (-values[place], place))[:count], values
-        every = similarity(held(query), held(self.rows_GD))[0]
-        order = every.argsort(descending=True, stable=True)[:count].tolist()
-        return order, {place: float(every[place]) for place in order}
+        near = self._near(query, count, distance)
+        values = similarity(held(query), held(self.rows_GD[near]))[0]
+        order = values.argsort(descending=True, stable=True)[:count]
+        places = near[order].tolist()
+        return places, dict(zip(places, values[order].tolist(), strict=True))
+
+    def _near(self, query: Float[Tensor, "1 dim"], count: int, distance: str) -> Int[Tensor, " near"]:
+        """Positions, ascending, of the `count` nearest items by the device's numbers and all that rounding may swap."""
+        held, similarity = DISTANCES[distance]
+        asked = held(query.to(self.device))
+        if distance == "cosine" and count < min(FAISS_MOST, len(self.rows_GD)) and self._flat is not None:
+            found, places = (each[0].cpu() for each in self._flat.search(asked, count + 1))
+            if found[-2] - found[-1] > ROUNDING:  # else it may have left out an equal one
+                return places[:-1].sort().values
+        if distance not in self._held:
+            self._held[distance] = held(self.rows_GD.to(self.device))
+        with full_precision(asked.device):
+            rows = self._held[distance]
+            every = torch.mv(rows, asked[0]) if distance == "cosine" else similarity(asked, rows)[0]
+        least = every.topk(count).values[-1]
+        return (every >= least - ROUNDING * least.abs().clamp(min=1)).nonzero().squeeze(1).cpu()
+
+    @cached_property
+    def _held(self) -> dict[str, Tensor]:
+        """The rows on the device, as each distance compares them."""
+        return {}
 
     @cached_property
     def _flat(self) -> Any:
-        """The exact index of faiss, for many queries; None if faiss is not installed."""
+        """The exact index of faiss, for many queries; None if faiss is not installed, or not for the rows' device."""
         if find_spec("faiss") is None:
             return None
         import faiss  # an optional extra
 
-        index = faiss.IndexFlatIP(self.rows_GD.shape[1])
-        index.add(DISTANCES["cosine"][0](self.rows_GD).numpy())
+        device, size = torch.device(self.device), self.rows_GD.shape[1]
+        if device.type == "cpu":
+            index: Any = faiss.IndexFlatIP(size)
+        elif device.type == "cuda" and faiss.get_num_gpus():
+            settings = faiss.GpuIndexFlatConfig()
+            settings.device = device.index or 0
+            index = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), size, settings)
+        else:
+            return None
+        import faiss.contrib.torch_utils  # lets an index take tensors
+
+        index.add(DISTANCES["cosine"][0](self.rows_GD.to(device)))
         return index
 
 

@@ -4,7 +4,7 @@ Shapes: Q scored queries.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from levelfield.analysis.statistics import t_quantile
 from levelfield.metrics import clustering_metrics, retrieval_metrics
+from levelfield.study.test_scores import retrieval_sets
 
 # Fewer classes give no interval.
 FEWEST_CLASSES = 3
@@ -30,28 +31,32 @@ def scores_of(
     labels: Int[Tensor, " samples"],
     is_query: Bool[Tensor, " samples"] | None = None,
     distance: str = "cosine",
-    metrics: Sequence[str] | None = None,
+    device: torch.device | str | None = None,
 ) -> tuple[dict[str, Score], int]:
-    """Scores, with intervals for retrieval, and the number of queries that were left out.
+    """The usual retrieval scores, with intervals, and clustering scores; the number of queries that were left out.
 
     Args:
         is_query: which samples are queries; None makes each sample a query among all others.
         distance: as in `retrieval_metrics`.
-        metrics: retrieval metrics; None takes all usual ones, and clustering metrics.
+        device: for retrieval; None is that of the embeddings.
     """
-    asked, gallery = (embeddings, labels), dict[str, Any]()
-    if is_query is not None:
-        asked = (embeddings[is_query], labels[is_query])
-        gallery = {"gallery": embeddings[~is_query], "gallery_labels": labels[~is_query]}
-    found = retrieval_metrics(*asked, **gallery, metrics=metrics, distance=distance, per_query=True)
+    sets = retrieval_sets(embeddings, labels, is_query, device)
+    found: Any = retrieval_metrics(**sets, distance=distance, per_query=True)
     skipped = int(found.pop("num_skipped"))
-    scores = {}
-    for metric, values in found.items():
-        assert isinstance(values, Tensor)
+    clustered = {metric: Score(value, None) for metric, value in clustering_metrics(embeddings, labels).items()}
+    return with_intervals(found, sets["labels"]) | clustered, skipped
+
+
+def with_intervals(
+    scores: Mapping[str, Float[Tensor, " queries"]], labels_Q: Int[Tensor, " queries"]
+) -> dict[str, Score]:
+    """The mean of the scores of queries by metric, NaN for queries left out, with its interval."""
+    found = {}
+    for metric, values in scores.items():
         scored = ~values.isnan()
-        scores[metric] = Score(float(values[scored].mean()), class_interval(values[scored], asked[1][scored]))
-    clustered = {} if metrics is not None else clustering_metrics(embeddings, labels)
-    return scores | {metric: Score(value, None) for metric, value in clustered.items()}, skipped
+        of_queries = values[scored].cpu(), labels_Q[scored].cpu()
+        found[metric] = Score(float(of_queries[0].mean()), class_interval(*of_queries))
+    return found
 
 
 def class_interval(scores_Q: Float[Tensor, " queries"], labels_Q: Int[Tensor, " queries"]) -> float | None:

@@ -69,7 +69,8 @@ def transfer(
     evaluation = begin(Evaluation(dataset.name, samples, "levelfield score", encoder.hashes), folder)
     asks = _asks(kept)
     is_query = None if asks is None else torch.from_numpy(asks)
-    scores, skipped = scores_of(embedded.embeddings, torch.from_numpy(kept.labels), is_query, encoder.distance)
+    labels = torch.from_numpy(kept.labels)
+    scores, skipped = scores_of(embedded.embeddings, labels, is_query, encoder.distance, encoder.device)
     finish(evaluation, {}, folder)
     used = [kept.class_names[label] for label in np.unique(kept.labels)]
     learnt = _learnt(encoder)

@@ -108,14 +108,16 @@ class Asks(TensorDataset):
 def test_each_test_loader_has_its_roles(tmp_path) -> None:
     loaders = [DataLoader(kind(*TRIPLES.tensors), batch_size=16) for kind in (TensorDataset, Asks)]
     it, asks = learner().eval(), torch.from_numpy(Asks.is_query)
-    found = small_trainer(default_root_dir=tmp_path).test(it, loaders, verbose=False)
+    tests = small_trainer(scored := RetrievalValidation(), default_root_dir=tmp_path)
+    found = tests.test(it, loaders, verbose=False)
     points = it(IMAGES).detach()
-    scores = (
-        retrieval_metrics(points, LABELS),
-        retrieval_metrics(points[asks], LABELS[asks], points[~asks], LABELS[~asks]),
-    )
-    for number, (key, expected) in enumerate(zip(("", "/dataloader_idx_1"), scores, strict=True)):
-        assert found[number][f"test/map_at_r{key}"] == pytest.approx(expected["map_at_r"], abs=1e-6)
+    sets = (points, LABELS), (points[asks], LABELS[asks], points[~asks], LABELS[~asks])
+    for number, (key, given) in enumerate(zip(("", "/dataloader_idx_1"), sets, strict=True)):
+        expected = retrieval_metrics(*given, per_query=True)["map_at_r"]
+        assert found[number][f"test/map_at_r{key}"] == pytest.approx(float(expected.mean()), abs=1e-6)
+        scores, labels = scored.of_queries[number]
+        torch.testing.assert_close(scores["map_at_r"], expected)
+        assert torch.equal(labels, given[1])
 
 
 @pytest.mark.parametrize("kind", [OneArgument, Plain, PlainOneArgument])

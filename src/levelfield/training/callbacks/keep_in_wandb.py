@@ -65,11 +65,13 @@ class KeepInWandb(Callback):
         """Columns and rows: a query, its MAP@R, and its nearest neighbours, right or wrong."""
         subset, distance = data.val_subset, getattr(module, "distance", "cosine")
         assert subset is not None
-        embeddings, labels, index = embed(module, data.eval_dataloader(subset, divided=False), device)
+        embedded = embed(module, data.eval_dataloader(subset, divided=False), device)
+        embeddings, labels, index = (part.to(device) for part in embedded)
         found = retrieval_metrics(embeddings, labels, metrics=(SELECTED_BY,), distance=distance, per_query=True)
         scores = torch.as_tensor(found[SELECTED_BY])
         order = scores.argsort()[: int(scores.isfinite().sum())]  # NaN, a query without a match, is last
-        queries = order[torch.linspace(0, len(order) - 1, min(self.queries, len(order))).round().long()]
+        chosen = torch.linspace(0, len(order) - 1, min(self.queries, len(order)), device=order.device)
+        queries = order[chosen.round().long()]
         held, similarity = DISTANCES[distance]
         points = held(embeddings)
         _, near = nearest(points[queries], points, NEIGHBOURS, queries, similarity)

@@ -43,6 +43,10 @@ class RetrievalValidation(Callback):
             `my_metric.hubness` (docs/metrics.md).
         selected_by: the score that selects the best epoch; the largest is best.
 
+    Attributes:
+        of_queries: for each loader of the last validation or test, the scores of its queries by metric, and their
+            labels, on the learner's device; the same on every process.
+
     Raises:
         TrainingFailed: an embedding that is not finite, on every process.
         UserError: the Trainer leaves samples out, several processes share a loader without index, or your own metric is
@@ -56,6 +60,7 @@ class RetrievalValidation(Callback):
         self.metrics = tuple(metrics) if selected_by in metrics else (*metrics, selected_by)
         for name in filter(is_own, self.metrics):
             own_metric(name)  # fails before an epoch is trained
+        self.of_queries: list[tuple[dict[str, Tensor], Tensor]] = []
         self._scores: list[RetrievalMetrics] = []  # of each loader
         self._outputs: list[dict[str, Any]] = []  # what Lightning returns and prints of each loader
         self._logged: list[list[str]] = []
@@ -140,11 +145,12 @@ class RetrievalValidation(Callback):
         fault = "" if not finite or torch.cat(finite).all() else self._find_fault()
         if not trainer.strategy.reduce_boolean_decision(not fault, all=True):
             raise TrainingFailed(f"the embeddings are not finite: {fault or LOWER_RATES}")
-        self._logged = []
+        self._logged, self.of_queries = [], []
         for number, metrics in enumerate(self._scores):
             self._warn_of_collapse(trainer, metrics.embeddings, stage)
             scores = metrics.compute()
             del scores["num_skipped"]
+            self.of_queries.append((metrics.query_scores, metrics.query_labels))
             suffix = f"/dataloader_idx_{number}" if number else ""  # as Lightning names them; the first is monitored
             named = {f"{stage}/{name}{suffix}": float(value) for name, value in scores.items()}
             for name, value in named.items():
