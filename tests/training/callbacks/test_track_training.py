@@ -12,6 +12,7 @@ from forked import levelfield, torchrun
 from kill_at import KILL
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers.logger import DummyLogger
+from pretended_gpu import pretended_gpu
 from refused import refused, succeeded
 from small_fit import small_config, small_learner, small_trainer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -45,7 +46,7 @@ def silent(tmp_path, monkeypatch):
 
 
 @pytest.mark.processes  # of W&B
-def test_both_trackers_hold_the_same_numbers_and_the_training_is_the_same(tmp_path, monkeypatch):
+def test_both_trackers_hold_the_same_numbers_and_the_training_is_the_same(tmp_path, ranked_on):
     def keep(trainer, learner, optimizer) -> None:
         norms.append(float(torch.nn.utils.clip_grad_norm_(learner.loss.parameters(), math.inf)))
 
@@ -69,6 +70,12 @@ def test_both_trackers_hold_the_same_numbers_and_the_training_is_the_same(tmp_pa
     assert found.series("lr/loss") == dict.fromkeys(range(4), 0.01)
     assert found.series("grad_norm/loss") == pytest.approx(dict(enumerate(norms)), rel=1e-5)
     assert_shows_neighbours(found, training)
+    shown = [KeepInWandb(3)._neighbours(training.model, training.datamodule, "cpu")]
+    with pretended_gpu() as gpu:
+        shown.append(KeepInWandb(3)._neighbours(training.model, training.datamodule, gpu))
+    on_cpu, there = ([[row[1], *(cell._caption for cell in row[2:])] for row in rows] for _, rows in shown)
+    assert there == on_cpu
+    assert ranked_on[-2:] == ["cpu", "cuda"]
 
     [events] = (tmp_path / "tracked").glob("events.out.tfevents.*")
     board = EventAccumulator(str(events)).Reload()
