@@ -12,10 +12,11 @@ from levelfield.storage.atomic import read_json, write_atomically, write_json
 from levelfield.storage.file_hash import file_hash
 from levelfield.training.trust import own_packages
 from levelfield.use.scores import Score
-from levelfield.use.study_scores import study_scores
 
 CARD, SCORES = "README.md", "test_scores.json"
-NOT_TESTED = "This checkpoint was not tested."
+NOT_TESTED = (
+    "`levelfield test` has not scored this. If it is from a study, its scores are in the study's `results.csv`."
+)
 LIBRARIES = ("levelfield", "torch", "lightning", "timm")
 QUERIES = {"image": "PICTURE", "text": "TEXT"}
 TASKS = {"image": "image-feature-extraction", "text": "sentence-similarity"}
@@ -45,15 +46,13 @@ def write_card(
     """Write the card of one checkpoint, or of the checkpoints of a run's folds, into a folder.
 
     Args:
-        paths: the checkpoints. The scores come from their study, or from the file that `levelfield test` wrote next to
-            a single checkpoint.
+        paths: the checkpoints. The scores come from the file that `levelfield test` wrote next to a single checkpoint.
         checkpoints: their content.
         modality: image or text.
     """
     hashes = [file_hash(path) for path in paths]
     tested = (read_json(paths[0].with_name(SCORES)) or {}) if len(paths) == 1 else {}
-    own_scores = _scores(tested) if tested.get("checkpoint") == hashes[0] else None
-    scores = own_scores or study_scores(paths, hashes) or NOT_TESTED
+    scores = _scores(tested) if tested.get("checkpoint") == hashes[0] else NOT_TESTED
     write_atomically(folder / CARD, card(paths, checkpoints, modality, scores, hashes).encode())
     return folder / CARD
 
