@@ -165,12 +165,9 @@ def test_a_run_is_scored_on_the_device_of_its_training(
     with pretended_gpu():
         found = score_run(task)
     assert ranked_on == ["cpu"] * 3 + ["cuda"] * 3, "two folds and the concatenated embeddings"
-    for scores, there in zip(_scores(expected), _scores(found), strict=True):
+    for scores, there in zip(expected["separated"], found["separated"], strict=True):
         assert there == pytest.approx(scores, abs=1e-6)
-
-
-def _scores(found: dict[str, Any]) -> list[dict[str, float]]:
-    return [*found["separated"], found["concatenated"]]
+    assert found["concatenated"] == pytest.approx(expected["concatenated"], abs=1e-6)
 
 
 def test_each_row_is_embedded_with_its_own_settings(copy: Path, spec: StudySpec) -> None:
