@@ -19,8 +19,22 @@ OF_PYTHON = {"_asdict", "_fields", "_replace", "_exit", "_actions", "_option_str
 PARTS = {
     "jsonargparse": {"_common", "_typehints"},
     "lightning": {
-        *("_accelerator_connector", "_average_model", "_data_fetcher", "_evaluation_loop", "_layer_sync", "_Loop"),
-        *("_logged_outputs", "_logger_connector", "_monitor_candidates", "_save_on_train_epoch_end", "_start_method"),
+        *(
+            "_accelerator_connector",
+            "_average_model",
+            "_data_fetcher",
+            "_ddp_kwargs",
+            "_evaluation_loop",
+            "_layer_sync",
+        ),
+        *(
+            "_Loop",
+            "_logged_outputs",
+            "_logger_connector",
+            "_monitor_candidates",
+            "_save_on_train_epoch_end",
+            "_start_method",
+        ),
         *("_save_topk_checkpoint", "_trainer"),
     },
     "timm": {"_manipulate"},
