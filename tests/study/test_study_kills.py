@@ -53,7 +53,9 @@ def test_kills_and_a_ctrl_c_change_no_byte(toy_file: Path, finished: Path, tmp_p
     # While a run's job is being set up or trained.
     process = stopped(jobs / "arcface/run0/fold0/config.yaml", signal.SIGINT)
     assert process.exit_code == 130
-    assert numbers(process.printed().splitlines()[-1])[:2] == [16, 22], "jobs done, of all"
+    done = len(results(folder, "*/*/*"))
+    assert done >= 16
+    assert numbers(process.printed().splitlines()[-1])[:2] == [done, 22], "jobs done, of all"
     # Between a checkpoint and its result.
     stopped(jobs / "arcface/run1/fold0/best.ckpt")
     # While the test classes are evaluated.

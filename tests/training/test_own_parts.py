@@ -1,5 +1,6 @@
 """A fork's own parts, plain modules each, through the command line: they train, come back, or one line says why not."""
 
+import importlib
 import io
 import sys
 from contextlib import redirect_stdout
@@ -113,8 +114,10 @@ def own(desk, tmp_path_factory):
     return printed.getvalue(), output / "fit/Glyphs-PairsLoss/0/best.ckpt"
 
 
-def test_plain_modules_train_and_come_back(own):
+def test_plain_modules_train_and_come_back(own, desk, monkeypatch):
     printed, best = own
+    monkeypatch.syspath_prepend(desk)
+    importlib.import_module("plain_parts")  # what is imported may be loaded
     assert f"next: levelfield validate --ckpt_path {best} --trust plain_parts\n" in printed
     learner = MetricLearner.load_from_checkpoint(best)
     assert "the fit has started\n" in printed
