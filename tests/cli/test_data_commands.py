@@ -62,7 +62,7 @@ def test_a_card_has_all_that_is_known(small_omniglot, capsys, monkeypatch):
     wanted = {"classes": "1,623", "samples": "32,460, each an image", "licence": "MIT", "ready": "yes"}
     wanted |= {"source": "https://github.com/brendenlake/omniglot", "where": f"{small_omniglot}/omniglot"}
     assert facts.items() >= wanted.items()
-    assert "CUB_200_2011.tgz, 1.07 GiB, SHA-256 0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081" in cub
+    assert "CUB_200_2011.tgz, 1.2 GB, SHA-256 0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081" in cub
     assert f"no folder {small_omniglot}/cub200" in cub
 
 

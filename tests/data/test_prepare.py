@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
+import resource
+import signal
 import socket
+import subprocess
+import sys
+import tarfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Barrier, Thread
 from zipfile import ZipFile, ZipInfo
 
-import numpy as np
 import pytest
 from PIL import Image
 from refused import refused
 
 from levelfield.cli.data import named_datasets
-from levelfield.data.checksum import check, record
 from levelfield.data.datasets import CUB200, InShopClothes, Omniglot
-from levelfield.data.datasets.archives import Archive
-from levelfield.data.download import fetch
 from levelfield.errors import UserError
 from levelfield.runtime.cache_root import cache_root
 from levelfield.storage.lock import Lock
-
-CONTENT = np.random.default_rng(0).bytes(300_000)
 
 
 class Server(ThreadingHTTPServer):
@@ -38,7 +39,7 @@ class Server(ThreadingHTTPServer):
         self.requests: list[str] = []
 
     def url(self, path: str, content: bytes, **faults: object) -> str:
-        """`status` is answered once, `stops` cuts the first transfer; without `tells_length` no length is told."""
+        """What goes wrong once: `status` is answered, `stops` cuts the transfer, `midway` is called half way."""
         self.offers[f"/{path}"] = content, faults
         return f"http://127.0.0.1:{self.server_port}/{path}"
 
@@ -51,10 +52,14 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(status)
             return
         self.send_response(200)
-        if faults.get("tells_length", True):
-            self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content[: faults.pop("stops", None)])
+        half = len(content) // 2
+        self.wfile.write(content[:half])
+        if midway := faults.get("midway"):
+            midway()
+        if not faults.pop("stops", False):
+            self.wfile.write(content[half:])
 
     def log_message(self, *words: object) -> None:
         pass
@@ -88,6 +93,10 @@ def zip_of(members: dict[str, bytes]) -> bytes:
         for name, content in members.items():
             archive.writestr(ZipInfo(name), content)  # the same bytes whenever it is made
     return buffer.getvalue()
+
+
+def files_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_symlink() or (path.is_file() and path.suffix != ".lock")]
 
 
 def picture() -> bytes:
@@ -130,7 +139,7 @@ def test_a_data_set_is_fetched_checked_unpacked_and_counted(prepare, small_cub, 
     assert "licence: non-commercial research and education" in printed
     assert "CUB_200_2011.tgz: SHA-256 as published" in printed
     assert f"cub200: 2 classes, 4 samples in {tmp_path}/data/cub200, as published" in printed
-    assert sorted(path.name for path in (tmp_path / "data" / "cub200").iterdir()) == ["CUB_200_2011", "attributes.txt"]
+    assert [path.name for path in (tmp_path / "data" / "cub200").iterdir()] == ["CUB_200_2011"]
     assert run("data", "verify", "cub200", "--root", tmp_path / "data")[0] == 0
     assert prepare("cub200")[0] == 0
     assert len(server.requests) == 1  # nothing to do
@@ -150,14 +159,17 @@ def test_a_data_set_is_fetched_checked_unpacked_and_counted(prepare, small_cub, 
 
 PAGE = b"<html>Too many users have viewed or downloaded this file recently</html>"
 FAULTS = [
-    ({"status": 404}, "(HTTP 404 Not Found): download CUB_200_2011.tgz from https://www.vision.caltech.edu"),
-    ({"status": 503}, "(HTTP 503 Service Unavailable): download CUB_200_2011.tgz from"),
-    ({"stops": 500}, "run the command again"),
-    ({"content": PAGE, "believed": None}, "CUB_200_2011.tgz is a web page instead of an archive"),
-    ({"content": PAGE, "size": 300_000}, "72 bytes instead of 300,000"),
-    ({"believed": b"other birds"}, "(it has been deleted)"),
-    ({"size": 1 << 50}, "2,097,152.00 GiB are needed: free space or give another --root"),
-    ({"content": zip_of({"cats/1.jpg": b""}), "believed": None}, "CUB_200_2011.tgz has no CUB_200_2011: download"),
+    (
+        {"status": 404},
+        "/CUB_200_2011.tgz (HTTP Error 404: Not Found): run the command again; or get CUB_200_2011.tgz from",
+    ),
+    ({"status": 503}, "(or by curl --location --continue-at - --output CUB_200_2011.tgz 'http://127.0.0.1:"),
+    ({"stops": True}, "it is damaged or another file: get CUB_200_2011.tgz from https://www.vision.caltech.edu"),
+    ({"stops": True, "believed": None}, "cannot unpack http://127.0.0.1:"),
+    ({"content": PAGE, "believed": None}, "(file could not be opened successfully): get CUB_200_2011.tgz from"),
+    ({"believed": b"other birds"}, f"instead of {hashlib.sha256(b'other birds').hexdigest()}"),
+    ({"size": 1 << 50}, "2,251,799.8 GB are needed: free space or give another --root"),
+    ({"content": zip_of({"cats/1.jpg": b""}), "believed": None}, "CUB_200_2011.tgz has no CUB_200_2011: get"),
 ]
 
 
@@ -168,11 +180,38 @@ def test_a_download_that_fails_leaves_nothing_and_the_next_command_works(
     small_cub(**fault)
     code, printed = prepare("cub200")
     assert (code, said in printed) == (2, True), printed
+    assert "size" in fault or "run levelfield data prepare cub200 --archive CUB_200_2011.tgz" in printed
     assert "records this one" not in printed
-    assert bool(server.requests) == (fault.get("size") != 1 << 50)
-    assert [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"] == []
+    assert bool(server.requests) == ("size" not in fault)
+    assert files_in(tmp_path) == []
     small_cub()
     assert prepare("cub200")[0] == 0
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_a_full_disk_is_one_line(by_hand: bool, prepare, small_cub, tmp_path: Path) -> None:
+    content = zip_of({"CUB_200_2011/images.txt": bytes(3_000_000)})
+    small_cub(content, believed=None)
+    (given := tmp_path / "CUB_200_2011.tgz").write_bytes(content)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, before[1]))
+    try:
+        code, printed = prepare("cub200", *(["--archive", given] if by_hand else []))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (code, f"cannot write {tmp_path}/data/cub200 (File too large)" in printed) == (2, True), printed
+    assert files_in(tmp_path) == [given]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "nowhere.invalid"])
+def test_no_network_is_one_line(host: str, prepare, small_cub, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_cub()
+    with socket.socket() as taken:  # a port that nobody listens on
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://{host}:{taken.getsockname()[1]}/birds.zip"
+        monkeypatch.setattr(CUB200, "archives", (replace(CUB200.archives[0], url=url),))
+        code, printed = prepare("cub200")
+    assert (code, f"cannot download {url} (<urlopen error [Errno " in printed) == (2, True), printed
 
 
 def test_without_a_published_checksum_it_says_unverified_and_records_one(prepare, small_cub, tmp_path: Path) -> None:
@@ -182,13 +221,13 @@ def test_without_a_published_checksum_it_says_unverified_and_records_one(prepare
     assert "unverified: there is no published checksum; CUB_200_2011.tgz.sha256 records this one" in printed
     recorded = (tmp_path / "data/cub200/CUB_200_2011.tgz.sha256").read_text()
     assert recorded == f"{hashlib.sha256(BIRDS).hexdigest()}  CUB_200_2011.tgz\n"  # as sha256sum --check reads it
-    file, unknown = tmp_path / "birds.zip", Archive("birds.zip", gives="birds")
-    file.write_bytes(CONTENT)
-    record(file, unknown, tmp_path)
-    assert "the same file as the first time" in check(file, unknown, tmp_path)
-    file.write_bytes(CONTENT[:-1])
-    with pytest.raises(UserError, match=f"recorded {hashlib.sha256(CONTENT).hexdigest()} the first time"):
-        check(file, unknown, tmp_path)
+    for content, expected in ((zip_of({"CUB_200_2011": b""}), 2), (BIRDS, 0)):
+        (tmp_path / "data/cub200/CUB_200_2011").rename(tmp_path / f"away {expected}")
+        small_cub(content, believed=None)
+        code, printed = prepare("cub200")
+        assert code == expected
+        (tmp_path / "data/cub200/CUB_200_2011").mkdir(exist_ok=True)
+    assert "the same file as the first time" in printed
 
 
 def test_an_archive_given_by_hand_is_checked_and_left_alone(prepare, small_cub, server, tmp_path: Path) -> None:
@@ -207,19 +246,104 @@ def test_one_process_prepares_a_data_set_and_ctrl_c_leaves_it_to_the_next(
 ) -> None:
     free = []
 
-    def interrupted(*_: object, **__: object) -> None:
+    def interrupt() -> None:
         free.append(Lock(cache_root(), "prepare-cub200", "").acquire())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def interrupted(*words: object) -> None:
+        extractall(*words)
         raise KeyboardInterrupt
 
-    small_cub()
-    with monkeypatch.context() as patched:
-        patched.setattr("levelfield.data.prepare.unpack", interrupted)
-        code, printed = prepare("cub200")
-    assert (code, free) == (130, [False])
-    assert "stopped; the same command starts the download again" in printed
-    assert not list((tmp_path / "data").glob("cub200/CUB*"))
+    extractall = ZipFile.extractall
+    for of_the_download in (True, False):
+        small_cub(**({"midway": interrupt} if of_the_download else {}))
+        with monkeypatch.context() as patched:
+            if not of_the_download:
+                patched.setattr(ZipFile, "extractall", interrupted)
+            code, printed = prepare("cub200")
+        assert (code, free) == (130, [False])
+        assert "stopped; the same command starts the download again" in printed
+        assert files_in(tmp_path) == []
     assert prepare("cub200")[0] == 0
-    assert len(server.requests) == 1  # the archive had arrived whole
+
+
+PROCESS = """
+import sys
+from dataclasses import replace
+from levelfield.cli.main import main
+from levelfield.data.datasets import CUB200
+CUB200.archives = (replace(CUB200.archives[0], url=sys.argv[1], size=None, sha256=None),)
+CUB200.num_classes_published, CUB200.num_samples_published = 2, 4
+sys.exit(main(["data", "prepare", "cub200", "--root", sys.argv[2]]))
+"""
+
+
+@pytest.mark.processes
+def test_three_processes_on_two_machines_leave_one_data_set(server, tmp_path: Path) -> None:
+    both = Barrier(2)  # two machines have two caches, so they do not wait for each other's lock
+    url = server.url("CUB_200_2011.tgz", BIRDS, midway=lambda: both.wait(50))
+    command = [sys.executable, "-c", PROCESS, url, str(tmp_path / "data")]
+    started: list[tuple[subprocess.Popen, Path]] = []
+    for cache in ("one", "one", "another"):
+        said = tmp_path / f"said by {len(started)}"
+        while cache == "another" and not any("waiting for" in file.read_text() for _, file in started):
+            time.sleep(0.05)
+        environment = {**os.environ, "LEVELFIELD_CACHE": str(tmp_path / cache)}
+        with said.open("w") as file:
+            started.append((subprocess.Popen(command, env=environment, stdout=file, stderr=file), said))
+    for process, said in started:
+        assert (process.wait(), "2 classes, 4 samples" in said.read_text()) == (0, True), said.read_text()
+    assert len(server.requests) == 2  # one for each machine
+    names = sorted(path.name for path in (tmp_path / "data" / "cub200").iterdir())
+    assert names == ["CUB_200_2011", "CUB_200_2011.tgz.sha256"]
+
+
+def tar_of(name: str, kind: bytes = tarfile.REGTYPE, points_to: str = "", content: bytes = b"") -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname, info.size = kind, points_to, len(content)
+        archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def birds_with(place: int, value: int) -> bytes:
+    """The zip file with bits set in each member's header, and in the directory, whose fields come two bytes later."""
+    content = bytearray(BIRDS)
+    for start, shift in ((b"PK\x03\x04", -2), (b"PK\x01\x02", 0)):
+        at = content.find(start)
+        while at >= 0:
+            content[at + place + shift] |= value
+            at = content.find(start, at + 1)
+    return bytes(content)
+
+
+UNSAFE = [
+    (tar_of("../outside"), "outside the destination"),
+    (tar_of("CUB_200_2011/../../../outside"), "outside the destination"),
+    (tar_of("CUB_200_2011", tarfile.SYMTYPE, "/etc"), "absolute path"),
+    (tar_of("CUB_200_2011", tarfile.SYMTYPE, "../.."), "outside the destination"),
+    (tar_of("CUB_200_2011", tarfile.LNKTYPE, "../../outside"), "outside the destination"),
+    (tar_of("CUB_200_2011", tarfile.CHRTYPE), "special file"),
+    (tar_of("CUB_200_2011", tarfile.FIFOTYPE), "special file"),
+    (tar_of("/CUB_200_2011/images.txt", content=os.urandom(50_000))[:30_000], "ended before the end-of-stream"),
+    (zip_of({"../../outside": b"", "/outside": b""}), "has no CUB_200_2011"),
+    (birds_with(8, 1), "password required"),
+    (birds_with(10, 93), "compression method"),
+    (BIRDS.replace(b"1 has_bill", b"2 has_bill"), "Bad CRC-32 for file 'attributes.txt'"),
+    (BIRDS[: len(BIRDS) // 2], "file could not be opened successfully"),
+]
+
+
+@pytest.mark.parametrize(("content", "reason"), UNSAFE, ids=range(len(UNSAFE)))
+def test_an_unsafe_or_damaged_archive_leaves_nothing(content, reason, prepare, small_cub, server, tmp_path) -> None:
+    small_cub(believed=None)
+    (given := tmp_path / "CUB_200_2011.tgz").write_bytes(content)
+    (tmp_path / "outside").write_bytes(b"mine")
+    code, printed = prepare("cub200", "--archive", given)
+    assert (code, reason in printed, f"{given}" in printed) == (2, True, True), printed
+    assert (sorted(files_in(tmp_path)), server.requests) == ([given, tmp_path / "outside"], [])
+    assert (tmp_path / "outside").read_bytes() == b"mine"
 
 
 def test_terms_that_a_person_has_to_agree_to(prepare, run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -260,6 +384,7 @@ def test_a_file_that_is_used_as_it_is(prepare, server, monkeypatch: pytest.Monke
         Omniglot(tmp_path / "data").read_index()
     assert prepare("omniglot")[0] == 0
     assert (folder / "images_background.zip").read_bytes() == whole
+    assert len(server.requests) == 3  # the other file was sound
 
 
 @pytest.mark.parametrize(
@@ -285,12 +410,3 @@ def test_each_archive_has_a_checksum_or_says_that_none_is_known() -> None:
             assert archive.url is None or archive.url.startswith(("https://", "http://"))
             # Nothing is fetched without encryption that is not checked.
             assert archive.sha256 or not (archive.url or "").startswith("http://")
-
-
-def test_no_network_is_one_line(tmp_path: Path) -> None:
-    with socket.socket() as taken:  # a port that nobody listens on
-        taken.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        for host, said in ((address, r"\(.*refused\): check the network"), ("nowhere.invalid", "")):
-            with pytest.raises(UserError, match=rf"cannot reach {host} .*{said}"):
-                fetch(Archive("birds.zip", gives="", url=f"http://{host}/birds.zip"), tmp_path, "", lambda *_: None)

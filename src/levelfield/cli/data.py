@@ -1,15 +1,12 @@
 """`levelfield data list|verify|prepare`."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
-from rich.progress import Progress as RichProgress
 
 from levelfield.cli.options import Options
 from levelfield.errors import UserError, nearest
@@ -194,7 +191,7 @@ def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path], 
     if reason is not None:
         say(f"{dataset.name}: to {folder}; licence: {dataset.licence}", console=console)
         try:
-            prepare(dataset, folder.parent, given, partial(say, console=console), partial(_bar, console))
+            prepare(dataset, folder.parent, given, partial(say, console=console))
         except KeyboardInterrupt:
             raise KeyboardInterrupt("the same command starts the download again") from None
         except OSError as error:
@@ -208,14 +205,6 @@ def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path], 
         return 2
     say(f"{counts}, as published; levelfield data verify {dataset.name} opens each", console=console)
     return 0
-
-
-@contextmanager
-def _bar(console: Console, caption: str) -> Iterator[Callable[[int, int | None], None]]:
-    columns = (TextColumn("  {task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with RichProgress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(caption, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def _verify(console: Console, dataset: "MetricDataset", root: str | None, asked_for: bool) -> int:

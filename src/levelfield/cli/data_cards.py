@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import MetricDataset, has_root
-from levelfield.data.download import as_size
 from levelfield.errors import UserError
 
 
@@ -96,6 +96,6 @@ def _first_line(docstring: str | None) -> str:
 
 
 def _describe(archive: Archive) -> str:
-    size = f", {as_size(archive.size)}" if archive.size else ""
+    size = f", {decimal(archive.size)}" if archive.size else ""
     checksum = f"SHA-256 {archive.sha256}" if archive.sha256 else "no published checksum"
     return f"{archive.file}{size}, {checksum}{'' if archive.url else '; download it yourself'}"

@@ -2,12 +2,6 @@
 
 from dataclasses import dataclass
 
-from levelfield.errors import UserError
-
-
-class BadArchive(UserError):  # noqa: N818  # the name says what the file is
-    """A damaged, wrong or hostile file: download it again."""
-
 
 @dataclass(frozen=True)
 class Archive:
@@ -15,11 +9,11 @@ class Archive:
 
     Attributes:
         file: name of the file.
-        gives: the file or folder that unpacking creates; None for a file that is not unpacked.
+        gives: the file or folder to unpack; None for a file that is not unpacked.
         url: download address; None if the publishers require an agreement or a login.
         size: in bytes; None if unknown.
         sha256: None if unknown: then the SHA-256 of the first download is recorded, as unverified.
-        inside: unpack only this folder of the archive, without its name; "" unpacks everything.
+        inside: the folder of the archive that has `gives`.
     """
 
     file: str
