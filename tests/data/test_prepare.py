@@ -166,6 +166,7 @@ FAULTS = [
     ({"status": 503}, "(or by curl --location --continue-at - --output CUB_200_2011.tgz 'http://127.0.0.1:"),
     ({"stops": True}, "it is damaged or another file: get CUB_200_2011.tgz from https://www.vision.caltech.edu"),
     ({"stops": True, "believed": None}, "cannot unpack http://127.0.0.1:"),
+    ({"midway": lambda: time.sleep(1)}, "/CUB_200_2011.tgz (timed out): run the command again"),
     ({"content": PAGE, "believed": None}, "(file could not be opened successfully): get CUB_200_2011.tgz from"),
     ({"believed": b"other birds"}, f"instead of {hashlib.sha256(b'other birds').hexdigest()}"),
     ({"size": 1 << 50}, "2,251,799.8 GB are needed: free space or give another --root"),
@@ -175,9 +176,11 @@ FAULTS = [
 
 @pytest.mark.parametrize(("fault", "said"), FAULTS, ids=[said[:20] for _, said in FAULTS])
 def test_a_download_that_fails_leaves_nothing_and_the_next_command_works(
-    fault: dict, said: str, prepare, small_cub, server, tmp_path: Path
+    fault: dict, said: str, prepare, small_cub, server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     small_cub(**fault)
+    if "midway" in fault:
+        monkeypatch.setattr("levelfield.data.prepare.TIMEOUT", 0.2)
     code, printed = prepare("cub200")
     assert (code, said in printed) == (2, True), printed
     assert "size" in fault or "run levelfield data prepare cub200 --archive CUB_200_2011.tgz" in printed
