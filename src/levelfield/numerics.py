@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import threshold
 
 # Where torch stores the precision of float32 products, with the setting that each inherits from.
 _backends: Any = torch.backends
@@ -29,27 +30,29 @@ def unit(vectors: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
 
 
 class _Unit(torch.autograd.Function):
-    """(u, 1 / norm). The derivatives use the outputs, so they can be differentiated again."""
+    """(u, norm). The derivatives use the outputs, so they can be differentiated again."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        norms = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
-        norms = torch.where(norms > 0, norms, 1.0)
-        directions, inverse = (vectors / norms).to(vectors.dtype), norms.reciprocal().to(vectors.dtype)
+        norms = threshold(torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64), 0.0, 1.0)
+        directions = torch.div(vectors, norms, out=torch.empty_like(vectors))
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(directions, inverse)
-        return directions, inverse
+        ctx.save_for_backward(directions, norms)
+        return directions, norms
 
     @staticmethod
-    def backward(ctx: Any, of_directions: Tensor | None, of_inverse: Tensor | None) -> Tensor | None:
-        directions, inverse = ctx.saved_tensors
+    def backward(ctx: Any, of_directions: Tensor | None, of_norms: Tensor | None) -> Tensor | None:
+        directions, norms = ctx.saved_tensors
         gradient = None
         if of_directions is not None:
             along = (of_directions * directions).sum(-1, keepdim=True)
-            gradient = (of_directions - along * directions) * inverse
-        if of_inverse is not None:
-            shrunk = of_inverse * inverse.square() * directions
-            gradient = -shrunk if gradient is None else gradient - shrunk
+            across = torch.addcmul(of_directions, along, directions, value=-1)
+            # No operator with `out` can be differentiated again.
+            twice = torch.is_grad_enabled()
+            gradient = (across / norms).to(across.dtype) if twice else torch.div(across, norms, out=across)
+        if of_norms is not None:
+            grown = (of_norms * directions).to(directions.dtype)
+            gradient = grown if gradient is None else gradient + grown
         return gradient
 
 

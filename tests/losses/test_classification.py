@@ -100,6 +100,6 @@ def test_all_but_one_take_a_fraction_and_a_beginning():
 
 def test_small_integers_name_classes_beyond_their_range_on_a_gpu(monkeypatch):
     monkeypatch.setattr("levelfield.losses.classification.can_look", lambda labels: False)
-    labels, inside = checked_classes(torch.tensor([3, 255], dtype=torch.uint8), 300)
+    labels, unknown = checked_classes(torch.tensor([3, 255], dtype=torch.uint8), 300)
     assert labels.tolist() == [3, 255]
-    assert inside
+    assert not unknown

@@ -1,10 +1,12 @@
 """ArcFace loss."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import threshold
 
 from levelfield.losses.base import check_above_0
 from levelfield.losses.classification import ClassificationLoss, WeightInit
@@ -60,11 +62,39 @@ def add_angle(
     cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"], margin: float | Float[Tensor, "N 1"]
 ) -> Float[Tensor, "N C"]:
     """The cosines with `margin` radians added to the angle of each row's own class."""
-    cos = cosines.gather(1, labels[:, None])
-    sin = safe_sqrt(1 - cos.square())
+    own = labels[:, None]
+    if isinstance(margin, Tensor):
+        return cosines.scatter(1, own, _turned(cosines.gather(1, own), margin)[0])
+    return _AddAngle.apply(cosines, own, margin)
+
+
+class _AddAngle(torch.autograd.Function):
+    """`forward` also computes the slope of each row's own entry, which `backward` repeats for a second derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, cosines: Tensor, own: Tensor, margin: float) -> Tensor:
+        turned, slopes = _turned(cosines.gather(1, own), margin)
+        ctx.save_for_backward(cosines, own, slopes)
+        ctx.margin = margin
+        return cosines.scatter(1, own, turned)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        cosines, own, slopes = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            slopes = _turned(cosines.gather(1, own), ctx.margin)[1]
+        return gradient.scatter(1, own, gradient.gather(1, own) * slopes), None, None
+
+
+def _turned(cos: Tensor, margin: float | Tensor) -> tuple[Tensor, Tensor]:
+    """cos(theta + margin), or what continues it beyond 180 degrees, and its derivative with respect to cos theta."""
     cos_m, sin_m = (margin.cos(), margin.sin()) if isinstance(margin, Tensor) else (math.cos(margin), math.sin(margin))
-    turned = torch.where(cos >= -cos_m, cos * cos_m - sin * sin_m, cos - margin * sin_m)
-    return cosines.scatter(1, labels[:, None], turned)
+    sin = safe_sqrt(1 - cos.square())
+    beyond = cos < -cos_m
+    crosswise = sin * sin_m
+    turned = torch.where(beyond, cos - margin * sin_m, cos * cos_m - crosswise)
+    slopes = cos_m + sin_m * cos / threshold(sin, 0.0, torch.inf)
+    return turned, slopes.masked_fill(beyond, 1.0)
 
 
 def check_angle(margin: float, scale: float) -> None:

@@ -70,8 +70,9 @@ class MetricLoss(KeepsArguments, nn.Module):
         with autocast(embeddings.device.type, enabled=False):
             embeddings = embeddings.to(dtype)
             ref_emb = None if ref_emb is None else ref_emb.to(dtype)
-            loss = self.compute(embeddings, labels, indices_tuple, ref_emb, ref_labels) + sum_of_zeros(embeddings)
-            return loss if ref_emb is None else loss + sum_of_zeros(ref_emb)
+            loss = self.compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+            loss = loss + sum_of_zeros(embeddings, loss.requires_grad)
+            return loss if ref_emb is None else loss + sum_of_zeros(ref_emb, loss.requires_grad)
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
@@ -131,9 +132,10 @@ def can_look(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def sum_of_zeros(embeddings: Tensor) -> Float[Tensor, ""]:
-    """0 with a zero gradient, NaN if an embedding is not finite."""
-    return (embeddings * 0).sum()
+def sum_of_zeros(embeddings: Tensor, constant: bool) -> Float[Tensor, ""]:
+    """0, NaN if an embedding is not finite; with a zero gradient, unless it is `constant`."""
+    embeddings = embeddings.detach() if constant else embeddings
+    return torch.dist(embeddings, embeddings)
 
 
 def check_batch(embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_labels: Tensor | None) -> None:

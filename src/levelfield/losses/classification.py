@@ -105,13 +105,13 @@ class ClassificationLoss(MetricLoss):
                 f"embeddings have {embeddings.shape[1]} dimensions but the loss was made with "
                 f"embedding_size={self.embedding_size}"
             )
-        labels, in_range = checked_classes(labels, self.num_classes)
+        labels, unknown = checked_classes(labels, self.num_classes)
         weights_N = sample_weights(embeddings, indices_tuple, self.weigh_anchors_only)
         weights_CD = self.class_weights.to(embeddings.dtype)
         if self.class_fraction < 1:
             classes, labels = self._sample_classes(labels)
             weights_CD = weights_CD.unflatten(0, (self.num_classes, self.centers_per_class))[classes].flatten(0, 1)
-        return where_known(in_range, self.class_loss(embeddings, weights_CD, labels, weights_N))
+        return where_known(unknown, self.class_loss(embeddings, weights_CD, labels, weights_N))
 
     def class_loss(
         self,
@@ -164,15 +164,15 @@ def target_mask(cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Flo
 
 
 def checked_classes(labels: Int[Tensor, " N"], num_classes: int) -> tuple[Int[Tensor, " N"], Tensor | None]:
-    """Labels that can index classes, and whether all were in range; None if that was checked here.
+    """Labels that can index classes, and whether any was out of range; None if that was checked here.
 
     Raises:
         ValueError: a label outside 0..num_classes-1, on the CPU and not in compiled code.
     """
     labels = labels.long()
     if not can_look(labels):
-        inside = (labels >= 0) & (labels < num_classes)
-        return labels.clamp(0, num_classes - 1), inside.all()
+        inside = labels.clamp(0, num_classes - 1)
+        return inside, (labels != inside).any()
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
         position = int(((labels < 0) | (labels >= num_classes)).int().argmax())
         raise ValueError(
@@ -182,6 +182,6 @@ def checked_classes(labels: Int[Tensor, " N"], num_classes: int) -> tuple[Int[Te
     return labels, None
 
 
-def where_known(in_range: Tensor | None, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """The loss, or NaN if a label was out of range; `in_range` is from `checked_classes`."""
-    return loss if in_range is None else torch.where(in_range, loss, torch.nan)
+def where_known(unknown: Tensor | None, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    """The loss, or NaN if a label was out of range; `unknown` is from `checked_classes`."""
+    return loss if unknown is None else loss.masked_fill(unknown, torch.nan)

@@ -89,7 +89,7 @@ class MarginLoss(PairLoss):
                     positives * negatives.sum(1, keepdim=True),
                     negatives * positives.sum(1, keepdim=True),
                 )
-        beta_N, in_range = self._beta_of(labels, embeddings.dtype)
+        beta_N, unknown = self._beta_of(labels, embeddings.dtype)
         dist_NM = unit_distances(*self.points(embeddings, ref_emb))
         pull = relu(dist_NM - (beta_N - self.margin)[:, None])
         push = relu((beta_N + self.margin)[:, None] - dist_NM)
@@ -102,7 +102,7 @@ class MarginLoss(PairLoss):
                 loss = loss + self.nu * (terms_N * beta_N).sum() * (active > 0) / number
             else:
                 loss = loss + self.nu * beta_N.mean() * terms_N.any()
-        return where_known(in_range, loss)
+        return where_known(unknown, loss)
 
     def _beta_of(self, labels: Int[Tensor, " N"], dtype: torch.dtype) -> tuple[Float[Tensor, " N"], Tensor | None]:
         """Each anchor's b, and the second value of `checked_classes`."""
@@ -112,5 +112,5 @@ class MarginLoss(PairLoss):
             beta = torch.full((1,), self.beta, dtype=dtype, device=labels.device)
         if (len(beta) == 1 and not self.beta_per_class) or not self.learn_beta:
             return beta.expand(len(labels)), None
-        classes, in_range = checked_classes(labels, len(beta))
-        return beta[classes], in_range
+        classes, unknown = checked_classes(labels, len(beta))
+        return beta[classes], unknown

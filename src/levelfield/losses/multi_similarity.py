@@ -1,11 +1,12 @@
 """Multi-similarity loss."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from levelfield.losses.base import check_above_0
-from levelfield.losses.pairs import PairLoss, weighted_logsumexp
+from levelfield.losses.pairs import PairLoss, pull_and_push_logsumexp
 
 
 class MultiSimilarityLoss(PairLoss):
@@ -37,6 +38,7 @@ class MultiSimilarityLoss(PairLoss):
     def pair_loss(
         self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
     ) -> Float[Tensor, ""]:
-        pull = weighted_logsumexp(-self.alpha * (matrix - self.base), positives)
-        push = weighted_logsumexp(self.beta * (matrix - self.base), negatives)
-        return (softplus(pull) / self.alpha + softplus(push) / self.beta).mean()
+        beyond = matrix - self.base
+        both = pull_and_push_logsumexp(-self.alpha * beyond, positives, self.beta * beyond, negatives)
+        pull, push = softplus(both)
+        return torch.add(pull / self.alpha, push, alpha=1 / self.beta).mean()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, no_grad
-from torch.nn.functional import threshold
+from torch.nn.functional import pad, threshold
 
 from levelfield.losses.base import (
     Choice,
@@ -37,28 +37,48 @@ def squared_distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"
     """Squared Euclidean distances; rounding may make them negative."""
     if torch.compiler.is_compiling():  # the compiler fuses passes itself, and accepts no tensor twice
         return _squares(anchors, others)
-    return _SquaredDistances.apply(anchors, others)
+    return _Distances.apply(anchors, None if others is anchors else others, None)
 
 
-def _squares(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
+def _squares(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"] | None) -> Float[Tensor, "N M"]:
+    if others is None:
+        products = inner_products(anchors, anchors)
+        norms = products.diagonal().clone()
+        return torch.sub(norms[:, None], products, alpha=2, out=products).add_(norms)
     products = inner_products(-2 * anchors, others)
     return products.add_(anchors.square().sum(1, keepdim=True)).add_(others.square().sum(1))
 
 
-class _SquaredDistances(torch.autograd.Function):
-    """`_squares` with fewer passes over N x M than by autograd."""
+class _Distances(torch.autograd.Function):
+    """`_squares`, or with a floor their `safe_sqrt`, in fewer passes over N x M than by autograd.
+
+    `others` is None for distances among the anchors.
+    """
 
     @staticmethod
-    def forward(ctx: Any, anchors: Tensor, others: Tensor) -> Tensor:
-        ctx.save_for_backward(anchors, others)
-        return _squares(anchors, others)
+    def forward(ctx: Any, anchors: Tensor, others: Tensor | None, floor: float | None) -> Tensor:
+        found = _squares(anchors, others)
+        if floor is not None:
+            found = threshold(found, floor, 0.0, inplace=True).sqrt_()
+        ctx.save_for_backward(anchors, others, None if floor is None else found)
+        return found
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        anchors, others = ctx.saved_tensors
-        of_anchors = gradient.sum(1)[:, None] * anchors - inner_products(gradient, others.mT)
-        of_others = gradient.sum(0)[:, None] * others - inner_products(gradient.mT, anchors.mT)
-        return 2 * of_anchors, 2 * of_others
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        anchors, others, roots = ctx.saved_tensors
+        D, scale = anchors.shape[1], -2.0 if roots is None else -1.0
+        if roots is not None:
+            gradient = gradient / threshold(roots, 0.0, torch.inf)
+        # Columns of ones sum the rows of the gradient in the same product, and four keep its rows aligned on a GPU.
+        with_ones = pad(anchors, (0, 4), value=1.0)
+        of_others = inner_products(gradient.mT, with_ones.mT)
+        if others is not None:
+            with_ones = pad(others, (0, 4), value=1.0)
+            of_others = scale * torch.addcmul(of_others[:, :D], of_others[:, -1:], others, value=-1)
+        sums = inner_products(gradient, with_ones.mT)
+        if others is None:
+            sums, of_others = sums + of_others, None
+        return scale * torch.addcmul(sums[:, :D], sums[:, -1:], anchors, value=-1), of_others, None
 
 
 def distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
@@ -72,7 +92,9 @@ def distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Fl
 
 def unit_distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
     """Distances of unit vectors, in [0, 2]; exactly 0, with a zero gradient, between those that coincide."""
-    return safe_sqrt(squared_distances(anchors, others), rounding_of(anchors))
+    if torch.compiler.is_compiling():
+        return safe_sqrt(_squares(anchors, others), rounding_of(anchors))
+    return _Distances.apply(anchors, None if others is anchors else others, rounding_of(anchors))
 
 
 def safe_sqrt(squares: Tensor, floor: float = 1e-24) -> Tensor:
@@ -175,12 +197,23 @@ def as_pairs(indices_tuple: IndicesTuple) -> tuple[Tensor, Tensor, Tensor, Tenso
     return a1, p, a2, n
 
 
-def weighted_logsumexp(logits: Float[Tensor, "N M"], weights: Float[Tensor, "N M"]) -> Float[Tensor, " N"]:
+def weighted_logsumexp(logits: Float[Tensor, "*B N M"], weights: Float[Tensor, "*B N M"]) -> Float[Tensor, "*B N"]:
     """log sum_j w_ij e^(z_ij) of each row; `EMPTY`, with a zero gradient, where a row's weights are all 0.
 
-    Weights are 0 or at least 1. Exact for logits of any size: each row is shifted by its largest logit that counts.
+    Weights are 0 or at least 1; several matrices of them may share the logits. Exact for logits of any size: each row
+    is shifted by its largest logit that counts.
     """
     return _WeightedLogSumExp.apply(logits, weights)[0]
+
+
+def pull_and_push_logsumexp(
+    pull: Float[Tensor, "N M"],
+    positives: Float[Tensor, "N M"],
+    push: Float[Tensor, "N M"],
+    negatives: Float[Tensor, "N M"],
+) -> Float[Tensor, "2 N"]:
+    """`weighted_logsumexp` of `pull` over the positives, then of `push` over the negatives."""
+    return _WeightedLogSumExp.apply(pull, positives, push, negatives)[0]
 
 
 def weighted_softmax(logits: Float[Tensor, "N M"], weights: Float[Tensor, "N M"]) -> Float[Tensor, "N M"]:
@@ -189,30 +222,43 @@ def weighted_softmax(logits: Float[Tensor, "N M"], weights: Float[Tensor, "N M"]
 
 
 class _WeightedLogSumExp(torch.autograd.Function):
-    """(log-sum-exp, softmax). The derivatives use the softmax, so they can be differentiated again.
+    """The log-sum-exp of each pair of logits and weights, stacked if there are several, then the softmax of each.
 
-    It uses one buffer, and no exponential below e^-80: these do not change the sum and are slow on a CPU.
+    The derivatives use the softmax, so they can be differentiated again. Each pair has one buffer, and no exponential
+    below e^-80: these do not change the sum and are slow on a CPU.
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        terms = weights.clamp_max(1).sub_(1).mul_(-EMPTY).add_(logits)
-        largest = terms.amax(1, keepdim=True)
-        terms = torch.sub(logits, largest, out=terms).clamp_(-80, 0).exp_().mul_(weights)
-        total = terms.sum(1, keepdim=True)
-        empty = total == 0
-        shares = terms.div_(torch.where(empty, 1.0, total))
+    def forward(ctx: Any, *logits_and_weights: Tensor) -> tuple[Tensor, ...]:
+        logits, weights = logits_and_weights[::2], logits_and_weights[1::2]
+        largest, totals = weights[0].new_empty(2, len(weights), *weights[0].shape[:-1], 1)
+        every_terms = [each.clamp_max(1).sub_(1) for each in weights]
+        for k, terms in enumerate(every_terms):
+            torch.add(logits[k], terms, alpha=-EMPTY, out=terms)
+            top = torch.amax(terms, -1, keepdim=True, out=largest[k])
+            terms.sub_(top).clamp_(min=-80).exp_().mul_(weights[k])
+            torch.sum(terms, -1, keepdim=True, out=totals[k])
+        totals.clamp_min_(1)  # only a row whose weights are all 0 has less
+        for k, terms in enumerate(every_terms):
+            terms.div_(totals[k])
+        ctx.several, ctx.shape = len(weights) > 1, logits[0].shape
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(shares)
-        return torch.where(empty, EMPTY, largest + total.log()).squeeze(1), shares
+        ctx.save_for_backward(*every_terms)
+        found = largest.add_(totals.log_()).squeeze(-1)
+        return found if ctx.several else found[0], *every_terms
 
     @staticmethod
-    def backward(ctx: Any, of_total: Tensor | None, of_shares: Tensor | None) -> tuple[Tensor | None, None]:
-        (shares,) = ctx.saved_tensors
-        if of_shares is None:
-            return (None if of_total is None else shares * of_total[:, None]), None
-        slopes = of_shares - (of_shares * shares).sum(1, keepdim=True)
-        return shares * (slopes if of_total is None else slopes + of_total[:, None]), None
+    def backward(ctx: Any, of_found: Tensor | None, *of_softmax: Tensor | None) -> tuple[Tensor | None, ...]:
+        gradients: list[Tensor | None] = []
+        for k, shares in enumerate(ctx.saved_tensors):
+            slopes, of_shares = None if of_found is None else of_found[..., None], of_softmax[k]
+            if slopes is not None and ctx.several:
+                slopes = slopes[k]
+            if of_shares is not None:
+                of_shares = of_shares - (of_shares * shares).sum(-1, keepdim=True)
+                slopes = of_shares if slopes is None else slopes + of_shares
+            gradients += [None if slopes is None else (shares * slopes).sum_to_size(ctx.shape), None]
+        return tuple(gradients)
 
 
 def pull_and_push(
@@ -259,5 +305,4 @@ def nonzero_mean(terms: Tensor, weights: Tensor) -> Float[Tensor, ""]:
 
 def mean_over(terms: Tensor, weights: Tensor) -> Float[Tensor, ""]:
     """Weighted mean over all terms; 0 if the weights are all 0."""
-    total = weights.sum()
-    return (weights * terms).sum() / torch.where(total > 0, total, 1.0)
+    return (weights * terms).sum() / threshold(weights.sum(), 0.0, 1.0)

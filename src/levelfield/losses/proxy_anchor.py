@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor, nn, no_grad
 from torch.nn.functional import softplus
 
 from levelfield.losses.base import check_above_0
@@ -61,8 +61,11 @@ class ProxyAnchorLoss(ClassificationLoss):
         sample_weights: Float[Tensor, " N"],
     ) -> Float[Tensor, ""]:
         cosines_CN = inner_products(unit(class_weights), unit(embeddings))
-        own_CN = torch.zeros_like(cosines_CN).scatter_(0, labels[None, :], 1.0)
-        extra_N = sample_weights - 1
-        pull = weighted_logsumexp(extra_N - self.alpha * (cosines_CN - self.margin), own_CN)
-        push = weighted_logsumexp(extra_N + self.alpha * (cosines_CN + self.margin), 1 - own_CN)
-        return softplus(pull).sum() / own_CN.any(1).sum() + softplus(push).mean()
+        with no_grad():  # a sample is pulled to its own proxy and pushed from all others
+            own_CN = torch.zeros_like(cosines_CN).scatter_(0, labels[None, :], 1.0)
+            counted = torch.stack([own_CN, 1 - own_CN])
+            signs_CN = self.alpha - 2 * self.alpha * own_CN
+            extra_N = sample_weights + (self.alpha * self.margin - 1)
+            present = own_CN.amax(1).sum()
+        pull, push = softplus(weighted_logsumexp(signs_CN * cosines_CN + extra_N, counted))
+        return torch.add(pull / present, push, alpha=1 / len(push)).sum()

@@ -36,4 +36,4 @@ class SupConLoss(PairLoss):
         everything = weighted_logsumexp(logits, positives + negatives)
         count = positives.sum(1)
         losses = everything - (positives * logits).sum(1) / count.clamp_min(1)
-        return nonzero_mean(losses, ((count > 0) & negatives.any()).to(matrix.dtype))
+        return nonzero_mean(losses, count.sign() * negatives.amax())

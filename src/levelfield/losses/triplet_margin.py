@@ -9,14 +9,7 @@ from torch.nn.functional import relu, softplus
 
 from levelfield.losses.base import Choice, IndicesTuple, Labels, PairMasks, Points, RefLabels, RefPoints
 from levelfield.losses.pairs import PairLoss, mean_over, nonzero_mean, pair_weights
-from levelfield.losses.triplets import (
-    are_few,
-    compare_triplets,
-    count_violations,
-    padded_positives,
-    positive_pairs,
-    random_triplets,
-)
+from levelfield.losses.triplets import mean_of_active, padded_positives, positive_pairs, random_triplets
 
 
 class TripletMarginLoss(PairLoss):
@@ -84,7 +77,7 @@ class TripletMarginLoss(PairLoss):
         if between_MM is not None or self.smooth_loss:
             return self._every(dist_NM, between_MM, positives, negatives)
         once = indices_tuple is None or isinstance(indices_tuple, PairMasks)
-        return self._hinge_of_all(dist_NM, positives, negatives, once)
+        return mean_of_active(dist_NM, positives, negatives, self.margin, once)
 
     def _distances(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
         dist = self.distances(anchors, others)
@@ -92,21 +85,6 @@ class TripletMarginLoss(PairLoss):
 
     def _penalty(self, violation: Tensor) -> Tensor:
         return softplus(violation) if self.smooth_loss else relu(violation)
-
-    def _hinge_of_all(
-        self, dist: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"], once: bool
-    ) -> Float[Tensor, ""]:
-        """Count the active triplets of each pair: with these counts the hinge is linear in the distances."""
-        if are_few(dist):
-            near = dist
-            per_positive, per_negative = compare_triplets(dist, positives, negatives, self.margin)
-        else:
-            columns, present = padded_positives(positives, once)
-            near = dist.gather(1, columns)
-            per_positive, per_negative = count_violations(near, present, dist, negatives, self.margin)
-        active = per_positive.sum()
-        total = ((per_positive * near).sum(1) - (per_negative * dist).sum(1)).sum() + self.margin * active
-        return total / active.clamp_min(1)
 
     def _every(
         self,

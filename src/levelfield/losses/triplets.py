@@ -3,6 +3,8 @@
 N anchors, M others, K positive pairs, P the largest number of positives of an anchor.
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, no_grad
@@ -44,40 +46,76 @@ def padded_positives(
     return columns, present
 
 
-@no_grad()
-def count_violations(
-    near: Float[Tensor, "N P"],
-    present: Bool[Tensor, "N P"],
-    far: Float[Tensor, "N M"],
-    negatives: Float[Tensor, "N M"],
-    margin: float,
-) -> tuple[Float[Tensor, "N P"], Float[Tensor, "N M"]]:
-    """Number of triplets with near_ip > far_in - margin that contain each positive and each negative.
+def mean_of_active(
+    dist: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"], margin: float, once: bool
+) -> Float[Tensor, ""]:
+    """NZ_{(i,p,n)} [d_ip - d_in + m]+, NZ the mean over the terms above 0. `once` says that no pair counts twice."""
+    return _MeanOfActive.apply(dist, positives, negatives, margin, once)
 
-    Sorting an anchor's positives and looking up where each negative falls among them takes O(N M log P), not O(N P M).
-    """
-    sorted_near, order = near.masked_fill(~present, torch.inf).sort(1)
-    passed = torch.searchsorted(sorted_near, far - margin, right=True)
-    per_negative = negatives * (present.sum(1, keepdim=True) - passed)
+
+class _MeanOfActive(torch.autograd.Function):
+    """Counts the active triplets of each pair: with these counts the hinge is linear in the distances."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, dist: Tensor, positives: Tensor, negatives: Tensor, margin: float, once: bool
+    ) -> Float[Tensor, ""]:
+        by_sorting = once and not can_look(dist) and dist.numel() <= SORTED_WHOLE
+        keys = dist.new_empty(1 + by_sorting, *dist.shape)
+        beyond = negatives if once else negatives.clamp_max(1)
+        shifted = torch.sub(dist, beyond, alpha=margin, out=keys[-1])  # a triplet is active if p's exceeds n's
+        if by_sorting:
+            slopes, active = sort_both(keys, positives, negatives)
+        elif can_look(dist) and dist.numel() * dist.shape[1] <= COMPARED:
+            slopes, active = compare_all(shifted, positives, negatives)
+        else:
+            slopes, active = sort_positives(shifted, positives, negatives)
+        slopes.div_(active.clamp_min_(1))
+        ctx.save_for_backward(slopes)
+        return shifted.mul_(slopes).sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        return ctx.saved_tensors[0] * gradient, None, None, None, None
+
+
+# Each of these returns in how many active triplets a pair is, with a minus for a negative pair, and their number.
+Counts = tuple[Float[Tensor, "N M"], Float[Tensor, ""]]
+
+
+def sort_both(
+    keys: Float[Tensor, "2 N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+) -> Counts:
+    """By sorting positives and negatives in full: no shape depends on values. `keys[0]` is overwritten."""
+    torch.neg(keys[1], out=keys[0])
+    ranked = keys.masked_fill(torch.stack([positives, negatives]) == 0, torch.inf).sort(-1).values
+    below = torch.searchsorted(ranked, keys)
+    slopes = positives * below[1]
+    active = slopes.sum()
+    return slopes.addcmul_(negatives, below[0], value=-1), active
+
+
+def sort_positives(
+    shifted: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+) -> Counts:
+    """By sorting an anchor's P positives and looking up where each negative falls among them: N M log P, not N P M."""
+    columns, present = padded_positives(positives)
+    near, order = shifted.gather(1, columns).masked_fill_(~present, torch.inf).sort(1)
+    passed = torch.searchsorted(near, shifted, right=True)
+    slopes = negatives * (passed - present.sum(1, keepdim=True))
     histogram = near.new_zeros(len(near), near.shape[1] + 1).scatter_add_(1, passed, negatives)
-    per_rank = histogram.cumsum(1)[:, :-1]
-    per_positive = torch.zeros_like(near).scatter_(1, order, per_rank) * present
-    return per_positive, per_negative
+    per_positive = torch.zeros_like(near).scatter_(1, order, histogram.cumsum(1)[:, :-1]) * present
+    return slopes.scatter_add_(1, columns, per_positive), per_positive.sum()
 
 
-def are_few(dist: Float[Tensor, "N M"]) -> bool:
-    """Whether `compare_triplets` is faster than `count_violations`."""
-    return can_look(dist) and dist.numel() * dist.shape[1] <= COMPARED
-
-
-@no_grad()
-def compare_triplets(
-    dist: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"], margin: float
-) -> tuple[Float[Tensor, "N M"], Float[Tensor, "N M"]]:
-    """`count_violations` by a table of all triplets, with the positives in their own columns."""
-    violated = (dist[:, :, None] > (dist - margin)[:, None, :]).to(dist.dtype)
+def compare_all(
+    shifted: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+) -> Counts:
+    """By a table of all triplets, with the positives in their own columns."""
+    violated = (shifted[:, :, None] > shifted[:, None, :]).to(shifted.dtype)
     per_positive = positives * inner_products(violated, negatives[:, None])[:, :, 0]
-    return per_positive, negatives * inner_products(positives[:, None], violated.mT)[:, 0]
+    per_negative = negatives * inner_products(positives[:, None], violated.mT)[:, 0]
+    return per_positive - per_negative, per_positive.sum()
 
 
 @no_grad()
