@@ -206,5 +206,5 @@ def test_the_weights_of_a_compiled_training_are_the_same_to_rounding(tmp_path, m
         training = build(small_config(trainer={"callbacks": callbacks}), tmp_path / name, progress=False)
         training.trainer.fit(training.model, datamodule=training.datamodule)
         states.append(MetricLearner.load_from_checkpoint(tmp_path / name / "best.ckpt").state_dict())
-    assert compiled == [{"backend": "eager"}]
+    assert compiled == [{"backend": "eager", "mode": "default"}]
     torch.testing.assert_close(dict(states[1]), dict(states[0]), rtol=1e-5, atol=1e-5)

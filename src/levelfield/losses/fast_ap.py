@@ -1,12 +1,14 @@
 """FastAP loss."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
-from torch import Tensor, no_grad
-from torch.nn.functional import pad
+from torch import Tensor
+from torch.nn.functional import threshold
 
 from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, sample_weights
-from levelfield.losses.pairs import mean_over, pair_weights, squared_distances
+from levelfield.losses.pairs import CACHED_VALUES, ROW_VALUES, mean_over, pair_weights, squared_distances
 from levelfield.numerics import unit
 
 
@@ -42,25 +44,52 @@ class FastAPLoss(MetricLoss):
         others = anchors if ref_emb is None else unit(ref_emb)
         weights = sample_weights(embeddings, indices_tuple, anchors_only=ref_emb is not None)
         heights = squared_distances(anchors, others) * (self.num_bins / 4)
-        positive_hist, negative_hist = self._histograms(heights, positives, negatives)
-        hist = positive_hist + negative_hist
-        below = hist.cumsum(1)
+        within, within_all = _CumulativeHistograms.apply(heights, positives, negatives, self.num_bins, ref_emb is None)
         count = positives.sum(1)
-        precision = positive_hist * positive_hist.cumsum(1) / torch.where(below > 0, below, 1.0)
-        losses = 1 - precision.sum(1) / count.clamp_min(1)
-        return mean_over(losses * weights, (count > 0).to(losses.dtype))
+        precision = within.diff(dim=1, prepend=torch.zeros_like(within[:, :1])) * within
+        losses = 1 - (precision / threshold(within_all, 0.0, 1.0)).sum(1) / count.clamp_min(1)
+        return mean_over(losses * weights, count.sign())
 
-    def _histograms(
-        self, heights: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
+
+class _CumulativeHistograms(torch.autograd.Function):
+    """H+ and H: an entry counts max(0, min(1, k + 1 - z B/4)) at node k < B, and 1 at node B.
+
+    A sum for each node: a sum by the entries' bins would be a sort on a GPU under determinism.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, heights: Tensor, positives: Tensor, negatives: Tensor, num_bins: int, itself: bool
     ) -> tuple[Float[Tensor, "N B+1"], Float[Tensor, "N B+1"]]:
-        """Histograms of positives and of negatives; each entry is split between the two nodes around it."""
-        B = self.num_bins
-        with no_grad():
-            node = heights.floor().clamp_(0, B - 1).nan_to_num_(0)
-            place = node.add(negatives, alpha=B).long()  # the negatives' bins follow the positives'
-            counted = positives + negatives
-            totals = heights.new_zeros(len(heights), 2 * B).scatter_add_(1, place, counted)
-        upper = heights.new_zeros(len(heights), 2 * B).scatter_add(1, place, (heights - node) * counted)
-        lower = totals - upper
-        both = pad(lower.unflatten(1, (2, B)), (0, 1)) + pad(upper.unflatten(1, (2, B)), (1, 0))
-        return both[:, 0], both[:, 1]
+        nodes = torch.arange(1, num_bins + 1, dtype=heights.dtype, device=heights.device)
+        within, within_all = heights.new_empty(2, len(heights), num_bins + 1)
+        for rows in _blocks(heights, num_bins):
+            counted = (nodes[:, None] - heights[rows, None]).clamp_(0, 1)
+            within_all[rows, :-1] = counted.sum(2)
+            within[rows, :-1] = counted.mul_(positives[rows, None]).sum(2)
+        if itself:  # an anchor is not among its others
+            within_all[:, :-1] -= (nodes - heights.diagonal()[:, None]).clamp_(0, 1)
+        within[:, -1] = positives.sum(1)
+        within_all[:, -1] = within[:, -1] + negatives.sum(1)
+        ctx.save_for_backward(heights, positives, negatives)
+        ctx.num_bins = num_bins
+        return within, within_all
+
+    @staticmethod
+    def backward(ctx: Any, of_positives: Tensor, of_all: Tensor) -> tuple[Tensor, None, None, None, None]:
+        heights, positives, negatives = ctx.saved_tensors
+        slopes = -torch.cat([of_positives + of_all, of_all], 1)
+
+        def of(rows: slice) -> Tensor:
+            node = heights[rows].detach().floor().clamp_(0, ctx.num_bins - 1).nan_to_num_(0)
+            place = node.add_(negatives[rows], alpha=ctx.num_bins + 1).long()  # the negatives' follow the positives'
+            return slopes[rows].gather(1, place) * (positives[rows] + negatives[rows])
+
+        return torch.cat([of(rows) for rows in _blocks(heights, 1)]), None, None, None, None
+
+
+def _blocks(heights: Float[Tensor, "N M"], values: int) -> list[slice]:
+    """Rows to compute at a time, with so many values in memory for each entry."""
+    held = CACHED_VALUES if heights.device.type == "cpu" else ROW_VALUES
+    size = max(1, held // (values * heights.shape[1]))
+    return [slice(first, first + size) for first in range(0, len(heights), size)]

@@ -26,6 +26,8 @@ from levelfield.numerics import inner_products, rounding_of, unit
 EMPTY = -1e30
 # Values in memory at a time, where a loss computes a matrix larger than the batch's in blocks of rows.
 ROW_VALUES = 2**24
+# The same on a CPU, where a block should fit its cache.
+CACHED_VALUES = 2**17
 
 
 def cosines(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:

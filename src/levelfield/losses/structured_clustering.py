@@ -57,21 +57,20 @@ class StructuredClusteringLoss(MetricLoss):
         if indices_tuple is not None or ref_emb is not None:
             raise ValueError("StructuredClusteringLoss clusters the batch and takes neither a miner nor ref_emb")
         points = unit(embeddings)
-        others = 1 - torch.eye(len(points), dtype=points.dtype, device=points.device)
-        dist_NN = unit_distances(points, points) * others  # exactly 0 on the diagonal
-        _, class_of = labels.unique(return_inverse=True)
-        onehot_NC = torch.nn.functional.one_hot(class_of).to(dist_NN.dtype)
-        own_cost_NC = torch.where(
-            onehot_NC > 0, inner_products(dist_NN, onehot_NC.T), torch.inf
-        )  # if j were the medoid of its class
-        true_score = -own_cost_NC.amin(0).sum()
-        fixed_NN = dist_NN.detach().nan_to_num(2.0)  # an embedding that is not finite is far from all
-        medoids = self.search(fixed_NN, class_of)
+        dist_NN = unit_distances(points, points)
+        # The search looks at hundreds of values, for each of which the CPU would wait for a GPU. An embedding that is
+        # not finite is far from all.
+        fixed_NN, class_of = dist_NN.detach().nan_to_num(2.0).cpu(), labels.cpu().unique(return_inverse=True)[1]
+        gamma, medoids = self.current_gamma, self.search(fixed_NN, class_of)
+        margin = gamma * (1 - float(_nmi(_nearest(fixed_NN, medoids)[None], class_of, len(medoids))))
+        class_of, medoids = torch.cat([class_of, medoids]).to(labels.device).split([len(labels), len(medoids)])
+        members_NC = class_of[:, None] == torch.arange(len(medoids), device=labels.device)
+        own_cost_NC = inner_products(dist_NN, members_NC.T.to(dist_NN.dtype))  # if j were the medoid of its class
+        true_score = -own_cost_NC.masked_fill(~members_NC, torch.inf).amin(0).sum()
         assigned = dist_NN[:, medoids].amin(1)
-        margin = self.current_gamma * (1 - _nmi(_nearest(fixed_NN, medoids)[None], class_of, len(medoids)))
         if self.training and self.gamma_decay < 1:
             self.steps += 1
-        return (margin[0].to(dist_NN.dtype) - assigned.sum() - true_score).clamp_min(0)
+        return (margin - assigned.sum() - true_score).clamp_min(0)
 
     @property
     def current_gamma(self) -> float:
@@ -83,11 +82,11 @@ class StructuredClusteringLoss(MetricLoss):
     @no_grad()
     def search(self, dist: Float[Tensor, "N N"], class_of: Int[Tensor, " N"]) -> Int[Tensor, " C"]:
         """S: greedy, then rounds of swaps, both by the score F(S) + gamma (1 - NMI)."""
-        samples = torch.arange(len(dist), device=dist.device)
+        samples, gamma = torch.arange(len(dist), device=dist.device), self.current_gamma
         medoids = samples[:0]
         for _ in range(int(class_of.max()) + 1):
             free = samples[~torch.isin(samples, medoids)]
-            scores = self._scores(dist, class_of, torch.cat([medoids.expand(len(free), -1), free[:, None]], 1))
+            scores = _scores(dist, class_of, torch.cat([medoids.expand(len(free), -1), free[:, None]], 1), gamma)
             medoids = torch.cat([medoids, free[scores.argmax()][None]])
         for _ in range(self.pam_iterations):
             before = medoids.clone()
@@ -97,17 +96,18 @@ class StructuredClusteringLoss(MetricLoss):
                     continue  # if medoids coincide, the first has all members
                 swapped = medoids.repeat(len(members), 1)
                 swapped[:, k] = members
-                medoids[k] = members[self._scores(dist, class_of, swapped).argmax()]
+                medoids[k] = members[_scores(dist, class_of, swapped, gamma).argmax()]
             if torch.equal(before, medoids):
                 break
         return medoids
 
-    def _scores(
-        self, dist: Float[Tensor, "N N"], class_of: Int[Tensor, " N"], sets: Int[Tensor, "S K"]
-    ) -> Float[Tensor, " S"]:
-        """F + gamma (1 - NMI) of each row of medoids."""
-        nearest_SN, which_SN = dist[:, sets].permute(1, 0, 2).min(2)
-        return -nearest_SN.sum(1) + self.current_gamma * (1 - _nmi(which_SN, class_of, sets.shape[1]))
+
+def _scores(
+    dist: Float[Tensor, "N N"], class_of: Int[Tensor, " N"], sets: Int[Tensor, "S K"], gamma: float
+) -> Float[Tensor, " S"]:
+    """F + gamma (1 - NMI) of each row of medoids."""
+    nearest_SN, which_SN = dist[:, sets].permute(1, 0, 2).min(2)
+    return -nearest_SN.sum(1) + gamma * (1 - _nmi(which_SN, class_of, sets.shape[1]))
 
 
 def _nearest(dist: Float[Tensor, "N N"], medoids: Int[Tensor, " K"]) -> Int[Tensor, " N"]:
