@@ -9,6 +9,8 @@ x N (N x C; angular: positive pairs x N).
     python benchmarks/losses.py                          # all sizes, some minutes
     python benchmarks/losses.py --sizes 32 128 --losses NTXentLoss ArcFaceLoss
     python benchmarks/losses.py --sizes 128 2048 --compiled  # ours as it is beside ours compiled, as "peer"
+    python benchmarks/losses.py --sizes 512 2048 --deterministic  # beside ours under determinism, as "peer"
+    python benchmarks/losses.py --launches  # the operators that start on a GPU, ours and the peer's; needs tests/
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
+import sys
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
@@ -28,6 +32,8 @@ import torch
 from pytorch_metric_learning import losses as peers
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from levelfield import losses, regularizers
 from levelfield.losses.pairs import pair_weights
@@ -110,11 +116,12 @@ CASES = [
 ]
 
 
-def batch(n: int) -> tuple[Tensor, Tensor]:
+def batch(n: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(n) // SAMPLES_PER_CLASS
     centers = torch.randn(n // SAMPLES_PER_CLASS, DIM, generator=generator)
-    return (centers[labels] + 2 * torch.randn(n, DIM, generator=generator)).requires_grad_(), labels
+    embeddings = centers[labels] + 2 * torch.randn(n, DIM, generator=generator)
+    return embeddings.to(device).requires_grad_(), labels.to(device)
 
 
 def step(clock: Clock, loss: Callable[[Tensor, Tensor], Tensor], embeddings: Tensor, labels: Tensor) -> float:
@@ -123,6 +130,12 @@ def step(clock: Clock, loss: Callable[[Tensor, Tensor], Tensor], embeddings: Ten
     begin = clock()
     loss(embeddings, labels).backward()
     return clock() - begin
+
+
+def synchronized() -> float:
+    """Seconds, once the GPU has finished."""
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def floor(kind: str, weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
@@ -172,6 +185,11 @@ def peak_bytes(loss: nn.Module, embeddings: Tensor, labels: Tensor) -> int:
     """The most bytes that the allocator has handed out at once during one forward + backward."""
     embeddings.grad = None
     gc.collect()
+    if embeddings.is_cuda:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        loss(embeddings, labels).backward()
+        return torch.cuda.max_memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as traced:
         loss(embeddings, labels).backward()
     events = [e for e in traced.profiler.kineto_results.events() if e.name() == "[memory]"]
@@ -179,29 +197,80 @@ def peak_bytes(loss: nn.Module, embeddings: Tensor, labels: Tensor) -> int:
     return max(held, default=0)
 
 
-def rows(case: Case, sizes: list[int], seconds: float, clock: Clock, compiled: bool) -> list[str]:
+def deterministic(run: Callable[[], float]) -> float:
+    """A step under determinism, as `levelfield fit` sets it."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        return run()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+class Launches(TorchDispatchMode):
+    """Counts the operators that start work on a GPU: all but views, empty tensors, and what stays on the CPU."""
+
+    FREE = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "lift_fresh")
+    INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default, torch.ops.aten.index_put.default)
+
+    def __init__(self, move: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.move = move
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in self.INDEXING:  # torch copies the CPU's indices by itself
+            here = [index for index in args[1] if isinstance(index, Tensor) and not index.is_cuda]
+            self.count += len(here)
+            indices = [self.move(index) if any(index is each for each in here) else index for index in args[1]]
+            args = (args[0], indices, *args[2:])
+        found = func(*args, **(kwargs or {}))
+        there = any(isinstance(each, Tensor) and each.is_cuda for each in tree_leaves((args, kwargs, found)))
+        self.count += there and not func.is_view and func._schema.name.removeprefix("aten::") not in self.FREE
+        return found
+
+
+def launches(case: Case, n: int = 32) -> list[int]:
+    """The operators of one forward + backward on a GPU that `tests/pretended_gpu.py` pretends: ours, the peer's."""
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    from pretended_gpu import OnGpu, pretended_gpu
+
+    counts = []
+    with pretended_gpu() as device:
+        for loss in build(case, n):
+            if loss is not None:
+                embeddings, labels = batch(n, device)
+                with Launches(OnGpu) as counted:
+                    loss.to(device)(embeddings, labels).backward()
+                counts.append(counted.count)
+    return counts
+
+
+def rows(case: Case, sizes: list[int], seconds: float, clock: Clock, beside: str, device: str) -> list[str]:
     out = []
     peer_last = 0.0
     for n in sizes:
         if case.kind == "search" and n > 128:
             continue  # the papers' warning: a step is seconds
-        embeddings, labels = batch(n)
-        ours, peer = build(case, n)
+        embeddings, labels = batch(n, device)
+        ours, peer = (each and each.to(device) for each in build(case, n))
         if peer is not None and peer_last * 16 > PEER_SECONDS:
             peer = None
         vectors = n // SAMPLES_PER_CLASS * case.centers
-        weights = torch.randn(vectors, DIM, requires_grad=True)
-        if compiled:  # its graphs are of these sizes
+        weights = torch.randn(vectors, DIM, device=device, requires_grad=True)
+        if beside == "compiled":  # its graphs are of these sizes
             torch.compiler.reset()
             peer = torch.compile(ours, dynamic=False)
             step(clock, peer, embeddings, labels)
-        runs = [floor(case.kind, weights), ours] + ([peer] if peer is not None else [])
-        least = measure([partial(step, clock, run, embeddings, labels) for run in runs], seconds)
+        runs = [floor(case.kind, weights), ours] + ([peer] if peer is not None and beside != "deterministic" else [])
+        steps = [partial(step, clock, run, embeddings, labels) for run in runs]
+        if beside == "deterministic":
+            steps.append(partial(deterministic, steps[1]))
+        least = measure(steps, seconds)
         peer_last = least[2] if peer is not None else peer_last
         values = {"class": n * vectors, "both": (n + vectors) ** 2, "angular": n * (SAMPLES_PER_CLASS - 1) * n}
         unit = 4 * values.get(case.kind, n * n)
         buffers = peak_bytes(ours, embeddings, labels) / unit
-        theirs = f"{least[2] * 1e3:.2f} | {least[2] / least[1]:.1f}" if peer is not None else "- | -"
+        theirs = f"{least[2] * 1e3:.2f} | {least[2] / least[1]:.1f}" if len(least) > 2 else "- | -"
         out.append(
             f"| {case.name.removesuffix('Loss')} | {n} | {least[1] * 1e3:.2f} | {theirs} | {least[0] * 1e3:.2f} "
             f"| {least[1] / least[0]:.1f} | {buffers:.1f} |"
@@ -243,29 +312,46 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[32, 128, 512, 2048])
     parser.add_argument("--losses", nargs="+", default=[case.name for case in CASES])
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each row")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--busy", action="store_true", help="one thread and its CPU time, where others work too")
-    parser.add_argument("--compiled", action="store_true", help="torch.compile's in the peer's place")
-    parser.add_argument("--masks", type=int, help="only the masks of so many embeddings, as float32 and as bool")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--compiled", action="store_const", const="compiled", dest="beside", default="peer",
+                       help="torch.compile's in the peer's place")  # fmt: skip
+    other.add_argument("--deterministic", action="store_const", const="deterministic", dest="beside",
+                       help="ours under determinism in the peer's place")  # fmt: skip
+    other.add_argument("--launches", action="store_true", help="only how many operators each starts on a GPU")
+    other.add_argument("--masks", type=int, help="only the masks of so many embeddings, as float32 and as bool")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1 if arguments.busy else 2)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # as in a fit
+    cases = [case for case in CASES if case.name in arguments.losses]
     if arguments.masks:
         masks(arguments.masks, arguments.seconds)
         return
+    if arguments.launches:
+        print("| loss | ours | peer | ours / peer |\n| --- | ---: | ---: | ---: |")
+        for case in (case for case in cases if case.peer_bytes is not None):
+            ours, peer = launches(case)
+            print(f"| {case.name.removesuffix('Loss')} | {ours} | {peer} | {ours / peer:.2f} |", flush=True)
+        return
     clock = time.process_time if arguments.busy else time.perf_counter
-    print("| loss | N | ours, ms | peer, ms | peer / ours | floor, ms | ours / floor | buffers |")
+    if arguments.device == "cuda":
+        clock = synchronized
+    name = arguments.beside
+    print(f"| loss | N | ours, ms | {name}, ms | {name} / ours | floor, ms | ours / floor | buffers |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     gains = []
-    for case in CASES:
-        if case.name in arguments.losses:
-            for row in rows(case, arguments.sizes, arguments.seconds, clock, arguments.compiled):
-                print(row, flush=True)
-                cells = [cell.strip() for cell in row.split("|")]
-                if cells[2] == "512" and cells[5] != "-":
-                    gains.append(float(cells[5]))
+    for case in cases:
+        for row in rows(case, arguments.sizes, arguments.seconds, clock, name, arguments.device):
+            print(row, flush=True)
+            cells = [cell.strip() for cell in row.split("|")]
+            if cells[2] == "512" and cells[5] != "-":
+                gains.append(float(cells[5]))
     if gains:
         middle, mean = median(gains), geometric_mean(gains)
-        print(f"\nPeer / ours at 512 over {len(gains)} losses: median {middle:.1f}, geometric mean {mean:.1f}")
+        label = name.capitalize()
+        print(f"\n{label} / ours at 512 over {len(gains)} losses: median {middle:.1f}, geometric mean {mean:.1f}")
 
 
 if __name__ == "__main__":

@@ -9,13 +9,14 @@ import math
 
 import pytest
 import torch
-from loss_cases import assert_same, batch, needs_classes
+from loss_cases import assert_same, batch, needs_classes, value_and_gradients
+from pretended_gpu import pretended_gpu
 from test_losses_on_device import CASES, RANDOM
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from levelfield.losses import MarginLoss, TripletMarginLoss
+from levelfield.losses import ContrastiveLoss, FastAPLoss, MarginLoss, StructuredClusteringLoss, TripletMarginLoss
 from levelfield.losses.triplets import draw_evenly
 
 # Whose shapes the values of a batch set, and how; with a miner's pairs, too, where they may repeat.
@@ -85,6 +86,46 @@ def test_a_loss_does_not_wait_unless_values_set_its_shapes(loss, options, given,
     with Looks() as looks, pytest.raises(RuntimeError) if waits else contextlib.nullcontext():
         made(*batch_there).backward()
     assert not looks.seen
+
+
+class Waits(TorchDispatchMode):
+    """Notes the operators that make the CPU wait for a pretended GPU, and those of these names."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = {"nonzero", "_unique2", *names}
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        given, made = ([x.is_cuda for x in tree_leaves(some) if isinstance(x, Tensor)] for some in (args, found))
+        name = func._schema.name.removeprefix("aten::")
+        if any(given) and (name in self.names or not made or not all(made)):
+            self.seen.append(name)
+        return found
+
+
+@pytest.mark.parametrize("options", [{}, {"gamma_decay": 0.9}])
+def test_the_search_of_clusters_does_not_wait_for_each_value(options):
+    labels = torch.arange(32) // 4
+    embeddings = torch.randn(8, 16)[labels] + torch.randn(32, 16)
+    made = StructuredClusteringLoss(**options)
+    expected, (gradient,) = value_and_gradients(made.eval()(embeddings.requires_grad_(), labels), embeddings)
+    with pretended_gpu() as device, Waits() as waits:
+        there = embeddings.detach().to(device).requires_grad_()
+        value = made.to(device)(there, labels.to(device))
+        value.backward()
+    assert len(waits.seen) <= 4
+    torch.testing.assert_close(value.values, expected)
+    torch.testing.assert_close(there.grad.values, gradient)
+
+
+@pytest.mark.parametrize("loss", [FastAPLoss, TripletMarginLoss, ContrastiveLoss])
+def test_a_loss_does_not_add_by_indices(loss):
+    """Each such operator is a sort of all its entries on a GPU under determinism."""
+    with pretended_gpu() as device, Waits("scatter_add", "scatter_add_", "index_put", "index_put_", "cumsum") as waits:
+        loss()(torch.randn(12, 6, device=device, requires_grad=True), torch.arange(12, device=device) // 3).backward()
+    assert not waits.seen
 
 
 WITHOUT_LOOKING = [case for case in CASES if case.values[0] is TripletMarginLoss and case.id not in WAITS]

@@ -1,11 +1,11 @@
 """AdaFace loss."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, no_grad
 
 from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, check_above_0
-from levelfield.losses.classification import ClassificationLoss, WeightInit
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, WeightInit
 from levelfield.losses.pairs import safe_sqrt
 from levelfield.numerics import inner_products, unit
 
@@ -75,9 +75,7 @@ class AdaFaceLoss(ClassificationLoss):
             self._observe(_norms(embeddings))
         return super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
 
-    def class_logits(
-        self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "C D"], labels: Int[Tensor, " N"]
-    ) -> Float[Tensor, "N C"]:
+    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Float[Tensor, "N C"]:
         cosines = inner_products(unit(embeddings), unit(class_weights))
         own, quality = cosines.gather(1, labels[:, None]), self.quality(embeddings)[:, None]
         angle = -self.margin * quality

@@ -18,7 +18,7 @@ from torch import Tensor, autocast, nn, no_grad, promote_types
 from levelfield.runtime.init_args import KeepsArguments
 
 IndicesTuple = tuple[Tensor, ...]
-# Types of the arguments of `MetricLoss.compute`, for subclasses.
+# Types of the arguments of methods that subclasses write.
 Points = Float[Tensor, "N D"]
 Labels = Int[Tensor, " N"]
 Choice = IndicesTuple | None

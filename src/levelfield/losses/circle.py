@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import relu, softplus
 
 from levelfield.losses.base import check_above_0
-from levelfield.losses.pairs import PairLoss, nonzero_mean, pull_and_push_logsumexp
+from levelfield.losses.pairs import PairLoss, Pairs, nonzero_mean, pull_and_push_logsumexp
 
 
 class CircleLoss(PairLoss):
@@ -33,9 +33,7 @@ class CircleLoss(PairLoss):
         self.m = m
         self.gamma = gamma
 
-    def pair_loss(
-        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
-    ) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
         fixed = matrix.detach()
         push = self.gamma * relu(fixed + self.m) * (matrix - self.m)
         pull = self.gamma * relu(1 + self.m - fixed) * (1 - self.m - matrix)

@@ -12,6 +12,9 @@ from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels
 from levelfield.numerics import inner_products, unit
 
 WeightInit = Literal["normal", "uniform", "class_means"]
+# Types of the arguments of `class_loss`, for subclasses.
+ClassWeights = Float[Tensor, "CK D"]
+SampleWeights = Float[Tensor, " N"]
 
 # The first distance of a centre from the mean of the unit embeddings of its class.
 CENTER_NOISE = 0.1
@@ -114,11 +117,7 @@ class ClassificationLoss(MetricLoss):
         return where_known(unknown, self.class_loss(embeddings, weights_CD, labels, weights_N))
 
     def class_loss(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        class_weights: Float[Tensor, "CK D"],
-        labels: Int[Tensor, " N"],
-        sample_weights: Float[Tensor, " N"],
+        self, embeddings: Points, class_weights: ClassWeights, labels: Labels, sample_weights: SampleWeights
     ) -> Float[Tensor, ""]:
         """The loss over the classes of the step; `labels` are positions among them."""
         losses_N = self.losses(self.class_logits(embeddings, class_weights, labels), labels)
@@ -128,9 +127,7 @@ class ClassificationLoss(MetricLoss):
         """Each sample's loss; by default the cross-entropy."""
         return functional.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
 
-    def class_logits(
-        self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "CK D"], labels: Int[Tensor, " N"]
-    ) -> Float[Tensor, "N C"]:
+    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Float[Tensor, "N C"]:
         """Logits of the classes of the step; by default `logits` of the cosines."""
         directions, K = unit(class_weights), self.centers_per_class
         if K > 1:  # order by centre, so that a reduction over centres runs along whole rows of classes

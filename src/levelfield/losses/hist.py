@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, leaky_relu
 
-from levelfield.losses.base import check_above_0
-from levelfield.losses.classification import ClassificationLoss
+from levelfield.losses.base import Labels, Points, check_above_0
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights
 from levelfield.numerics import inner_products, unit
 
 LEAKAGE = 0.1
@@ -81,11 +81,7 @@ class HISTLoss(ClassificationLoss):
                     weight.div_(network_rate).requires_grad_(classification_weight > 0)  # else it has no gradient
 
     def class_loss(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        class_weights: Float[Tensor, "C D"],
-        labels: Int[Tensor, " N"],
-        sample_weights: Float[Tensor, " N"],
+        self, embeddings: Points, class_weights: ClassWeights, labels: Labels, sample_weights: SampleWeights
     ) -> Float[Tensor, ""]:
         distances = self.distances(embeddings, class_weights)
         losses = cross_entropy(-self.tau * distances, labels, reduction="none")

@@ -6,8 +6,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from levelfield.losses.base import check_above_0
-from levelfield.losses.pairs import PairLoss, mean_over, safe_sqrt, squared_distances, weighted_logsumexp
+from levelfield.losses.base import Points, RefPoints, check_above_0
+from levelfield.losses.pairs import PairLoss, Pairs, mean_over, safe_sqrt, squared_distances, weighted_logsumexp
 from levelfield.numerics import CURVATURE, in_ball, rounding_of
 
 
@@ -48,14 +48,10 @@ class HyperbolicCrossEntropyLoss(PairLoss):
         check_above_0(temperature=temperature)
         self.temperature = temperature
 
-    def points(
-        self, embeddings: Float[Tensor, "N D"], ref_emb: Float[Tensor, "M D"] | None
-    ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "M D"]]:
+    def points(self, embeddings: Points, ref_emb: RefPoints) -> tuple[Points, Float[Tensor, "M D"]]:
         anchors = in_ball(embeddings)
         return anchors, anchors if ref_emb is None else in_ball(ref_emb)
 
-    def pair_loss(
-        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
-    ) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
         logits = matrix / -self.temperature
         return mean_over(softplus(weighted_logsumexp(logits, negatives)[:, None] - logits), positives)

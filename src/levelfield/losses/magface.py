@@ -3,12 +3,12 @@
 import math
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from levelfield.losses.arcface import add_angle, check_angle
 from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, sample_weights
-from levelfield.losses.classification import ClassificationLoss, WeightInit
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, WeightInit
 from levelfield.numerics import inner_products, unit
 
 
@@ -79,9 +79,7 @@ class MagFaceLoss(ClassificationLoss):
         terms = (1 / norms + norms / self.upper_norm**2) * sample_weights(embeddings, indices_tuple)
         return loss + self.regularizer_weight * terms.mean()
 
-    def class_logits(
-        self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "C D"], labels: Int[Tensor, " N"]
-    ) -> Float[Tensor, "N C"]:
+    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Float[Tensor, "N C"]:
         lower, upper = math.radians(self.lower_margin), math.radians(self.upper_margin)
         share = (self._norms(embeddings) - self.lower_norm) / (self.upper_norm - self.lower_norm)
         margin = (lower + (upper - lower) * share)[:, None]

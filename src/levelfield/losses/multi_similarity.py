@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from levelfield.losses.base import check_above_0
-from levelfield.losses.pairs import PairLoss, pull_and_push_logsumexp
+from levelfield.losses.pairs import PairLoss, Pairs, pull_and_push_logsumexp
 
 
 class MultiSimilarityLoss(PairLoss):
@@ -35,9 +35,7 @@ class MultiSimilarityLoss(PairLoss):
         self.beta = beta
         self.base = base
 
-    def pair_loss(
-        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
-    ) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
         beyond = matrix - self.base
         both = pull_and_push_logsumexp(-self.alpha * beyond, positives, self.beta * beyond, negatives)
         pull, push = softplus(both)

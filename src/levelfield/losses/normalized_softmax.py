@@ -34,11 +34,7 @@ class NormalizedSoftmaxLoss(ClassificationLoss):
         weight_init: WeightInit = "normal",
     ) -> None:
         super().__init__(
-            num_classes,
-            embedding_size,
-            class_fraction,
-            label_smoothing=label_smoothing,
-            weight_init=weight_init,
+            num_classes, embedding_size, class_fraction, label_smoothing=label_smoothing, weight_init=weight_init
         )
         check_above_0(temperature=temperature)
         self.temperature = temperature

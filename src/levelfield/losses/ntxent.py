@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from levelfield.losses.base import check_above_0
-from levelfield.losses.pairs import PairLoss, mean_over, weighted_logsumexp
+from levelfield.losses.pairs import PairLoss, Pairs, mean_over, weighted_logsumexp
 
 
 class NTXentLoss(PairLoss):
@@ -33,9 +33,7 @@ class NTXentLoss(PairLoss):
         self.temperature = temperature
         self.probability_floor = probability_floor
 
-    def pair_loss(
-        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
-    ) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
         logits = matrix / self.temperature
         against = weighted_logsumexp(logits, negatives)[:, None]
         terms = softplus(against - logits)

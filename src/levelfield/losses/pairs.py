@@ -6,22 +6,15 @@ N embeddings, M references (the embeddings themselves unless `ref_emb` is given)
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, no_grad
 from torch.nn.functional import pad, threshold
 
-from levelfield.losses.base import (
-    Choice,
-    IndicesTuple,
-    Labels,
-    MetricLoss,
-    PairMasks,
-    Points,
-    RefLabels,
-    RefPoints,
-)
+from levelfield.losses.base import Choice, IndicesTuple, Labels, MetricLoss, PairMasks, Points, RefLabels, RefPoints
 from levelfield.numerics import inner_products, rounding_of, unit
 
+# One number for each pair.
+Pairs = Float[Tensor, "N M"]
 # The log-sum-exp of an empty row; finite, so that the row has a zero gradient.
 EMPTY = -1e30
 # Values in memory at a time, where a loss computes a matrix larger than the batch's in blocks of rows.
@@ -37,50 +30,43 @@ def cosines(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Floa
 
 def squared_distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
     """Squared Euclidean distances; rounding may make them negative."""
-    if torch.compiler.is_compiling():  # the compiler fuses passes itself, and accepts no tensor twice
-        return _squares(anchors, others)
     return _Distances.apply(anchors, None if others is anchors else others, None)
 
 
-def _squares(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"] | None) -> Float[Tensor, "N M"]:
-    if others is None:
-        products = inner_products(anchors, anchors)
-        norms = products.diagonal().clone()
-        return torch.sub(norms[:, None], products, alpha=2, out=products).add_(norms)
-    products = inner_products(-2 * anchors, others)
-    return products.add_(anchors.square().sum(1, keepdim=True)).add_(others.square().sum(1))
-
-
 class _Distances(torch.autograd.Function):
-    """`_squares`, or with a floor their `safe_sqrt`, in fewer passes over N x M than by autograd.
+    """Squared distances, or with a floor their `safe_sqrt`, in fewer passes over N x M than by autograd.
 
     `others` is None for distances among the anchors.
     """
 
     @staticmethod
     def forward(ctx: Any, anchors: Tensor, others: Tensor | None, floor: float | None) -> Tensor:
-        found = _squares(anchors, others)
+        products = inner_products(anchors, anchors if others is None else others)
+        norms = products.diagonal().clone() if others is None else anchors.square().sum(1)
+        found = torch.sub(norms[:, None], products, alpha=2, out=products)
+        found.add_(norms if others is None else others.square().sum(1))
         if floor is not None:
-            found = threshold(found, floor, 0.0, inplace=True).sqrt_()
+            threshold(found, floor, 0.0, inplace=True).sqrt_()
         ctx.save_for_backward(anchors, others, None if floor is None else found)
         return found
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         anchors, others, roots = ctx.saved_tensors
-        D, scale = anchors.shape[1], -2.0 if roots is None else -1.0
         if roots is not None:
             gradient = gradient / threshold(roots, 0.0, torch.inf)
-        # Columns of ones sum the rows of the gradient in the same product, and four keep its rows aligned on a GPU.
+
+        def away(points: Tensor, sums: Tensor) -> Tensor:
+            across = torch.addcmul(sums[:, :-4], sums[:, -1:], points, value=-1)
+            return (-2 if roots is None else -1) * across
+
+        # Columns of ones also sum the gradient's rows. There are four, so that a GPU finds aligned rows.
         with_ones = pad(anchors, (0, 4), value=1.0)
         of_others = inner_products(gradient.mT, with_ones.mT)
-        if others is not None:
-            with_ones = pad(others, (0, 4), value=1.0)
-            of_others = scale * torch.addcmul(of_others[:, :D], of_others[:, -1:], others, value=-1)
-        sums = inner_products(gradient, with_ones.mT)
         if others is None:
-            sums, of_others = sums + of_others, None
-        return scale * torch.addcmul(sums[:, :D], sums[:, -1:], anchors, value=-1), of_others, None
+            return away(anchors, inner_products(gradient, with_ones.mT) + of_others), None, None
+        sums = inner_products(gradient, pad(others, (0, 4), value=1.0).mT)
+        return away(anchors, sums), away(others, of_others), None
 
 
 def distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
@@ -94,8 +80,6 @@ def distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Fl
 
 def unit_distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
     """Distances of unit vectors, in [0, 2]; exactly 0, with a zero gradient, between those that coincide."""
-    if torch.compiler.is_compiling():
-        return safe_sqrt(_squares(anchors, others), rounding_of(anchors))
     return _Distances.apply(anchors, None if others is anchors else others, rounding_of(anchors))
 
 
@@ -141,9 +125,7 @@ class PairLoss(MetricLoss):
         anchors_ND, others_MD = self.points(embeddings, ref_emb)
         return self.pair_loss(self.matrix(anchors_ND, others_MD), positives_NM, negatives_NM)
 
-    def points(
-        self, embeddings: Float[Tensor, "N D"], ref_emb: Float[Tensor, "M D"] | None
-    ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "M D"]]:
+    def points(self, embeddings: Points, ref_emb: RefPoints) -> tuple[Points, Float[Tensor, "M D"]]:
         """Anchors and references, normalised unless `normalize=False`."""
         anchors = unit(embeddings) if self.normalize else embeddings
         if ref_emb is None:
@@ -154,21 +136,15 @@ class PairLoss(MetricLoss):
         """Euclidean distances of what `points` returns."""
         return (unit_distances if self.normalize else distances)(anchors, others)
 
-    def pair_loss(
-        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
-    ) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
         """The loss from `matrix` and, for each pair, how often it counts as a positive and as a negative (0 or 1)."""
         raise NotImplementedError
 
 
 @no_grad()
 def pair_weights(
-    labels: Int[Tensor, " N"],
-    indices_tuple: IndicesTuple | None,
-    ref_labels: Int[Tensor, " M"] | None,
-    dtype: torch.dtype,
-    count_repeats: bool = True,
-) -> tuple[Float[Tensor, "N M"], Float[Tensor, "N M"]]:
+    labels: Labels, indices_tuple: Choice, ref_labels: RefLabels, dtype: torch.dtype, count_repeats: bool = True
+) -> tuple[Pairs, Pairs]:
     """How often each pair counts as a positive and as a negative: 0 or 1, more where a miner names it more often."""
     others = labels if ref_labels is None else ref_labels
     if indices_tuple is None:
@@ -208,12 +184,7 @@ def weighted_logsumexp(logits: Float[Tensor, "*B N M"], weights: Float[Tensor, "
     return _WeightedLogSumExp.apply(logits, weights)[0]
 
 
-def pull_and_push_logsumexp(
-    pull: Float[Tensor, "N M"],
-    positives: Float[Tensor, "N M"],
-    push: Float[Tensor, "N M"],
-    negatives: Float[Tensor, "N M"],
-) -> Float[Tensor, "2 N"]:
+def pull_and_push_logsumexp(pull: Pairs, positives: Pairs, push: Pairs, negatives: Pairs) -> Float[Tensor, "2 N"]:
     """`weighted_logsumexp` of `pull` over the positives, then of `push` over the negatives."""
     return _WeightedLogSumExp.apply(pull, positives, push, negatives)[0]
 
@@ -252,10 +223,9 @@ class _WeightedLogSumExp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, of_found: Tensor | None, *of_softmax: Tensor | None) -> tuple[Tensor | None, ...]:
         gradients: list[Tensor | None] = []
-        for k, shares in enumerate(ctx.saved_tensors):
-            slopes, of_shares = None if of_found is None else of_found[..., None], of_softmax[k]
-            if slopes is not None and ctx.several:
-                slopes = slopes[k]
+        for k, (shares, of_shares) in enumerate(zip(ctx.saved_tensors, of_softmax, strict=True)):
+            slopes = of_found[k] if of_found is not None and ctx.several else of_found
+            slopes = None if slopes is None else slopes[..., None]
             if of_shares is not None:
                 of_shares = of_shares - (of_shares * shares).sum(-1, keepdim=True)
                 slopes = of_shares if slopes is None else slopes + of_shares
@@ -264,11 +234,7 @@ class _WeightedLogSumExp(torch.autograd.Function):
 
 
 def pull_and_push(
-    matrix: Float[Tensor, "N M"],
-    positives: Float[Tensor, "N M"],
-    negatives: Float[Tensor, "N M"],
-    pos_margin: float,
-    neg_margin: float,
+    matrix: Pairs, positives: Pairs, negatives: Pairs, pos_margin: float, neg_margin: float
 ) -> Float[Tensor, ""]:
     """NZ_{(i,p)} [x_ip - m_pos]+  +  NZ_{(i,n)} [m_neg - x_in]+, NZ the mean over the terms above 0."""
     return _PullAndPush.apply(matrix, positives, negatives, pos_margin, neg_margin)
@@ -281,21 +247,21 @@ class _PullAndPush(torch.autograd.Function):
     def forward(
         ctx: Any, matrix: Tensor, positives: Tensor, negatives: Tensor, pos_margin: float, neg_margin: float
     ) -> Tensor:
-        means, saved = [], []
-        for violations, weights in ((matrix - pos_margin, positives), (neg_margin - matrix, negatives)):
-            total = violations.clamp_min_(0).mul_(weights).sum()
+        totals, numbers = matrix.new_empty(2, 2)
+        saved = []
+        for k, (violations, weights) in enumerate(((matrix - pos_margin, positives), (neg_margin - matrix, negatives))):
+            torch.sum(violations.clamp_min_(0).mul_(weights), (0, 1), out=totals[k])
             active = violations.sign_().mul_(weights)  # how often each term above 0 counts
-            number = active.sum().clamp_min(1)
-            means.append(total / number)
-            saved += [active, number]
-        ctx.save_for_backward(*saved)
-        return means[0] + means[1]
+            torch.sum(active, (0, 1), out=numbers[k])
+            saved.append(active)
+        ctx.save_for_backward(*saved, numbers.clamp_min_(1))
+        return (totals / numbers).sum()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
-        pulled, num_pulled, pushed, num_pushed = ctx.saved_tensors
-        of_matrix = (pulled * (gradient / num_pulled)).addcmul_(pushed, gradient / num_pushed, value=-1)
-        return of_matrix, None, None, None, None
+        pulled, pushed, numbers = ctx.saved_tensors
+        of_pulled, of_pushed = gradient / numbers
+        return (pulled * of_pulled).addcmul_(pushed, of_pushed, value=-1), None, None, None, None
 
 
 def nonzero_mean(terms: Tensor, weights: Tensor) -> Float[Tensor, ""]:

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from levelfield.losses.base import check_above_0
-from levelfield.losses.classification import ClassificationLoss, WeightInit
+from levelfield.losses.base import Labels, Points, check_above_0
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, WeightInit
 from levelfield.losses.pairs import ROW_VALUES
 from levelfield.numerics import inner_products, unit
 
@@ -65,11 +65,7 @@ class PotentialFieldLoss(ClassificationLoss):
         self.alpha = alpha
 
     def class_loss(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        class_weights: Float[Tensor, "CM D"],
-        labels: Int[Tensor, " N"],
-        sample_weights: Float[Tensor, " N"],
+        self, embeddings: Points, class_weights: ClassWeights, labels: Labels, sample_weights: SampleWeights
     ) -> Float[Tensor, ""]:
         own = torch.arange(len(class_weights), device=labels.device) // self.centers_per_class
         points = torch.cat([unit(embeddings), unit(class_weights)])

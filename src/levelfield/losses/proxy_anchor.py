@@ -4,12 +4,12 @@ import math
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn, no_grad
 from torch.nn.functional import softplus
 
-from levelfield.losses.base import check_above_0
-from levelfield.losses.classification import ClassificationLoss, WeightInit
+from levelfield.losses.base import Labels, Points, check_above_0
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, WeightInit
 from levelfield.losses.pairs import weighted_logsumexp
 from levelfield.numerics import inner_products, unit
 
@@ -54,11 +54,7 @@ class ProxyAnchorLoss(ClassificationLoss):
             nn.init.normal_(self.class_weights, std=math.sqrt(2 / num_classes))
 
     def class_loss(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        class_weights: Float[Tensor, "C D"],
-        labels: Int[Tensor, " N"],
-        sample_weights: Float[Tensor, " N"],
+        self, embeddings: Points, class_weights: ClassWeights, labels: Labels, sample_weights: SampleWeights
     ) -> Float[Tensor, ""]:
         cosines_CN = inner_products(unit(class_weights), unit(embeddings))
         with no_grad():  # a sample is pulled to its own proxy and pushed from all others

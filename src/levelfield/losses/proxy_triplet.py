@@ -2,11 +2,12 @@
 
 from typing import Literal
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import relu
 
-from levelfield.losses.classification import ClassificationLoss, WeightInit, target_mask
+from levelfield.losses.base import Labels, Points
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, WeightInit, target_mask
 from levelfield.losses.pairs import mean_over, nonzero_mean
 from levelfield.numerics import inner_products, unit
 
@@ -46,11 +47,7 @@ class ProxyTripletLoss(ClassificationLoss):
         self.reduction = reduction
 
     def class_loss(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        class_weights: Float[Tensor, "C D"],
-        labels: Int[Tensor, " N"],
-        sample_weights: Float[Tensor, " N"],
+        self, embeddings: Points, class_weights: ClassWeights, labels: Labels, sample_weights: SampleWeights
     ) -> Float[Tensor, ""]:
         cosines = inner_products(unit(embeddings), unit(class_weights))
         own = cosines.gather(1, labels[:, None])

@@ -5,7 +5,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, no_grad
 
-from levelfield.losses.pairs import PairLoss, mean_over, nonzero_mean, unit_distances, weighted_softmax
+from levelfield.losses.pairs import PairLoss, Pairs, mean_over, nonzero_mean, unit_distances, weighted_softmax
 
 
 class RankedListLoss(PairLoss):
@@ -52,9 +52,7 @@ class RankedListLoss(PairLoss):
         self.Tp = Tp
         self.reduction = reduction
 
-    def pair_loss(
-        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
-    ) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
         pull = _weighted_mean(matrix - (self.alpha - self.margin), positives, self.Tp)
         push = _weighted_mean(self.alpha - matrix, negatives, self.Tn)
         losses = (1 - self.imbalance) * pull + self.imbalance * push
@@ -62,9 +60,7 @@ class RankedListLoss(PairLoss):
         return average(losses, losses.new_ones(len(losses)))
 
 
-def _weighted_mean(
-    violations: Float[Tensor, "N M"], pairs: Float[Tensor, "N M"], sharpness: float
-) -> Float[Tensor, " N"]:
+def _weighted_mean(violations: Pairs, pairs: Pairs, sharpness: float) -> Float[Tensor, " N"]:
     """Each row's mean of the violations above 0, weighted by e^(sharpness violation)."""
     violations = violations.relu_()
     with no_grad():

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, check_above_0
-from levelfield.losses.pairs import PairLoss, cosines, mean_over, pair_weights
+from levelfield.losses.pairs import PairLoss, Pairs, cosines, mean_over, pair_weights
 from levelfield.losses.soft_ranks import SigmoidStep, levels_of_positives, soft_counts
 from levelfield.losses.triplets import positive_pairs
 from levelfield.numerics import unit
@@ -70,9 +70,7 @@ class RecallAtKLoss(PairLoss):
         points = torch.cat([points, shares * points[i] + (1 - shares) * points[j]])
         return self.pair_loss(cosines(points, points), *pair_weights(torch.cat([labels, labels[i]]), None, None, dtype))
 
-    def pair_loss(
-        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
-    ) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
         levels, present = levels_of_positives(matrix, positives)
         step = SigmoidStep(self.rank_temperature)
         ranks = 0.5 + soft_counts(matrix, levels, positives + negatives, step)  # 1 - G(0), which the sum contains

@@ -6,7 +6,7 @@ from torch import Tensor, no_grad
 from torch.nn.functional import relu
 
 from levelfield.losses.base import check_above_0
-from levelfield.losses.pairs import PairLoss, mean_over
+from levelfield.losses.pairs import PairLoss, Pairs, mean_over
 from levelfield.losses.soft_ranks import SigmoidStep, levels_of_positives, soft_counts
 
 
@@ -62,9 +62,7 @@ class ROADMAPLoss(PairLoss):
         self.alpha = alpha
         self.beta = beta
 
-    def pair_loss(
-        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
-    ) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
         levels, present = levels_of_positives(matrix, positives)
         with no_grad():
             ascending = levels.masked_fill(~present, -torch.inf).sort(1).values

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from levelfield.losses.base import check_above_0
-from levelfield.losses.pairs import PairLoss
+from levelfield.losses.pairs import PairLoss, Pairs
 
 
 class SigmoidPairLoss(PairLoss):
@@ -34,9 +34,7 @@ class SigmoidPairLoss(PairLoss):
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 
-    def pair_loss(
-        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
-    ) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
         logits = self.log_scale.to(matrix.dtype).exp() * matrix + self.bias.to(matrix.dtype)
         terms = softplus(torch.where(positives > 0, -logits, logits))
         return (terms * (positives + negatives)).sum(1).mean()

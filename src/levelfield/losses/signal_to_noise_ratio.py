@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import threshold
 
 from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints
-from levelfield.losses.pairs import PairLoss, pull_and_push, squared_distances
+from levelfield.losses.pairs import PairLoss, Pairs, pull_and_push, squared_distances
 from levelfield.numerics import rounding_of
 
 
@@ -54,7 +54,5 @@ class SignalToNoiseRatioContrastiveLoss(PairLoss):
             loss = loss + self.regularizer_weight * embeddings.sum(1).abs().mean()
         return loss
 
-    def pair_loss(
-        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
-    ) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
         return pull_and_push(matrix, positives, negatives, self.pos_margin, self.neg_margin)

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from levelfield.losses.base import check_above_0
-from levelfield.losses.pairs import PairLoss, mean_over, pull_and_push_logsumexp
+from levelfield.losses.pairs import PairLoss, Pairs, mean_over, weighted_logsumexp
 
 
 class SoftNearestNeighborLoss(PairLoss):
@@ -28,9 +28,8 @@ class SoftNearestNeighborLoss(PairLoss):
         check_above_0(temperature=temperature)
         self.temperature = temperature
 
-    def pair_loss(
-        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
-    ) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
         logits = matrix / self.temperature
-        same, different = pull_and_push_logsumexp(logits, positives, logits, negatives)
+        same = weighted_logsumexp(logits, positives)
+        different = weighted_logsumexp(logits, negatives)
         return mean_over(softplus(different - same), (positives.sum(1) > 0).to(matrix.dtype))

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from levelfield.losses.pairs import CACHED_VALUES, ROW_VALUES
+from levelfield.losses.pairs import CACHED_VALUES, ROW_VALUES, Pairs
 from levelfield.losses.triplets import padded_positives
 
 # Beyond this a sigmoid is flat to 1e-26, and the smallest float32 numbers are slow on a CPU.
@@ -39,17 +39,13 @@ class SigmoidStep:
         return value * (1 - value) / self.temperature
 
 
-def levels_of_positives(
-    matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"]
-) -> tuple[Float[Tensor, "N P"], Bool[Tensor, "N P"]]:
+def levels_of_positives(matrix: Pairs, positives: Pairs) -> tuple[Float[Tensor, "N P"], Bool[Tensor, "N P"]]:
     """Each anchor's entries of `matrix` at its positives, padded, and a mask of the real ones."""
     columns, present = padded_positives(positives)
     return matrix.gather(1, columns), present
 
 
-def soft_counts(
-    matrix: Float[Tensor, "N M"], levels: Float[Tensor, "N P"], weights: Float[Tensor, "N M"], step: Step
-) -> Float[Tensor, "N P"]:
+def soft_counts(matrix: Pairs, levels: Float[Tensor, "N P"], weights: Pairs, step: Step) -> Float[Tensor, "N P"]:
     """How many entries of a row are above each of its levels: sum_j w_ij step(x_ij - l_ip)."""
     return _SoftCounts.apply(matrix, levels, weights, step)
 

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from levelfield.losses.base import check_above_0
-from levelfield.losses.classification import ClassificationLoss, WeightInit, target_mask
+from levelfield.losses.base import Labels, Points, check_above_0
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, WeightInit, target_mask
 from levelfield.numerics import inner_products, unit
 
 
@@ -70,11 +70,7 @@ class SoftTripleLoss(ClassificationLoss):
         return self.la * (similarities - self.margin * target_mask(similarities, labels))
 
     def class_loss(
-        self,
-        embeddings: Float[Tensor, "N D"],
-        class_weights: Float[Tensor, "CK D"],
-        labels: Int[Tensor, " N"],
-        sample_weights: Float[Tensor, " N"],
+        self, embeddings: Points, class_weights: ClassWeights, labels: Labels, sample_weights: SampleWeights
     ) -> Float[Tensor, ""]:
         loss = super().class_loss(embeddings, class_weights, labels, sample_weights)
         if self.reg_weight and self.centers_per_class > 1:

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from levelfield.losses.base import check_above_0
-from levelfield.losses.classification import ClassificationLoss, WeightInit
+from levelfield.losses.base import Labels, Points, check_above_0
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, WeightInit
 from levelfield.numerics import inner_products, unit
 
 
@@ -47,9 +47,7 @@ class SphereFaceLoss(ClassificationLoss):
         self.margin = int(margin)
         self.scale = scale
 
-    def class_logits(
-        self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "C D"], labels: Int[Tensor, " N"]
-    ) -> Float[Tensor, "N C"]:
+    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Float[Tensor, "N C"]:
         logits = self.logits(inner_products(unit(embeddings), unit(class_weights)), labels)
         return embeddings.norm(dim=1, keepdim=True) * logits
 

@@ -43,11 +43,7 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         weight_init: WeightInit = "normal",
     ) -> None:
         super().__init__(
-            num_classes,
-            embedding_size,
-            class_fraction,
-            centers_per_class=sub_centers,
-            weight_init=weight_init,
+            num_classes, embedding_size, class_fraction, centers_per_class=sub_centers, weight_init=weight_init
         )
         check_angle(margin, scale)
         self.sub_centers = sub_centers

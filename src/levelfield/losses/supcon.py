@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from levelfield.losses.base import check_above_0
-from levelfield.losses.pairs import PairLoss, nonzero_mean, weighted_logsumexp
+from levelfield.losses.pairs import PairLoss, Pairs, nonzero_mean, weighted_logsumexp
 
 
 class SupConLoss(PairLoss):
@@ -29,9 +29,7 @@ class SupConLoss(PairLoss):
         check_above_0(temperature=temperature)
         self.temperature = temperature
 
-    def pair_loss(
-        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
-    ) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
         logits = matrix / self.temperature
         everything = weighted_logsumexp(logits, positives + negatives)
         count = positives.sum(1)

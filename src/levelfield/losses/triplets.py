@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, no_grad
 
 from levelfield.losses.base import IndicesTuple, can_look
+from levelfield.losses.pairs import Pairs
 from levelfield.numerics import inner_products
 
 # On a GPU up to this many entries are sorted in full: reading P back would take longer than the rest of the loss.
@@ -19,7 +20,7 @@ COMPARED = 2**16
 
 
 @no_grad()
-def positive_pairs(positives: Float[Tensor, "N M"]) -> tuple[Int[Tensor, " K"], Int[Tensor, " K"]]:
+def positive_pairs(positives: Pairs) -> tuple[Int[Tensor, " K"], Int[Tensor, " K"]]:
     """(anchor, positive) of each positive pair, repeated as often as it counts, ordered by anchor."""
     anchors, others = positives.nonzero(as_tuple=True)
     repeats = positives[anchors, others].long()
@@ -27,9 +28,7 @@ def positive_pairs(positives: Float[Tensor, "N M"]) -> tuple[Int[Tensor, " K"], 
 
 
 @no_grad()
-def padded_positives(
-    positives: Float[Tensor, "N M"], once: bool = False
-) -> tuple[Int[Tensor, "N P"], Bool[Tensor, "N P"]]:
+def padded_positives(positives: Pairs, once: bool = False) -> tuple[Int[Tensor, "N P"], Bool[Tensor, "N P"]]:
     """Each anchor's positives in a row, padded, and a mask of the real entries.
 
     `once` says that no pair counts twice. Then a GPU does not synchronise to learn P: a row has all M others.
@@ -46,9 +45,7 @@ def padded_positives(
     return columns, present
 
 
-def mean_of_active(
-    dist: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"], margin: float, once: bool
-) -> Float[Tensor, ""]:
+def mean_of_active(dist: Pairs, positives: Pairs, negatives: Pairs, margin: float, once: bool) -> Float[Tensor, ""]:
     """NZ_{(i,p,n)} [d_ip - d_in + m]+, NZ the mean over the terms above 0. `once` says that no pair counts twice."""
     return _MeanOfActive.apply(dist, positives, negatives, margin, once)
 
@@ -57,9 +54,7 @@ class _MeanOfActive(torch.autograd.Function):
     """Counts the active triplets of each pair: with these counts the hinge is linear in the distances."""
 
     @staticmethod
-    def forward(
-        ctx: Any, dist: Tensor, positives: Tensor, negatives: Tensor, margin: float, once: bool
-    ) -> Float[Tensor, ""]:
+    def forward(ctx: Any, dist: Tensor, positives: Tensor, negatives: Tensor, margin: float, once: bool) -> Tensor:
         by_sorting = once and not can_look(dist) and dist.numel() <= SORTED_WHOLE
         keys = dist.new_empty(1 + by_sorting, *dist.shape)
         beyond = negatives if once else negatives.clamp_max(1)
@@ -80,12 +75,7 @@ class _MeanOfActive(torch.autograd.Function):
 
 
 # Each of these returns in how many active triplets a pair is, with a minus for a negative pair, and their number.
-Counts = tuple[Float[Tensor, "N M"], Float[Tensor, ""]]
-
-
-def sort_both(
-    keys: Float[Tensor, "2 N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
-) -> Counts:
+def sort_both(keys: Float[Tensor, "2 N M"], positives: Pairs, negatives: Pairs) -> tuple[Pairs, Float[Tensor, ""]]:
     """By sorting positives and negatives in full: no shape depends on values. `keys[0]` is overwritten."""
     torch.neg(keys[1], out=keys[0])
     ranked = keys.masked_fill(torch.stack([positives, negatives]) == 0, torch.inf).sort(-1).values
@@ -95,9 +85,7 @@ def sort_both(
     return slopes.addcmul_(negatives, below[0], value=-1), active
 
 
-def sort_positives(
-    shifted: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
-) -> Counts:
+def sort_positives(shifted: Pairs, positives: Pairs, negatives: Pairs) -> tuple[Pairs, Float[Tensor, ""]]:
     """By sorting an anchor's P positives and looking up where each negative falls among them: N M log P, not N P M."""
     columns, present = padded_positives(positives)
     near, order = shifted.gather(1, columns).masked_fill_(~present, torch.inf).sort(1)
@@ -108,9 +96,7 @@ def sort_positives(
     return slopes.scatter_add_(1, columns, per_positive), per_positive.sum()
 
 
-def compare_all(
-    shifted: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
-) -> Counts:
+def compare_all(shifted: Pairs, positives: Pairs, negatives: Pairs) -> tuple[Pairs, Float[Tensor, ""]]:
     """By a table of all triplets, with the positives in their own columns."""
     violated = (shifted[:, :, None] > shifted[:, None, :]).to(shifted.dtype)
     per_positive = positives * inner_products(violated, negatives[:, None])[:, :, 0]
@@ -120,7 +106,7 @@ def compare_all(
 
 @no_grad()
 def random_triplets(
-    positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"], triplets_per_anchor: int
+    positives: Pairs, negatives: Pairs, triplets_per_anchor: int
 ) -> tuple[IndicesTuple, Float[Tensor, " T"]]:
     """For each anchor, random positives and random negatives, with replacement, and how often each triplet counts.
 
@@ -143,7 +129,7 @@ def random_triplets(
 
 
 @no_grad()
-def draw_evenly(counts: Float[Tensor, "N M"], draws: int) -> Int[Tensor, "N draws"]:
+def draw_evenly(counts: Pairs, draws: int) -> Int[Tensor, "N draws"]:
     """Random columns of each row in proportion to its whole counts; the first column where all are 0.
 
     `torch.multinomial` would synchronise with the GPU to check that no row is empty.

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from levelfield.losses.base import check_above_0
-from levelfield.losses.pairs import PairLoss, mean_over, safe_sqrt, weighted_logsumexp
+from levelfield.losses.pairs import PairLoss, Pairs, mean_over, safe_sqrt, weighted_logsumexp
 
 
 class TupletMarginLoss(PairLoss):
@@ -33,9 +33,7 @@ class TupletMarginLoss(PairLoss):
         self.margin = margin
         self.scale = scale
 
-    def pair_loss(
-        self, matrix: Float[Tensor, "N M"], positives: Float[Tensor, "N M"], negatives: Float[Tensor, "N M"]
-    ) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
         b = math.radians(self.margin)
         against = weighted_logsumexp(self.scale * matrix, negatives)[:, None]
         slackened = safe_sqrt(1 - matrix.square()).mul(math.sin(b)).add_(math.cos(b) * matrix)

@@ -3,10 +3,10 @@
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from levelfield.miners.base import Miner, distances
+from levelfield.miners.base import Mask, Miner, distances
 
 
 class AngularMiner(Miner):
@@ -33,9 +33,7 @@ class AngularMiner(Miner):
         rows = anchors if others is anchors else torch.cat([anchors, others])
         return distances(rows, others).square()
 
-    def mine(
-        self, matrix: Float[Tensor, "rows M"], positives: Bool[Tensor, "N M"], negatives: Bool[Tensor, "N M"]
-    ) -> tuple[Tensor, ...]:
+    def mine(self, matrix: Float[Tensor, "rows M"], positives: Mask, negatives: Mask) -> tuple[Tensor, ...]:
         among = matrix[-positives.shape[1] :]
         a, p = positives.nonzero(as_tuple=True)
         across = matrix[a, p][:, None]

@@ -8,6 +8,10 @@ from torch.nn.functional import threshold
 from levelfield.numerics import inner_products, rounding_of, unit
 from levelfield.runtime.init_args import KeepsArguments
 
+# Types of the arguments of `mine`, for subclasses.
+Matrix = Float[Tensor, "N M"]
+Mask = Bool[Tensor, "N M"]
+
 
 class Miner(KeepsArguments, nn.Module):
     """Chooses pairs or triplets of a batch; subclasses write `mine(matrix, positives, negatives)`.
@@ -55,9 +59,7 @@ class Miner(KeepsArguments, nn.Module):
         """The matrix for `mine`, from unit vectors: their cosines, unless a subclass overrides it."""
         return inner_products(anchors, others)
 
-    def mine(
-        self, matrix: Float[Tensor, "N M"], positives: Bool[Tensor, "N M"], negatives: Bool[Tensor, "N M"]
-    ) -> tuple[Tensor, ...]:
+    def mine(self, matrix: Matrix, positives: Mask, negatives: Mask) -> tuple[Tensor, ...]:
         """Choose from `matrix`, given which pairs are positive and which negative."""
         raise NotImplementedError
 

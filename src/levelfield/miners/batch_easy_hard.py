@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from levelfield.miners.base import Miner, distances
+from levelfield.miners.base import Mask, Matrix, Miner, distances
 
 
 class BatchEasyHardMiner(Miner):
@@ -39,9 +39,7 @@ class BatchEasyHardMiner(Miner):
     def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
         return distances(anchors, others)
 
-    def mine(
-        self, matrix: Float[Tensor, "N M"], positives: Bool[Tensor, "N M"], negatives: Bool[Tensor, "N M"]
-    ) -> tuple[Tensor, ...]:
+    def mine(self, matrix: Matrix, positives: Mask, negatives: Mask) -> tuple[Tensor, ...]:
         p = _nearest(matrix, positives) if self.pos_strategy == "easy" else _nearest(-matrix, positives)
         if self.neg_strategy == "semihard":
             negatives = negatives & (matrix > matrix.gather(1, p[:, None]))

@@ -1,10 +1,10 @@
 """Batch hard miner."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from levelfield.miners.base import Miner, distances
+from levelfield.miners.base import Mask, Matrix, Miner, distances
 
 
 class BatchHardMiner(Miner):
@@ -18,9 +18,7 @@ class BatchHardMiner(Miner):
     def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
         return distances(anchors, others)
 
-    def mine(
-        self, matrix: Float[Tensor, "N M"], positives: Bool[Tensor, "N M"], negatives: Bool[Tensor, "N M"]
-    ) -> tuple[Tensor, ...]:
+    def mine(self, matrix: Matrix, positives: Mask, negatives: Mask) -> tuple[Tensor, ...]:
         farthest = matrix.masked_fill(~positives, -torch.inf).argmax(1)
         nearest = matrix.masked_fill(~negatives, torch.inf).argmin(1)
         (a,) = (positives.any(1) & negatives.any(1)).nonzero(as_tuple=True)

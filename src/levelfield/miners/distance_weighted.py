@@ -1,10 +1,10 @@
 """Distance weighted miner."""
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from levelfield.miners.base import Miner, distances
+from levelfield.miners.base import Mask, Matrix, Miner, distances
 
 
 class DistanceWeightedMiner(Miner):
@@ -39,9 +39,7 @@ class DistanceWeightedMiner(Miner):
         log_inverse = (2 - D) * clamped.log() - (D - 3) / 2 * room.log()
         return log_inverse.masked_fill(dist >= self.nonzero_loss_cutoff, -torch.inf)
 
-    def mine(
-        self, matrix: Float[Tensor, "N M"], positives: Bool[Tensor, "N M"], negatives: Bool[Tensor, "N M"]
-    ) -> tuple[Tensor, ...]:
+    def mine(self, matrix: Matrix, positives: Mask, negatives: Mask) -> tuple[Tensor, ...]:
         log_weights = matrix.masked_fill(~negatives | matrix.isnan(), -torch.inf)
         drawable = log_weights.amax(1) > -torch.inf
         a, p = (positives & drawable[:, None]).nonzero(as_tuple=True)

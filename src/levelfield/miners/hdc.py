@@ -5,7 +5,7 @@ import math
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from levelfield.miners.base import Miner
+from levelfield.miners.base import Mask, Matrix, Miner
 
 
 class HDCMiner(Miner):
@@ -27,9 +27,7 @@ class HDCMiner(Miner):
             raise ValueError(f"filter_percentage={filter_percentage} is a fraction and must lie in (0, 1]")
         self.filter_percentage = filter_percentage
 
-    def mine(
-        self, matrix: Float[Tensor, "N M"], positives: Bool[Tensor, "N M"], negatives: Bool[Tensor, "N M"]
-    ) -> tuple[Tensor, ...]:
+    def mine(self, matrix: Matrix, positives: Mask, negatives: Mask) -> tuple[Tensor, ...]:
         return *self._hardest(-matrix, positives), *self._hardest(matrix, negatives)
 
     def _hardest(self, hardness: Float[Tensor, "N M"], pairs: Bool[Tensor, "N M"]) -> tuple[Tensor, Tensor]:

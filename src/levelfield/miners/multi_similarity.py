@@ -1,10 +1,9 @@
 """Multi-similarity miner."""
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
-from levelfield.miners.base import Miner
+from levelfield.miners.base import Mask, Matrix, Miner
 
 
 class MultiSimilarityMiner(Miner):
@@ -24,9 +23,7 @@ class MultiSimilarityMiner(Miner):
         super().__init__()
         self.epsilon = epsilon
 
-    def mine(
-        self, matrix: Float[Tensor, "N M"], positives: Bool[Tensor, "N M"], negatives: Bool[Tensor, "N M"]
-    ) -> tuple[Tensor, ...]:
+    def mine(self, matrix: Matrix, positives: Mask, negatives: Mask) -> tuple[Tensor, ...]:
         nearest_negative = matrix.masked_fill(~negatives, -torch.inf).amax(1, keepdim=True)
         farthest_positive = matrix.masked_fill(~positives, torch.inf).amin(1, keepdim=True)
         a1, p = (positives & (matrix - self.epsilon < nearest_negative)).nonzero(as_tuple=True)

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from levelfield.miners.base import Miner, distances
+from levelfield.miners.base import Mask, Matrix, Miner, distances
 
 
 class TripletMarginMiner(Miner):
@@ -36,9 +36,7 @@ class TripletMarginMiner(Miner):
     def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
         return distances(anchors, others)
 
-    def mine(
-        self, matrix: Float[Tensor, "N M"], positives: Bool[Tensor, "N M"], negatives: Bool[Tensor, "N M"]
-    ) -> tuple[Tensor, ...]:
+    def mine(self, matrix: Matrix, positives: Mask, negatives: Mask) -> tuple[Tensor, ...]:
         a, p = positives.nonzero(as_tuple=True)
         beyond = matrix[a] - matrix[a, p][:, None]
         if self.type_of_triplets == "easy":

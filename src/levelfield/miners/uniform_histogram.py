@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from levelfield.miners.base import Miner, distances
+from levelfield.miners.base import Mask, Matrix, Miner, distances
 
 
 class UniformHistogramMiner(Miner):
@@ -32,9 +32,7 @@ class UniformHistogramMiner(Miner):
     def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
         return distances(anchors, others)
 
-    def mine(
-        self, matrix: Float[Tensor, "N M"], positives: Bool[Tensor, "N M"], negatives: Bool[Tensor, "N M"]
-    ) -> tuple[Tensor, ...]:
+    def mine(self, matrix: Matrix, positives: Mask, negatives: Mask) -> tuple[Tensor, ...]:
         return *self._drawn(matrix, positives, self.pos_per_bin), *self._drawn(matrix, negatives, self.neg_per_bin)
 
     def _drawn(self, matrix: Float[Tensor, "N M"], pairs: Bool[Tensor, "N M"], count: int) -> tuple[Tensor, Tensor]:
