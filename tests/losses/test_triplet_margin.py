@@ -18,8 +18,10 @@ def test_a_repeated_pair_makes_repeated_triplets(compared, monkeypatch):
     assert_equals_loop(TripletMarginLoss(margin=0.4), lambda c: triplet_margin(c, 0.4), case)
 
 
-def test_terms_at_the_hinge_do_not_count():
+@pytest.mark.parametrize(("name", "instead"), [("COMPARED", 2**16), ("COMPARED", 0), ("can_look", lambda _: False)])
+def test_terms_at_the_hinge_do_not_count(name, instead, monkeypatch):
     """Axis vectors are all sqrt(2) apart: every triplet ties, and a margin of 0 leaves none active."""
+    monkeypatch.setattr(triplets, name, instead)
     points, labels = torch.eye(6), torch.tensor([0, 0, 0, 1, 1, 1])
     assert TripletMarginLoss(margin=0.0)(points, labels) == 0
     torch.testing.assert_close(TripletMarginLoss(margin=0.25)(points, labels), torch.tensor(0.25))

@@ -91,8 +91,7 @@ def _turned(cos: Tensor, margin: float | Tensor) -> tuple[Tensor, Tensor]:
     cos_m, sin_m = (margin.cos(), margin.sin()) if isinstance(margin, Tensor) else (math.cos(margin), math.sin(margin))
     sin = safe_sqrt(1 - cos.square())
     beyond = cos < -cos_m
-    crosswise = sin * sin_m
-    turned = torch.where(beyond, cos - margin * sin_m, cos * cos_m - crosswise)
+    turned = torch.where(beyond, cos - margin * sin_m, cos * cos_m - sin * sin_m)
     slopes = cos_m + sin_m * cos / threshold(sin, 0.0, torch.inf)
     return turned, slopes.masked_fill(beyond, 1.0)
 
