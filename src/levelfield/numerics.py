@@ -47,8 +47,7 @@ class _Unit(torch.autograd.Function):
         if of_directions is not None:
             along = (of_directions * directions).sum(-1, keepdim=True)
             across = torch.addcmul(of_directions, along, directions, value=-1)
-            # No operator with `out` can be differentiated again.
-            twice = torch.is_grad_enabled()
+            twice = torch.is_grad_enabled()  # nothing with `out` can be differentiated
             gradient = (across / norms).to(across.dtype) if twice else torch.div(across, norms, out=across)
         if of_norms is not None:
             grown = (of_norms * directions).to(directions.dtype)

@@ -110,9 +110,7 @@ class MetricLossFactory(Protocol):
 
 
 @no_grad()
-def sample_weights(
-    embeddings: Float[Tensor, "N D"], indices_tuple: IndicesTuple | None, anchors_only: bool = False
-) -> Float[Tensor, " N"]:
+def sample_weights(embeddings: Points, indices_tuple: Choice, anchors_only: bool = False) -> Float[Tensor, " N"]:
     """How often the miner names each sample, divided by the largest count; 1 without a miner or an empty choice.
 
     With `anchors_only` only the indices of anchors count.

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import relu, softplus
 
 from levelfield.losses.base import check_above_0
-from levelfield.losses.pairs import PairLoss, Pairs, nonzero_mean, pull_and_push_logsumexp
+from levelfield.losses.pairs import PairLoss, Pairs, nonzero_mean, weighted_logsumexp
 
 
 class CircleLoss(PairLoss):
@@ -37,6 +37,6 @@ class CircleLoss(PairLoss):
         fixed = matrix.detach()
         push = self.gamma * relu(fixed + self.m) * (matrix - self.m)
         pull = self.gamma * relu(1 + self.m - fixed) * (1 - self.m - matrix)
-        both = pull_and_push_logsumexp(pull, positives, push, negatives).sum(0)
+        both = weighted_logsumexp(push, negatives) + weighted_logsumexp(pull, positives)
         comparable = (positives.sum(1) > 0) & (negatives.sum(1) > 0)
         return nonzero_mean(softplus(both), comparable.to(matrix.dtype))

@@ -36,7 +36,5 @@ class MultiSimilarityLoss(PairLoss):
         self.base = base
 
     def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
-        beyond = matrix - self.base
-        both = pull_and_push_logsumexp(-self.alpha * beyond, positives, self.beta * beyond, negatives)
-        pull, push = softplus(both)
-        return torch.add(pull / self.alpha, push, alpha=1 / self.beta).mean()
+        pull, push = pull_and_push_logsumexp(matrix - self.base, positives, negatives, -self.alpha, self.beta)
+        return torch.add(softplus(pull) / self.alpha, softplus(push), alpha=1 / self.beta).mean()

@@ -181,56 +181,65 @@ def weighted_logsumexp(logits: Float[Tensor, "*B N M"], weights: Float[Tensor, "
     Weights are 0 or at least 1; several matrices of them may share the logits. Exact for logits of any size: each row
     is shifted by its largest logit that counts.
     """
-    return _WeightedLogSumExp.apply(logits, weights)[0]
+    return _WeightedLogSumExp.apply(logits, (1.0,), weights)[0]
 
 
-def pull_and_push_logsumexp(pull: Pairs, positives: Pairs, push: Pairs, negatives: Pairs) -> Float[Tensor, "2 N"]:
-    """`weighted_logsumexp` of `pull` over the positives, then of `push` over the negatives."""
-    return _WeightedLogSumExp.apply(pull, positives, push, negatives)[0]
+def pull_and_push_logsumexp(
+    logits: Pairs, positives: Pairs, negatives: Pairs, pull: float = 1.0, push: float = 1.0
+) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+    """`weighted_logsumexp` of `pull` times the logits over positives, and of `push` times the logits over negatives."""
+    pulls, pushes = _WeightedLogSumExp.apply(logits, (pull, push), positives, negatives)[0]
+    return pulls, pushes
 
 
 def weighted_softmax(logits: Float[Tensor, "N M"], weights: Float[Tensor, "N M"]) -> Float[Tensor, "N M"]:
     """w_ij e^(z_ij) over its sum along each row; 0, with a zero gradient, where a row's weights are all 0."""
-    return _WeightedLogSumExp.apply(logits, weights)[1]
+    return _WeightedLogSumExp.apply(logits, (1.0,), weights)[1]
 
 
 class _WeightedLogSumExp(torch.autograd.Function):
-    """The log-sum-exp of each pair of logits and weights, stacked if there are several, then the softmax of each.
+    """Log-sum-exps of multiples of the logits, each with its weights, stacked if several; then the softmax of each.
 
-    The derivatives use the softmax, so they can be differentiated again. Each pair has one buffer, and no exponential
-    below e^-80: these do not change the sum and are slow on a CPU.
+    The derivatives use the softmax, so they can be differentiated again. Each has one buffer, and no exponential below
+    e^-80: these do not change the sum and are slow on a CPU.
     """
 
     @staticmethod
-    def forward(ctx: Any, *logits_and_weights: Tensor) -> tuple[Tensor, ...]:
-        logits, weights = logits_and_weights[::2], logits_and_weights[1::2]
-        largest, totals = weights[0].new_empty(2, len(weights), *weights[0].shape[:-1], 1)
-        every_terms = [each.clamp_max(1).sub_(1) for each in weights]
-        for k, terms in enumerate(every_terms):
-            torch.add(logits[k], terms, alpha=-EMPTY, out=terms)
-            top = torch.amax(terms, -1, keepdim=True, out=largest[k])
-            terms.sub_(top).clamp_(min=-80).exp_().mul_(weights[k])
-            torch.sum(terms, -1, keepdim=True, out=totals[k])
+    def forward(ctx: Any, logits: Tensor, scales: tuple[float, ...], *weights: Tensor) -> tuple[Tensor, ...]:
+        several, every_terms = len(weights) > 1, []
+        shape = (len(weights),) * several + (*weights[0].shape[:-1], 1)
+        largest, totals = logits.new_empty(shape), logits.new_empty(shape)
+        tops, sums = (each.unbind() if several else (each,) for each in (largest, totals))
+        for scale, counts, top, total in zip(scales, weights, tops, sums, strict=True):
+            terms = counts.clamp_max(1).sub_(1)
+            if scale == 1:
+                torch.add(logits, terms, alpha=-EMPTY, out=terms)
+            else:
+                terms.mul_(-EMPTY).add_(logits, alpha=scale)
+            terms.sub_(torch.amax(terms, -1, keepdim=True, out=top)).clamp_(min=-80).exp_().mul_(counts)
+            torch.sum(terms, -1, keepdim=True, out=total)
+            every_terms.append(terms)
         totals.clamp_min_(1)  # only a row whose weights are all 0 has less
-        for k, terms in enumerate(every_terms):
-            terms.div_(totals[k])
-        ctx.several, ctx.shape = len(weights) > 1, logits[0].shape
+        for terms, total in zip(every_terms, sums, strict=True):
+            terms.div_(total)
+        ctx.scales, ctx.shape = scales, logits.shape
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*every_terms)
-        found = largest.add_(totals.log_()).squeeze(-1)
-        return found if ctx.several else found[0], *every_terms
+        return largest.add_(totals.log_()).squeeze(-1), *every_terms
 
     @staticmethod
     def backward(ctx: Any, of_found: Tensor | None, *of_softmax: Tensor | None) -> tuple[Tensor | None, ...]:
-        gradients: list[Tensor | None] = []
+        gradient = None
         for k, (shares, of_shares) in enumerate(zip(ctx.saved_tensors, of_softmax, strict=True)):
-            slopes = of_found[k] if of_found is not None and ctx.several else of_found
+            slopes = of_found[k] if of_found is not None and len(ctx.scales) > 1 else of_found
             slopes = None if slopes is None else slopes[..., None]
             if of_shares is not None:
                 of_shares = of_shares - (of_shares * shares).sum(-1, keepdim=True)
                 slopes = of_shares if slopes is None else slopes + of_shares
-            gradients += [None if slopes is None else (shares * slopes).sum_to_size(ctx.shape), None]
-        return tuple(gradients)
+            if slopes is not None:
+                slopes = slopes if ctx.scales[k] == 1 else ctx.scales[k] * slopes
+                gradient = shares * slopes if gradient is None else torch.addcmul(gradient, shares, slopes)
+        return None if gradient is None else gradient.sum_to_size(ctx.shape), None, *(None for _ in of_softmax)
 
 
 def pull_and_push(

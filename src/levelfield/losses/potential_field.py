@@ -8,7 +8,7 @@ from torch import Tensor
 
 from levelfield.losses.base import Labels, Points, check_above_0
 from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, WeightInit
-from levelfield.losses.pairs import ROW_VALUES
+from levelfield.losses.pairs import ROW_VALUES, Pairs
 from levelfield.numerics import inner_products, unit
 
 # Pairs in memory at a time on a CPU, so that they fit its cache; on a GPU `ROW_VALUES`.
@@ -119,9 +119,7 @@ def energy_and_slopes(
     return energy, 4 * charges[:, None] * slopes
 
 
-def _away(
-    points: Float[Tensor, "N D"], factors: Float[Tensor, "N M"], weighed: Float[Tensor, "M D+1"]
-) -> Float[Tensor, "N D"]:
+def _away(points: Points, factors: Pairs, weighed: Float[Tensor, "M D+1"]) -> Points:
     """sum_m factors_nm q_m (x_n - x_m), given q_m x_m and q_m."""
     sums = inner_products(factors, weighed.mT)
     return sums[:, -1:] * points - sums[:, :-1]

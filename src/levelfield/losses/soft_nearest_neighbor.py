@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from levelfield.losses.base import check_above_0
-from levelfield.losses.pairs import PairLoss, Pairs, mean_over, weighted_logsumexp
+from levelfield.losses.pairs import PairLoss, Pairs, mean_over, pull_and_push_logsumexp
 
 
 class SoftNearestNeighborLoss(PairLoss):
@@ -30,6 +30,5 @@ class SoftNearestNeighborLoss(PairLoss):
 
     def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
         logits = matrix / self.temperature
-        same = weighted_logsumexp(logits, positives)
-        different = weighted_logsumexp(logits, negatives)
+        same, different = pull_and_push_logsumexp(logits, positives, negatives)
         return mean_over(softplus(different - same), (positives.sum(1) > 0).to(matrix.dtype))

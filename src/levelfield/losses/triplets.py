@@ -105,9 +105,7 @@ def compare_all(shifted: Pairs, positives: Pairs, negatives: Pairs) -> tuple[Pai
 
 
 @no_grad()
-def random_triplets(
-    positives: Pairs, negatives: Pairs, triplets_per_anchor: int
-) -> tuple[IndicesTuple, Float[Tensor, " T"]]:
+def random_triplets(positives: Pairs, negatives: Pairs, triplets_per_anchor: int) -> tuple[IndicesTuple, Tensor]:
     """For each anchor, random positives and random negatives, with replacement, and how often each triplet counts.
 
     Drawn from torch's global generator. On a GPU, anchors without positives or negatives have triplets of count 0.
