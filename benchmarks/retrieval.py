@@ -4,6 +4,7 @@
     python benchmarks/retrieval.py --sizes cub cars  # seconds
     python benchmarks/retrieval.py --sizes n8k n16k n32k n64k --no-peers  # how the time grows with N
     python benchmarks/retrieval.py --sizes sop million --device cuda
+    python benchmarks/retrieval.py --next-to-peers [--before CHECKOUT]  # one and two threads; another checkout in turn
 
 open-metric-learning joins in where it is installed (an environment of its own: it pins old versions). Everything runs
 in one process, in turns, so that other load on the machine hits all alike; the table has the minimum
@@ -12,12 +13,15 @@ more there.
 """
 
 import argparse
+import importlib
 import os
 import platform
+import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,8 +42,13 @@ SIZES = {
     "n32k": (32_000, 128, 6_400),
     "n64k": (64_000, 128, 12_800),
     "million": (1_000_000, 128, 200_000),
+    "n1k": (1_000, 128, 50),
+    "n15k": (15_000, 512, 1_000),
+    "n30k": (30_000, 128, 2_000),
 }
+NEXT_TO_PEERS = ("n1k", "cub", "cars", "n15k", "n30k", "sop")
 NEIGHBOR_METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall")
+FEWEST_METRICS = ("map_at_r", "r_precision", "precision_at_1")
 PEER_METRICS = ("mean_average_precision_at_r", "r_precision", "precision_at_1")
 
 
@@ -69,6 +78,13 @@ def peer(knn_func: object) -> Callable[[Tensor, Tensor], dict[str, float]]:
     return lambda embeddings, labels: calculator.get_accuracy(embeddings, labels)
 
 
+def peers() -> dict[str, Callable[[Tensor, Tensor], dict[str, float]]]:
+    from pytorch_metric_learning.distances import CosineSimilarity
+    from pytorch_metric_learning.utils.inference import CustomKNN, FaissKNN
+
+    return {"faiss": peer(FaissKNN()), "torch": peer(CustomKNN(CosineSimilarity(), batch_size=1024))}
+
+
 def open_metric_learning(embeddings: Tensor, labels: Tensor) -> dict[str, object]:
     """Its nearest neighbours, as many as the largest class has, and from them CMC, precision and MAP."""
     from oml.functional.knn import batched_knn
@@ -91,13 +107,8 @@ def contenders(embeddings: Tensor, labels: Tensor, with_peers: bool) -> dict[str
         "all, with MAP and MRR": lambda: retrieval_metrics(embeddings, labels),
     }
     if with_peers:
-        from pytorch_metric_learning.distances import CosineSimilarity
-        from pytorch_metric_learning.utils.inference import CustomKNN, FaissKNN
-
-        runs["AccuracyCalculator, faiss"] = lambda: peer(FaissKNN())(embeddings, labels)
-        runs["AccuracyCalculator, torch"] = lambda: peer(CustomKNN(CosineSimilarity(), batch_size=1024))(
-            embeddings, labels
-        )
+        for engine, calculate in peers().items():
+            runs[f"AccuracyCalculator, {engine}"] = partial(calculate, embeddings, labels)
         if find_spec("oml") is not None:
             runs["open-metric-learning"] = lambda: open_metric_learning(embeddings, labels)
     return runs
@@ -147,14 +158,72 @@ def measure(run: Callable[[], object], device: torch.device) -> tuple[float, flo
     return seconds, cpu_seconds, memory.added
 
 
+def retrieval_metrics_of(checkout: Path) -> Callable[..., dict[str, float]]:
+    """The function of another checkout, in this process."""
+
+    def modules() -> list[str]:
+        return [name for name in sys.modules if name.partition(".")[0] == "levelfield"]
+
+    here = {name: sys.modules.pop(name) for name in modules()}
+    sys.path.insert(0, str(checkout / "src"))
+    found = importlib.import_module("levelfield.metrics.retrieval").retrieval_metrics
+    sys.path.pop(0)
+    for name in modules():
+        del sys.modules[name]
+    sys.modules.update(here)
+    return found
+
+
+def next_to_peers(sizes: Sequence[str], before: Path | None) -> None:
+    """Milliseconds of MAP@R, R-precision and P@1 by turns: the least of at least 3 turns and 3 seconds."""
+    import faiss
+
+    def scored(metrics: Callable[..., object]) -> Callable[[Tensor, Tensor], object]:
+        return lambda embeddings, labels: metrics(
+            embeddings, labels, metrics=("map_at_r", "r_precision", "precision_at_1")
+        )
+
+    runs = {"before": scored(retrieval_metrics_of(before))} if before else {}
+    runs |= {"ours": scored(retrieval_metrics), **peers()}
+    print(f"| items x dimensions, classes | threads | {' | '.join(runs)} | fastest peer / ours |")
+    print("| --- |" + " ---: |" * (len(runs) + 2))
+    for size in sizes:
+        embeddings, labels = embedding_space(*SIZES[size])
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            faiss.omp_set_num_threads(threads)
+            best = dict.fromkeys(runs, float("inf"))
+            turns, start = 0, time.perf_counter()
+            while turns < 3 or time.perf_counter() - start < 3 * len(runs):
+                for name, run in runs.items():
+                    seconds, _, _ = measure(lambda: run(embeddings, labels), embeddings.device)  # noqa: B023
+                    best[name] = min(best[name], seconds)
+                turns += 1
+            peer_seconds = min(best["faiss"], best["torch"])
+            cells = [f"{1000 * seconds:,.1f}" for seconds in best.values()]
+            print(
+                f"| {size_name(size)} | {threads} | {' | '.join(cells)} | {peer_seconds / best['ours']:.2f} |",
+                flush=True,
+            )
+
+
+def size_name(size: str) -> str:
+    num_items, dim, num_classes = SIZES[size]
+    return f"{num_items:,} x {dim}, {num_classes:,}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["cub", "cars", "sop", "large"])
+    parser.add_argument("--sizes", nargs="+", choices=SIZES)
     parser.add_argument("--repeats", type=int, default=3, help="of cub and cars; the others run once")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--next-to-peers", action="store_true", help="only MAP@R, RP and P@1, one and two threads")
+    parser.add_argument("--before", type=Path, help="another checkout, which takes turns with the peers")
     arguments = parser.parse_args()
+    if arguments.next_to_peers:
+        return next_to_peers(arguments.sizes or NEXT_TO_PEERS, arguments.before)
     torch.set_num_threads(arguments.threads)
     device = torch.device(arguments.device)
 
@@ -167,9 +236,10 @@ def main() -> None:
     ]
     print("\n".join(header), flush=True)
     times: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for size in arguments.sizes:
-        num_items, dim, num_classes = SIZES[size]
-        embeddings, labels = (tensor.to(device) for tensor in embedding_space(num_items, dim, num_classes))
+    sizes = arguments.sizes or ["cub", "cars", "sop", "large"]
+    for size in sizes:
+        num_items, dim, _ = SIZES[size]
+        embeddings, labels = (tensor.to(device) for tensor in embedding_space(*SIZES[size]))
         # The peers need minutes and gigabytes beyond SOP's size.
         runs = contenders(embeddings, labels, with_peers=not arguments.no_peers and num_items < 100_000)
         small = num_items < 10_000 or device.type == "cuda"
@@ -185,13 +255,13 @@ def main() -> None:
         bare_seconds, bare_cpu_seconds, _ = best["bare product"]
         for name, (seconds, cpu_seconds, added) in best.items():
             row = (
-                f"| {num_items:,} x {dim}, {num_classes:,} | {name} | {seconds:.2f} | {seconds / bare_seconds:.2f} "
+                f"| {size_name(size)} | {name} | {seconds:.2f} | {seconds / bare_seconds:.2f} "
                 f"| {cpu_seconds / bare_cpu_seconds:.2f} | {added:.0f} |"
             )
             print(row, flush=True)
             times[name].append((num_items, seconds))
     for name, points in times.items():
-        if len(points) > 2 and all(SIZES[size][1] == dim for size in arguments.sizes):
+        if len(points) > 2 and all(SIZES[size][1] == dim for size in sizes):
             items, seconds_of = (np.log([point[axis] for point in points]) for axis in (0, 1))
             print(f"{name}: time grows as N to the power of {np.polyfit(items, seconds_of, 1)[0]:.2f}")
 

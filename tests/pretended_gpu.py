@@ -174,6 +174,7 @@ def pretended_gpu() -> Iterator[str]:
         patch.setattr(torch.cuda, "set_rng_state", lambda state, device=None: generator.set_state(state))
         patch.setattr(torch.cuda, "manual_seed_all", generator.manual_seed)
         patch.setattr(torch.cuda, "get_device_name", lambda device=None: "pretended")
+        patch.setattr(torch.cuda, "mem_get_info", lambda device=None: (2**33, 2**34))
         yield GPU.type
 
 

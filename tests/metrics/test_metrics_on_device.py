@@ -1,9 +1,12 @@
 """Every metric on each device against a loop in float64, or against the CPU where that is checked elsewhere."""
 
+from collections import Counter
+
 import pytest
 import torch
-from pretended_gpu import any_device
+from pretended_gpu import any_device, pretended_gpu
 from test_retrieval import NAMES, loop_in_float64, random_case
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from levelfield.metrics import (
     PCA,
@@ -14,6 +17,7 @@ from levelfield.metrics import (
     retrieval_metrics,
     verification_metrics,
 )
+from levelfield.metrics.ranking import largest_values
 
 device = any_device
 
@@ -62,6 +66,56 @@ def test_batches_add_up_to_the_whole(distance, device):
         metric.update(embeddings[rows].to(device), labels[rows].to(device), rows)
     expected = retrieval_metrics(embeddings, labels, metrics=("map_at_r", "map"), distance=distance)
     assert metric.compute() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("length", "count"), [(1, 1), (50, 50), (101, 7), (1000, 3), (1000, 1), (997, 200)])
+@pytest.mark.parametrize("numbers", ["all differ", "few", "one", "wide integers"])
+def test_the_largest_values_are_the_last_of_a_sort(length, count, numbers, device):
+    drawn = torch.randn(70, length, generator=torch.Generator().manual_seed(length))
+    values = {
+        "all differ": drawn,
+        "few": drawn.round().index_fill(1, torch.tensor([length // 2]), -torch.inf),
+        "one": torch.zeros_like(drawn),
+        "wide integers": (drawn * 2**60).long(),
+    }[numbers]
+    assert largest_values(values.to(device), count).tolist() == values.sort(dim=1).values[:, -count:].tolist()
+
+
+class Operators(TorchDispatchMode):
+    """Counts operators, and those for which the CPU waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names[func._schema.name.removeprefix("aten::")] += 1
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def waits(self) -> int:
+        return self.names["_local_scalar_dense"] + self.names["nonzero"]
+
+
+@pytest.mark.parametrize("dim", [24, 256])
+def test_a_gpu_selects_and_waits_once_for_each_of_few_blocks(dim, monkeypatch):
+    case = space(800, dim, classes=100)
+    with pretended_gpu() as there:
+        embeddings, labels = (each.to(there) for each in case)
+
+        def counted(free: int, *metrics: str) -> Operators:
+            monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (free, 2**40))
+            with Operators() as operators:
+                retrieval_metrics(embeddings, labels, metrics=metrics)
+            return operators
+
+        many, few = (counted(free, "map_at_r") for free in (2**22, 2**30))
+        counting = counted(2**23, "map_at_r", "mrr")  # blocks of 352 rows
+    blocks, few_blocks = (each.names["searchsorted"] - few.names["searchsorted"] + 1 for each in (many, few))
+    assert few_blocks == 1 < blocks
+    assert many.waits - few.waits <= blocks - few_blocks
+    assert few.waits <= 12
+    assert few.names["topk"] > 0 == counting.names["topk"]
 
 
 def test_queries_and_gallery_stay_apart(device):

@@ -1,5 +1,7 @@
 """Every way of ranking gives the scores of a product in float64."""
 
+import math
+from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 
 import pytest
@@ -8,6 +10,7 @@ from matmul_precision import COARSE, Products, coarse_on_the_cpu, made, older, p
 from tie_order import ranked
 from torch.nn.functional import normalize
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from levelfield.metrics import distances, pack_bits, query_scores, ranking, retrieval_metrics
 from levelfield.metrics.retrieval import half_interval
@@ -58,11 +61,15 @@ def expected(scores, result):
 
 
 @pytest.mark.parametrize(
-    ("budget", "metrics"),
-    [(NO_MEMORY, NEIGHBOR_METRICS), (NO_MEMORY, (*NEIGHBOR_METRICS, "map", "mrr")), (2**30, NEIGHBOR_METRICS)],
+    ("budget", "metrics", "dim"),
+    [
+        (NO_MEMORY, NEIGHBOR_METRICS, 24),
+        (NO_MEMORY, (*NEIGHBOR_METRICS, "map", "mrr"), 24),
+        (2**30, NEIGHBOR_METRICS, query_scores.LEAST_MIRRORED_DIM),
+    ],
 )
-def test_every_way_equals_float64(budget, metrics):
-    embeddings, labels = embedding_space()
+def test_every_way_equals_float64(budget, metrics, dim):
+    embeddings, labels = embedding_space(dim=dim)
     unit = normalize(embeddings.double(), dim=1)
     result = retrieval_metrics(embeddings, labels, metrics=metrics, memory_budget=budget)
     assert result == expected(scores_in_float64(unit @ unit.T, labels), result)
@@ -189,6 +196,13 @@ def peak_bytes(run):
     return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
 
 
+@pytest.fixture
+def small_rooms(monkeypatch):
+    """For ties and tiles, which have memory of their own beside the budget and the copy of the embeddings."""
+    monkeypatch.setattr(distances, "TILE", 64)
+    monkeypatch.setattr(ranking, "TEMPORARY_VALUES", 2**12)
+
+
 @pytest.mark.parametrize(
     ("distance", "num_classes", "tied"),
     [
@@ -200,10 +214,8 @@ def peak_bytes(run):
     ],
 )
 @pytest.mark.parametrize("budget", [2**22, 2**23])
-def test_memory_stays_within_the_budget(distance, num_classes, tied, budget, monkeypatch):
-    """Beside a copy of the embeddings; ties and tiles have rooms of their own, made small here."""
-    monkeypatch.setattr(distances, "TILE", 64)
-    monkeypatch.setattr(ranking, "TEMPORARY_VALUES", 2**12)
+@pytest.mark.usefixtures("small_rooms")
+def test_memory_stays_within_the_budget(distance, num_classes, tied, budget):
     labels = torch.arange(4000) % num_classes
     embeddings = torch.randn(4000, 128, generator=torch.Generator().manual_seed(0))
     embeddings = embeddings[:, :16].sign() if tied else embeddings
@@ -212,3 +224,41 @@ def test_memory_stays_within_the_budget(distance, num_classes, tied, budget, mon
     )
     least = 32 * (8 * 4000 + query_scores.MEMBER_BYTES * 4000 // num_classes)  # no block has fewer rows
     assert peak < max(budget, least) + 4 * embeddings.numel() + 2**20
+
+
+@pytest.mark.parametrize(("dim", "share"), [(256, 0.6), (64, 1.0)])
+@pytest.mark.usefixtures("small_rooms")
+def test_half_of_the_products_are_enough_where_a_quarter_of_the_matrix_fits(dim, share):
+    embeddings, labels = embedding_space(num_items=2000, dim=dim, num_classes=40)
+    shapes = []
+
+    class Shapes(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            shapes.extend([result.shape] if func._schema.name == "aten::mm" else [])
+            return result
+
+    def run():
+        retrieval_metrics(embeddings, labels, metrics=NEIGHBOR_METRICS, memory_budget=2**23)
+
+    with Shapes():
+        run()
+    assert sum(map(math.prod, shapes)) <= share * 2000**2
+    assert peak_bytes(run) < 2**23 + 4 * embeddings.numel() + 2**20
+
+
+@pytest.mark.parametrize("dim", [24, query_scores.LEAST_MIRRORED_DIM])
+def test_several_threads_give_the_same_bytes_and_leave_torch_its_threads(dim):
+    embeddings, labels = embedding_space(num_items=700, dim=dim)
+
+    def scores():
+        return [each.numpy().tobytes() for each in retrieval_metrics(embeddings, labels, per_query=True).values()]
+
+    expected, before = scores(), torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert scores() == expected
+        with ThreadPoolExecutor(1) as pool:
+            assert [torch.get_num_threads(), pool.submit(torch.get_num_threads).result()] == [3, 3]
+    finally:
+        torch.set_num_threads(before)

@@ -20,27 +20,24 @@ from torch.nn.functional import pad
 from levelfield.metrics.ranking import ClassMembers, Similarity, tie_free_keys
 from levelfield.metrics.ties import tie_places
 
-# Most rows of a tile on a CPU, so that it stays in the cache, and fewest rows of any tile.
-CPU_BLOCK = 1024
+# Most rows of a tile on a CPU, so that it stays in the cache, and on a GPU, and fewest rows of any tile.
+CPU_BLOCK, GPU_BLOCK = 1024, 5120
 LEAST_BLOCK = 256
-# Mean size of a class above which sorting is faster: its time does not depend on the size.
-MAX_MEAN_RELEVANT = 12
 # For each item of each query's class: its index, similarity, count, and their copies in the blocks.
 ENTRY_BYTES = 48
 
 
-def counting_block(num_relevant_G: Integer[Tensor, " gallery"], memory_budget: int) -> int:
+def counting_block(num_relevant_G: Integer[Tensor, " gallery"], memory_budget: int, max_mean_relevant: float) -> int:
     """Rows of a block, so that two tiles take half of the budget; 0 if counting is slower or needs too much memory."""
     block = math.isqrt(memory_budget // 2 // 8) // 32 * 32
-    if num_relevant_G.device.type == "cpu":
-        block = min(block, CPU_BLOCK)
+    block = min(block, CPU_BLOCK if num_relevant_G.device.type == "cpu" else GPU_BLOCK)
     num_items, largest = len(num_relevant_G), int(num_relevant_G.max()) + 1
     fits = (
         LEAST_BLOCK <= block <= num_items
         and largest <= block
         and ENTRY_BYTES * num_items * largest <= memory_budget // 2
     )
-    return block if fits and float(num_relevant_G.double().mean()) <= MAX_MEAN_RELEVANT else 0
+    return block if fits and float(num_relevant_G.double().mean()) <= max_mean_relevant else 0
 
 
 def counted_places(
@@ -65,7 +62,7 @@ def counted_places(
     members = ClassMembers(labels_G)
     tile_TT, above_TT = (own_GP.new_empty((block, block)) for _ in range(2))
     for i, queries in enumerate(blocks):
-        items_TP, valid_TP = members.of(labels_G[queries.index_T])
+        items_TP, valid_TP = members.of(labels_G[queries.index_T], items_GP.shape[1] + 1)
         rows_TD = queries.rows(rows_of)
         for others in blocks[i:]:
             similarity(rows_TD, others.rows(rows_of), out=tile_TT)
@@ -146,7 +143,7 @@ def own_similarities(
 ) -> tuple[Int64[Tensor, "gallery places"], Float[Tensor, "gallery places"]]:
     """The items of each item's class, ascending, and their similarities; -inf for the item itself and the padding."""
     members = ClassMembers(labels_G)
-    items_GP, valid_GP = members.of(labels_G)
+    items_GP, valid_GP = members.of(labels_G, int(members.counts_C.max()))
     own_GP = torch.full(items_GP.shape, -torch.inf, dtype=torch.float32, device=labels_G.device)
     order_G = members.order_G
     rank_G = torch.empty_like(order_G)

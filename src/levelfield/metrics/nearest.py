@@ -8,7 +8,7 @@ from jaxtyping import Float, Int64, Num
 from torch import Tensor
 
 from levelfield.metrics.distances import full_precision, product
-from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET
+from levelfield.metrics.query_scores import default_memory_budget
 from levelfield.metrics.ranking import Similarity, block_starts, tie_free_keys
 from levelfield.metrics.ties import steps_from, tie_places
 
@@ -22,7 +22,7 @@ def nearest(
     count: int,
     itself_N: Int64[Tensor, " queries"] | None = None,
     similarity: Similarity = product,
-    memory_budget: int = DEFAULT_MEMORY_BUDGET,
+    memory_budget: int | None = None,
 ) -> tuple[Float[Tensor, "queries neighbors"], Int64[Tensor, "queries neighbors"]]:
     """Similarities and numbers of the nearest items, nearest first.
 
@@ -34,7 +34,7 @@ def nearest(
         count: K, the number of items; all if there are fewer.
         itself_N: each query's own number in the gallery, which it does not retrieve; None if it has none.
         similarity: function of two sets in this form.
-        memory_budget: bytes for similarities and their temporaries.
+        memory_budget: bytes for similarities and their temporaries; None takes `default_memory_budget`.
     """
     count = min(count, len(gallery_GD) - (itself_N is not None))
     similarities_NK = torch.empty((len(queries_ND), count), dtype=torch.float32, device=queries_ND.device)
@@ -43,7 +43,7 @@ def nearest(
     starts_N = (
         torch.zeros_like(tie_places_G[:1]).expand(len(queries_ND)) if itself_N is None else tie_places_G[itself_N]
     )
-    block = memory_budget // (SIMILARITY_BYTES * len(gallery_GD))
+    block = (memory_budget or default_memory_budget(gallery_GD.device)) // (SIMILARITY_BYTES * len(gallery_GD))
     with full_precision(queries_ND.device):
         for start, stop in block_starts(len(queries_ND), block):
             similarities_BG = similarity(queries_ND[start:stop], gallery_GD)

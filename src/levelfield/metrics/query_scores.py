@@ -4,6 +4,7 @@ Shapes: N queries given, Q of them scored, G gallery items, B queries of one blo
 D dimensions.
 """
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -13,15 +14,32 @@ from torch.nn.functional import pad
 
 from levelfield.metrics.counting import counted_places, counting_block
 from levelfield.metrics.distances import full_precision, product
-from levelfield.metrics.ranking import ClassMembers, Similarity, block_starts, places_of, symmetric_blocks
+from levelfield.metrics.ranking import (
+    ClassMembers,
+    Each,
+    Similarity,
+    block_starts,
+    by_threads,
+    in_turn,
+    places_of,
+    symmetric_blocks,
+)
 from levelfield.metrics.scores import Wanted, scores_from_places
 from levelfield.metrics.ties import tie_places
 
 DEFAULT_MEMORY_BUDGET = 400 * 2**20
-# Larger blocks are not faster.
-MAX_BLOCK = 512
+# Part of a GPU's free memory that is the default there.
+FREE_SHARE = 4
+# Larger blocks are not faster. On a GPU smaller ones wait for the starts of their operations.
+MAX_BLOCK, MAX_GPU_BLOCK = 512, 4096
+# Columns of a product at a time on the CPU.
+COLUMNS = 1024
 # For each item of the class: places, precisions and their temporaries, in int64 and float64.
 MEMBER_BYTES = 120
+# For each value that a GPU selects: its column, its copies and a sort's.
+SELECTED_BYTES = 32
+# Below it copies of a half cost as much as the other half of a product.
+LEAST_MIRRORED_DIM = 256
 
 
 def score_queries(
@@ -35,7 +53,7 @@ def score_queries(
     *,
     similarity: Similarity = product,
     excludes_self: bool,
-    memory_budget: int = DEFAULT_MEMORY_BUDGET,
+    memory_budget: int | None = None,
 ) -> dict[str, Float64[Tensor, " scored"]]:
     """Score the queries `scored_Q`, each of which has a match.
 
@@ -44,8 +62,10 @@ def score_queries(
         num_relevant_N: matches of each query, as `count_relevant` gives them.
         similarity: of two blocks, symmetric.
         excludes_self: the queries are the gallery, and none retrieves itself.
-        memory_budget: bytes for similarities and their temporaries.
+        memory_budget: bytes for similarities and their temporaries; None takes `default_memory_budget`.
     """
+    if memory_budget is None:
+        memory_budget = default_memory_budget(queries_ND.device)
     scores = {name: torch.zeros(len(scored_Q), dtype=torch.float64, device=queries_ND.device) for name in wanted.names}
     if len(scored_Q) == 0:
         return scores
@@ -58,33 +78,59 @@ def score_queries(
     largest_class = int(num_relevant_Q.max()) + int(excludes_self)
     # Float32 similarities, their sorted values down to the depth, and temporaries for each item of a class.
     bytes_a_row = 4 * num_gallery + 4 * (depth + 1) + MEMBER_BYTES * largest_class
+    if queries_ND.device.type != "cpu":
+        bytes_a_row += SELECTED_BYTES * (depth + math.isqrt(depth * num_gallery))
     rows = SimilarityRows(queries_ND, gallery_GD, scored_Q, similarity, excludes_self, memory_budget, bytes_a_row)
 
     def keep(positions_B: Tensor, places_BP: Tensor, found_BP: Tensor) -> None:
-        if not rows.mirrored:  # equal widths, so that sums are rounded alike
-            room = (0, largest_class - places_BP.shape[1])
-            places_BP, found_BP = pad(places_BP, room), pad(found_BP, room)
         block = scores_from_places(places_BP, found_BP, num_relevant_Q[positions_B], wanted)
         for name in wanted.names:
             scores[name][positions_B] = block[name]
 
     with torch.inference_mode(), full_precision(queries_ND.device):
-        if block := counting_block(num_relevant_N, memory_budget) if rows.is_half_enough else 0:
+        if block := counting_block(num_relevant_N, memory_budget, max_mean_counted(rows, wanted.needs_full_ranking)):
             places_QP, found_QP = counted_places(gallery_GD, gallery_labels_G, similarity, block)
             positions_Q = torch.arange(len(scored_Q), device=scored_Q.device)
+            room = (0, largest_class - places_QP.shape[1])  # sums are rounded as those of rows
             for positions_B in positions_Q.split(MAX_BLOCK):
                 queries_B = scored_Q[positions_B]
-                keep(positions_B, places_QP[queries_B], found_QP[queries_B])
+                keep(positions_B, pad(places_QP[queries_B], room), pad(found_QP[queries_B], room))
             return scores
         members = ClassMembers(gallery_labels_G)
-        for positions_B, similarities_BG in rows.blocks():
-            items_BP, valid_BP = members.of(query_labels_Q[positions_B])
+
+        def score(part: tuple[Tensor, Tensor]) -> None:
+            positions_B, similarities_BG = part
+            items_BP, valid_BP = members.of(query_labels_Q[positions_B], largest_class)
             if excludes_self:
                 valid_BP = valid_BP & (items_BP != scored_Q[positions_B, None])
             starts_B = rows.starts_Q[positions_B]
             places_BP = places_of(similarities_BG, items_BP, valid_BP, depth, starts_B, rows.tie_places_G)
             keep(positions_B, places_BP, places_BP <= depth)
+
+        with by_threads(queries_ND.device) as each:
+            for positions_B, similarities_BG in rows.blocks(each):
+                shares = num_shares(queries_ND.device)
+                each(score, zip(positions_B.tensor_split(shares), similarities_BG.tensor_split(shares), strict=True))
     return scores
+
+
+def max_mean_counted(rows: "SimilarityRows", needs_full_ranking: bool) -> float:
+    """Mean number of matches up to which counting is faster. Its time grows with it, and it needs half of the products.
+
+    On a GPU selection is faster by far.
+    """
+    if not rows.is_half_enough:
+        return 0
+    if needs_full_ranking:
+        return 12
+    if rows.mirrored or rows.gallery_GD.device.type != "cpu":
+        return 0
+    return 1 + rows.gallery_GD.shape[1] / 100 if rows.similarity is product else 12
+
+
+def num_shares(device: torch.device) -> int:
+    """In how many parts a block is computed."""
+    return torch.get_num_threads() if device.type == "cpu" else 1
 
 
 class SimilarityRows:
@@ -112,41 +158,70 @@ class SimilarityRows:
         self.similarity, self.excludes_self = similarity, excludes_self
         num_gallery = len(gallery_GD)
         self.is_half_enough = excludes_self and 2 * len(scored_Q) > num_gallery
-        # Half of the matrix, as float32, in half of the budget.
-        self.mirrored = self.is_half_enough and 4 * num_gallery**2 <= memory_budget
+        # At most a quarter of the matrix is kept, as float32.
+        kept_bytes = num_gallery**2
+        pays = similarity is not product or queries_ND.shape[1] >= LEAST_MIRRORED_DIM
+        self.mirrored = self.is_half_enough and pays and kept_bytes <= memory_budget * 3 // 4
         places = tie_places(num_gallery + (0 if excludes_self else len(queries_ND)), gallery_GD.device)
         self.tie_places_G = places[:num_gallery]
         self.starts_Q = (places if excludes_self else places[num_gallery:])[scored_Q]
-        self.block = min(MAX_BLOCK, memory_budget // (2 if self.mirrored else 1) // bytes_a_row)
+        most = MAX_BLOCK if gallery_GD.device.type == "cpu" else MAX_GPU_BLOCK
+        self.block = min(most, (memory_budget - (kept_bytes if self.mirrored else 0)) // bytes_a_row)
 
-    def blocks(self) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:
-        """Positions in `scored_Q` and their rows, -inf for a query with itself. The next block may overwrite them."""
+    def blocks(self, each: Each = in_turn) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:
+        """Positions in `scored_Q` and their rows, -inf for a query with itself. The next block may overwrite them.
+
+        Args:
+            each: does the parts of a block.
+        """
         if self.mirrored:
-            yield from self.mirrored_blocks()
+            yield from self.mirrored_blocks(each)
             return
         positions_Q = torch.arange(len(self.scored_Q), device=self.scored_Q.device)
         # New memory for each block would add a tenth to the time of the product, by page faults.
         buffer_BG = torch.empty((0, 0), dtype=torch.float32, device=self.gallery_GD.device)
+        num_gallery, width = len(self.gallery_GD), len(self.gallery_GD)
+        if buffer_BG.device.type == "cpu":  # narrow results stay in the cache: 100 GFLOPS a core instead of 85
+            shares = torch.get_num_threads()
+            width = -(-num_gallery // (shares * math.ceil(num_gallery / (shares * COLUMNS))))
         for start, stop in block_starts(len(positions_Q), self.block):
             positions_B = positions_Q[start:stop]
             queries_B = self.scored_Q[positions_B]
             if len(buffer_BG) < stop - start:
                 buffer_BG = buffer_BG.new_empty((stop - start, len(self.gallery_GD)))
             similarities_BG = buffer_BG[: stop - start]
-            self.similarity(self.queries_ND[queries_B], self.gallery_GD, out=similarities_BG)
+            rows_BD = self.queries_ND[queries_B]
+
+            def fill(edge: tuple[int, int]) -> None:
+                columns = slice(*edge)
+                self.similarity(rows_BD, self.gallery_GD[columns], out=similarities_BG[:, columns])  # noqa: B023
+
+            each(fill, block_starts(num_gallery, width))
             if self.excludes_self:
                 similarities_BG.scatter_(1, queries_B[:, None], -torch.inf)
             yield positions_B, similarities_BG
 
-    def mirrored_blocks(self) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:
-        for start, stop, similarities_BG in symmetric_blocks(self.gallery_GD, self.block, self.similarity):
+    def mirrored_blocks(self, each: Each) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:
+        edges = block_starts(len(self.gallery_GD), self.block)
+        stops = torch.tensor([stop for _, stop in edges], device=self.scored_Q.device)
+        ends = torch.searchsorted(self.scored_Q, stops).tolist()  # one wait of a GPU for all blocks
+        positions_Q = torch.arange(len(self.scored_Q), device=self.scored_Q.device)
+        blocks = symmetric_blocks(self.gallery_GD, edges, self.similarity, each)
+        for (start, stop), first, end, similarities_BG in zip(edges, [0, *ends], ends, blocks, strict=False):
             similarities_BG[:, start:stop].fill_diagonal_(-torch.inf)
-            inside = (self.scored_Q >= start) & (self.scored_Q < stop)
-            positions_B = inside.nonzero().squeeze(1)
+            positions_B = positions_Q[first:end]
             if len(positions_B) < stop - start:
                 similarities_BG = similarities_BG[self.scored_Q[positions_B] - start]
             if len(positions_B):
                 yield positions_B, similarities_BG
+
+
+def default_memory_budget(device: torch.device) -> int:
+    """400 MiB; on a GPU a quarter of the memory that is free or that torch holds unused."""
+    if device.type != "cuda":
+        return DEFAULT_MEMORY_BUDGET
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return (torch.cuda.mem_get_info(device)[0] + unused) // FREE_SHARE
 
 
 def count_relevant(
