@@ -247,12 +247,17 @@ def test_half_of_the_products_are_enough_where_a_quarter_of_the_matrix_fits(dim,
     assert peak_bytes(run) < 2**23 + 4 * embeddings.numel() + 2**20
 
 
-@pytest.mark.parametrize("dim", [24, query_scores.LEAST_MIRRORED_DIM])
-def test_several_threads_give_the_same_bytes_and_leave_torch_its_threads(dim):
+@pytest.mark.parametrize(
+    ("dim", "metrics"),
+    [(24, NEIGHBOR_METRICS), (query_scores.LEAST_MIRRORED_DIM, NEIGHBOR_METRICS), (24, None)],
+    ids=["rows", "mirrored", "counting"],
+)
+def test_several_threads_give_the_same_bytes_and_leave_torch_its_threads(dim, metrics):
     embeddings, labels = embedding_space(num_items=700, dim=dim)
 
     def scores():
-        return [each.numpy().tobytes() for each in retrieval_metrics(embeddings, labels, per_query=True).values()]
+        found = retrieval_metrics(embeddings, labels, metrics=metrics, per_query=True, memory_budget=2**23)
+        return [each.numpy().tobytes() for each in found.values()]
 
     expected, before = scores(), torch.get_num_threads()
     try:

@@ -11,13 +11,14 @@ D dimensions.
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int64, Integer, Num
 from torch import Tensor
 from torch.nn.functional import pad
 
-from levelfield.metrics.ranking import ClassMembers, Similarity, tie_free_keys
+from levelfield.metrics.ranking import ClassMembers, Each, Similarity, in_turn, num_shares, tie_free_keys
 from levelfield.metrics.ties import tie_places
 
 # Most rows of a tile on a CPU, so that it stays in the cache, and on a GPU, and fewest rows of any tile.
@@ -28,8 +29,8 @@ ENTRY_BYTES = 48
 
 
 def counting_block(num_relevant_G: Integer[Tensor, " gallery"], memory_budget: int, max_mean_relevant: float) -> int:
-    """Rows of a block, so that two tiles take half of the budget; 0 if counting is slower or needs too much memory."""
-    block = math.isqrt(memory_budget // 2 // 8) // 32 * 32
+    """Rows of a block: two tiles a thread are half of the budget. 0 if counting is slower or needs more memory."""
+    block = math.isqrt(memory_budget // 2 // 8 // num_shares(num_relevant_G.device)) // 32 * 32
     block = min(block, CPU_BLOCK if num_relevant_G.device.type == "cpu" else GPU_BLOCK)
     num_items, largest = len(num_relevant_G), int(num_relevant_G.max()) + 1
     fits = (
@@ -41,7 +42,11 @@ def counting_block(num_relevant_G: Integer[Tensor, " gallery"], memory_budget: i
 
 
 def counted_places(
-    embeddings_GD: Num[Tensor, "gallery dim"], labels_G: Integer[Tensor, " gallery"], similarity: Similarity, block: int
+    embeddings_GD: Num[Tensor, "gallery dim"],
+    labels_G: Integer[Tensor, " gallery"],
+    similarity: Similarity,
+    block: int,
+    each: Each = in_turn,
 ) -> tuple[Int64[Tensor, "gallery places"], Bool[Tensor, "gallery places"]]:
     """Ascending places (1 = nearest) of the items of each item's class, padded, and a mask of the real ones."""
     circle_G = tie_places(len(labels_G), labels_G.device).argsort()
@@ -60,19 +65,28 @@ def counted_places(
     beyond_GP = torch.zeros_like(items_GP)
     blocks = [Block(start, block, items_GP, own_GP, found_GP) for start in range(0, len(labels_G), block)]
     members = ClassMembers(labels_G)
-    tile_TT, above_TT = (own_GP.new_empty((block, block)) for _ in range(2))
-    for i, queries in enumerate(blocks):
+    shares = num_shares(labels_G.device)
+    tiles_STT = own_GP.new_empty((2 * shares, block, block))
+    counts_STP = items_GP.new_empty((shares, block, items_GP.shape[1]))
+
+    def count(i: int, share: int) -> None:
+        queries, (tile_TT, above_TT) = blocks[i], tiles_STT[2 * share : 2 * share + 2]
         items_TP, valid_TP = members.of(labels_G[queries.index_T], items_GP.shape[1] + 1)
         rows_TD = queries.rows(rows_of)
-        for others in blocks[i:]:
+        counts_TP = counts_STP[share, : len(items_TP)].zero_()
+        for others in blocks[i + share :: shares]:
             similarity(rows_TD, others.rows(rows_of), out=tile_TT)
             tile_TT[:, len(others.index_T) :] = -torch.inf
             rows_R, slots_R = (valid_TP & others.holds(items_TP)).nonzero(as_tuple=True)
             tile_TT[rows_R, others.column_of(items_TP[rows_R, slots_R])] = -torch.inf
-            beyond_GP[queries.index_T] += queries.count(tile_TT, others, above_TT)
+            counts_TP += queries.count(tile_TT, others, above_TT)
             if others is not queries:
                 beyond_GP[others.index_T] += others.count(tile_TT.T, queries, above_TT.T)
-    del blocks
+
+    for i, queries in enumerate(blocks):
+        each(partial(count, i), range(shares))
+        beyond_GP[queries.index_T] += counts_STP[:, : len(queries.index_T)].sum(0)
+    blocks.clear()
     beyond_GP += torch.arange(1, beyond_GP.shape[1] + 1, device=labels_G.device)
     back_G = circle_G.argsort()
     return beyond_GP[back_G], found_GP[back_G]

@@ -6,6 +6,7 @@ D dimensions.
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from jaxtyping import Float, Float64, Int64, Integer, Num
@@ -21,6 +22,7 @@ from levelfield.metrics.ranking import (
     block_starts,
     by_threads,
     in_turn,
+    num_shares,
     places_of,
     symmetric_blocks,
 )
@@ -87,9 +89,9 @@ def score_queries(
         for name in wanted.names:
             scores[name][positions_B] = block[name]
 
-    with torch.inference_mode(), full_precision(queries_ND.device):
+    with torch.inference_mode(), full_precision(queries_ND.device), by_threads(queries_ND.device) as each:
         if block := counting_block(num_relevant_N, memory_budget, max_mean_counted(rows, wanted.needs_full_ranking)):
-            places_QP, found_QP = counted_places(gallery_GD, gallery_labels_G, similarity, block)
+            places_QP, found_QP = counted_places(gallery_GD, gallery_labels_G, similarity, block, each)
             positions_Q = torch.arange(len(scored_Q), device=scored_Q.device)
             room = (0, largest_class - places_QP.shape[1])  # sums are rounded as those of rows
             for positions_B in positions_Q.split(MAX_BLOCK):
@@ -107,10 +109,9 @@ def score_queries(
             places_BP = places_of(similarities_BG, items_BP, valid_BP, depth, starts_B, rows.tie_places_G)
             keep(positions_B, places_BP, places_BP <= depth)
 
-        with by_threads(queries_ND.device) as each:
-            for positions_B, similarities_BG in rows.blocks(each):
-                shares = num_shares(queries_ND.device)
-                each(score, zip(positions_B.tensor_split(shares), similarities_BG.tensor_split(shares), strict=True))
+        shares = num_shares(queries_ND.device)
+        for positions_B, similarities_BG in rows.blocks(each):
+            each(score, zip(positions_B.tensor_split(shares), similarities_BG.tensor_split(shares), strict=True))
     return scores
 
 
@@ -126,11 +127,6 @@ def max_mean_counted(rows: "SimilarityRows", needs_full_ranking: bool) -> float:
     if rows.mirrored or rows.gallery_GD.device.type != "cpu":
         return 0
     return 1 + rows.gallery_GD.shape[1] / 100 if rows.similarity is product else 12
-
-
-def num_shares(device: torch.device) -> int:
-    """In how many parts a block is computed."""
-    return torch.get_num_threads() if device.type == "cpu" else 1
 
 
 class SimilarityRows:
@@ -182,7 +178,7 @@ class SimilarityRows:
         buffer_BG = torch.empty((0, 0), dtype=torch.float32, device=self.gallery_GD.device)
         num_gallery, width = len(self.gallery_GD), len(self.gallery_GD)
         if buffer_BG.device.type == "cpu":  # narrow results stay in the cache: 100 GFLOPS a core instead of 85
-            shares = torch.get_num_threads()
+            shares = num_shares(buffer_BG.device)
             width = -(-num_gallery // (shares * math.ceil(num_gallery / (shares * COLUMNS))))
         for start, stop in block_starts(len(positions_Q), self.block):
             positions_B = positions_Q[start:stop]
@@ -190,16 +186,14 @@ class SimilarityRows:
             if len(buffer_BG) < stop - start:
                 buffer_BG = buffer_BG.new_empty((stop - start, len(self.gallery_GD)))
             similarities_BG = buffer_BG[: stop - start]
-            rows_BD = self.queries_ND[queries_B]
-
-            def fill(edge: tuple[int, int]) -> None:
-                columns = slice(*edge)
-                self.similarity(rows_BD, self.gallery_GD[columns], out=similarities_BG[:, columns])  # noqa: B023
-
-            each(fill, block_starts(num_gallery, width))
+            each(partial(self._fill, similarities_BG, self.queries_ND[queries_B]), block_starts(num_gallery, width))
             if self.excludes_self:
                 similarities_BG.scatter_(1, queries_B[:, None], -torch.inf)
             yield positions_B, similarities_BG
+
+    def _fill(self, similarities_BG: Tensor, rows_BD: Tensor, edge: tuple[int, int]) -> None:
+        columns = slice(*edge)
+        self.similarity(rows_BD, self.gallery_GD[columns], out=similarities_BG[:, columns])
 
     def mirrored_blocks(self, each: Each) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:
         edges = block_starts(len(self.gallery_GD), self.block)

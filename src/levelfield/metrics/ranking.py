@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -40,6 +41,11 @@ def block_starts(num_rows: int, block: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
+def num_shares(device: torch.device) -> int:
+    """How many jobs are done at a time."""
+    return torch.get_num_threads() if device.type == "cpu" else 1
+
+
 def in_turn(do: Callable[[Any], None], jobs: Iterable[Any]) -> None:
     for job in jobs:
         do(job)
@@ -52,8 +58,8 @@ def by_threads(device: torch.device) -> Iterator[Each]:
     They wait for each other once for all jobs. The threads within torch's operators wait at the end of each operator,
     on a machine that others load ten times as long. On a GPU jobs are done in turn.
     """
-    num_threads = torch.get_num_threads()
-    if device.type != "cpu" or num_threads == 1:
+    num_threads = num_shares(device)
+    if num_threads == 1:
         yield in_turn
         return
     try:
@@ -78,20 +84,19 @@ def symmetric_blocks(
     rows = max(stop - start for start, stop in edges)
     buffer = torch.empty((rows, len(embeddings_GD)), dtype=torch.float32, device=embeddings_GD.device)
     lefts: dict[tuple[int, int], Tensor] = {}
+
+    def fill(i: int, k: int) -> None:
+        (start, stop), (first, last) = edges[i], edges[k]
+        tile_BT = lefts.pop((i, k), None)
+        if tile_BT is None:
+            tile_BT = similarity(embeddings_GD[start:stop], embeddings_GD[first:last])
+            if k > i:
+                lefts[k, i] = tile_BT.T.contiguous()
+        buffer[: stop - start, first:last] = tile_BT
+
     for i, (start, stop) in enumerate(edges):
-        rows_BG = buffer[: stop - start]
-
-        def fill(k: int) -> None:
-            first, last = edges[k]
-            tile_BT = lefts.pop((i, k), None)  # noqa: B023
-            if tile_BT is None:
-                tile_BT = similarity(embeddings_GD[start:stop], embeddings_GD[first:last])  # noqa: B023
-                if k > i:  # noqa: B023
-                    lefts[k, i] = tile_BT.T.contiguous()  # noqa: B023
-            rows_BG[:, first:last] = tile_BT  # noqa: B023
-
-        each(fill, range(len(edges)))
-        yield rows_BG
+        each(partial(fill, i), range(len(edges)))
+        yield buffer[: stop - start]
 
 
 class ClassMembers:
