@@ -18,7 +18,8 @@ from jaxtyping import Bool, Float, Int64, Integer, Num
 from torch import Tensor
 from torch.nn.functional import pad
 
-from levelfield.metrics.ranking import ClassMembers, Each, Similarity, in_turn, num_shares, tie_free_keys
+from levelfield.metrics.ranking import ClassMembers, Similarity, tie_free_keys
+from levelfield.metrics.threads import Each, num_shares
 from levelfield.metrics.ties import tie_places
 
 # Most rows of a tile on a CPU, so that it stays in the cache, and on a GPU, and fewest rows of any tile.
@@ -46,7 +47,7 @@ def counted_places(
     labels_G: Integer[Tensor, " gallery"],
     similarity: Similarity,
     block: int,
-    each: Each = in_turn,
+    each: Each,
 ) -> tuple[Int64[Tensor, "gallery places"], Bool[Tensor, "gallery places"]]:
     """Ascending places (1 = nearest) of the items of each item's class, padded, and a mask of the real ones."""
     circle_G = tie_places(len(labels_G), labels_G.device).argsort()

@@ -7,6 +7,7 @@ D dimensions.
 import math
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Float64, Int64, Integer, Num
@@ -15,25 +16,16 @@ from torch.nn.functional import pad
 
 from levelfield.metrics.counting import counted_places, counting_block
 from levelfield.metrics.distances import full_precision, product
-from levelfield.metrics.ranking import (
-    ClassMembers,
-    Each,
-    Similarity,
-    block_starts,
-    by_threads,
-    in_turn,
-    num_shares,
-    places_of,
-    symmetric_blocks,
-)
+from levelfield.metrics.ranking import ClassMembers, Similarity, block_starts, group_size, places_of
 from levelfield.metrics.scores import Wanted, scores_from_places
+from levelfield.metrics.threads import Each, by_threads, in_turn, num_shares
 from levelfield.metrics.ties import tie_places
 
 DEFAULT_MEMORY_BUDGET = 400 * 2**20
 # Part of a GPU's free memory that is the default there.
 FREE_SHARE = 4
-# Larger blocks are not faster. On a GPU smaller ones wait for the starts of their operations.
-MAX_BLOCK, MAX_GPU_BLOCK = 512, 4096
+# Larger blocks are not faster. On a GPU smaller ones would wait for the starts of their operations.
+MAX_BLOCK, MAX_GPU_VALUES = 512, 2**28
 # Columns of a product at a time on the CPU.
 COLUMNS = 1024
 # For each item of the class: places, precisions and their temporaries, in int64 and float64.
@@ -81,7 +73,7 @@ def score_queries(
     # Float32 similarities, their sorted values down to the depth, and temporaries for each item of a class.
     bytes_a_row = 4 * num_gallery + 4 * (depth + 1) + MEMBER_BYTES * largest_class
     if queries_ND.device.type != "cpu":
-        bytes_a_row += SELECTED_BYTES * (depth + math.isqrt(depth * num_gallery))
+        bytes_a_row += SELECTED_BYTES * depth * (1 + group_size(num_gallery, depth))
     rows = SimilarityRows(queries_ND, gallery_GD, scored_Q, similarity, excludes_self, memory_budget, bytes_a_row)
 
     def keep(positions_B: Tensor, places_BP: Tensor, found_BP: Tensor) -> None:
@@ -161,53 +153,49 @@ class SimilarityRows:
         places = tie_places(num_gallery + (0 if excludes_self else len(queries_ND)), gallery_GD.device)
         self.tie_places_G = places[:num_gallery]
         self.starts_Q = (places if excludes_self else places[num_gallery:])[scored_Q]
-        most = MAX_BLOCK if gallery_GD.device.type == "cpu" else MAX_GPU_BLOCK
+        most = MAX_BLOCK if gallery_GD.device.type == "cpu" else MAX_GPU_VALUES // num_gallery
         self.block = min(most, (memory_budget - (kept_bytes if self.mirrored else 0)) // bytes_a_row)
 
     def blocks(self, each: Each = in_turn) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:
-        """Positions in `scored_Q` and their rows, -inf for a query with itself. The next block may overwrite them.
+        """Positions in `scored_Q` and their rows, -inf for a query with itself. The next block overwrites them.
 
         Args:
             each: does the parts of a block.
         """
-        if self.mirrored:
-            yield from self.mirrored_blocks(each)
-            return
-        positions_Q = torch.arange(len(self.scored_Q), device=self.scored_Q.device)
-        # New memory for each block would add a tenth to the time of the product, by page faults.
-        buffer_BG = torch.empty((0, 0), dtype=torch.float32, device=self.gallery_GD.device)
-        num_gallery, width = len(self.gallery_GD), len(self.gallery_GD)
-        if buffer_BG.device.type == "cpu":  # narrow results stay in the cache: 100 GFLOPS a core instead of 85
-            shares = num_shares(buffer_BG.device)
+        num_gallery, device = len(self.gallery_GD), self.gallery_GD.device
+        width, shares = num_gallery, num_shares(device)
+        if device.type == "cpu":  # narrow results stay in the cache: 100 GFLOPS a core instead of 85
             width = -(-num_gallery // (shares * math.ceil(num_gallery / (shares * COLUMNS))))
-        for start, stop in block_starts(len(positions_Q), self.block):
-            positions_B = positions_Q[start:stop]
-            queries_B = self.scored_Q[positions_B]
-            if len(buffer_BG) < stop - start:
-                buffer_BG = buffer_BG.new_empty((stop - start, len(self.gallery_GD)))
-            similarities_BG = buffer_BG[: stop - start]
-            each(partial(self._fill, similarities_BG, self.queries_ND[queries_B]), block_starts(num_gallery, width))
+        rows_N = torch.arange(num_gallery, device=device) if self.mirrored else self.scored_Q
+        edges = block_starts(len(rows_N), self.block)
+        columns = edges if self.mirrored else block_starts(num_gallery, width)
+        cuts = [0, *(stop for _, stop in edges)]
+        if self.mirrored:  # one wait of a GPU for all blocks
+            cuts = torch.searchsorted(self.scored_Q, torch.tensor(cuts, device=device)).tolist()
+        # New memory for each block would add a tenth to the time of the product, by page faults.
+        height = max(stop - start for start, stop in edges)
+        buffer_BG = torch.empty((height, num_gallery), dtype=torch.float32, device=device)
+        transposes: dict[tuple[int, int], Tensor] = {}
+
+        def fill(queries_BD: Tensor, i: int, k: int) -> None:
+            part_BT = buffer_BG[: len(queries_BD), slice(*columns[k])]
+            if (i, k) in transposes:
+                part_BT.copy_(transposes.pop((i, k)))
+                return
+            self.similarity(queries_BD, self.gallery_GD[slice(*columns[k])], out=part_BT)
+            if self.mirrored and k > i:
+                transposes[k, i] = part_BT.contiguous().T.contiguous()  # fast from one contiguous tensor to another
+
+        for i, ((start, stop), (first, end)) in enumerate(zip(edges, pairwise(cuts), strict=True)):
+            each(partial(fill, self.queries_ND[rows_N[start:stop]], i), range(len(columns)))
+            positions_B = torch.arange(first, end, device=device)
+            rows_BG = buffer_BG[: stop - start]
+            if len(positions_B) < len(rows_BG):
+                rows_BG = rows_BG[self.scored_Q[positions_B] - start]
             if self.excludes_self:
-                similarities_BG.scatter_(1, queries_B[:, None], -torch.inf)
-            yield positions_B, similarities_BG
-
-    def _fill(self, similarities_BG: Tensor, rows_BD: Tensor, edge: tuple[int, int]) -> None:
-        columns = slice(*edge)
-        self.similarity(rows_BD, self.gallery_GD[columns], out=similarities_BG[:, columns])
-
-    def mirrored_blocks(self, each: Each) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:
-        edges = block_starts(len(self.gallery_GD), self.block)
-        stops = torch.tensor([stop for _, stop in edges], device=self.scored_Q.device)
-        ends = torch.searchsorted(self.scored_Q, stops).tolist()  # one wait of a GPU for all blocks
-        positions_Q = torch.arange(len(self.scored_Q), device=self.scored_Q.device)
-        blocks = symmetric_blocks(self.gallery_GD, edges, self.similarity, each)
-        for (start, stop), first, end, similarities_BG in zip(edges, [0, *ends], ends, blocks, strict=False):
-            similarities_BG[:, start:stop].fill_diagonal_(-torch.inf)
-            positions_B = positions_Q[first:end]
-            if len(positions_B) < stop - start:
-                similarities_BG = similarities_BG[self.scored_Q[positions_B] - start]
+                rows_BG.scatter_(1, self.scored_Q[positions_B, None], -torch.inf)
             if len(positions_B):
-                yield positions_B, similarities_BG
+                yield positions_B, rows_BG
 
 
 def default_memory_budget(device: torch.device) -> int:

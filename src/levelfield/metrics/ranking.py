@@ -7,12 +7,8 @@ C classes.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +20,6 @@ from levelfield.metrics.ties import CIRCLE, steps_from
 
 # The similarity of two blocks, written into `out` if given.
 Similarity = Callable[..., Tensor]
-# Does something with each of some jobs.
-Each = Callable[[Callable[[Any], None], Iterable[Any]], None]
 # Values of the rows whose ties are resolved at a time.
 TEMPORARY_VALUES = 2**20
 # Values among which the largest are selected at a time, so that they stay in the processor's cache.
@@ -39,64 +33,6 @@ def block_starts(num_rows: int, block: int) -> list[tuple[int, int]]:
     num_blocks = max(1, min(-(-num_rows // max(block, 1)), num_rows // MIN_BLOCK))
     edges = [num_rows * i // num_blocks for i in range(num_blocks + 1)]
     return list(pairwise(edges))
-
-
-def num_shares(device: torch.device) -> int:
-    """How many jobs are done at a time."""
-    return torch.get_num_threads() if device.type == "cpu" else 1
-
-
-def in_turn(do: Callable[[Any], None], jobs: Iterable[Any]) -> None:
-    for job in jobs:
-        do(job)
-
-
-@contextmanager
-def by_threads(device: torch.device) -> Iterator[Each]:
-    """As many threads as torch has, each of which computes on one core.
-
-    They wait for each other once for all jobs. The threads within torch's operators wait at the end of each operator,
-    on a machine that others load ten times as long. On a GPU jobs are done in turn.
-    """
-    num_threads = num_shares(device)
-    if num_threads == 1:
-        yield in_turn
-        return
-    try:
-        with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-
-            def each(do: Callable[[Any], None], jobs: Iterable[Any]) -> None:
-                list(pool.map(torch.inference_mode()(do), jobs))  # raises what a job raises
-
-            yield each
-    finally:
-        torch.set_num_threads(num_threads)  # the number of later threads, too
-
-
-def symmetric_blocks(
-    embeddings_GD: Num[Tensor, "gallery dim"], edges: list[tuple[int, int]], similarity: Similarity, each: Each
-) -> Iterator[Float[Tensor, "block gallery"]]:
-    """Rows of the similarity matrix of a set with itself; only blocks on and above the diagonal are computed.
-
-    Each block keeps its transpose until the blocks below it have used it: G^2 / 4 values at most. The next block
-    overwrites the rows.
-    """
-    rows = max(stop - start for start, stop in edges)
-    buffer = torch.empty((rows, len(embeddings_GD)), dtype=torch.float32, device=embeddings_GD.device)
-    lefts: dict[tuple[int, int], Tensor] = {}
-
-    def fill(i: int, k: int) -> None:
-        (start, stop), (first, last) = edges[i], edges[k]
-        tile_BT = lefts.pop((i, k), None)
-        if tile_BT is None:
-            tile_BT = similarity(embeddings_GD[start:stop], embeddings_GD[first:last])
-            if k > i:
-                lefts[k, i] = tile_BT.T.contiguous()
-        buffer[: stop - start, first:last] = tile_BT
-
-    for i, (start, stop) in enumerate(edges):
-        each(partial(fill, i), range(len(edges)))
-        yield buffer[: stop - start]
 
 
 class ClassMembers:
@@ -180,8 +116,7 @@ def largest_values(similarities_BG: Num[Tensor, "block gallery"], count: int) ->
     also sorts indices.
     """
     num_gallery = similarities_BG.shape[1]
-    # As long to select groups as to select among their values. numpy selects from 512 values three times faster.
-    group = min(max(math.isqrt(num_gallery // count), num_gallery // 500), num_gallery // (2 * count))
+    group = group_size(num_gallery, count)
     if similarities_BG.device.type != "cpu":
         if group >= LEAST_GROUP:
             similarities_BG = values_of_best_groups(similarities_BG, count, group)
@@ -196,8 +131,15 @@ def largest_values(similarities_BG: Num[Tensor, "block gallery"], count: int) ->
     return torch.from_numpy(largest_BV)
 
 
+def group_size(num_values: int, count: int) -> int:
+    """Size of the groups of which `count` are selected."""
+    # It takes as long to select groups as to select among their values, and numpy is three times faster up to 512.
+    size = max(math.isqrt(num_values // count), num_values // 500)
+    return min(size, math.isqrt(num_values), num_values // (2 * count))
+
+
 def values_above_bound(values_RG: np.ndarray, count: int, group: int) -> np.ndarray:
-    """Each row's values above the `count`-th largest maximum of a group, then that bound as often as there is room.
+    """Each row's values above the `count`-th largest maximum of a group, padded by this bound.
 
     Group i holds the columns i, i + width, i + 2 width, ..., so that all maxima are taken at once.
     """
