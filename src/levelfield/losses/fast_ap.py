@@ -71,21 +71,22 @@ class _CumulativeHistograms(torch.autograd.Function):
             within_all[:, :-1] -= (nodes - heights.diagonal()[:, None]).clamp_(0, 1)
         within[:, -1] = positives.sum(1)
         within_all[:, -1] = within[:, -1] + negatives.sum(1)
-        ctx.save_for_backward(heights, positives, negatives)
-        ctx.num_bins = num_bins
+        ctx.save_for_backward(heights, negatives)
+        ctx.num_bins, ctx.itself = num_bins, itself
         return within, within_all
 
     @staticmethod
     def backward(ctx: Any, of_positives: Tensor, of_all: Tensor) -> tuple[Tensor, None, None, None, None]:
-        heights, positives, negatives = ctx.saved_tensors
+        heights, negatives = ctx.saved_tensors
         slopes = -torch.cat([of_positives + of_all, of_all], 1)
 
         def of(rows: slice) -> Tensor:
             node = heights[rows].detach().floor().clamp_(0, ctx.num_bins - 1).nan_to_num_(0)
             place = node.add_(negatives[rows], alpha=ctx.num_bins + 1).long()  # the negatives' follow the positives'
-            return slopes[rows].gather(1, place) * (positives[rows] + negatives[rows])
+            return slopes[rows].gather(1, place)
 
-        return torch.cat([of(rows) for rows in _blocks(heights, 1)]), None, None, None, None
+        of_heights = torch.cat([of(rows) for rows in _blocks(heights, 1)])
+        return of_heights.fill_diagonal_(0) if ctx.itself else of_heights, None, None, None, None
 
 
 def _blocks(heights: Float[Tensor, "N M"], values: int) -> list[slice]:

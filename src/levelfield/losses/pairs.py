@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, no_grad
-from torch.nn.functional import pad, threshold
+from torch.nn.functional import threshold
 
 from levelfield.losses.base import Choice, IndicesTuple, Labels, MetricLoss, PairMasks, Points, RefLabels, RefPoints
 from levelfield.numerics import inner_products, rounding_of, unit
@@ -20,7 +20,7 @@ EMPTY = -1e30
 # Values in memory at a time, where a loss computes a matrix larger than the batch's in blocks of rows.
 ROW_VALUES = 2**24
 # The same on a CPU, where a block should fit its cache.
-CACHED_VALUES = 2**17
+CACHED_VALUES = 2**18
 
 
 def cosines(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
@@ -30,43 +30,30 @@ def cosines(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Floa
 
 def squared_distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
     """Squared Euclidean distances; rounding may make them negative."""
-    return _Distances.apply(anchors, None if others is anchors else others, None)
+    if torch.compiler.is_compiling():  # the compiler fuses passes itself, and accepts no tensor twice
+        return _squares(anchors, others)
+    return _SquaredDistances.apply(anchors, others)
 
 
-class _Distances(torch.autograd.Function):
-    """Squared distances, or with a floor their `safe_sqrt`, in fewer passes over N x M than by autograd.
+def _squares(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
+    products = inner_products(-2 * anchors, others)
+    return products.add_(anchors.square().sum(1, keepdim=True)).add_(others.square().sum(1))
 
-    `others` is None for distances among the anchors.
-    """
 
-    @staticmethod
-    def forward(ctx: Any, anchors: Tensor, others: Tensor | None, floor: float | None) -> Tensor:
-        products = inner_products(anchors, anchors if others is None else others)
-        norms = products.diagonal().clone() if others is None else anchors.square().sum(1)
-        found = torch.sub(norms[:, None], products, alpha=2, out=products)
-        found.add_(norms if others is None else others.square().sum(1))
-        if floor is not None:
-            threshold(found, floor, 0.0, inplace=True).sqrt_()
-        ctx.save_for_backward(anchors, others, None if floor is None else found)
-        return found
+class _SquaredDistances(torch.autograd.Function):
+    """`_squares` with fewer passes over N x M than by autograd."""
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        anchors, others, roots = ctx.saved_tensors
-        if roots is not None:
-            gradient = gradient / threshold(roots, 0.0, torch.inf)
+    def forward(ctx: Any, anchors: Tensor, others: Tensor) -> Tensor:
+        ctx.save_for_backward(anchors, others)
+        return _squares(anchors, others)
 
-        def away(points: Tensor, sums: Tensor) -> Tensor:
-            across = torch.addcmul(sums[:, :-4], sums[:, -1:], points, value=-1)
-            return (-2 if roots is None else -1) * across
-
-        # Columns of ones also sum the gradient's rows. There are four, so that a GPU finds aligned rows.
-        with_ones = pad(anchors, (0, 4), value=1.0)
-        of_others = inner_products(gradient.mT, with_ones.mT)
-        if others is None:
-            return away(anchors, inner_products(gradient, with_ones.mT) + of_others), None, None
-        sums = inner_products(gradient, pad(others, (0, 4), value=1.0).mT)
-        return away(anchors, sums), away(others, of_others), None
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        anchors, others = ctx.saved_tensors
+        of_anchors = gradient.sum(1)[:, None] * anchors - inner_products(gradient, others.mT)
+        of_others = gradient.sum(0)[:, None] * others - inner_products(gradient.mT, anchors.mT)
+        return 2 * of_anchors, 2 * of_others
 
 
 def distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
@@ -80,7 +67,33 @@ def distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Fl
 
 def unit_distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
     """Distances of unit vectors, in [0, 2]; exactly 0, with a zero gradient, between those that coincide."""
-    return _Distances.apply(anchors, None if others is anchors else others, rounding_of(anchors))
+    return _UnitDistances.apply(anchors, None if others is anchors else others)
+
+
+class _UnitDistances(torch.autograd.Function):
+    """Without `others` the distances among the anchors.
+
+    The gradient lacks the part along each vector: a unit vector does not change along itself.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, anchors: Tensor, others: Tensor | None) -> Tensor:
+        products = inner_products(anchors, anchors if others is None else others)
+        rows = products.diagonal().clone() if others is None else anchors.square().sum(1)
+        squares = torch.sub(rows[:, None], products, alpha=2, out=products)
+        squares.add_(rows if others is None else others.square().sum(1))
+        roots = threshold(squares, rounding_of(anchors), 0.0, inplace=True).sqrt_()
+        ctx.save_for_backward(anchors, others, roots)
+        return roots
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+        anchors, others, roots = ctx.saved_tensors
+        slopes = gradient / threshold(roots, 0.0, torch.inf)
+        of_others = inner_products(slopes.mT, anchors.mT)
+        if others is None:
+            return -(inner_products(slopes, anchors.mT) + of_others), None
+        return -inner_products(slopes, others.mT), -of_others
 
 
 def safe_sqrt(squares: Tensor, floor: float = 1e-24) -> Tensor:

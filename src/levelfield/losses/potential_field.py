@@ -8,11 +8,9 @@ from torch import Tensor
 
 from levelfield.losses.base import Labels, Points, check_above_0
 from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, WeightInit
-from levelfield.losses.pairs import ROW_VALUES, Pairs
+from levelfield.losses.pairs import CACHED_VALUES, ROW_VALUES, Pairs
 from levelfield.numerics import inner_products, unit
 
-# Pairs in memory at a time on a CPU, so that they fit its cache; on a GPU `ROW_VALUES`.
-CACHED_VALUES = 2**18
 # Smaller distances count as this one. Rounding in float32 gives points that coincide a smaller distance.
 NEAREST = 2e-3
 # With a larger alpha, the field of two points that coincide overflows float32.

@@ -10,9 +10,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from levelfield.losses.pairs import CACHED_VALUES, ROW_VALUES, Pairs
+from levelfield.losses.pairs import ROW_VALUES, Pairs
 from levelfield.losses.triplets import padded_positives
 
+# Pairs (positive, other) in memory at a time on a CPU, so that they fit its cache; on a GPU `ROW_VALUES`.
+CACHED_VALUES = 2**17
 # Beyond this a sigmoid is flat to 1e-26, and the smallest float32 numbers are slow on a CPU.
 FLAT = 60.0
 
