@@ -30,30 +30,8 @@ def cosines(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Floa
 
 def squared_distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
     """Squared Euclidean distances; rounding may make them negative."""
-    if torch.compiler.is_compiling():  # the compiler fuses passes itself, and accepts no tensor twice
-        return _squares(anchors, others)
-    return _SquaredDistances.apply(anchors, others)
-
-
-def _squares(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
     products = inner_products(-2 * anchors, others)
     return products.add_(anchors.square().sum(1, keepdim=True)).add_(others.square().sum(1))
-
-
-class _SquaredDistances(torch.autograd.Function):
-    """`_squares` with fewer passes over N x M than by autograd."""
-
-    @staticmethod
-    def forward(ctx: Any, anchors: Tensor, others: Tensor) -> Tensor:
-        ctx.save_for_backward(anchors, others)
-        return _squares(anchors, others)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        anchors, others = ctx.saved_tensors
-        of_anchors = gradient.sum(1)[:, None] * anchors - inner_products(gradient, others.mT)
-        of_others = gradient.sum(0)[:, None] * others - inner_products(gradient.mT, anchors.mT)
-        return 2 * of_anchors, 2 * of_others
 
 
 def distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
