@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from levelfield.metrics import distances, pack_bits, query_scores, ranking, retrieval_metrics
+from levelfield.metrics import distances, pack_bits, query_scores, ranking, retrieval_metrics, threads
 from levelfield.metrics.retrieval import half_interval
 
 NEIGHBOR_METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall", "map_at_5")
@@ -252,7 +252,9 @@ def test_half_of_the_products_are_enough_where_a_quarter_of_the_matrix_fits(dim,
     [(24, NEIGHBOR_METRICS), (query_scores.LEAST_MIRRORED_DIM, NEIGHBOR_METRICS), (24, None)],
     ids=["rows", "mirrored", "counting"],
 )
-def test_several_threads_give_the_same_bytes_and_leave_torch_its_threads(dim, metrics):
+@pytest.mark.parametrize("least", [0, threads.LEAST_SHARED])
+def test_several_threads_give_the_same_bytes_and_leave_torch_its_threads(dim, metrics, least, monkeypatch):
+    monkeypatch.setattr(threads, "LEAST_SHARED", least)
     embeddings, labels = embedding_space(num_items=700, dim=dim)
 
     def scores():

@@ -81,7 +81,8 @@ def score_queries(
         for name in wanted.names:
             scores[name][positions_B] = block[name]
 
-    with torch.inference_mode(), full_precision(queries_ND.device), by_threads(queries_ND.device) as each:
+    threads = by_threads(queries_ND.device, len(scored_Q) * gallery_GD.numel())
+    with torch.inference_mode(), full_precision(queries_ND.device), threads as each:
         if block := counting_block(num_relevant_N, memory_budget, max_mean_counted(rows, wanted.needs_full_ranking)):
             places_QP, found_QP = counted_places(gallery_GD, gallery_labels_G, similarity, block, each)
             positions_Q = torch.arange(len(scored_Q), device=scored_Q.device)

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+# Products of numbers that take one thread about five milliseconds.
+LEAST_SHARED = 2**28
 # Does something with each of some jobs.
 Each = Callable[[Callable[[Any], None], Iterable[Any]], object]
 
@@ -22,16 +24,23 @@ def in_turn(do: Callable[[Any], None], jobs: Iterable[Any]) -> None:
 
 
 @contextmanager
-def by_threads(device: torch.device) -> Iterator[Each]:
+def by_threads(device: torch.device, num_products: int) -> Iterator[Each]:
     """Threads that each compute on one core, and wait for each other once for all jobs.
 
     Those within torch's operators wait at the end of each operator: ten times as long on a machine that others load.
+
+    Args:
+        num_products: of numbers; a few are not worth a second thread.
     """
     num_threads = num_shares(device)
     if num_threads == 1:
         yield in_turn
         return
     try:
+        if num_products < LEAST_SHARED:
+            torch.set_num_threads(1)
+            yield in_turn
+            return
         with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             yield lambda do, jobs: list(pool.map(torch.inference_mode()(do), jobs))
     finally:
