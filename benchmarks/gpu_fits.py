@@ -1,6 +1,5 @@
 """Parts of `gpu.py` that fit or validate a learner: waits, validation, training steps, and the input."""
 
-import inspect
 import os
 import subprocess
 import sys
@@ -246,8 +245,6 @@ COMPILED: dict[str, Callable[..., None]] = {
 
 def training(part: Part) -> None:
     """Steps of bare loops and fits, first as they are, then compiled."""
-    from levelfield.training.callbacks import CompileTrunk
-
     cases, side = [("resnet50", 128), ("resnet50", 32), ("tf_efficientnet_lite0", 32)], 224
     if part.small:
         cases, side = [("test_resnet", 8)], 32
@@ -279,25 +276,22 @@ def training(part: Part) -> None:
             rows(table, trunk, size, LOOPS, rounds=2)
         else:
             table.row(trunk, size, "all", "no time left")
-    has_mode = "mode" in inspect.signature(CompileTrunk).parameters
     cases = cases[2:] + cases[:2]  # the small network gains most
-    ahead = "" if part.small else compile_ahead(part, cases, has_mode)
+    ahead = "" if part.small else compile_ahead(part, cases)
     table = Table(part.file, f"Compiled training steps, {side} px, bfloat16{ahead}", *columns)
     for trunk, size in cases:
         for name, loop in COMPILED.items():
-            if "reduce-overhead" in name and not has_mode:
-                table.row(trunk, size, name, "CompileTrunk has no mode yet")
-            elif part.has(12):
+            if part.has(12):
                 rows(table, trunk, size, {name: loop}, rounds=1)
             else:
                 table.row(trunk, size, name, "no time left")
 
 
-def compile_ahead(part: Part, cases: Sequence[tuple[str, int]], has_mode: bool) -> str:
+def compile_ahead(part: Part, cases: Sequence[tuple[str, int]]) -> str:
     """Fill Inductor's cache on disk, one process for each fit: a compilation uses one core most of the time."""
     command = [sys.executable, str(Path(__file__).with_name("gpu.py")), "--part", "training", "--ahead"]
     environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "3"}
-    fits = [name for name in COMPILED if name.startswith("fit") and (has_mode or "reduce-overhead" not in name)]
+    fits = [name for name in COMPILED if name.startswith("fit")]
     part.free()
     begin = time.perf_counter()
     words = [[trunk, str(size), name] for trunk, size in cases for name in fits]
