@@ -144,7 +144,6 @@ def test_how_many_processes_serve(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_gpu_has_processes_for_what_is_decoded_and_larger_batches(images: Path, monkeypatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    monkeypatch.setattr(DataLoader, "_get_iterator", lambda *_: pytest.fail("started"))
     for cache, processes in ((False, 15), (True, 8)):
         data = datamodule(images, cache=cache, num_workers="auto")
         data.eval_batch_size = "auto"
