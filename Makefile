@@ -40,8 +40,8 @@ test: $(VENV)/installed-dev
 test-oldest: $(OLDEST)/installed
 	$(OLDEST)/bin/pytest -W default --disable-warnings --numprocesses auto --dist loadfile --no-loadscope-reorder \
 		-m "not full and not gpu and not processes and not slow" \
-		$(addprefix tests/,losses miners regularizers metrics storage data models training core study use) \
-		tests/test_numerics.py tests/test_seeds.py tests/test_private_parts.py tests/test_strangers_checkpoints.py
+		$(addprefix tests/,losses miners regularizers metrics data models training core study use) \
+		tests/test_private_parts.py tests/test_strangers_checkpoints.py
 
 test-full: $(VENV)/installed-dev
 	-$(MAKE) --no-print-directory axe # without npm the tests of accessibility are skipped

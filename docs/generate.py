@@ -17,7 +17,7 @@ from sphinx.application import Sphinx
 from levelfield.cli.data import COMMANDS as DATA_COMMANDS
 from levelfield.cli.main import COMMANDS, main
 from levelfield.cli.study import COMMANDS as STUDY_COMMANDS
-from levelfield.runtime.signals import EXIT_CODE
+from levelfield.core.signals import EXIT_CODE
 
 FOLDER = "docs/reference"
 # A package, and the option that takes its classes.

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # `python papers` 
 
 from levelfield.analysis.results import collect_rows, summarise
 from levelfield.cli.main import main as levelfield
-from levelfield.errors import UserError, nearest
+from levelfield.core.errors import UserError, nearest
 from levelfield.report.table import TABLE_WIDTH
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec

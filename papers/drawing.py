@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from levelfield.core.atomic import write_atomically
 from levelfield.report.figures.style import BLUE, INK, VERMILION, style
-from levelfield.storage.atomic import write_atomically
 from levelfield.study.folder import StudyFolder
 
 if TYPE_CHECKING:

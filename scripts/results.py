@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from levelfield.analysis.verify import verify_study
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.folder import SUMMARY_FILE, StudyFolder
 

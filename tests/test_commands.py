@@ -22,7 +22,7 @@ from tiny_text import own_texts
 
 from levelfield.cli.data import named_datasets
 from levelfield.cli.main import main
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.study.archive import write_archive
 from levelfield.study.folder import StudyFolder
 from levelfield.training.build import build

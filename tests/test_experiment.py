@@ -10,7 +10,7 @@ import pytest
 import levelfield
 from levelfield import Study
 from levelfield.cli.study import main
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ FAULTY = """# Front
 ![picture](docs/nothing.png)
 
 ```{eval-rst}
-.. autoclass:: levelfield.errors.Nothing
+.. autoclass:: levelfield.core.errors.Nothing
 ```
 """
 

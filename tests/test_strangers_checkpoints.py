@@ -27,7 +27,7 @@ import levelfield
 from levelfield.cli.main import main
 from levelfield.cli.options import configuration
 from levelfield.core.configuration import Loader
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk, TransformersTrunk
 from levelfield.study.archive import unpack_study

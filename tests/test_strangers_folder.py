@@ -10,7 +10,7 @@ import yaml
 from PIL import Image
 from tiny_fit import TINY
 
-from levelfield.runtime.terminal import printable
+from levelfield.core.terminal import printable
 from levelfield.study.archive import write_archive
 from levelfield.study.folder import StudyFolder
 

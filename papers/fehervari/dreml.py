@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from levelfield.errors import UserError, refuse_below
+from levelfield.core.errors import UserError, refuse_below
 from levelfield.models import LinearEmbedder
 from levelfield.models.embedders import Embedder
 from levelfield.models.trunks import Trunk

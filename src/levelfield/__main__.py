@@ -2,7 +2,7 @@
 
 import sys
 
-from levelfield.runtime.safe_path import without_working_directory
+from levelfield.core.safe_path import without_working_directory
 
 without_working_directory()
 

@@ -12,13 +12,13 @@ from levelfield.analysis.integrity import changed_files
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, write_tables
 from levelfield.analysis.status import status_lines
 from levelfield.analysis.verdicts import verdict_lines
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
+from levelfield.core.imports import quick_imports
+from levelfield.core.own_modules import find_own_modules
 from levelfield.report.figures import Results
 from levelfield.report.page import draw_figures, write_report
 from levelfield.report.table import StudyTable, study_table
 from levelfield.report.tracked_summary import track_summary
-from levelfield.runtime.imports import quick_imports
-from levelfield.runtime.own_modules import find_own_modules
 from levelfield.study.added_method import added_methods
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import study_jobs

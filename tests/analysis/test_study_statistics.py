@@ -11,7 +11,7 @@ from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, C
 from levelfield.analysis.ranks import Ranks, rank_methods
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.statistics import holm, paired_comparison, t_interval
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 
 
 def test_half_width_from_the_table_of_students_t() -> None:

@@ -12,7 +12,7 @@ from pretended_gpu import pretended_gpu
 
 from levelfield.analysis.verify import verify_study
 from levelfield.cli.main import main
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.study.folder import StudyFolder
 
 RUN = Path("jobs/arcface/run1")

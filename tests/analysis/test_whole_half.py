@@ -17,7 +17,7 @@ from levelfield.analysis.cap import cap_lines
 from levelfield.analysis.status import status, status_lines
 from levelfield.analysis.verify import verify_study
 from levelfield.analysis.whole_half import Training, chosen_by_folds
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.experiment import Study
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import RESULT, Job

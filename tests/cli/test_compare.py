@@ -14,8 +14,8 @@ from tiny_text import own_texts, tiny_text_model
 
 from levelfield.analysis.whole_half import whole_half_command
 from levelfield.cli.compare import WRITTEN, _unbroken
+from levelfield.core.errors import UserError
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable
-from levelfield.errors import UserError
 from levelfield.experiment import Study
 
 TINY = "model: {trunk: {class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}}"

@@ -14,7 +14,7 @@ from tiny_fit import TINY
 from levelfield.cli.evaluation_options import COMMANDS
 from levelfield.cli.study import main as study
 from levelfield.core.configuration import set_dotted
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 
 GLYPHS = ["--config", "data/glyphs.yaml", "--config", "trunk/tiny.yaml"]
 ARCFACE = ["--model.loss", "ArcFaceLoss"]

@@ -11,7 +11,7 @@ from printed import numbers
 
 from levelfield.cli.main import main as levelfield
 from levelfield.cli.study import main, parse
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.study.rows import load_spec
 
 OWN_LOSS = """

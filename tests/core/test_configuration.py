@@ -14,8 +14,8 @@ from tiny_fit import REPOSITORY
 
 from levelfield.cli.options import Options, configuration, dotted
 from levelfield.core.configuration import find_configuration, merge, parse_value, set_dotted
+from levelfield.core.errors import UserError
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.errors import UserError
 from levelfield.study.study_file import find_study
 from levelfield.training.learner import MetricLearner
 from levelfield.training.settings import parse_training, plain

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from levelfield.core import ledger
+from levelfield.core.errors import UserError
 from levelfield.core.ledger import LEDGER, Evaluation
-from levelfield.errors import UserError
 
 
 def hashes(name: str, number: int = 20) -> list[str]:

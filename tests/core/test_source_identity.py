@@ -11,8 +11,8 @@ import pytest
 
 import levelfield
 from levelfield.core import source_identity
+from levelfield.core.provenance import code_version, computing_files
 from levelfield.core.source_identity import sources
-from levelfield.storage.provenance import code_version, computing_files
 
 LOSSES = '''"""Three losses."""
 
@@ -127,12 +127,12 @@ EDITS = [
     ("data/loading.py", "stacked(pixels) if", "stacked(pixels[::-1]) if", "all"),
     ("data/splits.py", "half = len(classes) // 2", "half = len(classes) // 3", "all"),
     ("data/splits.py", "num_val = len(classes)", "num_val = 1 + len(classes)", "all"),
-    ("seeds.py", "hashlib.sha256", "hashlib.sha512", "all"),
+    ("core/seeds.py", "hashlib.sha256", "hashlib.sha512", "all"),
     ("models/trunks.py", "1 / 255", "1 / 256", "all"),
     ("models/embedders.py", "nn.Dropout(", "nn.AlphaDropout(", "trained"),
     ("data/samplers/m_per_class.py", "divmod(self.batch_size", "divmod(1 + self.batch_size", "trained"),
     ("data/samplers/classes.py", "rng.permutation", "rng.choice", "trained"),
-    ("numerics.py", "_Unit.apply(vectors)[0]", "_Unit.apply(2 * vectors)[0]", "trained"),
+    ("core/numerics.py", "_Unit.apply(vectors)[0]", "_Unit.apply(2 * vectors)[0]", "trained"),
     ("data/datamodule.py", "fold: int", "fold:  int", ""),
     ("training/optimization.py", "import", "import ", ""),
 ]

@@ -18,6 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
+from levelfield.core.errors import UserError
 from levelfield.data import Glyphs, ImageFolder, ImageTable, ImageTransforms, feature_file
 from levelfield.data.cache import INDEX, prepared_images
 from levelfield.data.crops import load
@@ -25,7 +26,6 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets.images import open_image
 from levelfield.data.feature_file import prepare_features
 from levelfield.data.features import in_words
-from levelfield.errors import UserError
 
 TRANSFORMS = ImageTransforms(crop_size=24, resize=32)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from levelfield.core.errors import UserError
 from levelfield.data import content_hashes
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import ImageFolder, base
-from levelfield.errors import UserError
 
 
 @pytest.fixture(autouse=True)

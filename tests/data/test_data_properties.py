@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from levelfield.core.errors import UserError
 from levelfield.data.samplers import ClassBalancedBatchSampler, MPerClassBatchSampler, ShuffledBatchSampler
 from levelfield.data.samplers.base import TrainingBatchSampler
 from levelfield.data.splits import class_folds, split_classes
-from levelfield.errors import UserError
 
 FEW = settings(max_examples=25, deadline=None, derandomize=True)
 SAMPLERS = (MPerClassBatchSampler, ClassBalancedBatchSampler, ShuffledBatchSampler)

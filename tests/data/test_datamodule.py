@@ -13,13 +13,13 @@ from PIL import Image
 from pytorch_metric_learning.samplers import MPerClassSampler
 from torch.utils.data import DistributedSampler
 
+from levelfield.core.errors import UserError
 from levelfield.data import MetricDataModule
 from levelfield.data.cache import place_of
 from levelfield.data.datasets import Glyphs, Omniglot, TextTable
 from levelfield.data.samplers import ClassBalancedBatchSampler, ShuffledBatchSampler
 from levelfield.data.splits import class_folds, split_classes
 from levelfield.data.transforms import ImageTransforms
-from levelfield.errors import UserError
 from levelfield.training.rebuild import built
 
 SMALL = ImageTransforms(crop_size=16, resize=16, horizontal_flip=False)

@@ -16,6 +16,8 @@ from lightning.pytorch import Trainer
 from own_images import noise_images
 from torch.utils.data import DataLoader
 
+from levelfield.core.errors import UserError
+from levelfield.core.processes import SIDE_BY_SIDE
 from levelfield.data import Glyphs, ImageTable, ImageTransforms
 from levelfield.data.crops import as_floats
 from levelfield.data.datamodule import MetricDataModule
@@ -23,8 +25,6 @@ from levelfield.data.index import Sample
 from levelfield.data.loading import loader, loader_processes, opened_ahead
 from levelfield.data.samplers import Draw
 from levelfield.data.subset import ClassSubset
-from levelfield.errors import UserError
-from levelfield.runtime.processes import SIDE_BY_SIDE
 
 
 @pytest.fixture(scope="module")

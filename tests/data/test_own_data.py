@@ -8,12 +8,12 @@ from own_images import image_options, own_images
 from PIL import Image
 
 from levelfield.core.configuration import parse_value
+from levelfield.core.errors import UserError
 from levelfield.data import ImageTable
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.duplicates import describe_duplicates
 from levelfield.data.own import own_dataset
 from levelfield.data.places import own_file
-from levelfield.errors import UserError
 from levelfield.study.first_look import look_at_rows
 from levelfield.study.rows import load_spec
 from levelfield.study.workers import GivenUp

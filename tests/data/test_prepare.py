@@ -24,10 +24,10 @@ from PIL import Image
 from refused import refused
 
 from levelfield.cli.data import named_datasets
+from levelfield.core.cache_root import cache_root
+from levelfield.core.errors import UserError
+from levelfield.core.lock import Lock
 from levelfield.data.datasets import CUB200, InShopClothes, Omniglot
-from levelfield.errors import UserError
-from levelfield.runtime.cache_root import cache_root
-from levelfield.storage.lock import Lock
 
 
 class Server(ThreadingHTTPServer):

@@ -5,8 +5,8 @@ import hashlib
 import numpy as np
 import pytest
 
+from levelfield.core.errors import UserError
 from levelfield.data.splits import check_validation_classes, class_folds, split_classes
-from levelfield.errors import UserError
 
 # The program's own split manager gave this table: labels, trainval classes, validation blocks of folds 0 to 3 (first
 # and last label), labels that no fold validates.

@@ -13,10 +13,10 @@ import pytest
 from refused import refused
 from tiny_text import own_texts, tiny_text_model
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets import CLINC150, WOS134, Banking77, News20, TextTable
 from levelfield.data.datasets.texts import TextDataset
 from levelfield.data.splits import split_classes
-from levelfield.errors import UserError
 
 
 def test_banking77_as_published(data_root: Path) -> None:

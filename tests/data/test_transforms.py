@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
+from levelfield.core.errors import UserError
 from levelfield.data import GroceryStore, ImageTransforms
 from levelfield.data.datasets.images import open_image
-from levelfield.errors import UserError
 
 SETTINGS = [
     ImageTransforms(112, 128),

@@ -5,11 +5,11 @@ import torch
 from test_query_scores import NEIGHBOR_METRICS, embedding_space, expected, scores_in_float64
 from tie_order import place_on_circle
 
+from levelfield.core.numerics import in_ball
 from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.metrics import query_scores, retrieval_metrics
 from levelfield.metrics.distances import DISTANCES, normalize
 from levelfield.metrics.nearest import nearest
-from levelfield.numerics import in_ball
 
 ALL = (*NEIGHBOR_METRICS, "map", "mrr")
 # Half of the matrix of 2,500 items does not fit it, a tile of 704 rows does.

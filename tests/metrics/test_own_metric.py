@@ -15,7 +15,7 @@ from levelfield.analysis.integrity import validation_scores
 from levelfield.analysis.results import collect_rows
 from levelfield.analysis.verify import verify_study
 from levelfield.cli.study import main, parse
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.experiment import Study
 from levelfield.report.table import study_table
 from levelfield.study.folder import StudyFolder

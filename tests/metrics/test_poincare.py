@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
+from levelfield.core.numerics import CLIP_RADIUS, CURVATURE, in_ball
 from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.distances import DISTANCES
-from levelfield.numerics import CLIP_RADIUS, CURVATURE, in_ball
 
 
 def embedding_space(num_items=120, num_classes=20):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from levelfield.core.numerics import CLIP_RADIUS, in_ball
 from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.metrics import verification, verification_metrics
 from levelfield.metrics.table import title_of
-from levelfield.numerics import CLIP_RADIUS, in_ball
 
 
 def all_pairs(embeddings, labels, gallery=None, gallery_labels=None, likeness=None):

@@ -9,7 +9,7 @@ import torch
 from tiny_text import tiny_text_model
 from torch import nn
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import LoRA, TimmTrunk, TransformersTrunk
 from levelfield.models.adapters import (

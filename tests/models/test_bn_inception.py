@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.models import BNInceptionTrunk, bn_inception
 from levelfield.models.bn_inception import BNInception
 

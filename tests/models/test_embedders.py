@@ -7,7 +7,7 @@ from scipy.linalg import eigh
 from sklearn import covariance, decomposition
 from torch import nn
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.metrics.whitening import within_class_whitening
 from levelfield.models import (
     IdentityEmbedder,

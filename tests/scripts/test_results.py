@@ -12,7 +12,7 @@ import pytest
 from deletable import RESULTS, needs
 from tiny_fit import REPOSITORY
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.study.archive import write_archive
 from levelfield.study.folder import StudyFolder
 

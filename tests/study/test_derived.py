@@ -24,10 +24,10 @@ from toy_study import TOY, run_study
 from levelfield.analysis.results import collect_rows
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verify import verify_study
+from levelfield.core.errors import UserError
 from levelfield.core.ledger import EVALUATED, read_lines
 from levelfield.core.source_identity import sources
 from levelfield.data import datamodule
-from levelfield.errors import UserError
 from levelfield.metrics import retrieval_metrics
 from levelfield.report.page import write_report
 from levelfield.report.table import study_table

@@ -12,7 +12,7 @@ from own_images import noise_images
 from study_engine import SMALL, results, run_file, run_study, small_study, tables
 
 from levelfield.core.configuration import set_dotted
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.study.rows import load_spec, with_options
 from levelfield.study.same_study import kept_lines, with_rows_of
 from levelfield.study.spec import StudySpec

@@ -16,10 +16,10 @@ from toy_study import run_study
 
 from levelfield.analysis.status import status_lines
 from levelfield.cli.main import main
+from levelfield.core.atomic import storing
+from levelfield.core.errors import UserError
 from levelfield.core.ledger import EVALUATED, Evaluation, begin, read_lines
 from levelfield.data import ImageTable
-from levelfield.errors import UserError
-from levelfield.storage.atomic import storing
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job
 from levelfield.study.rows import load_spec

@@ -14,7 +14,7 @@ from study_engine import results, study_process, tables
 from toy_study import run_study
 
 from levelfield.core.ledger import LEDGER
-from levelfield.runtime.processes import is_running
+from levelfield.core.processes import is_running
 from levelfield.study import seal
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec

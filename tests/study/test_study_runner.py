@@ -21,8 +21,8 @@ from toy_study import TOY, run_study
 from levelfield.analysis.results import collect_rows
 from levelfield.analysis.verdicts import verdict_lines
 from levelfield.analysis.verify import verify_study
+from levelfield.core.errors import UserError
 from levelfield.core.ledger import EVALUATED, read_lines
-from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.metrics import retrieval_metrics
 from levelfield.study.dry_run import print_jobs

@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.core import ledger
 from levelfield.core.configuration import set_dotted
+from levelfield.core.errors import UserError
 from levelfield.core.ledger import LEDGER
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import LoRA, TimmTrunk
 from levelfield.study import seal

@@ -16,7 +16,7 @@ import yaml
 from forked import python
 
 from levelfield.core.configuration import read_yaml
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.rows import load_spec
 from levelfield.study.search_space import Range, configured, read_space

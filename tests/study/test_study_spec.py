@@ -10,7 +10,7 @@ import pytest
 import levelfield.losses
 from levelfield.cli.study import main
 from levelfield.core.configuration import merge, parse_value, read_yaml, set_dotted
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.study.added_method import added_methods, method_of_loss
 from levelfield.study.jobs import study_jobs
 from levelfield.study.rows import load_spec, with_options

@@ -16,8 +16,8 @@ from sklearn.metrics import normalized_mutual_info_score
 from torch.nn.functional import normalize
 
 from levelfield.cli.study import parse
+from levelfield.core.errors import UserError
 from levelfield.data.subset import ClassSubset
-from levelfield.errors import UserError
 from levelfield.report.page import write_report
 from levelfield.report.table import study_table
 from levelfield.study.folder import StudyFolder

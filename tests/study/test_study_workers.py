@@ -18,8 +18,8 @@ from forked import CONTEXT
 from study_engine import SMALL, begun_jobs, results, run_file, small_study, study_process, tables, workers
 from toy_study import run_study as run_to_tables
 
-from levelfield.errors import OutOfMemory, UserError
-from levelfield.runtime.processes import is_running
+from levelfield.core.errors import OutOfMemory, UserError
+from levelfield.core.processes import is_running
 from levelfield.study.executors.local import Local
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job

@@ -9,8 +9,8 @@ from toy_study import TOY, run_study
 
 from levelfield.analysis.conditions import differing_conditions
 from levelfield.analysis.verify import verify_study
+from levelfield.core.errors import UserError
 from levelfield.data.splits import split_classes
-from levelfield.errors import UserError
 from levelfield.experiment import Study
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, row_runs, study_jobs

@@ -14,7 +14,7 @@ from tiny_fit import TINY
 from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.cli.main import main
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.models import TimmTrunk
 from levelfield.training.checkpoint import load_learner

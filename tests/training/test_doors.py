@@ -24,8 +24,8 @@ from plain_lightning import MODEL, TRAINER, made, spec
 
 from levelfield import MetricDataModule, MetricLearner
 from levelfield.cli.main import main
+from levelfield.core.seeds import seed_of
 from levelfield.data import ImageTransforms
-from levelfield.seeds import seed_of
 from levelfield.study import seal
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec

@@ -21,7 +21,7 @@ from tiny_fit import REPOSITORY, TINY
 from torch.utils.data import DataLoader
 
 from levelfield.cli.main import main
-from levelfield.runtime.signals import Stopped
+from levelfield.core.signals import Stopped
 from levelfield.training.interruption import interruptible
 
 Run = Callable[..., tuple[int, str, str]]

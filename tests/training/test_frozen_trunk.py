@@ -12,10 +12,10 @@ from small_fit import small_config, small_data, small_learner, small_trainer
 from tiny_text import own_texts, tiny_text_model
 from torch.optim.lr_scheduler import StepLR
 
+from levelfield.core.errors import UserError
 from levelfield.data import ImageTable, ImageTransforms, TextTable
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
-from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.models import IdentityEmbedder, MLPEmbedder, TimmTrunk, TransformersTrunk
 from levelfield.training.build import build

@@ -14,9 +14,9 @@ from small_fit import small_data, small_learner, small_trainer, small_trunk
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from levelfield.core.errors import UserError
 from levelfield.data import GroceryStore, ImageTransforms
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.metrics import retrieval_metrics
 from levelfield.models import LinearEmbedder, TimmTrunk

@@ -36,7 +36,7 @@ from torchvision.transforms import v2
 from wandb_files import offline_runs
 
 from levelfield import MetricDataModule, MetricLearner
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.losses import TripletMarginLoss
 from levelfield.training.embed import embed
 from levelfield.training.plain_module import adapted

@@ -13,10 +13,10 @@ from refused import refused, succeeded
 from small_fit import small_trainer, small_trunk
 from torch import nn
 
+from levelfield.core.errors import UserError
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import ImageTable
 from levelfield.data.transforms import ImageTransforms
-from levelfield.errors import UserError
 from levelfield.losses import ContrastiveLoss, WeightedSum
 from levelfield.training.learner import MetricLearner
 

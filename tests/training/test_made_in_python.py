@@ -16,8 +16,8 @@ from torch import nn
 from weighted_loss import WeightedLoss
 
 from levelfield import losses, miners
+from levelfield.core.errors import UserError
 from levelfield.data.samplers import MPerClassBatchSampler
-from levelfield.errors import UserError
 from levelfield.losses import (
     ArcFaceLoss,
     ClassificationLoss,

@@ -11,7 +11,7 @@ from timm.optim import param_groups_layer_decay
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.losses import ContrastiveLoss, NormalizedSoftmaxLoss
 from levelfield.miners import Miner
 from levelfield.models import TransformersTrunk

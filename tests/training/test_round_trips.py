@@ -15,8 +15,8 @@ from plain_lightning import DATA, IMAGES, MODEL, TRAINER, Letters, class_of, mad
 
 from levelfield import MetricDataModule, MetricLearner
 from levelfield.cli.main import main
+from levelfield.core.errors import UserError
 from levelfield.data import Glyphs, ImageTransforms
-from levelfield.errors import UserError
 from levelfield.training.build import build
 from levelfield.training.optimization import Optimization
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.training.run_folder import RunFolder, claim
 
 CONFIG = {

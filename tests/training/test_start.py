@@ -10,8 +10,8 @@ from torch.nn.functional import normalize
 
 from levelfield import losses
 from levelfield.analysis.integrity import validation_scores
+from levelfield.core.errors import UserError
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss, SoftTripleLoss, WeightedSum
 from levelfield.models import MLPEmbedder
 from levelfield.models.embedder_start import start_embedder

@@ -14,7 +14,7 @@ from refused import refused
 from small_fit import small_config
 from tiny_fit import TINY
 
-from levelfield.runtime.processes import is_running
+from levelfield.core.processes import is_running
 from levelfield.training.build import build
 
 

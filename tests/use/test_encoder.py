@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 
 import levelfield
 from levelfield import MetricLearner
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.use.encoder import Embedded
 
 SIZE = 32

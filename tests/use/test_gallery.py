@@ -20,10 +20,10 @@ from tiny_text import own_texts
 from torch.nn.functional import normalize
 
 import levelfield
+from levelfield.core.cache_root import cache_root
+from levelfield.core.numerics import in_ball
 from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.metrics.distances import DISTANCES, pack_bits
-from levelfield.numerics import in_ball
-from levelfield.runtime.cache_root import cache_root
 from levelfield.use import encoder as encoder_module
 from levelfield.use.encoder import Embedded, Encoder
 from levelfield.use.gallery import Gallery

@@ -14,8 +14,8 @@ from torch.nn.functional import cosine_similarity
 
 import levelfield
 from levelfield.core import ledger
+from levelfield.core.errors import UserError
 from levelfield.data.datasets import ImageTable
-from levelfield.errors import UserError
 from levelfield.metrics import clustering_metrics, retrieval_metrics
 from levelfield.use import label_errors
 from levelfield.use.label_errors import label_doubts, near_duplicates

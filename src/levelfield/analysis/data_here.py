@@ -1,7 +1,7 @@
 """The data set of a study, if its files are on this machine."""
 
+from levelfield.core.errors import UserError
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.errors import UserError
 from levelfield.study.folder import StudyFolder
 from levelfield.training.settings import class_parser, instantiate, parse
 

@@ -4,9 +4,9 @@ import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
+from levelfield.core.file_hash import file_hash
 from levelfield.metrics.table import SELECTED_BY
-from levelfield.storage.file_hash import file_hash
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import LOGS, METRICS_FILE, RESULT, failed
 

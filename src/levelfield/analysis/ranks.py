@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from levelfield.analysis.statistics import LEVEL
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 
 FEWEST_METHODS, FEWEST_DATASETS = 3, 2
 

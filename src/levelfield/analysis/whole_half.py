@@ -6,7 +6,7 @@ from statistics import median_low
 from typing import Any, NamedTuple
 
 from levelfield.core.configuration import read_yaml
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import CONFIG, folds_of
 from levelfield.study.spec import ALPHA, OF

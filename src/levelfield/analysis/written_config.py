@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.core.configuration import read_yaml
-from levelfield.storage.file_hash import file_hash
-from levelfield.storage.shape import count, finite, has_shape
+from levelfield.core.file_hash import file_hash
+from levelfield.core.shape import count, finite, has_shape
 from levelfield.study.jobs import CONFIG, JOB_SHAPE, RESULT, Job, read_result
 
 LEARNER = {"trunk", "embedder", "embedding_size", "optimizer", "freeze_batch_norm", "trunk_lr", "embedder_lr"}

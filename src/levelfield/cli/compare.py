@@ -15,13 +15,13 @@ import yaml
 from levelfield.cli.options import Options
 from levelfield.cli.study import parse, study_options
 from levelfield.cli.study_output import Ending, answer
+from levelfield.core.atomic import write_atomically
 from levelfield.core.configuration import OURS, Config, merge, set_dotted, stack
+from levelfield.core.errors import UserError
 from levelfield.core.other_names import OF_COMPARE
-from levelfield.errors import UserError
+from levelfield.core.processes import cores_here
+from levelfield.core.terminal import say
 from levelfield.experiment import Study
-from levelfield.runtime.processes import cores_here
-from levelfield.runtime.terminal import say
-from levelfield.storage.atomic import write_atomically
 from levelfield.study.spec import COUNTS, STUDY
 
 if TYPE_CHECKING:

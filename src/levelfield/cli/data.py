@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from levelfield.cli.options import Options
-from levelfield.errors import UserError, nearest
-from levelfield.runtime.terminal import say
+from levelfield.core.errors import UserError, nearest
+from levelfield.core.terminal import say
 
 if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset

@@ -10,9 +10,9 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import MetricDataset, has_root
-from levelfield.errors import UserError
 
 
 def why_not_ready(dataset: MetricDataset) -> str | None:

@@ -10,14 +10,14 @@ from lightning.pytorch import Callback
 
 from levelfield.cli.options import Options, configuration
 from levelfield.core.configuration import Config
+from levelfield.core.errors import UserError
+from levelfield.core.launchers import launched_nodes, launched_together
 from levelfield.core.other_names import OF_TRAINING
+from levelfield.core.signals import Stopped
 from levelfield.core.source_identity import sources
-from levelfield.errors import UserError
+from levelfield.core.terminal import say
 from levelfield.metrics.table import title_of
 from levelfield.models.trunks import Trunk
-from levelfield.runtime.launchers import launched_nodes, launched_together
-from levelfield.runtime.signals import Stopped
-from levelfield.runtime.terminal import say
 from levelfield.training.build import Training
 from levelfield.training.callbacks.last_epoch import LastEpoch
 from levelfield.training.callbacks.validate_first import BEFORE_TRAINING

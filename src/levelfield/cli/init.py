@@ -8,8 +8,8 @@ from pathlib import Path
 
 from levelfield.cli.options import Options
 from levelfield.core.configuration import SHIPPED
-from levelfield.errors import UserError
-from levelfield.runtime.terminal import say
+from levelfield.core.errors import UserError
+from levelfield.core.terminal import say
 
 PAGE = """\
 usage: levelfield init NAME

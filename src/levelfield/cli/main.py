@@ -11,14 +11,14 @@ from levelfield import __version__
 from levelfield.cli.evaluation_options import COMMANDS as EVALUATIONS
 from levelfield.cli.evaluation_options import evaluation_options
 from levelfield.cli.fit_help import fit_help
+from levelfield.core.errors import UserError, nearest, refused_file
+from levelfield.core.freed_memory import keep_freed_memory
+from levelfield.core.imports import quick_imports
 from levelfield.core.other_names import COMMANDS as OTHER_NAMES
-from levelfield.errors import UserError, nearest, refused_file
-from levelfield.runtime.freed_memory import keep_freed_memory
-from levelfield.runtime.imports import quick_imports
-from levelfield.runtime.own_modules import find_own_modules
-from levelfield.runtime.processes import FIRST, end_with_first
-from levelfield.runtime.signals import EXIT_CODE, StopAtOnce, Stopped, handling, is_first_rank, requeue
-from levelfield.runtime.terminal import print_any_character, printable, say
+from levelfield.core.own_modules import find_own_modules
+from levelfield.core.processes import FIRST, end_with_first
+from levelfield.core.signals import EXIT_CODE, StopAtOnce, Stopped, handling, is_first_rank, requeue
+from levelfield.core.terminal import print_any_character, printable, say
 
 HELP = f"""\
 levelfield {__version__}: compare deep metric learning methods under equal conditions

@@ -19,8 +19,8 @@ from levelfield.core.configuration import (
     read_yaml,
     set_dotted,
 )
+from levelfield.core.errors import UserError, nearest
 from levelfield.core.other_names import option_here
-from levelfield.errors import UserError, nearest
 
 Settings = Sequence[tuple[str, str]]
 

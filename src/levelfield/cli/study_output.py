@@ -18,12 +18,12 @@ from levelfield.analysis.results import collect_rows, summarise
 from levelfield.analysis.status import status, status_lines
 from levelfield.cli.options import without_options
 from levelfield.core.configuration import first_difference
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
+from levelfield.core.signals import Stopped
+from levelfield.core.terminal import say
 from levelfield.experiment import Study
 from levelfield.report.ranks_table import ranks_tables
 from levelfield.report.table import TABLE_WIDTH
-from levelfield.runtime.signals import Stopped
-from levelfield.runtime.terminal import say
 from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.dry_run import print_jobs
 from levelfield.study.same_study import check_archived, with_rows_of

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from levelfield.cli.evaluation_options import TRUST
 from levelfield.cli.options import Options
+from levelfield.core.errors import UserError
 from levelfield.core.other_names import OF_A_CHECKPOINT
-from levelfield.errors import UserError
-from levelfield.runtime.terminal import say
+from levelfield.core.terminal import say
 
 if TYPE_CHECKING:
     from levelfield.use.encoder import Encoder

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 import levelfield
-from levelfield.errors import UserError, nearest
+from levelfield.core.errors import UserError, nearest
 
 Config = dict[str, Any]
 

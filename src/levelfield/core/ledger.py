@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import levelfield
-from levelfield.errors import UserError
-from levelfield.runtime.cache_root import cache_root
-from levelfield.storage.atomic import make_durable, storing, without_links, write_atomically
-from levelfield.storage.lock import Lock
-from levelfield.storage.shape import count, has_shape
+from levelfield.core.atomic import make_durable, storing, without_links, write_atomically
+from levelfield.core.cache_root import cache_root
+from levelfield.core.errors import UserError
+from levelfield.core.lock import Lock
+from levelfield.core.shape import count, has_shape
 
 LEDGER = "ledger.jsonl"
 SAMPLES = "samples"

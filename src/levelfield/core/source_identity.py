@@ -45,7 +45,7 @@ BATCHES = (
     "levelfield.data.loading._image_batch",
 )
 # Files outside the packages above that these compute with.
-SHARED = {"levelfield.numerics", "levelfield.seeds"}
+SHARED = {"levelfield.core.numerics", "levelfield.core.seeds"}
 INSTALLED = {"site-packages", "dist-packages"}
 DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

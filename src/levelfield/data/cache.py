@@ -20,18 +20,18 @@ import torch
 from jaxtyping import UInt8
 from torch.utils.data import DataLoader, Dataset
 
+from levelfield.core.atomic import TEMPORARY, replaced
+from levelfield.core.cache_root import cache_root
+from levelfield.core.errors import UserError
+from levelfield.core.lock import Lock
+from levelfield.core.processes import cores_here, free_memory, in_processes
+from levelfield.core.provenance import source_hash
 from levelfield.core.source_identity import sources
 from levelfield.data.crops import Picture
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.made_once import CannotWrite, made_once
 from levelfield.data.plain_arguments import class_and_arguments
-from levelfield.errors import UserError
-from levelfield.runtime.cache_root import cache_root
-from levelfield.runtime.processes import cores_here, free_memory, in_processes
-from levelfield.storage.atomic import TEMPORARY, replaced
-from levelfield.storage.lock import Lock
-from levelfield.storage.provenance import source_hash
 
 INDEX = "index.npz"
 # Number of images that are opened to estimate the size.

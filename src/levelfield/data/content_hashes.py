@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, UInt8, UInt64
 
-from levelfield.errors import FileRefused, UserError
-from levelfield.runtime.cache_root import cache_root
-from levelfield.storage.atomic import storing
-from levelfield.storage.checked_file import DIGEST_BYTES, is_whole, replaced_checked
-from levelfield.storage.file_hash import file_hash
+from levelfield.core.atomic import storing
+from levelfield.core.cache_root import cache_root
+from levelfield.core.checked_file import DIGEST_BYTES, is_whole, replaced_checked
+from levelfield.core.errors import FileRefused, UserError
+from levelfield.core.file_hash import file_hash
 
 # `rotten`: `content` is of an earlier reading, and the bytes have changed since without a change of `state`.
 RECORD = np.dtype([("name", "<u8"), ("state", "<u8"), ("rotten", "?"), ("content", "u1", 32)])

@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets.images import drafts
-from levelfield.errors import UserError
 
 Picture = Image.Image | UInt8[np.ndarray, "height width 3"]
 Interpolation = Literal["bilinear", "bicubic"]

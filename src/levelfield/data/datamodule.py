@@ -13,6 +13,9 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from levelfield.core.errors import UserError, refuse_below
+from levelfield.core.processes import in_processes
+from levelfield.core.seeds import global_seed
 from levelfield.data.cache import PreparedImages
 from levelfield.data.crops import as_floats
 from levelfield.data.datasets.base import MetricDataset
@@ -29,9 +32,6 @@ from levelfield.data.source import Source, source_of
 from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms, Transforms
-from levelfield.errors import UserError, refuse_below
-from levelfield.runtime.processes import in_processes
-from levelfield.seeds import global_seed
 
 
 class MetricDataModule(LightningDataModule):

@@ -15,14 +15,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from levelfield.core.checked_file import CheckedFile, is_whole, replaced_checked
+from levelfield.core.errors import UserError
+from levelfield.core.lock import Lock
 from levelfield.data.cache import cache_root, place_of, stamp_of
 from levelfield.data.content_hashes import file_state
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.made_once import made_once, written
-from levelfield.errors import UserError
-from levelfield.storage.checked_file import CheckedFile, is_whole, replaced_checked
-from levelfield.storage.lock import Lock
 
 # Samples of a part, and the largest number of parts.
 PART_SAMPLES, MOST_PARTS = 2048, 64

@@ -10,6 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
+from levelfield.core.errors import UserError
+from levelfield.core.provenance import computing_files, source_hash
 from levelfield.core.source_identity import sources
 from levelfield.data import datasets
 from levelfield.data.crops import load
@@ -20,8 +22,6 @@ from levelfield.data.plain_arguments import transforms_spec
 from levelfield.data.samplers import Draw
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms, Transforms
-from levelfield.errors import UserError
-from levelfield.storage.provenance import computing_files, source_hash
 
 # The files that turn a sample into the input of a trunk.
 MADE_BY = ("levelfield.data.features", "levelfield.data.transforms", "levelfield.data.crops")

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
+from levelfield.core.processes import cores_here, in_processes
 from levelfield.data.crops import Crops, stacked, stacked_floats
 from levelfield.data.features import FeatureSubset, whole_batch
 from levelfield.data.subset import ClassSubset
-from levelfield.runtime.processes import cores_here, in_processes
 
 # Enough for a GPU with an image cache; more would only use memory.
 MOST_PROCESSES = 8

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from levelfield.errors import FileRefused, UserError
-from levelfield.storage.lock import Lock
+from levelfield.core.errors import FileRefused, UserError
+from levelfield.core.lock import Lock
 
 Made = TypeVar("Made")
 

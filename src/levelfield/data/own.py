@@ -3,11 +3,11 @@
 import os
 from pathlib import Path
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets import ImageFolder, ImageTable, MetricDataset, TextTable
 from levelfield.data.datasets.images import image_suffixes
 from levelfield.data.datasets.table import column_names, read_table
 from levelfield.data.places import own_file
-from levelfield.errors import UserError
 
 TABLES = (".csv", ".parquet")
 

@@ -4,11 +4,11 @@ import inspect
 from dataclasses import asdict
 from typing import Any
 
+from levelfield.core.errors import UserError
+from levelfield.core.plain import plain
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.places import dataset_without_ways
 from levelfield.data.transforms import ImageTransforms
-from levelfield.errors import UserError
-from levelfield.storage.plain import plain
 
 
 def class_and_arguments(made: Any) -> dict[str, Any]:

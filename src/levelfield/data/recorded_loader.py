@@ -6,9 +6,9 @@ from typing import Any
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
+from levelfield.core.errors import UserError, refused_file
 from levelfield.core.ledger import Evaluation, begin
 from levelfield.data.datasets.base import MetricDataset
-from levelfield.errors import UserError, refused_file
 
 
 class RecordedLoader(DataLoader):

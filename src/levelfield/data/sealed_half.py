@@ -3,8 +3,8 @@
 import numpy as np
 from jaxtyping import Int
 
+from levelfield.core.errors import UserError
 from levelfield.data.index import SampleIndex
-from levelfield.errors import UserError
 
 MIN_TEST_CLASSES = 2
 

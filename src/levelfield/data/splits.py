@@ -6,8 +6,8 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from levelfield.errors import UserError
-from levelfield.seeds import seed_of
+from levelfield.core.errors import UserError
+from levelfield.core.seeds import seed_of
 
 # Instead of a fold's number: train on all classes of the training half, and validate on none.
 NO_FOLD = "none"

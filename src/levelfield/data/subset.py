@@ -11,11 +11,11 @@ from jaxtyping import Bool
 from PIL import Image
 from torch.utils.data import Dataset
 
+from levelfield.core.seeds import seed_of
 from levelfield.data.crops import Crops, load
 from levelfield.data.index import SampleIndex
 from levelfield.data.samplers import Draw
 from levelfield.data.source import Source
-from levelfield.seeds import seed_of
 
 
 class ClassSubset(Dataset[tuple[Any, int, int]]):

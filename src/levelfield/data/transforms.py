@@ -7,8 +7,8 @@ from typing import Protocol, runtime_checkable
 
 from torchvision.transforms import v2
 
+from levelfield.core.errors import UserError
 from levelfield.data.crops import Crops, Interpolation, Picture, brought_to
-from levelfield.errors import UserError
 
 
 @runtime_checkable

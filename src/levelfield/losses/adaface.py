@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, no_grad
 
+from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, check_above_0
 from levelfield.losses.classification import ClassificationLoss, ClassWeights, WeightInit
 from levelfield.losses.pairs import safe_sqrt
-from levelfield.numerics import inner_products, unit
 
 # Added to the standard deviation of the norms, as in the authors' code: nearly equal norms count as equal.
 LEAST_SPREAD = 1e-3

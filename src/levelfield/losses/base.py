@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, autocast, nn, no_grad, promote_types
 
-from levelfield.runtime.init_args import KeepsArguments
+from levelfield.core.init_args import KeepsArguments
 
 IndicesTuple = tuple[Tensor, ...]
 # Types of the arguments of methods that subclasses write.
@@ -36,10 +36,10 @@ class PairMasks(NamedTuple):
 class MetricLoss(KeepsArguments, nn.Module):
     """A loss over a batch of embeddings and their integer labels; subclasses write `compute`.
 
-    `compute` runs in float32 (float64 stays float64), even under autocast. The matrix products of `levelfield.numerics`
-    and their gradients are true float32, whatever precision is set. A batch without anything to compare gives 0 with a
-    zero gradient. An embedding that is not finite never gives a finite loss. Random choices use torch's global
-    generator, the CPU's or the GPU's, so processes with equal seeds choose equally.
+    `compute` runs in float32 (float64 stays float64), even under autocast. The matrix products of
+    `levelfield.core.numerics` and their gradients are true float32, whatever precision is set. A batch without anything
+    to compare gives 0 with a zero gradient. An embedding that is not finite never gives a finite loss. Random choices
+    use torch's global generator, the CPU's or the GPU's, so processes with equal seeds choose equally.
     """
 
     def forward(

@@ -5,9 +5,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import threshold
 
+from levelfield.core.numerics import rounding_of, unit
 from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints
 from levelfield.losses.pairs import nonzero_mean, safe_sqrt, squared_distances
-from levelfield.numerics import rounding_of, unit
 
 
 class CentroidTripletLoss(MetricLoss):

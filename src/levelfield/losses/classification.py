@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn, no_grad
 from torch.nn import functional
 
+from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, can_look, sample_weights
-from levelfield.numerics import inner_products, unit
 
 WeightInit = Literal["normal", "uniform", "class_means"]
 # Types of the arguments of `class_loss`, for subclasses.

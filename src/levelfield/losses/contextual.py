@@ -3,9 +3,9 @@
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints
 from levelfield.losses.pairs import cosines, pair_weights, pull_and_push
-from levelfield.numerics import inner_products, unit
 
 # Slope of a step function in the backward pass, as in the authors' code.
 SLOPE = 10.0

@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import threshold
 
+from levelfield.core.numerics import unit
 from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, sample_weights
 from levelfield.losses.pairs import CACHED_VALUES, ROW_VALUES, mean_over, pair_weights, squared_distances
-from levelfield.numerics import unit
 
 
 class FastAPLoss(MetricLoss):

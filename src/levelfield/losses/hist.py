@@ -8,9 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, leaky_relu
 
+from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Labels, Points, check_above_0
 from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights
-from levelfield.numerics import inner_products, unit
 
 LEAKAGE = 0.1
 # Epsilon of the batch normalization, as in torch.

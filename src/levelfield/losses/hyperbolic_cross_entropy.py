@@ -6,9 +6,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from levelfield.core.numerics import CURVATURE, in_ball, rounding_of
 from levelfield.losses.base import Points, RefPoints, check_above_0
 from levelfield.losses.pairs import PairLoss, Pairs, mean_over, safe_sqrt, squared_distances, weighted_logsumexp
-from levelfield.numerics import CURVATURE, in_ball, rounding_of
 
 
 def poincare_distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.arcface import add_angle, check_angle
 from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, sample_weights
 from levelfield.losses.classification import ClassificationLoss, ClassWeights, WeightInit
-from levelfield.numerics import inner_products, unit
 
 
 class MagFaceLoss(ClassificationLoss):

@@ -5,9 +5,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from levelfield.core.numerics import inner_products
 from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, check_above_0
 from levelfield.losses.pairs import PairLoss, as_pairs, pair_weights
-from levelfield.numerics import inner_products
 
 
 class NPairsLoss(PairLoss):

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, no_grad
 from torch.nn.functional import threshold
 
+from levelfield.core.numerics import inner_products, rounding_of, unit
 from levelfield.losses.base import Choice, IndicesTuple, Labels, MetricLoss, PairMasks, Points, RefLabels, RefPoints
-from levelfield.numerics import inner_products, rounding_of, unit
 
 # One number for each pair.
 Pairs = Float[Tensor, "N M"]

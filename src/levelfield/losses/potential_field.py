@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Labels, Points, check_above_0
 from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, WeightInit
 from levelfield.losses.pairs import CACHED_VALUES, ROW_VALUES, Pairs
-from levelfield.numerics import inner_products, unit
 
 # Smaller distances count as this one. Rounding in float32 gives points that coincide a smaller distance.
 NEAREST = 2e-3

@@ -5,9 +5,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from levelfield.core.numerics import unit
 from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints
 from levelfield.losses.pairs import safe_sqrt, squared_distances
-from levelfield.numerics import unit
 
 
 class PrototypicalLoss(MetricLoss):

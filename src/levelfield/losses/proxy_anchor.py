@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn, no_grad
 from torch.nn.functional import softplus
 
+from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Labels, Points, check_above_0
 from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, WeightInit
 from levelfield.losses.pairs import weighted_logsumexp
-from levelfield.numerics import inner_products, unit
 
 
 class ProxyAnchorLoss(ClassificationLoss):

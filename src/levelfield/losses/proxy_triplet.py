@@ -6,10 +6,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import relu
 
+from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Labels, Points
 from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, WeightInit, target_mask
 from levelfield.losses.pairs import mean_over, nonzero_mean
-from levelfield.numerics import inner_products, unit
 
 
 class ProxyTripletLoss(ClassificationLoss):

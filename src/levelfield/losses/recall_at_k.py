@@ -4,11 +4,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from levelfield.core.numerics import unit
 from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, check_above_0
 from levelfield.losses.pairs import PairLoss, Pairs, cosines, mean_over, pair_weights
 from levelfield.losses.soft_ranks import SigmoidStep, levels_of_positives, soft_counts
 from levelfield.losses.triplets import positive_pairs
-from levelfield.numerics import unit
 
 
 class RecallAtKLoss(PairLoss):

@@ -5,9 +5,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import threshold
 
+from levelfield.core.numerics import rounding_of
 from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints
 from levelfield.losses.pairs import PairLoss, Pairs, pull_and_push, squared_distances
-from levelfield.numerics import rounding_of
 
 
 class SignalToNoiseRatioContrastiveLoss(PairLoss):

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Labels, Points, check_above_0
 from levelfield.losses.classification import ClassificationLoss, ClassWeights, WeightInit
-from levelfield.numerics import inner_products, unit
 
 
 class SphereFaceLoss(ClassificationLoss):

@@ -4,9 +4,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, no_grad
 
+from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints
 from levelfield.losses.pairs import unit_distances
-from levelfield.numerics import inner_products, unit
 
 
 class StructuredClusteringLoss(MetricLoss):

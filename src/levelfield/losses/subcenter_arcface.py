@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, no_grad
 
+from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.arcface import add_angle, check_angle
 from levelfield.losses.classification import ClassificationLoss, WeightInit
-from levelfield.numerics import inner_products, unit
 
 
 class SubCenterArcFaceLoss(ClassificationLoss):

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, no_grad
 
+from levelfield.core.numerics import inner_products
 from levelfield.losses.base import IndicesTuple, can_look
 from levelfield.losses.pairs import Pairs
-from levelfield.numerics import inner_products
 
 # On a GPU up to this many entries are sorted in full: reading P back would take longer than the rest of the loss.
 SORTED_WHOLE = 2**22

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float, Num, UInt8
 from torch import Tensor
 
+from levelfield.core.numerics import CLIP_RADIUS, CURVATURE, in_ball, true_float32, unit
 from levelfield.metrics.checks import check_embeddings
-from levelfield.numerics import CLIP_RADIUS, CURVATURE, in_ball, true_float32, unit
 
 # Matrix products of fewer rows may round differently from those of larger blocks.
 MIN_BLOCK = 32

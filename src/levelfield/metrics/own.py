@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from levelfield.errors import TrainingFailed, UserError
-from levelfield.runtime.import_path import import_named
-from levelfield.runtime.own_modules import find_own_modules
+from levelfield.core.errors import TrainingFailed, UserError
+from levelfield.core.import_path import import_named
+from levelfield.core.own_modules import find_own_modules
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float, Integer, Num
 from torch import Tensor
 
+from levelfield.core.seeds import seed_of
 from levelfield.metrics.distances import DISTANCES, check_sets, prepared_sets
 from levelfield.metrics.query_scores import count_relevant, score_queries
 from levelfield.metrics.scores import Wanted
-from levelfield.seeds import seed_of
 
 
 def retrieval_metrics(

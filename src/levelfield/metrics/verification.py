@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float, Float64, Int64, Integer, Num
 from torch import Tensor
 
+from levelfield.core.numerics import CLIP_RADIUS
 from levelfield.metrics.distances import DISTANCES, check_sets, full_precision, prepared_sets
 from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET
 from levelfield.metrics.table import PAIR_METRICS, Metric, named
-from levelfield.numerics import CLIP_RADIUS
 
 # Similarities are rounded to multiples of 1 / STEPS.
 STEPS = 2**21

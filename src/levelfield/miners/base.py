@@ -5,8 +5,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, autocast, nn, no_grad, promote_types
 from torch.nn.functional import threshold
 
-from levelfield.numerics import inner_products, rounding_of, unit
-from levelfield.runtime.init_args import KeepsArguments
+from levelfield.core.init_args import KeepsArguments
+from levelfield.core.numerics import inner_products, rounding_of, unit
 
 # Types of the arguments of `mine`, for subclasses.
 Matrix = Float[Tensor, "N M"]

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from levelfield.errors import UserError, refuse_below
-from levelfield.storage.atomic import storing, write_atomically
+from levelfield.core.atomic import storing, write_atomically
+from levelfield.core.errors import UserError, refuse_below
 
 # How peft names an adapter's weights, and the original layer.
 WEIGHTS = re.compile(r"\.lora_")

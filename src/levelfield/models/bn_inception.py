@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.models.trunks import Standardise, Trunk
 from levelfield.models.weights import load_weights
 

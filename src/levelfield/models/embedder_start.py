@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.metrics.pca import PCA
 from levelfield.metrics.whitening import whitened_components
 from levelfield.models.embedders import LinearEmbedder

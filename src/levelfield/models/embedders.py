@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 
 
 class Embedder(nn.Module):

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 
 BLOCK = re.compile(r"(?:^|\.)(?:layers?|h|blocks?)\.(\d+)\.")  # as in the encoders of transformers
 ABOVE = "~"  # stands for a weight after all blocks

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
+from levelfield.core.file_hash import file_hash
 from levelfield.models.text_files import (
     architecture,
     model_folder,
@@ -20,7 +21,6 @@ from levelfield.models.text_files import (
 )
 from levelfield.models.trunks import Trunk
 from levelfield.models.weights import find_weights, match_tensors, read_state_dict
-from levelfield.storage.file_hash import file_hash
 
 if TYPE_CHECKING:
     from levelfield.models.adapters import LoRA

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.models.weights import quiet_hub
 
 # The weights in one file, or in parts that end with their number, as `-00001-of-00003`.

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from levelfield.errors import UserError, nearest
+from levelfield.core.errors import UserError, nearest
+from levelfield.core.imports import quick_imports
 from levelfield.models.weights import load_weights, quiet_hub
-from levelfield.runtime.imports import quick_imports
 
 if TYPE_CHECKING:
     from levelfield.models.adapters import LoRA

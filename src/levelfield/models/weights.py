@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from levelfield.errors import UserError
-from levelfield.storage.file_hash import file_hash
-from levelfield.storage.shape import has_shape
+from levelfield.core.errors import UserError
+from levelfield.core.file_hash import file_hash
+from levelfield.core.shape import has_shape
 
 SUFFIXES = (".pth", ".pt", ".bin", ".safetensors")
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, autocast, nn, promote_types
 
-from levelfield.runtime.init_args import KeepsArguments
+from levelfield.core.init_args import KeepsArguments
 
 RegularizedPart = Literal["embeddings", "raw_embeddings", "class_weights"]
 

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, no_grad
 
-from levelfield.numerics import inner_products, rounding_of, unit
+from levelfield.core.numerics import inner_products, rounding_of, unit
 from levelfield.regularizers.base import Regularizer
 
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from levelfield.numerics import inner_products, unit
+from levelfield.core.numerics import inner_products, unit
 from levelfield.regularizers.base import Regularizer
 
 

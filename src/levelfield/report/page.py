@@ -13,6 +13,7 @@ from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, collect_rows
 from levelfield.analysis.selection import selected
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verdicts import all_in_words, better_than, caveat, named
+from levelfield.core.atomic import write_atomically
 from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS, as_shown, title_of
 from levelfield.report.conditions_and_origin import headline, origin, setting_text, setup
 from levelfield.report.cost_and_commands import commands, costs
@@ -20,7 +21,6 @@ from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_svg
 from levelfield.report.table import COLLAPSED, METRICS, rows_in_order, score_text, unit
 from levelfield.report.template import inside, render, size_of
-from levelfield.storage.atomic import write_atomically
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import StudySpec, is_baseline, one_pca
 

@@ -12,10 +12,10 @@ from levelfield.analysis.conclusion import evaluated
 from levelfield.analysis.ranks import rank_methods
 from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_rows, summarise
 from levelfield.analysis.written_config import class_name
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
+from levelfield.core.terminal import printable
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.report.table import StudyTable, score_text
-from levelfield.runtime.terminal import printable
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import STUDY, StudySpec, first_search
 

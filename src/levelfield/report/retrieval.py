@@ -8,7 +8,7 @@ from levelfield.analysis.neighbours import Retrieval
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.stored_embeddings import SHOWN_FOLD, SHOWN_RUN, one_model_each
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.report.scored_samples import ScoredSamples, scored_samples
 from levelfield.report.table import rows_in_order
 from levelfield.report.thumbnails import thumbnails

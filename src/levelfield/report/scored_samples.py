@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from levelfield.analysis.data_here import data_here
+from levelfield.core.errors import UserError
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
-from levelfield.errors import UserError
 from levelfield.study.folder import StudyFolder
 
 NOT_HERE = (

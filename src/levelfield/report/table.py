@@ -16,9 +16,9 @@ from levelfield.analysis.integrity import changed_files
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.statistics import SMALLEST_SAMPLE
+from levelfield.core.terminal import printable
 from levelfield.metrics.own import is_own
 from levelfield.metrics.table import SELECTED_BY, as_shown, title_of
-from levelfield.runtime.terminal import printable
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import FEATURES, StudySpec, is_baseline
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from PIL import Image, ImageOps
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.report.scored_samples import ScoredSamples
 
 MOST_BYTES = 5_000_000  # of a page

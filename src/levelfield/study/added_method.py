@@ -16,8 +16,8 @@ from levelfield.core.configuration import (
     set_dotted,
     shipped_files,
 )
-from levelfield.errors import UserError, nearest
-from levelfield.runtime.import_path import import_named
+from levelfield.core.errors import UserError, nearest
+from levelfield.core.import_path import import_named
 from levelfield.study.search_space import read_space
 
 

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from levelfield.core.provenance import provenance
 from levelfield.data.index import SampleIndex
 from levelfield.data.subset import ClassSubset
-from levelfield.storage.provenance import provenance
 from levelfield.study.jobs import Task, write_result
 from levelfield.study.projection import fit_projection
 from levelfield.study.spec import PCA, UNTRAINED

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
+from levelfield.core.provenance import provenance
 from levelfield.models import LinearEmbedder
 from levelfield.models.embedder_start import start_embedder
-from levelfield.storage.provenance import provenance
 from levelfield.study.jobs import CHECKPOINT, JOB_SHAPE, RESULT, Task, failed, read_result, write_result
 from levelfield.study.spec import ALPHA, OF, VALIDATED
 from levelfield.study.test_scores import score_samples

@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from levelfield.runtime.terminal import say
+from levelfield.core.terminal import say
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, study_jobs
 from levelfield.study.spec import is_baseline

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from levelfield.core.errors import UserError
 from levelfield.data.subset import ClassSubset
-from levelfield.errors import UserError
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.spec import StudySpec, is_baseline
 from levelfield.study.state import first_config

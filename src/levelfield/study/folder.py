@@ -13,13 +13,13 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from levelfield.core.atomic import read_json, storing, write_atomically, write_json
 from levelfield.core.configuration import Config
+from levelfield.core.errors import UserError
+from levelfield.core.file_hash import file_hash
 from levelfield.core.ledger import EVALUATED, LEDGER, evaluations_beside, finished_evaluation, read_lines
+from levelfield.core.shape import has_shape
 from levelfield.core.source_identity import names_in
-from levelfield.errors import UserError
-from levelfield.storage.atomic import read_json, storing, write_atomically, write_json
-from levelfield.storage.file_hash import file_hash
-from levelfield.storage.shape import has_shape
 from levelfield.study.jobs import (
     JOB_SHAPE,
     MODEL_SHAPE,

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from levelfield.core.atomic import make_durable, storing, write_json
 from levelfield.core.configuration import Config, as_list, set_dotted
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
+from levelfield.core.file_hash import file_hash
+from levelfield.core.seeds import seed_of
+from levelfield.core.shape import TEXT_OR_NONE, count, finite, has_shape, number
 from levelfield.metrics.table import SELECTED_BY
-from levelfield.seeds import seed_of
-from levelfield.storage.atomic import make_durable, storing, write_json
-from levelfield.storage.file_hash import file_hash
-from levelfield.storage.shape import TEXT_OR_NONE, count, finite, has_shape, number
 from levelfield.study.spec import OF, PCA, UNTRAINED, WHOLE_HALF, StudySpec, is_baseline, row_folder, second_search
 
 RESULT = "result.json"

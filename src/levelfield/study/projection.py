@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from levelfield.core.atomic import write_atomically
 from levelfield.metrics.pca import PCA
 from levelfield.metrics.whitening import whitened_components, within_class_whitening
-from levelfield.storage.atomic import write_atomically
 from levelfield.study.spec import FEATURES, LDA, TO_SIZE, WHITENING
 
 ONE = "one_"  # prefix of the tensors of the projection for all folds together

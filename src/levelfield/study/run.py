@@ -5,10 +5,10 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
+from levelfield.core.launchers import launched_together
+from levelfield.core.terminal import say
 from levelfield.metrics.own import own_metric
-from levelfield.runtime.launchers import launched_together
-from levelfield.runtime.terminal import say
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, Task, write_result
 from levelfield.study.progress import Progress

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from levelfield.core.configuration import Config, first_difference, set_dotted
+from levelfield.core.errors import UserError
 from levelfield.core.source_identity import sources_of
-from levelfield.errors import UserError
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import folds_of, row_runs
 from levelfield.study.spec import StudySpec, named_rows

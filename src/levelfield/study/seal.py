@@ -14,13 +14,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from levelfield.core.atomic import write_json
 from levelfield.core.configuration import Config
+from levelfield.core.errors import UserError
 from levelfield.core.ledger import Evaluation, begin, finish, finished_evaluation, has_line
+from levelfield.core.provenance import provenance, software
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.features import FeatureSubset
-from levelfield.errors import UserError
-from levelfield.storage.atomic import write_json
-from levelfield.storage.provenance import provenance, software
 from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, TEST_SHAPE, folds_of, read_result
 from levelfield.study.progress import Progress

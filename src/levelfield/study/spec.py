@@ -13,12 +13,12 @@ from typing import Any
 import yaml
 
 from levelfield.core.configuration import Config, flatten, init_args, merge, read_yaml
+from levelfield.core.errors import UserError
+from levelfield.core.shape import count, has_shape
 from levelfield.core.source_identity import DEFAULTS
-from levelfield.errors import UserError
+from levelfield.core.without_trackers import without_trackers
 from levelfield.metrics.own import is_own
 from levelfield.metrics.table import SELECTED_BY
-from levelfield.storage.shape import count, has_shape
-from levelfield.storage.without_trackers import without_trackers
 from levelfield.study.search_space import Space, configured, read_space
 
 STUDY = "study.yaml"

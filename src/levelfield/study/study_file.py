@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.core.configuration import SECTIONS, Config, as_list, find_configuration, read_yaml, shipped_files
-from levelfield.errors import UserError, nearest
+from levelfield.core.errors import UserError, nearest
 from levelfield.study.spec import COUNTS, STUDY
 
 KEYS = (

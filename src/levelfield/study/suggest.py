@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from levelfield.seeds import seed_of
+from levelfield.core.seeds import seed_of
 from levelfield.study.search_space import Choice, Range, Space, coordinates, settings
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from levelfield.core.atomic import write_atomically
 from levelfield.metrics import clustering_metrics, retrieval_metrics
 from levelfield.metrics.distances import DISTANCES, unpack_signs
 from levelfield.metrics.health import effective_rank
 from levelfield.metrics.own import is_own, own_score
 from levelfield.metrics.table import PARTITION_METRICS, SHOWN_METRICS
-from levelfield.storage.atomic import write_atomically
 from levelfield.training.embed import EmbeddedSet
 
 # k-means runs exact iterations up to this number of samples; the method must not depend on installed packages.

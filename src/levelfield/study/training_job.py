@@ -7,7 +7,7 @@ processes of the other devices by repeating the command.
 import sys
 
 if __name__ == "__main__":
-    from levelfield.runtime.safe_path import without_working_directory
+    from levelfield.core.safe_path import without_working_directory
 
     without_working_directory()  # before the first import of a library
 
@@ -26,12 +26,12 @@ from typing import Any
 
 import torch
 
+from levelfield.core.errors import OutOfMemory, TrainingFailed, UserError
+from levelfield.core.freed_memory import keep_freed_memory
+from levelfield.core.launchers import OF_A_LAUNCHER
+from levelfield.core.processes import end, end_with_parent
+from levelfield.core.provenance import provenance
 from levelfield.core.source_identity import sources
-from levelfield.errors import OutOfMemory, TrainingFailed, UserError
-from levelfield.runtime.freed_memory import keep_freed_memory
-from levelfield.runtime.launchers import OF_A_LAUNCHER
-from levelfield.runtime.processes import end, end_with_parent
-from levelfield.storage.provenance import provenance
 from levelfield.study.jobs import Job, Task, write_result
 from levelfield.study.workers import Ended, Outcome, attempt
 from levelfield.training.build import Training, build

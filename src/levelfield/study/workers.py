@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
-from levelfield.errors import OutOfMemory, UserError, refused_file
-from levelfield.runtime.signals import Stopped, keeping_ctrl_c
+from levelfield.core.errors import OutOfMemory, UserError, refused_file
+from levelfield.core.signals import Stopped, keeping_ctrl_c
 
 # A unit is given up after this many deaths of its worker; the study ends after this many consecutive deaths.
 DEATHS, DEATHS_IN_A_ROW = 3, 9

@@ -8,7 +8,7 @@ from jaxtyping import Int
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 
 FORMS = "(samples, labels), (samples, labels, index) or a dictionary with these keys"
 

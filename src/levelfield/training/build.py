@@ -16,14 +16,14 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.plugins.io import CheckpointIO
 
+from levelfield.core.atomic import write_atomically
 from levelfield.core.configuration import Config, as_list
+from levelfield.core.errors import UserError, refuse_below
+from levelfield.core.own_modules import find_own_modules
+from levelfield.core.provenance import library_versions
+from levelfield.core.without_places import without_places
 from levelfield.data.places import dataset_without_ways
 from levelfield.data.splits import NO_FOLD
-from levelfield.errors import UserError, refuse_below
-from levelfield.runtime.own_modules import find_own_modules
-from levelfield.storage.atomic import write_atomically
-from levelfield.storage.provenance import library_versions
-from levelfield.storage.without_places import without_places
 from levelfield.training.callbacks import (
     AverageWithStart,
     RetrievalValidation,

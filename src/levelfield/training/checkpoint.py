@@ -12,9 +12,9 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import nn
 
+from levelfield.core.errors import UserError, nearest
+from levelfield.core.without_places import without_places
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.errors import UserError, nearest
-from levelfield.storage.without_places import without_places
 from levelfield.training.checkpoint_content import check_content
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
 from levelfield.training.import_paths import class_named, is_buildable, plain_value

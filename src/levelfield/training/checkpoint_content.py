@@ -6,9 +6,9 @@ A checkpoint may come from anyone. Every command checks these values before use.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from levelfield.errors import UserError
-from levelfield.storage.shape import has_shape
-from levelfield.storage.without_places import goes_upwards, is_address, is_place
+from levelfield.core.errors import UserError
+from levelfield.core.shape import has_shape
+from levelfield.core.without_places import goes_upwards, is_address, is_place
 
 SECTIONS = ("hyper_parameters", "datamodule_hyper_parameters", "levelfield")
 # Text of a data set, which no code uses as a path.

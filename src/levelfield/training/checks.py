@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.losses.classification import ClassificationLoss
 from levelfield.losses.weighted_sum import WeightedSum
 from levelfield.models.embedders import check_embedder

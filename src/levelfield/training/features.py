@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from levelfield.core.provenance import library_versions, package_versions, processor, source_hash
 from levelfield.core.source_identity import sources
+from levelfield.core.without_places import without_places
 from levelfield.models.trunks import ModuleTrunk, Trunk
-from levelfield.storage.provenance import library_versions, package_versions, processor, source_hash
-from levelfield.storage.without_places import without_places
 from levelfield.training.batches import as_weights
 from levelfield.training.frozen_trunk import trunk_hash
 

@@ -9,8 +9,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
+from levelfield.core.errors import UserError
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.errors import UserError
 from levelfield.models.embedder_start import start_embedder
 from levelfield.training.checks import check_parts, warn_of_traps, with_class_weights
 from levelfield.training.embed import embed

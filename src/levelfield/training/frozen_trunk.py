@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from levelfield.errors import UserError
+from levelfield.core.atomic import write_atomically
+from levelfield.core.errors import UserError
 from levelfield.models.adapters import WEIGHTS, beside_adapter, own_state, without_adapter
 from levelfield.models.weights import content_hash
-from levelfield.storage.atomic import write_atomically
 
 TRUNKS = "trunks"
 PREFIX = "trunk."

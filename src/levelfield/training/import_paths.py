@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from levelfield.storage.plain import plain
-from levelfield.storage.without_places import without_places
+from levelfield.core.plain import plain
+from levelfield.core.without_places import without_places
 from levelfield.training.make_loss import given_arguments, loss_class
 from levelfield.training.optimization import Optimization
 from levelfield.training.settings import SUPPLIED

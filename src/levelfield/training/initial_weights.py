@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from levelfield.core.configuration import init_args
+from levelfield.core.errors import UserError
+from levelfield.core.file_hash import file_hash
 from levelfield.core.ledger import Evaluation, begin
+from levelfield.core.signals import is_first_rank
+from levelfield.core.without_places import without_places
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.errors import UserError
-from levelfield.runtime.signals import is_first_rank
-from levelfield.storage.file_hash import file_hash
-from levelfield.storage.without_places import without_places
 from levelfield.training.checkpoint import one_line, read_checkpoint
 from levelfield.training.checkpoint_content import check_content
 from levelfield.training.contradictions import refuse_other_architecture, refuse_other_dataset

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from levelfield.runtime.signals import Stopped
+from levelfield.core.signals import Stopped
 
 
 @contextmanager

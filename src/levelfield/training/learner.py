@@ -14,10 +14,10 @@ from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from levelfield.errors import UserError, refuse_below
+from levelfield.core.errors import UserError, refuse_below
+from levelfield.core.seeds import global_seed, seed_of
 from levelfield.models.embedders import LinearEmbedder
 from levelfield.models.trunks import as_trunk
-from levelfield.seeds import global_seed, seed_of
 from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.import_paths import learner_arguments
 from levelfield.training.make_loss import is_normalized, make_loss, supplied_arguments

@@ -13,7 +13,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.training.settings import OF_THE_LOSS, SUPPLIED
 
 

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from levelfield.errors import UserError, nearest
+from levelfield.core.errors import UserError, nearest
 from levelfield.training.batches import Batch, gather_rows
 
 

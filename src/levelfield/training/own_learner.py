@@ -2,9 +2,9 @@
 
 from lightning.pytorch import LightningModule
 
+from levelfield.core.errors import UserError
+from levelfield.core.import_path import import_named
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.errors import UserError
-from levelfield.runtime.import_path import import_named
 from levelfield.training.learner import MetricLearner
 from levelfield.training.make_loss import parameters
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from levelfield.seeds import global_seed, seed_of
+from levelfield.core.seeds import global_seed, seed_of
 
 
 def seed_draws(device: torch.device, *key: str | int) -> None:

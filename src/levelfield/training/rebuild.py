@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, Union, get_args, get_origin
 
 from torch import nn
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.models.text_files import architecture
 from levelfield.models.trunks import check_timm_arguments
 from levelfield.training.make_loss import parameters, supplied_arguments

@@ -15,13 +15,13 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
+from levelfield.core.atomic import make_durable, storing, write_atomically
+from levelfield.core.errors import UserError
+from levelfield.core.launchers import restarted
+from levelfield.core.lock import LOCKS, Lock
+from levelfield.core.without_places import HERE, moved
+from levelfield.core.without_trackers import without_trackers
 from levelfield.data.places import dataset_without_ways
-from levelfield.errors import UserError
-from levelfield.runtime.launchers import restarted
-from levelfield.storage.atomic import make_durable, storing, write_atomically
-from levelfield.storage.lock import LOCKS, Lock
-from levelfield.storage.without_places import HERE, moved
-from levelfield.storage.without_trackers import without_trackers
 from levelfield.training.checkpoint_content import check_callbacks
 from levelfield.training.frozen_trunk import with_trunk, without_trunk
 

@@ -20,10 +20,10 @@ from typing import Any
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, _common, _typehints, set_parsing_settings
 
 from levelfield.core.configuration import CLASS_KEYS, SECTIONS, Config, find_configuration, flatten, merge, texts
+from levelfield.core.errors import UserError, nearest
+from levelfield.core.import_path import why_not_importable
+from levelfield.core.launchers import launched_together
 from levelfield.core.other_names import OF_TRAINING, option_here
-from levelfield.errors import UserError, nearest
-from levelfield.runtime.import_path import why_not_importable
-from levelfield.runtime.launchers import launched_together
 
 # The default trunk: its ImageNet weights need no download. Another TimmTrunk keeps each argument here that it does not
 # set, so only `weights` may be specific to this model.

@@ -9,7 +9,7 @@ from typing import Any
 from jsonargparse import Namespace
 
 from levelfield.core.configuration import as_list
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 
 WANDB, TENSORBOARD = "WandbLogger", "TensorBoardLogger"
 PACKAGES = {WANDB: ["wandb"], TENSORBOARD: ["tensorboard", "tensorboardX"]}

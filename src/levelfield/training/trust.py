@@ -12,10 +12,10 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.samplers import TrainingBatchSampler
 from levelfield.data.transforms import Transforms
-from levelfield.errors import UserError
 from levelfield.models.adapters import LoRA
 from levelfield.regularizers import Regularizer
 from levelfield.training.settings import classes_named

@@ -12,13 +12,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from levelfield.core.errors import UserError
+from levelfield.core.file_hash import file_hash
+from levelfield.core.processes import in_processes
+from levelfield.core.terminal import say
 from levelfield.data.crops import Crops, load, stacked
 from levelfield.data.loading import embedded_together, loader_processes
 from levelfield.data.transforms import ImageTransforms
-from levelfield.errors import UserError
-from levelfield.runtime.processes import in_processes
-from levelfield.runtime.terminal import say
-from levelfield.storage.file_hash import file_hash
 from levelfield.training.checkpoint import one_line, read_checkpoint
 from levelfield.training.embed import EmbeddedSet
 from levelfield.training.embed import embed as embed_batches

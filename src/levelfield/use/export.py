@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from levelfield.core.atomic import storing, write_atomically, write_json
+from levelfield.core.errors import UserError
+from levelfield.core.seeds import seed_of
 from levelfield.data.crops import as_floats, stacked
 from levelfield.data.transforms import ImageTransforms
-from levelfield.errors import UserError
 from levelfield.models import TimmTrunk
 from levelfield.models.adapters import merge_adapter, save_adapter
-from levelfield.seeds import seed_of
-from levelfield.storage.atomic import storing, write_atomically, write_json
 from levelfield.use.card import write_card
 from levelfield.use.encoder import Encoder
 from levelfield.use.programs import EmbedImages, EmbedTexts, check_can_be_exported

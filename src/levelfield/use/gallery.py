@@ -18,12 +18,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from levelfield.core.atomic import write_atomically
+from levelfield.core.cache_root import cache_root
+from levelfield.core.errors import UserError
 from levelfield.data.datasets.images import image_suffixes
 from levelfield.data.places import own_file
-from levelfield.errors import UserError
 from levelfield.metrics.distances import DISTANCES, full_precision
-from levelfield.runtime.cache_root import cache_root
-from levelfield.storage.atomic import write_atomically
 from levelfield.use.encoder import Embedded, Encoder
 from levelfield.use.samples import KINDS, Samples, of_texts
 

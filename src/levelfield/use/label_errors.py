@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.metrics.distances import full_precision, normalize, product
 from levelfield.metrics.nearest import nearest
 from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET

@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from levelfield.errors import UserError
-from levelfield.storage.atomic import storing, write_atomically
+from levelfield.core.atomic import storing, write_atomically
+from levelfield.core.errors import UserError
 from levelfield.use.encoder import Embedded
 
 SUFFIXES = (".parquet", ".safetensors")

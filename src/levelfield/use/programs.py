@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.models.text import TransformersTrunk, pooled
 from levelfield.training.learner import MetricLearner
 

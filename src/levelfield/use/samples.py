@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from PIL import Image
 
+from levelfield.core.errors import UserError
 from levelfield.core.ledger import Evaluation, begin
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.datasets.image_folder import Found
@@ -17,7 +18,6 @@ from levelfield.data.datasets.table import column_names, content_fault, read_tab
 from levelfield.data.index import Sample
 from levelfield.data.own import TABLES, own_dataset
 from levelfield.data.places import own_file
-from levelfield.errors import UserError
 
 Modality = Literal["image", "text"]
 COLUMNS = {"image": "path", "text": "text"}

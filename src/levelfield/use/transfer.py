@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from jaxtyping import Bool
 
+from levelfield.core.errors import UserError
 from levelfield.core.ledger import LEDGER, Evaluation, begin, evaluations_of, finish
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex
-from levelfield.errors import UserError
 from levelfield.use.encoder import Encoder
 from levelfield.use.samples import of_dataset
 from levelfield.use.scores import Score, scores_of

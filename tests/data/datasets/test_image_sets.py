@@ -13,10 +13,10 @@ from scipy.io import savemat
 from tiny_fit import REPOSITORY
 
 from levelfield.cli.data import named_datasets
+from levelfield.core.errors import UserError
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import CUB200, Cars196, InShopClothes, StanfordOnlineProducts, TsinghuaDogs130
 from levelfield.data.splits import split_classes
-from levelfield.errors import UserError
 
 # Of the papers and pages that present them: classes and images.
 PUBLISHED = {

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets import ImageFolder
 from levelfield.data.datasets.images import open_image
-from levelfield.errors import UserError
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets import ImageTable, TextTable, parquet_file, table
-from levelfield.errors import UserError
 
 ROWS = 40
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets import GroceryStore, Omniglot
 from levelfield.data.datasets.glyphs import Glyphs
 from levelfield.data.splits import split_classes
-from levelfield.errors import UserError
 
 LISTS = Path("grocery_store", "dataset")
 

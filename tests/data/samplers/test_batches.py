@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from levelfield.core.errors import UserError
 from levelfield.data.samplers import ClassBalancedBatchSampler, EvalSampler, MPerClassBatchSampler, ShuffledBatchSampler
-from levelfield.errors import UserError
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(50), 10))
 # 100 classes of 58 or 59 samples: the training half of CUB-200-2011, 5,864 images.

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 from small_fit import small_config, small_data, small_learner, small_trainer
 from tiny_fit import TINY
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.metrics import retrieval_metrics
 from levelfield.training.build import build
 from levelfield.training.callbacks import AverageWithStart, ValidateFirst

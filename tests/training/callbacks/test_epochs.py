@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.analysis.integrity import validation_scores
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.models.trunks import ModuleTrunk
 from levelfield.training.callbacks import BestEpoch, NewWeightsFirst, UntilDone

@@ -13,7 +13,7 @@ from small_fit import small_learner, small_trainer, small_trunk
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.losses import ContrastiveLoss, CrossBatchMemory, MultiSimilarityLoss, NTXentLoss, TripletMarginLoss
 from levelfield.miners import BatchHardMiner
 from levelfield.models import MLPEmbedder

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torchvision.transforms.v2.functional import normalize
 
-from levelfield.errors import TrainingFailed, UserError
+from levelfield.core.errors import TrainingFailed, UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models.trunks import ModuleTrunk
 from levelfield.training.learner import MetricLearner

@@ -7,7 +7,7 @@ from small_fit import Looks, small_learner, small_trainer
 from torch.nn.functional import normalize
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from levelfield.errors import TrainingFailed, UserError
+from levelfield.core.errors import TrainingFailed, UserError
 from levelfield.metrics import RetrievalMetrics, retrieval_metrics
 from levelfield.study.test_scores import score_samples
 from levelfield.training.callbacks import KeepEmbeddings, RetrievalValidation

@@ -6,7 +6,7 @@ from lightning.pytorch import Trainer
 from small_fit import small_learner, small_trunk
 from torch import nn
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.training.callbacks import TimmSyncBatchNorm
 from levelfield.training.learner import MetricLearner
 

@@ -20,7 +20,7 @@ from tiny_fit import TINY
 from torch.utils.data import DataLoader, TensorDataset
 from wandb_files import offline_runs
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.metrics import embedding_health
 from levelfield.models.trunks import ModuleTrunk
 from levelfield.training import trackers

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Int
 from PIL import Image
 
+from levelfield.core.errors import UserError
 from levelfield.data.content_hashes import file_state, kept_hashes, number_of, sample_hash
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.images import is_nearly_black, open_image
@@ -24,7 +25,6 @@ from levelfield.data.index import Sample, SampleIndex
 from levelfield.data.overview import counted, counts_of, remarks_on
 from levelfield.data.sealed_half import check_test_half
 from levelfield.data.splits import Split, split_classes
-from levelfield.errors import UserError
 
 
 @dataclass

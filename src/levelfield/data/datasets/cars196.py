@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.index import SampleIndex
-from levelfield.errors import UserError
 
 ALL_IMAGES = "cars_annos.mat"
 TRAIN_IMAGES = "devkit/cars_train_annos.mat"

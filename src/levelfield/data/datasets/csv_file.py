@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets.table_rows import Coded, Rows, TableFile, places_of
-from levelfield.errors import UserError
 
 NUL = "\udc00"
 SEPARATORS = ",;\t|"

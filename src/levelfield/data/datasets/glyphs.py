@@ -8,10 +8,10 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
+from levelfield.core.errors import UserError
 from levelfield.data.content_hashes import file_state, sample_hash
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex, index_of_classes
-from levelfield.errors import UserError
 
 FACES = (
     *(f"DejaVuSans{style}" for style in ("", "-Bold", "-BoldOblique", "-Oblique")),

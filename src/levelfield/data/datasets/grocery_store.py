@@ -1,10 +1,10 @@
 """Grocery Store: photographs of fruit, vegetables and cartons, taken in shops with a phone."""
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.lists import read_lines
 from levelfield.data.index import SampleIndex, index_of_classes
-from levelfield.errors import UserError
 
 PARTS = ("train", "val", "test")
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.datasets.images import image_suffixes, open_image
 from levelfield.data.index import SampleIndex
 from levelfield.data.places import own_file
-from levelfield.errors import UserError
 
 # Files of macOS, Windows, network storage and notebooks.
 LEFT_BEHIND = frozenset(

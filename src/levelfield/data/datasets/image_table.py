@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 import numpy as np
 from PIL import Image
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.datasets.images import open_image, other_spelling
 from levelfield.data.datasets.kept_rows import LabelledRows
@@ -16,7 +17,6 @@ from levelfield.data.datasets.table_rows import Coded
 from levelfield.data.index import SampleIndex
 from levelfield.data.places import own_file
 from levelfield.data.strings import Keys
-from levelfield.errors import UserError
 
 
 class ImageTable(MetricDataset):

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 
 # Formats of Pillow that are not accepted: they need another program (Ghostscript, Windows), have no decoder, or unpack
 # without a limit.

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from levelfield.core.atomic import read_json, write_json
+from levelfield.core.cache_root import cache_root
+from levelfield.core.lock import Lock
 from levelfield.data.content_hashes import file_state
 from levelfield.data.datasets.table_rows import Coded
 from levelfield.data.made_once import made_once
 from levelfield.data.strings import Keys, Strings, StringsWriter
-from levelfield.runtime.cache_root import cache_root
-from levelfield.storage.atomic import read_json, write_json
-from levelfield.storage.lock import Lock
 
 # Increase it when the format of the files changes.
 FORMAT = 1

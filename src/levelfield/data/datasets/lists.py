@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 
 
 def read_lines(file: Path, remedy: str) -> list[str]:

@@ -10,12 +10,12 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from PIL import Image
 
+from levelfield.core.errors import UserError
 from levelfield.data.content_hashes import sample_hash
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.images import decode_image, open_image
 from levelfield.data.index import SampleIndex
-from levelfield.errors import UserError
 
 PARTS = ("images_background", "images_evaluation")
 LARGEST_DRAWING = 1 << 20  # a thousand times the usual size

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets.table_rows import Coded, Rows, TableFile, places_of
-from levelfield.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,10 +1,10 @@
 """Stanford Online Products: 22,634 products, with a few photographs of each."""
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.lists import check_listed_once, read_columns
 from levelfield.data.index import SampleIndex, index_of_classes
-from levelfield.errors import UserError
 
 COLUMNS = {"image_id": int, "class_id": int, "super_class_id": int, "path": str}
 

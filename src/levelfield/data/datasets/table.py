@@ -9,13 +9,13 @@ from typing import cast
 import numpy as np
 from jaxtyping import Int
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets.csv_file import NUL, csv_columns, read_csv
 from levelfield.data.datasets.kept_rows import LabelledRows, rows_once
 from levelfield.data.datasets.parquet_file import num_rows, parquet_columns, read_parquet
 from levelfield.data.datasets.table_rows import Coded, Rows, TableFile
 from levelfield.data.index import Role, SampleIndex
 from levelfield.data.strings import Keys, Strings, StringsWriter
-from levelfield.errors import UserError
 
 OPTIONAL_COLUMNS = ("split", "role")
 # A Parquet table with more rows is read once into a file for all processes.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 
 
 class Coded(NamedTuple):

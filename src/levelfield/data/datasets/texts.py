@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.datasets.table import number_classes, refuse_problems
 from levelfield.data.index import SampleIndex
-from levelfield.errors import UserError
 
 
 class LabelledText(NamedTuple):

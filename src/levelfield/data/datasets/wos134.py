@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from levelfield.core.errors import UserError
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.table import content_fault
 from levelfield.data.datasets.texts import LabelledText, TextDataset, index_of, read_bytes
 from levelfield.data.index import SampleIndex
-from levelfield.errors import UserError
 
 
 class WOS134(TextDataset, NamedDataset):

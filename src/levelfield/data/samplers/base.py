@@ -13,8 +13,8 @@ import torch.distributed as dist
 from jaxtyping import Int
 from torch.utils.data import DistributedSampler
 
-from levelfield.errors import UserError
-from levelfield.seeds import global_seed
+from levelfield.core.errors import UserError
+from levelfield.core.seeds import global_seed
 
 
 class Draw(int):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 
 Members = Int[np.ndarray, " members"]
 

@@ -3,10 +3,10 @@
 import numpy as np
 from jaxtyping import Int
 
+from levelfield.core.errors import UserError
+from levelfield.core.seeds import seed_of
 from levelfield.data.samplers.base import TrainingBatchSampler
 from levelfield.data.samplers.classes import TrainedClasses
-from levelfield.errors import UserError
-from levelfield.seeds import seed_of
 
 
 class MPerClassBatchSampler(TrainingBatchSampler):

@@ -3,9 +3,9 @@
 import numpy as np
 from jaxtyping import Int
 
+from levelfield.core.errors import UserError
+from levelfield.core.seeds import seed_of
 from levelfield.data.samplers.base import TrainingBatchSampler
-from levelfield.errors import UserError
-from levelfield.seeds import seed_of
 
 
 class ShuffledBatchSampler(TrainingBatchSampler):

@@ -9,8 +9,8 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
-from levelfield.errors import UserError, nearest
-from levelfield.runtime.import_path import import_named
+from levelfield.core.errors import UserError, nearest
+from levelfield.core.import_path import import_named
 from levelfield.study.spec import StudySpec
 from levelfield.study.workers import Slots
 

@@ -15,12 +15,12 @@ from loky import ProcessPoolExecutor
 from loky.process_executor import BrokenProcessPool, TerminatedWorkerError
 
 from levelfield.core.configuration import Config
-from levelfield.errors import UserError
-from levelfield.runtime.freed_memory import keep_freed_memory
-from levelfield.runtime.imports import quick_imports
-from levelfield.runtime.launchers import forget_launcher
-from levelfield.runtime.processes import SIDE_BY_SIDE, end_with_parent, free_memory
-from levelfield.storage.shape import count
+from levelfield.core.errors import UserError
+from levelfield.core.freed_memory import keep_freed_memory
+from levelfield.core.imports import quick_imports
+from levelfield.core.launchers import forget_launcher
+from levelfield.core.processes import SIDE_BY_SIDE, end_with_parent, free_memory
+from levelfield.core.shape import count
 from levelfield.study.executors import devices_of_a_job, on_cpu, refuse_below_one
 from levelfield.study.jobs import study_jobs
 from levelfield.study.spec import StudySpec

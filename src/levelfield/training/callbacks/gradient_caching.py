@@ -24,7 +24,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from levelfield.errors import UserError, refuse_below
+from levelfield.core.errors import UserError, refuse_below
 from levelfield.training.batches import Batch
 
 # Largest distance between the embeddings of the two passes, relative to their norm: kernels with and without gradient

@@ -8,9 +8,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 from torch import Tensor
 
+from levelfield.core.errors import UserError, refuse_below
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.subset import ClassSubset
-from levelfield.errors import UserError, refuse_below
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.distances import DISTANCES
 from levelfield.metrics.nearest import nearest

@@ -10,7 +10,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loops.loop import _Loop
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.run_folder import BEST, LAST, MetricsFile
 

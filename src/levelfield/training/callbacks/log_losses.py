@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from levelfield.errors import TrainingFailed
+from levelfield.core.errors import TrainingFailed
 from levelfield.training.batches import broken_samples, read_known
 
 TRAIN_LOSS = "train/loss"

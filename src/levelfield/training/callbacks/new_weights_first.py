@@ -5,7 +5,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.training.checks import trunk_of
 
 

@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
 
-from levelfield.runtime.process_group import leave_group_at_exit, stay_in_group
+from levelfield.core.process_group import leave_group_at_exit, stay_in_group
 from levelfield.training.random_draws import seed_draws, step_key
 
 

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 
-from levelfield.errors import TrainingFailed, UserError
+from levelfield.core.errors import TrainingFailed, UserError
 from levelfield.metrics import RetrievalMetrics
 from levelfield.metrics.distances import unpack_signs
 from levelfield.metrics.health import effective_rank

@@ -3,7 +3,7 @@
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 
 
 class TimmSyncBatchNorm(Callback):

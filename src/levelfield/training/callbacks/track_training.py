@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from levelfield.errors import refuse_below
+from levelfield.core.errors import refuse_below
 from levelfield.metrics import embedding_health
 from levelfield.training.batches import Batch
 from levelfield.training.callbacks.best_epoch import best_checkpoints

@@ -6,7 +6,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 from levelfield.metrics.table import MONITOR
 from levelfield.training.callbacks.retrieval_validation import monitor_of
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from levelfield.runtime import imports
-from levelfield.runtime.imports import quick_imports
+from levelfield.core import imports
+from levelfield.core.imports import quick_imports
 
 
 def test_garbage_is_collected_again_after_an_import_that_fails() -> None:
@@ -74,7 +74,7 @@ def test_a_package_that_is_broken_says_so_whenever_it_is_asked_and_a_missing_one
 CODE = """
 import atexit, gc, sys
 atexit.register(lambda: print(gc.get_freeze_count()))  # triton complains of leaks behind an error's one line otherwise
-from levelfield.runtime.imports import quick_imports
+from levelfield.core.imports import quick_imports
 with quick_imports():
     import lightning.pytorch, timm, levelfield.metrics
 assert gc.get_freeze_count() > 0

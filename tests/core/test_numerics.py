@@ -14,8 +14,8 @@ from matmul_precision import (
 )
 from torch._dynamo.backends.common import aot_autograd
 
-from levelfield import numerics
-from levelfield.numerics import inner_products, true_float32, unit
+from levelfield.core import numerics
+from levelfield.core.numerics import inner_products, true_float32, unit
 
 
 @pytest.mark.parametrize("coarse", COARSE.values(), ids=COARSE)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from levelfield.storage.atomic import replaced
+from levelfield.core.atomic import replaced
 
 DIGEST_BYTES = 32
 AT_A_TIME = 1 << 20

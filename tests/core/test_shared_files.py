@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from levelfield.core.atomic import temporary_name, write_atomically
+from levelfield.core.errors import UserError
 from levelfield.core.ledger import Evaluation, begin
-from levelfield.errors import UserError
-from levelfield.storage.atomic import temporary_name, write_atomically
-from levelfield.storage.lock import QUIET_SECONDS, Lock
+from levelfield.core.lock import QUIET_SECONDS, Lock
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import importlib
 import inspect
 from typing import Any
 
-from levelfield.errors import UserError, nearest
+from levelfield.core.errors import UserError, nearest
 
 
 def import_named(path: str, option: str) -> Any:

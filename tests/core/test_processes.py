@@ -13,14 +13,14 @@ import pytest
 import yaml
 from toy_study import TOY
 
-from levelfield.errors import UserError
-from levelfield.runtime.cache_root import cache_root
-from levelfield.runtime.processes import is_running
-from levelfield.runtime.signals import SIGNALS, StopAtOnce, Stopped, handling, keeping_ctrl_c, requeue
+from levelfield.core.cache_root import cache_root
+from levelfield.core.errors import UserError
+from levelfield.core.processes import is_running
+from levelfield.core.signals import SIGNALS, StopAtOnce, Stopped, handling, keeping_ctrl_c, requeue
 
 PARENT = """
 import multiprocessing, os, sys, time
-from levelfield.runtime.processes import end_with_parent
+from levelfield.core.processes import end_with_parent
 
 def work(parent):
     end_with_parent(parent)
@@ -88,7 +88,7 @@ def test_a_study_and_its_workers_find_own_and_installed_losses_and_none_of_the_p
 
 STEPS = """
 import resource, sys
-from levelfield.runtime.freed_memory import keep_freed_memory
+from levelfield.core.freed_memory import keep_freed_memory
 if sys.argv[1] == "kept":
     keep_freed_memory()
 import numpy
@@ -135,7 +135,7 @@ def test_a_signal_ends_what_can_be_repeated(number: signal.Signals) -> None:
 
 @pytest.mark.parametrize("name", ["RANK", "SLURM_PROCID"])
 def test_another_process_than_the_first_works_on_for_some_seconds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("levelfield.runtime.signals.OTHERS_SECONDS", 0.3)
+    monkeypatch.setattr("levelfield.core.signals.OTHERS_SECONDS", 0.3)
     monkeypatch.setenv(name, "1")
     started = time.monotonic()
     stop_at_once = StopAtOnce()
@@ -166,7 +166,7 @@ def forked() -> int:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_loader_outlives_the_signals_until_its_training_has_ended(monkeypatch) -> None:
-    monkeypatch.setattr("levelfield.runtime.signals.LOADER_SECONDS", 1)
+    monkeypatch.setattr("levelfield.core.signals.LOADER_SECONDS", 1)
     with handling(StopAtOnce()):
         child = forked()
     started = time.monotonic()

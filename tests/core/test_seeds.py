@@ -6,7 +6,7 @@ import subprocess
 
 from tiny_fit import REPOSITORY
 
-from levelfield.seeds import seed_of
+from levelfield.core.seeds import seed_of
 from levelfield.study.jobs import Job, job_seed
 from levelfield.study.spec import StudySpec
 

@@ -6,7 +6,7 @@ from types import TracebackType
 
 import filelock
 
-from levelfield.storage.atomic import storing
+from levelfield.core.atomic import storing
 
 LOCKS = "locks"
 QUIET_SECONDS = 2.0  # of waiting before the user is told

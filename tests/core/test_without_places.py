@@ -8,9 +8,9 @@ import torch
 from own_images import image_options, own_images
 from refused import refused
 
+from levelfield.core.without_places import is_place, moved, without_places
 from levelfield.losses import ArcFaceLoss
 from levelfield.models import TimmTrunk
-from levelfield.storage.without_places import is_place, moved, without_places
 from levelfield.training.learner import MetricLearner
 
 

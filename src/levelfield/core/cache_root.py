@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from levelfield.errors import UserError
+from levelfield.core.errors import UserError
 
 
 def cache_root() -> Path:

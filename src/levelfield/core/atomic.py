@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from levelfield.errors import refused_file
-from levelfield.runtime.processes import is_running
+from levelfield.core.errors import refused_file
+from levelfield.core.processes import is_running
 
 TEMPORARY = ".tmp"  # a killed process may leave such files
 

@@ -1,1 +1,0 @@
-"""Signals, child processes, imports and your own modules."""

@@ -1,1 +1,0 @@
-"""Files of studies and fits: atomic writes, locks, checksums, provenance."""
