@@ -7,7 +7,6 @@ D dimensions.
 import math
 from collections.abc import Iterator
 from functools import partial
-from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Float64, Int64, Integer, Num
@@ -103,8 +102,11 @@ def score_queries(
             keep(positions_B, places_BP, places_BP <= depth)
 
         shares = num_shares(queries_ND.device)
-        for positions_B, similarities_BG in rows.blocks(each):
-            each(score, zip(positions_B.tensor_split(shares), similarities_BG.tensor_split(shares), strict=True))
+        if rows.mirrored:  # a block needs those before it
+            for positions_B, similarities_BG in rows.blocks(each):
+                each(score, zip(positions_B.tensor_split(shares), similarities_BG.tensor_split(shares), strict=True))
+        else:  # what a core has computed stays in its cache
+            each(lambda share: in_turn(score, rows.blocks(share=share, shares=shares)), range(shares))
     return scores
 
 
@@ -157,24 +159,27 @@ class SimilarityRows:
         most = MAX_BLOCK if gallery_GD.device.type == "cpu" else MAX_GPU_VALUES // num_gallery
         self.block = min(most, (memory_budget - (kept_bytes if self.mirrored else 0)) // bytes_a_row)
 
-    def blocks(self, each: Each = in_turn) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:
+    def blocks(
+        self, each: Each = in_turn, share: int = 0, shares: int = 1
+    ) -> Iterator[tuple[Int64[Tensor, " block"], Float[Tensor, "block gallery"]]]:
         """Positions in `scored_Q` and their rows, -inf for a query with itself. The next block overwrites them.
 
         Args:
             each: does the parts of a block.
+            share: which blocks: every `shares`-th from this one. They share the memory of one block.
         """
         num_gallery, device = len(self.gallery_GD), self.gallery_GD.device
-        width, shares = num_gallery, num_shares(device)
+        width, threads = num_gallery, num_shares(device)
         if device.type == "cpu":  # narrow results stay in the cache: 100 GFLOPS a core instead of 85
-            width = -(-num_gallery // (shares * math.ceil(num_gallery / (shares * COLUMNS))))
+            width = -(-num_gallery // (threads * math.ceil(num_gallery / (threads * COLUMNS))))
         rows_N = torch.arange(num_gallery, device=device) if self.mirrored else self.scored_Q
-        edges = block_starts(len(rows_N), self.block)
+        edges = block_starts(len(rows_N), max(1, self.block // shares))[share::shares]
         columns = edges if self.mirrored else block_starts(num_gallery, width)
-        cuts = [0, *(stop for _, stop in edges)]
+        cuts = edges
         if self.mirrored:  # one wait of a GPU for all blocks
-            cuts = torch.searchsorted(self.scored_Q, torch.tensor(cuts, device=device)).tolist()
+            cuts = torch.searchsorted(self.scored_Q, torch.tensor(edges, device=device)).tolist()
         # New memory for each block would add a tenth to the time of the product, by page faults.
-        height = max(stop - start for start, stop in edges)
+        height = max((stop - start for start, stop in edges), default=0)
         buffer_BG = torch.empty((height, num_gallery), dtype=torch.float32, device=device)
         transposes: dict[tuple[int, int], Tensor] = {}
 
@@ -187,7 +192,7 @@ class SimilarityRows:
             if self.mirrored and k > i:
                 transposes[k, i] = part_BT.contiguous().T.contiguous()  # fast from one contiguous tensor to another
 
-        for i, ((start, stop), (first, end)) in enumerate(zip(edges, pairwise(cuts), strict=True)):
+        for i, ((start, stop), (first, end)) in enumerate(zip(edges, cuts, strict=True)):
             each(partial(fill, self.queries_ND[rows_N[start:stop]], i), range(len(columns)))
             positions_B = torch.arange(first, end, device=device)
             rows_BG = buffer_BG[: stop - start]
