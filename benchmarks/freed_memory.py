@@ -1,4 +1,4 @@
-"""What it saves that malloc keeps freed memory (core/freed_memory.py): EfficientNet-Lite0's training steps.
+"""What it saves that malloc keeps freed memory (core/processes.py): EfficientNet-Lite0's training steps.
 
 python benchmarks/freed_memory.py
 
@@ -15,7 +15,7 @@ import time
 
 import torch
 
-from levelfield.core.freed_memory import keep_freed_memory
+from levelfield.core.processes import keep_freed_memory
 
 TURNS, STEPS = 5, 12
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from levelfield.core.atomic import write_atomically
+from levelfield.core.files import write_atomically
 from levelfield.report.figures.style import BLUE, INK, VERMILION, style
 from levelfield.study.folder import StudyFolder
 

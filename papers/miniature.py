@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from levelfield.core.atomic import write_atomically
 from levelfield.core.configuration import Config, find_configuration, flatten, init_args, read_yaml
 from levelfield.core.errors import UserError
+from levelfield.core.files import write_atomically
 from levelfield.study.spec import STUDY, SearchSettings, StudySpec, value_of, without_value
 
 # Letters instead of photographs: 30 classes for training and validation, with at least 12 images each.

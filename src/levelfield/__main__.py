@@ -1,11 +1,12 @@
 """`python -m levelfield`."""
 
+import os
 import sys
 
-from levelfield.core.safe_path import without_working_directory
+# `python -m` searches the working directory first. The first import of another module comes after this.
+if sys.path[0] in ("", os.getcwd()):
+    sys.path.pop(0)
 
-without_working_directory()
-
-from levelfield.cli.main import main  # noqa: E402 after that, for it imports the libraries
+from levelfield.cli.main import main
 
 sys.exit(main())

@@ -13,8 +13,8 @@ from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, sum
 from levelfield.analysis.status import status_lines
 from levelfield.analysis.verdicts import verdict_lines
 from levelfield.core.errors import UserError
-from levelfield.core.imports import quick_imports
-from levelfield.core.own_modules import find_own_modules
+from levelfield.core.paths import find_own_modules
+from levelfield.core.processes import quick_imports
 from levelfield.report.figures import Results
 from levelfield.report.page import draw_figures, write_report
 from levelfield.report.table import StudyTable, study_table

@@ -14,9 +14,9 @@ from toy_study import evaluated
 
 from levelfield.analysis.conditions import differing_conditions
 from levelfield.analysis.results import collect_rows, write_tables
-from levelfield.core.atomic import write_json
 from levelfield.core.configuration import merge
 from levelfield.core.errors import UserError
+from levelfield.core.files import write_json
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import RESULT, Job, job_config, job_seed, row_runs, study_jobs, write_result
 from levelfield.study.spec import StudySpec

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from toy_study import TOY
 
-from levelfield.core.cache_root import cache_root
 from levelfield.core.errors import UserError
+from levelfield.core.paths import cache_root
 from levelfield.core.processes import is_running
 from levelfield.core.signals import SIGNALS, StopAtOnce, Stopped, handling, keeping_ctrl_c, requeue
 
@@ -88,7 +88,7 @@ def test_a_study_and_its_workers_find_own_and_installed_losses_and_none_of_the_p
 
 STEPS = """
 import resource, sys
-from levelfield.core.freed_memory import keep_freed_memory
+from levelfield.core.processes import keep_freed_memory
 if sys.argv[1] == "kept":
     keep_freed_memory()
 import numpy

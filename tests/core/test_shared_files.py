@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from levelfield.core.atomic import temporary_name, write_atomically
 from levelfield.core.errors import UserError
+from levelfield.core.files import QUIET_SECONDS, Lock, temporary_name, write_atomically
 from levelfield.core.ledger import Evaluation, begin
-from levelfield.core.lock import QUIET_SECONDS, Lock
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 
 import levelfield
 from levelfield.core import source_identity
-from levelfield.core.provenance import code_version, computing_files
 from levelfield.core.source_identity import sources
+from levelfield.core.versions import code_version, computing_files
 
 LOSSES = '''"""Three losses."""
 

@@ -24,9 +24,9 @@ from PIL import Image
 from refused import refused
 
 from levelfield.cli.data import named_datasets
-from levelfield.core.cache_root import cache_root
 from levelfield.core.errors import UserError
-from levelfield.core.lock import Lock
+from levelfield.core.files import Lock
+from levelfield.core.paths import cache_root
 from levelfield.data.datasets import CUB200, InShopClothes, Omniglot
 
 

@@ -16,8 +16,8 @@ from toy_study import run_study
 
 from levelfield.analysis.status import status_lines
 from levelfield.cli.main import main
-from levelfield.core.atomic import storing
 from levelfield.core.errors import UserError
+from levelfield.core.files import explain_write_errors
 from levelfield.core.ledger import EVALUATED, Evaluation, begin, read_lines
 from levelfield.data import ImageTable
 from levelfield.study.folder import StudyFolder
@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_written_is_named_and_the_study_goes_on_later(
 
 def test_a_full_disk_logs_and_the_ledger_are_named_too(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
-    with pytest.raises(UserError, match=str(path)), storing(path):
+    with pytest.raises(UserError, match=str(path)), explain_write_errors(path):
         Path("/dev/full").write_bytes(b"a table")
     metrics = MetricsFile(str(tmp_path), name="", version="")
     metrics.log_metrics({"loss": 0.5})

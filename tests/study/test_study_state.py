@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from levelfield.analysis.selection import selected
-from levelfield.core.atomic import write_json
+from levelfield.core.files import write_json
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import RESULT, Job, job_seed, study_jobs
 from levelfield.study.progress import Progress, seconds_left

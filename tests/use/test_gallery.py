@@ -20,8 +20,8 @@ from tiny_text import own_texts
 from torch.nn.functional import normalize
 
 import levelfield
-from levelfield.core.cache_root import cache_root
 from levelfield.core.numerics import in_ball
+from levelfield.core.paths import cache_root
 from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.metrics.distances import DISTANCES, pack_bits
 from levelfield.use import encoder as encoder_module

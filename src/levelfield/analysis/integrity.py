@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from levelfield.core.errors import UserError
-from levelfield.core.file_hash import file_hash
+from levelfield.core.files import file_hash
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import LOGS, METRICS_FILE, RESULT, failed

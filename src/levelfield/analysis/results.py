@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from levelfield.analysis.statistics import t_interval
-from levelfield.core.atomic import write_atomically
+from levelfield.core.files import write_atomically
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import failed
 from levelfield.study.spec import StudySpec, one_pca

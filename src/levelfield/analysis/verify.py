@@ -11,7 +11,7 @@ from levelfield.analysis.data_here import data_here
 from levelfield.analysis.integrity import NOT_ARCHIVED, changed_files, changed_scores
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, to_csv
 from levelfield.analysis.stored_embeddings import stored_embeddings
-from levelfield.core.file_hash import file_hash
+from levelfield.core.files import file_hash
 from levelfield.core.ledger import EVALUATED, FINISHED, LEDGER, compare_copy, read_lines
 from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, failed, folds_of, job_seed

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.core.configuration import read_yaml
-from levelfield.core.file_hash import file_hash
+from levelfield.core.files import file_hash
 from levelfield.core.shape import count, finite, has_shape
 from levelfield.study.jobs import CONFIG, JOB_SHAPE, RESULT, Job, read_result
 

@@ -15,10 +15,10 @@ import yaml
 from levelfield.cli.options import Options
 from levelfield.cli.study import parse, study_options
 from levelfield.cli.study_output import Ending, answer
-from levelfield.core.atomic import write_atomically
 from levelfield.core.configuration import OURS, Config, merge, set_dotted, stack
 from levelfield.core.errors import UserError
-from levelfield.core.other_names import OF_COMPARE
+from levelfield.core.files import write_atomically
+from levelfield.core.option_hints import OF_COMPARE
 from levelfield.core.processes import cores_here
 from levelfield.core.terminal import say
 from levelfield.experiment import Study

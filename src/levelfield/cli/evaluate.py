@@ -13,9 +13,9 @@ from safetensors.torch import save
 
 from levelfield.cli.evaluation_options import evaluation_options
 from levelfield.cli.options import configuration
-from levelfield.core.atomic import write_atomically
 from levelfield.core.configuration import Config, flatten, init_args, merge, texts
 from levelfield.core.errors import UserError
+from levelfield.core.files import write_atomically
 from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
 from levelfield.core.terminal import say
 from levelfield.data.places import check_is_there, dataset_found_again, root_in_vain

@@ -1,7 +1,7 @@
 """The options of `levelfield validate`, `test` and `predict`. Needs no torch."""
 
 from levelfield.cli.options import Options
-from levelfield.core.other_names import OF_AN_EVALUATION
+from levelfield.core.option_hints import OF_AN_EVALUATION
 
 COMMANDS = ("validate", "test", "predict")
 TRUST = "a module or class of your own that the checkpoint may load (docs/security.md); repeatable"

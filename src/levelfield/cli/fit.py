@@ -11,8 +11,8 @@ from lightning.pytorch import Callback
 from levelfield.cli.options import Options, configuration
 from levelfield.core.configuration import Config
 from levelfield.core.errors import UserError
-from levelfield.core.launchers import launched_nodes, launched_together
-from levelfield.core.other_names import OF_TRAINING
+from levelfield.core.option_hints import OF_TRAINING
+from levelfield.core.processes import launched_nodes, launched_together
 from levelfield.core.signals import Stopped
 from levelfield.core.source_identity import sources
 from levelfield.core.terminal import say

@@ -12,11 +12,9 @@ from levelfield.cli.evaluation_options import COMMANDS as EVALUATIONS
 from levelfield.cli.evaluation_options import evaluation_options
 from levelfield.cli.fit_help import fit_help
 from levelfield.core.errors import UserError, nearest, refused_file
-from levelfield.core.freed_memory import keep_freed_memory
-from levelfield.core.imports import quick_imports
-from levelfield.core.other_names import COMMANDS as OTHER_NAMES
-from levelfield.core.own_modules import find_own_modules
-from levelfield.core.processes import FIRST, end_with_first
+from levelfield.core.option_hints import COMMANDS as OTHER_NAMES
+from levelfield.core.paths import find_own_modules
+from levelfield.core.processes import FIRST, end_with_first, keep_freed_memory, quick_imports
 from levelfield.core.signals import EXIT_CODE, StopAtOnce, Stopped, handling, is_first_rank, requeue
 from levelfield.core.terminal import print_any_character, printable, say
 

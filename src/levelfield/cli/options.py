@@ -20,7 +20,7 @@ from levelfield.core.configuration import (
     set_dotted,
 )
 from levelfield.core.errors import UserError, nearest
-from levelfield.core.other_names import option_here
+from levelfield.core.option_hints import option_here
 
 Settings = Sequence[tuple[str, str]]
 
@@ -39,7 +39,7 @@ class Options(argparse.ArgumentParser):
         settings: Options without a dot that are settings of a training. None takes no settings at all, not even dotted
             ones (`--trainer.max_epochs 3`).
         settings_used_by: The commands that take settings; all by default.
-        other_names: Option of other programs to the option to give here (`levelfield.core.other_names`).
+        other_names: Option of other programs to the option to give here (`levelfield.core.option_hints`).
     """
 
     def __init__(

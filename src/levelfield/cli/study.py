@@ -6,7 +6,7 @@ from pathlib import Path
 
 from levelfield.cli.options import Options, dotted
 from levelfield.cli.study_output import answer
-from levelfield.core.other_names import OF_A_STUDY
+from levelfield.core.option_hints import OF_A_STUDY
 from levelfield.study.spec import COUNTS
 
 SETTINGS_HELP = """\

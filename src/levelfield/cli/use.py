@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from levelfield.cli.evaluation_options import TRUST
 from levelfield.cli.options import Options
 from levelfield.core.errors import UserError
-from levelfield.core.other_names import OF_A_CHECKPOINT
+from levelfield.core.option_hints import OF_A_CHECKPOINT
 from levelfield.core.terminal import say
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import levelfield
-from levelfield.core.atomic import make_durable, storing, without_links, write_atomically
-from levelfield.core.cache_root import cache_root
 from levelfield.core.errors import UserError
-from levelfield.core.lock import Lock
+from levelfield.core.files import Lock, explain_write_errors, make_durable, write_atomically
+from levelfield.core.paths import cache_root
 from levelfield.core.shape import count, has_shape
 
 LEDGER = "ledger.jsonl"
@@ -235,15 +234,20 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _append(path: Path, line: Mapping[str, Any]) -> None:
-    with storing(path):
+    with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "a+b", opener=without_links) as file:
+        with open(path, "a+b", opener=_without_links) as file:
             content = path.read_bytes()
             file.truncate(content.rfind(b"\n") + 1)  # without an unfinished line
             file.write(json.dumps(line).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
         make_durable(path.parent)
+
+
+def _without_links(path: str, flags: int) -> int:
+    """An `opener` of `open` that follows no link."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _add_samples(path: Path, samples: Sequence[str]) -> None:

@@ -20,13 +20,12 @@ import torch
 from jaxtyping import UInt8
 from torch.utils.data import DataLoader, Dataset
 
-from levelfield.core.atomic import TEMPORARY, replaced
-from levelfield.core.cache_root import cache_root
 from levelfield.core.errors import UserError
-from levelfield.core.lock import Lock
+from levelfield.core.files import TEMPORARY, Lock, replaced
+from levelfield.core.paths import cache_root
 from levelfield.core.processes import cores_here, free_memory, in_processes
-from levelfield.core.provenance import source_hash
 from levelfield.core.source_identity import sources
+from levelfield.core.versions import source_hash
 from levelfield.data.crops import Picture
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.index import SampleIndex

@@ -11,11 +11,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, UInt8, UInt64
 
-from levelfield.core.atomic import storing
-from levelfield.core.cache_root import cache_root
-from levelfield.core.checked_file import DIGEST_BYTES, is_whole, replaced_checked
 from levelfield.core.errors import FileRefused, UserError
-from levelfield.core.file_hash import file_hash
+from levelfield.core.files import DIGEST_BYTES, explain_write_errors, file_hash, is_whole, replaced_checked
+from levelfield.core.paths import cache_root
 
 # `rotten`: `content` is of an earlier reading, and the bytes have changed since without a change of `state`.
 RECORD = np.dtype([("name", "<u8"), ("state", "<u8"), ("rotten", "?"), ("content", "u1", 32)])
@@ -114,7 +112,7 @@ def _read(file: Path) -> np.ndarray:
 
 
 def _write(file: Path, records: np.ndarray) -> None:
-    with suppress(FileRefused), storing(file):
+    with suppress(FileRefused), explain_write_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         with replaced_checked(file) as opened:
             opened.write(records[np.argsort(records["name"], kind="stable")].tobytes())

@@ -15,9 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from levelfield.core.checked_file import CheckedFile, is_whole, replaced_checked
 from levelfield.core.errors import UserError
-from levelfield.core.lock import Lock
+from levelfield.core.files import CheckedFile, Lock, is_whole, replaced_checked
 from levelfield.data.cache import cache_root, place_of, stamp_of
 from levelfield.data.content_hashes import file_state
 from levelfield.data.datasets.base import MetricDataset

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from levelfield.core.errors import UserError
-from levelfield.core.provenance import computing_files, source_hash
 from levelfield.core.source_identity import sources
+from levelfield.core.versions import computing_files, source_hash
 from levelfield.data import datasets
 from levelfield.data.crops import load
 from levelfield.data.datasets.base import MetricDataset

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from levelfield.core.errors import FileRefused, UserError
-from levelfield.core.lock import Lock
+from levelfield.core.files import Lock
 
 Made = TypeVar("Made")
 

@@ -9,7 +9,7 @@ import yaml
 
 from levelfield.core.configuration import Loader
 from levelfield.core.errors import UserError
-from levelfield.core.without_places import each_text, is_address, is_place, name_of
+from levelfield.core.paths import each_text, is_address, is_place, name_of
 
 MOST_CHARACTERS = 1 << 20  # that are read of a `config.yaml`
 

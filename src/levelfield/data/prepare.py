@@ -12,10 +12,9 @@ from zipfile import ZipFile, is_zipfile
 
 from torch.hub import download_url_to_file
 
-from levelfield.core.cache_root import cache_root
 from levelfield.core.errors import UserError, refused_file
-from levelfield.core.file_hash import file_hash
-from levelfield.core.lock import Lock
+from levelfield.core.files import Lock, file_hash
+from levelfield.core.paths import cache_root
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import MetricDataset
 

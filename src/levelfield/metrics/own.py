@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from levelfield.core.errors import TrainingFailed, UserError
 from levelfield.core.import_path import import_named
-from levelfield.core.own_modules import find_own_modules
+from levelfield.core.paths import find_own_modules
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer

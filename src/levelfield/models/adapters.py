@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from levelfield.core.atomic import storing, write_atomically
 from levelfield.core.errors import UserError, refuse_below
+from levelfield.core.files import explain_write_errors, write_atomically
 
 # How peft names an adapter's weights, and the original layer.
 WEIGHTS = re.compile(r"\.lora_")
@@ -113,7 +113,7 @@ def save_adapter(trunk: Any, folder: Path) -> None:
     named = {f"base_model.model.{name}": value.detach().cpu().contiguous() for name, value in weights.items()}
     settings = copy.copy(network.peft_config["default"])
     settings.inference_mode, settings.base_model_name_or_path = True, trunk.init_args.get("name")
-    with storing(folder):
+    with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         settings.save_pretrained(str(folder))
     write_atomically(folder / "adapter_model.safetensors", save(named))

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from levelfield.core.errors import UserError
-from levelfield.core.file_hash import file_hash
+from levelfield.core.files import file_hash
 from levelfield.models.text_files import (
     architecture,
     model_folder,

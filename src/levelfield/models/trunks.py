@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from levelfield.core.errors import UserError, nearest
-from levelfield.core.imports import quick_imports
+from levelfield.core.processes import quick_imports
 from levelfield.models.weights import load_weights, quiet_hub
 
 if TYPE_CHECKING:

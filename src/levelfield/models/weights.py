@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from levelfield.core.errors import UserError
-from levelfield.core.file_hash import file_hash
+from levelfield.core.files import file_hash
 from levelfield.core.shape import has_shape
 
 SUFFIXES = (".pth", ".pt", ".bin", ".safetensors")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from levelfield.analysis.integrity import changed_files
 from levelfield.analysis.results import collect_rows
-from levelfield.core.atomic import write_atomically
+from levelfield.core.files import write_atomically
 from levelfield.report.figures import Results, report_figures
 from levelfield.report.figures.style import style, to_pdf, to_svg
 from levelfield.study.folder import StudyFolder

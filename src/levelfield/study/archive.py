@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from levelfield.core.atomic import write_atomically, write_json
 from levelfield.core.configuration import Config, init_args, read_yaml
 from levelfield.core.errors import UserError
+from levelfield.core.files import write_atomically, write_json
 from levelfield.core.ledger import LEDGER
 from levelfield.study.folder import ARCHIVED, KEPT, RESULTS_FILE, SUMMARY_FILE, StudyFolder
 from levelfield.study.jobs import CONFIG, RESULT, folds_of, row_runs

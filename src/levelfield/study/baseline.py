@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from levelfield.core.provenance import provenance
+from levelfield.core.versions import provenance
 from levelfield.data.index import SampleIndex
 from levelfield.data.subset import ClassSubset
 from levelfield.study.jobs import Task, write_result

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.core.errors import UserError
-from levelfield.core.provenance import provenance
+from levelfield.core.versions import provenance
 from levelfield.models import LinearEmbedder
 from levelfield.models.embedder_start import start_embedder
 from levelfield.study.jobs import CHECKPOINT, JOB_SHAPE, RESULT, Task, failed, read_result, write_result

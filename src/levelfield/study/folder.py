@@ -13,10 +13,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from levelfield.core.atomic import read_json, storing, write_atomically, write_json
 from levelfield.core.configuration import Config
 from levelfield.core.errors import UserError
-from levelfield.core.file_hash import file_hash
+from levelfield.core.files import explain_write_errors, file_hash, read_json, write_atomically, write_json
 from levelfield.core.ledger import EVALUATED, LEDGER, evaluations_beside, finished_evaluation, read_lines
 from levelfield.core.shape import has_shape
 from levelfield.core.source_identity import names_in
@@ -339,11 +338,11 @@ class StudyFolder:
         Raises:
             UserError: another process runs it; names the process and the time.
         """
-        with storing(self.folder):
+        with explain_write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         lock, holder = FileLock(self.folder / LOCK), self.folder / HOLDER
         try:
-            with storing(self.folder / LOCK):
+            with explain_write_errors(self.folder / LOCK):
                 lock.acquire(timeout=LEFT_SECONDS, poll_interval=0.1)
         except Timeout:
             known = read_json(holder) or {}

@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from levelfield.core.atomic import make_durable, storing, write_json
 from levelfield.core.configuration import Config, as_list, set_dotted
 from levelfield.core.errors import UserError
-from levelfield.core.file_hash import file_hash
+from levelfield.core.files import explain_write_errors, file_hash, make_durable, write_json
 from levelfield.core.seeds import seed_of
 from levelfield.core.shape import TEXT_OR_NONE, count, finite, has_shape, number
 from levelfield.metrics.table import SELECTED_BY
@@ -138,7 +137,7 @@ class Task:
 
     def empty_folder(self) -> Path:
         """The folder of the job, without files of earlier attempts."""
-        with storing(self.job_folder):
+        with explain_write_errors(self.job_folder):
             if self.job_folder.exists():
                 shutil.rmtree(self.job_folder)
             self.job_folder.mkdir(parents=True)

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from levelfield.core.atomic import write_atomically
+from levelfield.core.files import write_atomically
 from levelfield.metrics.pca import PCA
 from levelfield.metrics.whitening import whitened_components, within_class_whitening
 from levelfield.study.spec import FEATURES, LDA, TO_SIZE, WHITENING

@@ -9,7 +9,7 @@ from typing import Any
 
 from levelfield.core.configuration import SECTIONS, Config, as_list, init_args, merge, set_dotted, stack
 from levelfield.core.errors import UserError, nearest
-from levelfield.core.own_modules import find_own_modules
+from levelfield.core.paths import find_own_modules
 from levelfield.metrics.own import is_own
 from levelfield.metrics.table import METRICS, SELECTED_BY, can_select, named
 from levelfield.study.search_space import read_space

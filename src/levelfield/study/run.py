@@ -6,7 +6,7 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from levelfield.core.errors import UserError
-from levelfield.core.launchers import launched_together
+from levelfield.core.processes import launched_together
 from levelfield.core.terminal import say
 from levelfield.metrics.own import own_metric
 from levelfield.study.folder import StudyFolder

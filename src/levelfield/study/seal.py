@@ -14,11 +14,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from levelfield.core.atomic import write_json
 from levelfield.core.configuration import Config
 from levelfield.core.errors import UserError
+from levelfield.core.files import write_json
 from levelfield.core.ledger import Evaluation, begin, finish, finished_evaluation, has_line
-from levelfield.core.provenance import provenance, software
+from levelfield.core.versions import provenance, software
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.features import FeatureSubset
 from levelfield.study.folder import StudyFolder, scores_hash

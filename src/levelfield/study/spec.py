@@ -16,10 +16,10 @@ from levelfield.core.configuration import Config, flatten, init_args, merge, rea
 from levelfield.core.errors import UserError
 from levelfield.core.shape import count, has_shape
 from levelfield.core.source_identity import DEFAULTS
-from levelfield.core.without_trackers import without_trackers
 from levelfield.metrics.own import is_own
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.search_space import Space, configured, read_space
+from levelfield.training.drop_loggers import drop_loggers
 
 STUDY = "study.yaml"
 BASELINE = "pretrained"
@@ -327,7 +327,7 @@ def _without_places(config: Config) -> Config:
         for key in NOT_IDENTITY:
             place.pop(key, None)
     if "trainer" in plain:
-        plain["trainer"] = without_trackers(plain["trainer"])
+        plain["trainer"] = drop_loggers(plain["trainer"])
     return plain
 
 

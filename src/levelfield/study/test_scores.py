@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from levelfield.core.atomic import write_atomically
+from levelfield.core.files import write_atomically
 from levelfield.metrics import clustering_metrics, retrieval_metrics
 from levelfield.metrics.distances import DISTANCES, unpack_signs
 from levelfield.metrics.health import effective_rank

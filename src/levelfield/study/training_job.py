@@ -4,15 +4,13 @@ A job on several devices is its own command, `python -m levelfield.study.trainin
 processes of the other devices by repeating the command.
 """
 
+import os
 import sys
 
-if __name__ == "__main__":
-    from levelfield.core.safe_path import without_working_directory
-
-    without_working_directory()  # before the first import of a library
+if __name__ == "__main__" and sys.path[0] in ("", os.getcwd()):
+    sys.path.pop(0)  # before the first import of a library, which could be a file in the working directory
 
 import json
-import os
 import secrets
 import signal
 import subprocess
@@ -27,11 +25,9 @@ from typing import Any
 import torch
 
 from levelfield.core.errors import OutOfMemory, TrainingFailed, UserError
-from levelfield.core.freed_memory import keep_freed_memory
-from levelfield.core.launchers import OF_A_LAUNCHER
-from levelfield.core.processes import end, end_with_parent
-from levelfield.core.provenance import provenance
+from levelfield.core.processes import OF_A_LAUNCHER, end, end_with_parent, keep_freed_memory
 from levelfield.core.source_identity import sources
+from levelfield.core.versions import provenance
 from levelfield.study.jobs import Job, Task, write_result
 from levelfield.study.workers import Ended, Outcome, attempt
 from levelfield.training.build import Training, build

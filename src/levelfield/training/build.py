@@ -16,12 +16,11 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.plugins.io import CheckpointIO
 
-from levelfield.core.atomic import write_atomically
 from levelfield.core.configuration import Config, as_list
 from levelfield.core.errors import UserError, refuse_below
-from levelfield.core.own_modules import find_own_modules
-from levelfield.core.provenance import library_versions
-from levelfield.core.without_places import without_places
+from levelfield.core.files import write_atomically
+from levelfield.core.paths import find_own_modules, strip_paths
+from levelfield.core.versions import library_versions
 from levelfield.data.places import dataset_without_ways
 from levelfield.data.splits import NO_FOLD
 from levelfield.training.callbacks import (
@@ -147,7 +146,7 @@ class Training:
             check_features(self.model, MetricLearner.forward)
         adapted(self.model)
         self.config_dump = plain(self.parser, self.config)
-        self.model.save_hyperparameters(without_places(self.config_dump["model"]), logger=False)  # TrackerRun logs all
+        self.model.save_hyperparameters(strip_paths(self.config_dump["model"]), logger=False)  # TrackerRun logs all
         self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]), logger=False)
         if self.command in (None, "fit"):
             check_weight_files(self.config_dump["model"], self.datamodule)

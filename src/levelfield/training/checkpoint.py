@@ -13,7 +13,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from levelfield.core.errors import UserError, nearest
-from levelfield.core.without_places import without_places
+from levelfield.core.paths import strip_paths
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.training.checkpoint_content import check_content
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
@@ -58,7 +58,7 @@ def add_own_part(learner: Any, checkpoint: dict[str, Any], datamodule: Any = Non
     for section in ("hyper_parameters", "datamodule_hyper_parameters"):
         if section in checkpoint:
             plain = {name: plain_value(value) for name, value in checkpoint[section].items()}
-            checkpoint[section] = without_places(plain)
+            checkpoint[section] = strip_paths(plain)
     datamodule = datamodule or getattr(learner._trainer, "datamodule", None)
     data = datamodule.identity() if isinstance(datamodule, MetricDataModule) else None
     if data is not None:
@@ -67,9 +67,9 @@ def add_own_part(learner: Any, checkpoint: dict[str, Any], datamodule: Any = Non
     checkpoint["levelfield"] = {
         "num_classes": getattr(learner, "num_classes", None),
         "data": data,
-        "trunk_args": without_places(dict(getattr(trunk, "checkpoint_args", {}))),
-        "weights": without_places(getattr(trunk, "weights_origin", None)),
-        "licence": without_places(getattr(trunk, "licence", None)),
+        "trunk_args": strip_paths(dict(getattr(trunk, "checkpoint_args", {}))),
+        "weights": strip_paths(getattr(trunk, "weights_origin", None)),
+        "licence": strip_paths(getattr(trunk, "licence", None)),
     }
     if trunk is not None and (getattr(learner, "freeze_trunk", False) or getattr(trunk, "adapter", None) is not None):
         checkpoint["levelfield"][KEY] = trunk_hash(trunk)

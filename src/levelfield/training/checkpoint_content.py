@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from levelfield.core.errors import UserError
+from levelfield.core.paths import goes_upwards, is_address, is_place
 from levelfield.core.shape import has_shape
-from levelfield.core.without_places import goes_upwards, is_address, is_place
 
 SECTIONS = ("hyper_parameters", "datamodule_hyper_parameters", "levelfield")
 # Text of a data set, which no code uses as a path.

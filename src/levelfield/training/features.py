@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from levelfield.core.provenance import library_versions, package_versions, processor, source_hash
+from levelfield.core.paths import strip_paths
 from levelfield.core.source_identity import sources
-from levelfield.core.without_places import without_places
+from levelfield.core.versions import library_versions, package_versions, processor, source_hash
 from levelfield.models.trunks import ModuleTrunk, Trunk
 from levelfield.training.batches import as_weights
 from levelfield.training.frozen_trunk import trunk_hash
@@ -40,7 +40,7 @@ class TrunkExtractor:
         return {
             "trunk": trunk_hash(trunk),
             "class": name,
-            "arguments": [without_places(arguments), dict(trunk.checkpoint_args), trunk.mean, trunk.std],
+            "arguments": [strip_paths(arguments), dict(trunk.checkpoint_args), trunk.mean, trunk.std],
             "sources": sources(name),
             "files": [
                 source_hash(each.__module__) for each in kind.__mro__ if each.__module__.startswith("levelfield.")

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from levelfield.core.atomic import write_atomically
 from levelfield.core.errors import UserError
+from levelfield.core.files import write_atomically
 from levelfield.models.adapters import WEIGHTS, beside_adapter, own_state, without_adapter
 from levelfield.models.weights import content_hash
 

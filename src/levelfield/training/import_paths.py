@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from levelfield.core.paths import strip_paths
 from levelfield.core.plain import plain
-from levelfield.core.without_places import without_places
 from levelfield.training.make_loss import given_arguments, loss_class
 from levelfield.training.optimization import Optimization
 from levelfield.training.settings import SUPPLIED
@@ -58,7 +58,7 @@ def _described(value: Any) -> Any:
         arguments = {name: each for name, each in given_arguments(value).items() if name not in SUPPLIED}
     named = isinstance(arguments, dict) and (inspect.isclass(kind) or inspect.isfunction(kind))
     known = named and _can_import(_path(kind))
-    return {"class_path": _path(kind), "init_args": without_places(plain_value(arguments)) if known else None}
+    return {"class_path": _path(kind), "init_args": strip_paths(plain_value(arguments)) if known else None}
 
 
 def is_buildable(value: Any) -> bool:

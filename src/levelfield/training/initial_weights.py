@@ -11,10 +11,10 @@ import torch
 
 from levelfield.core.configuration import init_args
 from levelfield.core.errors import UserError
-from levelfield.core.file_hash import file_hash
+from levelfield.core.files import file_hash
 from levelfield.core.ledger import Evaluation, begin
+from levelfield.core.paths import strip_paths
 from levelfield.core.signals import is_first_rank
-from levelfield.core.without_places import without_places
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.training.checkpoint import one_line, read_checkpoint
 from levelfield.training.checkpoint_content import check_content
@@ -46,7 +46,7 @@ def start_from_checkpoint(
             f"'{path}' was trained on your own loaders and does not name its classes: use it in Python, "
             "MetricLearner.load_from_checkpoint(...)"
         )
-    then, now = without_places(checkpoint["hyper_parameters"]), without_places(config["model"])
+    then, now = strip_paths(checkpoint["hyper_parameters"]), strip_paths(config["model"])
     data = checkpoint["levelfield"]["data"]
     with one_line(path):
         refuse_other_architecture(then, now, path)

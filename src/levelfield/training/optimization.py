@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from levelfield.core.errors import UserError, nearest, refuse_below
-from levelfield.core.other_names import OF_TRAINING, option_here
+from levelfield.core.option_hints import OF_TRAINING, option_here
 from levelfield.training.make_loss import of_loss, parameters
 
 OptimizerFactory = Callable[[Iterable], Optimizer]

@@ -15,14 +15,13 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
-from levelfield.core.atomic import make_durable, storing, write_atomically
 from levelfield.core.errors import UserError
-from levelfield.core.launchers import restarted
-from levelfield.core.lock import LOCKS, Lock
-from levelfield.core.without_places import HERE, moved
-from levelfield.core.without_trackers import without_trackers
+from levelfield.core.files import LOCKS, Lock, explain_write_errors, make_durable, write_atomically
+from levelfield.core.paths import HERE, moved
+from levelfield.core.processes import restarted
 from levelfield.data.places import dataset_without_ways
 from levelfield.training.checkpoint_content import check_callbacks
+from levelfield.training.drop_loggers import drop_loggers
 from levelfield.training.frozen_trunk import with_trunk, without_trunk
 
 LAST, BEST, CONFIG = "last.ckpt", "best.ckpt", "config.yaml"
@@ -64,7 +63,7 @@ def claim(parent: Path, config: Mapping[str, Any], resume: bool) -> RunFolder:
     Raises:
         UserError: the fit to resume is running, or the folder cannot be created.
     """
-    with storing(parent):
+    with explain_write_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
         earlier = sorted((path for path in parent.iterdir() if path.name.isdecimal()), key=lambda path: -int(path.name))
         for path in earlier if resume or restarted() else []:
@@ -112,7 +111,7 @@ def determining(config: Mapping[str, Any]) -> dict[str, Any]:
         for key in keys:
             (plain.get(section, {}) if section else plain).pop(key, None)
     if "trainer" in plain:
-        plain["trainer"] = without_trackers(plain["trainer"])
+        plain["trainer"] = drop_loggers(plain["trainer"])
     return plain
 
 
@@ -128,7 +127,7 @@ class MetricsFile(CSVLogger):
         pass
 
     def save(self) -> None:
-        with storing(Path(self.log_dir, "metrics.csv")):
+        with explain_write_errors(Path(self.log_dir, "metrics.csv")):
             super().save()
 
     def finalize(self, status: str) -> None:

@@ -22,8 +22,8 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace, _common, _typ
 from levelfield.core.configuration import CLASS_KEYS, SECTIONS, Config, find_configuration, flatten, merge, texts
 from levelfield.core.errors import UserError, nearest
 from levelfield.core.import_path import why_not_importable
-from levelfield.core.launchers import launched_together
-from levelfield.core.other_names import OF_TRAINING, option_here
+from levelfield.core.option_hints import OF_TRAINING, option_here
+from levelfield.core.processes import launched_together
 
 # The default trunk: its ImageNet weights need no download. Another TimmTrunk keeps each argument here that it does not
 # set, so only `weights` may be specific to this model.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from levelfield.core.atomic import write_atomically
 from levelfield.core.errors import UserError
+from levelfield.core.files import write_atomically
 from levelfield.data.datasets.images import open_image
 from levelfield.use.gallery import SHOWN, Answer
 from levelfield.use.samples import Samples

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from levelfield.core.errors import UserError
-from levelfield.core.file_hash import file_hash
+from levelfield.core.files import file_hash
 from levelfield.core.processes import in_processes
 from levelfield.core.terminal import say
 from levelfield.data.crops import Crops, load, stacked

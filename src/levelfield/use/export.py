@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from levelfield.core.atomic import storing, write_atomically, write_json
 from levelfield.core.errors import UserError
+from levelfield.core.files import explain_write_errors, write_atomically, write_json
 from levelfield.core.seeds import seed_of
 from levelfield.data.crops import as_floats, stacked
 from levelfield.data.transforms import ImageTransforms
@@ -93,7 +93,7 @@ def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
     check_can_be_exported(encoder.learners, encoder.origin)
     if output.exists():
         raise UserError(f"--output {output} already exists: give a new folder")
-    with storing(output):
+    with explain_write_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     try:
@@ -108,7 +108,7 @@ def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
                     f"'{encoder.origin}' was not exported"
                 )
         os.chmod(made, 0o755)
-        with storing(output):
+        with explain_write_errors(output):
             os.replace(made, output)
     finally:
         shutil.rmtree(made, ignore_errors=True)

@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from levelfield.core.atomic import write_atomically
-from levelfield.core.cache_root import cache_root
 from levelfield.core.errors import UserError
+from levelfield.core.files import write_atomically
+from levelfield.core.paths import cache_root
 from levelfield.data.datasets.images import image_suffixes
 from levelfield.data.places import own_file
 from levelfield.metrics.distances import DISTANCES, full_precision

@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from levelfield.core.atomic import storing, write_atomically
 from levelfield.core.errors import UserError
+from levelfield.core.files import explain_write_errors, write_atomically
 from levelfield.use.encoder import Embedded
 
 SUFFIXES = (".parquet", ".safetensors")
@@ -18,7 +18,7 @@ def check_output(path: Path) -> None:
     """Raise UserError for an unsupported suffix or a read-only folder, before anything is embedded."""
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"--output {path}: give a file ending in {' or '.join(SUFFIXES)}")
-    with storing(path):
+    with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from levelfield.core.atomic import read_json, write_json
-from levelfield.core.cache_root import cache_root
-from levelfield.core.lock import Lock
+from levelfield.core.files import Lock, read_json, write_json
+from levelfield.core.paths import cache_root
 from levelfield.data.content_hashes import file_state
 from levelfield.data.datasets.table_rows import Coded
 from levelfield.data.made_once import made_once

@@ -16,10 +16,14 @@ from loky.process_executor import BrokenProcessPool, TerminatedWorkerError
 
 from levelfield.core.configuration import Config
 from levelfield.core.errors import UserError
-from levelfield.core.freed_memory import keep_freed_memory
-from levelfield.core.imports import quick_imports
-from levelfield.core.launchers import forget_launcher
-from levelfield.core.processes import SIDE_BY_SIDE, end_with_parent, free_memory
+from levelfield.core.processes import (
+    SIDE_BY_SIDE,
+    end_with_parent,
+    forget_launcher,
+    free_memory,
+    keep_freed_memory,
+    quick_imports,
+)
 from levelfield.core.shape import count
 from levelfield.study.executors import devices_of_a_job, on_cpu, refuse_below_one
 from levelfield.study.jobs import study_jobs

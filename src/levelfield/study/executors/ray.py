@@ -17,9 +17,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from levelfield.core.errors import UserError
-from levelfield.core.freed_memory import keep_freed_memory
-from levelfield.core.launchers import forget_launcher
-from levelfield.core.processes import SIDE_BY_SIDE
+from levelfield.core.processes import SIDE_BY_SIDE, forget_launcher, keep_freed_memory
 from levelfield.study.executors import devices_of_a_job, on_cpu, refuse_below_one
 from levelfield.study.executors.local import WORK
 from levelfield.study.jobs import study_jobs

@@ -13,8 +13,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
-from levelfield.core.atomic import write_atomically
 from levelfield.core.errors import UserError
+from levelfield.core.files import write_atomically
 from levelfield.training.callbacks.best_epoch import best_checkpoints
 from levelfield.training.callbacks.retrieval_validation import RetrievalValidation, monitor_of
 from levelfield.training.weight_averaging import averages

@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
 
-from levelfield.core.process_group import leave_group_at_exit, stay_in_group
+from levelfield.core.processes import keep_process_group, leave_group_at_exit
 from levelfield.training.random_draws import seed_draws, step_key
 
 
@@ -25,7 +25,7 @@ class RandomDraws(Callback):
         self._state = torch.get_rng_state()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        stay_in_group(self._state)
+        keep_process_group(self._state)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         epoch: int = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]

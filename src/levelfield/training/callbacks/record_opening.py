@@ -8,7 +8,7 @@ from pathlib import Path
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
-from levelfield.core.file_hash import file_hash
+from levelfield.core.files import file_hash
 from levelfield.core.ledger import EVALUATED, LEDGER, Evaluation, begin, evaluations_of, finish, read_lines
 from levelfield.data.recorded_loader import RecordedLoader, first_process_does
 from levelfield.models.weights import content_hash

@@ -6,11 +6,11 @@ from typing import Any
 TRACKING = ("TrackTraining", "KeepInWandb")
 
 
-def without_trackers(trainer: Mapping[str, Any]) -> dict[str, Any]:
+def drop_loggers(trainer: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a Trainer without its `logger` and without our logging callbacks.
 
     Example:
-        >>> without_trackers({"max_epochs": 2, "logger": "WandbLogger", "callbacks": ["TrackTraining"]})
+        >>> drop_loggers({"max_epochs": 2, "logger": "WandbLogger", "callbacks": ["TrackTraining"]})
         {'max_epochs': 2}
     """
     kept = {key: value for key, value in trainer.items() if key != "logger"}

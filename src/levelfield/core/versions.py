@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import levelfield
-from levelfield.core.file_hash import file_hash
+from levelfield.core.files import file_hash
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer

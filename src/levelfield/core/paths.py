@@ -1,16 +1,54 @@
-"""Remove local folders and addresses from checkpoints, results and pages."""
+"""Paths: the folder of caches, modules in the working directory, and texts that name no folder of this machine."""
 
+import importlib.util
 import os
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+from levelfield.core.errors import UserError
 
 # Stands for the folder of a checkpoint in its content.
 HERE = "{folder}"
 ADDRESS = re.compile(r"\w(://|::)")  # `https://host/file`, and fsspec's `reference::file`
 UPWARDS = re.compile(r"(^|/)\.\.(/|$)|(^|\\)\.\.\\")
 OUTSIDE = re.compile(r"[/~]|\\\\|[A-Za-z]:[/\\]")  # the beginning of an absolute path, on any system
+CLASS_PATH = re.compile(r"(?<![\w./-])[^\W\d]\w*(?:\.[^\W\d]\w*)+(?![\w./-])")
+
+
+def cache_root() -> Path:
+    """LEVELFIELD_CACHE, or `~/.cache/levelfield`.
+
+    Raises:
+        UserError: the user has no home folder, as in a container that runs under any number.
+    """
+    if given := os.environ.get("LEVELFIELD_CACHE"):
+        return Path(given)
+    try:
+        return Path.home() / ".cache" / "levelfield"
+    except RuntimeError:
+        raise UserError("this user has no home folder: set LEVELFIELD_CACHE to a folder for caches") from None
+
+
+def find_own_modules(named: Any, modules: Iterable[str] = ()) -> None:
+    """Import from the working directory too, last, if a class path names a module there that is installed nowhere.
+
+    Otherwise a folder with a file such as `winreg.py`, which Python tries to import on Linux, would run it.
+
+    Args:
+        named: Texts, or configurations with texts.
+        modules: Further modules.
+    """
+    paths = [path for path in CLASS_PATH.findall(str(named)) if not (path.endswith(".yaml") or Path(path).exists())]
+    if any(map(_is_here_alone, {path.partition(".")[0] for path in (*paths, *modules)})):
+        sys.path.append(os.getcwd())
+
+
+def _is_here_alone(module: str) -> bool:
+    is_here = Path(module).is_dir() or Path(f"{module}.py").is_file()
+    return is_here and module not in sys.modules and importlib.util.find_spec(module) is None
 
 
 def is_address(text: str) -> bool:
@@ -27,7 +65,7 @@ def is_place(text: str) -> bool:
     return is_address(text) or goes_upwards(text) or OUTSIDE.match(text) is not None
 
 
-def without_places(value: Any) -> Any:
+def strip_paths(value: Any) -> Any:
     """Plain values with only the last name of each place."""
     return each_text(value, name_of)
 

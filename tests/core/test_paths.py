@@ -8,7 +8,7 @@ import torch
 from own_images import image_options, own_images
 from refused import refused
 
-from levelfield.core.without_places import is_place, moved, without_places
+from levelfield.core.paths import is_place, moved, strip_paths
 from levelfield.losses import ArcFaceLoss
 from levelfield.models import TimmTrunk
 from levelfield.training.learner import MetricLearner
@@ -32,7 +32,7 @@ from levelfield.training.learner import MetricLearner
 )
 def test_a_place_is_told_by_its_name(text: str, name: str) -> None:
     assert is_place(text)
-    assert without_places({"at": [text, Path("/home/you/x"), 3]}) == {"at": [name, "x", 3]}
+    assert strip_paths({"at": [text, Path("/home/you/x"), 3]}) == {"at": [name, "x", 3]}
 
 
 TEXTS = "a/b.csv|query: |Instruct: find\nQuery: |package:a.b|hf-hub:a/b|a..b|blocks\\.\\d\\..|::|"
@@ -41,7 +41,7 @@ TEXTS = "a/b.csv|query: |Instruct: find\nQuery: |package:a.b|hf-hub:a/b|a..b|blo
 @pytest.mark.parametrize("text", TEXTS.split("|"))
 def test_other_texts_stay(text: str) -> None:
     assert not is_place(text)
-    assert without_places(text) == text
+    assert strip_paths(text) == text
 
 
 def test_paths_within_a_folder_move_with_it() -> None:

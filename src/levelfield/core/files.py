@@ -1,0 +1,212 @@
+"""Files that are complete or absent even if a process is killed; JSON, hashes, and locks between processes."""
+
+import hashlib
+import json
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import filelock
+
+from levelfield.core.errors import refused_file
+from levelfield.core.processes import is_running
+
+TEMPORARY = ".tmp"  # a killed process may leave such files
+LOCKS = "locks"
+QUIET_SECONDS = 2.0  # of waiting for a lock before a message
+
+# Writing. The standard library has no such functions, and the package atomicwrites is no longer maintained.
+
+
+@contextmanager
+def explain_write_errors(path: Path) -> Iterator[None]:
+    """Add the name of the file to an error of writing.
+
+    Raises:
+        UserError: the disk is full, the file is too large, or the permission is missing.
+    """
+    try:
+        yield
+    except OSError as error:
+        refused = refused_file(error, path)
+        if refused is None:
+            raise
+        raise refused from error
+
+
+def make_durable(path: Path) -> None:
+    """Wait until the content of a file, or the names in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """A temporary file next to `path` that replaces it, or a link of this name, once it is complete and on disk.
+
+    Each writer has its own temporary file. If several processes write without a lock, the last one wins.
+    """
+    _remove_left_over(path)
+    temporary = path.with_name(temporary_name(path.name, os.getpid()))
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    make_durable(path.parent)
+
+
+def temporary_name(name: str, process: int) -> str:
+    """The name of a new temporary file of a process: `.results.csv.node1.4711.9f3a61c2.tmp`."""
+    return f".{name}.{_host()}.{process}.{secrets.token_hex(4)}{TEMPORARY}"
+
+
+def _remove_left_over(path: Path) -> None:
+    """Remove temporary files of killed processes of this host."""
+    begins = f".{path.name}.{_host()}."
+    with suppress(FileNotFoundError):
+        for name in os.listdir(path.parent):
+            if name.startswith(begins) and name.endswith(TEMPORARY):
+                process = name.removeprefix(begins).partition(".")[0]
+                if process.isdecimal() and not is_running(int(process)):
+                    path.with_name(name).unlink(missing_ok=True)
+
+
+def _host() -> str:
+    return socket.gethostname().replace("/", "_")[:64]
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file that is complete or absent.
+
+    Raises:
+        UserError: the system cannot store it.
+    """
+    with explain_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(path) as file:
+            file.write(content)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; None if it is missing, damaged or incomplete."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON atomically; floats keep every bit."""
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file, which may be larger than memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# Files that end with the SHA-256 of their content, so that reading detects damage.
+
+DIGEST_BYTES = 32
+AT_A_TIME = 1 << 20
+
+
+class CheckedFile:
+    """Writes a checked file in parts."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._digest = file, hashlib.sha256()
+
+    def write(self, content: bytes) -> None:
+        self._digest.update(content)
+        self._file.write(content)
+
+    def end(self) -> None:
+        self._file.write(self._digest.digest())
+
+
+@contextmanager
+def replaced_checked(path: Path) -> Iterator[CheckedFile]:
+    """`replaced` for a checked file."""
+    with replaced(path) as file:
+        checked = CheckedFile(file)
+        yield checked
+        checked.end()
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file exists and ends with the SHA-256 of the rest; reads the whole file."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            last = file.read(DIGEST_BYTES)
+            while content := file.read(AT_A_TIME):
+                content = last + content
+                digest.update(content[:-DIGEST_BYTES])
+                last = content[-DIGEST_BYTES:]
+    except FileNotFoundError:
+        return False
+    return last == digest.digest()
+
+
+# Locks.
+
+
+class Lock:
+    """The lock of one part of a folder: one process writes it. The lock of a dead process is free.
+
+    Args:
+        part: The name of the part.
+        title: The work, for the message of other processes that wait for it.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder, Lock(Path(folder), "rows", "rows of a table"):
+        ...     print(Lock(Path(folder), "rows", "the same rows").acquire())
+        False
+    """
+
+    def __init__(self, folder: Path, part: str, title: str) -> None:
+        self.path, self.title = folder / LOCKS / f"{part}.lock", title
+        self._lock = filelock.FileLock(self.path, thread_local=False)
+
+    def acquire(self, seconds: float = 0) -> bool:
+        """Take the lock if no running process holds it; returns whether this object holds it now.
+
+        Args:
+            seconds: How long to wait for it; -1 has no limit.
+
+        Raises:
+            UserError: the system cannot store the file.
+        """
+        with explain_write_errors(self.path), suppress(filelock.Timeout):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=seconds)
+            return True
+        return False
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> "Lock":
+        if not self.acquire(QUIET_SECONDS):
+            print(f"waiting for another process: {self.title}", file=sys.stderr)
+            self.acquire(seconds=-1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
