@@ -40,7 +40,7 @@ def small_study(folder: Path, before: str = "pass", text: str = SMALL) -> Path:
     """A study file with a loss of one's own beside it, which does something before it computes."""
     sys.modules.pop("my_loss", None)  # as in another process
     training_job._imported.clear()
-    source_identity._known.cache_clear()  # an edit of the same size in the same tick of the clock
+    source_identity._read.cache_clear()  # an edit of the same size in the same tick of the clock
     (folder / "my_loss.py").write_text(MINE.format(before=before.replace("\n", "\n        ")))
     (folder / "small.yaml").write_text(text)
     return folder / "small.yaml"

@@ -1,9 +1,8 @@
-"""Digests of the source code behind a row's numbers: of the classes that its configuration names, by file.
+"""Digests of the source code behind a row's numbers: of the files of the classes that its configuration names.
 
-A digest covers what a class reaches: its own statements, the functions and classes that these use in the same file, and
-the same in the files that they import. It follows all of a user's files, and files of levelfield in the package of the
-class (`losses/pairs.py` for a loss), `numerics.py` and `seeds.py`. What turns a data set into batches belongs to every
-row with a data set. Comments, docstrings, empty lines, other classes in the same file and new files
+A class counts with its file and with the files that this one imports, directly or not: all of a user's files, and
+those of levelfield in the folder of the class (`losses/pairs.py` for a loss), `numerics.py` and `seeds.py`. The files
+that turn a data set into batches belong to every row with a data set. Comments, docstrings, empty lines and new files
 change no digest. Nothing is imported. Names that code computes at run time, and files that it reads, are not covered.
 """
 
@@ -12,136 +11,76 @@ import hashlib
 import importlib
 import importlib.util
 import io
-import pkgutil
 import re
 import sys
-import sysconfig
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
-from importlib.machinery import ModuleSpec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import levelfield
-
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-LEVELFIELD = Path(levelfield.__file__).parent
+DATA = "levelfield.data"
 # The packages of the classes in a row; short names are looked up there.
-PACKAGES = ("losses", "miners", "regularizers", "models", "data.datasets", "data.samplers", "data")
+PACKAGES = (
+    *("levelfield.losses", "levelfield.miners", "levelfield.regularizers", "levelfield.models"),
+    *("levelfield.data.datasets", "levelfield.data.samplers", DATA),
+)
 # What a row uses if it names nothing else.
 DEFAULTS = {
     "model.trunk": "levelfield.models.TimmTrunk",
     "model.embedder": "levelfield.models.LinearEmbedder",
     "data.sampler": "levelfield.data.samplers.MPerClassBatchSampler",
 }
-# What turns any data set into splits and batches.
-BATCHES = (
-    "levelfield.data.splits.split_classes",
-    "levelfield.data.splits.class_folds",
-    "levelfield.data.transforms.ImageTransforms",
-    "levelfield.data.subset.ClassSubset",
-    "levelfield.data.loading._image_batch",
-)
+# The files that turn any data set into splits and batches; what they import does not count.
+BATCHES = tuple(f"{DATA}.{name}" for name in ("splits", "transforms", "crops", "subset", "loading"))
 # Files outside the packages above that these compute with.
-SHARED = {"levelfield.core.numerics", "levelfield.core.seeds"}
+SHARED = ("levelfield.core.numerics", "levelfield.core.seeds")
 INSTALLED = {"site-packages", "dist-packages"}
-DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-class Target(NamedTuple):
-    """A name at the top of a module; an empty one is the whole module."""
-
-    module: str
-    name: str
-
-
-@dataclass(frozen=True)
-class _Statement:
-    """One statement at the top of a module, without comments and docstrings."""
-
-    text: str
-    binds: frozenset[str]
-    uses: frozenset[str]
-
-
-@dataclass(frozen=True, eq=False)
-class _Source:
+class _Source(NamedTuple):
     """A module's file.
 
     Attributes:
-        name: The path as of a module: `levelfield/losses/arcface.py`.
-        imports: Name to its possible sources, anywhere in the file.
-        stars: Modules of `from module import *`.
-        defined: Names that its statements bind.
+        name: Its path as of a module, `levelfield/losses/arcface.py`, wherever it is.
+        code: Without comments and docstrings.
+        imports: Bound name, module, and the name in it; the last is empty for a whole module.
     """
 
+    module: str
     name: str
-    file: Path
-    statements: tuple[_Statement, ...]
-    imports: dict[str, list[Target]]
-    stars: tuple[str, ...]
-    defined: frozenset[str]
+    folder: Path
+    code: str
+    imports: tuple[tuple[str, str, str], ...]
 
     @property
     def is_shipped(self) -> bool:
-        return self.file.is_relative_to(LEVELFIELD)
+        return self.name.startswith("levelfield/")
 
 
 def sources(config: Any) -> dict[str, str]:
-    """File to digest of the source code behind the classes of a configuration or of a part of it.
-
-    Files are named like modules, `levelfield/losses/arcface.py` or `my_package/my_loss.py`, wherever they are.
-    """
-    return _known(frozenset(names_in(config)), tuple(sys.path)).now(_Files())
+    """File to digest of the source code behind the classes of a configuration or of a part of it."""
+    return sources_of({"": config})[""]
 
 
 def sources_of(configs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """`sources` of several configurations; each file is looked up once."""
-    files = _Files()
-    return {key: _known(frozenset(names_in(each)), tuple(sys.path)).now(files) for key, each in configs.items()}
+    importlib.invalidate_caches()
+    _source.cache_clear()
+    return {key: _digests(names_in(config)) for key, config in configs.items()}
 
 
 def names_in(config: Any) -> list[str]:
-    """Every text of a configuration that could name a class, and the default classes.
+    """Every text of a configuration that could name a class, the default classes, and the modules of batches.
 
     These names have the same sources as the configuration.
     """
     return sorted({*_names(config), *_defaults(config)})
 
 
-class _Digests:
-    """The digests of some classes; computed again if a file has changed, because a worker checks them for each job."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = names
-        self._stamps: dict[Path, tuple[int, int]] = {}
-        self._digests: dict[str, str] = {}
-
-    def now(self, files: "_Files") -> dict[str, str]:
-        if not self._stamps or any(_stamp(file) != stamp for file, stamp in self._stamps.items()):
-            found = files.reached(self._names)
-            self._stamps = {source.file: _stamp(source.file) for source in found}
-            self._digests = {source.name: digest for source, digest in found.items()}
-        return dict(self._digests)
-
-
-@cache
-def _known(names: frozenset[str], path: tuple[str, ...]) -> _Digests:
-    return _Digests(names)
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    try:
-        status = file.stat()
-    except OSError:
-        return 0, 0
-    return status.st_mtime_ns, status.st_size
-
-
 def _names(config: Any) -> Iterator[str]:
-    """Every text that could name a class."""
     if isinstance(config, dict):
         yield from BATCHES if "dataset" in config else ()
         config = list(config.values())
@@ -161,203 +100,120 @@ def _defaults(config: Any) -> Iterator[str]:
                 yield name
 
 
-class _Files:
-    """The current files of modules, each looked up once."""
-
-    def __init__(self) -> None:
-        importlib.invalidate_caches()
-        self._modules: dict[str, _Source | None] = {}
-
-    def reached(self, names: Iterable[str]) -> "dict[_Source, str]":
-        """Every file that the classes reach, with the digest of the part that they reach."""
-        to_do = [target for name in names if (target := self._class(name)) is not None]
-        texts: dict[_Source, set[str]] = {}
-        seen: set[Target] = set()
-        while to_do:
-            target = to_do.pop()
-            source = None if target in seen else self._source(target.module)
-            seen.add(target)
-            if source is None:
-                continue
-            found = texts.setdefault(source, set())
-            for statement in source.statements:
-                if target.name in ("", *statement.binds) or not statement.binds:
-                    found.add(statement.text)
-                    to_do += [Target(target.module, name) for name in statement.uses]
-            for imported in self._imported(source, target.name):
-                found.add(f"{target.name} is {imported.module}.{imported.name}")
-                to_do += [imported] if self._counts(source, imported) else []
-        ordered = sorted((each for each in texts.items() if each[1]), key=lambda each: each[0].name)
-        return {source: hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest() for source, found in ordered}
-
-    def _class(self, name: str) -> Target | None:
-        """The class or function of an import path or of a short name; None for other texts."""
-        module, _, kind = name.rpartition(".")
-        packages = [f"{levelfield.__name__}.{package}" for package in PACKAGES]
-        # `levelfield.data` imports most names on first use, which the source does not show.
-        for place in packages if module in ("", "levelfield.data") else [module]:
-            found = self._resolve(Target(place, kind))
-            if found is not None and found.name and self._counts(None, found):
-                return found
-        return None
-
-    def _resolve(self, target: Target, asked: tuple[Target, ...] = ()) -> Target | None:
-        """Where a name is defined: in its module, in a module that this one imports, or as a module itself."""
-        source = self._source(target.module)
-        if target in asked:  # modules that import each other
-            return None
-        if source is not None and (not target.name or target.name in source.defined):
-            return target
-        for imported in [] if source is None else self._imported(source, target.name, (*asked, target)):
-            return imported
-        inner = f"{target.module}.{target.name}"
-        return None if self._source(inner) is None else Target(inner, "")
-
-    def _imported(self, source: _Source, name: str, asked: tuple[Target, ...] = ()) -> list[Target]:
-        """The sources of a name that a module imports; of all its imports for an empty name."""
-        stars = [Target(module, name) for module in source.stars]
-        if not name:
-            every = [*(target for targets in source.imports.values() for target in targets), *stars]
-        else:
-            every = [] if name in source.defined else source.imports.get(name) or stars
-        return [found for target in every if (found := self._resolve(target, asked)) is not None]
-
-    def _counts(self, importer: _Source | None, target: Target) -> bool:
-        """Whether a source counts: a user's does, levelfield's only in the package of the class, or if it is shared."""
-        source = self._source(target.module)
-        if source is None or not source.is_shipped:
-            return source is not None
-        if target.module in SHARED:
-            return True
-        if importer is not None and importer.is_shipped:
-            return source.file.parent == importer.file.parent
-        return any(target.module.startswith(f"{levelfield.__name__}.{package}") for package in PACKAGES)
-
-    def _source(self, module: str) -> _Source | None:
-        """The source of a module of the user or of levelfield; None for others."""
-        if module not in self._modules:
-            self._modules[module] = _read_module(module)
-        return self._modules[module]
+def _digests(names: Iterable[str]) -> dict[str, str]:
+    to_do = [source for name in names if (source := _of_class(name)) is not None]
+    found: dict[str, str] = {}
+    while to_do:
+        source = to_do.pop()
+        if source.name not in found:
+            found[source.name] = hashlib.sha256(source.code.encode(errors="replace")).hexdigest()
+            imported = (_of_import(module, name) for _, module, name in source.imports)
+            to_do += [each for each in imported if each is not None and _counts(source, each)]
+    return dict(sorted(found.items()))
 
 
-def _read_module(module: str) -> _Source | None:
-    spec = _find(module)
-    if spec is None or not spec.has_location or spec.origin is None:
-        return None
-    file = Path(spec.origin)
-    if not file.is_file() or not (file.is_relative_to(LEVELFIELD) or _is_own(file)):
-        return None
-    return _read(module, bool(spec.submodule_search_locations), file, _stamp(file))
+def _of_class(text: str) -> _Source | None:
+    """The file of an import path or of a short name; None for other texts."""
+    module, _, name = text.rpartition(".")
+    found = _source(text) if text in BATCHES else _defining(module, name)
+    return found if found is not None and _counts(None, found) else None
 
 
-def _find(module: str) -> ModuleSpec | None:
+def _of_import(module: str, name: str) -> _Source | None:
+    if not name:
+        return _source(module)
+    return _source(f"{module}.{name}") or _defining(module, name) or _source(module)
+
+
+def _defining(module: str, name: str) -> _Source | None:
+    """The file of a module that has a name, or the file that a package of levelfield imports the name from."""
+    # `levelfield.data` imports most names on first use, which its source does not show.
+    for place in PACKAGES if module in ("", DATA) else (module,):
+        source = _source(place)
+        if source is not None:
+            origins = [origin for bound, origin, _ in source.imports if bound == name]
+            if origins and source.is_shipped and source.name.endswith("__init__.py"):
+                return _source(origins[0])
+            if origins or re.search(rf"^\s*(class|def) {name}\b|^{name} ?[:=,]", source.code, re.MULTILINE):
+                return source
+    return None
+
+
+def _counts(importer: _Source | None, source: _Source) -> bool:
+    """Whether a file counts: a user's does, levelfield's only in the folder of the class, or if it is shared."""
+    if not source.is_shipped or source.module in SHARED:
+        return True
+    if importer is None or not importer.is_shipped:
+        return source.module.startswith(PACKAGES)
+    return importer.module not in BATCHES and source.folder == importer.folder
+
+
+@cache  # until the next question
+def _source(module: str) -> _Source | None:
+    """The current file of a module of the user or of levelfield; None for others."""
+    file = _locate(module)
+    return None if file is None else _read(module, file, file.stat().st_mtime_ns, file.stat().st_size)
+
+
+def _locate(module: str) -> Path | None:
     """Where a module would be imported from; unlike `importlib.util.find_spec`, without running its packages."""
-    first, *rest = module.split(".")
+    first, _, rest = module.partition(".")
     try:
-        spec = importlib.util.find_spec(first)
+        spec = None if first in sys.stdlib_module_names else importlib.util.find_spec(first)
     except (ImportError, ValueError):
         return None
-    for position in range(len(rest)):
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        if INSTALLED & set(Path(spec.origin or "").parts):  # installed packages are not the user's files
-            return None
-        spec = _find_in(".".join([first, *rest[: position + 1]]), list(spec.submodule_search_locations))
-    return spec
-
-
-def _find_in(name: str, folders: list[str]) -> ModuleSpec | None:
-    """A module of a package, which may be a folder without `__init__.py`: `PathFinder` needs its parent imported."""
-    finders = filter(None, map(pkgutil.get_importer, folders))
-    found = [spec for spec in (finder.find_spec(name) for finder in finders) if spec is not None]
-    return next((spec for spec in found if spec.loader is not None), next(iter(found), None))
-
-
-def _is_own(file: Path) -> bool:
-    return not INSTALLED & set(file.parts) and not any(file.is_relative_to(folder) for folder in _standard_library())
+    if spec is None:
+        return None
+    files = [Path(spec.origin)] if spec.has_location and spec.origin else []
+    if rest:
+        inner = [Path(folder, *rest.split(".")) for folder in spec.submodule_search_locations or ()]
+        files = [file for path in inner for file in (path / "__init__.py", path.parent / f"{path.name}.py")]
+    is_known = first == "levelfield" or not any(INSTALLED & {*file.parts} for file in files)
+    return next((file for file in files if is_known and file.is_file()), None)
 
 
 @cache
-def _standard_library() -> list[Path]:
-    return [Path(sysconfig.get_path(place)) for place in ("stdlib", "platstdlib")]
-
-
-@cache
-def _read(module: str, is_package: bool, file: Path, stamp: tuple[int, int]) -> _Source:
-    """The current file of a module; another time or size reads it again."""
+def _read(module: str, file: Path, modified: int, size: int) -> _Source:
+    """A file, read again at another time or size."""
+    is_package, content = file.stem == "__init__", file.read_bytes()
     name = module.replace(".", "/") + ("/__init__" if is_package else "") + file.suffix
-    content = file.read_bytes()
     try:
-        tree = ast.parse(content) if file.suffix == ".py" else None
-    except (SyntaxError, ValueError):  # importing it reports the error
-        tree = None
-    if tree is None:
-        whole = _Statement(hashlib.sha256(content).hexdigest(), frozenset(), frozenset())
-        return _Source(name, file, (whole,), {}, (), frozenset())
+        tree, code = ast.parse(content), _code(content)
+    except (SyntaxError, ValueError, tokenize.TokenError):  # not Python; or importing it reports the error
+        return _Source(module, name, file.parent, hashlib.sha256(content).hexdigest(), ())
     package = module if is_package else module.rpartition(".")[0]
-    lines = _without_comments(content, tree)
-    statements, imports, stars = [], dict[str, list[Target]](), list[str]()
-    for node in tree.body:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            continue
-        uses = set()
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Name):
-                uses.add(inner.id)
-            for bound, target in _targets(inner, package):
-                if bound == "*":
-                    stars.append(target.module)
-                else:
-                    imports.setdefault(bound, []).append(target)
-        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if not is_text and not isinstance(node, ast.Import | ast.ImportFrom):
-            first = min(each.lineno for each in (node, *getattr(node, "decorator_list", [])))
-            text = "\n".join(line for line in lines[first - 1 : node.end_lineno] if line.strip())
-            statements.append(_Statement(text, frozenset(_bound(node)), frozenset(uses)))
-    defined = frozenset(name for statement in statements for name in statement.binds)
-    return _Source(name, file, tuple(statements), imports, tuple(stars), defined)
+    return _Source(module, name, file.parent, code, tuple(_imports(tree, package)))
 
 
-def _targets(node: ast.AST, package: str) -> Iterator[tuple[str, Target]]:
-    """The names that an import binds, with their sources."""
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            yield alias.asname or alias.name.partition(".")[0], Target(alias.name, "")
-    elif isinstance(node, ast.ImportFrom):
-        above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-        module = ".".join([*above, *([node.module] if node.module else [])])
-        for alias in node.names:
-            yield alias.asname or alias.name, Target(module, alias.name)
-
-
-def _bound(node: ast.AST) -> Iterator[str]:
-    """The names that a top-level statement binds."""
-    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        yield node.name
-        return
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        yield node.id
+def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str, str]]:
+    """The imports anywhere in a module, except those for a type checker."""
     for inner in ast.iter_child_nodes(node):
-        if not isinstance(inner, ast.Lambda):
-            yield from _bound(inner)
+        if isinstance(inner, ast.Import):
+            yield from ((alias.asname or alias.name, alias.name, "") for alias in inner.names)
+        elif isinstance(inner, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - inner.level + 1] if inner.level else []
+            module = ".".join([*above, *([inner.module] if inner.module else [])])
+            for alias in inner.names:
+                yield alias.asname or alias.name, module, "" if alias.name == "*" else alias.name
+        elif not (isinstance(inner, ast.If) and "TYPE_CHECKING" in ast.unparse(inner.test)):
+            yield from _imports(inner, package)
 
 
-def _without_comments(content: bytes, tree: ast.Module) -> list[str]:
-    """The lines of a source without comments and docstrings.
+def _code(content: bytes) -> str:
+    """A source without comments, empty lines, and docstrings in lines of their own.
 
     `ast.dump` and `ast.unparse` differ between versions of Python.
     """
-    lines = [line.rstrip(b"\r\n") for line in io.BytesIO(content)]
-    for node in ast.walk(tree):
-        if isinstance(node, DEFINITIONS) and ast.get_docstring(node, clean=False) is not None:
-            text = node.body[0]
-            first, last = text.lineno - 1, (text.end_lineno or text.lineno) - 1
-            head, tail = lines[first][: text.col_offset], lines[last][text.end_col_offset :]  # offsets are of bytes
-            lines[first : last + 1] = [head, *[b""] * (last - first)]
-            lines[last] += tail
-    kept = [line.decode(errors="replace") for line in lines]
-    for token in tokenize.tokenize(io.BytesIO(content).readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            kept[row - 1] = kept[row - 1].removesuffix(token.string.rstrip()).rstrip() if column else ""
-    return [line.rstrip() for line in kept]
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+    text = content.decode(encoding).replace("\r\n", "\n")
+    lines, before = text.split("\n"), tokenize.NEWLINE
+    tokens = [each for each in tokenize.generate_tokens(io.StringIO(text).readline) if each.type != tokenize.NL]
+    for token, after in pairwise(tokens):
+        begins = before in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+        is_docstring = token.type == tokenize.STRING and begins and after.type in (tokenize.NEWLINE, tokenize.COMMENT)
+        if token.type == tokenize.COMMENT or is_docstring:
+            (row, column), (end, _) = token.start, token.end
+            lines[row - 1 : end] = [lines[row - 1][:column], *[""] * (end - row)]
+        if token.type != tokenize.COMMENT:
+            before = token.type
+    return "\n".join(line.rstrip() for line in lines if line.strip())
