@@ -9,9 +9,9 @@
 #   sbatch --nodes=2 --gpus-per-node=4 --cpus-per-task=32 scripts/slurm.sh \
 #     study run configs/study/grocery_quick.yaml --data.root DIR
 #
-# 90 seconds before the time limit SLURM signals levelfield, which requeues the job: a fit resumes at its last epoch
-# (docs/tutorial_gpus.md), a study without the trainings that had not ended. A preempted job does the same. `fit` before the
-# options may be given or left out.
+# 90 seconds before the time limit SLURM signals this script, which stops levelfield and requeues the job: a fit resumes at
+# its last epoch (docs/tutorial_gpus.md), a study without the trainings that had not ended. SLURM itself requeues a preempted
+# job. `fit` before the options may be given or left out.
 #
 # Options of sbatch go before the script and override the lines below; account and partition are your cluster's.
 #SBATCH --job-name=levelfield
@@ -23,12 +23,21 @@
 #SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append
 #SBATCH --requeue
-#SBATCH --signal=USR1@90
+#SBATCH --signal=B:USR1@90
 set -euo pipefail
 
 cd "${SLURM_SUBMIT_DIR:?submit this script with sbatch}"
 export PATH="$PWD/.venv/bin:$PATH"
 export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}" # srun no longer takes it from the job
+
+# Run levelfield. At the signal pass it on, and start the job again unless levelfield has finished.
+run() {
+  local job="${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}" # the id alone can mean the whole array
+  "$@" &
+  local work=$!
+  trap 'kill -USR1 "$work" || true; wait "$work" && exit 0; scontrol requeue "${job:-$SLURM_JOB_ID}"; exit 75' USR1
+  wait "$work"
+}
 
 case "${1:-}" in
   --*) set -- fit "$@" ;;
@@ -37,7 +46,7 @@ case "${1:-}" in
   fit)
     shift
     # --wait: if one task fails (e.g. disk full), end the others, which would wait for it.
-    srun --wait=300 levelfield fit --config configs/trainer/gpus.yaml \
+    run srun --wait=300 levelfield fit --config configs/trainer/gpus.yaml \
       --trainer.num_nodes "$SLURM_JOB_NUM_NODES" --trainer.devices "$SLURM_NTASKS_PER_NODE" "$@"
     ;;
   study)
@@ -55,9 +64,8 @@ case "${1:-}" in
     trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
     "${ray[@]}" --head --port="${address#*:}" --include-dashboard=false &
     if [ "$nodes" -gt 1 ]; then
-      # The signal before the time limit is only for levelfield.
       srun --overlap --nodes=$((nodes - 1)) --ntasks=$((nodes - 1)) --ntasks-per-node=1 --exclude="$head" \
-        --cpus-per-task="$SLURM_CPUS_ON_NODE" bash -c 'trap "" USR1; exec "$@"' _ "${ray[@]}" --address="$address" &
+        --cpus-per-task="$SLURM_CPUS_ON_NODE" "${ray[@]}" --address="$address" &
     fi
     # The study takes as many slots as the cluster has room for at its start.
     until [ "$(ray status --address="$address" 2>/dev/null | grep -c ' node_')" -ge "$nodes" ]; do
@@ -67,7 +75,7 @@ case "${1:-}" in
       fi
       sleep 1
     done
-    srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" levelfield study "${2:?give run or resume}" \
+    run srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" levelfield study "${2:?give run or resume}" \
       --executor ray --executor.address "$address" --trainer.accelerator gpu --trainer.devices 1 "${@:3}"
     ;;
   *)

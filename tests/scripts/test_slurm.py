@@ -1,8 +1,10 @@
 """The SLURM launcher, with an srun that only notes what it is to start."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,24 @@ def test_the_rank_of_a_task_does_not_reach_rays_workers(tmp_path: Path) -> None:
     started = others[others.index("bash") :]
     found = subprocess.run(started, env=environment, check=True, capture_output=True, text=True, timeout=60).stdout
     assert [line for line in found.splitlines() if line.startswith("SLURM_")] == ["SLURM_JOB_ID=7"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("code", "array"), [(75, {}), (75, {"ARRAY_JOB_ID": "70120", "ARRAY_TASK_ID": "4"}), (0, {})])
+def test_the_end_of_a_jobs_time_requeues_it_unless_levelfield_has_finished(code, array, tmp_path: Path) -> None:
+    (tmp_path / "scontrol").write_text(PROGRAM.format(name="scontrol", folder=tmp_path, does=""))
+    (tmp_path / "srun").write_text(f'#!/bin/bash\ntrap "exit {code}" USR1\ntouch begun\nwhile sleep 0.1; do :; done\n')
+    for name in ("srun", "scontrol"):
+        (tmp_path / name).chmod(0o755)
+    environment = {**JOB, "PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    environment |= {f"SLURM_{name}": value for name, value in array.items()}
+    job = subprocess.Popen(["bash", str(SCRIPT), "fit"], env=environment)
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.05)
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(60) == code
+    requeued = (tmp_path / "words").read_text() if code else ""
+    assert requeued == ("scontrol\trequeue\t70120_4\n" if array else "scontrol\trequeue\t70123\n" if code else "")
 
 
 @pytest.mark.full

@@ -15,7 +15,7 @@ from levelfield.core.errors import UserError, nearest, refused_file
 from levelfield.core.option_hints import COMMANDS as OTHER_NAMES
 from levelfield.core.paths import find_own_modules
 from levelfield.core.processes import FIRST, end_with_first, keep_freed_memory, quick_imports
-from levelfield.core.signals import EXIT_CODE, StopAtOnce, Stopped, handling, is_first_rank, requeue
+from levelfield.core.signals import EXIT_CODE, Stopped, is_first_rank, stopping
 from levelfield.core.terminal import print_any_character, printable, say
 
 HELP = f"""\
@@ -60,9 +60,9 @@ def main(argv: list[str] | None = None) -> int:
         print(__version__)
         return 0
     print_any_character()
-    stop_at_once = StopAtOnce()
+    received: list[int] = []
     try:
-        with handling(stop_at_once):
+        with stopping() as received:
             return _run(args[0], args[1:])
     except Stopped as stop:
         return _stopped(stop)
@@ -73,8 +73,8 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        if stop_at_once.number:  # the first process has left the group before this one
-            return _stopped(Stopped(stop_at_once.number))
+        if received:  # another process has left the group before this one
+            return _stopped(Stopped(received[0]))
         if debug or not _is_users(error):
             print(printable(traceback.format_exc()), end="", file=sys.stderr)
             return 2 if _is_users(error) else 1
@@ -112,11 +112,11 @@ def _run(name: str, words: list[str]) -> int:
 
 
 def _stopped(stop: Stopped) -> int:
-    """Print how to continue, or let SLURM requeue the job."""
+    """Print how to continue."""
     if os.environ.get("LOCAL_RANK", "0") != "0" and FIRST in os.environ:
         return 0  # a process that the fit started itself: Lightning kills the fit if one fails
     if is_first_rank():
-        print("; ".join(["levelfield: " + str(stop), *filter(None, [requeue(stop) or stop.remedy])]), file=sys.stderr)
+        print("; ".join([f"levelfield: {stop}", *filter(None, [stop.remedy])]), file=sys.stderr)
     return EXIT_CODE
 
 

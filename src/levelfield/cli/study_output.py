@@ -184,7 +184,7 @@ def _run(
         done = f"stopped with {len(state.results)} of {len(state.jobs)} jobs done"
         print(f"{done}; continue with: {shlex.join(again)}", file=sys.stderr)
         if isinstance(stop, Stopped):
-            raise  # the command line names the signal and lets SLURM requeue the job
+            raise  # the command line names the signal
         return 130
     above, below = ending.conclude(study) if ending is not None else ([], _next(study, arguments))
     if ending is None:

@@ -6,22 +6,13 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-# What to do if the system cannot store or open a file.
+# What to do if the system cannot store or open a file; its own message says what is wrong.
 REMEDIES = {
-    errno.ENOSPC: "free some space",
-    errno.EDQUOT: "free space in your quota",
-    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
-    errno.EACCES: "get the permission, or choose another folder",
-    errno.EPERM: "get the permission, or choose another folder",
-    errno.ELOOP: "remove the link",
-    errno.EROFS: "choose another folder",
-    errno.ENOTDIR: "a file is in the place of a folder: choose another folder",
-    errno.EEXIST: "a file is in the place of a folder: choose another folder",
-    errno.EISDIR: "a folder is in the place of a file: move it away",
-    errno.ENAMETOOLONG: "give a shorter name",
-    errno.EIO: "check the disk",
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENOLCK: "start the lock service of that file system, or choose another folder",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "get the permission, or choose another folder"),
+    **dict.fromkeys((errno.ELOOP, errno.ENOTDIR, errno.EEXIST, errno.EISDIR), "move it away, or choose another path"),
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.EIO, errno.ENOLCK), "choose another path"),
+    **dict.fromkeys((errno.EFBIG, errno.EMFILE), "raise the limit (ulimit -f, ulimit -n)"),
 }
 
 
@@ -86,8 +77,7 @@ def refused_file(error: OSError, path: Path | str | None = None) -> FileRefused 
     remedy = REMEDIES.get(error.errno or 0)
     if path is not None and error.errno == errno.ENOENT:  # to be stored: not even its folder can be made
         remedy = "choose another folder"
-    place = path or error.filename2 or error.filename or "a file"
     if remedy is None:
         return None
-    said = error.strerror or ""
-    return FileRefused(f"{place}: {said}; {remedy} and start the command again", said)
+    place, message = path or error.filename2 or error.filename or "a file", error.strerror or ""
+    return FileRefused(f"{place}: {message}; {remedy} and start the command again", message)

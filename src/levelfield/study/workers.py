@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from levelfield.core.errors import OutOfMemory, UserError, refused_file
-from levelfield.core.signals import Stopped, keeping_ctrl_c
+from levelfield.core.signals import Stopped
 
 # A unit is given up after this many deaths of its worker; the study ends after this many consecutive deaths.
 DEATHS, DEATHS_IN_A_ROW = 3, 9
@@ -181,8 +181,7 @@ def do_all(work: Work, slots: Slots, line: Callable[[str], Any], given_up: Given
     Raises:
         UserError: a mistake, at once, or workers that die in any unit.
     """
-    with keeping_ctrl_c() as check:
-        _Desk(work, slots, line, given_up).run(check)
+    _Desk(work, slots, line, given_up).run()
 
 
 class _Desk:
@@ -197,10 +196,9 @@ class _Desk:
         self.deaths: Counter[str] = Counter()
         self.deaths_in_a_row = 0
 
-    def run(self, check: Callable[[], None]) -> None:
+    def run(self) -> None:
         waited = 0.0
         while True:
-            check()
             usable = [slot for slot in self.free if self.slots.ready(slot)]
             for slot, unit in zip(usable, self._next(len(usable)), strict=False):
                 self._submit(slot, unit)

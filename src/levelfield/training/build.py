@@ -226,7 +226,7 @@ class Training:
                 f"--trainer.num_nodes {trainer.num_nodes}: start the command with torchrun on each node, or with srun"
             )
         if isinstance(environment, SLURMEnvironment):
-            environment.auto_requeue = False  # `signals.py` requeues
+            environment.auto_requeue = False  # it would write hpc_ckpt_*.ckpt into the working directory
             started, asked = os.environ.get("SLURM_STEP_NUM_TASKS", "1"), trainer.num_devices * trainer.num_nodes
             # Otherwise Lightning would train on one device, or wait forever. A study starts its jobs' processes itself.
             if self.command is not None and 1 < asked != int(started):
