@@ -97,7 +97,7 @@ def test_a_copy_without_a_line_or_with_another_is_told(tmp_path: Path) -> None:
     whole = (tmp_path / LEDGER).read_bytes()
     (tmp_path / LEDGER).write_bytes(whole[: whole.rstrip().rfind(b"\n") + 1])
     [problem] = ledger.compare_copy(tmp_path)
-    assert "missing" in problem
+    assert "is missing" in problem
     (tmp_path / LEDGER).write_bytes(whole.replace(b'"study birds"', b'"study of ...."'))
     assert len(ledger.compare_copy(tmp_path)) == 4
 

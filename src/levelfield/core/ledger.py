@@ -21,8 +21,7 @@ from levelfield.core.files import Lock, explain_write_errors, make_durable, writ
 from levelfield.core.paths import cache_root
 from levelfield.core.shape import count, has_shape
 
-LEDGER = "ledger.jsonl"
-SAMPLES = "samples"
+LEDGER, SAMPLES = "ledger.jsonl", "samples"
 EVALUATED, FINISHED = "evaluated", "finished"
 DIGESTS = {str: str}
 LINES = {
@@ -33,10 +32,12 @@ LINES = {
     },
     FINISHED: {"id": str, "time": str, "scores": DIGESTS},
 }
-# Two data sets are the same if they share this fraction of the smaller one's samples. A union of two sets is the same
-# as each of them. It has its own ledger unless one of theirs shares the second fraction of all samples.
-SAME_SHARE, UNION_SHARE = 0.5, 0.9
+# Two data sets are the same if they share the first fraction of the smaller one's samples: a union is the same as each
+# of its parts. They have one ledger if they share the second fraction of the larger one's.
+SAME_SHARE, ONE_LEDGER_SHARE = 0.5, 0.9
 HASH_BYTES = 16
+
+Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -61,26 +62,14 @@ class Evaluation:
     reason: str = ""
     results: Mapping[str, str] = field(default_factory=dict)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Line:
         """The content of the line, with one hash of all samples that ignores their order."""
-        return {
-            "data": self.data,
-            "samples": hashlib.sha256("".join(sorted(self.samples)).encode()).hexdigest(),
-            "num_samples": len(self.samples),
-            "by": self.by,
-            "configuration": self.configuration,
-            "checkpoints": dict(self.checkpoints),
-            "reason": self.reason,
-            "results": dict(self.results),
-        }
+        samples = hashlib.sha256("".join(sorted(self.samples)).encode()).hexdigest()
+        digests = {"checkpoints": dict(self.checkpoints), "results": dict(self.results)}
+        return {**vars(self), **digests, "samples": samples, "num_samples": len(self.samples)}
 
 
-def begin(
-    evaluation: Evaluation,
-    folder: Path | None = None,
-    now: Callable[[], datetime] | None = None,
-    usual_reasons: tuple[str, str] = ("", ""),
-) -> str:
+def begin(evaluation: Evaluation, folder: Path | None = None, usual_reasons: tuple[str, str] = ("", "")) -> str:
     """Record an evaluation on disk and return the id of its line. Afterwards test labels may be read.
 
     An interrupted evaluation of the same checkpoints continues with its line.
@@ -94,35 +83,31 @@ def begin(
     """
     plain = evaluation.plain()
     with _only_one():
-        copy = [] if folder is None else read_lines(folder / LEDGER)
+        copy = _copy_in(folder)
         line = _interrupted(copy, plain)
         if line is None:
-            head = {"event": EVALUATED, "id": uuid.uuid4().hex, "folder": _place_hash(folder), "time": _time(now)}
+            head = {"event": EVALUATED, "id": uuid.uuid4().hex, "folder": _place_hash(folder), "time": _time()}
             plain["reason"] = plain["reason"] or usual_reasons[bool(_evaluations(copy))]
             line = {**head, **plain, "version": levelfield.__version__}
             if folder is not None:  # first, so that an interrupted command can continue from it
                 _append(folder / LEDGER, line)
         place = _place_of(evaluation.samples) or cache_root() / "evaluations" / line["id"]
         if line not in read_lines(place / LEDGER):
-            _add_samples(place / SAMPLES, evaluation.samples)
+            known = _read_samples(place / SAMPLES) | _shortened(evaluation.samples)
+            write_atomically(place / SAMPLES, b"".join(sorted(known)))
             _append(place / LEDGER, line)
-    return line["id"]
+    return str(line["id"])
 
 
-def finish(
-    identity: str,
-    scores: Mapping[str, str],
-    folder: Path | None = None,
-    now: Callable[[], datetime] | None = None,
-) -> None:
+def finish(identity: str, scores: Mapping[str, str], folder: Path | None = None) -> None:
     """Record, once, that all scores of an evaluation are written.
 
     Args:
         scores: Name to SHA-256 of each file of scores.
     """
-    line = {"event": FINISHED, "id": identity, "time": _time(now), "scores": dict(scores)}
+    line = {"event": FINISHED, "id": identity, "time": _time(), "scores": dict(scores)}
     with _only_one():
-        copy = [] if folder is None else read_lines(folder / LEDGER)
+        copy = _copy_in(folder)
         line = next((each for each in copy if (each["event"], each["id"]) == (FINISHED, identity)), line)
         if folder is not None and line not in copy:
             _append(folder / LEDGER, line)
@@ -136,22 +121,20 @@ def has_line(identity: str, folder: Path) -> bool:
     return any((line["event"], line["id"]) == (EVALUATED, identity) for line in read_lines(folder / LEDGER))
 
 
-def finished_evaluation(folder: Path) -> dict[str, Any] | None:
+def finished_evaluation(folder: Path) -> Line | None:
     """The last evaluation of a folder if all its scores are written, else None."""
-    lines = read_lines(folder / LEDGER)
-    last = next((line for line in reversed(lines) if line["event"] == EVALUATED), None)
-    ended = {line["id"] for line in lines if line["event"] == FINISHED}
-    return last if last is not None and last["id"] in ended else None
+    last, is_finished = _last(read_lines(folder / LEDGER))
+    return last if is_finished else None
 
 
-def evaluations_of(samples: Sequence[str]) -> list[dict[str, Any]]:
+def evaluations_of(samples: Sequence[str]) -> list[Line]:
     """The user's evaluations of the data set with these samples."""
     return list(_evaluations_of(_shortened(samples)).values())
 
 
-def evaluations_beside(folder: Path) -> list[dict[str, Any]]:
+def evaluations_beside(folder: Path) -> list[Line]:
     """The user's evaluations of the data sets in a folder's copy, including those of the folder."""
-    found: dict[str, dict[str, Any]] = {line["id"]: line for line in _evaluations(read_lines(folder / LEDGER))}
+    found: dict[str, Line] = {line["id"]: line for line in _evaluations(read_lines(folder / LEDGER))}
     for identity in list(found):
         if (place := _place_with(identity)) is not None:
             found |= _evaluations_of(_read_samples(place / SAMPLES))
@@ -172,16 +155,17 @@ def compare_copy(folder: Path) -> list[str]:
     there = [line for place in sorted(places) for line in read_lines(place / LEDGER)]
     known = {line["id"] for line in there}
     own = {line["id"] for line in there if line.get("folder") == here}
-    problems = [
-        f"{LEDGER}: {_named(line)} is not in the user's ledger"
+    strange = [
+        line
         for line in copy
         if line not in there
         and (line["id"] in (known if line["event"] == EVALUATED else own) or (own and line.get("folder") == here))
     ]
-    return problems + [
-        f"{LEDGER}: {_named(line)} of the user's ledger is missing"
-        for line in there
-        if line["id"] in own and line not in copy
+    missing = [line for line in there if line["id"] in own and line not in copy]
+    problems = [("is not in", line) for line in strange] + [("is missing here, but in", line) for line in missing]
+    return [
+        f"{LEDGER}: the line '{line['event']}' of {line['time']} ({line['id'][:8]}) {what} the user's ledger"
+        for what, line in problems
     ]
 
 
@@ -190,27 +174,30 @@ def _place_hash(folder: Path | None) -> str:
     return "" if folder is None else hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
 
 
-def _named(line: Mapping[str, Any]) -> str:
-    return f"the line '{line['event']}' of {line['time']} ({line['id'][:8]})"
-
-
-def _interrupted(copy: list[dict[str, Any]], plain: dict[str, Any]) -> dict[str, Any] | None:
+def _interrupted(copy: list[Line], plain: Line) -> Line | None:
     """The last evaluation of a folder if it is this one and has not finished."""
-    last = next((line for line in reversed(copy) if line["event"] == EVALUATED), None)
-    if last is None or any((line["event"], line["id"]) == (FINISHED, last["id"]) for line in copy):
+    last, is_finished = _last(copy)
+    if last is None or is_finished:
         return None
     same = all(last.get(key) == plain[key] for key in ("samples", "configuration", "checkpoints"))
     return last if same and plain["reason"] in ("", last.get("reason")) else None
 
 
-def _evaluations(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _last(lines: list[Line]) -> tuple[Line | None, bool]:
+    """The last evaluation, and whether it is finished."""
+    last = next((line for line in reversed(lines) if line["event"] == EVALUATED), None)
+    return last, last is not None and any((each["event"], each["id"]) == (FINISHED, last["id"]) for each in lines)
+
+
+def _evaluations(lines: list[Line]) -> list[Line]:
     return [line for line in lines if line["event"] == EVALUATED]
 
 
-# Files.
+def _copy_in(folder: Path | None) -> list[Line]:
+    return [] if folder is None else read_lines(folder / LEDGER)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[Line]:
     """The lines of a ledger or copy, without an unfinished last line: no label was read after it.
 
     Raises:
@@ -250,11 +237,6 @@ def _without_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
-def _add_samples(path: Path, samples: Sequence[str]) -> None:
-    known = _read_samples(path) | _shortened(samples)
-    write_atomically(path, b"".join(sorted(known)))
-
-
 def _read_samples(path: Path) -> set[bytes]:
     content = path.read_bytes() if path.is_file() else b""
     return {content[first : first + HASH_BYTES] for first in range(0, len(content), HASH_BYTES)}
@@ -269,23 +251,18 @@ def _places() -> list[Path]:
     return sorted(path.parent for path in folder.glob(f"*/{LEDGER}")) if folder.is_dir() else []
 
 
-def _evaluations_of(wanted: set[bytes]) -> dict[str, dict[str, Any]]:
+def _evaluations_of(wanted: set[bytes]) -> dict[str, Line]:
     """The evaluations, by id, of all data sets that share samples with this one: of a union of two sets for each."""
-    places = [place for place in _places() if _is_same(wanted, _read_samples(place / SAMPLES))]
+    places = [place for place in _places() if _share(wanted, _read_samples(place / SAMPLES), min) >= SAME_SHARE]
     return {line["id"]: line for place in places for line in _evaluations(read_lines(place / LEDGER))}
 
 
 def _place_of(samples: Sequence[str]) -> Path | None:
-    """The ledger of the data set with these samples; None if there is none, or several that differ from it."""
+    """The ledger of the data set with these samples."""
     wanted = _shortened(samples)
-    known = {place: _read_samples(place / SAMPLES) for place in _places()}
-    same = {place: _share(wanted, known[place], max) for place in known if _is_same(wanted, known[place])}
-    nearest = max(same, key=lambda each: same[each], default=None)
-    return None if nearest is None or (len(same) > 1 and same[nearest] < UNION_SHARE) else nearest
-
-
-def _is_same(some: set[bytes], others: set[bytes]) -> bool:
-    return _share(some, others, min) >= SAME_SHARE
+    shares = {place: _share(wanted, _read_samples(place / SAMPLES), max) for place in _places()}
+    nearest = max(shares, key=lambda each: shares[each], default=None)
+    return nearest if nearest is not None and shares[nearest] >= ONE_LEDGER_SHARE else None
 
 
 def _share(some: set[bytes], others: set[bytes], of: Callable[[int, int], int]) -> float:
@@ -302,9 +279,8 @@ def _place_with(identity: str) -> Path | None:
 
 
 def _only_one() -> Lock:
-    """A lock of all ledgers of the user."""
     return Lock(cache_root(), "evaluations", "the ledgers of evaluations")
 
 
-def _time(now: Callable[[], datetime] | None) -> str:
-    return (datetime.now(UTC) if now is None else now()).isoformat(timespec="seconds")
+def _time() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

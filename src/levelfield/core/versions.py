@@ -22,27 +22,21 @@ LIBRARIES = ("torch", "torchvision", "lightning", "timm", "numpy", "scipy", "opt
 SOURCE_SUFFIXES = (".py", ".csv")
 
 
-def _git(*arguments: str) -> str | None:
-    folder = Path(levelfield.__file__).parent
-    # Without git's lock: reading a checkout must not write its index or leave a lock behind.
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
 @cache  # a process computes with the code that it imported, even if the checkout changes
 def code_version() -> dict[str, Any]:
     """Version of the package and, in a checkout, the commit and whether files differ from it."""
-    known: dict[str, Any] = {"levelfield": levelfield.__version__, "commit": None, "modified": None}
-    # In a virtual environment inside the user's repository, the commit would be the user's.
-    if _git("ls-files", "--error-unmatch", "__init__.py") is not None:
-        known["commit"] = _git("rev-parse", "HEAD")
-        changes = _git("status", "--porcelain", "--untracked-files=no")
-        known["modified"] = None if changes is None else bool(changes)
-    return known
+
+    def git(*arguments: str) -> str:
+        # Without git's lock: reading a checkout must not write its index or leave a lock behind.
+        command = ["git", "--no-optional-locks", "-C", str(Path(levelfield.__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+
+    commit, modified = None, None
+    with suppress(OSError, subprocess.SubprocessError):  # no git, or no checkout
+        git("ls-files", "--error-unmatch", "__init__.py")  # else the commit may be of a repository around this package
+        commit = git("rev-parse", "HEAD")
+        modified = bool(git("status", "--porcelain", "--untracked-files=no"))
+    return {"levelfield": levelfield.__version__, "commit": commit, "modified": modified}
 
 
 @cache  # as above: called when a process begins to work
@@ -81,18 +75,14 @@ def processor() -> str:
 
 def software() -> dict[str, Any]:
     """Code, libraries and processor of this process."""
-    return {
-        "code": code_version(),
-        "libraries": library_versions(),
-        "processor": processor(),
-    }
+    return {"code": code_version(), "libraries": library_versions(), "processor": processor()}
 
 
 def package_versions(module: "Module") -> dict[str, str]:
     """Versions of the packages, except levelfield, that a network's classes come from."""
-    packages = {type(part).__module__.partition(".")[0].replace("_", "-") for part in module.modules()}
+    packages = {type(part).__module__.partition(".")[0].replace("_", "-") for part in module.modules()} - {"levelfield"}
     versions = {}
-    for package in sorted(packages - {"levelfield"}):
+    for package in sorted(packages):
         with suppress(PackageNotFoundError):  # the user's code, which a study identifies by its source
             versions[package] = version(package)
     return versions
