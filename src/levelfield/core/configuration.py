@@ -18,23 +18,17 @@ CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
 MOST_VALUES = 1_000_000
 PACKAGE = Path(levelfield.__file__).parent
 # In the package of an installed wheel, or at the top of a checkout. The working directory comes first.
-INSTALLED = PACKAGE / "configs"
-SHIPPED = INSTALLED if INSTALLED.is_dir() else PACKAGE.parents[1] / "configs"
+SHIPPED = (PACKAGE if (PACKAGE / "configs").is_dir() else PACKAGE.parents[1]) / "configs"
 FOLDERS = (Path("configs"), SHIPPED)
-# Before a name that the program itself uses: only the shipped file has it, whatever lies in the working directory.
+# Before a name that the program itself uses: the shipped file, whatever is in the working directory.
 OURS = "levelfield:"
-
-# Files.
 
 
 def find_configuration(name: str, kind: str = "", beside: Path = Path()) -> Path | None:
     """The file `name`: a path, or a shipped file: `configs/data/glyphs.yaml`, `data/glyphs.yaml`, `data/glyphs`.
 
-    `levelfield:data/glyphs.yaml` is always the shipped file.
-
-    Args:
-        kind: A folder of `configs` whose files also have a short name: `study`.
-        beside: The folder that a path is relative to.
+    `levelfield:data/glyphs.yaml` is always the shipped file. A path is relative to `beside`. Files in the folder `kind`
+    of `configs`, such as `study`, also have a short name.
     """
     if name.startswith(OURS):
         return SHIPPED / name.removeprefix(OURS)
@@ -63,8 +57,7 @@ def nearest_configuration(name: str, beside: Path = Path()) -> str:
 class Loader(yaml.SafeLoader):
     """Safe YAML that reads `1e-4` as a number (YAML 1.1 reads text).
 
-    It rejects a key that is twice in one mapping, where other readers take the last one. It also rejects aliases that
-    expand a small file to a huge one.
+    It rejects a key that is twice in one mapping, and aliases that expand a small file to a huge one.
     """
 
     def get_single_node(self) -> yaml.Node | None:
@@ -110,11 +103,7 @@ def parse_value(text: str) -> Any:
 
 
 def read_yaml(path: Path) -> Config:
-    """Read one YAML mapping.
-
-    Raises:
-        UserError: The file is missing, is not YAML, is no mapping or has a key twice.
-    """
+    """Read one YAML mapping, or raise a UserError."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader)
     except FileNotFoundError:
@@ -128,13 +117,9 @@ def read_yaml(path: Path) -> Config:
 
 
 def read_named(name: str, wanted_by: str, kind: str = "", beside: Path = Path()) -> Config:
-    """Read the mapping in a file; `name`, `kind` and `beside` as in `find_configuration`.
+    """Read the mapping in a file, which `find_configuration` finds.
 
-    Args:
-        wanted_by: The option or key that names the file, for messages: `--config`.
-
-    Raises:
-        UserError: The file does not exist (the message has the nearest name), or has no mapping.
+    `wanted_by` is the option or key that names the file, for the message of a UserError: `--config`.
     """
     file = find_configuration(name, kind, beside)
     if file is None:
@@ -151,9 +136,6 @@ def stack(layers: Any, folder: Path, wanted_by: str) -> Config:
             raise UserError(f"{wanted_by} must list files or mappings, not {content!r}")
         merged = merge(merged, content)
     return merged
-
-
-# Merging.
 
 
 def merge(old: Any, new: Any) -> Any:
@@ -219,9 +201,6 @@ def set_dotted(config: Any, dotted: str, value: Any) -> Any:
         key, rest = "init_args", dotted
     config = config if isinstance(config, dict) else {}
     return {**config, key: set_dotted(config.get(key), rest, value)} if rest else merge(config, {key: value})
-
-
-# Reading a configuration.
 
 
 def as_list(given: Any) -> list[Any]:

@@ -17,10 +17,7 @@ REMEDIES = {
 
 
 class UserError(ValueError):
-    """A mistake in the input. Its message is one line that names the file, row or key, and how to fix it.
-
-    The command line prints the message and exits with code 2; `--debug` shows the traceback.
-    """
+    """A mistake in the input. Its message is one line that names the file, row or key, and how to fix it."""
 
 
 class TrainingFailed(UserError):  # noqa: N818  # the name says what happened to a trial
@@ -40,15 +37,7 @@ class FileRefused(UserError):  # noqa: N818  # the name says what the system did
 
 
 def refuse_below(smallest: float, section: str, **given: float | None) -> None:
-    """Reject a number below `smallest`, infinite or not a number.
-
-    Args:
-        section: Where the options are, as in `--data.batch_size`.
-        given: The options, without the section; None for a missing one.
-
-    Raises:
-        UserError: names the option.
-    """
+    """Raise a UserError for an option, such as `--data.batch_size`, below `smallest`, infinite or not a number."""
     for key, number in given.items():
         if number is not None and not smallest <= number < math.inf:
             raise UserError(f"--{section}.{key} {number:g}: give {smallest} or more")
@@ -57,9 +46,7 @@ def refuse_below(smallest: float, section: str, **given: float | None) -> None:
 def nearest(name: object, names: Iterable[str], otherwise: str | None = None, cutoff: float = 0.5) -> str:
     """The end of a message on a misspelt name, whose case may be wrong too: `; did you mean 'x'?`.
 
-    Args:
-        otherwise: The text if no name is similar; by default a list of all names.
-        cutoff: The least similarity; 1 means equal.
+    It is `otherwise`, or a list of all names, if no name has a similarity of `cutoff` (1 means equal).
     """
     known = list(names)
     in_small_letters = {each.lower(): each for each in known}
@@ -69,11 +56,7 @@ def nearest(name: object, names: Iterable[str], otherwise: str | None = None, cu
 
 
 def refused_file(error: OSError, path: Path | str | None = None) -> FileRefused | None:
-    """The error for a file that the system cannot store or open; None if the program is at fault.
-
-    Args:
-        path: The file, if `error` does not have its name.
-    """
+    """The error for a file that the system cannot store or open; None if the program is at fault."""
     remedy = REMEDIES.get(error.errno or 0)
     if path is not None and error.errno == errno.ENOENT:  # to be stored: not even its folder can be made
         remedy = "choose another folder"

@@ -4,11 +4,11 @@ import hashlib
 import json
 import os
 import secrets
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from socket import gethostname
 from typing import Any, BinaryIO
 
 import filelock
@@ -16,25 +16,17 @@ import filelock
 from levelfield.core.errors import refused_file
 from levelfield.core.processes import is_running
 
-TEMPORARY = ".tmp"  # a killed process may leave such files
-LOCKS = "locks"
+TEMPORARY, LOCKS = ".tmp", "locks"
 QUIET_SECONDS = 2.0  # of waiting for a lock before a message
-
-# Writing. The standard library has no such functions, and the package atomicwrites is no longer maintained.
 
 
 @contextmanager
 def explain_write_errors(path: Path) -> Iterator[None]:
-    """Add the name of the file to an error of writing.
-
-    Raises:
-        UserError: the disk is full, the file is too large, or the permission is missing.
-    """
+    """Raise a UserError with the name of the file if the disk is full or the permission is missing."""
     try:
         yield
     except OSError as error:
-        refused = refused_file(error, path)
-        if refused is None:
+        if (refused := refused_file(error, path)) is None:
             raise
         raise refused from error
 
@@ -70,12 +62,12 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
 
 def temporary_name(name: str, process: int) -> str:
     """The name of a new temporary file of a process: `.results.csv.node1.4711.9f3a61c2.tmp`."""
-    return f".{name}.{_host()}.{process}.{secrets.token_hex(4)}{TEMPORARY}"
+    return f".{name}.{gethostname()}.{process}.{secrets.token_hex(4)}{TEMPORARY}"
 
 
 def _remove_left_over(path: Path) -> None:
     """Remove temporary files of killed processes of this host."""
-    begins = f".{path.name}.{_host()}."
+    begins = f".{path.name}.{gethostname()}."
     with suppress(FileNotFoundError):
         for name in os.listdir(path.parent):
             if name.startswith(begins) and name.endswith(TEMPORARY):
@@ -84,16 +76,8 @@ def _remove_left_over(path: Path) -> None:
                     path.with_name(name).unlink(missing_ok=True)
 
 
-def _host() -> str:
-    return socket.gethostname().replace("/", "_")[:64]
-
-
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that is complete or absent.
-
-    Raises:
-        UserError: the system cannot store it.
-    """
+    """Write a file that is complete or absent, or raise a UserError."""
     with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replaced(path) as file:
@@ -163,15 +147,10 @@ def is_whole(path: Path) -> bool:
     return last == digest.digest()
 
 
-# Locks.
-
-
 class Lock:
     """The lock of one part of a folder: one process writes it. The lock of a dead process is free.
 
-    Args:
-        part: The name of the part.
-        title: The work, for the message of other processes that wait for it.
+    A process that waits for it prints its `title`.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -185,14 +164,7 @@ class Lock:
         self._lock = filelock.FileLock(self.path, thread_local=False)
 
     def acquire(self, seconds: float = 0) -> bool:
-        """Take the lock if no running process holds it; returns whether this object holds it now.
-
-        Args:
-            seconds: How long to wait for it; -1 has no limit.
-
-        Raises:
-            UserError: the system cannot store the file.
-        """
+        """Take the lock, after at most some seconds (-1 has no limit); returns whether this object holds it now."""
         with explain_write_errors(self.path), suppress(filelock.Timeout):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=seconds)

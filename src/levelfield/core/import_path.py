@@ -8,16 +8,12 @@ from levelfield.core.errors import UserError, nearest
 
 
 def import_named(path: str, option: str) -> Any:
-    """The class or function at `package.module.Name`.
-
-    Args:
-        option: the option for messages: `--model.loss`.
+    """The class or function at `package.module.Name`; `option` is for messages: `--model.loss`.
 
     Raises:
         UserError: no such module, no such name in it, or a module whose own import fails.
     """
-    reason = why_not_importable(path)
-    if reason is not None:
+    if (reason := why_not_importable(path)) is not None:
         raise UserError(f"{option}: {reason}")
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
@@ -28,14 +24,13 @@ def why_not_importable(path: str) -> str | None:
     module_name, _, name = path.rpartition(".")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            return f"no module '{error.name}', also not in the working directory; correct the name, or install it"
-        return f"importing '{module_name}' fails: no module '{error.name}'; install it"
-    except SyntaxError as error:
-        return f"importing '{module_name}' fails: {error.msg} ({error.filename}, line {error.lineno})"
     except Exception as error:
-        return f"importing '{module_name}' fails: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module_name}.".startswith(f"{missing}."):
+            return f"no module '{missing}', also not in the working directory; correct the name, or install it"
+        place = f" ({error.filename}, line {error.lineno})" if isinstance(error, SyntaxError) else ""
+        why = f"{type(error).__name__}: {' '.join(str(getattr(error, 'msg', error)).split())[:200]}{place}"
+        return f"importing '{module_name}' fails: {why}{'; install it' if missing else ''}"
     if getattr(module, name, None) is not None:
         return None
     names = [key for key, value in vars(module).items() if inspect.isclass(value) or inspect.isfunction(value)]

@@ -10,6 +10,7 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,24 +43,14 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An evaluation that is about to begin.
+    """An evaluation that is about to begin. `checkpoints` and `results`, those behind them, map names to SHA-256."""
 
-    Args:
-        data: Name of the data set.
-        samples: A hexadecimal hash of each sample.
-        by: The command: `study smoke`, `levelfield test`.
-        checkpoints: Name to SHA-256 of each checkpoint.
-        configuration: SHA-256 of the settings.
-        reason: The user's reason, if given.
-        results: Name to SHA-256 of the results behind the checkpoints.
-    """
-
-    data: str
-    samples: Sequence[str]
-    by: str
+    data: str  # the name of the data set
+    samples: Sequence[str]  # a hexadecimal hash of each
+    by: str  # the command: `study smoke`, `levelfield test`
     checkpoints: Mapping[str, str] = field(default_factory=dict)
-    configuration: str = ""
-    reason: str = ""
+    configuration: str = ""  # SHA-256 of the settings
+    reason: str = ""  # of the user
     results: Mapping[str, str] = field(default_factory=dict)
 
     def plain(self) -> Line:
@@ -72,10 +63,8 @@ class Evaluation:
 def begin(evaluation: Evaluation, folder: Path | None = None, usual_reasons: tuple[str, str] = ("", "")) -> str:
     """Record an evaluation on disk and return the id of its line. Afterwards test labels may be read.
 
-    An interrupted evaluation of the same checkpoints continues with its line.
-
     Args:
-        folder: Gets a copy of the line. Without a folder no evaluation can continue.
+        folder: Gets a copy of the line, with which an interrupted evaluation of the same checkpoints continues.
         usual_reasons: Reasons, if the user gave none, for the folder's first evaluation and for later ones.
 
     Raises:
@@ -100,11 +89,7 @@ def begin(evaluation: Evaluation, folder: Path | None = None, usual_reasons: tup
 
 
 def finish(identity: str, scores: Mapping[str, str], folder: Path | None = None) -> None:
-    """Record, once, that all scores of an evaluation are written.
-
-    Args:
-        scores: Name to SHA-256 of each file of scores.
-    """
+    """Record, once, that all scores of an evaluation are written: name to SHA-256 of each file."""
     line = {"event": FINISHED, "id": identity, "time": _time(), "scores": dict(scores)}
     with _only_one():
         copy = _copy_in(folder)
@@ -146,9 +131,6 @@ def compare_copy(folder: Path) -> list[str]:
 
     It has no lines of an archive, and no lines after the caches were removed. For a copied or moved folder, the end of
     an evaluation is not compared, because each copy may have continued.
-
-    Raises:
-        UserError: the copy is damaged.
     """
     copy, here = read_lines(folder / LEDGER), _place_hash(folder)
     places = {place for line in copy if (place := _place_with(line["id"])) is not None}
@@ -203,20 +185,15 @@ def read_lines(path: Path) -> list[Line]:
     Raises:
         UserError: another line is damaged.
     """
-    try:
-        *whole, _unfinished = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
-    lines = []
+    lines: list[Line] = []
+    whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     for number, text in enumerate(whole, start=1):
-        try:
+        with suppress(ValueError, TypeError, KeyError):
             line = json.loads(text)
-            is_line = has_shape(line, LINES[line["event"]])
-        except (ValueError, TypeError, KeyError):
-            is_line = False
-        if not is_line:
+            if has_shape(line, LINES[line["event"]]):
+                lines.append(line)
+        if len(lines) < number:
             raise UserError(f"{path}, line {number}: damaged; restore the file from a copy")
-        lines.append(line)
     return lines
 
 
@@ -266,10 +243,8 @@ def _place_of(samples: Sequence[str]) -> Path | None:
 
 
 def _share(some: set[bytes], others: set[bytes], of: Callable[[int, int], int]) -> float:
-    """The fraction of samples that two sets share, of the smaller or the larger set.
-
-    All samples without hashes, from the user's own loaders, share a ledger.
-    """
+    """The fraction of samples that two sets share, of the smaller or the larger set."""
+    # All samples without hashes, from the user's own loaders, share a ledger.
     return len(some & others) / of(len(some), len(others)) if some and others else float(some == others)
 
 

@@ -15,26 +15,21 @@ COMMANDS = {
     "verify": "to check a study or data: levelfield study verify FILE, levelfield data verify NAME",
 }
 
-RATES = "--model.trunk_lr, --model.embedder_lr or --model.loss_lr"
 # In lower case, with `_` for `-`.
 OF_TRAINING = {
-    "epochs": "--trainer.max_epochs",
-    "num_epochs": "--trainer.max_epochs",
+    **dict.fromkeys(("epochs", "num_epochs"), "--trainer.max_epochs"),
+    **dict.fromkeys(("lr", "learning_rate"), "--model.trunk_lr, --model.embedder_lr or --model.loss_lr"),
+    **dict.fromkeys(("fp16", "amp"), "--trainer.precision bf16-mixed"),
+    **dict.fromkeys(("backbone", "trunk"), "--config trunk/NAME.yaml"),
     "steps": "--trainer.max_steps",
-    "lr": RATES,
-    "learning_rate": RATES,
     "batch_size": "--data.batch_size",
     "workers": "--data.num_workers",
     "image_size": "--data.transforms.crop_size",
     "data_dir": "--config data/NAME.yaml, or --config data/image_folder.yaml --data.dataset.folder FOLDER",
     "gpus": "--trainer.devices",
     "device": "--trainer.accelerator",
-    "fp16": "--trainer.precision bf16-mixed",
-    "amp": "--trainer.precision bf16-mixed",
     "gradient_checkpointing": "--trainer.callbacks+ GradientCheckpointing",
     "chunk_size": "--trainer.callbacks+ GradientCaching",
-    "backbone": "--config trunk/NAME.yaml",
-    "trunk": "--config trunk/NAME.yaml",
     "loss": "--model.loss",
     "margin": "--model.loss.margin",
     "seed": "--seed_everything",
@@ -54,12 +49,10 @@ OF_A_STUDY = {
 }
 OF_COMPARE = {
     **OF_A_STUDY,
-    "epochs": "--minutes",
-    "steps": "--minutes",
-    "time": "--minutes",
+    **dict.fromkeys(("epochs", "steps", "time"), "--minutes"),
     "backbone": "--trunk configs/trunk/NAME.yaml",
 }
-OF_A_CHECKPOINT = {"checkpoint": "--ckpt_path", "model": "--ckpt_path", "output_dir": "--output"}
+OF_A_CHECKPOINT = {**dict.fromkeys(("checkpoint", "model"), "--ckpt_path"), "output_dir": "--output"}
 OF_AN_EVALUATION = {
     **OF_A_CHECKPOINT,
     "batch_size": "--data.eval_batch_size",

@@ -10,8 +10,7 @@ from typing import Any
 
 from levelfield.core.errors import UserError
 
-# Stands for the folder of a checkpoint in its content.
-HERE = "{folder}"
+HERE = "{folder}"  # the folder of a checkpoint, in its content
 ADDRESS = re.compile(r"\w(://|::)")  # `https://host/file`, and fsspec's `reference::file`
 UPWARDS = re.compile(r"(^|/)\.\.(/|$)|(^|\\)\.\.\\")
 OUTSIDE = re.compile(r"[/~]|\\\\|[A-Za-z]:[/\\]")  # the beginning of an absolute path, on any system
@@ -19,27 +18,18 @@ CLASS_PATH = re.compile(r"(?<![\w./-])[^\W\d]\w*(?:\.[^\W\d]\w*)+(?![\w./-])")
 
 
 def cache_root() -> Path:
-    """LEVELFIELD_CACHE, or `~/.cache/levelfield`.
-
-    Raises:
-        UserError: the user has no home folder, as in a container that runs under any number.
-    """
-    if given := os.environ.get("LEVELFIELD_CACHE"):
-        return Path(given)
+    """The folder of caches: LEVELFIELD_CACHE, or `~/.cache/levelfield`."""
     try:
-        return Path.home() / ".cache" / "levelfield"
-    except RuntimeError:
+        return Path(os.environ.get("LEVELFIELD_CACHE") or Path.home() / ".cache" / "levelfield")
+    except RuntimeError:  # as in a container that runs under any number
         raise UserError("this user has no home folder: set LEVELFIELD_CACHE to a folder for caches") from None
 
 
 def find_own_modules(named: Any, modules: Iterable[str] = ()) -> None:
     """Import from the working directory too, last, if a class path names a module there that is installed nowhere.
 
-    Otherwise a folder with a file such as `winreg.py`, which Python tries to import on Linux, would run it.
-
-    Args:
-        named: Texts, or configurations with texts.
-        modules: Further modules.
+    Otherwise a folder with a file such as `winreg.py`, which Python tries to import on Linux, would run it. `named` are
+    texts, or configurations with texts.
     """
     paths = [path for path in CLASS_PATH.findall(str(named)) if not (path.endswith(".yaml") or Path(path).exists())]
     if any(map(_is_here_alone, {path.partition(".")[0] for path in (*paths, *modules)})):
@@ -81,11 +71,7 @@ def name_of(text: str) -> str:
 
 def moved(value: Any, old: str, new: str) -> Any:
     """Plain values with the paths within the folder `old` turned into paths within `new`."""
-
-    def told(text: str) -> str:
-        return new + text[len(old) :] if text == old or text.startswith(old + os.sep) else text
-
-    return each_text(value, told)
+    return each_text(value, lambda text: new + text[len(old) :] if f"{text}{os.sep}".startswith(old + os.sep) else text)
 
 
 def each_text(value: Any, change: Callable[[str], str]) -> Any:

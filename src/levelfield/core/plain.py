@@ -8,11 +8,7 @@ import numpy as np
 
 
 def plain(value: Any, describe: Callable[[Any], Any]) -> Any:
-    """Numbers, texts, lists and mappings of names as plain values.
-
-    Args:
-        describe: returns the plain value of anything else.
-    """
+    """Numbers, texts, lists and mappings of names as plain values; `describe` returns that of anything else."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Path):

@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-# Options of glibc's <malloc.h>.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-# Larger blocks, such as the matrix of a whole data set, go back to the system.
-KEPT_BLOCK_BYTES = 1 << 30
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's <malloc.h>
+KEPT_BLOCK_BYTES = 1 << 30  # larger ones, such as the matrix of a whole data set, go back to the system
 # timm imports wandb for a function that is never called, and works without it.
 HIDDEN = ("wandb",)
 LAUNCHERS = {
@@ -35,22 +33,14 @@ OF_A_LAUNCHER = {
     *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
     *("LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
 }
-# Seconds between two checks of other processes.
-LOOK_SECONDS = 0.5
-# Environment variable with the number of workers of a pool.
-SIDE_BY_SIDE = "LEVELFIELD_SIDE_BY_SIDE"
-# Environment variable with the id of the first process, for the processes that Lightning starts.
-FIRST = "LEVELFIELD_FIRST_PROCESS"
-
-# The start of a process.
+LOOK_SECONDS = 0.5  # between two checks of other processes
+# Environment variables: the number of workers of a pool; the id of the first process, for those that Lightning starts.
+SIDE_BY_SIDE, FIRST = "LEVELFIELD_SIDE_BY_SIDE", "LEVELFIELD_FIRST_PROCESS"
 
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
-    """Import torch and its libraries faster: without garbage collection, because imported objects stay.
-
-    A package in `HIDDEN` is missing until the end of the context.
-    """
+    """Import torch and its libraries faster, without `HIDDEN` and without garbage collection: imported objects stay."""
     collects, young = gc.isenabled(), "torch" not in sys.modules
     hidden = [name for name in HIDDEN if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] # None means a missing module
@@ -70,9 +60,8 @@ def quick_imports() -> Iterator[None]:
 def keep_freed_memory() -> None:
     """Let glibc's malloc keep freed memory, up to this process's peak.
 
-    By default it returns blocks above 32 MB to the system, for example the output of a first convolution. The system
-    clears their pages again at the next step, which costs a fifth of the time of training on a CPU. The results are the
-    same. Other allocators and systems are not affected.
+    By default it returns blocks above 32 MB, such as the output of a first convolution. The system clears their pages
+    again at the next step, which costs a fifth of the time of training on a CPU.
     """
     with suppress(AttributeError, OSError, TypeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt
@@ -80,11 +69,8 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, -1)
 
 
-# Launchers: the processes that torchrun or SLURM has started for one command.
-
-
 def forget_launcher() -> None:
-    """Remove a launcher's variables. It comes before the import of Lightning, which reads the rank."""
+    """Remove a launcher's variables, before the import of Lightning, which reads the rank."""
     for name in OF_A_LAUNCHER:
         os.environ.pop(name, None)
 
@@ -116,14 +102,10 @@ def restarted() -> bool:
     return any(os.environ.get(name, "0") not in ("", "0") for name in counts)
 
 
-# This machine and the children of this process.
-
-
 def cores_here(together: int = 1) -> int:
-    """The cores that this process may use; a worker of a study gets its share.
+    """The cores of this process, of which a worker of a study gets its share.
 
-    Args:
-        together: processes of this node that share these cores, unless SLURM has bound each to its own.
+    `together` processes of this node share them, unless SLURM has bound each to its own.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     is_bound = cores < int(os.environ.get("SLURM_CPUS_ON_NODE", "0"))
@@ -144,8 +126,7 @@ def free_memory() -> int:
 def in_processes(processes: int, on_gpu: bool = False, persistent: bool = False) -> dict[str, Any]:
     """Arguments of a `DataLoader` whose processes end with this one.
 
-    On Linux they are forks. Python 3.14 would import the user's script again in each of them, so a script without
-    `if __name__ == "__main__"` would fail.
+    On Linux they are forks: else Python 3.14 fails for scripts without `if __name__ == "__main__"`.
     """
     return {
         "num_workers": processes,
@@ -157,14 +138,8 @@ def in_processes(processes: int, on_gpu: bool = False, persistent: bool = False)
 
 
 def end_with_parent(parent: int, number: int = 0) -> None:
-    """End this process when its `parent` ends for any reason.
-
-    Args:
-        parent: Process id of the parent, read before this process starts.
-        number: Number of the loader, from torch; not used.
-    """
-    # A fork server may be the direct parent: the default since Python 3.14.
-    is_child = os.getppid() == parent
+    """End this process when its `parent` (a process id) ends for any reason; torch adds the number of the loader."""
+    is_child = os.getppid() == parent  # not with a fork server, the default since Python 3.14
 
     def watch() -> None:
         while os.getppid() == parent if is_child else is_running(parent):
@@ -175,10 +150,7 @@ def end_with_parent(parent: int, number: int = 0) -> None:
 
 
 def end_with_first() -> None:
-    """End the processes that Lightning starts for this command when the first process ends.
-
-    Lightning ends all processes if one of them fails, but not if the first does.
-    """
+    """End the processes that Lightning starts for this command when the first ends, which Lightning does not."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         os.environ[FIRST] = str(os.getpid())
     elif FIRST in os.environ:
@@ -214,14 +186,10 @@ def is_running(process: int) -> bool:
         return not Path("/proc/self/stat").exists()
 
 
-# The group of the processes of one training.
-
-
 def leave_group_at_exit() -> None:
     """Leave the gloo group, if there is one, before the interpreter shuts down.
 
-    Lightning leaves the group at the very end. If a thread of gloo then frees a tensor, the process aborts (signal 6)
-    after its work is finished, and the launcher reports a failure.
+    Lightning leaves it at the very end. If a thread of gloo then frees a tensor, the process aborts (signal 6).
     """
     import torch.distributed as dist
 

@@ -9,11 +9,10 @@ import os
 
 
 def seed_of(*key: str | int, bits: int = 63) -> int:
-    """The first `bits` bits of the SHA-256 of the key's parts, joined by `/`.
+    """The first `bits` bits of the SHA-256 of the key's parts, joined by `/`, with numbers in decimal digits.
 
-    Args:
-        key: the purpose, then what the draw depends on: the seed, the step, ... Numbers in decimal digits.
-        bits: 63 for torch and numpy; 32 for libraries that seed the Mersenne Twister.
+    The key is the purpose, then what the draw depends on: the seed, the step, ... Libraries that seed the Mersenne
+    Twister need 32 bits.
 
     Example:
         >>> hex(seed_of("batch", 0, 3, 17, bits=32))  # printf batch/0/3/17 | sha256sum

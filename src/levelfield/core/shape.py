@@ -24,9 +24,8 @@ def count(value: Any) -> bool:
 def has_shape(value: Any, shape: Any) -> bool:
     """Whether a value has a shape.
 
-    Args:
-        shape: A type or several, a function of the value, `[shape]` of a list, `{str: shape}` of a mapping with any
-            names, or `{"name": shape, "name?": shape}`. A name with `?` may be missing. Other names are accepted.
+    That is a type or several, a function of the value, `[shape]` of a list, `{str: shape}` of a mapping with any names,
+    or `{"name": shape, "name?": shape}`. A name with `?` may be missing. Other names are accepted.
     """
     if isinstance(shape, list):
         return isinstance(value, list) and all(has_shape(each, shape[0]) for each in value)

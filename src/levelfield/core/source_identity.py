@@ -41,19 +41,13 @@ INSTALLED = {"site-packages", "dist-packages"}
 
 
 class _Source(NamedTuple):
-    """A module's file.
-
-    Attributes:
-        name: Its path as of a module, `levelfield/losses/arcface.py`, wherever it is.
-        code: Without comments and docstrings.
-        imports: Bound name, module, and the name in it; the last is empty for a whole module.
-    """
+    """A module's file."""
 
     module: str
-    name: str
+    name: str  # the path as of a module, `levelfield/losses/arcface.py`, wherever it is
     folder: Path
-    code: str
-    imports: tuple[tuple[str, str, str], ...]
+    code: str  # without comments and docstrings
+    imports: tuple[tuple[str, str, str], ...]  # the bound name, the module, the name in it or "" for the whole module
 
     @property
     def is_shipped(self) -> bool:
@@ -73,11 +67,15 @@ def sources_of(configs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def names_in(config: Any) -> list[str]:
-    """Every text of a configuration that could name a class, the default classes, and the modules of batches.
-
-    These names have the same sources as the configuration.
-    """
-    return sorted({*_names(config), *_defaults(config)})
+    """Every text that could name a class, default classes, and the modules of batches: their sources are the same."""
+    found = {*_names(config)}
+    for key, name in DEFAULTS.items() if isinstance(config, dict) else ():
+        section, _, part = key.partition(".")
+        if isinstance(config.get(section), dict):
+            given = config[section].get(part) or {}
+            if isinstance(given, dict) and "class_path" not in given:  # its arguments at most
+                found.add(name)
+    return sorted(found)
 
 
 def _names(config: Any) -> Iterator[str]:
@@ -89,15 +87,6 @@ def _names(config: Any) -> Iterator[str]:
             yield from _names(value)
     elif isinstance(config, str) and DOTTED_NAME.fullmatch(config):
         yield config
-
-
-def _defaults(config: Any) -> Iterator[str]:
-    for key, name in DEFAULTS.items():
-        section, _, part = key.partition(".")
-        if isinstance(config, dict) and isinstance(config.get(section), dict):
-            given = config[section].get(part) or {}
-            if isinstance(given, dict) and "class_path" not in given:  # its arguments at most
-                yield name
 
 
 def _digests(names: Iterable[str]) -> dict[str, str]:
@@ -175,37 +164,33 @@ def _locate(module: str) -> Path | None:
 @cache
 def _read(module: str, file: Path, modified: int, size: int) -> _Source:
     """A file, read again at another time or size."""
-    is_package, content = file.stem == "__init__", file.read_bytes()
+    is_package = file.stem == "__init__"
     name = module.replace(".", "/") + ("/__init__" if is_package else "") + file.suffix
-    try:
-        tree, code = ast.parse(content), _code(content)
-    except (SyntaxError, ValueError, tokenize.TokenError):  # not Python; or importing it reports the error
-        return _Source(module, name, file.parent, hashlib.sha256(content).hexdigest(), ())
     package = module if is_package else module.rpartition(".")[0]
-    return _Source(module, name, file.parent, code, tuple(_imports(tree, package)))
+    try:
+        with tokenize.open(file) as opened:
+            text = opened.read()
+        code, imports = _code(text), tuple(_imports(ast.parse(text), package))
+    except (SyntaxError, ValueError, ImportError, tokenize.TokenError):  # not Python; or importing it reports the error
+        code, imports = file.read_bytes().decode("latin-1"), ()
+    return _Source(module, name, file.parent, code, imports)
 
 
-def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str, str]]:
-    """The imports anywhere in a module, except those for a type checker."""
-    for inner in ast.iter_child_nodes(node):
-        if isinstance(inner, ast.Import):
-            yield from ((alias.asname or alias.name, alias.name, "") for alias in inner.names)
-        elif isinstance(inner, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - inner.level + 1] if inner.level else []
-            module = ".".join([*above, *([inner.module] if inner.module else [])])
-            for alias in inner.names:
+def _imports(tree: ast.Module, package: str) -> Iterator[tuple[str, str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.asname or alias.name, alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            for alias in node.names:
                 yield alias.asname or alias.name, module, "" if alias.name == "*" else alias.name
-        elif not (isinstance(inner, ast.If) and "TYPE_CHECKING" in ast.unparse(inner.test)):
-            yield from _imports(inner, package)
 
 
-def _code(content: bytes) -> str:
+def _code(text: str) -> str:
     """A source without comments, empty lines, and docstrings in lines of their own.
 
     `ast.dump` and `ast.unparse` differ between versions of Python.
     """
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
-    text = content.decode(encoding).replace("\r\n", "\n")
     lines, before = text.split("\n"), tokenize.NEWLINE
     tokens = [each for each in tokenize.generate_tokens(io.StringIO(text).readline) if each.type != tokenize.NL]
     for token, after in pairwise(tokens):

@@ -24,11 +24,9 @@ def printable(text: str) -> str:
 def say(*lines: str, console: "Console | None" = None, file: TextIO | None = None) -> None:
     """Print lines; nothing without one."""
     text = printable("\n".join(lines))
-    if not lines:
-        return
-    if console is not None:
+    if lines and console is not None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
-    else:
+    elif lines:
         print(text, file=file, flush=True)
 
 
