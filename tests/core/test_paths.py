@@ -1,5 +1,6 @@
 """No path of this machine stands in what is handed on."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import torch
 from own_images import image_options, own_images
 from refused import refused
 
-from levelfield.core.paths import is_place, moved, strip_paths
+from levelfield.core.errors import UserError
+from levelfield.core.paths import cache_root, is_place, moved, strip_paths
 from levelfield.losses import ArcFaceLoss
 from levelfield.models import TimmTrunk
 from levelfield.training.learner import MetricLearner
@@ -78,3 +80,13 @@ def test_the_file_of_the_trunks_weights_is_told_by_its_name(tmp_path):
     torch.save(TimmTrunk("test_resnet", weights=None).model.state_dict(), tmp_path / "mine.pth")
     learner = MetricLearner(TimmTrunk("test_resnet", weights=str(tmp_path / "mine.pth")), loss=ArcFaceLoss)
     assert learner.hparams["trunk"]["init_args"]["weights"] == "mine.pth"
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEVELFIELD_CACHE", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 5)  # no entry in /etc/passwd
+    with pytest.raises(UserError, match="LEVELFIELD_CACHE"):
+        cache_root()
+    monkeypatch.setenv("LEVELFIELD_CACHE", "/somewhere")
+    assert cache_root() == Path("/somewhere")

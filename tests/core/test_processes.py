@@ -1,5 +1,6 @@
-"""Processes: how they start, what they keep, who has the signals of a cluster, and when they end."""
+"""Processes: what they import and keep, who has the signals of a cluster, and when they end."""
 
+import gc
 import json
 import os
 import platform
@@ -13,10 +14,53 @@ import pytest
 import yaml
 from toy_study import TOY
 
-from levelfield.core.errors import UserError
-from levelfield.core.paths import cache_root
-from levelfield.core.processes import is_running
+from levelfield.core import processes
+from levelfield.core.processes import is_running, quick_imports
 from levelfield.core.signals import SIGNALS, Stopped, stopping
+
+
+def test_garbage_is_collected_again_after_an_import_that_fails() -> None:
+    with quick_imports():
+        with quick_imports():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ImportError), quick_imports():
+        import no_such_module  # noqa: F401
+    assert gc.isenabled()
+
+
+def test_a_hidden_package_is_missing_until_the_end_unless_it_is_there_already(tmp_path, monkeypatch) -> None:
+    (tmp_path / "hidden_one.py").write_text("name = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(processes, "HIDDEN", ("hidden_one",))
+    with quick_imports():
+        with quick_imports(), pytest.raises(ModuleNotFoundError):
+            import hidden_one
+        with pytest.raises(ModuleNotFoundError):
+            import hidden_one
+    import hidden_one
+
+    with quick_imports():
+        assert sys.modules["hidden_one"] is hidden_one
+
+
+CODE = """
+import atexit, gc, sys
+atexit.register(lambda: print(gc.get_freeze_count()))  # triton complains of leaks behind an error's one line otherwise
+from levelfield.core.processes import quick_imports
+with quick_imports():
+    import lightning.pytorch, timm, levelfield.metrics
+assert gc.get_freeze_count() > 0
+assert "wandb.sdk" not in sys.modules
+"""
+
+
+@pytest.mark.processes
+def test_lightning_and_timm_import_no_tracker_and_nothing_stays_frozen() -> None:
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("0\n", 0), done.stderr
+
 
 PARENT = """
 import multiprocessing, os, sys, time
@@ -112,16 +156,6 @@ def test_later_steps_ask_the_system_for_no_pages() -> None:
     blocks = 10 * 3 * 48 // 2
     assert plain > blocks / 2  # of 2 MB, the largest pages; else this machine's malloc keeps them anyway
     assert kept < plain / 5
-
-
-def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LEVELFIELD_CACHE", raising=False)
-    monkeypatch.delenv("HOME", raising=False)
-    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 5)  # no entry in /etc/passwd
-    with pytest.raises(UserError, match="LEVELFIELD_CACHE"):
-        cache_root()
-    monkeypatch.setenv("LEVELFIELD_CACHE", "/somewhere")
-    assert cache_root() == Path("/somewhere")
 
 
 @pytest.mark.parametrize("number", SIGNALS)

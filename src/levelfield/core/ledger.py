@@ -72,10 +72,10 @@ def begin(evaluation: Evaluation, folder: Path | None = None, usual_reasons: tup
     """
     plain = evaluation.plain()
     with _only_one():
-        copy = _copy_in(folder)
+        copy = [] if folder is None else read_lines(folder / LEDGER)
         line = _interrupted(copy, plain)
         if line is None:
-            head = {"event": EVALUATED, "id": uuid.uuid4().hex, "folder": _place_hash(folder), "time": _time()}
+            head = _line(EVALUATED, uuid.uuid4().hex, folder=_place_hash(folder))
             plain["reason"] = plain["reason"] or usual_reasons[bool(_evaluations(copy))]
             line = {**head, **plain, "version": levelfield.__version__}
             if folder is not None:  # first, so that an interrupted command can continue from it
@@ -90,9 +90,9 @@ def begin(evaluation: Evaluation, folder: Path | None = None, usual_reasons: tup
 
 def finish(identity: str, scores: Mapping[str, str], folder: Path | None = None) -> None:
     """Record, once, that all scores of an evaluation are written: name to SHA-256 of each file."""
-    line = {"event": FINISHED, "id": identity, "time": _time(), "scores": dict(scores)}
+    line = _line(FINISHED, identity, scores=dict(scores))
     with _only_one():
-        copy = _copy_in(folder)
+        copy = [] if folder is None else read_lines(folder / LEDGER)
         line = next((each for each in copy if (each["event"], each["id"]) == (FINISHED, identity)), line)
         if folder is not None and line not in copy:
             _append(folder / LEDGER, line)
@@ -175,10 +175,6 @@ def _evaluations(lines: list[Line]) -> list[Line]:
     return [line for line in lines if line["event"] == EVALUATED]
 
 
-def _copy_in(folder: Path | None) -> list[Line]:
-    return [] if folder is None else read_lines(folder / LEDGER)
-
-
 def read_lines(path: Path) -> list[Line]:
     """The lines of a ledger or copy, without an unfinished last line: no label was read after it.
 
@@ -195,6 +191,10 @@ def read_lines(path: Path) -> list[Line]:
         if len(lines) < number:
             raise UserError(f"{path}, line {number}: damaged; restore the file from a copy")
     return lines
+
+
+def _line(event: str, identity: str, **more: Any) -> Line:
+    return {"event": event, "id": identity, "time": datetime.now(UTC).isoformat(timespec="seconds"), **more}
 
 
 def _append(path: Path, line: Mapping[str, Any]) -> None:
@@ -255,7 +255,3 @@ def _place_with(identity: str) -> Path | None:
 
 def _only_one() -> Lock:
     return Lock(cache_root(), "evaluations", "the ledgers of evaluations")
-
-
-def _time() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -88,11 +88,7 @@ def _(anchors: Tensor, others: Tensor) -> Tensor:
     return anchors @ others.mT
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _derivatives(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
     anchors, others = ctx.saved_tensors
     needs_anchors, needs_others = ctx.needs_input_grad
     return (
@@ -101,7 +97,7 @@ def _derivatives(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | No
     )
 
 
-_inner_products.register_autograd(_derivatives, setup_context=_keep)
+_inner_products.register_autograd(_gradients, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
 
 
 def is_true_float32() -> bool:

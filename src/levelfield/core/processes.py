@@ -21,11 +21,10 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's <malloc.h>
 KEPT_BLOCK_BYTES = 1 << 30  # larger ones, such as the matrix of a whole data set, go back to the system
 # timm imports wandb for a function that is never called, and works without it.
 HIDDEN = ("wandb",)
+# The variable of each launcher with the number of processes that it has started.
 LAUNCHERS = {
-    "torchrun": "WORLD_SIZE",
-    "srun": "SLURM_STEP_NUM_TASKS",
-    "sbatch": "SLURM_NTASKS",
-    "mpirun": "OMPI_COMM_WORLD_SIZE",
+    **{"torchrun": "WORLD_SIZE", "mpirun": "OMPI_COMM_WORLD_SIZE"},
+    **{"srun": "SLURM_STEP_NUM_TASKS", "sbatch": "SLURM_NTASKS"},
 }
 # Variables of a launcher; a job of a study has its own process group and must not see them.
 OF_A_LAUNCHER = {
@@ -77,12 +76,10 @@ def forget_launcher() -> None:
 
 def launched_together() -> tuple[str, int, str] | None:
     """Launcher, number of processes, and both in words; None without a launcher."""
-    step = "SLURM_STEP_NUM_TASKS" in os.environ
+    is_task = "SLURM_PROCID" in os.environ and LAUNCHERS["srun"] not in os.environ  # of a job without steps
     for launcher, name in LAUNCHERS.items():
         count = os.environ.get(name, "1")
-        if launcher == "sbatch" and (step or "SLURM_PROCID" not in os.environ):
-            continue
-        if count.isdigit() and int(count) > 1:
+        if count.isdigit() and int(count) > 1 and (launcher != "sbatch" or is_task):
             return launcher, int(count), f"one of {count} processes ({name}={count})"
     return None
 
@@ -98,8 +95,7 @@ def launched_nodes() -> int | None:
 
 def restarted() -> bool:
     """Whether SLURM has requeued this job, or torchrun started its processes again."""
-    counts = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
-    return any(os.environ.get(name, "0") not in ("", "0") for name in counts)
+    return any(os.environ.get(f"{name}_RESTART_COUNT", "0") not in ("", "0") for name in ("SLURM", "TORCHELASTIC"))
 
 
 def cores_here(together: int = 1) -> int:

@@ -23,10 +23,8 @@ from typing import Any, NamedTuple
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 DATA = "levelfield.data"
 # The packages of the classes in a row; short names are looked up there.
-PACKAGES = (
-    *("levelfield.losses", "levelfield.miners", "levelfield.regularizers", "levelfield.models"),
-    *("levelfield.data.datasets", "levelfield.data.samplers", DATA),
-)
+PACKAGES = tuple(f"levelfield.{name}" for name in ("losses", "miners", "regularizers", "models"))
+PACKAGES += (f"{DATA}.datasets", f"{DATA}.samplers", DATA)
 # What a row uses if it names nothing else.
 DEFAULTS = {
     "model.trunk": "levelfield.models.TimmTrunk",
