@@ -72,7 +72,7 @@ def test_all_refuse_a_table_with_rows_that_cannot_be_used(run, tiny, toy_file, t
     found, *problems = (line.strip() for line in verified.splitlines())
     assert found == "image_table: 1 class, 1 sample; 4 problems"
     problems = [problem for problem in problems if "broken.csv, row " in problem]
-    assert [problem.partition("row ")[2][0] for problem in problems] == ["3", "5", "7", "4"]
+    assert [problem.partition("row ")[2][0] for problem in problems] == ["3", "4", "5", "7"]
     first = f"{problems[0]} (3 more like this)"
     code, _, complaint = run("fit", *image_options(tiny, table), "--model.loss", "ArcFaceLoss", "--output", tmp_path)
     assert (code, complaint.strip()) == (2, f"levelfield: {first}")

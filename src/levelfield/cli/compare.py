@@ -352,6 +352,8 @@ def _table(dataset: "MetricDataset", index: "SampleIndex", split: Config, whole:
 def _place(dataset: "MetricDataset", key: str) -> str:
     file = dataset.file_of(key)
     assert file is not None  # each sample is an image
+    if file.suffix.lower() == ".parquet":
+        raise UserError(f"{file} has the images themselves: remove the rows that cannot be opened from it")
     return str(file.parent.resolve() / file.name)  # does not resolve a link to another image
 
 

@@ -8,8 +8,6 @@ import numpy as np
 from jaxtyping import Bool, Int
 from PIL import Image
 
-from levelfield.data.strings import Keys
-
 Sample = Image.Image | str
 Role = Literal["query", "gallery", ""]
 Class = TypeVar("Class")
@@ -20,7 +18,7 @@ class SampleIndex:
     """Keys and labels of samples; labels (N,) int64 index `class_names`.
 
     Attributes:
-        keys: a tuple, or the `Keys` of a table.
+        keys: a tuple, or the lazy `Keys` of a table.
         test_classes: labels of the official test classes; None without a class-disjoint official split.
         roles: the role of each sample in the test: query, gallery, or `""` for a training sample; None if each test
             sample is a query among all others.
@@ -62,7 +60,7 @@ class SampleIndex:
 
 
 def _taken(values: Any, positions: Int[np.ndarray, " chosen"]) -> Any:
-    return values[positions] if isinstance(values, Keys) else tuple(values[i] for i in positions)
+    return values[positions] if not isinstance(values, tuple) else tuple(values[i] for i in positions)
 
 
 def index_of_classes(samples: Iterable[tuple[str, Class]], names: Mapping[Class, str], **further: Any) -> SampleIndex:

@@ -6,10 +6,9 @@ from pathlib import Path
 from levelfield.core.errors import UserError
 from levelfield.data.datasets import ImageFolder, ImageTable, MetricDataset, TextTable
 from levelfield.data.datasets.images import image_suffixes
-from levelfield.data.datasets.table import column_names, read_table
 from levelfield.data.places import own_file
-
-TABLES = (".csv", ".parquet")
+from levelfield.data.rows import TABLES
+from levelfield.data.tables import Table, column_names
 
 
 def own_dataset(path: str, root: str | None = None) -> MetricDataset | None:
@@ -24,7 +23,7 @@ def own_dataset(path: str, root: str | None = None) -> MetricDataset | None:
     place = own_file(path, root)
     if os.path.isdir(place):
         return ImageFolder(path, root)
-    if place.suffix.lower() not in TABLES:
+    if not place.name.lower().endswith(TABLES):
         return None
     columns = column_names(place)
     if "text" not in columns or ("path" in columns and _lists_images(place)):
@@ -34,11 +33,8 @@ def own_dataset(path: str, root: str | None = None) -> MetricDataset | None:
 
 def _lists_images(table: Path) -> bool:
     """Whether most paths of a table that also has texts have the suffixes of images."""
-    images = rows = 0
     try:
-        for some in read_table(table, ("path", "label")).rows:
-            images += sum(Path(path).suffix.lower() in image_suffixes() for path in some.contents)
-            rows += len(some.contents)
+        paths = Table(table, ("path", "label")).rows["path"]
     except UserError:  # reading the table gives the error
         return False
-    return 2 * images > rows
+    return 2 * sum(Path(path.as_py()).suffix.lower() in image_suffixes() for path in paths) > len(paths)

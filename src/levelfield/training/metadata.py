@@ -75,12 +75,13 @@ def read_metadata(datamodule: Any, loss: nn.Module) -> Metadata:
         )
     numeric, others = dict[str, Tensor](), dict[str, str]()
     for name, column in columns.items():
-        values = [_number(text) for text in column.names]
-        wrong = next((text for text, value in zip(column.names, values, strict=True) if value is None), None)
+        texts = column.dictionary.to_pylist()
+        values = [_number(text) for text in texts]
+        wrong = next((text for text, value in zip(texts, values, strict=True) if value is None), None)
         if wrong is not None:
             others[name] = wrong
         else:
-            numeric[name] = torch.from_numpy(np.array(values, np.float64)[column.codes])
+            numeric[name] = torch.from_numpy(np.array(values, np.float64)[column.indices.to_numpy()])
     return Metadata(numeric, others)
 
 

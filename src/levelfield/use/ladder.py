@@ -257,9 +257,10 @@ def _sizes(dataset: "MetricDataset", index: "SampleIndex", config: Config) -> tu
     positions = torch.linspace(0, len(index.keys) - 1, min(LOOKED_AT, len(index.keys))).long().tolist()
     sides = []
     for position in positions:
-        file = dataset.file_of(index.keys[position])
+        key = index.keys[position]
+        file = dataset.file_of(key)
         if file is not None:
-            with Image.open(file) as image:
+            with dataset.load(key) if file.suffix.lower() == ".parquet" else Image.open(file) as image:
                 sides.append(min(image.size))
     short = int(median(sides)) if sides else NATIVE
     largest = min([size for size in SIZES if size >= short] or [SIZES[-1]])

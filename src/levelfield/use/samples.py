@@ -14,10 +14,11 @@ from levelfield.core.ledger import Evaluation, begin
 from levelfield.data.datasets.base import MetricDataset
 from levelfield.data.datasets.image_folder import Found
 from levelfield.data.datasets.images import as_rgb, image_suffixes, open_image
-from levelfield.data.datasets.table import column_names, content_fault, read_table, refuse_problems
 from levelfield.data.index import Sample
-from levelfield.data.own import TABLES, own_dataset
+from levelfield.data.own import own_dataset
 from levelfield.data.places import own_file
+from levelfield.data.rows import TABLES, content_fault, refuse_problems
+from levelfield.data.tables import Table, column_names
 
 Modality = Literal["image", "text"]
 COLUMNS = {"image": "path", "text": "text"}
@@ -143,7 +144,7 @@ def _of_path(given: str, path: Path, modality: Modality | None, origin: object) 
         return in_folder(path)
     if not path.exists():
         raise UserError(f"no file or folder '{given}': give a folder, a .csv or .parquet table, an image or a .txt")
-    if suffix in TABLES:
+    if path.name.lower().endswith(TABLES):
         return _in_table(path, modality, origin)
     if suffix == ".txt":
         content = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
@@ -186,22 +187,10 @@ def _in_table(table: Path, modality: Modality | None, origin: object) -> Samples
         raise UserError(
             f"{table} has no column {column}, which '{origin}' needs for {KINDS[kind]}; it has {', '.join(columns)}"
         )
-    found = read_table(table, (column,), ("label",))
-    names: list[str] = []
-    labels: list[str] = []
-    problems = [*found.problems]
-    for rows in found.rows:
-        names += rows.contents
-        if (given := rows.others[0]) is not None:
-            labels += [given.names[code] for code in given.codes]
-            wrong = {name for name in given.names if name and content_fault("label", name)}
-            every = zip(rows.numbers, labels[-len(rows.numbers) :], strict=True) if wrong else ()
-            problems += [(int(number), content_fault("label", name)) for number, name in every if name in wrong]
-        faults = ((int(number), content_fault(column, name)) for number, name in zip(*rows[:2], strict=True))
-        problems += [(number, fault) for number, fault in faults if fault]
-    refuse_problems([f"{table}, row {number}: {fault}" for number, fault in sorted(problems)])
-    keys = tuple(table.parent / name for name in names) if kind == "image" else tuple(names)
-    return Samples(tuple(names), keys, kind, tuple(labels) if labels else None)
+    found = Table(table, (column,), ("label",))
+    refuse_problems(found.problem_lines)
+    names, *labels = (tuple(values.to_pylist()) for values in found.rows.columns[1:])
+    return Samples(names, tuple(table.parent / name for name in names) if kind == "image" else names, kind, *labels)
 
 
 def _of_list(data: Sequence[Any], modality: Modality | None) -> Samples:

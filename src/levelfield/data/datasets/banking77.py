@@ -2,7 +2,6 @@
 
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import NamedDataset
-from levelfield.data.datasets.table import read_labelled_rows
 from levelfield.data.datasets.texts import LabelledText, TextDataset, index_of
 from levelfield.data.index import SampleIndex
 
@@ -45,11 +44,13 @@ class Banking77(TextDataset, NamedDataset):
     num_samples_published = 13083
 
     def read_texts(self) -> tuple[SampleIndex, list[str], list[str]]:
+        from levelfield.data.tables import SampleTable  # imports pyarrow
+
         folder = self.named_folder()
-        parts = {part: read_labelled_rows(folder / part, "text", "category") for part in PARTS}
+        parts = {part: SampleTable(folder / part, "text", "category") for part in PARTS}
         samples = [
-            LabelledText(f"{part} row {number}", text, found.labels.names[code])
-            for part, found in parts.items()
-            for number, text, code in zip(found.numbers, found.contents, found.labels.codes, strict=True)
+            LabelledText(f"{part} row {number}", text, label)
+            for part, table in parts.items()
+            for number, text, label in zip(*table.rows.select(range(3)).to_pydict().values(), strict=True)
         ]
-        return *index_of(samples), [problem for labelled in parts.values() for problem in labelled.problems]
+        return *index_of(samples), [line for table in parts.values() for line in table.problem_lines]

@@ -18,11 +18,10 @@ from levelfield.core.errors import UserError
 from levelfield.data.content_hashes import file_state, kept_hashes, number_of, sample_hash
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.images import is_nearly_black, open_image
-from levelfield.data.datasets.table import refuse_problems
-from levelfield.data.datasets.table_rows import Coded
 from levelfield.data.duplicates import Duplicate, content_digest, duplicates_of
 from levelfield.data.index import Sample, SampleIndex
 from levelfield.data.overview import counted, counts_of, remarks_on
+from levelfield.data.rows import refuse_problems
 from levelfield.data.sealed_half import check_test_half
 from levelfield.data.splits import Split, split_classes
 
@@ -95,8 +94,8 @@ class MetricDataset(ABC):
             UserError: a file that is missing, truncated or not an image; names it and the remedy.
         """
 
-    def read_metadata(self, index: SampleIndex) -> Mapping[str, Coded]:
-        """Further columns of the samples by their names, as text, in the order of `index`; a table has some."""
+    def read_metadata(self, index: SampleIndex) -> Mapping[str, Any]:
+        """Further columns of the samples by name, as Arrow dictionaries of text in the order of `index`, of a table."""
         return {}
 
     def file_of(self, key: str) -> Path | None:

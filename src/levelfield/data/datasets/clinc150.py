@@ -9,9 +9,9 @@ from typing import Any
 from levelfield.core.errors import UserError
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import NamedDataset
-from levelfield.data.datasets.table import content_fault
 from levelfield.data.datasets.texts import LabelledText, TextDataset, index_of, read_bytes
 from levelfield.data.index import SampleIndex
+from levelfield.data.rows import content_fault
 
 PARTS = ("train", "val", "test")
 # Domain of each intent, from data/domains.json of the official repository.

@@ -1,36 +1,39 @@
-"""Your own images, listed in a table."""
+"""Your own images, listed in a table or inside one."""
 
+import hashlib
 import os
-from collections.abc import Callable, Mapping
-from functools import partial
-from pathlib import Path, PurePath
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from PIL import Image
 
 from levelfield.core.errors import UserError
 from levelfield.data.datasets.base import MetricDataset
-from levelfield.data.datasets.images import open_image, other_spelling
-from levelfield.data.datasets.kept_rows import LabelledRows
-from levelfield.data.datasets.table import read_labelled_rows, read_metadata, refuse_problems, table_index
-from levelfield.data.datasets.table_rows import Coded
+from levelfield.data.datasets.images import decode_image, open_image, other_spelling
 from levelfield.data.index import SampleIndex
 from levelfield.data.places import own_file
-from levelfield.data.strings import Keys
+from levelfield.data.rows import refuse_problems
+
+if TYPE_CHECKING:
+    from levelfield.data.tables import SampleTable
 
 
 class ImageTable(MetricDataset):
     """Images listed in a CSV or Parquet table with the columns `path,label`; paths are relative to the table.
 
     Samples are in the order of the table. Classes are in the order of their labels: by number if all are whole numbers,
-    else by name. Image files are read only when they are opened.
+    else by name. Image files are read only when they are opened. A Parquet table without paths may contain the images,
+    in a column `image` or `img` of their files' bytes, or as Hugging Face's `datasets` writes it. Then their keys are
+    `row 1`, `row 2`, ...
 
     A column `split` (`train`, `test`) sets the test classes; by default they are the second half of the sorted classes.
     With a column `role` (`query`, `gallery`), test queries are searched only in the gallery; by default each test image
-    is a query among all others. Roles of training rows have no effect.
+    is a query among all others. Roles of training rows have no effect. A column `group` has the camera, sequence,
+    session or patient of each image: `SampleIndex.groups`.
 
     Args:
-        table: the CSV or Parquet file.
+        table: the file: .csv, .tsv (both also with .gz) or .parquet.
         root: a missing table is looked up below it, or below LEVELFIELD_DATA if it is None.
 
     Raises:
@@ -40,6 +43,7 @@ class ImageTable(MetricDataset):
     name = "image_table"
     own_split_by_default = True
 
+    _images: Mapping[str, bytes] | None = None  # inside the table; empty if they are files
     _row_of: Mapping[str, int] | None = None
 
     def __init__(self, table: str | Path, root: str | Path | None = None) -> None:
@@ -52,37 +56,48 @@ class ImageTable(MetricDataset):
         return index
 
     def read_all(self) -> tuple[SampleIndex, list[str]]:
-        self._row_of = None
-        labelled = self._rows()
-        keys = Keys(partial(_plain_path, labelled.contents.at), labelled.contents.rows)
-        return table_index(own_file(self.table, self.root), labelled, keys), labelled.problems
+        table, self._row_of = self._read(), None
+        self._images = table.images
+        return table.index(), table.problem_lines
 
-    def read_metadata(self, index: SampleIndex) -> Mapping[str, Coded]:
-        table = own_file(self.table, self.root)
-        positions = np.arange(len(index.keys)) if index.positions is None else index.positions
-        return read_metadata(table, "path", read_labelled_rows(table, "path").numbers[positions])
+    def read_metadata(self, index: SampleIndex) -> Mapping[str, Any]:
+        return self._read().metadata(index)
 
     def index_files(self) -> list[Path]:
         return [own_file(self.table, self.root)]
 
-    def _rows(self) -> LabelledRows:
-        return read_labelled_rows(own_file(self.table, self.root), "path")
-
     def load(self, key: str) -> Image.Image:
-        return open_image(self.file_of(key))
+        if not (images := self._inside()):
+            return open_image(self.file_of(key))
+        if key not in images:
+            raise UserError(f"{self.table} has no {key}: it has changed; start the command again")
+        return decode_image(images[key], f"{self.table}, {key}")
+
+    def content_of(self, key: str) -> str:
+        images = self._inside()
+        return hashlib.sha256(images[key]).hexdigest() if images else super().content_of(key)
 
     def file_of(self, key: str) -> Path:
-        file = own_file(self.table, self.root).parent / key
+        table = own_file(self.table, self.root)
+        if self._inside():
+            return table
+        file = table.parent / key
         if not os.path.isfile(file):  # False for a name that is too long
             if self._row_of is None:
-                rows = self._rows()
-                paths = (str(PurePath(path)) for path in rows.contents)
-                self._row_of = dict(zip(paths, rows.numbers.tolist(), strict=True))
+                listed = self._read()
+                self._row_of = dict(zip(listed.keys, listed.numbers.tolist(), strict=True))
             remedy = other_spelling(file) or "paths are relative to the folder of the table"
             raise UserError(f"{self.table}, row {self._row_of.get(key, '?')}: no file {file}; {remedy}")
         return file
 
+    def _inside(self) -> Mapping[str, bytes]:
+        if self._images is None:
+            self.read_index()
+        assert self._images is not None
+        return self._images
 
-def _plain_path(path_at: Callable[[int], str], row: int) -> str:
-    """The normalized path: `a.jpg` for `./a.jpg`."""
-    return str(PurePath(path_at(row)))
+    def _read(self) -> "SampleTable":
+        from levelfield.data.tables import SampleTable, image_column  # imports pyarrow
+
+        table = own_file(self.table, self.root)
+        return SampleTable(table, image_column(table) or "path")

@@ -8,9 +8,9 @@ from pathlib import Path
 from levelfield.core.errors import UserError
 from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.base import NamedDataset
-from levelfield.data.datasets.table import content_fault
 from levelfield.data.datasets.texts import LabelledText, TextDataset, index_of
 from levelfield.data.index import SampleIndex
+from levelfield.data.rows import content_fault
 
 PARTS = ("20news-bydate-train", "20news-bydate-test")
 ARCHIVE = "20news-bydate.tar.gz"

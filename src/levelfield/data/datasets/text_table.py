@@ -1,27 +1,26 @@
 """Your own texts, listed in a table."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from jaxtyping import Int
-
-from levelfield.data.datasets.table import read_labelled_rows, read_metadata, table_index
-from levelfield.data.datasets.table_rows import Coded
 from levelfield.data.datasets.texts import TextDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.places import own_file
-from levelfield.data.strings import Keys
+
+if TYPE_CHECKING:
+    from levelfield.data.tables import SampleTable
 
 
 class TextTable(TextDataset):
     """Texts in a CSV or Parquet table with the columns `text,label`; a CSV file is UTF-8.
 
     Samples are in the order of the table and named by their row numbers in an editor. Classes are in the order of their
-    labels: by number if all are whole numbers, else by name. The columns `split` and `role` are those of `ImageTable`.
+    labels: by number if all are whole numbers, else by name. The columns `split`, `role` and `group` are those of
+    `ImageTable`.
 
     Args:
-        table: the CSV or Parquet file.
+        table: the file: .csv, .tsv (both also with .gz) or .parquet.
         root: a missing table is looked up below it, or below LEVELFIELD_DATA if it is None.
 
     Raises:
@@ -37,42 +36,21 @@ class TextTable(TextDataset):
         self.root = root
 
     def read_texts(self) -> tuple[SampleIndex, Sequence[str], list[str]]:
-        labelled = read_labelled_rows(own_file(self.table, self.root), "text")
-        index = table_index(own_file(self.table, self.root), labelled, Keys(_called, labelled.numbers))
-        return index, labelled.contents, labelled.problems
+        table = self._read()
+        return table.index(), table.contents, table.problem_lines
 
-    def read_metadata(self, index: SampleIndex) -> Mapping[str, Coded]:
-        table = own_file(self.table, self.root)
-        positions = np.arange(len(index.keys)) if index.positions is None else index.positions
-        return read_metadata(table, "text", read_labelled_rows(table, "text").numbers[positions])
+    def read_metadata(self, index: SampleIndex) -> Mapping[str, Any]:
+        return self._read().metadata(index)
 
     def index_files(self) -> list[Path]:
         return [own_file(self.table, self.root)]
 
     def texts_by_key(self, keys: Sequence[str], texts: Sequence[str]) -> Mapping[str, str]:
-        assert isinstance(keys, Keys)
-        return _TextOfRow(keys.rows, texts)
+        from levelfield.data.tables import ByName  # imports pyarrow
 
+        return ByName(keys, texts)
 
-def _called(number: int) -> str:
-    return f"row {number}"
+    def _read(self) -> "SampleTable":
+        from levelfield.data.tables import SampleTable
 
-
-class _TextOfRow(Mapping[str, str]):
-    """Name of a row to its text; `numbers` are the row numbers, ascending."""
-
-    def __init__(self, numbers: Int[np.ndarray, " rows"], texts: Sequence[str]) -> None:
-        self.numbers, self.texts = numbers, texts
-
-    def __getitem__(self, key: str) -> str:
-        number = key.removeprefix("row ")
-        place = int(np.searchsorted(self.numbers, int(number))) if number.isdecimal() else len(self)
-        if place == len(self) or _called(self.numbers[place]) != key:
-            raise KeyError(key)
-        return self.texts[place]
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __iter__(self) -> Iterator[str]:
-        return map(_called, self.numbers)
+        return SampleTable(own_file(self.table, self.root), "text")

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from levelfield.core.errors import UserError
 from levelfield.data.datasets.base import MetricDataset
-from levelfield.data.datasets.table import number_classes, refuse_problems
 from levelfield.data.index import SampleIndex
+from levelfield.data.rows import number_classes, refuse_problems
 
 
 class LabelledText(NamedTuple):
@@ -71,7 +73,8 @@ class TextDataset(MetricDataset):
 
 def index_of(samples: list[LabelledText]) -> tuple[SampleIndex, list[str]]:
     """Index and texts; classes are in the order of their labels."""
-    labels, class_names = number_classes(sample.label for sample in samples)
+    names, codes = np.unique([sample.label for sample in samples], return_inverse=True)
+    labels, class_names = number_classes(names.tolist(), codes)
     keys = tuple(sample.key for sample in samples)
     return SampleIndex(keys, labels, class_names), [sample.text for sample in samples]
 

@@ -1,24 +1,31 @@
-"""Tables of many rows: read once, some rows at a time, into files; the same samples and faults as of few."""
+"""Tables: large ones are read once, some rows at a time, into a file; images in a table, names of classes, groups."""
 
+import gzip
+import hashlib
+import json
 import pickle
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image
 from pyarrow import parquet
 
 from levelfield.core.errors import UserError
-from levelfield.data.datasets import ImageTable, TextTable, parquet_file, table
+from levelfield.data import tables
+from levelfield.data.datasets import ImageTable, TextTable
+from levelfield.data.own import own_dataset
 
 ROWS = 40
 
 
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Every Parquet table has many rows, which come seven at a time."""
-    monkeypatch.setattr(table, "MANY", 3)
-    monkeypatch.setattr(parquet_file, "AT_A_TIME", 7)
+    """Every table is in a large file, and its rows come seven at a time."""
+    monkeypatch.setattr(tables, "LARGE_FILE", 0)
+    monkeypatch.setattr(tables, "AT_A_TIME", 7)
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
 
 
@@ -32,14 +39,16 @@ def write(file: Path, **written: list) -> Path:
     return file
 
 
-def test_many_rows_give_what_a_csv_file_gives(tmp_path: Path) -> None:
+def test_a_large_file_gives_what_a_small_one_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     split = ["Test" if row % 9 > 5 else "train" for row in range(ROWS)]
     written = columns(split=split, role=["", "Query"] * 20, by=[0] * ROWS)
     lines = [",".join(map(str, row)) for row in zip(*written.values(), strict=True)]
     (tmp_path / "t.csv").write_text("\n".join([",".join(written), *lines]))
     many = ImageTable(write(tmp_path / "t.parquet", **written))
-    few, index, again = ImageTable(tmp_path / "t.csv").read_index(), many.read_index(), many.read_index()
-    for read in (index, again):
+    index, again, of_csv = many.read_index(), many.read_index(), ImageTable(tmp_path / "t.csv").read_index()
+    monkeypatch.setattr(tables, "LARGE_FILE", 1 << 20)
+    few = ImageTable(tmp_path / "t.csv").read_index()
+    for read in (index, again, of_csv):
         assert read.keys == few.keys
         assert (read.class_names, read.test_classes, read.roles) == (few.class_names, few.test_classes, few.roles)
         assert read.left_out == few.left_out == ("columns ignored, except by a loss with metadata: by",)
@@ -60,7 +69,7 @@ def test_they_are_read_once_and_anew_when_the_table_changes(tmp_path: Path, caps
     after = ImageTable(write(file, **changed)).read_index()
     assert capsys.readouterr().err.count("reading the rows of") == 2
     assert (before.labels[0], after.labels[0]) == (0, 8)
-    assert len(list(tmp_path.glob("cache/tables/*/*/rows.json"))) == 1
+    assert len(list(tmp_path.glob("cache/tables/*.*"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -109,13 +118,63 @@ def test_texts_come_from_the_file(tmp_path: Path) -> None:
     assert [in_memory.load(key) for key in in_memory.read_index().keys] == texts[:3]
 
 
-def test_a_csv_file_that_is_too_large_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("levelfield.data.datasets.csv_file.LARGEST_FILE", 10)
-    (tmp_path / "t.csv").write_text('text;label\na;01\nb;1\n"c\nd";NA\n')
-    with pytest.raises(UserError, match=r"t\.csv is larger than .* convert it to Parquet with python -c") as refused:
-        TextTable(tmp_path / "t.csv").read_index()
-    command = str(refused.value).partition('python -c "')[2].removesuffix('"')
-    exec(command)
-    converted = TextTable(tmp_path / "t.parquet")
-    assert converted.class_names == ("01", "1", "NA")
-    assert [converted[row][0] for row in range(3)] == ["a", "b", "c\nd"]
+def stored_images(folder: Path, as_struct: bool) -> tuple[Path, list[bytes]]:
+    """A table as Hugging Face's `datasets` writes it, with numbered classes; the last image is missing."""
+    images = []
+    for number in range(3):
+        Image.new("RGB", (4, 4 + number), (number * 40, 9, 9)).save(image := BytesIO(), "PNG")
+        images.append(image.getvalue())
+    column = [*images[:2], b"?", None]
+    written = pa.table({
+        "img": [{"bytes": image, "path": "x.png"} for image in column] if as_struct else pa.array(column, pa.binary()),
+        "label": [1, 0, 1, 0],
+    })  # fmt: skip
+    features = {"info": {"features": {"label": {"names": ["wren", "jay"], "_type": "ClassLabel"}}}}
+    parquet.write_table(written.replace_schema_metadata({"huggingface": json.dumps(features)}), folder / "t.parquet")
+    return folder / "t.parquet", images
+
+
+@pytest.mark.parametrize("as_struct", [True, False])
+def test_images_inside_a_parquet_table(as_struct: bool, tmp_path: Path) -> None:
+    file, images = stored_images(tmp_path, as_struct)
+    dataset = ImageTable(file)
+    index, problems = dataset.read_all()
+    assert (index.keys, index.class_names, index.labels.tolist()) == (
+        ("row 1", "row 2", "row 3"),
+        ("jay", "wren"),
+        [0, 1, 0],
+    )
+    assert problems == [f"{file}, row 4: img is empty; fill it in or remove the row"]
+    for read in (dataset, pickle.loads(pickle.dumps(dataset))):
+        assert [read.load(key).size for key in index.keys[:2]] == [(4, 4), (4, 5)]
+        with pytest.raises(UserError, match=r"t\.parquet, row 3 is not an image"):
+            read.load("row 3")
+        with pytest.raises(UserError, match="has no row 4"):
+            read.load("row 4")
+    contents = list(dataset.contents_of(index.keys[:2]))
+    assert contents == [hashlib.sha256(image).hexdigest() for image in images[:2]]
+
+
+@pytest.mark.parametrize("name", ["t.tsv", "t.tsv.gz", "t.csv.gz"])
+def test_tabs_and_gzip(name: str, tmp_path: Path) -> None:
+    content = b"text\tlabel\nhello, you\t1\nbye\t2\n"
+    content = content.replace(b"\t", b";") if "csv" in name else content
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    dataset = own_dataset(str(tmp_path / name))
+    assert [dataset[0], dataset[1]] == [("hello, you", 0), ("bye", 1)]
+    if name.endswith("gz"):
+        (tmp_path / name).write_bytes(gzip.compress(content)[:-9])
+        with pytest.raises(UserError, match=r"t\..* is not a complete gzip file"):
+            TextTable(tmp_path / name).read_index()
+
+
+def test_a_group_is_a_number_of_each_sample(tmp_path: Path) -> None:
+    groups = [f"camera {row % 4}" for row in range(ROWS)]
+    index = ImageTable(write(tmp_path / "t.parquet", **columns(group=groups))).read_index()
+    assert index.groups is not None
+    assert index.groups.tolist() == [row % 4 for row in range(ROWS)]
+    assert index.select([5, 2]).groups.tolist() == [1, 2]
+    assert index.left_out == ()
+    groups[4] = ""
+    with pytest.raises(UserError, match="row 5: group is empty"):
+        ImageTable(write(tmp_path / "t.parquet", **columns(group=groups))).read_index()

@@ -1,0 +1,45 @@
+"""Rows of a list of samples: their faults, and the numbers of their classes."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+from levelfield.core.errors import UserError
+
+TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
+
+
+def content_fault(column: str, content: str) -> str:
+    """The fault of a value that was decoded with `surrogateescape`, and the remedy; empty without a fault."""
+    if not content:
+        return f"{column} is empty; fill it in or remove the row"
+    if "\0" in content:
+        return f"{column} has a NUL byte; remove it"
+    strange = re.search("[\ud800-\udfff]", content)
+    return f"{column} is not UTF-8 (byte 0x{ord(strange[0]) & 0xFF:02X}); save the file as UTF-8" if strange else ""
+
+
+def refuse_problems(problems: Sequence[str]) -> None:
+    """Raise the first problem and count the others, if there are any."""
+    if problems:
+        others = f" ({len(problems) - 1} more like this)" if len(problems) > 1 else ""
+        raise UserError(problems[0] + others)
+
+
+def number_classes(
+    names: Sequence[str], codes: Int[np.ndarray, " samples"]
+) -> tuple[Int[np.ndarray, " samples"], tuple[str, ...]]:
+    """Labels (N,) int64 and class names in order: by number if all are whole numbers, else by name.
+
+    Args:
+        names: different names; one without a sample is left out.
+        codes: the position of each sample's name.
+    """
+    occurring = np.flatnonzero(np.bincount(codes, minlength=len(names))).tolist()
+    whole = all(names[code].removeprefix("-").isdecimal() for code in occurring)
+    order = sorted(occurring, key=lambda code: (int(names[code]) if whole else 0, names[code]))
+    label_of = np.zeros(len(names), np.int64)
+    label_of[order] = np.arange(len(order))
+    return label_of[codes], tuple(names[code] for code in order)
