@@ -23,12 +23,11 @@ import pyarrow.compute as pc
 from jaxtyping import Int
 from pyarrow import parquet
 
-from levelfield.core.cache_root import cache_root
 from levelfield.core.errors import UserError
-from levelfield.core.lock import Lock
+from levelfield.core.files import Lock, explain_write_errors
+from levelfield.core.paths import cache_root
 from levelfield.data.content_hashes import file_state
 from levelfield.data.index import SampleIndex
-from levelfield.data.made_once import written
 from levelfield.data.rows import TABLES, content_fault, number_classes, refuse_problems
 
 # The optional columns of samples with their values; a group is any value.
@@ -210,9 +209,9 @@ class SampleTable(Table):
 
     def _store(self, batches: Iterator[pa.RecordBatch]) -> None:
         folder = cache_root() / "tables"
-        begin = sha256(f"{self.file.resolve()} {self.wanted}".encode()).hexdigest()[:16]
-        place = folder / f"{begin}-{file_state(self.file):016x}-{self.file.stem[:40]}.arrow"
-        with written(f"rows of {self.file} into {place}"), Lock(folder, begin, f"rows of {self.file.name}"):
+        begin, state = map(_digest, [(str(self.file.resolve()), self.schema.names), file_state(self.file)])
+        place = folder / f"{begin}-{state}-{self.file.stem[:40]}.arrow"
+        with explain_write_errors(place), Lock(folder, begin, f"rows of {self.file.name}"):
             if not place.exists():
                 print(f"reading the rows of {self.file} once, into {place}", file=sys.stderr)
                 for earlier in folder.glob(f"{begin}-*"):
@@ -362,6 +361,10 @@ def _repeated(rows: pa.Table) -> dict[int, str]:
         if (first := first_row.setdefault(os.path.normpath(path), number)) != number:
             faults[number] = f"{path} is already in row {first}; remove one"
     return faults
+
+
+def _digest(value: Any) -> str:
+    return sha256(repr(value).encode()).hexdigest()[:16]
 
 
 def _mapped(file: Path) -> pa.Table:
