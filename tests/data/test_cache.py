@@ -23,9 +23,9 @@ from levelfield.data import Glyphs, ImageFolder, ImageTable, ImageTransforms, fe
 from levelfield.data.cache import INDEX, prepared_images
 from levelfield.data.crops import load
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets.images import open_image
 from levelfield.data.feature_file import prepare_features
 from levelfield.data.features import in_words
+from levelfield.data.images import open_image
 
 TRANSFORMS = ImageTransforms(crop_size=24, resize=32)
 

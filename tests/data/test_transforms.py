@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 
 from levelfield.core.errors import UserError
 from levelfield.data import GroceryStore, ImageTransforms
-from levelfield.data.datasets.images import open_image
+from levelfield.data.images import open_image
 
 SETTINGS = [
     ImageTransforms(112, 128),

@@ -153,7 +153,7 @@ def dataset_named(name: str, root: str | None = None, own: bool = True) -> "Metr
 
 
 def _build(kind: "type[MetricDataset]", root: str | None) -> "MetricDataset":
-    from levelfield.data.datasets.base import has_root
+    from levelfield.data.dataset import has_root
 
     return kind(root=root) if has_root(kind) else kind()  # type: ignore[call-arg]
 
@@ -174,7 +174,7 @@ def _list(console: Console, datasets: "Sequence[MetricDataset]", root: str | Non
 
 def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path], root: str | None) -> int:
     from levelfield.cli.data_cards import folder_of, why_not_ready
-    from levelfield.data.datasets.base import has_root
+    from levelfield.data.dataset import has_root
     from levelfield.data.places import root_in_vain
     from levelfield.data.prepare import prepare
 

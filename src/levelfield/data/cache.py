@@ -27,7 +27,7 @@ from levelfield.core.processes import cores_here, free_memory, in_processes
 from levelfield.core.source_identity import sources
 from levelfield.core.versions import source_hash
 from levelfield.data.crops import Picture
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.made_once import CannotWrite, made_once
 from levelfield.data.plain_arguments import class_and_arguments

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from levelfield.core.errors import UserError
-from levelfield.data.datasets.images import drafts
+from levelfield.data.images import drafts
 
 Picture = Image.Image | UInt8[np.ndarray, "height width 3"]
 Interpolation = Literal["bilinear", "bicubic"]

@@ -18,7 +18,7 @@ from levelfield.core.processes import in_processes
 from levelfield.core.seeds import global_seed
 from levelfield.data.cache import PreparedImages
 from levelfield.data.crops import as_floats
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.features import Extractor, FeatureSubset, features_of
 from levelfield.data.index import SampleIndex
 from levelfield.data.loading import embedded_together, loader, loader_processes

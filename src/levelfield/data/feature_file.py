@@ -19,7 +19,7 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import CheckedFile, Lock, is_whole, replaced_checked
 from levelfield.data.cache import cache_root, place_of, stamp_of
 from levelfield.data.content_hashes import file_state
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.made_once import made_once, written
 

@@ -15,7 +15,7 @@ from levelfield.core.source_identity import sources
 from levelfield.core.versions import computing_files, source_hash
 from levelfield.data import datasets
 from levelfield.data.crops import load
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.feature_file import prepare_features
 from levelfield.data.index import SampleIndex
 from levelfield.data.plain_arguments import transforms_spec

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from levelfield.core.errors import UserError
 from levelfield.data.datasets import ImageFolder, ImageTable, MetricDataset, TextTable
-from levelfield.data.datasets.images import image_suffixes
 from levelfield.data.datasets.table import column_names, read_table
+from levelfield.data.images import image_suffixes
 from levelfield.data.places import own_file
 
 TABLES = (".csv", ".parquet")

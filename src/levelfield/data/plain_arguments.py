@@ -6,7 +6,7 @@ from typing import Any
 
 from levelfield.core.errors import UserError
 from levelfield.core.plain import plain
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.places import dataset_without_ways
 from levelfield.data.transforms import ImageTransforms
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from levelfield.core.errors import UserError, refused_file
 from levelfield.core.ledger import Evaluation, begin
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import MetricDataset
 
 
 class RecordedLoader(DataLoader):

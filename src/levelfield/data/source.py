@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from levelfield.data.cache import PreparedImages, prepared_images
 from levelfield.data.crops import Picture, load
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.transforms import ImageTransforms
 

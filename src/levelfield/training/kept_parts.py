@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import MetricDataset
 from levelfield.models.trunks import Trunk
 from levelfield.training.frozen_trunk import trunk_hash
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically
 from levelfield.core.paths import cache_root
-from levelfield.data.datasets.images import image_suffixes
+from levelfield.data.images import image_suffixes
 from levelfield.data.places import own_file
 from levelfield.metrics.distances import DISTANCES, full_precision
 from levelfield.use.encoder import Embedded, Encoder

@@ -11,10 +11,10 @@ from PIL import Image
 
 from levelfield.core.errors import UserError
 from levelfield.core.ledger import Evaluation, begin
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.datasets.image_folder import Found
-from levelfield.data.datasets.images import as_rgb, image_suffixes, open_image
 from levelfield.data.datasets.table import column_names, content_fault, read_table, refuse_problems
+from levelfield.data.images import as_rgb, image_suffixes, open_image
 from levelfield.data.index import Sample
 from levelfield.data.own import TABLES, own_dataset
 from levelfield.data.places import own_file

@@ -12,7 +12,7 @@ from PIL import Image
 
 from levelfield.core.errors import UserError
 from levelfield.data.datasets import ImageFolder
-from levelfield.data.datasets.images import open_image
+from levelfield.data.images import open_image
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
 

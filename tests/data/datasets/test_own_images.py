@@ -14,7 +14,7 @@ from levelfield.core.errors import UserError
 from levelfield.data import ImageTable, ImageTransforms
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets.image_folder import ImageFolder
-from levelfield.data.datasets.images import open_image
+from levelfield.data.images import open_image
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner

@@ -1,7 +1,7 @@
 """Data sets, one file each."""
 
+from levelfield.data.dataset import MetricDataset, VerifyReport
 from levelfield.data.datasets.banking77 import Banking77
-from levelfield.data.datasets.base import MetricDataset, VerifyReport
 from levelfield.data.datasets.cars196 import Cars196
 from levelfield.data.datasets.clinc150 import CLINC150
 from levelfield.data.datasets.cub200 import CUB200

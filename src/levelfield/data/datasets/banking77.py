@@ -1,7 +1,7 @@
 """Banking77: questions to a bank, each with one of 77 intents."""
 
+from levelfield.data.dataset import NamedDataset
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.table import read_labelled_rows
 from levelfield.data.datasets.texts import LabelledText, TextDataset, index_of
 from levelfield.data.index import SampleIndex

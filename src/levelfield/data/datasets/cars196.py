@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from levelfield.core.errors import UserError
+from levelfield.data.dataset import NamedDataset
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.index import SampleIndex
 
 ALL_IMAGES = "cars_annos.mat"

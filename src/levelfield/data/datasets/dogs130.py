@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from levelfield.data.dataset import NamedDataset
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.image_folder import ImageFolder
 from levelfield.data.index import SampleIndex
 

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from levelfield.core.errors import UserError
 from levelfield.data.content_hashes import file_state, sample_hash
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.index import SampleIndex, index_of_classes
 
 FACES = (

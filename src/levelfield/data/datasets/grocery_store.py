@@ -1,8 +1,8 @@
 """Grocery Store: photographs of fruit, vegetables and cartons, taken in shops with a phone."""
 
 from levelfield.core.errors import UserError
+from levelfield.data.dataset import NamedDataset
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.lists import read_lines
 from levelfield.data.index import SampleIndex, index_of_classes
 

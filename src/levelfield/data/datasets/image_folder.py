@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image
 
 from levelfield.core.errors import UserError
-from levelfield.data.datasets.base import MetricDataset
-from levelfield.data.datasets.images import image_suffixes, open_image
+from levelfield.data.dataset import MetricDataset
+from levelfield.data.images import image_suffixes, open_image
 from levelfield.data.index import SampleIndex
 from levelfield.data.places import own_file
 

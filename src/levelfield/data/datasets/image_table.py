@@ -9,11 +9,11 @@ import numpy as np
 from PIL import Image
 
 from levelfield.core.errors import UserError
-from levelfield.data.datasets.base import MetricDataset
-from levelfield.data.datasets.images import open_image, other_spelling
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.datasets.kept_rows import LabelledRows
 from levelfield.data.datasets.table import read_labelled_rows, read_metadata, refuse_problems, table_index
 from levelfield.data.datasets.table_rows import Coded
+from levelfield.data.images import open_image, other_spelling
 from levelfield.data.index import SampleIndex
 from levelfield.data.places import own_file
 from levelfield.data.strings import Keys

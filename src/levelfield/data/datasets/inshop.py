@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from levelfield.core.errors import UserError
+from levelfield.data.dataset import NamedDataset
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.lists import check_listed_once, read_columns, read_lines
 from levelfield.data.index import Role, SampleIndex, index_of_classes
 

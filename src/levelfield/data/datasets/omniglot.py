@@ -12,9 +12,9 @@ from PIL import Image
 
 from levelfield.core.errors import UserError
 from levelfield.data.content_hashes import sample_hash
+from levelfield.data.dataset import NamedDataset
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import NamedDataset
-from levelfield.data.datasets.images import decode_image, open_image
+from levelfield.data.images import decode_image, open_image
 from levelfield.data.index import SampleIndex
 
 PARTS = ("images_background", "images_evaluation")

@@ -1,8 +1,8 @@
 """Stanford Online Products: 22,634 products, with a few photographs of each."""
 
 from levelfield.core.errors import UserError
+from levelfield.data.dataset import NamedDataset
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.lists import check_listed_once, read_columns
 from levelfield.data.index import SampleIndex, index_of_classes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from levelfield.core.errors import UserError
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.datasets.table import number_classes, refuse_problems
 from levelfield.data.index import SampleIndex
 

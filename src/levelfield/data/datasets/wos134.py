@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from levelfield.core.errors import UserError
+from levelfield.data.dataset import NamedDataset
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import NamedDataset
 from levelfield.data.datasets.table import content_fault
 from levelfield.data.datasets.texts import LabelledText, TextDataset, index_of, read_bytes
 from levelfield.data.index import SampleIndex

@@ -17,10 +17,10 @@ from PIL import Image
 from levelfield.core.errors import UserError
 from levelfield.data.content_hashes import file_state, kept_hashes, number_of, sample_hash
 from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.images import is_nearly_black, open_image
 from levelfield.data.datasets.table import refuse_problems
 from levelfield.data.datasets.table_rows import Coded
 from levelfield.data.duplicates import Duplicate, content_digest, duplicates_of
+from levelfield.data.images import is_nearly_black, open_image
 from levelfield.data.index import Sample, SampleIndex
 from levelfield.data.overview import counted, counts_of, remarks_on
 from levelfield.data.sealed_half import check_test_half
