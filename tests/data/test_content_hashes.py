@@ -10,8 +10,10 @@ from PIL import Image
 
 from levelfield.core.errors import UserError
 from levelfield.data import content_hashes
+from levelfield.data import dataset as base
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets import ImageFolder, base
+from levelfield.data.datasets import ImageFolder
+from levelfield.data.verify import verify
 
 
 @pytest.fixture(autouse=True)
@@ -115,14 +117,14 @@ def test_a_rotten_file_is_found_again_and_refused_until_it_is_restored(folder: P
     assert fingerprint(folder) == expected, "nobody has looked yet"
     assert fingerprint(folder, again=True) == by_hand(folder) != expected
     for _ in range(2):
-        assert [line.partition(":")[0] for line in ImageFolder(folder).verify().problems] == ["03/0.bmp"]
+        assert [line.partition(":")[0] for line in verify(ImageFolder(folder)).problems] == ["03/0.bmp"]
         with pytest.raises(UserError, match=r"^03/0\.bmp: "):
             MetricDataModule(ImageFolder(folder)).identity()
     swap(rotten)
-    assert ImageFolder(folder).verify().ok, "the disk gives the old bytes again"
+    assert verify(ImageFolder(folder)).ok, "the disk gives the old bytes again"
     assert fingerprint(folder) == expected
     swap(rotten)
-    assert not ImageFolder(folder).verify().ok
+    assert not verify(ImageFolder(folder)).ok
     swap(rotten)
     states[str(rotten)] += 1  # restored from a copy
     assert fingerprint(folder) == expected

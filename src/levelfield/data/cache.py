@@ -30,7 +30,7 @@ from levelfield.data.crops import Picture
 from levelfield.data.dataset import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.made_once import CannotWrite, made_once
-from levelfield.data.plain_arguments import class_and_arguments
+from levelfield.data.own import class_and_arguments
 
 INDEX = "index.npz"
 # Number of images that are opened to estimate the size.

@@ -22,16 +22,15 @@ from levelfield.data.dataset import MetricDataset
 from levelfield.data.features import Extractor, FeatureSubset, features_of
 from levelfield.data.index import SampleIndex
 from levelfield.data.loading import embedded_together, loader, loader_processes
-from levelfield.data.places import root_in_vain
-from levelfield.data.plain_arguments import dataset_spec, plain_arguments
+from levelfield.data.own import dataset_spec, plain_arguments, unused_root
 from levelfield.data.recorded_loader import RecordedLoader
 from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, TrainingBatchSampler
 from levelfield.data.samplers.base import SamplerFactory
-from levelfield.data.sealed_half import check_test_half
 from levelfield.data.source import Source, source_of
 from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms, Transforms
+from levelfield.data.verify import check_test_split, overview
 
 
 class MetricDataModule(LightningDataModule):
@@ -185,7 +184,7 @@ class MetricDataModule(LightningDataModule):
         # Before a test, an image folder may lack the test images.
         there = not len(test_classes) or np.isin(test_classes, index.labels).any()
         if stage == "test" or (there and split != "all"):
-            check_test_half(index, test_classes)
+            check_test_split(index, test_classes)
         if not self.hparams:  # built in Python: `levelfield validate` and `test` read the arguments from the checkpoint
             self.save_hyperparameters(plain_arguments(self, MetricDataModule), logger=False)
             self._is_of_python = True
@@ -212,9 +211,8 @@ class MetricDataModule(LightningDataModule):
             self.val_subset = self._subset(images, index, val_classes)
             self._trainval = trainval
             self._built = self._asked
-            self._overview = self.dataset.overview(index, split, self.split_seed) + root_in_vain(
-                self.dataset, self.root
-            )
+            lines = overview(self.dataset, index, split, self.split_seed)
+            self._overview = lines + unused_root(self.dataset, self.root)
             self._identity = {
                 "dataset": dataset_spec(self.dataset, self.root),
                 "fingerprint": self.dataset.once(
@@ -297,7 +295,7 @@ class MetricDataModule(LightningDataModule):
             UserError: it cannot be scored.
         """
         index = self.dataset.read_index()
-        check_test_half(index, self._halves(index)[2])
+        check_test_split(index, self._halves(index)[2])
 
     def test_classes(self) -> list[str]:
         """The names of the test classes."""

@@ -1,48 +1,59 @@
-"""The base class of data sets: an index of keys and labels, read without opening samples, and a way to open one."""
+"""The base classes of data sets: an index of keys and labels, read without opening samples, and a way to open one."""
 
 import hashlib
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Int
-from PIL import Image
 
 from levelfield.core.errors import UserError
 from levelfield.data.content_hashes import file_state, kept_hashes, number_of, sample_hash
-from levelfield.data.datasets.archives import Archive
 from levelfield.data.datasets.table import refuse_problems
 from levelfield.data.datasets.table_rows import Coded
-from levelfield.data.duplicates import Duplicate, content_digest, duplicates_of
-from levelfield.data.images import is_nearly_black, open_image
-from levelfield.data.index import Sample, SampleIndex
-from levelfield.data.overview import counted, counts_of, remarks_on
-from levelfield.data.sealed_half import check_test_half
+from levelfield.data.images import open_image
+from levelfield.data.index import Sample, SampleIndex, index_of_classes
 from levelfield.data.splits import Split, split_classes
 
 
-@dataclass
-class VerifyReport:
-    """The result of `MetricDataset.verify`; a data set is sound if there are no problems."""
+@dataclass(frozen=True)
+class Archive:
+    """A published file of a named data set.
 
-    name: str
-    num_classes: int
-    num_samples: int
-    overview: list[str] = field(default_factory=list)
-    """Counts and omissions as lines: `levelfield.data.overview`."""
-    problems: list[str] = field(default_factory=list)
-    duplicates: list[Duplicate] = field(default_factory=list)
-    """Not problems: published data sets have duplicates."""
+    Attributes:
+        file: name of the file.
+        gives: the file or folder to unpack; None for a file that is not unpacked.
+        url: download address; None if the publishers require an agreement or a login.
+        size: in bytes; None if unknown.
+        sha256: None if unknown: then the SHA-256 of the first download is recorded, as unverified.
+        inside: the folder of the archive that has `gives`.
+    """
+
+    file: str
+    gives: str | None = None
+    url: str | None = None
+    size: int | None = None
+    sha256: str | None = None
+    inside: str = ""
 
     @property
-    def ok(self) -> bool:
-        return not self.problems
+    def place(self) -> str:
+        """The file or folder that the data set reads."""
+        return self.gives or self.file
+
+
+def find_file(path: str | Path, root: str | Path | None) -> Path:
+    """The file or folder `path`; if it is missing, the one below `root` or `LEVELFIELD_DATA`, if it exists."""
+    for base in ("", root, os.environ.get("LEVELFIELD_DATA")):
+        if base is not None and os.path.exists(Path(base, path)):  # False for a name that is too long
+            return Path(base, path)
+    return Path(path)
 
 
 class MetricDataset(ABC):
@@ -53,27 +64,18 @@ class MetricDataset(ABC):
     read it again.
     """
 
-    name: ClassVar[str]
-    """Name for `levelfield data`."""
-    folder_name: ClassVar[str] = ""
-    """Folder below the root, if it is not the name."""
-    inner_folder: ClassVar[str] = ""
-    """Subfolder to read, if the archive has its own folder."""
+    name: ClassVar[str]  # for `levelfield data`
+    folder_name: ClassVar[str] = ""  # below the root, if it is not the name
+    inner_folder: ClassVar[str] = ""  # to read, if the archive has its own folder
     licence: ClassVar[str] = "your own"
     source: ClassVar[str] = "your own"
-    modality: ClassVar[Literal["image", "text"]] = "image"
-    """What `load` returns; texts reach the trunk without a transform."""
-    own_split_by_default: ClassVar[bool] = False
-    """Whether the split of `SampleIndex.test_classes`, if there is one, is the default."""
-    splits: ClassVar[str] = "half"
-    """Its class-disjoint splits, the default first."""
-    archives: ClassVar[tuple[Archive, ...]] = ()
-    """The files that `levelfield data prepare` downloads."""
-    num_classes_published: ClassVar[int | None] = None
-    num_samples_published: ClassVar[int | None] = None
-
-    root: str | Path | None
-    """Folder of named data sets; None for data sets with their own paths."""
+    modality: ClassVar[Literal["image", "text"]] = "image"  # what `load` returns; texts need no transform
+    own_split_by_default: ClassVar[bool] = False  # whether that of `SampleIndex.test_classes`, if any, is the default
+    splits: ClassVar[str] = "half"  # its class-disjoint splits, the default first
+    archives: ClassVar[tuple[Archive, ...]] = ()  # that `levelfield data prepare` downloads
+    num_classes_published: int | None = None
+    num_samples_published: int | None = None
+    root: str | Path | None  # the folder of named data sets; None for data sets with their own paths
 
     _index: SampleIndex | None = None
     _kept: dict[Any, Any] | None = None
@@ -168,10 +170,6 @@ class MetricDataset(ABC):
         """Files and folders that change when the list of samples changes, as far as known."""
         return []
 
-    def default_split(self, index: SampleIndex) -> Literal["half", "official"]:
-        """The default split."""
-        return "official" if self.own_split_by_default and index.test_classes is not None else "half"
-
     def test_classes(
         self, index: SampleIndex, split: Split | None = None, split_seed: int = 0
     ) -> Int[np.ndarray, " test"]:
@@ -185,58 +183,15 @@ class MetricDataset(ABC):
 
         A class without samples counts only for the boundary of the halves, which must not depend on a test file.
         """
-        used: Split = split or self.default_split(index)
+        official = self.own_split_by_default and index.test_classes is not None
+        used: Split = split or ("official" if official else "half")
         classes = np.arange(len(index.class_names))
         trainval_classes, test_classes = split_classes(classes, used, index.test_classes, split_seed)
         return used, trainval_classes[np.isin(trainval_classes, index.labels)], test_classes
 
-    def overview(self, index: SampleIndex, split: Split | None = None, split_seed: int = 0) -> list[str]:
-        """The counts; for your own data also a line for each remark."""
-        own = self.num_classes_published is None
-        remarks = remarks_on(index, self.test_classes(index, split, split_seed), split) if own else []
-        return [counts_of(self.name, index), *remarks]
-
-    def expected_counts(self) -> tuple[int | None, int | None]:
-        """Numbers of classes and samples that `verify` expects; None if unknown."""
-        return self.num_classes_published, self.num_samples_published
-
     def read_all(self) -> tuple[SampleIndex, list[str]]:
         """The index of all usable samples, and a line for each other one, for which `read_index` raises an error."""
         return self.read_index(), []
-
-    def verify(self) -> VerifyReport:
-        """Compare the counts with the published ones, check a table's split and roles, open and hash every sample."""
-        index, problems = self.read_all()
-        report = VerifyReport(self.name, len(np.unique(index.labels)), len(index.keys), self.overview(index))
-        counts = ("classes", report.num_classes), ("samples", report.num_samples)
-        report.problems += [
-            f"{found} {what} instead of {published}"
-            for (what, found), published in zip(counts, self.expected_counts(), strict=True)
-            if published is not None and found != published
-        ]
-        report.problems += problems
-        if not problems and (index.test_classes, index.roles) != (None, None):
-            try:
-                check_test_half(index, self.test_classes(index))
-            except UserError as error:
-                report.problems.append(str(error))
-        digests, dark = {}, []
-        for key in index.keys:
-            try:
-                sample = self.load(key)
-            except UserError as error:
-                report.problems.append(str(error))
-                continue
-            digests[key] = content_digest(sample)
-            if isinstance(sample, Image.Image) and is_nearly_black(sample):
-                dark.append(key)
-        if dark and self.num_classes_published is None:
-            report.overview.append(
-                f"nearly black: {counted(len(dark), 'image')}, such as {dark[0]}; scale 12 bits in a 16-bit file by 16"
-            )
-        report.problems += self._contents(list(digests), again=True)[1]
-        report.duplicates = duplicates_of(index, self.test_classes(index), digests)
-        return report
 
     @property
     def labels(self) -> Int[np.ndarray, " samples"]:
@@ -296,7 +251,10 @@ def has_root(kind: type[MetricDataset]) -> bool:
 
 
 class NamedDataset(MetricDataset):
-    """A named data set, in its own folder below `root` or LEVELFIELD_DATA."""
+    """A named data set in its own folder below `root` or LEVELFIELD_DATA, with the publishers' files as they are.
+
+    A reader checks no rows, because the checksum of an archive guards its content: see `sound`.
+    """
 
     def __init__(self, root: str | Path | None = None) -> None:
         self.root = root
@@ -313,11 +271,37 @@ class NamedDataset(MetricDataset):
         folder = self.named_folder()
         return [folder, *folder.iterdir()]
 
+    def lines(self, name: str) -> list[str]:
+        """The lines of a list that are not blank; UTF-8 with or without BOM.
+
+        Raises:
+            UserError: the file is missing or damaged.
+        """
+        file = self.named_folder() / name
+        with self.sound(file):
+            return [line for line in file.read_text("utf-8-sig").split("\n") if line.strip()]
+
+    @contextmanager
+    def sound(self, file: Path) -> Iterator[None]:
+        """Raise one UserError, which names `file` and the remedy, for whatever a missing or damaged file causes."""
+        try:
+            yield
+        except UserError:
+            raise
+        except OSError as error:
+            reason = error.strerror or error
+            raise UserError(f"cannot read {error.filename or file} ({reason}): {self.remedy}") from None
+        except Exception as error:  # parsers of damaged files raise anything
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise UserError(f"{file} is damaged ({reason}): {self.remedy}") from error
+
     @property
     def remedy(self) -> str:
-        """What to do about a missing or broken file of the publishers."""
+        """What to do about a missing or damaged file of the publishers."""
         folder = self._own_folder()
         unpacked = any(archive.gives and (folder / archive.gives).exists() for archive in self.archives)
+        if not self.archives:
+            return f"download it again from {self.source}"
         move = f"move {folder} away, then " if unpacked else ""
         return f"{move}download it again: levelfield data prepare {self.name}"
 
@@ -343,3 +327,67 @@ class NamedDataset(MetricDataset):
                 "(levelfield data prepare downloads data sets)"
             )
         return folder
+
+
+class TextDataset(MetricDataset):
+    """Texts, kept in memory since the index was last read, and identified by their content."""
+
+    modality = "text"
+
+    _texts: Mapping[str, str] | None = None
+
+    @abstractmethod
+    def read_texts(self) -> tuple[SampleIndex, Sequence[str], list[str]]:
+        """The index and the texts of all usable samples, and a line for each other sample.
+
+        Raises:
+            UserError: a file is missing or cannot be read.
+        """
+
+    def read_index(self) -> SampleIndex:
+        """Keys, labels and class names as currently on disk.
+
+        Raises:
+            UserError: a file is missing or cannot be read, or a text cannot be used.
+        """
+        index, problems = self.read_all()
+        refuse_problems(problems)
+        return index
+
+    def read_all(self) -> tuple[SampleIndex, list[str]]:
+        index, texts, problems = self.read_texts()
+        self._texts = self.texts_by_key(index.keys, texts)
+        return index, problems
+
+    def texts_by_key(self, keys: Sequence[str], texts: Sequence[str]) -> Mapping[str, str]:
+        """The mapping from key to text."""
+        return dict(zip(keys, texts, strict=True))
+
+    def load(self, key: str) -> str:
+        if self._texts is None:
+            self.read_index()
+        assert self._texts is not None
+        if key not in self._texts:
+            raise UserError(f"{type(self).__name__} has no text {key}: its files have changed; start the command again")
+        return self._texts[key]
+
+    def file_of(self, key: str) -> Path | None:
+        return None  # a text is a part of a file
+
+    def content_of(self, key: str) -> str:
+        return hashlib.sha256(self.load(key).encode()).hexdigest()
+
+
+class NamedTextDataset(TextDataset, NamedDataset):
+    """A named data set of texts; classes are in the order of their names."""
+
+    @abstractmethod
+    def read_samples(self, folder: Path) -> Iterable[tuple[str, str, str]]:
+        """Key, text and class name of each sample. It may raise anything for a damaged file: see `sound`."""
+
+    def read_texts(self) -> tuple[SampleIndex, Sequence[str], list[str]]:
+        folder = self.named_folder()
+        with self.sound(folder):
+            keys, texts, names = zip(*self.read_samples(folder), strict=True)
+        classes = {name: name for name in sorted(set(names))}
+        return index_of_classes(zip(keys, names, strict=True), classes), texts, []

@@ -18,7 +18,7 @@ from levelfield.data.crops import load
 from levelfield.data.dataset import MetricDataset
 from levelfield.data.feature_file import prepare_features
 from levelfield.data.index import SampleIndex
-from levelfield.data.plain_arguments import transforms_spec
+from levelfield.data.own import transforms_spec
 from levelfield.data.samplers import Draw
 from levelfield.data.subset import ClassSubset
 from levelfield.data.transforms import ImageTransforms, Transforms

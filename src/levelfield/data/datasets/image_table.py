@@ -9,13 +9,12 @@ import numpy as np
 from PIL import Image
 
 from levelfield.core.errors import UserError
-from levelfield.data.dataset import MetricDataset
+from levelfield.data.dataset import MetricDataset, find_file
 from levelfield.data.datasets.kept_rows import LabelledRows
 from levelfield.data.datasets.table import read_labelled_rows, read_metadata, refuse_problems, table_index
 from levelfield.data.datasets.table_rows import Coded
 from levelfield.data.images import open_image, other_spelling
 from levelfield.data.index import SampleIndex
-from levelfield.data.places import own_file
 from levelfield.data.strings import Keys
 
 
@@ -55,24 +54,24 @@ class ImageTable(MetricDataset):
         self._row_of = None
         labelled = self._rows()
         keys = Keys(partial(_plain_path, labelled.contents.at), labelled.contents.rows)
-        return table_index(own_file(self.table, self.root), labelled, keys), labelled.problems
+        return table_index(find_file(self.table, self.root), labelled, keys), labelled.problems
 
     def read_metadata(self, index: SampleIndex) -> Mapping[str, Coded]:
-        table = own_file(self.table, self.root)
+        table = find_file(self.table, self.root)
         positions = np.arange(len(index.keys)) if index.positions is None else index.positions
         return read_metadata(table, "path", read_labelled_rows(table, "path").numbers[positions])
 
     def index_files(self) -> list[Path]:
-        return [own_file(self.table, self.root)]
+        return [find_file(self.table, self.root)]
 
     def _rows(self) -> LabelledRows:
-        return read_labelled_rows(own_file(self.table, self.root), "path")
+        return read_labelled_rows(find_file(self.table, self.root), "path")
 
     def load(self, key: str) -> Image.Image:
         return open_image(self.file_of(key))
 
     def file_of(self, key: str) -> Path:
-        file = own_file(self.table, self.root).parent / key
+        file = find_file(self.table, self.root).parent / key
         if not os.path.isfile(file):  # False for a name that is too long
             if self._row_of is None:
                 rows = self._rows()

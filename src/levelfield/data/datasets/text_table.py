@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from levelfield.data.dataset import TextDataset, find_file
 from levelfield.data.datasets.table import read_labelled_rows, read_metadata, table_index
 from levelfield.data.datasets.table_rows import Coded
-from levelfield.data.datasets.texts import TextDataset
 from levelfield.data.index import SampleIndex
-from levelfield.data.places import own_file
 from levelfield.data.strings import Keys
 
 
@@ -37,17 +36,17 @@ class TextTable(TextDataset):
         self.root = root
 
     def read_texts(self) -> tuple[SampleIndex, Sequence[str], list[str]]:
-        labelled = read_labelled_rows(own_file(self.table, self.root), "text")
-        index = table_index(own_file(self.table, self.root), labelled, Keys(_called, labelled.numbers))
+        labelled = read_labelled_rows(find_file(self.table, self.root), "text")
+        index = table_index(find_file(self.table, self.root), labelled, Keys(_called, labelled.numbers))
         return index, labelled.contents, labelled.problems
 
     def read_metadata(self, index: SampleIndex) -> Mapping[str, Coded]:
-        table = own_file(self.table, self.root)
+        table = find_file(self.table, self.root)
         positions = np.arange(len(index.keys)) if index.positions is None else index.positions
         return read_metadata(table, "text", read_labelled_rows(table, "text").numbers[positions])
 
     def index_files(self) -> list[Path]:
-        return [own_file(self.table, self.root)]
+        return [find_file(self.table, self.root)]
 
     def texts_by_key(self, keys: Sequence[str], texts: Sequence[str]) -> Mapping[str, str]:
         assert isinstance(keys, Keys)
