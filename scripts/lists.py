@@ -28,7 +28,6 @@ PACKAGES = {
     "levelfield.regularizers": ("base.Regularizer",),
     "levelfield.models": ("trunks.Trunk", "embedders.Embedder"),
     "levelfield.data.datasets": ("levelfield.data.dataset.MetricDataset",),
-    "levelfield.data.samplers": ("base.TrainingBatchSampler",),
     "levelfield.training.callbacks": ("lightning.pytorch.Callback",),
 }
 SUPPLIED = {"num_classes", "embedding_size", "num_features"}
@@ -314,8 +313,9 @@ def text_trunks() -> str:
 
 
 def samplers() -> str:
-    kinds = shipped("levelfield.data.samplers")
-    rows = ([in_code(kind), explained(kind), required_field(kind, "When")] for kind in kinds)
+    module = import_module("levelfield.data.samplers")
+    kinds = [getattr(module, name) for name in module.__all__]
+    rows = ([in_code(kind), explained(kind), required_field(kind, "When")] for kind in kinds if "\nWhen: " in doc(kind))
     return table("class | a batch has | when", rows)
 
 

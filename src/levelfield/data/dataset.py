@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Int
 
 from levelfield.core.errors import UserError
-from levelfield.data.content_hashes import file_state, kept_hashes, number_of, sample_hash
 from levelfield.data.datasets.table import refuse_problems
 from levelfield.data.datasets.table_rows import Coded
+from levelfield.data.hashes import file_hash, file_hashes, file_state
 from levelfield.data.images import open_image
 from levelfield.data.index import Sample, SampleIndex, index_of_classes
 from levelfield.data.splits import Split, split_classes
@@ -77,9 +77,10 @@ class MetricDataset(ABC):
     num_samples_published: int | None = None
     root: str | Path | None  # the folder of named data sets; None for data sets with their own paths
 
+    keeps_list: bool = False  # `kept_index` keeps the list, for trainings that take seconds
+
     _index: SampleIndex | None = None
-    _kept: dict[Any, Any] | None = None
-    _watched: dict[str, int] | None = None
+    _states: list[Any] | None = None
 
     @abstractmethod
     def read_index(self) -> SampleIndex:
@@ -101,13 +102,18 @@ class MetricDataset(ABC):
         """Further columns of the samples by their names, as text, in the order of `index`; a table has some."""
         return {}
 
+    def files_folder(self) -> Path | None:
+        """The folder to which the keys of samples are relative paths; None if they are no such files."""
+        return None
+
     def file_of(self, key: str) -> Path | None:
-        """The file of a sample, or the archive that contains it; None if the program draws it.
+        """The file of a sample; None if the program draws it or if it is a part of a file.
 
         Raises:
             UserError: the file is missing.
         """
-        return None
+        folder = self.files_folder()
+        return None if folder is None else folder / key
 
     def content_of(self, key: str) -> str:
         """SHA-256 of a sample, computed now: of the bytes of its file, or of the key without a file.
@@ -118,9 +124,9 @@ class MetricDataset(ABC):
             UserError: the file is missing or cannot be read.
         """
         file = self.file_of(key)
-        return hashlib.sha256(key.encode()).hexdigest() if file is None else sample_hash(file)
+        return hashlib.sha256(key.encode()).hexdigest() if file is None else file_hash(file).hex()
 
-    def contents_of(self, keys: Sequence[str], again: bool = False) -> Iterator[str]:
+    def contents_of(self, keys: Sequence[str], again: bool = False) -> list[str]:
         """`content_of` of each key; for files it is stored below `LEVELFIELD_CACHE` until the file changes.
 
         Args:
@@ -133,38 +139,51 @@ class MetricDataset(ABC):
         refuse_problems([] if again else rotten)
         return contents
 
-    def _contents(self, keys: Sequence[str], again: bool) -> tuple[Iterator[str], list[str]]:
+    def _contents(self, keys: Sequence[str], again: bool) -> tuple[list[str], list[str]]:
         """`contents_of`, and a line for each rotten file."""
-        names, states = np.empty((2, len(keys)), np.uint64)
-        first = last = ""
-        for i, key in enumerate(keys):
-            file = self.file_of(key)
-            if file is None:
-                return map(self.content_of, keys), []
-            path = os.path.abspath(file)
-            names[i], states[i] = number_of(path, key), file_state(path)
-            first, last = min(first or path, path), max(last, path)
-            if self._watched is not None:
-                self._watched[path] = int(states[i])
-        folder = os.path.commonpath([first, last]) if first else ""
-        found, rotten = kept_hashes(folder, names, states, lambda i: self.content_of(keys[i]), again)
+        paths = self._paths(keys) if type(self).content_of is MetricDataset.content_of else None
+        if paths is None:
+            return [self.content_of(key) for key in keys], []
+        try:
+            found, rotten = file_hashes(paths, again)
+        except UserError:
+            for key in keys:
+                self.file_of(key)  # it may know the row of a missing file
+            raise
         fault = "its bytes have changed, but size, times and inode of its file have not: restore it from a copy"
-        lines = [f"{keys[i]}: {fault}" for i in np.flatnonzero(rotten).tolist()]
-        return (content.tobytes().hex() for content in found), lines
+        digits = found.tobytes().hex()
+        contents = [digits[start : start + 64] for start in range(0, len(digits), 64)]
+        return contents, [f"{keys[i]}: {fault}" for i in np.flatnonzero(rotten).tolist()]
 
-    def fingerprint(self, index: SampleIndex, again: bool = False) -> str:
+    def _paths(self, keys: Sequence[str]) -> list[str] | None:
+        """The files of the samples; None if one has no file."""
+        folder = self.files_folder()
+        # A subclass may have overridden `file_of`.
+        if folder is not None and len(keys) and self.file_of(keys[0]) == folder / keys[0]:
+            place = os.path.abspath(folder)
+            return [os.path.join(place, key) for key in keys]
+        paths = []
+        for key in keys:
+            if (file := self.file_of(key)) is None:
+                return None
+            paths.append(os.path.abspath(file))
+        return paths
+
+    def fingerprint(self, index: SampleIndex, again: bool = False, contents: Sequence[str] | None = None) -> str:
         """SHA-256 of the class names, and of key, class and content of the samples in `index` only.
 
         Args:
             again: whether to read all files again, without stored hashes.
+            contents: the result of `contents_of`, if it is known.
 
         Raises:
             UserError: a file is missing or cannot be read.
         """
-        digest = hashlib.sha256("".join(f"{name}\n" for name in index.class_names).encode())
-        for key, label, content in zip(index.keys, index.labels, self.contents_of(index.keys, again), strict=True):
-            digest.update(f"{key}\t{label}\t{content}\n".encode())
-        return digest.hexdigest()
+        keys = list(index.keys)
+        contents = self.contents_of(keys, again) if contents is None else contents
+        samples = zip(keys, index.labels.tolist(), contents, strict=True)
+        lines = [*index.class_names, *(f"{key}\t{label}\t{content}" for key, label, content in samples)]
+        return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
 
     def index_files(self) -> list[Path]:
         """Files and folders that change when the list of samples changes, as far as known."""
@@ -208,40 +227,17 @@ class MetricDataset(ABC):
         index = self._cached_index()
         return self.load(index.keys[position]), int(index.labels[position])
 
-    def keep_list(self) -> None:
-        """Read the list of samples and the hashes of files only once from now on, for trainings that take seconds."""
-        self._kept, self._watched = {}, {}
+    def _cached_index(self) -> SampleIndex:
+        return self._index or self.kept_index()
 
     def kept_index(self) -> SampleIndex:
-        """`read_index`; after `keep_list` only once."""
-
-        def read() -> SampleIndex:
-            if self._watched is not None:
-                with suppress(OSError, UserError):  # `read_index` gives the error
-                    self._watched |= {str(path): file_state(path) for path in self.index_files()}
-            return self.read_index()
-
-        index: SampleIndex = self.once("index", read)
-        return index
-
-    def has_changed(self) -> bool:
-        """Whether a file that was read since `keep_list` has changed or is missing."""
-        try:
-            return any(file_state(path) != state for path, state in (self._watched or {}).items())
-        except UserError:
-            return True
-
-    def once(self, key: Any, read: Callable[[], Any]) -> Any:
-        """The result of `read`; after `keep_list` stored under `key`."""
-        if self._kept is None:
-            return read()
-        if key not in self._kept:
-            self._kept[key] = read()
-        return self._kept[key]
-
-    def _cached_index(self) -> SampleIndex:
-        if self._index is None:
-            self._index = self.read_index()
+        """`read_index`; with `keeps_list` read again only if one of `index_files` has changed."""
+        states = None
+        if self.keeps_list:
+            with suppress(OSError, UserError):  # `read_index` gives the error
+                states = [file_state(path) for path in self.index_files()]
+        if self._index is None or states is None or states != self._states:
+            self._index, self._states = self.read_index(), states
         return self._index
 
 
@@ -264,8 +260,8 @@ class NamedDataset(MetricDataset):
         assert file is not None
         return open_image(file)
 
-    def file_of(self, key: str) -> Path | None:
-        return self.named_folder() / key
+    def files_folder(self) -> Path | None:
+        return self.named_folder()
 
     def index_files(self) -> list[Path]:
         folder = self.named_folder()

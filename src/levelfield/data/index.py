@@ -27,6 +27,7 @@ class SampleIndex:
         left_out: a line for each kind of file or row that is not a sample.
         coarse_names: the coarse class of each class; None without coarse classes.
         positions: the position of each sample in the data set; None for a complete index.
+        groups: the group of each sample (a camera, a session, a patient) as a number; None without groups.
     """
 
     keys: Sequence[str]
@@ -37,6 +38,7 @@ class SampleIndex:
     left_out: tuple[str, ...] = ()
     coarse_names: tuple[str, ...] | None = None
     positions: Int[np.ndarray, " samples"] | None = None
+    groups: Int[np.ndarray, " samples"] | None = None
 
     def coarse_labels(self) -> Int[np.ndarray, " samples"] | None:
         """The coarse class of each sample, numbered in the order of names; None without coarse classes."""
@@ -55,6 +57,7 @@ class SampleIndex:
             labels=self.labels[positions],
             roles=None if self.roles is None else _taken(self.roles, positions),
             positions=positions if self.positions is None else self.positions[positions],
+            groups=None if self.groups is None else self.groups[positions],
         )
 
 

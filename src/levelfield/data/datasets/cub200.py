@@ -41,5 +41,5 @@ class CUB200(NamedDataset):
             images, labels, classes = (dict(line.split() for line in self.lines(name)) for name in lists)
             return index_of_classes(((path, labels[image]) for image, path in images.items()), classes)
 
-    def file_of(self, key: str) -> Path:
-        return self.named_folder() / "images" / key
+    def files_folder(self) -> Path:
+        return self.named_folder() / "images"

@@ -8,8 +8,8 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from levelfield.core.errors import UserError
-from levelfield.data.content_hashes import file_state, sample_hash
 from levelfield.data.dataset import MetricDataset
+from levelfield.data.hashes import file_hash, file_state
 from levelfield.data.index import SampleIndex, index_of_classes
 
 FACES = (
@@ -115,9 +115,9 @@ def _font(face: str, size: int) -> ImageFont.FreeTypeFont:
 
 
 @lru_cache
-def _font_hash(file: Path, state: int) -> str:
+def _font_hash(file: Path, state: tuple[int, ...]) -> str:
     """SHA-256 of a typeface's file; `file_state` detects changes."""
-    return sample_hash(file)
+    return file_hash(file).hex()
 
 
 def _code_points(face: str) -> list[int]:

@@ -84,10 +84,10 @@ class ImageFolder(MetricDataset):
         return [folder, *(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir())]
 
     def load(self, key: str) -> Image.Image:
-        return open_image(self.file_of(key))
+        return open_image(self.files_folder() / key)
 
-    def file_of(self, key: str) -> Path:
-        return find_file(self.folder, self.root) / key
+    def files_folder(self) -> Path:
+        return find_file(self.folder, self.root)
 
 
 def usable_entries(folder: Path, left_out: Counter[str]) -> Iterator[os.DirEntry[str]]:

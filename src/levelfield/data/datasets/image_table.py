@@ -70,8 +70,11 @@ class ImageTable(MetricDataset):
     def load(self, key: str) -> Image.Image:
         return open_image(self.file_of(key))
 
+    def files_folder(self) -> Path:
+        return find_file(self.table, self.root).parent
+
     def file_of(self, key: str) -> Path:
-        file = find_file(self.table, self.root).parent / key
+        file = self.files_folder() / key
         if not os.path.isfile(file):  # False for a name that is too long
             if self._row_of is None:
                 rows = self._rows()

@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from levelfield.core.files import Lock, read_json, write_json
+from levelfield.core.files import Lock, explain_write_errors, read_json, write_json
 from levelfield.core.paths import cache_root
-from levelfield.data.content_hashes import file_state
 from levelfield.data.datasets.table_rows import Coded
-from levelfield.data.made_once import made_once
+from levelfield.data.hashes import file_state
 from levelfield.data.strings import Keys, Strings, StringsWriter
 
 # Increase it when the format of the files changes.
@@ -73,9 +72,13 @@ def rows_once(table: Path, columns: tuple[str, ...], read: Read, in_file: bool) 
         with StringsWriter.of_folder(folder) as writer:
             _keep(read(writer), folder)
 
+    if _kept(folder) is None:
+        with explain_write_errors(folder), Lock(place, "rows", f"rows of {table.name}"):
+            if _kept(folder) is None:
+                make()
     kept = _kept(folder)
-    lock = Lock(place, "rows", f"rows of {table.name}")
-    return kept or made_once(lock, lambda: _kept(folder), make, f"rows of {table} into {folder}")
+    assert kept is not None
+    return kept
 
 
 def _digest(*values: object) -> str:
