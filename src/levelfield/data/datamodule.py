@@ -22,7 +22,7 @@ from levelfield.data.image_cache import CachedImages, cached_images
 from levelfield.data.index import SampleIndex
 from levelfield.data.loaders import ClassSubset, LedgerLoader, embedded_together, loader, loader_processes
 from levelfield.data.own import dataset_spec, plain_arguments, unused_root
-from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, TrainingBatchSampler
+from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, SamplerFactory, TrainingBatchSampler
 from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds
 from levelfield.data.transforms import ImageTransforms, Transforms, as_floats
 from levelfield.data.verify import check_test_split, overview
@@ -38,7 +38,7 @@ class MetricDataModule(LightningDataModule):
 
     Args:
         dataset: class of the data set.
-        root: folder with the named data sets. None takes the environment variable LEVELFIELD_DATA.
+        root: folder with the named data sets; None takes the environment variable LEVELFIELD_DATA.
         fold: the fold held out for validation, 0 to `num_folds` - 1; `none` trains on the whole training half and
             validates nothing.
         num_folds: number of class-disjoint folds of the training half.
@@ -95,9 +95,7 @@ class MetricDataModule(LightningDataModule):
         batch_size: int = 32,
         samples_per_class: int | None = None,
         replacement: bool = False,
-        sampler: Callable[
-            [np.ndarray, int, int, int, int, int, int, bool], TrainingBatchSampler
-        ] = MPerClassBatchSampler,
+        sampler: SamplerFactory = MPerClassBatchSampler,
         steps_per_epoch: int = 100,
         eval_batch_size: int | Literal["auto"] = "auto",
         num_workers: int | Literal["auto"] = "auto",
@@ -112,33 +110,25 @@ class MetricDataModule(LightningDataModule):
             raise UserError(f"--data.transforms is for images, but {dataset.name} has texts: leave it out")
         if transforms is not None and not (hasattr(transforms, "train") and hasattr(transforms, "evaluate")):
             raise UserError(f"--data.transforms {transforms!r}: give a class with the methods train() and evaluate()")
-        self.dataset = dataset
-        self.root = root
+        self.dataset, self.root = dataset, root
         if root is not None and getattr(dataset, "root", root) is None:
             dataset.root = root
         self.fold: int | Literal["none"] = fold
-        self.num_folds = num_folds
-        self.split, self.split_seed = split, split_seed
-        self.batch_size = batch_size
-        self.samples_per_class = samples_per_class
+        self.num_folds, self.split, self.split_seed = num_folds, split, split_seed
+        self.batch_size, self.samples_per_class, self.replacement = batch_size, samples_per_class, replacement
         self.usual_samples_per_class = 4  # each fit sets that of its loss
-        self.replacement = replacement
-        self.sampler = sampler
-        self.steps_per_epoch = steps_per_epoch
-        self.eval_batch_size = eval_batch_size
-        self.num_workers = num_workers
+        self.sampler, self.steps_per_epoch = sampler, steps_per_epoch
+        self.eval_batch_size, self.num_workers = eval_batch_size, num_workers
         self.transforms = transforms or ImageTransforms()
-        self.cache = cache
+        self.cache, self.features = cache, features
         self.seed = global_seed(seed)
-        self.features = features
         self.train_subset: ClassSubset | None = None
         self.val_subset: ClassSubset | None = None
         self.test_subset: ClassSubset | None = None
         self.predict_subset: ClassSubset | None = None
-        self._overview: list[str] = []
-        self.notes = ""
-        self.device = torch.device("cpu")
+        self.notes, self.device = "", torch.device("cpu")
         self.evaluation: str | None = None
+        self._overview: list[str] = []
         self._identity: dict[str, Any] | None = None
         self._check()
         self._built, self._is_of_python = self._asked, False
@@ -167,7 +157,6 @@ class MetricDataModule(LightningDataModule):
 
     @property
     def _asked(self) -> tuple[Any, ...]:
-        """The arguments."""
         return tuple(getattr(self, name) for name in inspect.signature(MetricDataModule).parameters)
 
     def setup(self, stage: str) -> None:
@@ -189,7 +178,7 @@ class MetricDataModule(LightningDataModule):
         halves = f"random {self.split_seed}" if split == "random" else split  # each seed has its own caches
         if stage == "test":
             test = index.select(np.isin(index.labels, test_classes))
-            images = self._images(test, f"{halves}, test half", lambda: self._content(test))
+            images = self._images(test, f"{halves}, test half", lambda: self._content_of(test))
             self.test_subset = ClassSubset(self.dataset, test, self.transform(), self.seed, images)
         elif self.train_subset is None:
             train_classes, val_classes = trainval_classes, trainval_classes[:0]
@@ -218,7 +207,7 @@ class MetricDataModule(LightningDataModule):
             }
 
     def _keep_arguments(self) -> None:
-        """Keep the arguments as hyper-parameters: `levelfield validate` and `test` read them from the checkpoint."""
+        """As hyper-parameters, because `levelfield validate` and `test` read them from the checkpoint."""
         if not self.hparams:  # built in Python
             self.save_hyperparameters(plain_arguments(self, MetricDataModule), logger=False)
             self._is_of_python = True
@@ -226,10 +215,6 @@ class MetricDataModule(LightningDataModule):
             now = plain_arguments(self, MetricDataModule)
             self.hparams.update({name: now[name] for name in self.hparams.keys() & now.keys()})
             self.train_subset = None
-
-    def _content(self, index: SampleIndex) -> str:
-        """A digest of the samples' bytes."""
-        return digest(self.dataset.contents_of(index.keys))
 
     def _images(self, index: SampleIndex, half: str, content: Callable[[], str]) -> Callable[[], CachedImages | None]:
         """Returns the image cache of a half. `auto` makes it at the first use: a list of classes needs no image."""
@@ -270,13 +255,16 @@ class MetricDataModule(LightningDataModule):
             self.val_subset = FeatureSubset(self.val_subset, half.positions, lambda: self._evaluated)
         if self.test_subset is not None:
             test = self.test_subset.index
-            made = cache(lambda: self._features_of(test, self._content(test), extractor))
+            made = cache(lambda: self._features_of(test, self._content_of(test), extractor))
             self.test_subset = FeatureSubset(self.test_subset, test.positions, made)
 
     def evaluated(self, subset: ClassSubset | None) -> Float[Tensor, "samples features"]:
         """The features of the training or validation samples, in their order, without augmentation."""
         assert isinstance(subset, FeatureSubset)
         return self._evaluated.index_select(0, subset.rows)
+
+    def _content_of(self, index: SampleIndex) -> str:
+        return digest(self.dataset.contents_of(index.keys))
 
     def _features_of(self, index: SampleIndex, content: str, extractor: Extractor) -> Tensor:
         samples = ClassSubset(self.dataset, index, self.transform())
@@ -365,8 +353,16 @@ class MetricDataModule(LightningDataModule):
         Args:
             labels: the class of each sample that is trained on.
         """
-        each, process = self.samples_per_class or self.usual_samples_per_class, (self._rank, self._world_size)
-        return self.sampler(labels, self.batch_size, each, self.steps_per_epoch, self.seed, *process, self.replacement)
+        return self.sampler(
+            labels=labels,
+            batch_size=self.batch_size,
+            samples_per_class=self.samples_per_class or self.usual_samples_per_class,
+            num_batches=self.steps_per_epoch,
+            seed=self.seed,
+            rank=self._rank,
+            world_size=self._world_size,
+            replacement=self.replacement,
+        )
 
     def val_dataloader(self) -> DataLoader | list[DataLoader]:
         if self.fold != NO_FOLD:

@@ -1,7 +1,4 @@
-"""From the samples of some classes to batches: what opens a sample, how batches are stacked, and by how many processes.
-
-`ClassSubset` -> `loader` -> batches; `LedgerLoader` for test samples.
-"""
+"""From the samples of some classes to batches: `ClassSubset` -> `loader`; `LedgerLoader` for test samples."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -34,12 +31,11 @@ ON_CPU, ON_GPU = 64, 256
 
 
 class ClassSubset(Dataset[tuple[Any, int, int]]):
-    """`subset[draw] -> (transformed sample, label, index)` for the samples in `index` only.
+    """`subset[draw] -> (transformed sample, label, position in the data set)` for the samples in `index` only.
 
-    `subset[[draw, draw, ...]]` is a list of such triples, for a sampler of whole batches.
-
-    `index` is the position in the data set. What a transform draws from the generators of torch, NumPy and `random`
-    depends only on (seed, draw number); a plain integer is its own draw number. The generators then continue as before.
+    `subset[[draw, draw, ...]]` is a list of such triples. What a transform draws from the generators of torch, NumPy
+    and `random` depends only on (seed, draw number); a plain integer is its own draw number. The generators then
+    continue as before.
 
     Args:
         dataset: opens the samples.
@@ -62,11 +58,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         seed: int = 0,
         cache: Callable[[], CachedImages | None] = lambda: None,
     ) -> None:
-        self.dataset = dataset
-        self.index = index
-        self.transform = transform
-        self.seed = seed
-        self.cache = cache
+        self.dataset, self.index, self.transform, self.seed, self.cache = dataset, index, transform, seed, cache
         classes, self.labels = np.unique(index.labels, return_inverse=True)
         self.classes: tuple[int, ...] = tuple(classes.tolist())
         self.positions = np.arange(len(index.keys)) if index.positions is None else index.positions
@@ -99,7 +91,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
 
     def _open(self, draw: Draw | int) -> tuple[Any, int, int]:
         row, number = int(draw), draw.number if isinstance(draw, Draw) else int(draw)
-        label, position = int(self.labels[row]), int(self.positions[row])
+        position = int(self.positions[row])
         transform, is_ours = self.transform, isinstance(self.transform, Crops)
         if self.images is None:
             sample = load(self.dataset, self.index.keys[row], transform)
@@ -110,7 +102,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         elif transform is not None:
             with _seeded("sample", self.seed, number, every=not is_ours):
                 sample = transform(sample)
-        return sample, label, position
+        return sample, int(self.labels[row]), position
 
 
 @contextmanager
@@ -140,14 +132,12 @@ def loader(
     kind: Callable[..., DataLoader] = DataLoader,
     **how: Any,
 ) -> DataLoader:
-    """Batches of a subset: a list of samples, labels and index.
+    """Batches of a subset, `[samples, labels, index]`; squares of bytes become floats in [0, 1], channels_last.
 
-    The loader stacks squares of bytes in the memory format channels_last, and yields floats in [0, 1]. For a GPU it
-    yields bytes, a quarter of the size, which become floats on the GPU (`transforms.as_floats`).
+    For a GPU they stay bytes, a quarter of the size, which become floats there (`transforms.as_floats`).
 
     Args:
-        processes: number of loader processes.
-        persistent: whether these stay alive for another pass.
+        processes: number of loader processes; with `persistent` they stay alive for another pass.
         kind: class of the loader.
         how: more arguments of the `DataLoader`.
     """
@@ -171,9 +161,8 @@ def batch_of(samples: Sequence[Any], as_bytes: bool) -> Any:
 def opened_ahead(batches: DataLoader) -> Iterator[Any]:
     """The batches of a loader; without loader processes, a thread opens the next batch of images in advance.
 
-    Pillow decodes and resizes without Python's global lock. The thread ends with the last batch, or when the iterator
-    is closed; errors are raised with their batch. Random crops run in the caller's thread, because they share the
-    generator of the process.
+    Random crops run in the caller's thread, because they share the generator of the process. The thread ends with the
+    last batch, or when the iterator is closed.
     """
     opened, crops = iter(batches), getattr(batches.dataset, "transform", None)
     if batches.num_workers or not isinstance(crops, Crops) or crops.draws:
@@ -189,10 +178,7 @@ def opened_ahead(batches: DataLoader) -> Iterator[Any]:
 def loader_processes(
     asked: int | Literal["auto"], modality: str, on_gpu: bool, trainings: int = 1, decodes: bool = True
 ) -> int:
-    """The number of loader processes of one training.
-
-    `auto` takes this training's share of the cores minus one, at most 8 if nothing is decoded. It takes none for texts
-    or on a CPU, where the model needs all cores.
+    """The number of loader processes of one training; `auto` as in `MetricDataModule`.
 
     Args:
         trainings: number of processes of this node that train together, each with its own loaders.
@@ -200,7 +186,7 @@ def loader_processes(
     """
     if asked != "auto":
         return asked
-    if modality == "text" or not on_gpu:
+    if modality == "text" or not on_gpu:  # on a CPU the model needs all cores
         return 0
     processes = cores_here(trainings) - 1
     return processes if decodes else min(processes, MOST_PROCESSES)
@@ -214,12 +200,10 @@ def embedded_together(asked: int | Literal["auto"], on_gpu: bool) -> int:
 class LedgerLoader(DataLoader):
     """Batches of test samples. Each pass is an evaluation, and its line is in the ledger before the first batch.
 
-    If several processes evaluate together, the first writes the line.
-
     Args:
         of: the data set of the samples.
         evaluation: id of the line in the ledger, if the caller has written it. None writes a line for each pass.
-        together: whether all processes of the group share each pass; then they wait for the line.
+        together: whether all processes of the group share each pass; the first writes the line, the others wait.
 
     Raises:
         UserError: the line cannot be written; raised on every waiting process.
@@ -229,9 +213,7 @@ class LedgerLoader(DataLoader):
         self, *args: Any, of: MetricDataset, evaluation: str | None = None, together: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.of = of
-        self.evaluation = evaluation
-        self.together = together
+        self.of, self.evaluation, self.together = of, evaluation, together
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # A generator, because a Trainer gets the iterator before its callbacks write a line, and the batches after it.

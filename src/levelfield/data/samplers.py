@@ -6,6 +6,7 @@ They are DistributedSamplers, which a Lightning Trainer does not replace.
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from math import lcm
+from typing import Protocol
 
 import numpy as np
 import torch.distributed as dist
@@ -58,9 +59,9 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
     batch of one. Your own sampler overrides `indices_of`, and `prepare` if it needs preparation or batches of another
     `size`.
 
-    Use it as the `sampler` of a loader with `batch_size=None`; the data set must take a list of indices (`ClassSubset`
-    and `TensorDataset` do). Or use it as the `batch_sampler` of a loader over any data set; a Trainer on several
-    processes then needs `use_distributed_sampler=False`.
+    It is the `batch_sampler` of a loader over any data set; a Trainer on several processes then needs
+    `use_distributed_sampler=False`. Or it is the `sampler` of a loader with `batch_size=None`, over a data set that
+    takes a list of indices (`ClassSubset`, `TensorDataset`).
 
     Args:
         labels: the class of each sample of the data set, (N,) integers.
@@ -100,10 +101,8 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
         super().__init__(self.labels, num_replicas=replicas, rank=rank, seed=seed)  # type: ignore[arg-type]
         del self.drop_last  # with it, Lightning takes a batch sampler for one that it can build again
         self.batch_size = self.size = batch_size
-        self.samples_per_class = samples_per_class
-        self.num_batches = num_batches
-        self.world_size = world_size
-        self.replacement = replacement
+        self.samples_per_class, self.num_batches = samples_per_class, num_batches
+        self.world_size, self.replacement = world_size, replacement
         self.prepare()
         self._place()
 
@@ -149,6 +148,23 @@ class TrainingBatchSampler(DistributedSampler[list[Draw]]):
             first_number = (self.epoch * self.num_batches + batch) * self.size
             mine = range(rank * share, (rank + 1) * share)
             yield [Draw(int(indices[position]), first_number + position) for position in mine]
+
+
+class SamplerFactory(Protocol):
+    """A class or partial that returns the sampler of the training batches; a user's class may have more arguments."""
+
+    def __call__(
+        self,
+        *,
+        labels: np.ndarray,
+        batch_size: int,
+        samples_per_class: int,
+        num_batches: int,
+        seed: int,
+        rank: int,
+        world_size: int,
+        replacement: bool,
+    ) -> TrainingBatchSampler: ...
 
 
 class _ClassSampler(TrainingBatchSampler):
