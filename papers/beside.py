@@ -129,9 +129,9 @@ def protocol_differences(protocol: Mapping[str, Any], config: Mapping[str, Any],
 
 
 def dataset_name(class_path: str) -> str | None:
-    """The name that `levelfield data list` gives one of our data sets; None for any other."""
+    """The name of one of our data sets; None for any other."""
     module, _, name = class_path.rpartition(".")
-    return getattr(import_module(module), name).name if module.startswith("levelfield.") else None
+    return getattr(import_module(module), name).name if module.startswith(("levelfield.", "examples.")) else None
 
 
 def _table(beside: PaperBeside, test: Sequence[SummaryRow], metrics: Sequence[str]) -> Table:

@@ -27,8 +27,7 @@ PACKAGES = {
     "levelfield.miners": ("base.Miner",),
     "levelfield.regularizers": ("base.Regularizer",),
     "levelfield.models": ("trunks.Trunk", "embedders.Embedder"),
-    "levelfield.data.datasets": ("base.MetricDataset",),
-    "levelfield.data.samplers": ("base.TrainingBatchSampler",),
+    "levelfield.data.datasets": ("levelfield.data.dataset.MetricDataset",),
     "levelfield.training.callbacks": ("lightning.pytorch.Callback",),
 }
 SUPPLIED = {"num_classes", "embedding_size", "num_features"}
@@ -71,7 +70,8 @@ def listed(package: str) -> str:
     """The text of a package's `__init__.py`: its docstring, its classes, and other names that it re-exports."""
     text = file_of(package).read_text(encoding="utf-8")
     tree = ast.parse(text)
-    imports = {(kind.__module__, kind.__name__) for kind in classes_of(package)}
+    kinds = [*classes_of(package), *(base for base in bases_of(package) if base.__module__.startswith("levelfield."))]
+    imports = {(kind.__module__, kind.__name__) for kind in kinds}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module and exists(node.module):
             given = {alias.name: getattr(import_module(node.module), alias.name, None) for alias in node.names}
@@ -313,8 +313,9 @@ def text_trunks() -> str:
 
 
 def samplers() -> str:
-    kinds = shipped("levelfield.data.samplers")
-    rows = ([in_code(kind), explained(kind), required_field(kind, "When")] for kind in kinds)
+    module = import_module("levelfield.data.samplers")
+    kinds = [getattr(module, name) for name in module.__all__]
+    rows = ([in_code(kind), explained(kind), required_field(kind, "When")] for kind in kinds if "\nWhen: " in doc(kind))
     return table("class | a batch has | when", rows)
 
 

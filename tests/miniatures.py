@@ -36,21 +36,7 @@ def cub200(root: Path, classes: int = 16, samples: int = 4) -> Path:
     return folder
 
 
-def cars196_pooled(root: Path, classes: int = 16, samples: int = 4) -> Path:
-    """`car_ims/` and `cars_annos.mat`; returns their folder."""
-    folder = root / "cars196"
-    rows = []
-    for label in range(classes):
-        for sample in range(samples):
-            path = f"car_ims/{len(rows) + 1:06d}.jpg"
-            picture(folder / path, label, sample)
-            rows.append((path, 1, 2, 30, 30, label + 1, sample % 2))
-    fields = ("relative_im_path", "bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "test")
-    savemat(folder / "cars_annos.mat", {"annotations": structs(fields, rows), "class_names": cells(car_names(classes))})
-    return folder
-
-
-def cars196_parts(root: Path, classes: int = 16, samples: int = 4) -> Path:
+def cars196(root: Path, classes: int = 16, samples: int = 4) -> Path:
     """`cars_train/`, `cars_test/` and their annotations; every class is in both. Returns their folder."""
     folder = root / "cars196"
     fields = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "fname")
@@ -93,40 +79,27 @@ def sop(root: Path, classes: int = 16, samples: int = 4, train_classes: int | No
     return folder
 
 
-def inshop(root: Path, classes: int = 16, samples: int = 4, official_folders: bool = True) -> Path:
-    """The partition and the images, in `Eval/` and `Img/` or beside each other; returns the partition's file."""
+def inshop(root: Path, classes: int = 16, samples: int = 4) -> Path:
+    """The partition and `img/`; returns the partition's file."""
     folder = root / "inshop"
     lines = []
     for label in range(classes):
         for sample in range(samples):
             path = f"img/WOMEN/Dresses/id_{label + 1:08d}/{sample + 1:02d}_1_front.jpg"
-            picture(folder / ("Img" if official_folders else "") / path, label, sample)
+            picture(folder / path, label, sample)
             # Every other item is trained on: the halves are not the first and the second.
             status = "train" if label % 2 else ("query", "gallery")[sample % 2]
             lines.append(f"{path:<72}id_{label + 1:08d}   {status}")
-    file = folder / ("Eval" if official_folders else "") / "list_eval_partition.txt"
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file = folder / "list_eval_partition.txt"
     _lines(file, [str(len(lines)), "image_name item_id evaluation_status", *lines])
     return file
 
 
-def dogs130(root: Path, classes: int = 16, samples: int = 4) -> Path:
-    """`low-resolution/`; returns its parent."""
-    folder = root / "dogs130"
-    for label in range(classes):
-        breed = f"{samples}-n{label + 1:06d}-{'Fila Braziliero' if label == 3 else f'breed_{label}'}"
-        for sample in range(samples):
-            path = f"{breed}/n{100000 + label * samples + sample}.jpg"
-            picture(folder / "low-resolution" / path, label, sample)
-    return folder
-
-
 MINIATURES: dict[str, Callable[[Path], Path]] = {
     "cub200": cub200,
-    "cars196": cars196_parts,
+    "cars196": cars196,
     "sop": sop,
     "inshop": inshop,
-    "dogs130": dogs130,
 }
 
 

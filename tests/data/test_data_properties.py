@@ -9,8 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from levelfield.core.errors import UserError
-from levelfield.data.samplers import ClassBalancedBatchSampler, MPerClassBatchSampler, ShuffledBatchSampler
-from levelfield.data.samplers.base import TrainingBatchSampler
+from levelfield.data.samplers import (
+    ClassBalancedBatchSampler,
+    MPerClassBatchSampler,
+    ShuffledBatchSampler,
+    TrainingBatchSampler,
+)
 from levelfield.data.splits import class_folds, split_classes
 
 FEW = settings(max_examples=25, deadline=None, derandomize=True)

@@ -7,16 +7,13 @@ import io
 import os
 import resource
 import signal
-import socket
-import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Thread
 from zipfile import ZipFile, ZipInfo
 
 import pytest
@@ -163,9 +160,7 @@ FAULTS = [
         {"status": 404},
         "/CUB_200_2011.tgz (HTTP Error 404: Not Found): run the command again; or get CUB_200_2011.tgz from",
     ),
-    ({"status": 503}, "(or by curl --location --continue-at - --output CUB_200_2011.tgz 'http://127.0.0.1:"),
     ({"stops": True}, "it is damaged or another file: get CUB_200_2011.tgz from https://www.vision.caltech.edu"),
-    ({"stops": True, "believed": None}, "cannot unpack http://127.0.0.1:"),
     ({"midway": lambda: time.sleep(1)}, "/CUB_200_2011.tgz (timed out): run the command again"),
     ({"content": PAGE, "believed": None}, "(file could not be opened successfully): get CUB_200_2011.tgz from"),
     ({"believed": b"other birds"}, f"instead of {hashlib.sha256(b'other birds').hexdigest()}"),
@@ -191,29 +186,18 @@ def test_a_download_that_fails_leaves_nothing_and_the_next_command_works(
     assert prepare("cub200")[0] == 0
 
 
-@pytest.mark.parametrize("by_hand", [True, False])
-def test_a_full_disk_is_one_line(by_hand: bool, prepare, small_cub, tmp_path: Path) -> None:
-    content = zip_of({"CUB_200_2011/images.txt": bytes(3_000_000)})
-    small_cub(content, believed=None)
-    (given := tmp_path / "CUB_200_2011.tgz").write_bytes(content)
+def test_a_full_disk_and_no_network_are_one_line(prepare, small_cub, server, monkeypatch, tmp_path: Path) -> None:
+    small_cub(zip_of({"CUB_200_2011/images.txt": bytes(3_000_000)}), believed=None)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, before[1]))
     try:
-        code, printed = prepare("cub200", *(["--archive", given] if by_hand else []))
+        code, printed = prepare("cub200")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert (code, f"cannot write {tmp_path}/data/cub200 (File too large)" in printed) == (2, True), printed
-    assert files_in(tmp_path) == [given]
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "nowhere.invalid"])
-def test_no_network_is_one_line(host: str, prepare, small_cub, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_cub()
-    with socket.socket() as taken:  # a port that nobody listens on
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://{host}:{taken.getsockname()[1]}/birds.zip"
-        monkeypatch.setattr(CUB200, "archives", (replace(CUB200.archives[0], url=url),))
-        code, printed = prepare("cub200")
+    assert files_in(tmp_path) == []
+    monkeypatch.setattr(CUB200, "archives", (replace(CUB200.archives[0], url=(url := "http://nowhere.invalid/1.zip")),))
+    code, printed = prepare("cub200")
     assert (code, f"cannot download {url} (<urlopen error [Errno " in printed) == (2, True), printed
 
 
@@ -244,61 +228,19 @@ def test_an_archive_given_by_hand_is_checked_and_left_alone(prepare, small_cub, 
     assert (code, mine.exists(), server.requests) == (0, True, []), printed
 
 
-def test_one_process_prepares_a_data_set_and_ctrl_c_leaves_it_to_the_next(
-    prepare, small_cub, server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_one_process_prepares_a_data_set_and_ctrl_c_leaves_it_to_the_next(prepare, small_cub, tmp_path: Path) -> None:
     free = []
 
     def interrupt() -> None:
         free.append(Lock(cache_root(), "prepare-cub200", "").acquire())
         os.kill(os.getpid(), signal.SIGINT)
 
-    def interrupted(*words: object) -> None:
-        extractall(*words)
-        raise KeyboardInterrupt
-
-    extractall = ZipFile.extractall
-    for of_the_download in (True, False):
-        small_cub(**({"midway": interrupt} if of_the_download else {}))
-        with monkeypatch.context() as patched:
-            if not of_the_download:
-                patched.setattr(ZipFile, "extractall", interrupted)
-            code, printed = prepare("cub200")
-        assert (code, free) == (130, [False])
-        assert "stopped; the same command starts the download again" in printed
-        assert files_in(tmp_path) == []
+    small_cub(midway=interrupt)
+    code, printed = prepare("cub200")
+    assert (code, free, files_in(tmp_path)) == (130, [False], [])
+    assert "stopped; the same command starts the download again" in printed
+    small_cub()
     assert prepare("cub200")[0] == 0
-
-
-PROCESS = """
-import sys
-from dataclasses import replace
-from levelfield.cli.main import main
-from levelfield.data.datasets import CUB200
-CUB200.archives = (replace(CUB200.archives[0], url=sys.argv[1], size=None, sha256=None),)
-CUB200.num_classes_published, CUB200.num_samples_published = 2, 4
-sys.exit(main(["data", "prepare", "cub200", "--root", sys.argv[2]]))
-"""
-
-
-@pytest.mark.processes
-def test_three_processes_on_two_machines_leave_one_data_set(server, tmp_path: Path) -> None:
-    both = Barrier(2)  # two machines have two caches, so they do not wait for each other's lock
-    url = server.url("CUB_200_2011.tgz", BIRDS, midway=lambda: both.wait(50))
-    command = [sys.executable, "-c", PROCESS, url, str(tmp_path / "data")]
-    started: list[tuple[subprocess.Popen, Path]] = []
-    for cache in ("one", "one", "another"):
-        said = tmp_path / f"said by {len(started)}"
-        while cache == "another" and not any("waiting for" in file.read_text() for _, file in started):
-            time.sleep(0.05)
-        environment = {**os.environ, "LEVELFIELD_CACHE": str(tmp_path / cache)}
-        with said.open("w") as file:
-            started.append((subprocess.Popen(command, env=environment, stdout=file, stderr=file), said))
-    for process, said in started:
-        assert (process.wait(), "2 classes, 4 samples" in said.read_text()) == (0, True), said.read_text()
-    assert len(server.requests) == 2  # one for each machine
-    names = sorted(path.name for path in (tmp_path / "data" / "cub200").iterdir())
-    assert names == ["CUB_200_2011", "CUB_200_2011.tgz.sha256"]
 
 
 def tar_of(name: str, kind: bytes = tarfile.REGTYPE, points_to: str = "", content: bytes = b"") -> bytes:
@@ -310,29 +252,13 @@ def tar_of(name: str, kind: bytes = tarfile.REGTYPE, points_to: str = "", conten
     return buffer.getvalue()
 
 
-def birds_with(place: int, value: int) -> bytes:
-    """The zip file with bits set in each member's header, and in the directory, whose fields come two bytes later."""
-    content = bytearray(BIRDS)
-    for start, shift in ((b"PK\x03\x04", -2), (b"PK\x01\x02", 0)):
-        at = content.find(start)
-        while at >= 0:
-            content[at + place + shift] |= value
-            at = content.find(start, at + 1)
-    return bytes(content)
-
-
 UNSAFE = [
     (tar_of("../outside"), "outside the destination"),
-    (tar_of("CUB_200_2011/../../../outside"), "outside the destination"),
     (tar_of("CUB_200_2011", tarfile.SYMTYPE, "/etc"), "absolute path"),
-    (tar_of("CUB_200_2011", tarfile.SYMTYPE, "../.."), "outside the destination"),
     (tar_of("CUB_200_2011", tarfile.LNKTYPE, "../../outside"), "outside the destination"),
     (tar_of("CUB_200_2011", tarfile.CHRTYPE), "special file"),
-    (tar_of("CUB_200_2011", tarfile.FIFOTYPE), "special file"),
     (tar_of("/CUB_200_2011/images.txt", content=os.urandom(50_000))[:30_000], "ended before the end-of-stream"),
     (zip_of({"../../outside": b"", "/outside": b""}), "has no CUB_200_2011"),
-    (birds_with(8, 1), "password required"),
-    (birds_with(10, 93), "compression method"),
     (BIRDS.replace(b"1 has_bill", b"2 has_bill"), "Bad CRC-32 for file 'attributes.txt'"),
     (BIRDS[: len(BIRDS) // 2], "file could not be opened successfully"),
 ]
@@ -383,7 +309,7 @@ def test_a_file_that_is_used_as_it_is(prepare, server, monkeypatch: pytest.Monke
     assert sorted(path.name for path in folder.iterdir()) == ["images_background.zip", "images_evaluation.zip"]
     whole = (folder / "images_background.zip").read_bytes()
     (folder / "images_background.zip").write_bytes(whole[:-1])
-    with pytest.raises(UserError, match=r"not a complete zip file .* levelfield data prepare omniglot"):
+    with pytest.raises(UserError, match=r"is damaged .* levelfield data prepare omniglot"):
         Omniglot(tmp_path / "data").read_index()
     assert prepare("omniglot")[0] == 0
     assert (folder / "images_background.zip").read_bytes() == whole

@@ -16,7 +16,7 @@ from pyarrow import parquet
 from levelfield.core.errors import UserError
 from levelfield.data import tables
 from levelfield.data.datasets import ImageTable, TextTable
-from levelfield.data.own import own_dataset
+from levelfield.data.own import dataset_from_path
 
 ROWS = 40
 
@@ -160,7 +160,7 @@ def test_tabs_and_gzip(name: str, tmp_path: Path) -> None:
     content = b"text\tlabel\nhello, you\t1\nbye\t2\n"
     content = content.replace(b"\t", b";") if "csv" in name else content
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    dataset = own_dataset(str(tmp_path / name))
+    dataset = dataset_from_path(str(tmp_path / name))
     assert [dataset[0], dataset[1]] == [("hello, you", 0), ("bye", 1)]
     if name.endswith("gz"):
         (tmp_path / name).write_bytes(gzip.compress(content)[:-9])

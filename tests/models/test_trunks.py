@@ -14,7 +14,7 @@ from torch import nn
 
 from levelfield import models
 from levelfield.core.errors import UserError
-from levelfield.data.crops import as_floats
+from levelfield.data.transforms import as_floats
 from levelfield.models import GoogLeNetTrunk, ModuleTrunk, TimmTrunk, Trunk
 from levelfield.models.trunks import as_trunk
 from levelfield.models.weights import find_weights, match_tensors

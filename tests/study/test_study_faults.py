@@ -227,7 +227,7 @@ def test_a_test_half_that_cannot_be_scored_is_refused_before_the_first_job(colum
 def test_the_test_pictures_are_decoded_once_for_the_baseline_and_all_runs(toy_file, tmp_path, monkeypatch):
     """The cache decodes each once, after a look at some for the room that they take; what is scored reads the cache."""
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("levelfield.data.cache.LOOKED_AT", 1)
+    monkeypatch.setattr("levelfield.data.image_cache.LOOKED_AT", 1)
     opened: Counter[str] = Counter()
     load = ImageTable.load
 

@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 
 from levelfield.cli.study import parse
 from levelfield.core.errors import UserError
-from levelfield.data.subset import ClassSubset
+from levelfield.data.loaders import ClassSubset
 from levelfield.report.page import write_report
 from levelfield.report.table import study_table
 from levelfield.study.folder import StudyFolder

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from levelfield import MetricLearner
 from levelfield.data import ImageTransforms
+from levelfield.data.transforms import as_floats, stacked
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
 from levelfield.use import export
@@ -49,9 +50,9 @@ def test_images_go_from_pixels_to_the_learners_embedding(fitted: Path, tmp_path:
     told = json.loads((tmp_path / "out/export.json").read_text())
     assert told["inputs"]["standardized_inside"] == [{"mean": list(learner.trunk.mean), "std": list(learner.trunk.std)}]
     by_page = as_the_page_does(tmp_path, monkeypatch)
-    crop = ImageTransforms(crop_size=32, resize=32).evaluate()(Image.open(tmp_path / "my_image.png"))
+    square = ImageTransforms(crop_size=32, resize=32).evaluate()(Image.open(tmp_path / "my_image.png"))
     with torch.inference_mode():
-        np.testing.assert_allclose(by_page, learner(crop[None]), atol=5e-4)
+        np.testing.assert_allclose(by_page, learner(as_floats(stacked([square]))), atol=5e-4)
     trunk = timm.create_model("test_resnet", num_classes=0, checkpoint_path=str(tmp_path / "out/trunk.safetensors"))
     standardised = learner.trunk.standardise(images)
     with torch.inference_mode():
@@ -117,7 +118,7 @@ def test_the_page_crops_as_evaluation_does(size: tuple[int, int], crop: int, squ
     names: dict = {}
     exec(SNIPPET.partition("\nwith open(")[0], names)
     found = names["crop"](picture, resize=29, square=square, crop=crop, interpolation="bicubic")
-    np.testing.assert_allclose(found, transforms.evaluate()(picture), rtol=1e-6)
+    np.testing.assert_allclose(found, as_floats(stacked([transforms.evaluate()(picture)]))[0], rtol=1e-6)
 
 
 def test_a_package_that_is_missing_is_named(fitted: Path, tmp_path: Path, run, monkeypatch) -> None:

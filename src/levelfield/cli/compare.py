@@ -76,9 +76,9 @@ def main(argv: Sequence[str]) -> int:
     path = given.file
     for key in given.overrides:
         _check_option(key, path)
-    from levelfield.data.own import own_dataset  # imports torch, which the help does not need
+    from levelfield.data.own import dataset_from_path  # imports torch, which the help does not need
 
-    dataset = own_dataset(path, given.overrides.get("data.root"))
+    dataset = dataset_from_path(path, given.overrides.get("data.root"))
     if dataset is None:
         if not Path(path).exists():
             raise UserError(f"no file or folder '{path}'; correct the PATH")
@@ -164,7 +164,7 @@ def _check_option(key: str, path: str) -> None:
 def _split(dataset: "MetricDataset", overrides: Config) -> Config:
     """A random split of the classes, unless the data or an option give another."""
     given = {key.removeprefix("data."): value for key, value in overrides.items() if key.startswith("data.split")}
-    if given or dataset.default_split(dataset.read_index()) == "official":
+    if given or dataset.halves(dataset.read_index())[0] == "official":
         return given
     return {"split": "random"}
 
@@ -227,8 +227,8 @@ def _blocks(path: str, dataset: "MetricDataset", split: Config) -> int:
     Raises:
         UserError: too few classes for two blocks; names the command that still works.
     """
-    from levelfield.data.overview import counted
     from levelfield.data.splits import MIN_VALIDATION_CLASSES
+    from levelfield.data.verify import counted
 
     index = dataset.read_index()
     classes = len(index.class_names)
@@ -256,10 +256,10 @@ def _of(dataset: "MetricDataset") -> tuple[str, str]:
 
 def _own_data(dataset: "MetricDataset", root: Any) -> Config:
     """The section `data` of the study."""
-    from levelfield.data.places import own_file
+    from levelfield.data.dataset import find_file
 
     kind, key = _of(dataset)
-    place = str(own_file(getattr(dataset, key), root).resolve())
+    place = str(find_file(getattr(dataset, key), root).resolve())
     own = {"class_path": f"levelfield.data.datasets.{type(dataset).__name__}", "init_args": {key: place}}
     shipped = stack(f"{OURS}data/{kind}.yaml", Path(), "compare")["data"]
     shipped.pop("transforms", None)  # the plan sets the size of images

@@ -142,10 +142,10 @@ def dataset_named(name: str, root: str | None = None, own: bool = True) -> "Metr
     Raises:
         UserError: no such data set.
     """
-    from levelfield.data.own import own_dataset
+    from levelfield.data.own import dataset_from_path
 
     kinds = named_datasets()
-    dataset = _build(kinds[name], root) if name in kinds else own_dataset(name, root) if own else None
+    dataset = _build(kinds[name], root) if name in kinds else dataset_from_path(name, root) if own else None
     if dataset is None:
         also = ", nor a folder or a .csv or .parquet table of that path" if own else ""
         raise UserError(f"no data set '{name}'{also}{nearest(name, kinds, '')} (levelfield data list shows them)")
@@ -153,17 +153,17 @@ def dataset_named(name: str, root: str | None = None, own: bool = True) -> "Metr
 
 
 def _build(kind: "type[MetricDataset]", root: str | None) -> "MetricDataset":
-    from levelfield.data.datasets.base import has_root
+    from levelfield.data.dataset import has_root
 
     return kind(root=root) if has_root(kind) else kind()  # type: ignore[call-arg]
 
 
 def _list(console: Console, datasets: "Sequence[MetricDataset]", root: str | None, asked_for: bool) -> int:
     from levelfield.cli.data_cards import card_of, table_of
-    from levelfield.data.places import root_in_vain
+    from levelfield.data.own import unused_root
 
     if asked_for:
-        say("\n\n".join("\n".join([card_of(one), *root_in_vain(one, root)]) for one in datasets), console=console)
+        say("\n\n".join("\n".join([card_of(one), *unused_root(one, root)]) for one in datasets), console=console)
         return 0
     table, broken = table_of(datasets)
     console.print(table, highlight=False, markup=False)
@@ -174,15 +174,15 @@ def _list(console: Console, datasets: "Sequence[MetricDataset]", root: str | Non
 
 def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path], root: str | None) -> int:
     from levelfield.cli.data_cards import folder_of, why_not_ready
-    from levelfield.data.datasets.base import has_root
-    from levelfield.data.places import root_in_vain
+    from levelfield.data.dataset import has_root
+    from levelfield.data.own import unused_root
     from levelfield.data.prepare import prepare
 
     reason = why_not_ready(dataset)
     if given and (reason is None or not has_root(type(dataset))):
         say(f"note: --archive {given[0]} has no effect: {dataset.name} needs no download", console=console)
     if not has_root(type(dataset)):
-        lines = [f"{dataset.name}: {reason or 'ready, no download needed'}", *root_in_vain(dataset, root)]
+        lines = [f"{dataset.name}: {reason or 'ready, no download needed'}", *unused_root(dataset, root)]
         say("\n".join(lines), console=console)
         return 2 if reason else 0
     folder = folder_of(dataset)
@@ -200,7 +200,7 @@ def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path], 
     index = dataset.read_index()
     found = (len(index.class_names), len(index.keys))
     counts = f"{dataset.name}: {found[0]:,} classes, {found[1]:,} samples in {folder}"
-    if found != dataset.expected_counts():
+    if found != (dataset.num_classes_published, dataset.num_samples_published):
         say(f"{counts}; levelfield data verify {dataset.name} shows what is wrong", console=console)
         return 2
     say(f"{counts}, as published; levelfield data verify {dataset.name} opens each", console=console)
@@ -208,12 +208,12 @@ def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path], 
 
 
 def _verify(console: Console, dataset: "MetricDataset", root: str | None, asked_for: bool) -> int:
-    from levelfield.data.duplicates import describe_duplicates
-    from levelfield.data.places import root_in_vain
+    from levelfield.data.own import unused_root
+    from levelfield.data.verify import describe_duplicates, verify
 
     try:
         with console.status(f"{dataset.name}: opening every sample"):
-            report = dataset.verify()
+            report = verify(dataset)
     except UserError as error:
         reason = f"missing: {error}" if dataset.num_classes_published is not None else error
         say(f"{dataset.name}: {reason}", console=console)
@@ -223,7 +223,7 @@ def _verify(console: Console, dataset: "MetricDataset", root: str | None, asked_
     verdict = f"{published}every sample opens" if report.ok else f"{count} problem{'s' * (count > 1)}"
     duplicates = describe_duplicates(report.duplicates)
     found, *left_out = report.overview
-    left_out += root_in_vain(dataset, root)
+    left_out += unused_root(dataset, root)
     lines = [f"{found}; {verdict}", *(f"  {line}" for line in (*left_out, *report.problems, *duplicates))]
     say("\n".join(lines), console=console)
     return 0 if report.ok else 2

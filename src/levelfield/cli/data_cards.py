@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from levelfield.core.errors import UserError
-from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import MetricDataset, has_root
+from levelfield.data.dataset import Archive, MetricDataset, has_root
 
 
 def why_not_ready(dataset: MetricDataset) -> str | None:

@@ -18,7 +18,7 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically
 from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
 from levelfield.core.terminal import say
-from levelfield.data.places import check_is_there, dataset_found_again, root_in_vain
+from levelfield.data.own import check_exists, dataset_with_paths, unused_root
 from levelfield.training.batches import gather_rows
 from levelfield.training.build import Training
 from levelfield.training.callbacks import RecordOpening, RetrievalValidation
@@ -111,7 +111,7 @@ class Evaluation(Training):
         # Only what was given: the checkpoint has the rest.
         in_dataset = {"root", *init_args(data_asked["dataset"])}
         stored |= {key: found[key] for key in data_asked}
-        again = dataset_found_again(dataset, self.checkpoint_path.with_name("config.yaml"))
+        again = dataset_with_paths(dataset, self.checkpoint_path.with_name("config.yaml"))
         here = {key: value for key, value in init_args(found["dataset"]).items() if key in in_dataset}
         self.data = {**stored, "dataset": {**again, "init_args": {**init_args(again), **here}}}
 
@@ -129,10 +129,10 @@ class Evaluation(Training):
         self.parts = instantiate(parser, Namespace(trainer=self.config.trainer))
         self.trainer = self.make_trainer()
         self.datamodule.device = self.trainer.strategy.root_device
-        check_is_there(self.datamodule.dataset, self.datamodule.root)
+        check_exists(self.datamodule.dataset, self.datamodule.root)
         refuse_other_data(self.checkpoint["levelfield"]["data"], self.datamodule.identity(), self.checkpoint_path)
         if is_first_process():
-            lines = root_in_vain(self.datamodule.dataset, self.datamodule.root)
+            lines = unused_root(self.datamodule.dataset, self.datamodule.root)
             say(*(f"note: {line}" for line in lines))
 
     def validate(self) -> None:

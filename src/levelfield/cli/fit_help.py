@@ -43,7 +43,7 @@ CLASSES = {
     "model.miner": ("miners", "Miner"),
     "model.regularizer": ("regularizers", "Regularizer"),
     "data.dataset": ("data/datasets", "MetricDataset"),
-    "data.sampler": ("data/samplers", "TrainingBatchSampler"),
+    "data.sampler": ("data/samplers.py", "TrainingBatchSampler"),
 }
 
 
@@ -91,9 +91,10 @@ def _first_sentence(text: str) -> str:
     return re.split(r"\.(?: |$)", " ".join(text.split()))[0]
 
 
-def _classes(folder: str, base: str) -> list[str]:
-    """The public classes of a package that extend its base, without those that have subclasses there."""
-    trees = {file.stem: ast.parse(file.read_text(encoding="utf-8")) for file in sorted((PACKAGE / folder).glob("*.py"))}
+def _classes(place: str, base: str) -> list[str]:
+    """The public classes of a package or file that extend its base, without those that have subclasses there."""
+    files = sorted((PACKAGE / place).glob("*.py")) or [PACKAGE / place]
+    trees = {file.stem: ast.parse(file.read_text(encoding="utf-8")) for file in files}
     bases = {
         node.name: {ast.unparse(each) for each in node.bases}
         for tree in trees.values()
@@ -104,6 +105,7 @@ def _classes(folder: str, base: str) -> list[str]:
     while size != len(below):
         size = len(below)
         below |= {name for name, above in bases.items() if above & below}
-    public = {alias.name for node in trees["__init__"].body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    listed = trees["__init__"].body if "__init__" in trees else []
+    public = {alias.name for node in listed if isinstance(node, ast.ImportFrom) for alias in node.names} or set(bases)
     extended = set().union(*bases.values())
     return [name for name in bases if name in below & public and name not in extended]

@@ -32,7 +32,7 @@ DEFAULTS = {
     "data.sampler": "levelfield.data.samplers.MPerClassBatchSampler",
 }
 # The files that turn any data set into splits and batches; what they import does not count.
-BATCHES = tuple(f"{DATA}.{name}" for name in ("splits", "transforms", "crops", "subset", "loading"))
+BATCHES = tuple(f"{DATA}.{name}" for name in ("images", "splits", "transforms", "loaders"))
 # Files outside the packages above that these compute with.
 SHARED = ("levelfield.core.numerics", "levelfield.core.seeds")
 INSTALLED = {"site-packages", "dist-packages"}

@@ -9,11 +9,11 @@ from levelfield.data.splits import check_validation_classes, class_folds, split_
 
 if TYPE_CHECKING:
     from levelfield.data.datamodule import MetricDataModule as MetricDataModule
+    from levelfield.data.loaders import ClassSubset as ClassSubset
     from levelfield.data.samplers import *  # noqa: F403 # like the data sets
-    from levelfield.data.subset import ClassSubset as ClassSubset
     from levelfield.data.transforms import ImageTransforms as ImageTransforms
 
-_MODULES = {"ClassSubset": "subset", "ImageTransforms": "transforms", "MetricDataModule": "datamodule"}
+_MODULES = {"ClassSubset": "loaders", "ImageTransforms": "transforms", "MetricDataModule": "datamodule"}
 __all__ = [*_MODULES, "check_validation_classes", "class_folds", "split_classes"]
 __all__ += datasets.__all__
 

@@ -14,24 +14,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from levelfield.core.errors import UserError, refuse_below
-from levelfield.core.processes import in_processes
 from levelfield.core.seeds import global_seed
-from levelfield.data.cache import PreparedImages
-from levelfield.data.crops import as_floats
-from levelfield.data.datasets.base import MetricDataset
-from levelfield.data.features import Extractor, FeatureSubset, features_of
+from levelfield.data.caches import digest
+from levelfield.data.dataset import MetricDataset
+from levelfield.data.features import Extractor, FeatureSubset, features_of, whole_batch
+from levelfield.data.image_cache import CachedImages, cached_images
 from levelfield.data.index import SampleIndex
-from levelfield.data.loading import embedded_together, loader, loader_processes
-from levelfield.data.places import root_in_vain
-from levelfield.data.plain_arguments import dataset_spec, plain_arguments
-from levelfield.data.recorded_loader import RecordedLoader
-from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, TrainingBatchSampler
-from levelfield.data.samplers.base import SamplerFactory
-from levelfield.data.sealed_half import check_test_half
-from levelfield.data.source import Source, source_of
+from levelfield.data.loaders import ClassSubset, LedgerLoader, embedded_together, loader, loader_processes
+from levelfield.data.own import dataset_spec, plain_arguments, unused_root
+from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, SamplerFactory, TrainingBatchSampler
 from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds
-from levelfield.data.subset import ClassSubset
-from levelfield.data.transforms import ImageTransforms, Transforms
+from levelfield.data.transforms import ImageTransforms, Transforms, as_floats
+from levelfield.data.verify import check_test_split, overview
 
 
 class MetricDataModule(LightningDataModule):
@@ -44,7 +38,7 @@ class MetricDataModule(LightningDataModule):
 
     Args:
         dataset: class of the data set.
-        root: folder with the named data sets. None takes the environment variable LEVELFIELD_DATA.
+        root: folder with the named data sets; None takes the environment variable LEVELFIELD_DATA.
         fold: the fold held out for validation, 0 to `num_folds` - 1; `none` trains on the whole training half and
             validates nothing.
         num_folds: number of class-disjoint folds of the training half.
@@ -66,9 +60,9 @@ class MetricDataModule(LightningDataModule):
             memory or more.
         transforms: crops and flips of images, or your own class with the methods `train()` and `evaluate()`. Set one
             with `--data.transforms.crop_size 64`, name your class with `--data.transforms my_aug.Mine`.
-        cache: decode and resize the images once and read them from a cache file (`levelfield.data.cache`). The results
-            are the same. The test half has its own file, written at the first evaluation. `auto` caches image files if
-            the cache takes at most half of the free disk and of the free memory; it says where it does not.
+        cache: decode and resize the images once and read them from a file (`levelfield.data.image_cache`); the results
+            are the same. The test half has its own file, written at the first evaluation. `auto` caches image files
+            that take at most half of the free disk and of the free memory; it says where it does not.
         seed: seed of batches and augmentation. None takes that of `seed_everything`, or 0.
         features: train on features of the frozen trunk, computed once (`levelfield.data.features`). It needs
             `--model.freeze_trunk true`. The test half has its own file, written at the first evaluation.
@@ -116,33 +110,25 @@ class MetricDataModule(LightningDataModule):
             raise UserError(f"--data.transforms is for images, but {dataset.name} has texts: leave it out")
         if transforms is not None and not (hasattr(transforms, "train") and hasattr(transforms, "evaluate")):
             raise UserError(f"--data.transforms {transforms!r}: give a class with the methods train() and evaluate()")
-        self.dataset = dataset
-        self.root = root
+        self.dataset, self.root = dataset, root
         if root is not None and getattr(dataset, "root", root) is None:
             dataset.root = root
         self.fold: int | Literal["none"] = fold
-        self.num_folds = num_folds
-        self.split, self.split_seed = split, split_seed
-        self.batch_size = batch_size
-        self.samples_per_class = samples_per_class
+        self.num_folds, self.split, self.split_seed = num_folds, split, split_seed
+        self.batch_size, self.samples_per_class, self.replacement = batch_size, samples_per_class, replacement
         self.usual_samples_per_class = 4  # each fit sets that of its loss
-        self.replacement = replacement
-        self.sampler = sampler
-        self.steps_per_epoch = steps_per_epoch
-        self.eval_batch_size = eval_batch_size
-        self.num_workers = num_workers
+        self.sampler, self.steps_per_epoch = sampler, steps_per_epoch
+        self.eval_batch_size, self.num_workers = eval_batch_size, num_workers
         self.transforms = transforms or ImageTransforms()
-        self.cache = cache
+        self.cache, self.features = cache, features
         self.seed = global_seed(seed)
-        self.features = features
         self.train_subset: ClassSubset | None = None
         self.val_subset: ClassSubset | None = None
         self.test_subset: ClassSubset | None = None
         self.predict_subset: ClassSubset | None = None
-        self._overview: list[str] = []
-        self.notes = ""
-        self.device = torch.device("cpu")
+        self.notes, self.device = "", torch.device("cpu")
         self.evaluation: str | None = None
+        self._overview: list[str] = []
         self._identity: dict[str, Any] | None = None
         self._check()
         self._built, self._is_of_python = self._asked, False
@@ -171,7 +157,6 @@ class MetricDataModule(LightningDataModule):
 
     @property
     def _asked(self) -> tuple[Any, ...]:
-        """The arguments."""
         return tuple(getattr(self, name) for name in inspect.signature(MetricDataModule).parameters)
 
     def setup(self, stage: str) -> None:
@@ -179,53 +164,70 @@ class MetricDataModule(LightningDataModule):
         index = self.dataset.kept_index()
         if stage == "predict":
             unlabelled = replace(index, labels=np.zeros_like(index.labels))
-            self.predict_subset = self._subset(self.dataset, unlabelled, np.zeros(1, dtype=index.labels.dtype))
+            self.predict_subset = ClassSubset(self.dataset, unlabelled, self.transform(), self.seed)
             return
         split, trainval_classes, test_classes = self._halves(index)
         # Before a test, an image folder may lack the test images.
         there = not len(test_classes) or np.isin(test_classes, index.labels).any()
         if stage == "test" or (there and split != "all"):
-            check_test_half(index, test_classes)
-        if not self.hparams:  # built in Python: `levelfield validate` and `test` read the arguments from the checkpoint
-            self.save_hyperparameters(plain_arguments(self, MetricDataModule), logger=False)
-            self._is_of_python = True
-        elif self._built != self._asked:
-            now = plain_arguments(self, MetricDataModule)
-            self.hparams.update({name: now[name] for name in self.hparams.keys() & now.keys()})
-            self.train_subset = None
+            check_test_split(index, test_classes)
+        self._keep_arguments()
         if self._is_of_python and self.trainer is not None and stage == "fit":  # a command logs all its settings
             for logger in self.trainer.loggers:
                 logger.log_hyperparams({"data": dict(self.hparams)})
         halves = f"random {self.split_seed}" if split == "random" else split  # each seed has its own caches
         if stage == "test":
             test = index.select(np.isin(index.labels, test_classes))
-            self.test_subset = self._subset(self._source(test, f"{halves}, test half"), index, test_classes)
+            images = self._images(test, f"{halves}, test half", lambda: self._content_of(test))
+            self.test_subset = ClassSubset(self.dataset, test, self.transform(), self.seed, images)
         elif self.train_subset is None:
             train_classes, val_classes = trainval_classes, trainval_classes[:0]
             if self.fold != NO_FOLD:
                 folds = class_folds(trainval_classes, self.num_folds, variant=split, seed=self.split_seed)
                 check_validation_classes(folds, index.labels)
                 train_classes, val_classes = folds[int(self.fold)]
-            trainval = index.select(np.isin(index.labels, trainval_classes))
-            images = self._source(trainval, f"{halves}, training half")
-            self.train_subset = self._subset(images, index, train_classes, train=True)
-            self.val_subset = self._subset(images, index, val_classes)
-            self._trainval = trainval
+            trainval = self._trainval = index.select(np.isin(index.labels, trainval_classes))
+            contents = self.dataset.contents_of(trainval.keys)
+            content = self._trainval_content = digest(contents)
+            images = self._images(trainval, f"{halves}, training half", lambda: content)
+            train, val = (index.select(np.isin(index.labels, classes)) for classes in (train_classes, val_classes))
+            self.train_subset = ClassSubset(self.dataset, train, self.transform(train=True), self.seed, images)
+            self.val_subset = ClassSubset(self.dataset, val, self.transform(), self.seed, images)
             self._built = self._asked
-            self._overview = self.dataset.overview(index, split, self.split_seed) + root_in_vain(
-                self.dataset, self.root
-            )
+            lines = overview(self.dataset, index, split, self.split_seed)
+            self._overview = lines + unused_root(self.dataset, self.root)
             self._identity = {
                 "dataset": dataset_spec(self.dataset, self.root),
-                "fingerprint": self.dataset.once(
-                    ("fingerprint", trainval.keys), lambda: self.dataset.fingerprint(trainval)
-                ),
+                "fingerprint": self.dataset.fingerprint(trainval, contents=contents),
                 "fold": self.fold,
                 "num_folds": 1 if self.fold == NO_FOLD else self.num_folds,
                 "split": split,
                 "train_classes": [index.class_names[c] for c in train_classes],
                 "val_classes": [index.class_names[c] for c in val_classes],
             }
+
+    def _keep_arguments(self) -> None:
+        """As hyper-parameters, because `levelfield validate` and `test` read them from the checkpoint."""
+        if not self.hparams:  # built in Python
+            self.save_hyperparameters(plain_arguments(self, MetricDataModule), logger=False)
+            self._is_of_python = True
+        elif self._built != self._asked:
+            now = plain_arguments(self, MetricDataModule)
+            self.hparams.update({name: now[name] for name in self.hparams.keys() & now.keys()})
+            self.train_subset = None
+
+    def _images(self, index: SampleIndex, half: str, content: Callable[[], str]) -> Callable[[], CachedImages | None]:
+        """Returns the image cache of a half. `auto` makes it at the first use: a list of classes needs no image."""
+        transforms = self.transforms
+        if self.cache is True and (self.features or not isinstance(transforms, ImageTransforms)):
+            other = "--data.features" if self.features else "your own --data.transforms"
+            raise UserError(f"--data.cache true has no effect with {other}: leave it out")
+        if not self.cache or self.features or not isinstance(transforms, ImageTransforms):
+            return lambda: None
+        made = cache(lambda: cached_images(self.dataset, index, half, content, transforms, self.cache == "auto"))
+        if self.cache is True:
+            made()
+        return made
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> NoReturn:
@@ -248,22 +250,26 @@ class MetricDataModule(LightningDataModule):
         assert self.features
         if self.train_subset is not None and self.val_subset is not None:
             half = self._trainval
-            self._evaluated = self._features_of(half, extractor)
-            self.train_subset = FeatureSubset(self.train_subset, half, lambda: self._evaluated)
-            self.val_subset = FeatureSubset(self.val_subset, half, lambda: self._evaluated)
+            self._evaluated = self._features_of(half, self._trainval_content, extractor)
+            self.train_subset = FeatureSubset(self.train_subset, half.positions, lambda: self._evaluated)
+            self.val_subset = FeatureSubset(self.val_subset, half.positions, lambda: self._evaluated)
         if self.test_subset is not None:
             test = self.test_subset.index
-            made = cache(lambda: self._features_of(test, extractor))
-            self.test_subset = FeatureSubset(self.test_subset, test, made)
+            made = cache(lambda: self._features_of(test, self._content_of(test), extractor))
+            self.test_subset = FeatureSubset(self.test_subset, test.positions, made)
 
     def evaluated(self, subset: ClassSubset | None) -> Float[Tensor, "samples features"]:
         """The features of the training or validation samples, in their order, without augmentation."""
         assert isinstance(subset, FeatureSubset)
         return self._evaluated.index_select(0, subset.rows)
 
-    def _features_of(self, index: SampleIndex, extractor: Extractor) -> Tensor:
-        loading = {"batch_size": self._eval_size, **in_processes(self._processes(), self._on_gpu)}
-        return features_of(self.dataset, index, self.transform(), self.transforms, extractor, loading)
+    def _content_of(self, index: SampleIndex) -> str:
+        return digest(self.dataset.contents_of(index.keys))
+
+    def _features_of(self, index: SampleIndex, content: str, extractor: Extractor) -> Tensor:
+        samples = ClassSubset(self.dataset, index, self.transform())
+        batches = loader(samples, self._processes(), self._on_gpu, batch_size=self._eval_size)
+        return features_of(batches, content, self.transforms if self.transform() else None, extractor)
 
     def identity(self) -> dict[str, Any]:
         """Plain values that a checkpoint needs for validation and test on the same classes.
@@ -281,9 +287,11 @@ class MetricDataModule(LightningDataModule):
         Args:
             again: whether to read all files again, without stored hashes.
         """
+        return self.dataset.fingerprint(self._half(half), again)
+
+    def _half(self, half: Literal["training", "test"]) -> SampleIndex:
         index = self.dataset.read_index()
-        classes = self._halves(index)[1 if half == "training" else 2]
-        return self.dataset.fingerprint(index.select(np.isin(index.labels, classes)), again)
+        return index.select(np.isin(index.labels, self._halves(index)[1 if half == "training" else 2]))
 
     def overview(self) -> list[str]:
         """Lines with the counts of the data set, omitted samples and likely mistakes."""
@@ -297,7 +305,7 @@ class MetricDataModule(LightningDataModule):
             UserError: it cannot be scored.
         """
         index = self.dataset.read_index()
-        check_test_half(index, self._halves(index)[2])
+        check_test_split(index, self._halves(index)[2])
 
     def test_classes(self) -> list[str]:
         """The names of the test classes."""
@@ -306,8 +314,7 @@ class MetricDataModule(LightningDataModule):
 
     def test_sample_hashes(self) -> list[str]:
         """A hash of each test sample, as in the ledger of evaluations."""
-        index = self.dataset.read_index()
-        return list(self.dataset.contents_of(index.select(np.isin(index.labels, self._halves(index)[2])).keys))
+        return self.dataset.contents_of(self._half("test").keys)
 
     def summary(self) -> str:
         """One line: the split, the fold, and the numbers of training and validation classes."""
@@ -375,7 +382,7 @@ class MetricDataModule(LightningDataModule):
     def eval_dataloader(self, subset: ClassSubset | None, persistent: bool = False, divided: bool = True) -> DataLoader:
         """Each sample of a subset once, in order, divided over processes; the last processes may get repeats.
 
-        The loader of the test subset is a `RecordedLoader`.
+        The loader of the test subset is a `LedgerLoader`.
 
         Args:
             persistent: whether the loader processes stay alive for another pass.
@@ -384,23 +391,26 @@ class MetricDataModule(LightningDataModule):
         assert subset is not None
         rank, world_size = (self._rank, self._world_size) if divided else (0, 1)
         sampler = EvalSampler(len(subset), rank, world_size)
-        recorded: dict[str, Any] = {}
+        kind: Callable[..., DataLoader] = DataLoader
         if subset is self.test_subset:
-            together = world_size > 1
-            recorded["kind"] = partial(RecordedLoader, of=self.dataset, evaluation=self.evaluation, together=together)
-        return self._loader(subset, persistent, batch_size=self._eval_size, sampler=sampler, **recorded)
+            kind = partial(LedgerLoader, of=self.dataset, evaluation=self.evaluation, together=world_size > 1)
+        return self._loader(subset, persistent, kind, batch_size=self._eval_size, sampler=sampler)
 
     def train_samples(self) -> DataLoader:
         """Each training sample of the fold once, in order, without augmentation; every process gets all."""
         assert self.train_subset is not None
-        subset = ClassSubset(self.train_subset.dataset, self.train_subset.index, self.transform())
+        train = self.train_subset
+        subset = ClassSubset(self.dataset, train.index, self.transform(), cache=lambda: train.images)
         if isinstance(self.train_subset, FeatureSubset):
-            subset = FeatureSubset(subset, self._trainval, lambda: self._evaluated)
+            subset = FeatureSubset(subset, self._trainval.positions, lambda: self._evaluated)
         return self._loader(subset, batch_size=self._eval_size)
 
-    def _loader(self, subset: ClassSubset, persistent: bool = False, **how: Any) -> DataLoader:
-        decodes = isinstance(subset, FeatureSubset) or not isinstance(subset.dataset, PreparedImages)
-        return loader(subset, self._processes(decodes), self._on_gpu, persistent, **how)
+    def _loader(
+        self, subset: ClassSubset, persistent: bool = False, kind: Callable[..., DataLoader] = DataLoader, **how: Any
+    ) -> DataLoader:
+        if isinstance(subset, FeatureSubset):
+            return kind(subset, collate_fn=whole_batch, pin_memory=self._on_gpu, **how)
+        return loader(subset, self._processes(subset.images is None), self._on_gpu, persistent, kind, **how)
 
     def _processes(self, decodes: bool = True) -> int:
         together = self._world_size // (1 if self.trainer is None else self.trainer.num_nodes)
@@ -440,21 +450,3 @@ class MetricDataModule(LightningDataModule):
     def _on_gpu(self) -> bool:
         device = self.device if self.trainer is None else self.trainer.strategy.root_device
         return device.type == "cuda"
-
-    def _source(self, index: SampleIndex, half: str) -> Source | Callable[[], Source]:
-        if self.cache is True and (self.features or not isinstance(self.transforms, ImageTransforms)):
-            other = "--data.features" if self.features else "your own --data.transforms"
-            raise UserError(f"--data.cache true has no effect with {other}: leave it out")
-        kept = False if self.features else self.cache  # features are cached, so no sample is read twice
-        made = cache(lambda: source_of(self.dataset, index, half, self.transforms, kept))
-        return made if kept == "auto" else made()  # reading only the classes opens no image
-
-    def _subset(
-        self,
-        source: Source | Callable[[], Source],
-        index: SampleIndex,
-        classes: np.ndarray,
-        train: bool = False,
-    ) -> ClassSubset:
-        selected = index.select(np.isin(index.labels, classes))
-        return ClassSubset(source, selected, self.transform(train), seed=self.seed)

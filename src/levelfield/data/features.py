@@ -1,6 +1,8 @@
 """Features of a frozen trunk, computed once into a memory-mapped file; batches are rows of it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import io
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -8,23 +10,15 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader
 
-from levelfield.core.errors import UserError
+from levelfield.core.paths import cache_root
 from levelfield.core.source_identity import sources
-from levelfield.core.versions import computing_files, source_hash
-from levelfield.data import datasets
-from levelfield.data.crops import load
-from levelfield.data.datasets.base import MetricDataset
-from levelfield.data.feature_file import prepare_features
-from levelfield.data.index import SampleIndex
-from levelfield.data.plain_arguments import transforms_spec
+from levelfield.data.caches import digest, made_once
+from levelfield.data.loaders import ClassSubset
+from levelfield.data.own import dataset_spec, transforms_spec
 from levelfield.data.samplers import Draw
-from levelfield.data.subset import ClassSubset
-from levelfield.data.transforms import ImageTransforms, Transforms
-
-# The files that turn a sample into the input of a trunk.
-MADE_BY = ("levelfield.data.features", "levelfield.data.transforms", "levelfield.data.crops")
+from levelfield.data.transforms import ImageTransforms
 
 
 class Extractor(Protocol):
@@ -34,31 +28,8 @@ class Extractor(Protocol):
     def identity(self) -> Mapping[str, Any]:
         """Everything that features depend on, except the samples, as plain values."""
 
-    def __call__(self, loader: DataLoader) -> Iterator[Float[np.ndarray, "batch features"]]:
-        """Features of each of the loader's batches, float32."""
-
-
-class EachOnce(Dataset[Any]):
-    """The samples of an index in their order, with the evaluation transform.
-
-    Args:
-        dataset: opens the samples.
-        transform: applied to each sample; None leaves samples as they are.
-    """
-
-    def __init__(self, dataset: MetricDataset, index: SampleIndex, transform: Callable[[Any], Any] | None) -> None:
-        self.dataset, self.index, self.transform = dataset, index, transform
-
-    def __len__(self) -> int:
-        return len(self.index.keys)
-
-    def __getitem__(self, position: int) -> Any:
-        key = self.index.keys[position]
-        try:
-            sample = load(self.dataset, key, self.transform)
-        except OSError as error:  # not one of writing the features
-            raise UserError(f"cannot open {key}: {error}") from error
-        return sample if self.transform is None else self.transform(sample)
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Float[np.ndarray, "batch features"]]:
+        """Features of each batch of samples, float32."""
 
 
 class FeatureSubset(ClassSubset):
@@ -68,19 +39,22 @@ class FeatureSubset(ClassSubset):
 
     Args:
         subset: the samples, with their labels.
-        half: all samples with features, including those of `subset`.
-        features: returns all features of `half`, (samples, F); called for the first batch.
+        positions: the position in the data set of each row of the features, ascending.
+        features: returns the features, (rows, F); called for the first batch.
 
     Attributes:
         rows: the row of each sample in the features.
     """
 
     def __init__(
-        self, subset: ClassSubset, half: SampleIndex, features: Callable[[], Float[Tensor, "samples features"]]
+        self,
+        subset: ClassSubset,
+        positions: Int[np.ndarray, " rows"],
+        features: Callable[[], Float[Tensor, "rows features"]],
     ) -> None:
         super().__init__(subset.dataset, subset.index, subset.transform, subset.seed)
-        self._features = features
-        self.rows: Int[Tensor, " samples"] = torch.from_numpy(np.flatnonzero(np.isin(half.labels, subset.classes)))
+        self.features = features
+        self.rows: Int[Tensor, " samples"] = torch.from_numpy(np.searchsorted(positions, self.positions))
         self._labels = torch.from_numpy(self.labels)
         self._positions = torch.from_numpy(self.positions)
 
@@ -90,7 +64,7 @@ class FeatureSubset(ClassSubset):
     def __getitems__(self, draws: Sequence[Draw | int]) -> dict[str, Tensor]:
         """A whole batch at once, for a loader."""
         drawn = torch.tensor([int(draw) for draw in draws])
-        taken = self._features().index_select(0, self.rows[drawn])
+        taken = self.features().index_select(0, self.rows[drawn])
         return {"features": taken, "labels": self._labels[drawn], "index": self._positions[drawn]}
 
 
@@ -100,36 +74,49 @@ def whole_batch(batch: Any) -> Any:
 
 
 def features_of(
-    dataset: MetricDataset,
-    index: SampleIndex,
-    transform: Callable[[Any], Any] | None,
-    transforms: ImageTransforms | Transforms,
-    extractor: Extractor,
-    loading: Mapping[str, Any],
+    batches: DataLoader, content: str, transforms: Any, extractor: Extractor
 ) -> Float[Tensor, "samples features"]:
-    """The features of the samples of a half, with the evaluation transform.
+    """The features of a loader's samples from their file below `LEVELFIELD_CACHE`, which is first computed if missing.
+
+    Its name is a hash of everything that the features depend on: samples, weights, transforms, code, libraries, device,
+    threads, and the size of a batch, which affects the rounding. One process computes it while others wait.
 
     Args:
-        transform: the evaluation transform of a sample.
-        transforms: the settings of `transform`.
-        loading: arguments of the `DataLoader` for `extractor`.
+        batches: each sample of a half once, in order, with the evaluation transform.
+        content: a digest of the samples' bytes.
+        transforms: the settings of the transform; None for texts.
+
+    Raises:
+        UserError: a sample that cannot be opened, or no space.
     """
+    dataset, samples = batches.dataset.dataset, len(batches.dataset)  # type: ignore[attr-defined] # of a ClassSubset
+    spec = dataset_spec(dataset, None)
+    made_by = sources({"dataset": spec}), in_words(transforms), batches.batch_size, dict(extractor.identity)
+    file = cache_root() / "features" / f"{dataset.name}-{digest(content, spec, *made_by)}.npy"
 
-    def batches(start: int, stop: int) -> Iterator[np.ndarray]:
-        samples = EachOnce(dataset, index, transform)
-        yield from extractor(DataLoader(Subset(samples, range(start, stop)), **loading))
+    def read(file: Path) -> Tensor:
+        # Copy on write, because torch takes no read-only array; nothing is written.
+        array = np.load(file, mmap_mode="c", allow_pickle=False)
+        if array.ndim != 2 or len(array) != samples:
+            raise ValueError(f"{file} is damaged")
+        return torch.from_numpy(array)
 
-    purpose = {
-        "transforms": {} if dataset.modality == "text" else in_words(transforms),
-        "batch_size": loading["batch_size"],  # the batch affects the rounding of features
-        "files": [computing_files(Path(datasets.__file__).parent), *map(source_hash, MADE_BY)],
-        "extractor": extractor.identity,
-    }
-    return prepare_features(dataset, index, purpose, loading["batch_size"], batches)
+    def write() -> Iterator[bytes]:
+        print(f"computing the features of {samples:,} samples once, into {file}", file=sys.stderr)
+        for number, rows in enumerate(extractor(batch[0] for batch in batches)):
+            if number == 0:
+                shape = {"descr": "<f4", "fortran_order": False, "shape": (samples, rows.shape[1])}
+                np.lib.format.write_array_header_1_0(header := io.BytesIO(), shape)
+                yield header.getvalue()
+            yield np.ascontiguousarray(rows, "<f4").tobytes()
+
+    return made_once(file, read, write, f"features of {dataset.name}", "--data.features")
 
 
 def in_words(transforms: Any) -> dict[str, Any]:
     """The settings of the transforms that features depend on."""
+    if transforms is None:
+        return {}
     if not isinstance(transforms, ImageTransforms):
         spec = transforms_spec(transforms)
         return {"own": spec, "sources": sources(spec)}

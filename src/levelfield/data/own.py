@@ -1,17 +1,28 @@
-"""Your own data, from the path of a folder of images or of a table."""
+"""Your own data, from the path of a folder or table, and data sets as plain values for checkpoints."""
 
+import inspect
 import os
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from levelfield.core.configuration import Loader
 from levelfield.core.errors import UserError
-from levelfield.data.datasets import ImageFolder, ImageTable, MetricDataset, TextTable
-from levelfield.data.datasets.images import image_suffixes
-from levelfield.data.places import own_file
+from levelfield.core.paths import each_text, is_address, is_place, name_of
+from levelfield.core.plain import plain
+from levelfield.data.dataset import MetricDataset, find_file
+from levelfield.data.datasets import ImageFolder, ImageTable, TextTable
+from levelfield.data.images import image_suffixes
 from levelfield.data.rows import TABLES
 from levelfield.data.tables import Table, column_names
 
+MAX_CHARACTERS = 1 << 20  # that are read of a `config.yaml`
 
-def own_dataset(path: str, root: str | None = None) -> MetricDataset | None:
+
+def dataset_from_path(path: str, root: str | None = None) -> MetricDataset | None:
     """The data set of a path: a folder of class folders, or a table of images (`path`) or texts (`text`).
 
     A table with both columns lists images if its paths have the suffixes of images. A missing path is looked up below
@@ -20,13 +31,13 @@ def own_dataset(path: str, root: str | None = None) -> MetricDataset | None:
     Returns:
         None if the path is neither a folder nor has the suffix of a table.
     """
-    place = own_file(path, root)
-    if os.path.isdir(place):
+    file = find_file(path, root)
+    if os.path.isdir(file):
         return ImageFolder(path, root)
-    if not place.name.lower().endswith(TABLES):
+    if not file.name.lower().endswith(TABLES):
         return None
-    columns = column_names(place)
-    if "text" not in columns or ("path" in columns and _lists_images(place)):
+    columns = column_names(file)
+    if "text" not in columns or ("path" in columns and _lists_images(file)):
         return ImageTable(path, root)
     return TextTable(path, root)
 
@@ -38,3 +49,128 @@ def _lists_images(table: Path) -> bool:
     except UserError:  # reading the table gives the error
         return False
     return 2 * sum(Path(path.as_py()).suffix.lower() in image_suffixes() for path in paths) > len(paths)
+
+
+def _own_paths(dataset: object) -> list[tuple[str, Any]]:
+    """The arguments of a data set that are the path of a table or folder."""
+    found = [(name, getattr(dataset, name, None)) for name in ("table", "folder")]
+    return [(name, path) for name, path in found if isinstance(path, str | Path)]
+
+
+def unused_root(dataset: object, root: str | Path | None) -> list[str]:
+    """A line if `--data.root` is given without effect; else empty."""
+    if root is None:
+        return []
+    if not hasattr(dataset, "root"):
+        return [f"--data.root {root} has no effect: {type(dataset).__name__} reads nothing from it"]
+    for _, path in _own_paths(dataset):
+        if not Path(os.path.abspath(find_file(path, root))).is_relative_to(os.path.abspath(root)):
+            return [f"--data.root {root} has no effect: {path} exists without it"]
+    return []
+
+
+def check_exists(dataset: object, root: str | Path | None) -> None:
+    """Raise a UserError that names the option, if the folder or table of a data set does not exist."""
+    for name, path in _own_paths(dataset):
+        if not os.path.exists(find_file(path, root)):
+            raise UserError(f"no {name} {path} here or below the data root: give --data.dataset.{name} PATH")
+
+
+def relative_paths(value: Any, root: str | Path | None = None) -> Any:
+    """Plain values with each path relative to `root` or `LEVELFIELD_DATA`, or reduced to its last name.
+
+    Published files must not contain the names of local folders.
+    """
+
+    def relative(text: str) -> str:
+        for base in (root, os.environ.get("LEVELFIELD_DATA")):
+            if base and is_place(text) and not is_address(text):
+                path, folder = Path(os.path.abspath(text)), os.path.abspath(base)
+                if path.is_relative_to(folder):
+                    return path.relative_to(folder).as_posix()
+        return name_of(text)
+
+    return each_text(value, relative)
+
+
+def dataset_without_paths(dataset: Mapping[str, Any], root: str | Path | None = None) -> dict[str, Any]:
+    """A data set's import path and arguments, without its root and local folders."""
+    arguments = dataset.get("init_args") or {}
+    root = root or arguments.get("root")
+    return {**dataset, "init_args": {k: relative_paths(v, root) for k, v in arguments.items() if k != "root"}}
+
+
+def dataset_with_paths(dataset: Mapping[str, Any], config: Path) -> dict[str, Any]:
+    """A checkpoint's data set, with the paths from the `config.yaml` next to the checkpoint.
+
+    A path is used if it exists and has the same last name as in the checkpoint.
+
+    Args:
+        dataset: import path and arguments, from `dataset_without_paths`.
+        config: the fit's `config.yaml`; it need not exist.
+    """
+    arguments = dict(dataset.get("init_args") or {})
+    try:
+        with config.open(encoding="utf-8") as file:
+            given = yaml.load(file.read(MAX_CHARACTERS), Loader)["data"]["dataset"]["init_args"]
+        paths = {name: path for name, path in given.items() if isinstance(path, str) and os.path.exists(path)}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, yaml.YAMLError):
+        paths = {}
+    for name in arguments.keys() & paths.keys():
+        if Path(os.path.abspath(paths[name])).name == Path(str(arguments[name])).name:
+            arguments[name] = paths[name]
+    return {**dataset, "init_args": arguments}
+
+
+def class_and_arguments(made: Any) -> dict[str, Any]:
+    """Import path and arguments of an object, which are read from its attributes of the same names.
+
+    Arguments become plain values: an object becomes its own import path and arguments, and a path becomes a text.
+
+    Raises:
+        UserError: an argument has no such attribute, or cannot be a plain value.
+    """
+    kind = type(made)
+    values = {}
+    for name in inspect.signature(kind).parameters:
+        if not hasattr(made, name):
+            raise UserError(f"{kind.__name__} takes the argument {name}: store it as self.{name}")
+        try:
+            values[name] = plain(getattr(made, name), _object)
+        except (UserError, ValueError, TypeError, RecursionError):  # of `signature`, too
+            raise UserError(
+                f"{kind.__name__} takes the argument {name} of type {type(getattr(made, name)).__name__}, which no "
+                "checkpoint can hold: give plain values, or an object that stores its own arguments under their names"
+            ) from None
+    return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": values}
+
+
+def _object(value: Any) -> dict[str, Any]:
+    described = class_and_arguments(value)
+    if not described["init_args"] and vars(value):  # `vars` raises TypeError for objects of C
+        raise TypeError("an object whose state is not in its arguments")
+    return described
+
+
+def dataset_spec(dataset: MetricDataset, root: str | None) -> dict[str, Any]:
+    """A data set as import path and arguments, without local folders."""
+    return dataset_without_paths(class_and_arguments(dataset), root)
+
+
+def transforms_spec(transforms: Any) -> dict[str, Any]:
+    """Transforms as plain values: the fields of `ImageTransforms`, or import path and arguments of another class."""
+    from levelfield.data.transforms import ImageTransforms  # imports torch, which `levelfield data` does not need
+
+    if isinstance(transforms, ImageTransforms):
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(transforms).items()}
+    return class_and_arguments(transforms)
+
+
+def plain_arguments(data: Any, kind: type) -> dict[str, Any]:
+    """The arguments of the class `kind` that build a datamodule again, without the root."""
+    given = {name: getattr(data, name) for name in inspect.signature(kind).parameters if name != "sampler"}
+    transforms = None if data.dataset.modality == "text" else transforms_spec(data.transforms)
+    path = f"{data.sampler.__module__}.{getattr(data.sampler, '__qualname__', '<locals>')}"
+    # A checkpoint needs no training batches, so a sampler without a name is left out.
+    named = {} if "<locals>" in path else {"sampler": {"class_path": path}}
+    return {**given, "dataset": dataset_spec(data.dataset, data.root), "root": None, "transforms": transforms, **named}

@@ -15,8 +15,7 @@ from torch.hub import download_url_to_file
 from levelfield.core.errors import UserError, refused_file
 from levelfield.core.files import Lock, file_hash
 from levelfield.core.paths import cache_root
-from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import Archive, MetricDataset
 
 TIMEOUT = 60.0  # seconds without data
 

@@ -26,7 +26,7 @@ from pyarrow import parquet
 from levelfield.core.errors import UserError
 from levelfield.core.files import Lock, explain_write_errors
 from levelfield.core.paths import cache_root
-from levelfield.data.content_hashes import file_state
+from levelfield.data.hashes import file_state
 from levelfield.data.index import SampleIndex
 from levelfield.data.rows import TABLES, content_fault, number_classes, refuse_problems
 

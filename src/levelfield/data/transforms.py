@@ -1,14 +1,23 @@
-"""Image transforms for training and evaluation; the defaults are those of the Reality Check."""
+"""Image transforms for training and evaluation, from an image to a square of bytes; defaults of the Reality Check."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor
 from torchvision.transforms import v2
 
 from levelfield.core.errors import UserError
-from levelfield.data.crops import Crops, Interpolation, Picture, brought_to
+from levelfield.data.images import drafts
+
+Picture = Image.Image | UInt8[np.ndarray, "height width 3"]
+Interpolation = Literal["bilinear", "bicubic"]
 
 
 @runtime_checkable
@@ -19,7 +28,10 @@ class Transforms(Protocol):
     """
 
     def train(self):  # type: ignore[no-untyped-def]
-        """The transform of a training image (RGB); it may draw from torch's, NumPy's and Python's global generators."""
+        """The transform of a training image (RGB) to a tensor, or to bytes like `Crops`.
+
+        It may draw from torch's, NumPy's and Python's global generators.
+        """
 
     def evaluate(self):  # type: ignore[no-untyped-def]
         """The transform of an image for embedding, without randomness."""
@@ -74,31 +86,123 @@ class ImageTransforms:
                 raise UserError(f"{key} ({low}, {high}) must be two positive numbers, the smaller one first")
 
     @property
+    def eval_side(self) -> int | None:
+        """The shorter side of an image in evaluation."""
+        return self.resize if self.eval_resize is None else self.eval_resize
+
+    @property
     def reduced(self) -> int | None:
         """The size after `reduce`; None if training and evaluation begin differently."""
         return self.resize if self.resize == self.eval_side else None
 
     def reduce(self) -> Callable[[Picture], Picture]:
         """The first, fixed step of `train` and `evaluate`; it leaves a reduced image unchanged."""
-        return partial(brought_to, side=self.reduced, square=self.square, interpolation=self.interpolation)
+        return partial(resized, side=self.reduced, square=self.square, interpolation=self.interpolation)
 
-    def train(self) -> Crops:
-        """RGB image -> (3, crop_size, crop_size) float32 in [0, 1]; draws from torch's global generator."""
-        box: v2.RandomCrop | v2.RandomResizedCrop
-        if self.random_crop:
-            box = v2.RandomCrop(self.crop_size)
-        else:
-            box = v2.RandomResizedCrop(self.crop_size, scale=self.scale, ratio=self.ratio)
+    def train(self) -> "Crops":
+        """The random crops of training, drawn from torch's global generator."""
+        crop = partial(v2.RandomResizedCrop, scale=self.scale, ratio=self.ratio)
+        box = v2.RandomCrop(self.crop_size) if self.random_crop else crop(self.crop_size)
         return self._crops(self.resize, box, self.horizontal_flip)
 
-    def evaluate(self) -> Crops:
-        """RGB image -> (3, crop_size, crop_size) float32 in [0, 1], without randomness."""
-        return self._crops(self.eval_side, None, flip=False)
+    def evaluate(self) -> "Crops":
+        """The centre crop of evaluation."""
+        return self._crops(self.eval_side, None, False)
 
-    def _crops(self, side: int | None, box: v2.RandomCrop | v2.RandomResizedCrop | None, flip: bool) -> Crops:
+    def _crops(self, side: int | None, box: v2.RandomResizedCrop | v2.RandomCrop | None, flip: bool) -> "Crops":
         return Crops(self.crop_size, side, self.square, self.interpolation, box, flip, self.draft)
 
+
+@dataclass(frozen=True)
+class Crops:
+    """Resizes an image, cuts out a box and resizes that to a square of bytes.
+
+    A loader stacks the squares (`stacked`); `as_floats` converts a batch on its device. The trunk standardizes with its
+    own mean and std.
+
+    Args:
+        crop_size: side of the square, in pixels.
+        side: first resize the shorter side, or with `square` both sides, to this; None does not resize.
+        box: draws the box with torch's global generator, given the image's size; None takes the centre.
+        flip: whether to mirror half of the images; drawn after the box.
+        draft: whether `load` may decode JPEG files at a reduced scale.
+    """
+
+    crop_size: int
+    side: int | None
+    square: bool
+    interpolation: Interpolation
+    box: v2.RandomResizedCrop | v2.RandomCrop | None
+    flip: bool
+    draft: bool
+
     @property
-    def eval_side(self) -> int | None:
-        """The shorter side of an image in evaluation."""
-        return self.resize if self.eval_resize is None else self.eval_resize
+    def draws(self) -> bool:
+        """Whether the crop is random."""
+        return self.box is not None or self.flip
+
+    def __call__(self, image: Picture) -> UInt8[np.ndarray, "height width 3"]:
+        """The square of a Pillow image or of its bytes."""
+        image = resized(image, self.side, self.square, self.interpolation)
+        top, left, height, width = self._box(*_size(image))
+        if isinstance(image, Image.Image):
+            image = image.crop((left, top, left + width, top + height))
+        else:
+            image = image[top : top + height, left : left + width]
+        square = np.asarray(resized(image, self.crop_size, True, self.interpolation))
+        return square[:, ::-1] if self.flip and torch.rand(1).item() < 0.5 else square
+
+    def _box(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """Top, left, height and width of the crop."""
+        if self.box is not None:
+            drawn = self.box.make_params([torch.empty(3, height, width, device="meta")])
+            return drawn["top"], drawn["left"], drawn["height"], drawn["width"]
+        size = self.crop_size
+        return round((height - size) / 2), round((width - size) / 2), size, size
+
+
+def load(dataset: Any, key: Any, transform: Any) -> Any:
+    """A sample for a transform: a JPEG file with twice the pixels a side that `Crops` with `draft` resizes to."""
+    if not (isinstance(transform, Crops) and transform.draft and transform.side):
+        return dataset.load(key)
+    with drafts(2 * transform.side):
+        return dataset.load(key)
+
+
+def resized(image: Picture, side: int | None, square: bool, interpolation: Interpolation) -> Picture:
+    """Resize an image so that its shorter side, or with `square` both sides, is `side`; None does not resize.
+
+    Raises:
+        UserError: the resized image of a thin one would have more pixels than Pillow accepts.
+    """
+    sides = _size(image)
+    if side is None or (side == min(sides) and not (square and max(sides) > side)):
+        return image
+    pillow = image if isinstance(image, Image.Image) else Image.fromarray(np.ascontiguousarray(image))
+    width, height = (side if square else int(side * each / min(sides)) for each in pillow.size)
+    if width * height > (Image.MAX_IMAGE_PIXELS or math.inf):
+        raise UserError(
+            f"{getattr(pillow, 'filename', 'an image')} has {pillow.width} x {pillow.height} pixels, too many when "
+            f"resized to {width} x {height}: crop the image or remove it from the data set"
+        )
+    return pillow.resize((width, height), Image.Resampling[interpolation.upper()])
+
+
+def stacked(squares: Sequence[UInt8[np.ndarray, "height width 3"]]) -> UInt8[Tensor, "batch 3 height width"]:
+    """A batch in the memory format channels_last."""
+    return torch.from_numpy(np.stack(squares)).permute(0, 3, 1, 2)
+
+
+def stacked_floats(squares: Sequence[UInt8[np.ndarray, "height width 3"]]) -> Float[Tensor, "batch 3 height width"]:
+    """The same bits as `as_floats(stacked(squares))`, with NumPy: torch would start threads in each thread."""
+    floats = np.multiply(np.stack(squares), np.float32(1 / 255), dtype=np.float32)
+    return torch.from_numpy(floats).permute(0, 3, 1, 2)
+
+
+def as_floats(pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch 3 height width"]:
+    """The input of a trunk: values in [0, 1]."""
+    return v2.functional.to_dtype(pixels, torch.float32, scale=True)
+
+
+def _size(image: Picture) -> tuple[int, int]:
+    return (image.height, image.width) if isinstance(image, Image.Image) else image.shape[:2]

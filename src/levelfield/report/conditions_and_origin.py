@@ -82,9 +82,9 @@ def _call(value: Any, hidden: Sequence[str] = ()) -> str:
 
 
 def _plain(value: Any) -> str:
-    from levelfield.data.places import without_way  # imports torch, which `study status` does not need
+    from levelfield.data.own import relative_paths  # imports torch, which `study status` does not need
 
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(without_way(value))
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(relative_paths(value))
 
 
 def _split(data: Mapping[str, Any], spec: StudySpec, test: tuple[int, int] | None) -> str:

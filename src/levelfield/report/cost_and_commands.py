@@ -10,7 +10,7 @@ from levelfield.analysis.results import ResultRow
 from levelfield.core.configuration import SHIPPED, shipped_files
 from levelfield.core.source_identity import sources
 from levelfield.data import datasets
-from levelfield.data.datasets.base import has_root
+from levelfield.data.dataset import has_root
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import CONFIG, folds_of
 from levelfield.study.progress import duration

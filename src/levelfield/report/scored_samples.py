@@ -7,7 +7,7 @@ import numpy as np
 
 from levelfield.analysis.data_here import data_here
 from levelfield.core.errors import UserError
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.study.folder import StudyFolder
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from levelfield.core.versions import provenance
 from levelfield.data.index import SampleIndex
-from levelfield.data.subset import ClassSubset
+from levelfield.data.loaders import ClassSubset
 from levelfield.study.jobs import Task, write_result
 from levelfield.study.projection import fit_projection
 from levelfield.study.spec import PCA, UNTRAINED
@@ -98,7 +98,7 @@ class _Features:
     """
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[int, str], int] = {}
+        self._rows: dict[tuple[int, str, int], int] = {}
         self._features: Float[Tensor, "samples features"] = torch.empty(0, 0)
 
     def of(self, training: Training) -> tuple[Float[Tensor, "n features"], Float[Tensor, "m features"]]:
@@ -108,12 +108,13 @@ class _Features:
             data.use_features(TrunkExtractor(training.model.trunk, device))
             return data.evaluated(data.train_subset), data.evaluated(data.val_subset)
         indices = [subset.index for subset in (data.train_subset, data.val_subset)]
-        samples = [[(int(c), key) for c, key in zip(i.labels, i.keys, strict=True)] for i in indices]
+        samples = [list(zip(i.labels.tolist(), i.keys, i.positions.tolist(), strict=True)) for i in indices]
         ordered = sorted({each for part in samples for each in part})
         if list(self._rows) != ordered:
-            labels = np.array([c for c, _ in ordered], dtype=np.int64)
-            index = SampleIndex(tuple(key for _, key in ordered), labels, indices[0].class_names)
-            subset = ClassSubset(data.train_subset.dataset, index, data.transform())
+            labels, keys, positions = zip(*ordered, strict=True)
+            places = {"positions": np.array(positions)}
+            index = SampleIndex(keys, np.array(labels, dtype=np.int64), indices[0].class_names, **places)
+            subset = ClassSubset(data.dataset, index, data.transform(), cache=lambda: data.train_subset.images)
             self._features = embed(training.model.trunk, data.eval_dataloader(subset), device=device).embeddings
             self._rows = {each: row for row, each in enumerate(ordered)}
         train, val = ([self._rows[each] for each in part] for part in samples)

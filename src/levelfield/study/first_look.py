@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from levelfield.core.errors import UserError
-from levelfield.data.subset import ClassSubset
+from levelfield.data.loaders import ClassSubset
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.spec import StudySpec, is_baseline
 from levelfield.study.state import first_config

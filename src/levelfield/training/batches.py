@@ -79,7 +79,7 @@ def samples_of(batch: Any) -> tuple[Any, Int[Tensor, " batch"] | None]:
 def as_weights(samples: Tensor, module: nn.Module) -> Tensor:
     """Samples in the dtype of a module's weights, which half-precision training may have changed."""
     if samples.dtype == torch.uint8:
-        from levelfield.data.crops import as_floats  # imports all data sets
+        from levelfield.data.transforms import as_floats  # imports all data sets
 
         samples = as_floats(samples)
     weights = next((weight for weight in module.parameters() if weight.is_floating_point()), None)

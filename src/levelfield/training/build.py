@@ -21,7 +21,7 @@ from levelfield.core.errors import UserError, refuse_below
 from levelfield.core.files import write_atomically
 from levelfield.core.paths import find_own_modules, strip_paths
 from levelfield.core.versions import library_versions
-from levelfield.data.places import dataset_without_ways
+from levelfield.data.own import dataset_without_paths
 from levelfield.data.splits import NO_FOLD
 from levelfield.training.callbacks import (
     AverageWithStart,
@@ -345,4 +345,4 @@ def _without_validation(callbacks: list[Callback], trainer: Mapping[str, Any]) -
 
 def _without_roots(data: dict[str, Any]) -> dict[str, Any]:
     """The data settings without local folders, so that checkpoints do not depend on them."""
-    return {**data, "root": None, "dataset": dataset_without_ways(data["dataset"], data["root"])}
+    return {**data, "root": None, "dataset": dataset_without_paths(data["dataset"], data["root"])}

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from levelfield.data.loading import opened_ahead
+from levelfield.data.loaders import opened_ahead
 from levelfield.models.trunks import Trunk
 from levelfield.training.batches import Batch, as_weights
 

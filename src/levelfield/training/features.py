@@ -1,6 +1,6 @@
 """Compute the features of a frozen trunk."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from levelfield.core.paths import strip_paths
 from levelfield.core.source_identity import sources
-from levelfield.core.versions import library_versions, package_versions, processor, source_hash
+from levelfield.core.versions import library_versions, package_versions, processor
 from levelfield.models.trunks import ModuleTrunk, Trunk
 from levelfield.training.batches import as_weights
 from levelfield.training.frozen_trunk import trunk_hash
@@ -42,23 +41,21 @@ class TrunkExtractor:
             "class": name,
             "arguments": [strip_paths(arguments), dict(trunk.checkpoint_args), trunk.mean, trunk.std],
             "sources": sources(name),
-            "files": [
-                source_hash(each.__module__) for each in kind.__mro__ if each.__module__.startswith("levelfield.")
-            ],
             "libraries": {**library_versions(), **package_versions(trunk)},
             "device": torch.cuda.get_device_name(self.device) if on_gpu else processor(),
             "threads": None if on_gpu else torch.get_num_threads(),
         }
 
     @torch.no_grad()  # not inference mode: a module moved to a device there can never be trained
-    def __call__(self, loader: DataLoader) -> Iterator[Float[np.ndarray, "batch features"]]:
-        """Features of each of the loader's batches of samples."""
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Float[np.ndarray, "batch features"]]:
+        """Features of each batch of samples: images as floats or as bytes, or texts."""
         modes = [(part, part.training) for part in self.trunk.modules()]
         self.trunk.to(self.device).eval()
         try:
-            for samples in loader:
-                moved = as_weights(samples.to(self.device), self.trunk) if isinstance(samples, Tensor) else samples
-                yield self.trunk(moved).float().cpu().numpy()
+            for samples in batches:
+                if isinstance(samples, Tensor):
+                    samples = as_weights(samples.to(self.device, non_blocking=True), self.trunk).contiguous()
+                yield self.trunk(samples).float().cpu().numpy()
         finally:
             for part, training in modes:
                 part.training = training

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import MetricDataset
 from levelfield.models.trunks import Trunk
 from levelfield.training.frozen_trunk import trunk_hash
 
@@ -53,9 +53,7 @@ class KeptParts:
         return trunk
 
     def dataset(self, kind: type[MetricDataset], arguments: dict[str, Any]) -> MetricDataset:
-        """The data set `kind(**arguments)`, which keeps its list of samples for `LIST_SECONDS`.
-
-        A changed file ends this: each call checks size, times and inode.
+        """The data set `kind(**arguments)`, which keeps its list of samples for `LIST_SECONDS`, or until it changes.
 
         Raises:
             UserError: an error of the class.
@@ -63,11 +61,11 @@ class KeptParts:
         asked, now = (kind, repr(arguments)), time.monotonic()
         if self._dataset is not None:
             known, dataset, since = self._dataset
-            if known == asked and now - since < LIST_SECONDS and not dataset.has_changed():
+            if known == asked and now - since < LIST_SECONDS:
                 return dataset
         dataset = kind(**arguments)
         if _is_ours(kind):
-            dataset.keep_list()
+            dataset.keeps_list = True
             self._dataset = asked, dataset, now
         return dataset
 

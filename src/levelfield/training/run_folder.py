@@ -19,7 +19,7 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import LOCKS, Lock, explain_write_errors, make_durable, write_atomically
 from levelfield.core.paths import HERE, moved
 from levelfield.core.processes import restarted
-from levelfield.data.places import dataset_without_ways
+from levelfield.data.own import dataset_without_paths
 from levelfield.training.checkpoint_content import check_callbacks
 from levelfield.training.drop_loggers import drop_loggers
 from levelfield.training.frozen_trunk import with_trunk, without_trunk
@@ -106,7 +106,7 @@ def determining(config: Mapping[str, Any]) -> dict[str, Any]:
     plain = copy.deepcopy(dict(config))
     data = plain.get("data", {})
     if isinstance(data.get("dataset"), dict):
-        data["dataset"] = dataset_without_ways(data["dataset"], data.get("root"))
+        data["dataset"] = dataset_without_paths(data["dataset"], data.get("root"))
     for section, keys in PLACES.items():
         for key in keys:
             (plain.get(section, {}) if section else plain).pop(key, None)

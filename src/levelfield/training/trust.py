@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from levelfield.core.errors import UserError
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.samplers import TrainingBatchSampler
 from levelfield.data.transforms import Transforms
 from levelfield.models.adapters import LoRA

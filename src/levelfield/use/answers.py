@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically
-from levelfield.data.datasets.images import open_image
+from levelfield.data.images import open_image
 from levelfield.use.gallery import SHOWN, Answer
 from levelfield.use.samples import Samples
 

@@ -3,7 +3,6 @@
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -16,9 +15,8 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import file_hash
 from levelfield.core.processes import in_processes
 from levelfield.core.terminal import say
-from levelfield.data.crops import Crops, load, stacked
-from levelfield.data.loading import embedded_together, loader_processes
-from levelfield.data.transforms import ImageTransforms
+from levelfield.data.loaders import batch_of, embedded_together, loader_processes
+from levelfield.data.transforms import Crops, ImageTransforms, load
 from levelfield.training.checkpoint import one_line, read_checkpoint
 from levelfield.training.embed import EmbeddedSet
 from levelfield.training.embed import embed as embed_batches
@@ -169,7 +167,7 @@ class Encoder:
         loader = DataLoader(
             Opened(samples.source, samples.keys, transform, skip_broken),
             batch_size=batch_size or self.batch_size,
-            collate_fn=partial(_batch, are_images=transform is not None),
+            collate_fn=_batch,
             **in_processes(loader_processes("auto", samples.modality, on_gpu), on_gpu),
         )
         found: EmbeddedSet = embed_batches(self.module, loader, self.device, progress)
@@ -246,7 +244,7 @@ class Opened(Dataset[tuple[Any, int, int]]):
 
             assert self.transform is not None
             sample, broken = Image.new("RGB", (self.transform.crop_size,) * 2, "white"), 1
-        return sample if self.transform is None else self.transform.pixels(sample), broken, position
+        return sample if self.transform is None else self.transform(sample), broken, position
 
 
 def checkpoint_files(checkpoint: Any) -> list[Path]:
@@ -309,9 +307,9 @@ def _one(given: Sequence[Any], origin: object, what: str) -> Any:
     return given[0]
 
 
-def _batch(samples: list[tuple[Any, int, int]], are_images: bool) -> list[Any]:
+def _batch(samples: list[tuple[Any, int, int]]) -> list[Any]:
     contents, broken, positions = zip(*samples, strict=True)
-    return [stacked(contents) if are_images else list(contents), torch.tensor(broken), torch.tensor(positions)]
+    return [batch_of(contents, as_bytes=True), torch.tensor(broken), torch.tensor(positions)]
 
 
 def _why_broken(source: Any, key: Any) -> str:

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from levelfield.core.errors import UserError
 from levelfield.core.files import explain_write_errors, write_atomically, write_json
 from levelfield.core.seeds import seed_of
-from levelfield.data.crops import as_floats, stacked
-from levelfield.data.transforms import ImageTransforms
+from levelfield.data.transforms import ImageTransforms, as_floats, stacked
 from levelfield.models import TimmTrunk
 from levelfield.models.adapters import merge_adapter, save_adapter
 from levelfield.use.card import write_card
@@ -132,7 +131,7 @@ def _images(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
             f"'{encoder.origin}' has your own transforms, which export cannot write: train with ImageTransforms"
         )
     pictures = _pictures(encoder, data)
-    crops = as_floats(stacked([transforms.evaluate().pixels(picture) for picture in pictures])).contiguous()
+    crops = as_floats(stacked([*map(transforms.evaluate(), pictures)])).contiguous()
     embed = Program(EmbedImages(encoder.learners), (crops,), ("images",), ({0: torch.export.Dim("batch")},))
     with torch.inference_mode():
         expected = encoder.module(crops)

@@ -21,8 +21,8 @@ from torch import Tensor
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically
 from levelfield.core.paths import cache_root
-from levelfield.data.datasets.images import image_suffixes
-from levelfield.data.places import own_file
+from levelfield.data.dataset import find_file
+from levelfield.data.images import image_suffixes
 from levelfield.metrics.distances import DISTANCES, full_precision
 from levelfield.use.encoder import Embedded, Encoder
 from levelfield.use.samples import KINDS, Samples, of_texts
@@ -91,7 +91,7 @@ class Gallery:
 
         samples = encoder.samples(data)
         states = [_state(key) for key in samples.keys]
-        file = _index_file(own_file(data, None), encoder)
+        file = _index_file(find_file(data, None), encoder)
         known = _read(file)
         wanted = [f"{name}\n{state}" for name, state in zip(samples.names, states, strict=True)]
         new = [place for place, entry in enumerate(wanted) if entry not in known]
@@ -199,7 +199,7 @@ def query_of(encoder: Encoder, query: str, gallery: Samples) -> Samples:
     Raises:
         UserError: no such image, or an image for a checkpoint of texts.
     """
-    path = own_file(query, None)
+    path = find_file(query, None)
     is_picture = path.suffix.lower() in image_suffixes() and path.is_file()
     if gallery.modality == "text":
         if is_picture:

@@ -1,7 +1,7 @@
 """Samples to embed: a folder of images, a table, a file of texts or a list, with labels if there are any."""
 
 import hashlib
-import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
@@ -11,12 +11,11 @@ from PIL import Image
 
 from levelfield.core.errors import UserError
 from levelfield.core.ledger import Evaluation, begin
-from levelfield.data.datasets.base import MetricDataset
-from levelfield.data.datasets.image_folder import Found
-from levelfield.data.datasets.images import as_rgb, image_suffixes, open_image
+from levelfield.data.dataset import MetricDataset, find_file
+from levelfield.data.datasets.image_folder import counts_by_reason, images_below
+from levelfield.data.images import as_rgb, image_suffixes, open_image
 from levelfield.data.index import Sample
-from levelfield.data.own import own_dataset
-from levelfield.data.places import own_file
+from levelfield.data.own import dataset_from_path
 from levelfield.data.rows import TABLES, content_fault, refuse_problems
 from levelfield.data.tables import Table, column_names
 
@@ -72,7 +71,7 @@ def samples_of(data: Any, modality: Modality | None, origin: object) -> Samples:
         UserError: there are no such samples.
     """
     if isinstance(data, str | Path):
-        samples = _of_path(str(data), own_file(data, None), modality, origin)
+        samples = _of_path(str(data), find_file(data, None), modality, origin)
     elif isinstance(data, MetricDataset):
         samples = of_dataset(data)
     elif isinstance(data, Sequence):
@@ -124,7 +123,7 @@ def record_labelled(samples: Samples, by: str, checkpoints: Mapping[str, str], e
     """
     if samples.labels is None:
         return
-    dataset = samples.data if isinstance(samples.data, MetricDataset) else own_dataset(str(samples.data))
+    dataset = samples.data if isinstance(samples.data, MetricDataset) else dataset_from_path(str(samples.data))
     assert dataset is not None  # nothing else has labels
     names = [samples.names[position] for position in embedded]
     if samples.modality == "text":
@@ -161,20 +160,15 @@ def in_folder(folder: Path) -> Samples:
     Raises:
         UserError: there are no images.
     """
-    found = Found(folder)
-    beside, below = [], []
-    for entry in found.wanted(os.scandir(folder)):
-        if entry.is_dir():
-            below += list(found.images(entry.name))
-        elif found.is_image(entry):
-            beside.append(entry.name)
-    names = tuple(sorted(beside + below))
+    left_out: Counter[str] = Counter()
+    names = tuple(sorted(images_below(folder, "", left_out)))
     if not names:
         raise UserError(f"no images in {folder}; supported are {', '.join(sorted(image_suffixes()))}")
+    beside = sum("/" not in name for name in names)
     labels = None if beside else tuple(name.partition("/")[0] for name in names)
-    notes = found.left_out()
-    if beside and below:
-        notes.append(f"{len(beside):,} images are next to the folders in {folder}, so the folders give no labels")
+    notes = [*counts_by_reason(left_out)]
+    if 0 < beside < len(names):
+        notes.append(f"{beside:,} images are next to the folders in {folder}, so the folders give no labels")
     return Samples(names, tuple(folder / name for name in names), "image", labels, notes=tuple(notes))
 
 
@@ -202,5 +196,5 @@ def _of_list(data: Sequence[Any], modality: Modality | None) -> Samples:
     if is_text:
         return of_texts(data, lambda number: f"sample {number} of the list")
     names = tuple(str(number) if isinstance(each, Image.Image) else str(each) for number, each in enumerate(data))
-    keys = (each if isinstance(each, Image.Image) else own_file(each, None) for each in data)
+    keys = (each if isinstance(each, Image.Image) else find_file(each, None) for each in data)
     return Samples(names, tuple(keys), "image")

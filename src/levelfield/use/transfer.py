@@ -11,7 +11,7 @@ from jaxtyping import Bool
 
 from levelfield.core.errors import UserError
 from levelfield.core.ledger import LEDGER, Evaluation, begin, evaluations_of, finish
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.use.encoder import Encoder
 from levelfield.use.samples import of_dataset

@@ -1,21 +1,19 @@
 """The large image data sets in the layouts that their publishers give them, made here in miniature."""
 
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from miniatures import MINIATURES, cars196_parts, cars196_pooled, cells, cub200, dogs130, inshop, sop, structs
+from miniatures import MINIATURES, cars196, cub200, inshop, sop
 from own_images import image_options
-from scipy.io import savemat
 from tiny_fit import REPOSITORY
 
 from levelfield.cli.data import named_datasets
 from levelfield.core.errors import UserError
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets import CUB200, Cars196, InShopClothes, StanfordOnlineProducts, TsinghuaDogs130
+from levelfield.data.datasets import CUB200, Cars196, InShopClothes, StanfordOnlineProducts
 from levelfield.data.splits import split_classes
 
 # Of the papers and pages that present them: classes and images.
@@ -24,7 +22,6 @@ PUBLISHED = {
     "cars196": (196, 16185),
     "sop": (22634, 120053),
     "inshop": (7982, 52712),
-    "dogs130": (130, 70432),
 }
 # Images of each species of CUB-200-2011; the other species have 60. From the real lists: 11,788 in all.
 FEWER_THAN_60 = {
@@ -34,18 +31,6 @@ FEWER_THAN_60 = {
     149: 59, 151: 51, 153: 59, 157: 59, 160: 59, 166: 59, 168: 59, 169: 59, 178: 56, 179: 59, 181: 59, 187: 50, 190: 58,
     196: 59,
 }  # fmt: skip
-# Images of each folder of the low-resolution archive of Tsinghua Dogs, in the order of their names, which begin so.
-DOGS = [
-    1043, 1121, 1160, 1324, 1936, 200, 200, 200, 201, 202, 202, 202, 203, 203, 203, 203, 203, 205, 205, 206, 206, 206,
-    206, 206, 207, 207, 207, 207, 207, 209, 209, 209, 209, 209, 210, 210, 211, 211, 211, 211, 211, 211, 211, 211, 214,
-    214, 215, 215, 215, 216, 216, 216, 217, 217, 217, 217, 217, 219, 2192, 220, 220, 220, 221, 222, 223, 223, 223,
-    224, 224, 224, 225, 225, 225, 226, 226, 227, 227, 228, 229, 230, 230, 230, 231, 231, 232, 232, 232, 233, 233, 234,
-    234, 234, 2342, 235, 235, 235, 237, 237, 238, 241, 243, 245, 249, 249, 253, 253, 257, 258, 2594, 274, 276, 276,
-    286, 2909, 2925, 3083, 316, 318, 329, 3336, 340, 3580, 361, 420, 480, 5355, 561, 7449, 798, 806,
-]  # fmt: skip
-# The publishers count 70,428 images, as the names of the folders do; the archive holds 70,432, and the sizes of
-# Vasilev and D'yakonov's halves say that the other four are of breeds in their training half.
-NOT_COUNTED = 4
 
 
 def shade(dataset, position: int) -> np.ndarray:
@@ -75,11 +60,10 @@ def test_two_steps_on_a_miniature(name: str, run, tiny, tmp_path: Path, monkeypa
         assert (code, "map_at_r" in printed) == (0, True), complained
 
 
-def test_cub200_is_read_from_its_three_lists_by_their_numbers(tmp_path: Path) -> None:
+def test_cub200_is_read_from_its_three_lists_by_the_numbers_of_images(tmp_path: Path) -> None:
     folder = cub200(tmp_path, classes=5, samples=3)
-    for name in ("image_class_labels.txt", "classes.txt"):
-        lines = (folder / name).read_text().splitlines()
-        (folder / name).write_text("\n".join(reversed(lines)) + "\n")
+    labels = folder / "image_class_labels.txt"
+    labels.write_text("\n".join(reversed(labels.read_text().splitlines())) + "\n")
     index = CUB200(tmp_path).read_index()
     assert index.class_names == ("001.Bird_0", "002.Bird_1", "003.Bird_2", "004.Bird_3", "005.Bird_4")
     assert index.labels.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3 + [4] * 3
@@ -98,20 +82,15 @@ def test_the_published_halves_of_cub200() -> None:
         assert [int(np.isin(labels, half).sum()) for half in split_classes(labels, split)] == sizes
 
 
-def test_both_layouts_of_cars196_hold_the_same_classes(tmp_path: Path) -> None:
-    cars196_pooled(tmp_path / "pooled", classes=4, samples=4)
-    folder = cars196_parts(tmp_path / "parts", classes=4, samples=4)
-    pooled, parts = Cars196(tmp_path / "pooled").read_index(), Cars196(tmp_path / "parts").read_index()
-    assert pooled.class_names == parts.class_names == tuple(f"Make {label} C/V Van 2012" for label in range(4))
-    assert pooled.keys[5] == "car_ims/000006.jpg"
-    assert pooled.labels.tolist() == sorted([0, 1, 2, 3] * 4)
-    assert parts.keys[7:9] == ("cars_train/00008.jpg", "cars_test/00001.jpg")
-    assert parts.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3] * 2
-    assert abs(shade(Cars196(tmp_path / "parts"), 9) - (0, 90, 99)).max() < 6  # its fourth picture
-    shutil.move(folder / "cars_test_annos_withlabels.mat", folder / "devkit")
-    assert Cars196(tmp_path / "parts").read_index().keys == parts.keys
+def test_the_parts_of_cars196_are_merged(tmp_path: Path) -> None:
+    cars196(tmp_path, classes=4, samples=4)
+    index = Cars196(tmp_path).read_index()
+    assert index.class_names == tuple(f"Make {label} C/V Van 2012" for label in range(4))
+    assert index.keys[7:9] == ("cars_train/00008.jpg", "cars_test/00001.jpg")
+    assert index.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3] * 2
+    assert abs(shade(Cars196(tmp_path), 9) - (0, 90, 99)).max() < 6  # its fourth picture
     with pytest.raises(UserError, match=r"--data\.split"):  # the closed-set split
-        MetricDataModule(Cars196(tmp_path / "parts"), split="official").setup("fit")
+        MetricDataModule(Cars196(tmp_path), split="official").setup("fit")
 
 
 def test_classes_of_sop_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -127,9 +106,8 @@ def test_classes_of_sop_are_in_the_order_of_their_numbers(tmp_path: Path) -> Non
     assert index.class_names[11] == "chair/900"
 
 
-@pytest.mark.parametrize("official_folders", [True, False])
-def test_halves_queries_and_gallery_of_inshop(official_folders: bool, tmp_path: Path) -> None:
-    inshop(tmp_path, classes=16, samples=4, official_folders=official_folders)
+def test_halves_queries_and_gallery_of_inshop(tmp_path: Path) -> None:
+    inshop(tmp_path, classes=16, samples=4)
     data = MetricDataModule(InShopClothes(tmp_path), num_folds=2)
     data.setup("fit")
     assert data.identity()["split"] == "official"
@@ -139,20 +117,6 @@ def test_halves_queries_and_gallery_of_inshop(official_folders: bool, tmp_path: 
     assert set(data.test_subset.class_names) == {f"id_{label + 1:08d}" for label in range(0, 16, 2)}
     assert Counter(data.test_subset.index.roles) == {"query": 16, "gallery": 16}
     assert abs(shade(InShopClothes(tmp_path), 5) - (12, 30, 99)).max() < 6
-
-
-def test_the_published_split_of_dogs130(tmp_path: Path) -> None:
-    for number, count in enumerate(DOGS):
-        folder = tmp_path / "dogs130" / "low-resolution" / f"{count}-n{number:06d}-A breed"
-        folder.mkdir(parents=True)
-        (folder / "n1.jpg").touch()
-    index = TsinghuaDogs130(tmp_path).read_index()
-    images = np.array([int(name.partition("-")[0]) for name in index.class_names])
-    assert (len(images), images.sum() + NOT_COUNTED) == PUBLISHED["dogs130"]
-    train, test = split_classes(index.labels, "vasilev-dyakonov")
-    # Vasilev and D'yakonov's table 1: 65 and 65 breeds, 36,904 and 33,528 images.
-    assert (len(train), len(test)) == (65, 65)
-    assert (images[train].sum() + NOT_COUNTED, images[test].sum()) == (36904, 33528)
 
 
 def changed(build: Callable[[Path], Path], file: str, old: bytes = b"", new: bytes = b"") -> Callable[[Path], None]:
@@ -168,56 +132,21 @@ def changed(build: Callable[[Path], Path], file: str, old: bytes = b"", new: byt
     return make
 
 
-def annotations_without(field: str) -> Callable[[Path], None]:
-    def build(root: Path) -> None:
-        folder = cars196_pooled(root)
-        kept = [name for name in ("relative_im_path", "class") if name != field]
-        savemat(folder / "cars_annos.mat", {"annotations": structs(kept, [(1,)]), "class_names": cells(["a"])})
-
-    return build
-
-
-def cars_meta(**variables: object) -> Callable[[Path], None]:
-    return lambda root: savemat(cars196_parts(root) / "devkit/cars_meta.mat", variables)
-
-
-def broken_annotations(root: Path) -> None:
-    file = cars196_pooled(root) / "cars_annos.mat"
-    file.write_bytes(file.read_bytes()[:2000])
-
-
 LAYOUTS: list[tuple[str, Callable[[Path], object], str]] = [
     ("cub200", lambda root: None, r"no folder .*cub200"),
     (
         "cub200",
-        lambda root: cub200(root / "cub200" / "CUB_200_2011"),
-        r"cannot read .*CUB_200_2011/images\.txt \(No such file or directory\): .*levelfield data prepare",
+        changed(cub200, "images.txt"),
+        r"cannot read .*images\.txt \(No such .*: move .*data prepare",
     ),
-    ("cub200", changed(cub200, "images.txt", b"3 001", b"3 7 001"), r"images\.txt: '3 7 001.*' instead of image_id"),
-    ("cub200", changed(cub200, "image_class_labels.txt", b"5 2", b"5 two"), r"image_class_labels\.txt: '5 two'"),
-    ("cub200", changed(cub200, "image_class_*", b"5 2\n"), r"labels\.txt has no class for image 5 of .*images\.txt"),
-    ("cub200", changed(cub200, "classes.txt", b"4 004.Bird_3\n"), r"classes\.txt does not name class 4 of image 13"),
-    ("cub200", changed(cub200, "images.txt", b"0_0001_1.jpg", b"0_0000_0.jpg"), r"names .*Bird_0_0000_0\.jpg 2 times"),
-    ("cub200", changed(cub200, "classes.txt", b"Bird_1", b"Gar\xe7a"), r"classes\.txt is not text in UTF-8"),
-    ("cars196", lambda root: (root / "cars196").mkdir(), r"has neither cars_annos\.mat"),
-    ("cars196", broken_annotations, r"cars_annos\.mat is not a complete MATLAB file"),
-    ("cars196", annotations_without("class"), r"annotations have no field class"),
-    ("cars196", annotations_without("relative_im_path"), r"annotations have no field relative_im_path"),
-    ("cars196", cars_meta(class_names=cells(["a", "b"])), r"an image of class 3, and names of 2 classes"),
-    ("cars196", cars_meta(other=1), r"cars_meta\.mat has no variable class_names"),
-    ("sop", changed(sop, "Ebay_test.txt"), r"cannot read .*Ebay_test\.txt"),
-    ("sop", changed(sop, "Ebay_train.txt", b"2 1 1 bicycle", b"2 1 bicycle"), r"Ebay_train\.txt: '2 1 bicycle"),
-    (
-        "sop",
-        changed(sop, "Ebay_test.txt", b"33 9 1", b"33 1 1"),
-        r"class 1 of bicycle_final/110008_0\.JPG .*Ebay_train",
-    ),
-    ("inshop", changed(inshop, "list_eval_partition.txt"), r"cannot read .*list_eval_partition\.txt"),
-    ("inshop", changed(inshop, "list_*.txt", b"64\n", b"65\n"), r"row 1 announces 65 images, but 64"),
-    ("inshop", changed(inshop, "list_*.txt", b"query", b"probe"), r"probe of img/.* is not train, query or gallery"),
-    ("inshop", changed(inshop, "list_*.txt", b"train", b"query"), r"list_.*\.txt: id_00000002 is in both halves"),
-    ("dogs130", lambda root: (dogs130(root) / "low-resolution").rename(root / "high"), r"no folder .*/low-resolution"),
-    ("dogs130", lambda root: (root / "dogs130/low-resolution").mkdir(parents=True), r"low-resolution has no folders"),
+    ("cub200", changed(cub200, "images.txt", b"3 001", b"3 7 001"), r"CUB_200_2011 is damaged"),
+    ("cub200", changed(cub200, "image_class_*", b"5 2\n"), r"CUB_200_2011 is damaged \(KeyError: '5'\)"),
+    ("cub200", changed(cub200, "classes.txt", b"Bird_1", b"Gar\xe7a"), r"classes\.txt is damaged \(UnicodeDecodeError"),
+    ("cars196", lambda root: (root / "cars196").mkdir(), r"cannot read .*devkit/cars_train_annos\.mat"),
+    ("cars196", changed(cars196, "cars_test_annos_withlabels.mat"), r"cannot read .*cars_test_annos_withlabels\.mat"),
+    ("cars196", changed(cars196, "cars_meta.mat", b"class_names", b"class_nones"), r"cars_meta\.mat is damaged"),
+    ("sop", changed(sop, "Ebay_train.txt", b"2 1 1 bicycle", b"2 1 bicycle"), r"Stanford_Online_Products is damaged"),
+    ("inshop", changed(inshop, "list_*.txt", b"query", b"probe"), r"list_eval_partition\.txt is damaged"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 import os
 import struct
+import warnings
 import zlib
 from io import BytesIO
 from pathlib import Path
@@ -12,7 +13,8 @@ from PIL import Image
 
 from levelfield.core.errors import UserError
 from levelfield.data.datasets import ImageFolder
-from levelfield.data.datasets.images import open_image
+from levelfield.data.images import open_image
+from levelfield.data.verify import verify
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
 
@@ -184,10 +186,20 @@ def test_broken_files_are_a_line_each_and_verify_lists_them_all(tmp_path: Path) 
             with pytest.raises(UserError, match=f"^{file}.* {said}.*remove it from the data set.*") as caught:
                 open_image(file)
             assert "\n" not in str(caught.value)
-    report = ImageFolder(tmp_path).verify()
+    report = verify(ImageFolder(tmp_path))
     assert (report.num_classes, report.num_samples) == (len(READ) + len(BROKEN),) * 2
     assert len(report.problems) == len(BROKEN)
     for number, problem in enumerate(report.problems, start=len(READ)):
         assert problem.startswith(str(tmp_path / f"class {number:02d}"))
     with pytest.raises(UserError, match=r"missing\.jpg .*No such file"):
         open_image(tmp_path / "missing.jpg")
+
+
+def test_opening_images_repeats_no_warning_of_another_library(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").write_bytes(JPEG)
+    with warnings.catch_warnings(record=True) as printed:
+        warnings.simplefilter("default")  # each place once
+        for _ in range(3):
+            open_image(tmp_path / "1.jpg")
+            warnings.warn("of another library", stacklevel=1)
+    assert [str(warning.message) for warning in printed] == ["of another library"]

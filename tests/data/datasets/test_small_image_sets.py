@@ -1,7 +1,9 @@
-"""Glyphs, Omniglot and Grocery Store: as published, whole, and the same from folders and zip files."""
+"""Glyphs, Omniglot and Grocery Store: as published, and whole."""
 
 import pickle
 import unicodedata
+from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -13,6 +15,7 @@ from levelfield.core.errors import UserError
 from levelfield.data.datasets import GroceryStore, Omniglot
 from levelfield.data.datasets.glyphs import Glyphs
 from levelfield.data.splits import split_classes
+from levelfield.data.verify import verify
 
 LISTS = Path("grocery_store", "dataset")
 
@@ -48,56 +51,27 @@ def test_the_published_counts_of_grocery_store(data_root: Path) -> None:
     assert len(folders) == 81
 
 
-def test_broken_lists_of_grocery_store(tmp_path: Path) -> None:
-    folder = tmp_path / LISTS
-    folder.mkdir(parents=True)
-    for name, content, said in (
-        ("", b"", r"cannot read .*classes\.csv"),
-        ("classes.csv", b"Class Name (str),Class ID (int),Coarse\nApple,0,Fruit\n", r"cannot read .*train\.txt"),
-        (
-            "train.txt",
-            b"train/a.jpg, 0, 0\ntrain/b.jpg, zero, 0\n",
-            r"train\.txt.*train/b\.jpg, zero, 0.* data prepare",
-        ),
-        ("train.txt", b"\xe9, 0, 0", r"train\.txt.*not text in UTF-8.* levelfield data prepare"),
-        ("train.txt", b"train/a.jpg, 1, 0\n", r"cannot read .*val\.txt"),
-        ("val.txt", b"", r"cannot read .*test\.txt"),
-        ("test.txt", b"", "does not name class 1"),
-    ):
-        if name:
-            (folder / name).write_bytes(content)
-        with pytest.raises(UserError, match=said):
-            GroceryStore(tmp_path).read_index()
-
-
-def test_extracted_folders_give_what_the_zip_files_give(tmp_path: Path) -> None:
-    drawn = {"images_background": ("Latin", "Greek"), "images_evaluation": ("Tengwar",)}
-    for root in ("zipped", "extracted"):
-        for part, alphabets in drawn.items():
-            for alphabet in alphabets:
-                for drawing in ("0001_02.png", "0001_01.png"):
-                    file = tmp_path / root / "omniglot" / part / alphabet / "character01" / drawing
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    Image.new("1", (5, 5), 1).save(file)
-    for part in drawn:
-        folder = tmp_path / "zipped" / "omniglot"
+def test_drawings_are_read_from_the_zip_files(tmp_path: Path) -> None:
+    drawing = BytesIO()
+    Image.new("1", (5, 5), 1).save(drawing, "PNG")
+    (folder := tmp_path / "omniglot").mkdir()
+    for part, alphabets in {"images_background": ("Latin", "Greek"), "images_evaluation": ("Tengwar",)}.items():
         with ZipFile(folder / f"{part}.zip", "w") as archive:
-            for file in sorted((folder / part).rglob("*"), reverse=True):
-                archive.write(file, file.relative_to(folder))
-        (folder / part).rename(tmp_path / part)
-    zipped, extracted = Omniglot(tmp_path / "zipped"), Omniglot(tmp_path / "extracted")
-    index = zipped.read_index()
+            archive.writestr(f"{part}/", b"")
+            for name in (f"{alphabet}/character01/0001_0{number}.png" for alphabet in alphabets for number in (2, 1)):
+                archive.writestr(f"{part}/{name}", drawing.getvalue())
+    omniglot = Omniglot(tmp_path)
+    index = omniglot.read_index()
     assert index.class_names == ("Greek/character01", "Latin/character01", "Tengwar/character01")
     assert index.labels.tolist() == [0, 0, 1, 1, 2, 2]
-    assert extracted.read_index().keys == index.keys
-    assert extracted.fingerprint(index) == zipped.fingerprint(index)
-    copy = pickle.loads(pickle.dumps(zipped))
-    assert copy.load(index.keys[3]) == extracted.load(index.keys[3])
-    with pytest.raises(UserError, match=r"images_background\.zip"):
-        zipped.load("images_background/Greek/character01/9999_01.png")
+    assert index.keys[3] == "images_background/Latin/character01/0001_02.png"
+    assert {*omniglot.contents_of(index.keys)} == {sha256(drawing.getvalue()).hexdigest()}
+    assert pickle.loads(pickle.dumps(omniglot)).load(index.keys[3]) == omniglot.load(index.keys[3])
+    with pytest.raises(UserError, match=r"images_background\.zip is damaged"):
+        omniglot.load("images_background/Greek/character01/9999_01.png")
 
 
-def test_missing_and_broken_zip_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_broken_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
     with pytest.raises(UserError, match="omniglot needs a data folder"):
         Omniglot().read_index()
@@ -106,11 +80,21 @@ def test_missing_and_broken_zip_files(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(UserError, match=rf"no folder .*{folder}.*--data\.root DIR or LEVELFIELD_DATA"):
         Omniglot().read_index()
     folder.mkdir()
-    with pytest.raises(UserError, match=r"neither .*images_background\.zip"):
-        Omniglot(tmp_path).read_index()
+    with pytest.raises(UserError, match=r"cannot read .*images_background\.zip .* levelfield data prepare omniglot"):
+        Omniglot().read_index()
     (folder / "images_background.zip").write_bytes(b"PK half a download")
-    with pytest.raises(UserError, match="not a complete zip file"):
-        Omniglot(tmp_path).read_index()
+    with pytest.raises(UserError, match=r"images_background\.zip is damaged \(BadZipFile"):
+        Omniglot().read_index()
+    (lists := tmp_path / LISTS).mkdir(parents=True)
+    (lists / "classes.csv").write_text("Class Name (str),Class ID (int),Coarse\nApple,0,Fruit\n")
+    for part in ("train", "val", "test"):
+        with pytest.raises(UserError, match=rf"cannot read .*{part}\.txt"):
+            GroceryStore().read_index()
+        (lists / f"{part}.txt").write_text(f"{part}/a.jpg, 0, 0\n")
+    assert GroceryStore().read_index().keys == ("train/a.jpg", "val/a.jpg", "test/a.jpg")
+    (lists / "test.txt").write_text("test/a.jpg, zero, 0\n")
+    with pytest.raises(UserError, match="dataset is damaged"):
+        GroceryStore().read_index()
 
 
 def test_counts() -> None:
@@ -142,4 +126,4 @@ def test_bad_arguments() -> None:
         Glyphs(num_classes=5000).read_index()
     with pytest.raises(UserError, match="image_size 3"):
         Glyphs(image_size=3)
-    assert Glyphs(num_classes=30).verify().ok
+    assert verify(Glyphs(num_classes=30)).ok

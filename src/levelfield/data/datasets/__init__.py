@@ -1,11 +1,10 @@
 """Data sets, one file each."""
 
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.datasets.banking77 import Banking77
-from levelfield.data.datasets.base import MetricDataset, VerifyReport
 from levelfield.data.datasets.cars196 import Cars196
 from levelfield.data.datasets.clinc150 import CLINC150
 from levelfield.data.datasets.cub200 import CUB200
-from levelfield.data.datasets.dogs130 import TsinghuaDogs130
 from levelfield.data.datasets.glyphs import Glyphs
 from levelfield.data.datasets.grocery_store import GroceryStore
 from levelfield.data.datasets.image_folder import ImageFolder
@@ -15,13 +14,11 @@ from levelfield.data.datasets.news20 import News20
 from levelfield.data.datasets.omniglot import Omniglot
 from levelfield.data.datasets.sop import StanfordOnlineProducts
 from levelfield.data.datasets.text_table import TextTable
-from levelfield.data.datasets.wos134 import WOS134
 from levelfield.data.index import SampleIndex
 
 __all__ = [
     "CLINC150",
     "CUB200",
-    "WOS134",
     "Banking77",
     "Cars196",
     "Glyphs",
@@ -35,6 +32,4 @@ __all__ = [
     "SampleIndex",
     "StanfordOnlineProducts",
     "TextTable",
-    "TsinghuaDogs130",
-    "VerifyReport",
 ]

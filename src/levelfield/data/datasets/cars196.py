@@ -1,37 +1,25 @@
 """Cars-196: photographs of 196 makes and models of cars."""
 
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from levelfield.core.errors import UserError
-from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import NamedDataset
+from levelfield.data.dataset import Archive, NamedDataset
 from levelfield.data.index import SampleIndex
 
-ALL_IMAGES = "cars_annos.mat"
-TRAIN_IMAGES = "devkit/cars_train_annos.mat"
 TEST_IMAGES = "cars_test_annos_withlabels.mat"
-CLASS_NAMES = "devkit/cars_meta.mat"
 
 
 class Cars196(NamedDataset):
     """Krause, Stark, Deng and Fei-Fei, "3D Object Representations for Fine-Grained Categorization", 2013.
 
-    Classes are in the order of their official numbers. Both official layouts have the same 16,185 photographs:
-
-    - `cars_annos.mat` and `car_ims/`;
-    - `cars_train/`, `cars_test/`, `cars_test_annos_withlabels.mat` (here or in `devkit/`) and `devkit/`.
-
-    The second is a closed-set split: each class is in both parts. The parts are merged and split by class. A single
-    part is rejected, because a model would be tested on its training classes.
+    Classes are in the order of their official numbers. Every class is in both official parts, so the parts are merged
+    and split by class. A single part is rejected, because a model would be tested on its training classes.
     Tested with: a small replica.
 
     Args:
-        root: holds `cars196/` with one of the two official layouts; None takes the environment's LEVELFIELD_DATA.
-
-    Raises:
-        UserError: from `read_index`, files that are missing or malformed, or one part of the closed-set split.
+        root: holds `cars196/` with `cars_train/`, `cars_test/`, `devkit/` and `cars_test_annos_withlabels.mat`, as in
+            the official archives; None takes the environment's LEVELFIELD_DATA.
     """
 
     name = "cars196"
@@ -71,64 +59,18 @@ class Cars196(NamedDataset):
     )
 
     def read_index(self) -> SampleIndex:
-        folder = self.named_folder()
-        if (folder / ALL_IMAGES).is_file():
-            keys, class_ids = self._annotations(folder / ALL_IMAGES, "relative_im_path")
-            class_names = self._variable(folder / ALL_IMAGES, "class_names")
-        else:
-            keys, class_ids = self._both_parts(folder)
-            class_names = self._variable(folder / CLASS_NAMES, "class_names")
-        names = [str(name) for name in np.atleast_1d(class_names)]
-        outside = [class_id for class_id in class_ids if not 1 <= class_id <= len(names)]
-        if outside:
-            raise UserError(
-                f"{folder}: an image of class {outside[0]}, and names of {len(names)} classes: {self.remedy}"
-            )
-        return SampleIndex(tuple(keys), np.array(class_ids, dtype=np.int64) - 1, tuple(names))
+        keys: list[str] = []
+        labels: list[int] = []
+        for part, file in (("cars_train", "devkit/cars_train_annos.mat"), ("cars_test", TEST_IMAGES)):
+            annotations = self._variable(file, "annotations")
+            keys += [f"{part}/{name}" for name in annotations["fname"]]
+            labels += [int(number) - 1 for number in annotations["class"]]
+        names = self._variable("devkit/cars_meta.mat", "class_names")
+        return SampleIndex(tuple(keys), np.array(labels, np.int64), tuple(map(str, names)))
 
-    def _both_parts(self, folder: Path) -> tuple[list[str], list[int]]:
-        labelled = [path for path in (folder / TEST_IMAGES, folder / "devkit" / TEST_IMAGES) if path.is_file()]
-        missing = [
-            name
-            for name, there in (
-                ("cars_train/", (folder / "cars_train").is_dir()),
-                ("cars_test/", (folder / "cars_test").is_dir()),
-                (TRAIN_IMAGES, (folder / TRAIN_IMAGES).is_file()),
-                (TEST_IMAGES, bool(labelled)),
-            )
-            if not there
-        ]
-        if len(missing) == 4:
-            raise UserError(
-                f"{folder} has neither {ALL_IMAGES} with car_ims/ nor cars_train/ with cars_test/: {self.remedy}"
-            )
-        if missing:
-            raise UserError(
-                f"{folder} has only one part of the closed-set split: add {', '.join(missing)}, because all 16,185 "
-                "images are merged and split by class"
-            )
-        keys, class_ids = [], []
-        for part, file in (("cars_train", folder / TRAIN_IMAGES), ("cars_test", labelled[0])):
-            found = self._annotations(file, "fname")
-            keys += [f"{part}/{name}" for name in found[0]]
-            class_ids += found[1]
-        return keys, class_ids
-
-    def _annotations(self, file: Path, path_field: str) -> tuple[list[str], list[int]]:
-        annotations = np.atleast_1d(self._variable(file, "annotations"))
-        for wanted in (path_field, "class"):
-            if wanted not in (annotations.dtype.names or ()):
-                raise UserError(f"{file}: its annotations have no field {wanted}: {self.remedy}")
-        return [str(path) for path in annotations[path_field]], [int(number) for number in annotations["class"]]
-
-    def _variable(self, file: Path, name: str) -> np.ndarray:
+    def _variable(self, name: str, variable: str) -> Any:
         from scipy.io import loadmat  # slow to import, and only this data set needs it
 
-        try:
-            return loadmat(file, squeeze_me=True, variable_names=[name])[name]
-        except FileNotFoundError:
-            raise UserError(f"no file {file}: {self.remedy}") from None
-        except KeyError:
-            raise UserError(f"{file} has no variable {name}: {self.remedy}") from None
-        except Exception as error:  # on a broken file scipy raises ValueError, TypeError, zlib.error and more
-            raise UserError(f"{file} is not a complete MATLAB file ({error}): {self.remedy}") from None
+        file = self.named_folder() / name
+        with self.sound(file):
+            return loadmat(file, squeeze_me=True, variable_names=[variable])[variable]

@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-from levelfield.core.errors import UserError
-from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import NamedDataset
-from levelfield.data.datasets.lists import check_listed_once, read_columns
+from levelfield.data.dataset import Archive, NamedDataset
 from levelfield.data.index import SampleIndex, index_of_classes
 
 
@@ -19,9 +16,6 @@ class CUB200(NamedDataset):
     Args:
         root: holds `cub200/CUB_200_2011/` with `images.txt`, `image_class_labels.txt`, `classes.txt` and `images/`,
             as in the official archive; None takes the environment's LEVELFIELD_DATA.
-
-    Raises:
-        UserError: from `read_index`, a list that is missing or malformed, or does not fit the others.
     """
 
     name = "cub200"
@@ -42,23 +36,10 @@ class CUB200(NamedDataset):
     )
 
     def read_index(self) -> SampleIndex:
-        remedy = self.remedy
-        images_file, labels_file, classes_file = (
-            self.named_folder() / name for name in ("images.txt", "image_class_labels.txt", "classes.txt")
-        )
-        images = read_columns(images_file, {"image_id": int, "path": str}, remedy)
-        labels = read_columns(labels_file, {"image_id": int, "class_id": int}, remedy)
-        classes = read_columns(classes_file, {"class_id": int, "name": str}, remedy)
-        check_listed_once(images_file, [path for _, path in images], remedy)
-        class_of = dict(labels)
-        name_of = dict(sorted(classes))
-        for image, _ in images:
-            if image not in class_of:
-                raise UserError(f"{labels_file} has no class for image {image} of {images_file}: {remedy}")
-        for image, class_id in labels:
-            if class_id not in name_of:
-                raise UserError(f"{classes_file} does not name class {class_id} of image {image}: {remedy}")
-        return index_of_classes(((path, class_of[image]) for image, path in images), name_of)
+        with self.sound(self.named_folder()):
+            lists = ("images.txt", "image_class_labels.txt", "classes.txt")
+            images, labels, classes = (dict(line.split() for line in self.lines(name)) for name in lists)
+            return index_of_classes(((path, labels[image]) for image, path in images.items()), classes)
 
-    def file_of(self, key: str) -> Path:
-        return self.named_folder() / "images" / key
+    def files_folder(self) -> Path:
+        return self.named_folder() / "images"

@@ -1,16 +1,15 @@
 """Characters in the typefaces that come with matplotlib: the embedded data set, nothing to download."""
 
 import unicodedata
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
 from levelfield.core.errors import UserError
-from levelfield.data.content_hashes import file_state, sample_hash
-from levelfield.data.datasets.base import MetricDataset
+from levelfield.data.dataset import MetricDataset
+from levelfield.data.hashes import file_hash, file_state
 from levelfield.data.index import SampleIndex, index_of_classes
 
 FACES = (
@@ -19,20 +18,13 @@ FACES = (
     *(f"DejaVuSerif{style}" for style in ("", "-Bold", "-BoldItalic", "-Italic")),
     *(f"STIXGeneral{style}" for style in ("", "Bol", "BolIta", "Italic")),
 )
-"""The typefaces of matplotlib with letters; those of Computer Modern have 60 letters at other code points."""
-
 MIN_FACES = 12
-
+# Characters that look like one of a lower code point in more than half of the faces with both: for images of 64 px, the
+# sum of squared differences is at most 2% of the larger sum of squares. A fixed list, for FreeType's versions differ.
 LOOKALIKES = frozenset(
     "ĐƉəΑΒΕΖΗΙΚΛΜΝΟΡΣΤΥΧΪΫεμοϲϳϷϸϹЀЁЅІЇЈАБВЕМНОПРСТХаеорсухёѕіїјѲҪҫҮһӀӐӑӒӓӔӕӖӗӘәӠӡӦӧӨөӯӱԐԚԛԜԝՕասօẟ"
     "\u1f71\u1f73\u1f75\u1f77ὸ\u1f79\u1f7b\u1f7dᾸᾹ\u1fbb\u1fc9\u1fcb\u1fd3ῘῙ\u1fdb\u1fe3Ῡ\u1feb\u1ff9\u1ffb\u2126\u212a\u212bꜦꞍ"
 )
-"""Characters that look like one of a lower code point in more than half of the faces with both.
-
-Two images of 64 px look alike if the sum of their squared differences is at most 2% of the larger sum of squares. The
-list is fixed, so that classes do not depend on the version of FreeType; a test computes it again.
-"""
-
 # As fractions of the image's side: no accent or descender leaves the image.
 EM = 0.625
 BASELINE_HEIGHT = 0.72
@@ -70,32 +62,28 @@ class Glyphs(MetricDataset):
             raise UserError(f"image_size {image_size} is too small for letters: give 8 or more")
         self.num_classes = num_classes
         self.image_size = image_size
+        if num_classes is not None:
+            self.num_classes_published, self.num_samples_published = num_classes, None
 
     def read_index(self) -> SampleIndex:
-        covered = [frozenset(_code_points(face)) for face in FACES]
-        letters = [
-            code_point
-            for code_point in sorted(frozenset.union(*covered))
-            if unicodedata.category(chr(code_point)) in ("Lu", "Ll")
-            and sum(code_point in face for face in covered) >= MIN_FACES
-            and chr(code_point) not in LOOKALIKES
-        ]
+        covered = {face: frozenset(_code_points(face)) for face in FACES}
+        faces_of = {
+            code_point: [face for face in FACES if code_point in covered[face]]
+            for code_point in sorted(frozenset.union(*covered.values()))
+            if unicodedata.category(chr(code_point)) in ("Lu", "Ll") and chr(code_point) not in LOOKALIKES
+        }
+        letters = [code_point for code_point, faces in faces_of.items() if len(faces) >= MIN_FACES]
         if self.num_classes is not None:
             if not 1 <= self.num_classes <= len(letters):
                 raise UserError(f"num_classes {self.num_classes} of Glyphs must be from 1 to {len(letters)}")
             letters = letters[: self.num_classes]
-        samples = [
-            (f"{code_point:04X}/{face}", code_point)
-            for code_point in letters
-            for face, code_points in zip(FACES, covered, strict=True)
-            if code_point in code_points
-        ]
-        return index_of_classes(samples, {each: f"U+{each:04X} {chr(each)}" for each in letters})
+        samples = ((f"{letter:04X}/{face}", letter) for letter in letters for face in faces_of[letter])
+        return index_of_classes(samples, {letter: f"U+{letter:04X} {chr(letter)}" for letter in letters})
 
     def load(self, key: str) -> Image.Image:
         code_point, face = key.split("/")
         letter = chr(int(code_point, 16))
-        font = self._fonts[face]
+        font = _font(face, round(EM * self.image_size))
         left, _, right, _ = font.getbbox(letter, anchor="ls")
         image = Image.new("L", (self.image_size, self.image_size), "white")
         origin = (round((self.image_size - left - right) / 2), round(BASELINE_HEIGHT * self.image_size))
@@ -106,25 +94,10 @@ class Glyphs(MetricDataset):
         """SHA-256 of the letter, the bytes of its typeface and the side of the image."""
         letter, face = key.split("/")
         file = _font_file(face)
-        font = _font_hash(file, file_state(file))
-        return sha256(f"{letter} {font} {self.image_size}".encode()).hexdigest()
+        return sha256(f"{letter} {_font_hash(file, file_state(file))} {self.image_size}".encode()).hexdigest()
 
     def index_files(self) -> list[Path]:
         return [_font_file(face) for face in FACES]
-
-    def expected_counts(self) -> tuple[int | None, int | None]:
-        return super().expected_counts() if self.num_classes is None else (self.num_classes, None)
-
-    @cached_property
-    def _fonts(self) -> dict[str, ImageFont.FreeTypeFont]:
-        size = round(EM * self.image_size)
-        # Every build of Pillow has the basic layout, and single letters need no shaping.
-        return {
-            face: ImageFont.truetype(_font_file(face), size, layout_engine=ImageFont.Layout.BASIC) for face in FACES
-        }
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_fonts"}
 
 
 def _font_file(face: str) -> Path:
@@ -137,9 +110,14 @@ def _font_file(face: str) -> Path:
 
 
 @lru_cache
-def _font_hash(file: Path, state: int) -> str:
+def _font(face: str, size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(_font_file(face), size, layout_engine=ImageFont.Layout.BASIC)  # which every Pillow has
+
+
+@lru_cache
+def _font_hash(file: Path, state: tuple[int, ...]) -> str:
     """SHA-256 of a typeface's file; `file_state` detects changes."""
-    return sample_hash(file)
+    return file_hash(file).hex()
 
 
 def _code_points(face: str) -> list[int]:

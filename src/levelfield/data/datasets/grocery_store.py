@@ -1,9 +1,6 @@
 """Grocery Store: photographs of fruit, vegetables and cartons, taken in shops with a phone."""
 
-from levelfield.core.errors import UserError
-from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import NamedDataset
-from levelfield.data.datasets.lists import read_lines
+from levelfield.data.dataset import Archive, NamedDataset
 from levelfield.data.index import SampleIndex, index_of_classes
 
 PARTS = ("train", "val", "test")
@@ -37,20 +34,11 @@ class GroceryStore(NamedDataset):
     )
 
     def read_index(self) -> SampleIndex:
-        classes = {int(fine): (name, coarse) for name, fine, coarse, *_ in self._rows("classes.csv", headers=1)}
-        classes = dict(sorted(classes.items()))
-        samples = [(path, int(fine)) for part in PARTS for path, fine, *_ in self._rows(f"{part}.txt")]
-        unknown = sorted({fine for _, fine in samples} - classes.keys())
-        if unknown:
-            raise UserError(f"{self.named_folder() / 'classes.csv'} does not name class {unknown[0]}: {self.remedy}")
-        names = {fine: name for fine, (name, _) in classes.items()}
-        return index_of_classes(samples, names, coarse_names=tuple(coarse for _, coarse in classes.values()))
+        with self.sound(self.named_folder()):
+            classes = sorted((int(fine), name, coarse) for name, fine, coarse, *_ in self._rows("classes.csv")[1:])
+            samples = [(path, int(fine)) for part in PARTS for path, fine, _ in self._rows(f"{part}.txt")]
+            names = {fine: name for fine, name, _ in classes}
+            return index_of_classes(samples, names, coarse_names=tuple(coarse for *_, coarse in classes))
 
-    def _rows(self, name: str, headers: int = 0) -> list[list[str]]:
-        file, rows = self.named_folder() / name, []
-        for line in read_lines(file, self.remedy)[headers:]:
-            row = [value.strip() for value in line.split(",")]
-            if len(row) < 3 or not row[1].isdecimal():
-                raise UserError(f"{file}: '{line}' instead of a name, a class and a coarse class: {self.remedy}")
-            rows.append(row)
-        return rows
+    def _rows(self, name: str) -> list[list[str]]:
+        return [[value.strip() for value in line.split(",")] for line in self.lines(name)]

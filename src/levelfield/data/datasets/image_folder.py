@@ -11,10 +11,9 @@ import numpy as np
 from PIL import Image
 
 from levelfield.core.errors import UserError
-from levelfield.data.datasets.base import MetricDataset
-from levelfield.data.datasets.images import image_suffixes, open_image
+from levelfield.data.dataset import MetricDataset, find_file
+from levelfield.data.images import image_suffixes, open_image
 from levelfield.data.index import SampleIndex
-from levelfield.data.places import own_file
 
 # Files of macOS, Windows, network storage and notebooks.
 LEFT_BEHIND = frozenset(
@@ -56,20 +55,19 @@ class ImageFolder(MetricDataset):
         self.root = root
 
     def read_index(self) -> SampleIndex:
-        folder = own_file(self.folder, self.root)
+        folder = find_file(self.folder, self.root)
         if not os.path.isdir(folder):
             raise UserError(f"no folder {folder}: give the folder with one folder per class")
-        found = Found(folder)
-        class_names = sorted(entry.name for entry in found.wanted(os.scandir(folder)) if found.is_class(entry))
+        left_out: Counter[str] = Counter()
+        entries = list(usable_entries(folder, left_out))
+        class_names = sorted(entry.name for entry in entries if entry.is_dir())
+        left_out["next to the class folders, in none of them"] = len(entries) - len(class_names)
         if not class_names:
             raise UserError(
                 f"{folder} has no folders (links do not count): put the images of each class into its own folder"
             )
-        keys, labels = [], []
-        for label, class_name in enumerate(class_names):
-            images = sorted(found.images(class_name))
-            keys += images
-            labels += [label] * len(images)
+        images = [sorted(images_below(folder, name, left_out)) for name in class_names]
+        keys = tuple(key for keys in images for key in keys)
         if not keys:
             raise UserError(f"no images in the folders of {folder}; supported: {', '.join(sorted(image_suffixes()))}")
         only = len(class_names) == 1 or HALVES.issuperset(name.lower() for name in class_names)
@@ -78,19 +76,60 @@ class ImageFolder(MetricDataset):
                 f"{folder} has only {', '.join(class_names)}, with further folders: give one of them "
                 f"({folder / class_names[0]}), or put the folders of all classes into one folder"
             )
-        return SampleIndex(
-            tuple(keys), np.array(labels, dtype=np.int64), tuple(class_names), left_out=tuple(found.left_out())
-        )
+        labels = np.repeat(np.arange(len(images)), [len(keys) for keys in images])
+        return SampleIndex(keys, labels, tuple(class_names), left_out=counts_by_reason(left_out))
 
     def index_files(self) -> list[Path]:
-        folder = own_file(self.folder, self.root)
+        folder = find_file(self.folder, self.root)
         return [folder, *(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir())]
 
     def load(self, key: str) -> Image.Image:
-        return open_image(self.file_of(key))
+        return open_image(self.files_folder() / key)
 
-    def file_of(self, key: str) -> Path:
-        return own_file(self.folder, self.root) / key
+    def files_folder(self) -> Path:
+        return find_file(self.folder, self.root)
+
+
+def usable_entries(folder: Path, left_out: Counter[str]) -> Iterator[os.DirEntry[str]]:
+    """The entries of a folder; `left_out` counts hidden ones, files of programs and links to folders.
+
+    Raises:
+        UserError: the folder cannot be read.
+    """
+    try:
+        entries = list(os.scandir(folder))
+    except OSError as error:
+        raise UserError(f"cannot read {folder} ({error.strerror}): get the permission or move it away") from None
+    for entry in entries:
+        if entry.name.startswith("."):
+            left_out["hidden (the name begins with a dot)"] += 1
+        elif entry.name.lower() in LEFT_BEHIND:
+            left_out[f"{entry.name}, a file of another program"] += 1
+        elif re.search("[\ud800-\udfff\\n]", entry.name):
+            left_out["a name that is not UTF-8 or has several lines; rename it"] += 1
+        elif entry.is_symlink() and os.path.isdir(entry):
+            left_out["a link to a folder; put the images there"] += 1
+        elif entry.is_symlink() and _is_loop(entry):
+            left_out["a link to itself; remove it"] += 1
+        else:
+            yield entry
+
+
+def images_below(folder: Path, name: str, left_out: Counter[str]) -> Iterator[str]:
+    """Paths of the images in the folder `name` of `folder` and deeper, relative to `folder`; others are counted."""
+    for entry in usable_entries(folder / name, left_out):
+        key, suffix = f"{name}/{entry.name}".lstrip("/"), Path(entry.name).suffix.lower()
+        if entry.is_dir():
+            yield from images_below(folder, key, left_out)
+        elif suffix in image_suffixes():
+            yield key
+        else:
+            left_out[f"{suffix or 'no suffix'}, not an image that Pillow opens here"] += 1
+
+
+def counts_by_reason(left_out: Counter[str]) -> tuple[str, ...]:
+    """A line for each reason."""
+    return tuple(f"{count:,} left out: {reason}" for reason, count in sorted(left_out.items()) if count)
 
 
 def _is_loop(link: os.DirEntry[str]) -> bool:
@@ -99,63 +138,3 @@ def _is_loop(link: os.DirEntry[str]) -> bool:
     except OSError as error:
         return error.errno == errno.ELOOP
     return False
-
-
-class Found:
-    """The images in a folder, and counts of everything else by reason."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._left_out: Counter[str] = Counter()
-
-    def left_out(self) -> list[str]:
-        """A line for each reason."""
-        return [f"{count:,} left out: {reason}" for reason, count in sorted(self._left_out.items())]
-
-    def wanted(self, entries: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
-        """The entries of a folder except hidden ones, files of programs, and links to folders."""
-        for entry in entries:
-            if entry.name.startswith("."):
-                self._left_out["hidden (the name begins with a dot)"] += 1
-            elif entry.name.lower() in LEFT_BEHIND:
-                self._left_out[f"{entry.name}, a file of another program"] += 1
-            elif re.search("[\ud800-\udfff\\n]", entry.name):
-                self._left_out["a name that is not UTF-8 or has several lines; rename it"] += 1
-            elif entry.is_symlink() and os.path.isdir(entry):
-                self._left_out["a link to a folder; put the images there"] += 1
-            elif entry.is_symlink() and _is_loop(entry):
-                self._left_out["a link to itself; remove it"] += 1
-            else:
-                yield entry
-
-    def is_class(self, entry: os.DirEntry[str]) -> bool:
-        if entry.is_dir():
-            return True
-        self._left_out["next to the class folders, in none of them"] += 1
-        return False
-
-    def images(self, below: str) -> Iterator[str]:
-        """Keys of the images in a folder and its subfolders.
-
-        Raises:
-            UserError: a folder that cannot be read.
-        """
-        try:
-            entries = list(os.scandir(self.folder / below))
-        except OSError as error:
-            raise UserError(
-                f"cannot read {self.folder / below} ({error.strerror}): get the permission or move it away"
-            ) from None
-        for entry in self.wanted(iter(entries)):
-            key = f"{below}/{entry.name}"
-            if entry.is_dir():
-                yield from self.images(key)
-            elif self.is_image(entry):
-                yield key
-
-    def is_image(self, entry: os.DirEntry[str]) -> bool:
-        suffix = Path(entry.name).suffix.lower()
-        if suffix in image_suffixes():
-            return True
-        self._left_out[f"{suffix or 'no suffix'}, not an image that Pillow opens here"] += 1
-        return False

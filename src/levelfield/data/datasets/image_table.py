@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from levelfield.core.errors import UserError
-from levelfield.data.datasets.base import MetricDataset
-from levelfield.data.datasets.images import decode_image, open_image, other_spelling
+from levelfield.data.dataset import MetricDataset, find_file
+from levelfield.data.images import decode_image, open_image, other_spelling
 from levelfield.data.index import SampleIndex
-from levelfield.data.places import own_file
 from levelfield.data.rows import refuse_problems
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class ImageTable(MetricDataset):
         return self._read().metadata(index)
 
     def index_files(self) -> list[Path]:
-        return [own_file(self.table, self.root)]
+        return [find_file(self.table, self.root)]
 
     def load(self, key: str) -> Image.Image:
         if not (images := self._inside()):
@@ -77,11 +76,17 @@ class ImageTable(MetricDataset):
         images = self._inside()
         return hashlib.sha256(images[key]).hexdigest() if images else super().content_of(key)
 
+    def hashes_files(self) -> bool:
+        return not self._inside()
+
+    def files_folder(self) -> Path | None:
+        return None if self._inside() else find_file(self.table, self.root).parent
+
     def file_of(self, key: str) -> Path:
-        table = own_file(self.table, self.root)
-        if self._inside():
-            return table
-        file = table.parent / key
+        folder = self.files_folder()
+        if folder is None:
+            return find_file(self.table, self.root)
+        file = folder / key
         if not os.path.isfile(file):  # False for a name that is too long
             if self._row_of is None:
                 listed = self._read()
@@ -99,5 +104,5 @@ class ImageTable(MetricDataset):
     def _read(self) -> "SampleTable":
         from levelfield.data.tables import SampleTable, image_column  # imports pyarrow
 
-        table = own_file(self.table, self.root)
+        table = find_file(self.table, self.root)
         return SampleTable(table, image_column(table) or "path")

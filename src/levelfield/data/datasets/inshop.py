@@ -1,15 +1,9 @@
 """In-shop Clothes: garments of an online shop, each from several views."""
 
-from pathlib import Path
-
-from levelfield.core.errors import UserError
-from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import NamedDataset
-from levelfield.data.datasets.lists import check_listed_once, read_columns, read_lines
+from levelfield.data.dataset import Archive, NamedDataset
 from levelfield.data.index import Role, SampleIndex, index_of_classes
 
 PARTITION = "list_eval_partition.txt"
-COLUMNS = {"image_name": str, "item_id": str, "evaluation_status": str}
 ROLE_OF: dict[str, Role] = {"train": "", "query": "query", "gallery": "gallery"}
 
 
@@ -21,11 +15,8 @@ class InShopClothes(NamedDataset):
     Tested with: a small replica.
 
     Args:
-        root: holds `inshop/` with `list_eval_partition.txt` (there or in `Eval/`) and the images `img/` (there or in
-            `Img/`); None takes the environment's LEVELFIELD_DATA.
-
-    Raises:
-        UserError: from `read_index`, a partition that is missing or malformed, or an item in both halves.
+        root: holds `inshop/` with `list_eval_partition.txt` and the images in `img/`; None takes the environment's
+            LEVELFIELD_DATA.
     """
 
     name = "inshop"
@@ -38,33 +29,13 @@ class InShopClothes(NamedDataset):
     archives = (Archive("img.zip", gives="img"), Archive(PARTITION))
 
     def read_index(self) -> SampleIndex:
-        remedy = self.remedy
-        folder = self.named_folder()
-        file = folder / "Eval" / PARTITION
-        file = file if file.is_file() else folder / PARTITION
-        rows = read_columns(file, COLUMNS, remedy, headers=2)
-        announced = read_lines(file, remedy)[:1]
-        if announced and announced[0] != str(len(rows)):
-            raise UserError(f"{file}: row 1 announces {announced[0]} images, but {len(rows)} are listed: {remedy}")
-        check_listed_once(file, [path for path, _, _ in rows], remedy)
-        trains: dict[str, bool] = {}
-        for path, item, status in rows:
-            if status not in ROLE_OF:
-                raise UserError(f"{file}: {status} of {path} is not train, query or gallery: {remedy}")
-            if trains.setdefault(item, status == "train") != (status == "train"):
-                raise UserError(f"{file}: {item} is in both halves: {remedy}")
-        items = sorted(trains)
+        with self.sound(self.named_folder() / PARTITION):
+            rows = [(path, item, ROLE_OF[status]) for path, item, status in map(str.split, self.lines(PARTITION)[2:])]
+        tested = {item for _, item, role in rows if role}
+        items = sorted({item for _, item, _ in rows})
         return index_of_classes(
             ((path, item) for path, item, _ in rows),
             {item: item for item in items},
-            test_classes=tuple(label for label, item in enumerate(items) if not trains[item]),
-            roles=tuple(ROLE_OF[status] for _, _, status in rows),
+            test_classes=tuple(label for label, item in enumerate(items) if item in tested),
+            roles=tuple(role for _, _, role in rows),
         )
-
-    def file_of(self, key: str) -> Path:
-        return self._images() / key
-
-    def _images(self) -> Path:
-        """The folder that the paths of the partition are relative to; each begins with `img/`."""
-        folder = self.named_folder()
-        return folder / "Img" if (folder / "Img").is_dir() else folder

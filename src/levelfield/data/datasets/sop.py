@@ -1,12 +1,7 @@
 """Stanford Online Products: 22,634 products, with a few photographs of each."""
 
-from levelfield.core.errors import UserError
-from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import NamedDataset
-from levelfield.data.datasets.lists import check_listed_once, read_columns
+from levelfield.data.dataset import Archive, NamedDataset
 from levelfield.data.index import SampleIndex, index_of_classes
-
-COLUMNS = {"image_id": int, "class_id": int, "super_class_id": int, "path": str}
 
 
 class StanfordOnlineProducts(NamedDataset):
@@ -19,9 +14,6 @@ class StanfordOnlineProducts(NamedDataset):
     Args:
         root: holds `sop/Stanford_Online_Products/` with `Ebay_train.txt`, `Ebay_test.txt` and the folders of images,
             as in the official archive; None takes the environment's LEVELFIELD_DATA.
-
-    Raises:
-        UserError: from `read_index`, a list that is missing or malformed, or a class in both lists.
     """
 
     name = "sop"
@@ -42,21 +34,16 @@ class StanfordOnlineProducts(NamedDataset):
     )
 
     def read_index(self) -> SampleIndex:
-        remedy = self.remedy
-        samples: list[tuple[str, int]] = []
-        name_of: dict[int, str] = {}
-        train_classes: set[int] = set()
-        for part in ("train", "test"):
-            file = self.named_folder() / f"Ebay_{part}.txt"
-            rows = read_columns(file, COLUMNS, remedy, headers=1)
-            check_listed_once(file, [path for *_, path in rows], remedy)
-            for _, class_id, _, path in rows:
-                if class_id in train_classes:
-                    raise UserError(f"{file}: class {class_id} of {path} is already in Ebay_train.txt: {remedy}")
-                samples.append((path, class_id))
-                name_of.setdefault(class_id, f"{path.partition('_final/')[0]}/{class_id}")
-            if part == "train":
-                train_classes = set(name_of)
-        names = dict(sorted(name_of.items()))
-        tested = tuple(label for label, class_id in enumerate(names) if class_id not in train_classes)
-        return index_of_classes(samples, names, test_classes=tested)
+        with self.sound(self.named_folder()):
+            # image_id class_id super_class_id path
+            train, test = (
+                [(path, int(product)) for _, product, _, path in map(str.split, self.lines(f"Ebay_{part}.txt")[1:])]
+                for part in ("train", "test")
+            )
+        names = {product: f"{path.partition('_final/')[0]}/{product}" for path, product in reversed(train + test)}
+        products, tested = sorted(names), {product for _, product in test}
+        return index_of_classes(
+            train + test,
+            {product: names[product] for product in products},
+            test_classes=tuple(label for label, product in enumerate(products) if product in tested),
+        )

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from levelfield.data.datasets.texts import TextDataset
+from levelfield.data.dataset import TextDataset, find_file
 from levelfield.data.index import SampleIndex
-from levelfield.data.places import own_file
 
 if TYPE_CHECKING:
     from levelfield.data.tables import SampleTable
@@ -43,7 +42,7 @@ class TextTable(TextDataset):
         return self._read().metadata(index)
 
     def index_files(self) -> list[Path]:
-        return [own_file(self.table, self.root)]
+        return [find_file(self.table, self.root)]
 
     def texts_by_key(self, keys: Sequence[str], texts: Sequence[str]) -> Mapping[str, str]:
         from levelfield.data.tables import ByName  # imports pyarrow
@@ -53,4 +52,4 @@ class TextTable(TextDataset):
     def _read(self) -> "SampleTable":
         from levelfield.data.tables import SampleTable
 
-        return SampleTable(own_file(self.table, self.root), "text")
+        return SampleTable(find_file(self.table, self.root), "text")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from levelfield.core.errors import UserError, refuse_below
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.subset import ClassSubset
+from levelfield.data.loaders import ClassSubset
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.distances import DISTANCES
 from levelfield.metrics.nearest import nearest

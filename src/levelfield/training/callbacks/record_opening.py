@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from levelfield.core.files import file_hash
 from levelfield.core.ledger import EVALUATED, LEDGER, Evaluation, begin, evaluations_of, finish, read_lines
-from levelfield.data.recorded_loader import RecordedLoader, first_process_does
+from levelfield.data.loaders import LedgerLoader, first_process_does
 from levelfield.models.weights import content_hash
 from levelfield.training.callbacks.retrieval_validation import flat
 from levelfield.training.import_paths import plain_value
@@ -51,12 +51,12 @@ class RecordOpening(Callback):
         self.evaluation: str | None = None
         self.folder = Path()
         self.count = 0
-        self._lines: list[tuple[str, RecordedLoader | None]] = []
+        self._lines: list[tuple[str, LedgerLoader | None]] = []
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.evaluation, self._lines = None, []
         # None is for all of your own loaders.
-        loaders = [each if isinstance(each, RecordedLoader) else None for each in flat(trainer.test_dataloaders)]
+        loaders = [each if isinstance(each, LedgerLoader) else None for each in flat(trainer.test_dataloaders)]
         new = [each for each in dict.fromkeys(loaders) if each is None or each.evaluation is None]
         if not new:
             return
@@ -65,7 +65,7 @@ class RecordOpening(Callback):
         # All processes must call this, to gather sharded weights.
         weights = trainer.strategy.lightning_module_state_dict() if checkpoint is None else {}
 
-        def line(recorded: RecordedLoader | None) -> str:
+        def line(recorded: LedgerLoader | None) -> str:
             samples = [] if recorded is None else recorded.sample_hashes()
             datamodule = type(getattr(trainer, "datamodule", None)).__name__
             tested = (

@@ -4,7 +4,6 @@ import math
 import os
 import re
 import stat
-import unicodedata
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,17 +11,15 @@ from contextvars import ContextVar
 from functools import cache
 from io import BytesIO
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from levelfield.core.errors import UserError
 
-# Formats of Pillow that are not accepted: they need another program (Ghostscript, Windows), have no decoder, or unpack
-# without a limit.
-NO_PICTURES = frozenset({"BUFR", "EPS", "FITS", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"})
-# Formats to try first: the order of the others depends on imports.
-USUAL = ("JPEG", "PNG")
+# Formats of Pillow that need another program (Ghostscript, Windows), have no decoder, or unpack without a limit.
+REFUSED = frozenset({"BUFR", "EPS", "FITS", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"})
 # Larger than any uncompressed image with as many pixels as Pillow accepts.
 LARGEST_FILE = 1 << 30
 # As `warnings.filterwarnings("ignore", module=r"PIL\.")` puts it into `warnings.filters`.
@@ -34,16 +31,15 @@ _KEPT_SIDE: ContextVar[int | None] = ContextVar("kept side", default=None)
 
 @cache
 def image_formats() -> tuple[str, ...]:
-    """The formats that Pillow decodes on this machine, in the order of trying."""
+    """The formats that Pillow decodes here, JPEG and PNG first: the order of the others depends on imports."""
     Image.init()
-    return tuple(name for name in dict.fromkeys([*USUAL, *Image.OPEN]) if name not in NO_PICTURES)
+    return tuple(name for name in dict.fromkeys(["JPEG", "PNG", *Image.OPEN]) if name not in REFUSED)
 
 
 @cache
 def image_suffixes() -> frozenset[str]:
     """The suffixes of images, in lower case: `.jpg` and the others of `image_formats`."""
-    known = image_formats()
-    return frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in known)
+    return frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in image_formats())
 
 
 @contextmanager
@@ -77,14 +73,9 @@ def open_image(path: Path) -> Image.Image:
 
 def other_spelling(path: Path) -> str:
     """What to write instead of `path`, if there is a file that differs only in how letters or folders are encoded."""
-    for what, other in (
-        ("/ instead of \\", str(path).replace("\\", "/")),
-        ("its letters in the Unicode form NFC", unicodedata.normalize("NFC", str(path))),
-        ("its letters in the Unicode form NFD", unicodedata.normalize("NFD", str(path))),
-    ):
-        if other != str(path) and os.path.isfile(other):
-            return f"write {what}"
-    return ""
+    others = {"/ instead of \\": str(path).replace("\\", "/")}
+    others |= {f"its letters in the Unicode form {form}": normalize(form, str(path)) for form in ("NFC", "NFD")}
+    return next((f"write {what}" for what, it in others.items() if it != str(path) and os.path.isfile(it)), "")
 
 
 def decode_image(content: bytes, name: str) -> Image.Image:
@@ -105,9 +96,8 @@ def as_rgb(opened: Callable[[], Image.Image], name: str) -> Image.Image:
         UserError: as `open_image`; names `name`.
     """
     try:
-        # Pillow warns about broken EXIF data (which then rotate nothing) and too many pixels without naming the file.
-        # Catching its warnings would affect other threads, which open images too. Setting the filter again would print
-        # warnings of other packages again.
+        # Pillow warns about broken EXIF data (which then rotate nothing) and many pixels without naming the file.
+        # Catching warnings would affect other threads; setting the filter again repeats other packages' warnings.
         if warnings.filters[:1] != [NO_WARNINGS]:
             warnings.filterwarnings("ignore", module=r"PIL\.")
         image = opened()

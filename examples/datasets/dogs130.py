@@ -1,10 +1,16 @@
-"""Tsinghua Dogs: photographs of 130 breeds, most of them taken in everyday life."""
+"""Tsinghua Dogs: photographs of 130 breeds, most of them taken in everyday life.
+
+Put `low-resolution/` from https://cloud.tsinghua.edu.cn/f/80013ef29c5f42728fc8/?dl=1 into `DIR/dogs130/`.
+Then, in the folder of the repository:
+
+levelfield fit --config data/cub200 --data.dataset examples.datasets.dogs130.TsinghuaDogs130 --data.root DIR \
+    --model.loss ContrastiveLoss
+"""
 
 from pathlib import Path
 
-from levelfield.data.datasets.archives import Archive
-from levelfield.data.datasets.base import NamedDataset
-from levelfield.data.datasets.image_folder import ImageFolder
+from levelfield.data import ImageFolder
+from levelfield.data.dataset import NamedDataset
 from levelfield.data.index import SampleIndex
 
 
@@ -14,13 +20,9 @@ class TsinghuaDogs130(NamedDataset):
     All 70,432 images of the low-resolution archive, as in Vasilev and D'yakonov; the publishers' lists name 70,428 of
     them. Classes are in the order of their folders, `<number of images>-n<number>-<breed>`. The lists have every breed
     in both parts and are not used.
-    Tested with: a small replica.
 
     Args:
         root: holds `dogs130/low-resolution/` with one folder per breed; None takes the environment's LEVELFIELD_DATA.
-
-    Raises:
-        UserError: from `read_index`, no such folder, or no folders in it.
     """
 
     name = "dogs130"
@@ -28,14 +30,6 @@ class TsinghuaDogs130(NamedDataset):
     source = "https://cg.cs.tsinghua.edu.cn/ThuDogs/"
     num_classes_published = 130
     num_samples_published = 70432
-    splits = "half, vasilev-dyakonov"
-    archives = (
-        Archive(
-            "low-resolution.zip",
-            gives="low-resolution",
-            url="https://cloud.tsinghua.edu.cn/f/80013ef29c5f42728fc8/?dl=1",
-        ),
-    )
 
     def read_index(self) -> SampleIndex:
         return self._images().read_index()

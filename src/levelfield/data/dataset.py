@@ -1,0 +1,392 @@
+"""The base classes of data sets: an index of keys and labels, read without opening samples, and a way to open one."""
+
+import hashlib
+import inspect
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Int
+
+from levelfield.core.errors import UserError
+from levelfield.data.hashes import file_hash, file_hashes, file_state
+from levelfield.data.images import open_image
+from levelfield.data.index import Sample, SampleIndex, index_of_classes
+from levelfield.data.rows import refuse_problems
+from levelfield.data.splits import Split, split_classes
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A published file of a named data set.
+
+    Attributes:
+        file: name of the file.
+        gives: the file or folder to unpack; None for a file that is not unpacked.
+        url: download address; None if the publishers require an agreement or a login.
+        size: in bytes; None if unknown.
+        sha256: None if unknown: then the SHA-256 of the first download is recorded, as unverified.
+        inside: the folder of the archive that has `gives`.
+    """
+
+    file: str
+    gives: str | None = None
+    url: str | None = None
+    size: int | None = None
+    sha256: str | None = None
+    inside: str = ""
+
+    @property
+    def place(self) -> str:
+        """The file or folder that the data set reads."""
+        return self.gives or self.file
+
+
+def find_file(path: str | Path, root: str | Path | None) -> Path:
+    """The file or folder `path`; if it is missing, the one below `root` or `LEVELFIELD_DATA`, if it exists."""
+    for base in ("", root, os.environ.get("LEVELFIELD_DATA")):
+        if base is not None and os.path.exists(Path(base, path)):  # False for a name that is too long
+            return Path(base, path)
+    return Path(path)
+
+
+class MetricDataset(ABC):
+    """A data set of classes. `__init__` of a subclass stores its arguments and reads nothing.
+
+    The order of samples and classes depends only on their names, never on the file system. In Python a data set is a
+    sequence of `(sample, label)` with `labels` and `class_names`, from an index that is read once; all other methods
+    read it again.
+    """
+
+    name: ClassVar[str]  # for `levelfield data`
+    folder_name: ClassVar[str] = ""  # below the root, if it is not the name
+    inner_folder: ClassVar[str] = ""  # to read, if the archive has its own folder
+    licence: ClassVar[str] = "your own"
+    source: ClassVar[str] = "your own"
+    modality: ClassVar[Literal["image", "text"]] = "image"  # what `load` returns; texts need no transform
+    own_split_by_default: ClassVar[bool] = False  # whether that of `SampleIndex.test_classes`, if any, is the default
+    splits: ClassVar[str] = "half"  # its class-disjoint splits, the default first
+    archives: ClassVar[tuple[Archive, ...]] = ()  # that `levelfield data prepare` downloads
+    num_classes_published: int | None = None
+    num_samples_published: int | None = None
+    root: str | Path | None  # the folder of named data sets; None for data sets with their own paths
+
+    keeps_list: bool = False  # `kept_index` keeps the list, for trainings that take seconds
+
+    _index: SampleIndex | None = None
+    _states: list[Any] | None = None
+
+    @abstractmethod
+    def read_index(self) -> SampleIndex:
+        """Keys, labels and class names as currently on disk; opens no sample.
+
+        Raises:
+            UserError: missing or malformed files; names them and the remedy.
+        """
+
+    @abstractmethod
+    def load(self, key: str) -> Sample:
+        """One sample: an RGB image or a text. May run in another thread.
+
+        Raises:
+            UserError: a file that is missing, truncated or not an image; names it and the remedy.
+        """
+
+    def read_metadata(self, index: SampleIndex) -> Mapping[str, Any]:
+        """Further columns of the samples by their names, in the order of `index`; a table has some."""
+        return {}
+
+    def files_folder(self) -> Path | None:
+        """The folder to which the keys of samples are relative paths; None if they are no such files."""
+        return None
+
+    def file_of(self, key: str) -> Path | None:
+        """The file of a sample; None if the program draws it or if it is a part of a file.
+
+        Raises:
+            UserError: the file is missing.
+        """
+        folder = self.files_folder()
+        return None if folder is None else folder / key
+
+    def content_of(self, key: str) -> str:
+        """SHA-256 of a sample, computed now: of the bytes of its file, or of the key without a file.
+
+        A data set whose samples are drawn, or are parts of a file, hashes what defines them.
+
+        Raises:
+            UserError: the file is missing or cannot be read.
+        """
+        file = self.file_of(key)
+        return hashlib.sha256(key.encode()).hexdigest() if file is None else file_hash(file).hex()
+
+    def hashes_files(self) -> bool:
+        """Whether `content_of` is the hash of a file, which is stored."""
+        return type(self).content_of is MetricDataset.content_of
+
+    def contents_of(self, keys: Sequence[str], again: bool = False) -> list[str]:
+        """`content_of` of each key; for files it is stored below `LEVELFIELD_CACHE` until the file changes.
+
+        Args:
+            again: whether to read all files again, without stored hashes.
+
+        Raises:
+            UserError: a file is missing or cannot be read; or, except with `again`, `verify` found it rotten.
+        """
+        contents, rotten = self._contents(keys, again)
+        refuse_problems([] if again else rotten)
+        return contents
+
+    def _contents(self, keys: Sequence[str], again: bool) -> tuple[list[str], list[str]]:
+        """`contents_of`, and a line for each rotten file."""
+        paths = self._paths(keys) if self.hashes_files() else None
+        if paths is None:
+            return [self.content_of(key) for key in keys], []
+        try:
+            found, rotten = file_hashes(paths, again)
+        except UserError:
+            for key in keys:
+                self.file_of(key)  # it may know the row of a missing file
+            raise
+        fault = "its bytes have changed, but size, times and inode of its file have not: restore it from a copy"
+        digits = found.tobytes().hex()
+        contents = [digits[start : start + 64] for start in range(0, len(digits), 64)]
+        return contents, [f"{keys[i]}: {fault}" for i in np.flatnonzero(rotten).tolist()]
+
+    def _paths(self, keys: Sequence[str]) -> list[str] | None:
+        """The files of the samples; None if one has no file."""
+        folder = self.files_folder()
+        # A subclass may have overridden `file_of`.
+        if folder is not None and len(keys) and self.file_of(keys[0]) == folder / keys[0]:
+            place = os.path.abspath(folder)
+            return [os.path.join(place, key) for key in keys]
+        paths = []
+        for key in keys:
+            if (file := self.file_of(key)) is None:
+                return None
+            paths.append(os.path.abspath(file))
+        return paths
+
+    def fingerprint(self, index: SampleIndex, again: bool = False, contents: Sequence[str] | None = None) -> str:
+        """SHA-256 of the class names, and of key, class and content of the samples in `index` only.
+
+        Args:
+            again: whether to read all files again, without stored hashes.
+            contents: the result of `contents_of`, if it is known.
+
+        Raises:
+            UserError: a file is missing or cannot be read.
+        """
+        keys = list(index.keys)
+        contents = self.contents_of(keys, again) if contents is None else contents
+        samples = zip(keys, index.labels.tolist(), contents, strict=True)
+        lines = [*index.class_names, *(f"{key}\t{label}\t{content}" for key, label, content in samples)]
+        return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
+
+    def index_files(self) -> list[Path]:
+        """Files and folders that change when the list of samples changes, as far as known."""
+        return []
+
+    def test_classes(
+        self, index: SampleIndex, split: Split | None = None, split_seed: int = 0
+    ) -> Int[np.ndarray, " test"]:
+        """Labels of the test half of a split, by default of the default split."""
+        return self.halves(index, split, split_seed)[2]
+
+    def halves(
+        self, index: SampleIndex, split: Split | None = None, split_seed: int = 0
+    ) -> tuple[Split, Int[np.ndarray, " trainval"], Int[np.ndarray, " test"]]:
+        """The split, its training and validation classes, and its test classes.
+
+        A class without samples counts only for the boundary of the halves, which must not depend on a test file.
+        """
+        official = self.own_split_by_default and index.test_classes is not None
+        used: Split = split or ("official" if official else "half")
+        classes = np.arange(len(index.class_names))
+        trainval_classes, test_classes = split_classes(classes, used, index.test_classes, split_seed)
+        return used, trainval_classes[np.isin(trainval_classes, index.labels)], test_classes
+
+    def read_all(self) -> tuple[SampleIndex, list[str]]:
+        """The index of all usable samples, and a line for each other one, for which `read_index` raises an error."""
+        return self.read_index(), []
+
+    @property
+    def labels(self) -> Int[np.ndarray, " samples"]:
+        return self._cached_index().labels
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self._cached_index().class_names
+
+    def __len__(self) -> int:
+        return len(self._cached_index().keys)
+
+    def __getitem__(self, position: int) -> tuple[Any, int]:
+        index = self._cached_index()
+        return self.load(index.keys[position]), int(index.labels[position])
+
+    def _cached_index(self) -> SampleIndex:
+        return self._index or self.kept_index()
+
+    def kept_index(self) -> SampleIndex:
+        """`read_index`; with `keeps_list` read again only if one of `index_files` has changed."""
+        states = None
+        if self.keeps_list:
+            with suppress(OSError, UserError):  # `read_index` gives the error
+                states = [file_state(path) for path in self.index_files()]
+        if self._index is None or states is None or states != self._states:
+            self._index, self._states = self.read_index(), states
+        return self._index
+
+
+def has_root(kind: type[MetricDataset]) -> bool:
+    """Whether a data set is in the folder of named data sets; others are installed with the package."""
+    return "root" in inspect.signature(kind).parameters
+
+
+class NamedDataset(MetricDataset):
+    """A named data set in its own folder below `root` or LEVELFIELD_DATA, with the publishers' files as they are.
+
+    A reader checks no rows, because the checksum of an archive guards its content: see `sound`.
+    """
+
+    def __init__(self, root: str | Path | None = None) -> None:
+        self.root = root
+
+    def load(self, key: str) -> Sample:
+        file = self.file_of(key)
+        assert file is not None
+        return open_image(file)
+
+    def files_folder(self) -> Path | None:
+        return self.named_folder()
+
+    def index_files(self) -> list[Path]:
+        folder = self.named_folder()
+        return [folder, *folder.iterdir()]
+
+    def lines(self, name: str) -> list[str]:
+        """The lines of a list that are not blank; UTF-8 with or without BOM.
+
+        Raises:
+            UserError: the file is missing or damaged.
+        """
+        file = self.named_folder() / name
+        with self.sound(file):
+            return [line for line in file.read_text("utf-8-sig").split("\n") if line.strip()]
+
+    @contextmanager
+    def sound(self, file: Path) -> Iterator[None]:
+        """Raise one UserError, which names `file` and the remedy, for whatever a missing or damaged file causes."""
+        try:
+            yield
+        except UserError:
+            raise
+        except OSError as error:
+            reason = error.strerror or error
+            raise UserError(f"cannot read {error.filename or file} ({reason}): {self.remedy}") from None
+        except Exception as error:  # parsers of damaged files raise anything
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise UserError(f"{file} is damaged ({reason}): {self.remedy}") from error
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a missing or damaged file of the publishers."""
+        folder = self._own_folder()
+        unpacked = any(archive.gives and (folder / archive.gives).exists() for archive in self.archives)
+        if not self.archives:
+            return f"download it again from {self.source}"
+        move = f"move {folder} away, then " if unpacked else ""
+        return f"{move}download it again: levelfield data prepare {self.name}"
+
+    def named_folder(self) -> Path:
+        """The folder of the data set, or the inner folder of its archive.
+
+        Raises:
+            UserError: there is no such folder, or no root.
+        """
+        return self._own_folder() / self.inner_folder
+
+    def _own_folder(self) -> Path:
+        name = self.folder_name or self.name
+        given = self.root if self.root is not None else os.environ.get("LEVELFIELD_DATA")
+        if not given:
+            raise UserError(
+                f"{name} needs a data folder: give --data.root DIR or set LEVELFIELD_DATA, with {name}/ in it"
+            )
+        folder = Path(given) / name
+        if not folder.is_dir():
+            raise UserError(
+                f"no folder {folder}: give the folder with {name}/ as --data.root DIR or LEVELFIELD_DATA "
+                "(levelfield data prepare downloads data sets)"
+            )
+        return folder
+
+
+class TextDataset(MetricDataset):
+    """Texts, kept in memory since the index was last read, and identified by their content."""
+
+    modality = "text"
+
+    _texts: Mapping[str, str] | None = None
+
+    @abstractmethod
+    def read_texts(self) -> tuple[SampleIndex, Sequence[str], list[str]]:
+        """The index and the texts of all usable samples, and a line for each other sample.
+
+        Raises:
+            UserError: a file is missing or cannot be read.
+        """
+
+    def read_index(self) -> SampleIndex:
+        """Keys, labels and class names as currently on disk.
+
+        Raises:
+            UserError: a file is missing or cannot be read, or a text cannot be used.
+        """
+        index, problems = self.read_all()
+        refuse_problems(problems)
+        return index
+
+    def read_all(self) -> tuple[SampleIndex, list[str]]:
+        index, texts, problems = self.read_texts()
+        self._texts = self.texts_by_key(index.keys, texts)
+        return index, problems
+
+    def texts_by_key(self, keys: Sequence[str], texts: Sequence[str]) -> Mapping[str, str]:
+        """The mapping from key to text."""
+        return dict(zip(keys, texts, strict=True))
+
+    def load(self, key: str) -> str:
+        if self._texts is None:
+            self.read_index()
+        assert self._texts is not None
+        if key not in self._texts:
+            raise UserError(f"{type(self).__name__} has no text {key}: its files have changed; start the command again")
+        return self._texts[key]
+
+    def file_of(self, key: str) -> Path | None:
+        return None  # a text is a part of a file
+
+    def content_of(self, key: str) -> str:
+        return hashlib.sha256(self.load(key).encode()).hexdigest()
+
+
+class NamedTextDataset(TextDataset, NamedDataset):
+    """A named data set of texts; classes are in the order of their names."""
+
+    @abstractmethod
+    def read_samples(self, folder: Path) -> Iterable[tuple[str, str, str]]:
+        """Key, text and class name of each sample. It may raise anything for a damaged file: see `sound`."""
+
+    def read_texts(self) -> tuple[SampleIndex, Sequence[str], list[str]]:
+        folder = self.named_folder()
+        with self.sound(folder):
+            keys, texts, names = zip(*self.read_samples(folder), strict=True)
+        classes = {name: name for name in sorted(set(names))}
+        return index_of_classes(zip(keys, names, strict=True), classes), texts, []

@@ -1,0 +1,262 @@
+"""From the samples of some classes to batches: `ClassSubset` -> `loader`; `LedgerLoader` for test samples."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property, partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from jaxtyping import Bool
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from levelfield.core.errors import UserError, refused_file
+from levelfield.core.ledger import Evaluation, begin
+from levelfield.core.processes import cores_here, in_processes
+from levelfield.core.seeds import seed_of
+from levelfield.data.dataset import MetricDataset
+from levelfield.data.image_cache import CachedImages
+from levelfield.data.index import SampleIndex
+from levelfield.data.samplers import Draw
+from levelfield.data.transforms import Crops, load, stacked, stacked_floats
+
+# Enough for a GPU with an image cache; more would only use memory.
+MOST_PROCESSES = 8
+# Samples that are embedded together, on a CPU and on a GPU.
+ON_CPU, ON_GPU = 64, 256
+
+
+class ClassSubset(Dataset[tuple[Any, int, int]]):
+    """`subset[draw] -> (transformed sample, label, position in the data set)` for the samples in `index` only.
+
+    `subset[[draw, draw, ...]]` is a list of such triples. What a transform draws from the generators of torch, NumPy
+    and `random` depends only on (seed, draw number); a plain integer is its own draw number. The generators then
+    continue as before.
+
+    Args:
+        dataset: opens the samples.
+        index: the samples, selected from `dataset.read_index()`.
+        transform: applied to each sample; None leaves samples as they are. `Crops` gives squares of bytes.
+        seed: seed of the transform's randomness.
+        cache: returns the cache of the images, or None without one; called at the first use.
+
+    Attributes:
+        classes: the classes in `index`, in order.
+        labels: the position in `classes` of each sample's class.
+        positions: the position of each sample in the data set.
+    """
+
+    def __init__(
+        self,
+        dataset: MetricDataset,
+        index: SampleIndex,
+        transform: Callable[[Any], Any] | None = None,
+        seed: int = 0,
+        cache: Callable[[], CachedImages | None] = lambda: None,
+    ) -> None:
+        self.dataset, self.index, self.transform, self.seed, self.cache = dataset, index, transform, seed, cache
+        classes, self.labels = np.unique(index.labels, return_inverse=True)
+        self.classes: tuple[int, ...] = tuple(classes.tolist())
+        self.positions = np.arange(len(index.keys)) if index.positions is None else index.positions
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of `classes`, by label."""
+        return tuple(self.index.class_names[c] for c in self.classes)
+
+    @property
+    def is_query(self) -> Bool[np.ndarray, " samples"] | None:
+        """Which samples are queries; None makes each sample a query among all others."""
+        if not any(self.index.roles or ()):
+            return None
+        return np.array([role == "query" for role in self.index.roles or ()])
+
+    @cached_property
+    def images(self) -> CachedImages | None:
+        """The cache of the images; None opens them from the data set."""
+        return self.cache()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "images": self.images, "cache": None}
+
+    def __len__(self) -> int:
+        return len(self.index.keys)
+
+    def __getitem__(self, draw: Draw | int | list[Draw]) -> Any:
+        return [self._open(each) for each in draw] if isinstance(draw, list) else self._open(draw)
+
+    def _open(self, draw: Draw | int) -> tuple[Any, int, int]:
+        row, number = int(draw), draw.number if isinstance(draw, Draw) else int(draw)
+        position = int(self.positions[row])
+        transform, is_ours = self.transform, isinstance(self.transform, Crops)
+        if self.images is None:
+            sample = load(self.dataset, self.index.keys[row], transform)
+        else:
+            sample = self.images[position] if is_ours else Image.fromarray(self.images[position])
+        if isinstance(transform, Crops) and not transform.draws:
+            sample = transform(sample)
+        elif transform is not None:
+            with _seeded("sample", self.seed, number, every=not is_ours):
+                sample = transform(sample)
+        return sample, int(self.labels[row]), position
+
+
+@contextmanager
+def _seeded(*key: str | int, every: bool) -> Iterator[None]:
+    """Seed torch's generator, or `every` one: saving NumPy's takes as long as a small crop, which draws none of it."""
+    states = (np.random.get_state(), random.getstate()) if every else None
+    with torch.random.fork_rng(devices=[]):
+        # torch.manual_seed would also seed the generators of GPUs, which are not restored here.
+        torch.default_generator.manual_seed(seed_of(*key))
+        if states is None:
+            yield
+            return
+        np.random.seed(seed_of(*key, bits=32))
+        random.seed(seed_of(*key))
+        try:
+            yield
+        finally:
+            np.random.set_state(states[0])
+            random.setstate(states[1])
+
+
+def loader(
+    subset: ClassSubset,
+    processes: int,
+    on_gpu: bool,
+    persistent: bool = False,
+    kind: Callable[..., DataLoader] = DataLoader,
+    **how: Any,
+) -> DataLoader:
+    """Batches of a subset, `[samples, labels, index]`; squares of bytes become floats in [0, 1], channels_last.
+
+    For a GPU they stay bytes, a quarter of the size, which become floats there (`transforms.as_floats`).
+
+    Args:
+        processes: number of loader processes; with `persistent` they stay alive for another pass.
+        kind: class of the loader.
+        how: more arguments of the `DataLoader`.
+    """
+    _ = subset.images  # a cache is made here, in this process
+    collate = partial(_triples, as_bytes=on_gpu)
+    return kind(subset, collate_fn=collate, **in_processes(processes, on_gpu, persistent), **how)
+
+
+def _triples(samples: list[tuple[Any, int, int]], as_bytes: bool) -> list[Any]:
+    contents, labels, index = zip(*samples, strict=True)
+    return [batch_of(contents, as_bytes), torch.tensor(labels), torch.tensor(index)]
+
+
+def batch_of(samples: Sequence[Any], as_bytes: bool) -> Any:
+    """Squares of bytes as one tensor of floats in [0, 1] or of bytes; other samples by torch's `default_collate`."""
+    if isinstance(samples[0], np.ndarray) and samples[0].dtype == np.uint8:
+        return stacked(samples) if as_bytes else stacked_floats(samples)
+    return default_collate(samples)
+
+
+def opened_ahead(batches: DataLoader) -> Iterator[Any]:
+    """The batches of a loader; without loader processes, a thread opens the next batch of images in advance.
+
+    Random crops run in the caller's thread, because they share the generator of the process. The thread ends with the
+    last batch, or when the iterator is closed.
+    """
+    opened, crops = iter(batches), getattr(batches.dataset, "transform", None)
+    if batches.num_workers or not isinstance(crops, Crops) or crops.draws:
+        yield from opened
+        return
+    with ThreadPoolExecutor(1, "next batch") as thread:
+        following = thread.submit(next, opened, None)
+        while (batch := following.result()) is not None:
+            following = thread.submit(next, opened, None)
+            yield batch
+
+
+def loader_processes(
+    asked: int | Literal["auto"], modality: str, on_gpu: bool, trainings: int = 1, decodes: bool = True
+) -> int:
+    """The number of loader processes of one training; `auto` as in `MetricDataModule`.
+
+    Args:
+        trainings: number of processes of this node that train together, each with its own loaders.
+        decodes: whether images are decoded, not read from their cache.
+    """
+    if asked != "auto":
+        return asked
+    if modality == "text" or not on_gpu:  # on a CPU the model needs all cores
+        return 0
+    processes = cores_here(trainings) - 1
+    return processes if decodes else min(processes, MOST_PROCESSES)
+
+
+def embedded_together(asked: int | Literal["auto"], on_gpu: bool) -> int:
+    """The number of samples in a batch for embedding."""
+    return (ON_GPU if on_gpu else ON_CPU) if asked == "auto" else asked
+
+
+class LedgerLoader(DataLoader):
+    """Batches of test samples. Each pass is an evaluation, and its line is in the ledger before the first batch.
+
+    Args:
+        of: the data set of the samples.
+        evaluation: id of the line in the ledger, if the caller has written it. None writes a line for each pass.
+        together: whether all processes of the group share each pass; the first writes the line, the others wait.
+
+    Raises:
+        UserError: the line cannot be written; raised on every waiting process.
+    """
+
+    def __init__(
+        self, *args: Any, of: MetricDataset, evaluation: str | None = None, together: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.of, self.evaluation, self.together = of, evaluation, together
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        # A generator, because a Trainer gets the iterator before its callbacks write a line, and the batches after it.
+        if self.evaluation is None:
+            if self.together:
+                first_process_does(self._line)
+            elif not _in_group() or dist.get_rank() == 0:
+                self._line()
+        yield from super().__iter__()
+
+    def sample_hashes(self) -> list[str]:
+        """A hash of each sample, as in the ledger."""
+        return self.of.contents_of(self.dataset.index.keys)  # type: ignore[attr-defined] # of a ClassSubset
+
+    def _line(self) -> str:
+        return begin(Evaluation(self.of.name, self.sample_hashes(), by="test_dataloader"))
+
+
+def first_process_does(work: Callable[[], str]) -> str:
+    """The result of `work` in the first process of the group. All processes get it, or all raise its error.
+
+    Raises:
+        UserError: `work` raised a UserError.
+        RuntimeError: `work` raised another error, in another process.
+    """
+    if not _in_group():
+        return work()
+    outcome: list[Any] = [None, None]
+    failed: Exception | None = None
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = work()
+        except Exception as error:
+            failed = (refused_file(error) if isinstance(error, OSError) else None) or error
+            outcome[1] = isinstance(failed, UserError), str(failed)
+    dist.broadcast_object_list(outcome)  # if only the first process raised the error, the others would wait for it
+    if failed is not None:
+        raise failed
+    if outcome[1] is not None:
+        is_mistake, line = outcome[1]
+        raise (UserError if is_mistake else RuntimeError)(line)
+    return outcome[0]
+
+
+def _in_group() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

@@ -1,0 +1,224 @@
+"""Verify a data set: counts, omissions, likely mistakes, samples that do not open, and duplicates."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+from PIL import Image
+
+from levelfield.core.errors import UserError
+from levelfield.data.dataset import MetricDataset
+from levelfield.data.images import is_nearly_black
+from levelfield.data.index import Sample, SampleIndex
+from levelfield.data.splits import MIN_VALIDATION_CLASSES, Split
+
+MAX_NAMES = 20
+MIN_TEST_CLASSES = 2
+USUAL_FOLDS = 4
+# Samples that threads open before their results are collected.
+TOGETHER = 1024
+# How programs write a missing label, in lower case.
+NO_LABELS = frozenset({"-1", "-1.0", "<na>", "n/a", "na", "nan", "nat", "none", "null"})
+
+
+@dataclass
+class VerifyReport:
+    """The result of `verify`; a data set is sound if there are no problems.
+
+    Attributes:
+        overview: lines with counts, omissions and likely mistakes.
+        problems: a line for each wrong count, and for each sample that cannot be used.
+        duplicates: samples with equal content. They are no problems: published data sets have some.
+    """
+
+    num_classes: int
+    num_samples: int
+    overview: list[str]
+    problems: list[str] = field(default_factory=list)
+    duplicates: list["Duplicate"] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+def verify(dataset: MetricDataset) -> VerifyReport:
+    """Compare the counts with the published ones, check a table's split and roles, open and hash every sample."""
+    index, unusable = dataset.read_all()
+    test_classes = dataset.test_classes(index)
+    report = VerifyReport(len(np.unique(index.labels)), len(index.keys), overview(dataset, index))
+    for what, found, published in (
+        ("classes", report.num_classes, dataset.num_classes_published),
+        ("samples", report.num_samples, dataset.num_samples_published),
+    ):
+        if published not in (None, found):
+            report.problems.append(f"{found} {what} instead of {published}")
+    report.problems += unusable
+    if not unusable and (index.test_classes, index.roles) != (None, None):
+        try:
+            check_test_split(index, test_classes)
+        except UserError as error:
+            report.problems.append(str(error))
+    digests: dict[str, bytes] = {}
+    dark: list[str] = []
+    with ThreadPoolExecutor() as pool:
+        for first in range(0, len(index.keys), TOGETHER):
+            keys = [index.keys[at] for at in range(first, min(first + TOGETHER, len(index.keys)))]
+            for key, opened in zip(keys, pool.map(partial(_open, dataset), keys), strict=True):
+                if isinstance(opened, UserError):
+                    report.problems.append(str(opened))
+                    continue
+                digests[key], is_dark = opened
+                dark += [key] * is_dark
+    if dark and dataset.num_classes_published is None:
+        count = counted(len(dark), "image")
+        report.overview.append(f"nearly black: {count}, such as {dark[0]}; scale 12 bits in a 16-bit file by 16")
+    report.problems += dataset._contents(list(digests), again=True)[1]
+    report.duplicates = duplicates_of(index, test_classes, digests)
+    return report
+
+
+def _open(dataset: MetricDataset, key: str) -> tuple[bytes, bool] | UserError:
+    """The digest of a sample's content and whether it is nearly black, or why it does not open."""
+    try:
+        sample = dataset.load(key)
+    except UserError as error:
+        return error
+    return content_digest(sample), isinstance(sample, Image.Image) and is_nearly_black(sample)
+
+
+def overview(dataset: MetricDataset, index: SampleIndex, split: Split | None = None, split_seed: int = 0) -> list[str]:
+    """The counts; for your own data also a line for each omission and each likely mistake. It opens no sample."""
+    lines = [counts_of(dataset.name, index)]
+    if dataset.num_classes_published is not None:
+        return lines
+    test_classes = dataset.test_classes(index, split, split_seed)
+    trained = len(index.class_names) - len(test_classes)
+    folds = trained // MIN_VALIDATION_CLASSES
+    counts = np.bincount(index.labels, minlength=len(index.class_names))
+    without, single = (np.flatnonzero(counts == held).tolist() for held in (0, 1))
+    missing = [label for label, name in enumerate(index.class_names) if name.lower() in NO_LABELS]
+    alone: list[int] = []
+    if index.roles is not None:
+        roles, tested = np.array(index.roles), np.isin(index.labels, test_classes)
+        queries, gallery = (index.labels[tested & (roles == role)] for role in ("query", "gallery"))
+        alone = np.setdiff1d(queries, gallery).tolist()
+    lines += index.left_out
+    for labels, what, fate in (
+        (without, "class", "without a sample, in no fold"),
+        (single, "class", "with one sample, which balanced batches leave out and no score takes as a query"),
+        (missing, "class", "whose label usually means a missing one"),
+        (alone, "test class", "with queries only, which are not scored"),
+    ):
+        if labels:
+            names = [index.class_names[label] for label in labels]
+            more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
+            lines.append(f"{counted(len(names), what)} {fate}: {', '.join(names[:MAX_NAMES])}{more}")
+    if folds < USUAL_FOLDS:
+        enough = f"enough for {folds} folds, fewer than the usual {USUAL_FOLDS}" if folds > 1 else "too few for folds"
+        lines.append(f"{counted(trained, 'class')} to train and validate on: {enough}")
+    return lines
+
+
+def counts_of(name: str, index: SampleIndex) -> str:
+    """A line with the number of classes that have samples, and the number of samples."""
+    found = len(np.unique(index.labels))
+    return f"{name}: {counted(found, 'class')}, {counted(len(index.keys), 'sample')}"
+
+
+def counted(count: int, what: str) -> str:
+    """A number and its noun: `1 class`, `1,200 samples`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}{'es' if what.endswith('s') else 's'}"
+
+
+def check_test_split(index: SampleIndex, test_classes: Int[np.ndarray, " test"]) -> None:
+    """Raise an error before training if nothing could be retrieved in the test half.
+
+    It counts samples and roles of the test classes. It opens no sample and stores nothing.
+
+    Raises:
+        UserError: names a sample, the role or the number of classes, and what to do.
+    """
+    if not len(test_classes):
+        raise UserError(
+            "there are no test classes: --data.split all has none; in a table, set the column split to test for all "
+            "samples of the test classes, or rename the column to split the classes in halves"
+        )
+    tested = np.isin(index.labels, test_classes)
+    labels = index.labels[tested]
+    roles = np.full(len(labels), "") if index.roles is None else np.array(index.roles)[tested]
+    if (roles == "").all():
+        found = int((np.unique(labels, return_counts=True)[1] >= 2).sum())
+        if found < MIN_TEST_CLASSES:
+            raise UserError(
+                f"{found} test classes have at least 2 samples, but {MIN_TEST_CLASSES} must: add samples or classes"
+            )
+        return
+    if (roles == "").any():
+        without = index.keys[int(np.flatnonzero(tested)[roles == ""][0])]
+        raise UserError(f"test sample {without} has no role: give each test sample the role query or gallery, or none")
+    if not np.isin(labels[roles == "query"], labels[roles == "gallery"]).any():
+        raise UserError("no test class has the roles query and gallery: give each class both, or leave the roles out")
+
+
+class Duplicate(NamedTuple):
+    """Keys with equal content, with the class of each and whether it is a test class."""
+
+    keys: tuple[str, ...]
+    class_names: tuple[str, ...]
+    tested: tuple[bool, ...]
+
+    @property
+    def in_both_halves(self) -> bool:
+        return len({*self.tested}) == 2
+
+    @property
+    def in_several_classes(self) -> bool:
+        return len({*self.class_names}) > 1
+
+    def __str__(self) -> str:
+        where = f"in {len({*self.class_names})} classes" if self.in_several_classes else "in one class"
+        samples = (
+            f"{key} ({name}, {'test' if tested else 'training'})" for key, name, tested in zip(*self, strict=True)
+        )
+        return f"{'in both halves' if self.in_both_halves else where}: {' = '.join(samples)}"
+
+
+def duplicates_of(
+    index: SampleIndex, test_classes: Int[np.ndarray, " test"], digests: Mapping[str, bytes]
+) -> list[Duplicate]:
+    """Group samples by the digest of their content: duplicates in both halves first, then those in several classes.
+
+    Args:
+        digests: key to digest of the samples that were opened.
+    """
+    tested = np.isin(index.labels, test_classes).tolist()
+    groups: dict[bytes, list[tuple[str, str, bool]]] = {}
+    for key, label, is_tested in zip(index.keys, index.labels.tolist(), tested, strict=True):
+        if key in digests:
+            groups.setdefault(digests[key], []).append((key, index.class_names[label], is_tested))
+    found = [Duplicate(*zip(*group, strict=True)) for group in groups.values() if len(group) > 1]
+    return sorted(found, key=lambda same: (not same.in_both_halves, not same.in_several_classes))
+
+
+def content_digest(sample: Sample) -> bytes:
+    """SHA-256 of a text, or of the size and pixels of an image."""
+    if isinstance(sample, Image.Image):
+        return hashlib.sha256(f"{sample.mode} {sample.size}\n".encode() + sample.tobytes()).digest()
+    return hashlib.sha256(sample.encode()).digest()
+
+
+def describe_duplicates(duplicates: Sequence[Duplicate]) -> list[str]:
+    """One line with their number and one per duplicate; empty if there are none."""
+    if not duplicates:
+        return []
+    both = sum(same.in_both_halves for same in duplicates)
+    several = sum(same.in_several_classes for same in duplicates)
+    what = "sample is" if len(duplicates) == 1 else "samples are"
+    count = f"{len(duplicates):,} {what} there more than once, {several:,} in several classes, {both:,} in both halves"
+    return [count, *(f"  {same}" for same in duplicates)]

@@ -1,0 +1,106 @@
+"""Features are computed once, whole or absent; each setting of an evaluated image has its own."""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, replace
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from levelfield.data import Glyphs, ImageTransforms
+from levelfield.data.features import features_of, in_words
+from levelfield.data.images import open_image
+from levelfield.data.loaders import ClassSubset, loader
+from levelfield.data.transforms import load
+
+TRANSFORMS = ImageTransforms(crop_size=8, resize=8)
+DATASET = Glyphs(num_classes=4, image_size=8)
+SAMPLES = len(DATASET.read_index().keys)
+EXPECTED = torch.arange(SAMPLES * 5.0).reshape(SAMPLES, 5)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+class Counted:
+    """Numbers as features, and the samples of each batch."""
+
+    identity = MappingProxyType({"trunk": "numbers"})
+
+    def __init__(self, breaks: bool = False) -> None:
+        self.asked: list[int] = []
+        self.breaks = breaks
+
+    def __call__(self, batches: Iterable[torch.Tensor]) -> Iterator[np.ndarray]:
+        for batch in batches:
+            first = sum(self.asked)
+            self.asked.append(len(batch))
+            if self.breaks and len(self.asked) == 3:
+                raise RuntimeError("killed")
+            yield EXPECTED[first : first + len(batch)].numpy()
+
+
+def features(extractor: Counted, batch_size: int = 7) -> torch.Tensor:
+    samples = ClassSubset(DATASET, DATASET.read_index(), TRANSFORMS.evaluate())
+    return features_of(loader(samples, 0, False, batch_size=batch_size), "content", TRANSFORMS, extractor)
+
+
+def test_they_are_computed_once_and_change_no_later_draw(cache: Path):
+    torch.manual_seed(3)
+    later, made = torch.rand(4), Counted()
+    for extractor in (made, Counted(breaks=True)):
+        torch.manual_seed(3)
+        assert torch.equal(features(extractor), EXPECTED)
+        assert torch.equal(torch.rand(4), later)
+    assert made.asked == [7] * (SAMPLES // 7) + [SAMPLES % 7] * (SAMPLES % 7 > 0)
+    features(Counted(), batch_size=9)
+    assert len([*cache.glob("features/*.npy")]) == 2, "the batch affects the rounding"
+
+
+def test_a_killed_process_leaves_nothing(cache: Path):
+    with pytest.raises(RuntimeError, match="killed"):
+        features(Counted(breaks=True))
+    assert [path for path in (cache / "features").iterdir() if path.is_file()] == []
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-4], lambda content: b"no array" * 100])
+def test_a_damaged_file_is_computed_again(damage, cache: Path):
+    features(Counted())
+    (file,) = cache.glob("features/*.npy")
+    content = file.read_bytes()
+    file.unlink()  # what is mapped stays
+    file.write_bytes(damage(content))
+    assert torch.equal(features(again := Counted()), EXPECTED)
+    assert again.asked
+    assert file.read_bytes() == content
+
+
+def test_of_two_that_come_at_once_one_computes():
+    makers = [Counted(), Counted()]
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(features, makers))
+    assert sorted(bool(each.asked) for each in makers) == [False, True]
+    assert torch.equal(*found)
+
+
+def test_each_setting_that_changes_an_evaluated_image_has_features_of_its_own(data_root: Path, tmp_path) -> None:
+    file, usual = tmp_path / "it.jpg", ImageTransforms(64, 80)
+    open_image(next(data_root.glob("grocery_store/**/*.jpg"))).resize((640, 480)).save(file)
+    others = {
+        **{"crop_size": 60, "resize": 90, "eval_resize": 90},
+        **{"square": True, "interpolation": "bicubic", "draft": True},
+    }
+    same = {"scale": (0.5, 1.0), "ratio": (1.0, 1.0), "horizontal_flip": False, "random_crop": True}
+    assert {each.name for each in fields(ImageTransforms)} == {*others, *same}
+    source = SimpleNamespace(load=open_image)
+    for name, value in {**others, **same}.items():
+        transforms = replace(usual, **{name: value})
+        images = [each.evaluate()(load(source, file, each.evaluate())) for each in (usual, transforms)]
+        changes = not np.array_equal(*images)
+        assert changes == (in_words(transforms) != in_words(usual)) == (name in others), name

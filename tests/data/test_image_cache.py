@@ -1,0 +1,279 @@
+"""Cached images are those of the files, decoded once by all that want them, and whole whatever happens."""
+
+import importlib
+import os
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from levelfield.core.errors import UserError
+from levelfield.data import Glyphs, ImageFolder, ImageTable, ImageTransforms
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.image_cache import cached_images
+from levelfield.data.transforms import load
+
+TRANSFORMS = ImageTransforms(crop_size=24, resize=32)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """16 classes of 4 images of noise in several sizes, some smaller than they are resized to."""
+    (tmp_path / "data").mkdir()
+    rows = ["path,label"]
+    for number in range(64):
+        rng = np.random.default_rng(number)
+        size = (*rng.integers(20, 70, 2), 3)
+        Image.fromarray(rng.integers(0, 255, size, dtype=np.uint8)).save(tmp_path / "data" / f"{number}.png")
+        rows.append(f"{number}.png,{number // 4}")
+    table = tmp_path / "data" / "table.csv"
+    table.write_text("\n".join(rows))
+    return table
+
+
+def datamodule(table: Path, cache: bool | str = True, transforms: ImageTransforms = TRANSFORMS, fold: int = 0):
+    data = MetricDataModule(ImageTable(table), transforms=transforms, cache=cache, fold=fold)
+    data.setup("fit")
+    return data
+
+
+def files(cache: Path) -> list[Path]:
+    return sorted(cache.glob("images/*.bin"))
+
+
+@pytest.mark.parametrize("others", [{}, {"square": True, "random_crop": True}, {"interpolation": "bicubic"}])
+def test_views_are_those_of_the_images_themselves(table: Path, others: dict) -> None:
+    without, cached = (datamodule(table, cache, ImageTransforms(24, 32, **others)) for cache in (False, True))
+    for subset in ("train_subset", "val_subset"):
+        left, right = getattr(without, subset), getattr(cached, subset)
+        assert left.index.keys == right.index.keys
+        assert all(np.array_equal(left[position][0], right[position][0]) for position in range(len(left)))
+
+
+def test_each_half_is_cached_once_for_all_folds_and_no_other_image_is_opened(table: Path, cache: Path, monkeypatch):
+    data, plain = datamodule(table), MetricDataModule(ImageTable(table), transforms=TRANSFORMS)
+    assert {*data.train_subset.index.keys, *data.val_subset.index.keys} == {f"{number}.png" for number in range(32)}
+    assert len(files(cache)) == 1
+    plain.setup("test")
+    expected = plain.test_subset[5][0]
+    hidden = (table.parent / "40.png").rename(table.parent / "hidden")
+    datamodule(table, fold=3)
+    with pytest.raises(UserError, match=r"row 42: no file .*40\.png"):
+        data.setup("test")
+    hidden.rename(table.parent / "40.png")
+    data.setup("test")
+    assert len(files(cache)) == 2, "the test half has its own file"
+    monkeypatch.setattr(ImageTable, "load", lambda *_: pytest.fail("opened an image"))
+    again = datamodule(table, fold=3)
+    again.setup("test")
+    assert again.train_subset[0][0].shape == (24, 24, 3)
+    assert np.array_equal(again.test_subset[5][0], expected)
+
+
+def test_a_changed_image_renews_the_cache_and_other_sizes_have_their_own(table: Path, cache: Path) -> None:
+    """Of the same size in bytes and with the same modification time."""
+    before = datamodule(table)
+    image = table.parent / "9.png"
+    for colour, expected in {"red": [255, 0, 0], "blue": [0, 0, 255]}.items():
+        Image.new("RGB", (40, 40), colour).save(image, format="BMP")
+        os.utime(image, ns=(1, 1))
+        after = datamodule(table).train_subset
+        position = after.index.keys.index("9.png")
+        assert after[position][0].max((0, 1)).tolist() == expected
+    assert len(files(cache)) == 1
+    before.train_subset[position]  # what is open stays readable
+    for other in (ImageTransforms(24, 40), ImageTransforms(24, 32, square=True)):
+        datamodule(table, transforms=other)
+    assert len(files(cache)) == 3
+
+
+@pytest.mark.parametrize("size", [-1, 2000, 0])
+def test_a_damaged_cache_is_written_again(size: int, table: Path, cache: Path) -> None:
+    expected = datamodule(table).train_subset[3][0]
+    (file,) = files(cache)
+    content = file.read_bytes()
+    file.unlink()  # what is mapped stays
+    file.write_bytes(content[:size])
+    assert np.array_equal(datamodule(table).train_subset[3][0], expected)
+    assert file.read_bytes() == content
+
+
+@contextmanager
+def no_room(size: int) -> Iterator[None]:
+    """A limit on the size of files stands for a full disk: the same system call fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_no_room_is_one_line_and_leaves_nothing_behind(table: Path, cache: Path) -> None:
+    with no_room(20_000):
+        with pytest.raises(UserError, match=r"cannot write the image cache .*\(File too large\): ") as caught:
+            datamodule(table)
+        auto = next(iter(datamodule(table, "auto").val_dataloader()))[0]
+    assert "\n" not in str(caught.value)
+    assert [path for path in (cache / "images").iterdir() if path.is_file()] == []
+    assert torch.equal(auto, next(iter(datamodule(table).val_dataloader()))[0])
+
+
+class Plain:
+    """Own transforms, which get whole images."""
+
+    def train(self):
+        return lambda image: torch.zeros(1)
+
+    evaluate = train
+
+
+def test_what_cannot_be_cached_is_refused(cache: Path, table: Path) -> None:
+    with pytest.raises(UserError, match="image files, but glyphs has none: leave it out"):
+        MetricDataModule(Glyphs(num_classes=40), cache=True).setup("fit")
+    for other, value in {"features": True, "transforms": Plain()}.items():
+        with pytest.raises(UserError, match=rf"data\.cache.*data\.{other}"):
+            MetricDataModule(ImageTable(table), cache=True, **{other: value}).setup("fit")
+    shutil.rmtree(cache)
+    cache.write_text("a file where the folder should be")
+    with pytest.raises(UserError, match=r"image cache .* \(Not a directory\): .*LEVELFIELD_CACHE"):
+        datamodule(table)
+
+
+def test_auto_caches_what_takes_little_room(table: Path, cache: Path, monkeypatch, capsys) -> None:
+    """32 images of 32 x 32 and more take over 98,304 bytes; the second look finds them there, whatever the bound."""
+    monkeypatch.setattr("levelfield.data.image_cache.free_memory", lambda: 196_000)
+    plain = datamodule(table, "auto").train_subset[1][0]
+    assert not files(cache)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "half of the free memory (0.0 GB), so each epoch decodes them; --data.cache true stores them" in said
+    monkeypatch.setattr("levelfield.data.image_cache.free_memory", lambda: 10**6)
+    assert np.array_equal(datamodule(table, "auto").train_subset[1][0], plain)
+    assert "takes 0 MB" in capsys.readouterr().err
+    monkeypatch.setattr("levelfield.data.image_cache.free_memory", lambda: 0)
+    monkeypatch.setattr(ImageTable, "load", lambda *_: pytest.fail("opened an image"))
+    assert np.array_equal(datamodule(table, "auto").train_subset[1][0], plain)
+    assert len(files(cache)) == 1
+    assert not capsys.readouterr().err
+
+
+def test_auto_does_without_where_a_cache_cannot_be(table: Path, cache: Path) -> None:
+    MetricDataModule(Glyphs(num_classes=40), cache="auto").setup("fit")
+    assert not cache.exists()
+    cache.write_text("a file where the folder should be")
+    assert np.array_equal(datamodule(table, "auto").train_subset[3][0], datamodule(table, False).train_subset[3][0])
+
+
+def test_drafts_of_large_photographs_are_nearly_the_same_and_whole_by_default(tmp_path: Path, data_root: Path) -> None:
+    photograph = Image.open(next(data_root.glob("grocery_store/**/*.jpg"))).convert("RGB").resize((1200, 900))
+    for number in range(40):
+        (folder := tmp_path / "photos" / f"{number // 5}").mkdir(parents=True, exist_ok=True)
+        photograph.save(folder / f"{number}.jpg", quality=95)
+    dataset, whole = ImageFolder(tmp_path / "photos"), ImageTransforms(64, 64)
+    assert not whole.draft
+    drafted = replace(whole, draft=True)
+    key = dataset.read_index().keys[0]
+    assert load(dataset, key, whole.evaluate()).size == (1200, 900)
+    assert load(dataset, key, drafted.evaluate()).size == (300, 225)  # an eighth would be below 2 x 64
+    views = []
+    for transforms, cache in ((whole, False), (drafted, False), (drafted, True)):
+        data = MetricDataModule(dataset, split="random", num_folds=2, transforms=transforms, cache=cache)
+        data.setup("fit")
+        views.append(data.val_subset[0][0].astype(float))
+    assert np.array_equal(views[1], views[2]), "the cache has drafts too"
+    assert 0 < abs(views[0] - views[1]).mean() < 0.01 * 255
+
+
+def test_own_transforms_get_images_of_pillow(table: Path) -> None:
+    class Own(ImageTransforms):
+        def train(self):
+            return lambda image: torch.tensor(image.getpixel((0, 0)))
+
+    own = MetricDataModule(ImageTable(table), transforms=Own(24, 32), cache=True, batch_size=8)
+    own.setup("fit")
+    assert own.train_subset[0][0].tolist() == list(reduced(table, own.train_subset.index.keys[0]).getpixel((0, 0)))
+    assert next(iter(own.train_dataloader()))[0].shape == (8, 3)
+
+
+def reduced(table: Path, key: str) -> Image.Image:
+    return TRANSFORMS.reduce()(ImageTable(table).load(key))
+
+
+def test_a_broken_image_is_no_error_of_writing(table: Path, cache: Path) -> None:
+    (table.parent / "7.png").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"7\.png is not an image") as caught:
+        datamodule(table)
+    assert "\n" not in str(caught.value)
+
+    class Own(ImageTable):
+        def load(self, key: str) -> Image.Image:
+            raise OSError(f"no access to {key}")
+
+    with pytest.raises(UserError, match=r"^cannot open a sample: no access to"):
+        MetricDataModule(Own(table), transforms=TRANSFORMS, cache=True).setup("fit")
+    assert not files(cache)
+
+
+def test_two_that_come_at_once_decode_each_image_once(table: Path) -> None:
+    opened = []
+
+    class Slow(ImageTable):
+        def load(self, key: str) -> Image.Image:
+            opened.append(key)
+            time.sleep(0.002)
+            return super().load(key)
+
+    def cached(_: int):
+        dataset = Slow(table)
+        return cached_images(dataset, dataset.read_index(), "all", lambda: "content", TRANSFORMS)
+
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(cached, range(2)))
+    keys = ImageTable(table).read_index().keys
+    assert sorted(opened) == sorted(keys)
+    for each in found:
+        assert all(np.array_equal(each[position], reduced(table, key)) for position, key in enumerate(keys))
+
+
+OWN = """
+from PIL import Image
+from levelfield.data import ImageTable
+
+class Mine(ImageTable):
+    def __init__(self, table: str) -> None:
+        super().__init__(table)
+        self.made = object()  # no argument: no cache of its own at each start
+
+    def load(self, key: str) -> Image.Image:
+        return Image.new("RGB", (20, 20), "COLOUR")
+"""
+
+
+def test_another_load_of_an_own_data_set_renews_the_cache(table, cache, tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for colour, value in (("white", 255), ("grey", 128)):
+        (tmp_path / "mine.py").write_text(OWN.replace("COLOUR", colour))
+        sys.modules.pop("mine", None)
+        importlib.invalidate_caches()
+        data = MetricDataModule(importlib.import_module("mine").Mine(str(table)), transforms=TRANSFORMS, cache=True)
+        data.setup("fit")
+        assert data.val_subset[0][0].mean() == value
+    assert len(files(cache)) == 1
