@@ -52,12 +52,16 @@ from levelfield.core.processes import quick_imports
 with quick_imports():
     import lightning.pytorch, timm, levelfield.metrics
 assert gc.get_freeze_count() > 0
-assert "wandb.sdk" not in sys.modules
+assert not {"scipy.signal", "transformers", "torchmetrics.image", "wandb.sdk"} & set(sys.modules)
+import torchmetrics
+metric = torchmetrics.Metric
+assert torchmetrics.MeanMetric is torchmetrics.aggregation.MeanMetric and issubclass(torchmetrics.MeanMetric, metric)
+assert metric is torchmetrics.metric.Metric and set(torchmetrics.__all__) <= set(dir(torchmetrics))
 """
 
 
 @pytest.mark.processes
-def test_lightning_and_timm_import_no_tracker_and_nothing_stays_frozen() -> None:
+def test_lightning_and_timm_import_neither_signals_nor_texts_nor_a_tracker_and_nothing_stays_frozen() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("0\n", 0), done.stderr
 
