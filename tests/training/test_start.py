@@ -14,11 +14,11 @@ from levelfield.core.errors import UserError
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss, SoftTripleLoss, WeightedSum
 from levelfield.models import MLPEmbedder
-from levelfield.models.embedder_start import start_embedder
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, job_config
 from levelfield.training.build import build
 from levelfield.training.embed import embed
+from levelfield.training.embedder_start import start_embedder
 from levelfield.training.learner import MetricLearner
 
 STILL = {"trunk_lr": 0.0, "embedder_lr": 0.0, "loss_lr": 0.0}

@@ -11,7 +11,6 @@ from typing import Any
 from levelfield.core.errors import UserError
 from levelfield.core.versions import provenance
 from levelfield.models import LinearEmbedder
-from levelfield.models.embedder_start import start_embedder
 from levelfield.study.jobs import CHECKPOINT, JOB_SHAPE, RESULT, Task, failed, read_result, write_result
 from levelfield.study.spec import ALPHA, OF, VALIDATED
 from levelfield.study.test_scores import score_samples
@@ -19,6 +18,7 @@ from levelfield.study.training_job import check_sources, fixed_threads, memory_e
 from levelfield.training.build import Training, build
 from levelfield.training.callbacks.average_with_start import CANDIDATES, between
 from levelfield.training.embed import embed
+from levelfield.training.embedder_start import start_embedder
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.learner import MetricLearner
 from levelfield.training.trust import own_packages

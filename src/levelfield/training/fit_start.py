@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader
 
 from levelfield.core.errors import UserError
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.models.embedder_start import start_embedder
 from levelfield.training.checks import check_parts, warn_of_traps, with_class_weights
 from levelfield.training.embed import embed
+from levelfield.training.embedder_start import start_embedder
 from levelfield.training.initial_weights import check_trained_classes
 from levelfield.training.make_loss import of_loss
 from levelfield.training.metadata import read_metadata, takes_metadata

@@ -114,7 +114,7 @@ class MetricLearner(LightningModule):
         self.embedder = embedder(self.trunk.num_features, embedding_size)
         self.embedder_init, self.embedding_size = embedder_init, embedding_size
         if embedder_init != "random":
-            from levelfield.models.embedder_start import check_can_start
+            from levelfield.training.embedder_start import check_can_start
 
             check_can_start(self.embedder, embedder_init)
         self.normalize = is_normalized(loss, normalize)

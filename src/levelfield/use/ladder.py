@@ -21,12 +21,12 @@ from levelfield.core.configuration import OURS, Config, merge
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.models import LinearEmbedder
-from levelfield.models.embedder_start import EmbedderInit, start_embedder
 from levelfield.study.progress import duration
 from levelfield.study.spec import FEATURES
 from levelfield.study.training_job import fixed_threads
 from levelfield.training.batches import Batch
 from levelfield.training.build import build
+from levelfield.training.embedder_start import EmbedderInit, start_embedder
 from levelfield.training.features import TrunkExtractor
 
 if TYPE_CHECKING:
