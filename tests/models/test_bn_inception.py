@@ -77,8 +77,8 @@ def test_a_pool_of_a_block_averages_over_nine_and_5b_takes_the_maximum():
             lambda module, inputs, block=block: entered.update({block: inputs[0]})
         )
     ramp = torch.arange(9.0).view(1, 1, 3, 3)
-    network.eval()._apply_block("3a", ramp.expand(1, 192, 3, 3))
-    network._apply_block("5b", ramp.expand(1, 1024, 3, 3))
+    network.eval()._run_block("3a", ramp.expand(1, 192, 3, 3))
+    network._run_block("5b", ramp.expand(1, 1024, 3, 3))
     assert entered["3a"][0, 0].tolist() == [
         [pytest.approx(8 / 9), pytest.approx(15 / 9), pytest.approx(12 / 9)],
         [pytest.approx(21 / 9), pytest.approx(36 / 9), pytest.approx(27 / 9)],

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from levelfield.core.errors import UserError, refuse_below
 from levelfield.core.files import explain_write_errors, write_atomically
+from levelfield.models.weights import first_line
 
 # How peft names an adapter's weights, and the original layer.
 WEIGHTS = re.compile(r"\.lora_")
 BESIDE = ".base_layer."
-MOST_NAMED = 12
 
 
 class LoRA:
@@ -39,21 +39,13 @@ class LoRA:
     """
 
     def __init__(
-        self,
-        rank: int = 8,
-        alpha: float | None = None,
-        target_modules: list[str] | None = None,
-        dropout: float = 0.0,
+        self, rank: int = 8, alpha: float | None = None, target_modules: list[str] | None = None, dropout: float = 0.0
     ) -> None:
         refuse_below(1, "model.trunk.adapter", rank=rank)
-        init_args = {"rank": rank, "alpha": alpha, "target_modules": target_modules, "dropout": dropout}
-        self.spec = {"class_path": "levelfield.models.LoRA", "init_args": init_args}
-        self.rank, self.alpha, self.target_modules = rank, rank if alpha is None else alpha, target_modules
-        self.dropout = dropout
-
-    def settings(self, targets: list[str]) -> Any:
-        """peft's settings for layers of these names."""
-        return _peft().LoraConfig(r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout, target_modules=targets)
+        given = {"rank": rank, "alpha": alpha, "target_modules": target_modules, "dropout": dropout}
+        self.spec = {"class_path": "levelfield.models.LoRA", "init_args": given}
+        self.rank, self.alpha = rank, rank if alpha is None else alpha
+        self.target_modules, self.dropout = target_modules, dropout
 
 
 def add_adapter(trunk: Any, adapter: LoRA) -> None:
@@ -62,29 +54,28 @@ def add_adapter(trunk: Any, adapter: LoRA) -> None:
     Raises:
         UserError: peft is not installed, the trunk has an adapter, or no such layers.
     """
-    peft, network = _peft(), _network(trunk)
+    try:
+        import peft
+    except ImportError:
+        raise UserError("adapters need peft: pip install 'levelfield[adapters]'") from None
+    network = _network(trunk)
     if trunk.adapter is not None:
         raise UserError("--model.trunk.adapter: this trunk has an adapter already; give a new trunk")
-    layers = {name: module for name, module in network.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)}
+    layers = [name for name, module in network.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)]
     ends = adapter.target_modules
-    if ends is None:
-        targets = [name for name, module in layers.items() if isinstance(module, nn.Linear)]
-    else:
-        targets = [name for name in layers if any(f".{name}".endswith(f".{end}") for end in ends)]
-    option = f"--model.trunk.adapter.target_modules {'not given' if ends is None else ends}"
-    if not targets:
-        known = list(dict.fromkeys(".".join(name.split(".")[-2:]) for name in layers))
-        what = "linear layer" if ends is None else "layer"
-        raise UserError(
-            f"{option}: {trunk.summary().partition(',')[0]} has no such {what}; its layers end in "
-            f"{', '.join(known[:MOST_NAMED])}{' and so on' * (len(known) > MOST_NAMED)}"
-        )
+    targets: Any = [name for name in layers if f".{name}".endswith(tuple(f".{end}" for end in ends or ()))] or ends
+    given: dict[str, Any] = {"r": adapter.rank, "lora_alpha": adapter.alpha, "lora_dropout": adapter.dropout}
     trunk.requires_grad_(False)
     try:
-        peft.inject_adapter_in_model(adapter.settings(targets), network)
-    except ValueError as error:  # e.g. depthwise convolutions
-        raise UserError(f"{option}: {' '.join(str(error).split())[:200]}") from error
+        peft.inject_adapter_in_model(peft.LoraConfig(**given, target_modules=targets or "all-linear"), network)
+    except ValueError as error:  # no such layers, or e.g. depthwise convolutions
+        known = dict.fromkeys(".".join(name.split(".")[-2:]) for name in layers)
+        raise UserError(
+            f"--model.trunk.adapter.target_modules {ends or 'all-linear'}: {first_line(error)[:200]}; the layers of "
+            f"{trunk.summary().partition(',')[0]} end in {', '.join([*known][:12])}"
+        ) from error
     trunk.adapter = adapter
+    trunk.init_args["adapter"] = adapter.spec
 
 
 def merge_adapter(trunk: Any) -> None:
@@ -106,9 +97,10 @@ def save_adapter(trunk: Any, folder: Path) -> None:
 
     `peft.PeftModel.from_pretrained(network, folder)` adds it to the original network of timm or transformers.
     """
+    import peft
     from safetensors.torch import save
 
-    peft, network = _peft(), _network(trunk)
+    network = _network(trunk)
     weights = peft.get_peft_model_state_dict(network, save_embedding_layers=False)
     named = {f"base_model.model.{name}": value.detach().cpu().contiguous() for name, value in weights.items()}
     settings = copy.copy(network.peft_config["default"])
@@ -121,8 +113,7 @@ def save_adapter(trunk: Any, folder: Path) -> None:
 
 def own_state(trunk: nn.Module) -> dict[str, Any]:
     """A trunk's state without its adapter, under the names of the trunk without it."""
-    state = trunk.state_dict()
-    return without_adapter(state) if getattr(trunk, "adapter", None) is not None else state
+    return trunk.state_dict() if getattr(trunk, "adapter", None) is None else without_adapter(trunk.state_dict())
 
 
 def without_adapter(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,11 +131,3 @@ def beside_adapter(state: Mapping[str, Any], adapter: Mapping[str, Tensor]) -> d
 def _network(trunk: Any) -> Any:
     """The module of timm or transformers in a trunk, or the user's own."""
     return getattr(trunk, "model", getattr(trunk, "module", trunk))
-
-
-def _peft() -> Any:
-    try:
-        import peft
-    except ImportError:
-        raise UserError("adapters need peft: pip install 'levelfield[adapters]'") from None
-    return peft

@@ -11,15 +11,16 @@ from levelfield.core.errors import UserError
 
 
 class Embedder(nn.Module):
-    """A module built as `Embedder(num_features, embedding_size, ...)`; any module built like this works too."""
+    """From F = `num_features` to D = `embedding_size` numbers a sample; levelfield supplies both.
+
+    Any module built as `Embedder(num_features, embedding_size, ...)` works too.
+    """
 
 
 class LinearEmbedder(Embedder):
     """One linear layer, as in the Reality Check.
 
     Args:
-        num_features: length F of the trunk's features (levelfield supplies it).
-        embedding_size: length D of an embedding (levelfield supplies it).
         bias: whether the layer has a bias.
         dropout: share of the features that a training step sets to 0 (Fehervari et al.'s proxy softmax: 0.5).
         orthogonal: whether the layer starts at an orthogonal matrix and a bias of 0 (Ermolov et al.'s hyperbolic loss).
@@ -55,8 +56,6 @@ class LayerNormLinearEmbedder(Embedder):
     Fehervari et al.'s proxy softmax adds weight norm and dropout (section 2.9).
 
     Args:
-        num_features: length F of the trunk's features (levelfield supplies it).
-        embedding_size: length D of an embedding (levelfield supplies it).
         bias: whether the linear layer has a bias (the papers' has none).
         dropout: share of the normalised features that a training step sets to 0.
         weight_norm: learn length and direction of each row of the linear layer separately (Salimans & Kingma 2016,
@@ -76,43 +75,28 @@ class LayerNormLinearEmbedder(Embedder):
         return self.linear(self.dropout(self.norm(features)))
 
 
-class LayerNormEmbedder(Embedder):
-    """Only layer norm, without learnt scale and shift (Zhai & Wu's ResNet50 at 2,048).
-
-    Args:
-        num_features: length F of the trunk's features (levelfield supplies it).
-        embedding_size: length D of an embedding, which must be F.
-
-    Raises:
-        UserError: another `embedding_size`.
-    """
+class IdentityEmbedder(Embedder):
+    """The trunk's features without a layer on top. Raises UserError for another `embedding_size`."""
 
     def __init__(self, num_features: int, embedding_size: int) -> None:
         super().__init__()
-        _refuse_another_size(self, num_features, embedding_size)
-        self.norm = nn.LayerNorm(num_features, elementwise_affine=False)
+        if embedding_size != num_features:
+            raise UserError(
+                f"{type(self).__name__} keeps the trunk's {num_features} features: give --model.embedding_size "
+                f"{num_features}, not {embedding_size}, or another --model.embedder"
+            )
+        self.norm: nn.Module = nn.Identity()
 
     def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
         return self.norm(features)
 
 
-class IdentityEmbedder(Embedder):
-    """The trunk's features without a layer on top.
-
-    Args:
-        num_features: length F of the trunk's features (levelfield supplies it).
-        embedding_size: length D of an embedding, which must be F.
-
-    Raises:
-        UserError: another `embedding_size`.
-    """
+class LayerNormEmbedder(IdentityEmbedder):
+    """Only layer norm, without learnt scale and shift (Zhai & Wu's ResNet50 at 2,048)."""
 
     def __init__(self, num_features: int, embedding_size: int) -> None:
-        super().__init__()
-        _refuse_another_size(self, num_features, embedding_size)
-
-    def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
-        return features
+        super().__init__(num_features, embedding_size)
+        self.norm = nn.LayerNorm(num_features, elementwise_affine=False)
 
 
 class MLPEmbedder(Embedder):
@@ -121,8 +105,6 @@ class MLPEmbedder(Embedder):
     Vasilev & D'yakonov's text head, 768-768-256, has one hidden layer of 768 and dropout 0.2.
 
     Args:
-        num_features: length F of the trunk's features (levelfield supplies it).
-        embedding_size: length D of an embedding (levelfield supplies it).
         hidden_sizes: length of each hidden layer.
         dropout: share of a hidden layer that a training step sets to 0.
     """
@@ -143,13 +125,9 @@ class MLPEmbedder(Embedder):
 
 @torch.no_grad()
 def check_embedder(embedder: nn.Module, num_features: int, embedding_size: int) -> None:
-    """Try an embedder on two vectors of zeros.
-
-    Raises:
-        UserError: it does not make embeddings of length D from features of length F.
-    """
-    name = type(embedder).__name__
-    built = f"--model.embedder {name}, made by (num_features, embedding_size) = ({num_features}, {embedding_size})"
+    """Raise UserError unless an embedder makes embeddings of length D from features of length F: two vectors of 0."""
+    sizes = f"(num_features, embedding_size) = ({num_features}, {embedding_size})"
+    built = f"--model.embedder {type(embedder).__name__}, made by {sizes}"
     like = next(embedder.parameters(), torch.zeros(()))
     modes = {module: module.training for module in embedder.modules()}
     try:
@@ -168,11 +146,3 @@ def _checked(dropout: float) -> float:
     if not 0 <= dropout < 1:
         raise UserError(f"--model.embedder.dropout {dropout} must be at least 0 and below 1")
     return dropout
-
-
-def _refuse_another_size(embedder: Embedder, num_features: int, embedding_size: int) -> None:
-    if embedding_size != num_features:
-        raise UserError(
-            f"{type(embedder).__name__} keeps the trunk's {num_features} features: give --model.embedding_size "
-            f"{num_features}, not {embedding_size}, or another --model.embedder"
-        )

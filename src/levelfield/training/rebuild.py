@@ -13,7 +13,6 @@ from torch import nn
 
 from levelfield.core.errors import UserError
 from levelfield.models.text_files import architecture
-from levelfield.models.trunks import check_timm_arguments
 from levelfield.training.make_loss import parameters, supplied_arguments
 from levelfield.training.trust import PARTS, named_class
 
@@ -96,8 +95,11 @@ def _without_files(place: str, kind: Any, given: dict[str, Any]) -> dict[str, An
     if kind.__module__.startswith("levelfield."):
         if "config" in known:
             given = {**given, "config": architecture(given.get("config"), "it")}
-        if given.get("arguments") is not None:
-            check_timm_arguments(given["arguments"], "it")
+        for name, value in (given.get("arguments") or {}).items():  # of a model of timm
+            numbers = value if isinstance(value, list) else [value]
+            is_word = isinstance(value, str) and value.isidentifier()
+            if not is_word and not all(part is None or isinstance(part, int | float) for part in numbers):
+                raise UserError(f"it has the argument {str(name)[:80]!r} for its trunk, which may name a file")
     return given
 
 

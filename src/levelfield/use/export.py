@@ -148,10 +148,7 @@ def _texts(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
     trunk: Any = encoder.learners[0].trunk
     tokenizer, padding = trunk.tokenizer, trunk.model.config.pad_token_id or 0
     texts = SENTENCES if data is None else samples_of(data, "text", encoder.origin).names[:COMPARED]
-    ids = [trunk.token_ids(text) for text in texts]
-    longest = max(map(len, ids))
-    input_ids = torch.tensor([each + [padding] * (longest - len(each)) for each in ids])
-    mask = torch.tensor([[1] * len(each) + [0] * (longest - len(each)) for each in ids])
+    input_ids, mask = trunk.padded([trunk.token_ids(text) for text in texts])
     sides = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", max=trunk.max_length)}
     inputs = ("input_ids", "attention_mask")
     embed = Program(EmbedTexts(encoder.learners), (input_ids, mask), inputs, (sides, sides))
