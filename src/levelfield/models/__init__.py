@@ -10,14 +10,12 @@ from levelfield.models.embedders import (
     LinearEmbedder,
     MLPEmbedder,
 )
-from levelfield.models.googlenet import GoogLeNetTrunk
 from levelfield.models.text import TransformersTrunk
 from levelfield.models.trunks import ModuleTrunk, TimmTrunk, Trunk
 
 __all__ = [
     "BNInceptionTrunk",
     "Embedder",
-    "GoogLeNetTrunk",
     "IdentityEmbedder",
     "LayerNormEmbedder",
     "LayerNormLinearEmbedder",
