@@ -123,7 +123,7 @@ def test_positions_of_another_size_are_brought_to_this_one_s(tmp_path):
 @pytest.mark.parametrize(
     ("name", "arguments", "side", "line"),
     [
-        ("dinov2_small", {}, 64, r"images of 64 x 64 px: .*64.*56.*; give --data.transforms.crop_size .*'vit_small"),
+        ("dinov2_small", {}, 64, r"images of 64 x 64 px: .*64.*56.*; give trunk 'vit_small.*crop_size"),
         ("dinov2_small", {"dynamic_img_size": True}, 64, r"64.*divisible by patch size \(14\); give .*crop_size"),
         ("dinov3_small", {"img_size": 48}, 56, r"56.*divisible by patch size \(16\); give .*crop_size"),
     ],

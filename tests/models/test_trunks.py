@@ -173,7 +173,7 @@ def test_a_model_s_arguments_may_change_its_length():
         ({"checkpoint_path": "w.pth"}, "checkpoint_path is not for the model"),
         ({"num_classes": 10}, "num_classes is not for the model"),
         ({"drop_pth_rate": 0.1}, "trunk 'test_resnet': .*drop_pth_rate"),
-        ({"global_pool": ""}, r"an image's features have shape \(96, 5, 5\)"),
+        ({"global_pool": ""}, r"an image's features have shape .*96, 5, 5"),
     ],
 )
 def test_a_model_s_arguments_that_cannot_be_are_refused(arguments, line):

@@ -49,11 +49,7 @@ class LoRA:
 
 
 def add_adapter(trunk: Any, adapter: LoRA) -> None:
-    """Add an adapter to a trunk, in place, and freeze all other weights. At first the features do not change.
-
-    Raises:
-        UserError: peft is not installed, the trunk has an adapter, or no such layers.
-    """
+    """Add an adapter to a trunk, in place, and freeze all other weights. At first the features do not change."""
     try:
         import peft
     except ImportError:

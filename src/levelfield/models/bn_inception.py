@@ -36,8 +36,7 @@ BLOCKS = {
 class BNInception(nn.Module):
     """The network; all submodules are on one level, under the checkpoint's names. Without classes it has no head.
 
-    Paper: Ioffe & Szegedy 2015, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate
-        Shift" (the network is its Figure 5).
+    Paper: Ioffe & Szegedy 2015, "Batch Normalization: Accelerating Deep Network Training" (arXiv:1502.03167), Figure 5.
     """
 
     num_features = 1024

@@ -1,7 +1,7 @@
 """Embedders: small heads that turn a trunk's features into embeddings."""
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 from jaxtyping import Float
@@ -114,10 +114,8 @@ class MLPEmbedder(Embedder):
     ) -> None:
         super().__init__()
         sizes = (num_features, *hidden_sizes)
-        layers: list[nn.Module] = []
-        for before, after in pairwise(sizes):
-            layers += [nn.Linear(before, after), nn.GELU(), nn.Dropout(_checked(dropout))]
-        self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], embedding_size))
+        hidden = ((nn.Linear(*pair), nn.GELU(), nn.Dropout(_checked(dropout))) for pair in pairwise(sizes))
+        self.layers = nn.Sequential(*chain.from_iterable(hidden), nn.Linear(sizes[-1], embedding_size))
 
     def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch embedding"]:
         return self.layers(features)

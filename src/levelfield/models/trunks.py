@@ -172,8 +172,7 @@ class TimmTrunk(Trunk):
         self.init_args = {"name": name, "weights": weights, "mean": mean, "std": std}
         self.init_args |= {"arguments": given} if given else {}
         if not timm.is_model(name.split(".")[0]):
-            hint = nearest(name, timm.list_models(), "; timm.list_models() lists them")
-            raise UserError(f"no such trunk '{name}'{hint}")
+            raise UserError(f"no such trunk '{name}'{nearest(name, timm.list_models(), '; see timm.list_models()')}")
         reserved = {"num_classes", "features_only", *inspect.signature(timm.create_model).parameters} - {"kwargs"}
         if refused := sorted(reserved & given.keys()):
             raise UserError(f"--model.trunk.arguments: {refused[0]} is not for the model, or set already: leave it out")
@@ -210,10 +209,10 @@ class TimmTrunk(Trunk):
         try:
             return self.model(self.standardise(images).contiguous(memory_format=torch.channels_last))
         except AssertionError as error:  # patches do not tile this size, or have no positions for it
-            height, width = images.shape[2:]
             raise UserError(
-                f"images of {height} x {width} px: {first_line(error)}; give --data.transforms.crop_size as trunk "
-                f"'{self.init_args['name']}' takes it, or --model.trunk.arguments '{{dynamic_img_size: true}}'"
+                f"images of {images.shape[2]} x {images.shape[3]} px: {first_line(error)}; give trunk "
+                f"'{self.init_args['name']}' its --data.transforms.crop_size, or --model.trunk.arguments "
+                "'{dynamic_img_size: true}'"
             ) from error
 
 
@@ -225,8 +224,7 @@ def _num_features(model: Any, size: Any) -> int:
     features = torch.func.functional_call(model.eval(), shapes, (torch.zeros(1, 3, height, width, device="meta"),))
     model.train()
     if not isinstance(features, Tensor) or features.ndim != 2:
-        shape = tuple(getattr(features, "shape", ()))[1:]
-        raise ValueError(f"an image's features have shape {shape}; a trunk gives a vector")
+        raise ValueError(f"an image's features have shape {getattr(features, 'shape', (0,))[1:]}: not a vector")
     return features.shape[1]
 
 
