@@ -9,7 +9,6 @@ from nbclient import NotebookClient
 from PIL import Image
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-LABEL_ERRORS = next(path for path in NOTEBOOKS if path.stem == "06_label_errors")
 YOUR_OWN_IMAGES = next(path for path in NOTEBOOKS if path.stem == "04_your_own_images")
 MOST_KIB = 500
 
@@ -57,8 +56,6 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypa
         assert printed.count("(letter_40)") >= 4, "chance gives 0.2 of 11"
     if path.stem == "05_search_server":
         check_search_server(printed)
-    if path.stem == "06_label_errors":
-        check_label_errors(printed)
     kept = ["outputs"] if path == YOUR_OWN_IMAGES else []
     assert [file.name for file in tmp_path.iterdir()] == kept, "a notebook leaves no other files behind"
 
@@ -102,15 +99,6 @@ def test_the_reader_s_own_images_are_only_read_and_the_checkpoint_stays(
     assert after == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["my_images", "outputs"]
     assert Path("outputs/your_own_images/fit/mine/0/best.ckpt").is_file()
-
-
-def check_label_errors(printed: str) -> None:
-    """At random a suspect is a planted error with precision 0.05."""
-    (line,) = [line for line in printed.splitlines() if line.startswith("the ") and "least agreed with" in line]
-    assert shares(line, "the ")[0] > 0.5
-    assert shares(printed, "farther than 75 degrees: ")[0] > 0.2
-    (line,) = [line for line in printed.splitlines() if "of the 5 copies" in line]
-    assert int(line.split()[0]) >= 3, "those that are the same to the pixel"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
