@@ -63,18 +63,18 @@ class MetricDataset(ABC):
     read it again.
     """
 
-    name: ClassVar[str]  # for `levelfield data`
-    folder_name: ClassVar[str] = ""  # below the root, if it is not the name
-    inner_folder: ClassVar[str] = ""  # to read, if the archive has its own folder
+    name: ClassVar[str]  #: for `levelfield data`
+    folder_name: ClassVar[str] = ""  #: below the root, if it is not the name
+    inner_folder: ClassVar[str] = ""  #: to read, if the archive has its own folder
     licence: ClassVar[str] = "your own"
     source: ClassVar[str] = "your own"
-    modality: ClassVar[Literal["image", "text"]] = "image"  # what `load` returns; texts need no transform
-    own_split_by_default: ClassVar[bool] = False  # whether that of `SampleIndex.test_classes`, if any, is the default
-    splits: ClassVar[str] = "half"  # its class-disjoint splits, the default first
-    archives: ClassVar[tuple[Archive, ...]] = ()  # that `levelfield data prepare` downloads
+    modality: ClassVar[Literal["image", "text"]] = "image"  #: what `load` returns; texts need no transform
+    own_split_by_default: ClassVar[bool] = False  #: whether that of `SampleIndex.test_classes`, if any, is the default
+    splits: ClassVar[str] = "half"  #: its class-disjoint splits, the default first
+    archives: ClassVar[tuple[Archive, ...]] = ()  #: that `levelfield data prepare` downloads
     num_classes_published: int | None = None
     num_samples_published: int | None = None
-    root: str | Path | None  # the folder of named data sets; None for data sets with their own paths
+    root: str | Path | None  #: the folder of named data sets; None for data sets with their own paths
 
     keeps_list: bool = False  # `kept_index` keeps the list, for trainings that take seconds
 
@@ -271,11 +271,7 @@ class NamedDataset(MetricDataset):
         return [folder, *folder.iterdir()]
 
     def lines(self, name: str) -> list[str]:
-        """The lines of a list that are not blank; UTF-8 with or without BOM.
-
-        Raises:
-            UserError: the file is missing or damaged.
-        """
+        """The lines of a published list that are not blank; UTF-8 with or without BOM."""
         file = self.named_folder() / name
         with self.sound(file):
             return [line for line in file.read_text("utf-8-sig").split("\n") if line.strip()]
@@ -297,19 +293,15 @@ class NamedDataset(MetricDataset):
     @property
     def remedy(self) -> str:
         """What to do about a missing or damaged file of the publishers."""
-        folder = self._own_folder()
-        unpacked = any(archive.gives and (folder / archive.gives).exists() for archive in self.archives)
         if not self.archives:
             return f"download it again from {self.source}"
+        folder = self._own_folder()
+        unpacked = any(archive.gives and (folder / archive.gives).exists() for archive in self.archives)
         move = f"move {folder} away, then " if unpacked else ""
         return f"{move}download it again: levelfield data prepare {self.name}"
 
     def named_folder(self) -> Path:
-        """The folder of the data set, or the inner folder of its archive.
-
-        Raises:
-            UserError: there is no such folder, or no root.
-        """
+        """The folder that is read; a UserError if there is none, or no root."""
         return self._own_folder() / self.inner_folder
 
     def _own_folder(self) -> Path:
@@ -344,11 +336,6 @@ class TextDataset(MetricDataset):
         """
 
     def read_index(self) -> SampleIndex:
-        """Keys, labels and class names as currently on disk.
-
-        Raises:
-            UserError: a file is missing or cannot be read, or a text cannot be used.
-        """
         index, problems = self.read_all()
         refuse_problems(problems)
         return index
@@ -359,7 +346,7 @@ class TextDataset(MetricDataset):
         return index, problems
 
     def texts_by_key(self, keys: Sequence[str], texts: Sequence[str]) -> Mapping[str, str]:
-        """The mapping from key to text."""
+        """Key to text."""
         return dict(zip(keys, texts, strict=True))
 
     def load(self, key: str) -> str:

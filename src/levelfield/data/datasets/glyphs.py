@@ -55,7 +55,7 @@ class Glyphs(MetricDataset):
     licence = "Bitstream Vera, Arev and DejaVu (public domain) fonts; STIX (SIL Open Font License 1.1)"
     source = "the typefaces in the Python package matplotlib"
     num_classes_published = 1228
-    num_samples_published = 16752
+    num_samples_published: int | None = 16752
 
     def __init__(self, num_classes: int | None = None, image_size: int = 64) -> None:
         if image_size < 8:
