@@ -25,9 +25,9 @@ MEMORY = {  # whole names: the peers have classes of the same
     "class_path": "levelfield.losses.CrossBatchMemory",
     "init_args": {"loss": {"class_path": "levelfield.losses.MultiSimilarityLoss"}, "memory_size": 64},
 }
+OTHER_LOSS = {"model": {"loss": {"loss": "levelfield.losses.ContrastiveLoss"}}}
 TEXT = {"class_path": "TransformersTrunk", "init_args": {"name": "x", "config": {"dim": 8, "n_heads": 2}}}
-
-
+SMALL = {"model": {"trunk": {"config": {"dim": 4}}}}
 LOSS, TRUNK = "model.loss.init_args", "model.trunk.init_args"
 LONG = {"model": {"loss": {**ARCFACE["model"]["loss"], "class_path": "levelfield.losses.ArcFaceLoss"}}}
 
@@ -41,19 +41,9 @@ LONG = {"model": {"loss": {**ARCFACE["model"]["loss"], "class_path": "levelfield
         ([ARCFACE, {"model": {"loss": {"scale": 11}}}], {}, f"{LOSS}.margin", 20),
         ([ARCFACE], {"model.loss.scale": "11"}, f"{LOSS}.margin", 20),
         ([LONG], {"model.loss": "levelfield.losses.arcface.ArcFaceLoss"}, f"{LOSS}.margin", 20),
-        (
-            [{"model": {"loss": MEMORY}}, {"model": {"loss": {"loss": "levelfield.losses.ContrastiveLoss"}}}],
-            {},
-            f"{LOSS}.memory_size",
-            64,
-        ),
+        ([{"model": {"loss": MEMORY}}, OTHER_LOSS], {}, f"{LOSS}.memory_size", 64),
         ([ARCFACE], {"model.trunk": "BNInceptionTrunk"}, f"{TRUNK}.weights", "pretrained"),
-        (
-            [ARCFACE, {"model": {"trunk": TEXT}}, {"model": {"trunk": {"config": {"dim": 4}}}}],
-            {},
-            f"{TRUNK}.config",
-            {"dim": 4},
-        ),
+        ([ARCFACE, {"model": {"trunk": TEXT}}, SMALL], {}, f"{TRUNK}.config", {"dim": 4}),
         ([ARCFACE, {"model": {"miner": "MultiSimilarityMiner"}}], {"model.miner": "null"}, "model.miner", None),
     ],
 )

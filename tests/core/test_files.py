@@ -1,6 +1,5 @@
 """What is stored takes the place of a file, never through a link, and one living process writes a part of a folder."""
 
-import contextlib
 import multiprocessing
 import os
 import subprocess
@@ -18,9 +17,8 @@ from levelfield.core.ledger import Evaluation, begin
 
 @pytest.fixture
 def precious(tmp_path: Path) -> Path:
-    file = tmp_path / "precious"
-    file.write_text("mine\n")
-    return file
+    (tmp_path / "precious").write_text("mine\n")
+    return tmp_path / "precious"
 
 
 def test_a_planted_link_is_replaced(precious: Path, tmp_path: Path) -> None:
@@ -120,16 +118,8 @@ def test_no_child_holds_a_lock_of_its_parent(tmp_path: Path) -> None:
     child = FORK.Process(target=time.sleep, args=(60,))
     child.start()
 
-    def its_locks() -> list[str]:
-        """Those that it has open at this moment: it closes files of its own while they are read here."""
-        found = []
-        for path in Path(f"/proc/{child.pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                found.append(os.readlink(path))
-        return [path for path in found if path.endswith(".lock")]
-
-    deadline = time.monotonic() + 10
-    while its_locks():
+    deadline, opened = time.monotonic() + 10, Path(f"/proc/{child.pid}/fd")
+    while any(path.resolve().suffix == ".lock" for path in opened.iterdir()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     lock.release()

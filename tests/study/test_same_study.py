@@ -106,8 +106,8 @@ def test_a_row_is_added_and_stays(here: Path, small: Path) -> None:
 def test_an_added_method_that_cannot_be_trained_leaves_the_study_as_it_was(here: Path, small: Path) -> None:
     file, folder = small, here / "out"
     before = tables(folder)
-    broken = {"model": {"loss": "my_loss.Mine", "embedder": {"class_path": "my_loss.Broken"}}}
-    (here / "my_loss.py").write_text((here / "my_loss.py").read_text() + "\n\nclass Broken:\n    pass\n")
+    broken = {"model": {"loss": "my_loss.Mine", "embedder": {"class_path": "my_broken.Broken"}}}
+    (here / "my_broken.py").write_text("class Broken:\n    pass\n")
     with pytest.raises(UserError, match=r"Broken|embedder"):
         run_study(folder, load_spec(file, added={"broken": broken}))
     assert list(run_file(file, folder).spec.methods) == ["contrastive", "mine"]

@@ -33,9 +33,9 @@ LINES = {
     },
     FINISHED: {"id": str, "time": str, "scores": DIGESTS},
 }
-# Two data sets are the same if they share the first fraction of the smaller one's samples: a union is the same as each
-# of its parts. They have one ledger if they share the second fraction of the larger one's.
-SAME_SHARE, ONE_LEDGER_SHARE = 0.5, 0.9
+# Two data sets are the same if they share this fraction of the smaller one's samples. A union of two sets is the same
+# as each of them. It has its own ledger unless one of theirs shares the second fraction of all samples.
+SAME_SHARE, UNION_SHARE = 0.5, 0.9
 HASH_BYTES = 16
 
 Line = dict[str, Any]
@@ -230,16 +230,21 @@ def _places() -> list[Path]:
 
 def _evaluations_of(wanted: set[bytes]) -> dict[str, Line]:
     """The evaluations, by id, of all data sets that share samples with this one: of a union of two sets for each."""
-    places = [place for place in _places() if _share(wanted, _read_samples(place / SAMPLES), min) >= SAME_SHARE]
+    places = [place for place in _places() if _is_same(wanted, _read_samples(place / SAMPLES))]
     return {line["id"]: line for place in places for line in _evaluations(read_lines(place / LEDGER))}
 
 
 def _place_of(samples: Sequence[str]) -> Path | None:
-    """The ledger of the data set with these samples."""
+    """The ledger of the data set with these samples; None if there is none, or several that differ from it."""
     wanted = _shortened(samples)
-    shares = {place: _share(wanted, _read_samples(place / SAMPLES), max) for place in _places()}
-    nearest = max(shares, key=lambda each: shares[each], default=None)
-    return nearest if nearest is not None and shares[nearest] >= ONE_LEDGER_SHARE else None
+    known = {place: _read_samples(place / SAMPLES) for place in _places()}
+    same = {place: _share(wanted, known[place], max) for place in known if _is_same(wanted, known[place])}
+    nearest = max(same, key=lambda each: same[each], default=None)
+    return None if nearest is None or (len(same) > 1 and same[nearest] < UNION_SHARE) else nearest
+
+
+def _is_same(some: set[bytes], others: set[bytes]) -> bool:
+    return _share(some, others, min) >= SAME_SHARE
 
 
 def _share(some: set[bytes], others: set[bytes], of: Callable[[int, int], int]) -> float:
