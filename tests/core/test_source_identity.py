@@ -13,7 +13,7 @@ import pytest
 import levelfield
 from levelfield.core import source_identity
 from levelfield.core.source_identity import sources
-from levelfield.core.versions import code_version, computing_files
+from levelfield.core.versions import code_version
 
 LOSSES = '''"""Two losses."""
 
@@ -206,20 +206,6 @@ if SCALE:
 def test_a_digest_is_that_of_the_code(own: Path) -> None:
     """Not of a syntax tree, which differs between versions of Python."""
     assert sources("my_losses.First")["my_losses.py"] == hashlib.sha256(CODE.encode()).hexdigest()
-
-
-def test_every_source_of_a_package_counts_wherever_it_is(tmp_path: Path) -> None:
-    package = Path(levelfield.__file__).parent / "losses"
-
-    def edited(name: str) -> str:
-        copy = Path(shutil.copytree(package, tmp_path / name / "losses"))
-        with open(copy / name, "a") as file:
-            file.write("# another line\n")
-        return computing_files(copy)
-
-    here = computing_files(package)
-    assert edited("arcface.pyc") == here
-    assert here not in {edited("arcface.py"), edited("a_new_one.py")}
 
 
 def test_a_look_at_the_checkout_writes_nothing_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import filelock
 from levelfield.core.errors import refused_file
 from levelfield.core.processes import is_running
 
-TEMPORARY, LOCKS = ".tmp", "locks"
+LOCKS = "locks"
 QUIET_SECONDS = 2.0  # of waiting for a lock before a message
 
 
@@ -62,7 +62,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
 
 def temporary_name(name: str, process: int) -> str:
     """The name of a new temporary file of a process: `.results.csv.node1.4711.9f3a61c2.tmp`."""
-    return f".{name}.{gethostname()}.{process}.{secrets.token_hex(4)}{TEMPORARY}"
+    return f".{name}.{gethostname()}.{process}.{secrets.token_hex(4)}.tmp"
 
 
 def _remove_left_over(path: Path) -> None:
@@ -70,7 +70,7 @@ def _remove_left_over(path: Path) -> None:
     begins = f".{path.name}.{gethostname()}."
     with suppress(FileNotFoundError):
         for name in os.listdir(path.parent):
-            if name.startswith(begins) and name.endswith(TEMPORARY):
+            if name.startswith(begins) and name.endswith(".tmp"):
                 process = name.removeprefix(begins).partition(".")[0]
                 if process.isdecimal() and not is_running(int(process)):
                     path.with_name(name).unlink(missing_ok=True)
@@ -101,50 +101,6 @@ def file_hash(path: Path) -> str:
     """SHA-256 of a file, which may be larger than memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-# Files that end with the SHA-256 of their content, so that reading detects damage.
-
-DIGEST_BYTES = 32
-AT_A_TIME = 1 << 20
-
-
-class CheckedFile:
-    """Writes a checked file in parts."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self._digest = file, hashlib.sha256()
-
-    def write(self, content: bytes) -> None:
-        self._digest.update(content)
-        self._file.write(content)
-
-    def end(self) -> None:
-        self._file.write(self._digest.digest())
-
-
-@contextmanager
-def replaced_checked(path: Path) -> Iterator[CheckedFile]:
-    """`replaced` for a checked file."""
-    with replaced(path) as file:
-        checked = CheckedFile(file)
-        yield checked
-        checked.end()
-
-
-def is_whole(path: Path) -> bool:
-    """Whether a file exists and ends with the SHA-256 of the rest; reads the whole file."""
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            last = file.read(DIGEST_BYTES)
-            while content := file.read(AT_A_TIME):
-                content = last + content
-                digest.update(content[:-DIGEST_BYTES])
-                last = content[-DIGEST_BYTES:]
-    except FileNotFoundError:
-        return False
-    return last == digest.digest()
 
 
 class Lock:

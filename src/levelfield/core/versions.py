@@ -1,9 +1,7 @@
 """Code, libraries and device behind a result."""
 
-import hashlib
 import platform
 import subprocess
-import sys
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -11,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import levelfield
-from levelfield.core.files import file_hash
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -19,7 +16,6 @@ if TYPE_CHECKING:
 
 # The packages of a training and a search; packages of a learner's classes are recorded too.
 LIBRARIES = ("torch", "torchvision", "lightning", "timm", "numpy", "scipy", "optuna", "pillow")
-SOURCE_SUFFIXES = (".py", ".csv")
 
 
 @cache  # a process computes with the code that it imported, even if the checkout changes
@@ -37,23 +33,6 @@ def code_version() -> dict[str, Any]:
         commit = git("rev-parse", "HEAD")
         modified = bool(git("status", "--porcelain", "--untracked-files=no"))
     return {"levelfield": levelfield.__version__, "commit": commit, "modified": modified}
-
-
-@cache  # as above: called when a process begins to work
-def computing_files(package: Path) -> str:
-    """SHA-256 of the source files of a package and of their names."""
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*")):
-        name = path.relative_to(package)
-        if path.suffix in SOURCE_SUFFIXES and not any(part.startswith(".") for part in name.parts):
-            digest.update(f"{name.as_posix()}\n{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return digest.hexdigest()
-
-
-@cache  # as above
-def source_hash(module: str) -> str:
-    """SHA-256 of the source of an imported module."""
-    return file_hash(Path(str(sys.modules[module].__file__)))
 
 
 @cache
