@@ -32,10 +32,7 @@ class TsinghuaDogs130(NamedDataset):
     num_samples_published = 70432
 
     def read_index(self) -> SampleIndex:
-        return self._images().read_index()
+        return ImageFolder(self.files_folder()).read_index()
 
-    def file_of(self, key: str) -> Path:
-        return self._images().file_of(key)
-
-    def _images(self) -> ImageFolder:
-        return ImageFolder(self.named_folder() / "low-resolution")
+    def files_folder(self) -> Path:
+        return self.named_folder() / "low-resolution"
