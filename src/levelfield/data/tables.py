@@ -170,11 +170,12 @@ class SampleTable(Table):
     """The rows with a content and a label; also `split`, `role` and `group`. Paths are normalized, and occur once.
 
     Args:
-        content: `path`, `text`, or a column of images.
+        content: `text`; or `path`, instead of which a Parquet table may have images.
 
     Attributes:
         contents: the content of each row.
         keys: paths; else names such as `row 7`.
+        images: from each key to the image inside the table; empty if there are none.
 
     Raises:
         UserError: as `Table`; or there are no rows.
@@ -183,6 +184,7 @@ class SampleTable(Table):
     _stored: Path | None = None
 
     def __init__(self, file: Path, content: str, label: str = "label") -> None:
+        content = image_column(file) or content if content == "path" else content
         super().__init__(file, (content, label), tuple(OPTIONAL_COLUMNS))
         if not len(self.rows) and not self.problems:
             raise UserError(f"{file} has no rows: give one row per sample, with {content} and {label}")
@@ -193,7 +195,7 @@ class SampleTable(Table):
     @property
     def numbers(self) -> Int[np.ndarray, " rows"]:
         """The number of each row."""
-        return self.rows["number"].to_numpy()
+        return _joined(self.rows["number"]).to_numpy()
 
     def _read(self, batches: Iterator[pa.RecordBatch]) -> None:
         """Read the rows of a large file only if there is no Arrow file of them, or if the table has changed since."""
@@ -217,9 +219,7 @@ class SampleTable(Table):
                 for earlier in folder.glob(f"{begin}-*"):
                     earlier.unlink()
                 aside = place.with_suffix(".new")
-                with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_stream(sink, self.schema) as writer:
-                    for batch in batches:
-                        writer.write_batch(batch)
+                _write(aside, self.schema, batches)
                 self.rows = _mapped(aside)
                 self.problems |= _repeated(self.rows)
                 if self.problems:
@@ -367,13 +367,33 @@ def _digest(value: Any) -> str:
     return sha256(repr(value).encode()).hexdigest()[:16]
 
 
+def _write(file: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    """Write two streams of Arrow: the contents in batches, and the other columns as a whole."""
+    others = []
+    with pa.OSFile(str(file), "wb") as sink:
+        with pa.ipc.new_stream(sink, pa.schema([schema.field(1)])) as contents:
+            for batch in batches:
+                contents.write_batch(batch.select([1]))
+                others.append(batch.select([0, *range(2, len(schema))]))
+        numbers, *columns = pa.Table.from_batches(others).columns
+        rest = pa.table([_joined(numbers), *map(_coded, columns)], ["number", *schema.names[2:]])
+        with pa.ipc.new_stream(sink, rest.schema) as whole:
+            whole.write_table(rest)
+
+
 def _mapped(file: Path) -> pa.Table:
-    return pa.ipc.open_stream(pa.memory_map(str(file))).read_all()
+    source = pa.memory_map(str(file))
+    contents, rest = (pa.ipc.open_stream(source).read_all() for _ in range(2))
+    return rest.add_column(1, contents.field(0), contents[0])
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _coded(column: pa.ChunkedArray) -> pa.DictionaryArray:
     """Different values, in the order of their first row, and the number of each row's value."""
-    return column.dictionary_encode().combine_chunks()
+    return _joined(column if pa.types.is_dictionary(column.type) else column.dictionary_encode())
 
 
 def _names(column: pa.ChunkedArray) -> Names:
