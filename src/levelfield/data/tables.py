@@ -142,16 +142,17 @@ class Table:
     def problem_lines(self) -> list[str]:
         return [f"{self.file}, row {number}: {fault}" for number, fault in self.problems.items()]
 
-    def _usable(self, columns: Part) -> pa.RecordBatch:
+    def _usable(self, part: Part) -> pa.RecordBatch:
         """The rows without a fault; the others go to the problems."""
+        numbers, *columns = part
         faults: dict[int, str] = {}
-        for name, values in zip(self.schema.names[1:], columns[1:], strict=True):
+        for name, values in zip(self.schema.names[1:], columns, strict=True):
             faults = self._faults(name, values) | faults
-        self.problems |= {columns[0][row]: fault for row, fault in faults.items()}
+        self.problems |= {numbers[row]: fault for row, fault in faults.items()}
         if faults:
-            is_usable = [row not in faults for row in range(len(columns[0]))]
-            columns = [[*compress(values, is_usable)] for values in columns]
-        return pa.record_batch([*map(pa.array, columns, self.schema.types)], self.schema)
+            is_usable = [row not in faults for row in range(len(numbers))]
+            part = [[*compress(values, is_usable)] for values in part]
+        return pa.record_batch([*map(pa.array, part, self.schema.types)], self.schema)
 
     def _faults(self, name: str, values: Sequence[Any]) -> dict[int, str]:
         """Position to fault: values are UTF-8 without NUL; wanted ones are not empty, and are one line except texts."""
@@ -159,11 +160,14 @@ class Table:
         is_wanted, together = name in self.wanted, "".join(texts)
         if (all(texts) or not is_wanted) and together.isascii() and not any(mark in together for mark in "\0\r\n"):
             return {}  # as in most tables; it is fast
-        faults = {row: content_fault(name, text) for row, text in enumerate(texts) if text or is_wanted}
-        if is_wanted and name != "text":
-            several = f"{name} has several lines; close the double quote that opens it"
-            faults |= {row: several for row, text in enumerate(texts) if re.search("[\r\n]", text) and not faults[row]}
-        return {row: fault for row, fault in faults.items() if fault}
+        faults = {}
+        for row, text in enumerate(texts):
+            fault = content_fault(name, text) if text or is_wanted else ""
+            if not fault and is_wanted and name != "text" and re.search("[\r\n]", text):
+                fault = f"{name} has several lines; close the double quote that opens it"
+            if fault:
+                faults[row] = fault
+        return faults
 
 
 class SampleTable(Table):
@@ -211,7 +215,8 @@ class SampleTable(Table):
 
     def _store(self, batches: Iterator[pa.RecordBatch]) -> None:
         folder = cache_root() / "tables"
-        begin, state = map(_digest, [(str(self.file.resolve()), self.schema.names), file_state(self.file)])
+        named_by = (str(self.file.resolve()), self.schema.names), file_state(self.file)
+        begin, state = (sha256(repr(each).encode()).hexdigest()[:16] for each in named_by)
         place = folder / f"{begin}-{state}-{self.file.stem[:40]}.arrow"
         with explain_write_errors(place), Lock(folder, begin, f"rows of {self.file.name}"):
             if not place.exists():
@@ -361,10 +366,6 @@ def _repeated(rows: pa.Table) -> dict[int, str]:
         if (first := first_row.setdefault(os.path.normpath(path), number)) != number:
             faults[number] = f"{path} is already in row {first}; remove one"
     return faults
-
-
-def _digest(value: Any) -> str:
-    return sha256(repr(value).encode()).hexdigest()[:16]
 
 
 def _write(file: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
