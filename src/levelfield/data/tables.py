@@ -376,7 +376,7 @@ def _write(file: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> 
             for batch in batches:
                 contents.write_batch(batch.select([1]))
                 others.append(batch.select([0, *range(2, len(schema))]))
-        numbers, *columns = pa.Table.from_batches(others).columns
+        numbers, *columns = pa.Table.from_batches(others, pa.schema([schema.field(0), *[*schema][2:]])).columns
         rest = pa.table([_joined(numbers), *map(_coded, columns)], ["number", *schema.names[2:]])
         with pa.ipc.new_stream(sink, rest.schema) as whole:
             whole.write_table(rest)
