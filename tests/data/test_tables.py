@@ -17,6 +17,7 @@ from levelfield.core.errors import UserError
 from levelfield.data import tables
 from levelfield.data.datasets import ImageTable, TextTable
 from levelfield.data.own import dataset_from_path
+from levelfield.use.samples import samples_of
 
 ROWS = 40
 
@@ -139,11 +140,8 @@ def test_images_inside_a_parquet_table(as_struct: bool, tmp_path: Path) -> None:
     file, images = stored_images(tmp_path, as_struct)
     dataset = ImageTable(file)
     index, problems = dataset.read_all()
-    assert (index.keys, index.class_names, index.labels.tolist()) == (
-        ("row 1", "row 2", "row 3"),
-        ("jay", "wren"),
-        [0, 1, 0],
-    )
+    assert index.keys == ("row 1", "row 2", "row 3")
+    assert (index.class_names, index.labels.tolist()) == (("jay", "wren"), [0, 1, 0])
     assert problems == [f"{file}, row 4: img is empty; fill it in or remove the row"]
     for read in (dataset, pickle.loads(pickle.dumps(dataset))):
         assert [read.load(key).size for key in index.keys[:2]] == [(4, 4), (4, 5)]
@@ -153,6 +151,8 @@ def test_images_inside_a_parquet_table(as_struct: bool, tmp_path: Path) -> None:
             read.load("row 4")
     contents = list(dataset.contents_of(index.keys[:2]))
     assert contents == [hashlib.sha256(image).hexdigest() for image in images[:2]]
+    with pytest.raises(UserError, match="has the images themselves"):
+        samples_of(file, "image", "best.ckpt")
 
 
 @pytest.mark.parametrize("name", ["t.tsv", "t.tsv.gz", "t.csv.gz"])

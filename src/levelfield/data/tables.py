@@ -142,16 +142,17 @@ class Table:
     def problem_lines(self) -> list[str]:
         return [f"{self.file}, row {number}: {fault}" for number, fault in self.problems.items()]
 
-    def _usable(self, columns: Part) -> pa.RecordBatch:
+    def _usable(self, part: Part) -> pa.RecordBatch:
         """The rows without a fault; the others go to the problems."""
+        numbers, *columns = part
         faults: dict[int, str] = {}
-        for name, values in zip(self.schema.names[1:], columns[1:], strict=True):
+        for name, values in zip(self.schema.names[1:], columns, strict=True):
             faults = self._faults(name, values) | faults
-        self.problems |= {columns[0][row]: fault for row, fault in faults.items()}
+        self.problems |= {numbers[row]: fault for row, fault in faults.items()}
         if faults:
-            is_usable = [row not in faults for row in range(len(columns[0]))]
-            columns = [[*compress(values, is_usable)] for values in columns]
-        return pa.record_batch([*map(pa.array, columns, self.schema.types)], self.schema)
+            is_usable = [row not in faults for row in range(len(numbers))]
+            part = [[*compress(values, is_usable)] for values in part]
+        return pa.record_batch([*map(pa.array, part, self.schema.types)], self.schema)
 
     def _faults(self, name: str, values: Sequence[Any]) -> dict[int, str]:
         """Position to fault: values are UTF-8 without NUL; wanted ones are not empty, and are one line except texts."""
@@ -159,22 +160,26 @@ class Table:
         is_wanted, together = name in self.wanted, "".join(texts)
         if (all(texts) or not is_wanted) and together.isascii() and not any(mark in together for mark in "\0\r\n"):
             return {}  # as in most tables; it is fast
-        faults = {row: content_fault(name, text) for row, text in enumerate(texts) if text or is_wanted}
-        if is_wanted and name != "text":
-            several = f"{name} has several lines; close the double quote that opens it"
-            faults |= {row: several for row, text in enumerate(texts) if re.search("[\r\n]", text) and not faults[row]}
-        return {row: fault for row, fault in faults.items() if fault}
+        faults = {}
+        for row, text in enumerate(texts):
+            fault = content_fault(name, text) if text or is_wanted else ""
+            if not fault and is_wanted and name != "text" and re.search("[\r\n]", text):
+                fault = f"{name} has several lines; close the double quote that opens it"
+            if fault:
+                faults[row] = fault
+        return faults
 
 
 class SampleTable(Table):
     """The rows with a content and a label; also `split`, `role` and `group`. Paths are normalized, and occur once.
 
     Args:
-        content: `path`, `text`, or a column of images.
+        content: `text`; or `path`, instead of which a Parquet table may have images.
 
     Attributes:
         contents: the content of each row.
         keys: paths; else names such as `row 7`.
+        images: from each key to the image inside the table; empty if there are none.
 
     Raises:
         UserError: as `Table`; or there are no rows.
@@ -183,6 +188,7 @@ class SampleTable(Table):
     _stored: Path | None = None
 
     def __init__(self, file: Path, content: str, label: str = "label") -> None:
+        content = image_column(file) or content if content == "path" else content
         super().__init__(file, (content, label), tuple(OPTIONAL_COLUMNS))
         if not len(self.rows) and not self.problems:
             raise UserError(f"{file} has no rows: give one row per sample, with {content} and {label}")
@@ -193,7 +199,7 @@ class SampleTable(Table):
     @property
     def numbers(self) -> Int[np.ndarray, " rows"]:
         """The number of each row."""
-        return self.rows["number"].to_numpy()
+        return _joined(self.rows["number"]).to_numpy()
 
     def _read(self, batches: Iterator[pa.RecordBatch]) -> None:
         """Read the rows of a large file only if there is no Arrow file of them, or if the table has changed since."""
@@ -209,7 +215,8 @@ class SampleTable(Table):
 
     def _store(self, batches: Iterator[pa.RecordBatch]) -> None:
         folder = cache_root() / "tables"
-        begin, state = map(_digest, [(str(self.file.resolve()), self.schema.names), file_state(self.file)])
+        named_by = (str(self.file.resolve()), self.schema.names), file_state(self.file)
+        begin, state = (sha256(repr(each).encode()).hexdigest()[:16] for each in named_by)
         place = folder / f"{begin}-{state}-{self.file.stem[:40]}.arrow"
         with explain_write_errors(place), Lock(folder, begin, f"rows of {self.file.name}"):
             if not place.exists():
@@ -217,9 +224,7 @@ class SampleTable(Table):
                 for earlier in folder.glob(f"{begin}-*"):
                     earlier.unlink()
                 aside = place.with_suffix(".new")
-                with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_stream(sink, self.schema) as writer:
-                    for batch in batches:
-                        writer.write_batch(batch)
+                _write(aside, self.schema, batches)
                 self.rows = _mapped(aside)
                 self.problems |= _repeated(self.rows)
                 if self.problems:
@@ -363,17 +368,33 @@ def _repeated(rows: pa.Table) -> dict[int, str]:
     return faults
 
 
-def _digest(value: Any) -> str:
-    return sha256(repr(value).encode()).hexdigest()[:16]
+def _write(file: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    """Write two streams of Arrow: the contents in batches, and the other columns as a whole."""
+    others = []
+    with pa.OSFile(str(file), "wb") as sink:
+        with pa.ipc.new_stream(sink, pa.schema([schema.field(1)])) as contents:
+            for batch in batches:
+                contents.write_batch(batch.select([1]))
+                others.append(batch.select([0, *range(2, len(schema))]))
+        numbers, *columns = pa.Table.from_batches(others, pa.schema([schema.field(0), *[*schema][2:]])).columns
+        rest = pa.table([_joined(numbers), *map(_coded, columns)], ["number", *schema.names[2:]])
+        with pa.ipc.new_stream(sink, rest.schema) as whole:
+            whole.write_table(rest)
 
 
 def _mapped(file: Path) -> pa.Table:
-    return pa.ipc.open_stream(pa.memory_map(str(file))).read_all()
+    source = pa.memory_map(str(file))
+    contents, rest = (pa.ipc.open_stream(source).read_all() for _ in range(2))
+    return rest.add_column(1, contents.field(0), contents[0])
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _coded(column: pa.ChunkedArray) -> pa.DictionaryArray:
     """Different values, in the order of their first row, and the number of each row's value."""
-    return column.dictionary_encode().combine_chunks()
+    return _joined(column if pa.types.is_dictionary(column.type) else column.dictionary_encode())
 
 
 def _names(column: pa.ChunkedArray) -> Names:

@@ -17,7 +17,7 @@ from levelfield.data.images import as_rgb, image_suffixes, open_image
 from levelfield.data.index import Sample
 from levelfield.data.own import dataset_from_path
 from levelfield.data.rows import TABLES, content_fault, refuse_problems
-from levelfield.data.tables import Table, column_names
+from levelfield.data.tables import Table, column_names, image_column
 
 Modality = Literal["image", "text"]
 COLUMNS = {"image": "path", "text": "text"}
@@ -174,6 +174,8 @@ def in_folder(folder: Path) -> Samples:
 
 def _in_table(table: Path, modality: Modality | None, origin: object) -> Samples:
     columns = column_names(table)
+    if "text" not in columns and image_column(table):
+        raise UserError(f"{table} has the images themselves: give their files, listed in a column path")
     kind: Modality = modality or ("image" if "path" in columns else "text")
     column = COLUMNS[kind]
     other = "text" if kind == "image" else "path"

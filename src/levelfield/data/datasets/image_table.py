@@ -22,14 +22,13 @@ class ImageTable(MetricDataset):
     """Images listed in a CSV or Parquet table with the columns `path,label`; paths are relative to the table.
 
     Samples are in the order of the table. Classes are in the order of their labels: by number if all are whole numbers,
-    else by name. Image files are read only when they are opened. A Parquet table without paths may contain the images,
-    in a column `image` or `img` of their files' bytes, or as Hugging Face's `datasets` writes it. Then their keys are
-    `row 1`, `row 2`, ...
+    else by name. Image files are read only when they are opened. A Parquet table without paths may have the images in
+    a column `image` or `img` of bytes, or as Hugging Face's `datasets` writes it; then keys are `row 1`, `row 2`...
 
     A column `split` (`train`, `test`) sets the test classes; by default they are the second half of the sorted classes.
     With a column `role` (`query`, `gallery`), test queries are searched only in the gallery; by default each test image
-    is a query among all others. Roles of training rows have no effect. A column `group` has the camera, sequence,
-    session or patient of each image: `SampleIndex.groups`.
+    is a query among all others. Roles of training rows have no effect. A column `group` (camera, sequence, session,
+    patient) is in `SampleIndex.groups`.
 
     Args:
         table: the file: .csv, .tsv (both also with .gz) or .parquet.
@@ -97,12 +96,12 @@ class ImageTable(MetricDataset):
 
     def _inside(self) -> Mapping[str, bytes]:
         if self._images is None:
-            self.read_index()
-        assert self._images is not None
+            from levelfield.data.tables import image_column  # imports pyarrow
+
+            self._images = self._read().images if image_column(find_file(self.table, self.root)) else {}
         return self._images
 
     def _read(self) -> "SampleTable":
-        from levelfield.data.tables import SampleTable, image_column  # imports pyarrow
+        from levelfield.data.tables import SampleTable
 
-        table = find_file(self.table, self.root)
-        return SampleTable(table, image_column(table) or "path")
+        return SampleTable(find_file(self.table, self.root), "path")

@@ -45,8 +45,10 @@ class TextTable(TextDataset):
         return [find_file(self.table, self.root)]
 
     def texts_by_key(self, keys: Sequence[str], texts: Sequence[str]) -> Mapping[str, str]:
-        from levelfield.data.tables import ByName  # imports pyarrow
+        from levelfield.data.tables import ByName, Keys  # imports pyarrow
 
+        assert isinstance(keys, Keys)
+        assert isinstance(texts, Keys)
         return ByName(keys, texts)
 
     def _read(self) -> "SampleTable":
