@@ -75,8 +75,8 @@ class LayerNormLinearEmbedder(Embedder):
         return self.linear(self.dropout(self.norm(features)))
 
 
-class IdentityEmbedder(Embedder):
-    """The trunk's features without a layer on top. Raises UserError for another `embedding_size`."""
+class _SameSize(Embedder):
+    """Raises UserError for an `embedding_size` other than the number of features."""
 
     def __init__(self, num_features: int, embedding_size: int) -> None:
         super().__init__()
@@ -91,7 +91,11 @@ class IdentityEmbedder(Embedder):
         return self.norm(features)
 
 
-class LayerNormEmbedder(IdentityEmbedder):
+class IdentityEmbedder(_SameSize):
+    """The trunk's features without a layer on top."""
+
+
+class LayerNormEmbedder(_SameSize):
     """Only layer norm, without learnt scale and shift (Zhai & Wu's ResNet50 at 2,048)."""
 
     def __init__(self, num_features: int, embedding_size: int) -> None:

@@ -61,10 +61,7 @@ class Trunk(nn.Module, ABC):
     def freeze(self) -> None:
         """Freeze all weights. Raises UserError if the trunk has an adapter."""
         if self.adapter is not None:
-            raise UserError(
-                "--model.trunk.adapter LoRA learns beside the weights of a trunk, which stay as they are: leave "
-                "--model.freeze_trunk true out"
-            )
+            raise UserError("--model.trunk.adapter LoRA freezes the trunk already: leave --model.freeze_trunk true out")
         self.requires_grad_(False)
 
     def keep_frozen(self, whole: bool, batch_norm: bool) -> None:

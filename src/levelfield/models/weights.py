@@ -42,8 +42,7 @@ def load_weights(
 
     Args:
         source: None (random weights stay), `pretrained` (the file at `url`), or what `find_weights` takes.
-        url: the official file.
-        sha256: its checksum, or the beginning of it.
+        sha256: checksum of the file at `url`, or the beginning of it.
         convert: converts other layouts that it knows to the network's own, given tensors by name and the network.
 
     Raises:
