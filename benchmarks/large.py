@@ -74,8 +74,8 @@ def draw_batches(file: Path, kind: str) -> Steps:
 
     from levelfield.data import check_validation_classes, class_folds, split_classes
     from levelfield.data.datasets import ImageTable, TextTable
-    from levelfield.data.samplers import MPerClassBatchSampler
     from levelfield.data.loaders import ClassSubset
+    from levelfield.data.samplers import MPerClassBatchSampler
 
     steps.done("imports")
     dataset = ImageTable(file) if kind == "path" else TextTable(file)

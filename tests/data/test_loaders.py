@@ -185,9 +185,7 @@ def subset() -> ClassSubset:
 
 
 def test_labels_count_from_zero_in_class_order(subset: ClassSubset) -> None:
-    assert subset.classes == (2, 5, 6)
-    assert subset.class_names == ("U+0043 C", "U+0046 F", "U+0047 G")
-    assert len(subset) == 3 * 16
+    assert (subset.classes, subset.class_names) == ((2, 5, 6), ("U+0043 C", "U+0046 F", "U+0047 G"))
     assert subset.labels.tolist() == [0] * 16 + [1] * 16 + [2] * 16
     sample, label, index = subset[Draw(20, 0)]
     assert (sample.shape, label, index) == ((32, 32, 3), 1, 84)

@@ -18,6 +18,7 @@ from torch.nn.functional import normalize
 from levelfield.cli.study import parse
 from levelfield.core.errors import UserError
 from levelfield.data.loaders import ClassSubset
+from levelfield.data.transforms import as_floats, stacked
 from levelfield.report.page import write_report
 from levelfield.report.table import study_table
 from levelfield.study.folder import StudyFolder
@@ -129,7 +130,8 @@ def features(training, subset: ClassSubset) -> np.ndarray:
     """Of each sample in evaluation; in double precision."""
     plain = ClassSubset(subset.dataset, subset.index, training.datamodule.transform())
     trunk = training.model.trunk.eval().double()
-    return torch.cat([trunk(plain[k][0][None].double()) for k in range(len(plain))]).numpy()
+    squares = [plain[position][0] for position in range(len(plain))]
+    return torch.cat([trunk(as_floats(stacked([square])).double()) for square in squares]).numpy()
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 
 from levelfield import MetricLearner
 from levelfield.data import MPerClassBatchSampler
+from levelfield.data.transforms import as_floats, stacked
 
 
 class Tensored:
@@ -92,7 +93,7 @@ class Plainly(torch.utils.data.Dataset):
 
     def __getitem__(self, position):
         image, label, _ = self.subset[position]
-        return (image, int(label), *([position] if self.index else []))
+        return (as_floats(stacked([image]))[0], int(label), *([position] if self.index else []))
 
 
 def own_loaders(data):

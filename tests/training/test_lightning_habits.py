@@ -37,6 +37,7 @@ from wandb_files import offline_runs
 
 from levelfield import MetricDataModule, MetricLearner
 from levelfield.core.errors import UserError
+from levelfield.data.transforms import as_floats, stacked
 from levelfield.losses import TripletMarginLoss
 from levelfield.training.embed import embed
 from levelfield.training.plain_module import adapted
@@ -293,7 +294,7 @@ def test_another_fold_between_two_fits(tmp_path):
 def score_of(module: MetricLearner, subset: Any) -> float:
     images, labels, _ = zip(*(subset[position] for position in range(len(subset))), strict=True)
     with torch.no_grad():
-        return map_at_r(deepcopy(module).eval()(torch.stack(images)), labels)[0]
+        return map_at_r(deepcopy(module).eval()(as_floats(stacked(images))), labels)[0]
 
 
 @pytest.mark.parametrize(("stage", "index", "order"), LOADERS)

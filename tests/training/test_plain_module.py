@@ -14,7 +14,7 @@ from tiny_fit import REPOSITORY
 
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
-from levelfield.data.transforms import ImageTransforms
+from levelfield.data.transforms import ImageTransforms, as_floats, stacked
 from levelfield.metrics import retrieval_metrics
 
 MODULE = (
@@ -156,7 +156,7 @@ def test_in_a_study_it_is_compared_with_itself_before_training(run, tmp_path):
     data.setup("validate")
     images, labels, _ = zip(*(data.val_subset[position] for position in range(len(data.val_subset))), strict=True)
     with torch.no_grad():
-        embeddings = module.validation_step((torch.stack(images), None, None), 0)
+        embeddings = module.validation_step((as_floats(stacked(images)), None, None), 0)
     expected = retrieval_metrics(embeddings, torch.tensor(labels))["map_at_r"]
     assert found["validation"]["map_at_r"] == pytest.approx(expected, abs=1e-6)
     succeeded(run("study", "run", "mine.yaml", "--output", "mine"))

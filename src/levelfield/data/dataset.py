@@ -79,7 +79,8 @@ class MetricDataset(ABC):
     keeps_list: bool = False  # `kept_index` keeps the list, for trainings that take seconds
 
     _index: SampleIndex | None = None
-    _states: list[Any] | None = None
+    _states: list[tuple[int, ...]] | None = None
+    _known: tuple[Any, list[str]] = (None, [])  # states and keys, and their contents
 
     @abstractmethod
     def read_index(self) -> SampleIndex:
@@ -146,7 +147,10 @@ class MetricDataset(ABC):
         """`contents_of`, and a line for each rotten file."""
         paths = self._paths(keys) if self.hashes_files() else None
         if paths is None:
-            return [self.content_of(key) for key in keys], []
+            asked = self._list_states(), tuple(keys)
+            if again or asked[0] is None or asked != self._known[0]:
+                self._known = asked, [self.content_of(key) for key in keys]
+            return self._known[1], []
         try:
             found, rotten = file_hashes(paths, again)
         except UserError:
@@ -235,13 +239,16 @@ class MetricDataset(ABC):
 
     def kept_index(self) -> SampleIndex:
         """`read_index`; with `keeps_list` read again only if one of `index_files` has changed."""
-        states = None
-        if self.keeps_list:
-            with suppress(OSError, UserError):  # `read_index` gives the error
-                states = [file_state(path) for path in self.index_files()]
+        states = self._list_states()
         if self._index is None or states is None or states != self._states:
             self._index, self._states = self.read_index(), states
         return self._index
+
+    def _list_states(self) -> list[tuple[int, ...]] | None:
+        """The states of `index_files`, on which texts and drawn samples depend, too; None without `keeps_list`."""
+        with suppress(OSError, UserError):  # `read_index` gives the error
+            return [file_state(path) for path in self.index_files()] if self.keeps_list else None
+        return None
 
 
 def has_root(kind: type[MetricDataset]) -> bool:
