@@ -7,7 +7,7 @@ levelfield fit --config data/own_texts --data.dataset examples.datasets.wos134.W
     --config trunk/distilbert --data.split vasilev-dyakonov --model.loss ContrastiveLoss
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from levelfield.data.dataset import NamedDataset, TextDataset
 from levelfield.data.index import SampleIndex, index_of_classes
@@ -30,10 +30,11 @@ class WOS134(TextDataset, NamedDataset):
     num_classes_published = 134
     num_samples_published = 46985
 
-    def read_texts(self) -> tuple[SampleIndex, Sequence[str], list[str]]:
+    def read_texts(self) -> tuple[SampleIndex, Mapping[str, str], list[str]]:
         texts, areas = ([line.strip() for line in self.lines(name)] for name in ("X.txt", "Y.txt"))
         with self.sound(self.named_folder()):
             numbers = {area: int(area) for area in areas}
             names = {area: area for area in sorted(numbers, key=numbers.__getitem__)}
-            samples = [(f"X.txt row {row}", area) for row, (_, area) in enumerate(zip(texts, areas, strict=True), 1)]
-        return index_of_classes(samples, names), texts, []
+            keys = [f"X.txt row {row}" for row in range(1, len(texts) + 1)]
+            samples = zip(keys, areas, strict=True)
+            return index_of_classes(samples, names), dict(zip(keys, texts, strict=True)), []

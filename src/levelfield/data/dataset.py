@@ -335,8 +335,8 @@ class TextDataset(MetricDataset):
     _texts: Mapping[str, str] | None = None
 
     @abstractmethod
-    def read_texts(self) -> tuple[SampleIndex, Sequence[str], list[str]]:
-        """The index and the texts of all usable samples, and a line for each other sample.
+    def read_texts(self) -> tuple[SampleIndex, Mapping[str, str], list[str]]:
+        """The index and the texts by key of all usable samples, and a line for each other sample.
 
         Raises:
             UserError: a file is missing or cannot be read.
@@ -348,13 +348,8 @@ class TextDataset(MetricDataset):
         return index
 
     def read_all(self) -> tuple[SampleIndex, list[str]]:
-        index, texts, problems = self.read_texts()
-        self._texts = self.texts_by_key(index.keys, texts)
+        index, self._texts, problems = self.read_texts()
         return index, problems
-
-    def texts_by_key(self, keys: Sequence[str], texts: Sequence[str]) -> Mapping[str, str]:
-        """Key to text."""
-        return dict(zip(keys, texts, strict=True))
 
     def load(self, key: str) -> str:
         if self._texts is None:
@@ -378,9 +373,10 @@ class NamedTextDataset(TextDataset, NamedDataset):
     def read_samples(self, folder: Path) -> Iterable[tuple[str, str, str]]:
         """Key, text and class name of each sample. It may raise anything for a damaged file: see `sound`."""
 
-    def read_texts(self) -> tuple[SampleIndex, Sequence[str], list[str]]:
+    def read_texts(self) -> tuple[SampleIndex, Mapping[str, str], list[str]]:
         folder = self.named_folder()
         with self.sound(folder):
-            keys, texts, names = zip(*self.read_samples(folder), strict=True)
-        classes = {name: name for name in sorted(set(names))}
-        return index_of_classes(zip(keys, names, strict=True), classes), texts, []
+            samples = list(self.read_samples(folder))
+        classes = {name: name for name in sorted({name for *_, name in samples})}
+        index = index_of_classes(((key, name) for key, _, name in samples), classes)
+        return index, {key: text for key, text, _ in samples}, []

@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
-from PIL import Image
 
 from levelfield.core.errors import UserError
 from levelfield.data.dataset import MetricDataset
 from levelfield.data.images import is_nearly_black
-from levelfield.data.index import Sample, SampleIndex
+from levelfield.data.index import SampleIndex
 from levelfield.data.splits import MIN_VALIDATION_CLASSES, Split
 
 MAX_NAMES = 20
@@ -79,7 +78,7 @@ def verify(dataset: MetricDataset) -> VerifyReport:
         count = counted(len(dark), "image")
         report.overview.append(f"nearly black: {count}, such as {dark[0]}; scale 12 bits in a 16-bit file by 16")
     report.problems += dataset._contents(list(digests), again=True)[1]
-    report.duplicates = duplicates_of(index, test_classes, digests)
+    report.duplicates = _duplicates(index, test_classes, digests)
     return report
 
 
@@ -89,7 +88,10 @@ def _open(dataset: MetricDataset, key: str) -> tuple[bytes, bool] | UserError:
         sample = dataset.load(key)
     except UserError as error:
         return error
-    return content_digest(sample), isinstance(sample, Image.Image) and is_nearly_black(sample)
+    if isinstance(sample, str):
+        return hashlib.sha256(sample.encode()).digest(), False
+    content = f"{sample.mode} {sample.size}\n".encode() + sample.tobytes()
+    return hashlib.sha256(content).digest(), is_nearly_black(sample)
 
 
 def overview(dataset: MetricDataset, index: SampleIndex, split: Split | None = None, split_seed: int = 0) -> list[str]:
@@ -189,14 +191,10 @@ class Duplicate(NamedTuple):
         return f"{'in both halves' if self.in_both_halves else where}: {' = '.join(samples)}"
 
 
-def duplicates_of(
+def _duplicates(
     index: SampleIndex, test_classes: Int[np.ndarray, " test"], digests: Mapping[str, bytes]
 ) -> list[Duplicate]:
-    """Group samples by the digest of their content: duplicates in both halves first, then those in several classes.
-
-    Args:
-        digests: key to digest of the samples that were opened.
-    """
+    """Samples with equal digests: those in both halves first, then those in several classes."""
     tested = np.isin(index.labels, test_classes).tolist()
     groups: dict[bytes, list[tuple[str, str, bool]]] = {}
     for key, label, is_tested in zip(index.keys, index.labels.tolist(), tested, strict=True):
@@ -204,13 +202,6 @@ def duplicates_of(
             groups.setdefault(digests[key], []).append((key, index.class_names[label], is_tested))
     found = [Duplicate(*zip(*group, strict=True)) for group in groups.values() if len(group) > 1]
     return sorted(found, key=lambda same: (not same.in_both_halves, not same.in_several_classes))
-
-
-def content_digest(sample: Sample) -> bytes:
-    """SHA-256 of a text, or of the size and pixels of an image."""
-    if isinstance(sample, Image.Image):
-        return hashlib.sha256(f"{sample.mode} {sample.size}\n".encode() + sample.tobytes()).digest()
-    return hashlib.sha256(sample.encode()).digest()
 
 
 def describe_duplicates(duplicates: Sequence[Duplicate]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +47,7 @@ class CLINC150(NamedTextDataset):
                 for number, (text, intent) in enumerate(parts[part]):
                     yield f"{part}[{number}]", text, intent
 
-    def read_texts(self) -> tuple[SampleIndex, Sequence[str], list[str]]:
+    def read_texts(self) -> tuple[SampleIndex, Mapping[str, str], list[str]]:
         index, texts, problems = super().read_texts()
         with DOMAINS.open(encoding="utf-8", newline="") as rows:
             domains = {row["intent"]: row["domain"] for row in csv.DictReader(rows)}

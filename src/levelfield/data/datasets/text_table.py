@@ -1,6 +1,6 @@
 """Your own texts, listed in a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,22 +34,17 @@ class TextTable(TextDataset):
         self.table = table
         self.root = root
 
-    def read_texts(self) -> tuple[SampleIndex, Sequence[str], list[str]]:
+    def read_texts(self) -> tuple[SampleIndex, Mapping[str, str], list[str]]:
+        from levelfield.data.tables import ByName  # imports pyarrow
+
         table = self._read()
-        return table.index(), table.contents, table.problem_lines
+        return table.index(), ByName(table.keys, table.contents), table.problem_lines
 
     def read_metadata(self, index: SampleIndex) -> Mapping[str, Any]:
         return self._read().metadata(index)
 
     def index_files(self) -> list[Path]:
         return [find_file(self.table, self.root)]
-
-    def texts_by_key(self, keys: Sequence[str], texts: Sequence[str]) -> Mapping[str, str]:
-        from levelfield.data.tables import ByName, Keys  # imports pyarrow
-
-        assert isinstance(keys, Keys)
-        assert isinstance(texts, Keys)
-        return ByName(keys, texts)
 
     def _read(self) -> "SampleTable":
         from levelfield.data.tables import SampleTable
