@@ -58,7 +58,7 @@ def test_a_trunk_of_images_is_refused_for_texts(run: Callable, tmp_path: Path) -
     words = ("--data.dataset", "TextTable", "--data.dataset.table", own_texts(tmp_path), "--data.num_folds", "2")
     result = run("fit", *words, "--model.loss", "ContrastiveLoss", "--output", tmp_path / "out")
     assert "TextTable holds texts, TimmTrunk takes images" in result[2]
-    refused(result, "configs/trunk/minilm.yaml")
+    refused(result, "trunk/minilm")
 
 
 def test_a_table_in_csv_and_in_parquet(tmp_path: Path) -> None:
