@@ -4,6 +4,8 @@ import gzip
 import hashlib
 import json
 import pickle
+import subprocess
+import sys
 from io import BytesIO
 from pathlib import Path
 
@@ -153,6 +155,11 @@ def test_images_inside_a_parquet_table(as_struct: bool, tmp_path: Path) -> None:
     assert contents == [hashlib.sha256(image).hexdigest() for image in images[:2]]
     with pytest.raises(UserError, match="has the images themselves"):
         samples_of(file, "image", "best.ckpt")
+
+
+def test_data_sets_without_tables_import_no_pyarrow() -> None:
+    words = "import sys, levelfield.data.own; sys.exit('pyarrow' in sys.modules or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", words], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["t.tsv", "t.tsv.gz", "t.csv.gz"])

@@ -17,7 +17,6 @@ from levelfield.data.dataset import MetricDataset, find_file
 from levelfield.data.datasets import ImageFolder, ImageTable, TextTable
 from levelfield.data.images import image_suffixes
 from levelfield.data.rows import TABLES
-from levelfield.data.tables import Table, column_names
 
 MAX_CHARACTERS = 1 << 20  # that are read of a `config.yaml`
 
@@ -31,6 +30,8 @@ def dataset_from_path(path: str, root: str | None = None) -> MetricDataset | Non
     Returns:
         None if the path is neither a folder nor has the suffix of a table.
     """
+    from levelfield.data.tables import column_names  # imports pyarrow, which `levelfield data list` does not need
+
     file = find_file(path, root)
     if os.path.isdir(file):
         return ImageFolder(path, root)
@@ -44,6 +45,8 @@ def dataset_from_path(path: str, root: str | None = None) -> MetricDataset | Non
 
 def _lists_images(table: Path) -> bool:
     """Whether most paths of a table that also has texts have the suffixes of images."""
+    from levelfield.data.tables import Table
+
     try:
         paths = Table(table, ("path", "label")).rows["path"]
     except UserError:  # reading the table gives the error

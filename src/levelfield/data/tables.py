@@ -67,9 +67,6 @@ class Keys(Sequence[Any]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Keys | tuple) and tuple(self) == tuple(other)
 
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
     def __reduce__(self) -> tuple[Any, ...]:  # another process maps the file, too
         return Keys, (self.source, self.rows)
 
@@ -112,8 +109,6 @@ class Table:
     Raises:
         UserError: the table is missing or cannot be read, or a column is missing or repeated.
     """
-
-    rows: pa.Table
 
     def __init__(self, file: Path, wanted: Sequence[str], optional: Sequence[str] = ()) -> None:
         if not str(file).lower().endswith(TABLES):
