@@ -16,9 +16,8 @@ from levelfield.training.build import build
 
 FOLDER = Path(__file__).parents[2] / "configs" / "trunk"
 FILES = {file.stem: yaml.safe_load(file.read_text()) for file in sorted(FOLDER.glob("*.yaml"))}
-# How the weights were trained to say an image in one vector, from their papers: DINOv2 (Oquab 2023) and CLIP (Radford
-# 2021) by the class token, SigLIP (Zhai 2023) by attention. EVA-02 is tuned on means, EVA-02-CLIP on the class
-# token.
+# How the weights pool, from their papers: DINOv2 (Oquab 2023) and CLIP (Radford 2021) by the class token, SigLIP (Zhai
+# 2023) by attention. EVA-02 is tuned on means, EVA-02-CLIP on the class token.
 POOLED_BY = {
     **dict.fromkeys(("dinov2_small", "dinov2_base", "clip_base", "clip_base32", "eva02_base"), "token"),
     **dict.fromkeys(("siglip_base", "siglip2_base", "siglip2_base32"), "map"),
@@ -28,14 +27,9 @@ POOLED_BY = {
 SIZES = {
     **dict.fromkeys(("dinov2_small", "dinov3_small", "eva02_small"), (384, 22)),
     **dict.fromkeys(("dinov3_base", "clip_base", "eva02_base"), (768, 86)),
-    **{
-        "dinov2_base": (768, 87),
-        "clip_base32": (768, 87),
-        "siglip_base": (768, 93),
-        "siglip2_base": (768, 93),
-        "siglip2_base32": (768, 95),
-    },
-    **{"convnextv2_tiny": (768, 28), "convnextv2_base": (1024, 88)},
+    **dict.fromkeys(("dinov2_base", "clip_base32"), (768, 87)),
+    **dict.fromkeys(("siglip_base", "siglip2_base"), (768, 93)),
+    **{"siglip2_base32": (768, 95), "convnextv2_tiny": (768, 28), "convnextv2_base": (1024, 88)},
 }
 
 
@@ -145,13 +139,9 @@ def test_with_no_hub_in_reach_one_line_says_what_to_give(monkeypatch):
 
 
 DAMAGED = {
-    "noise.safetensors": bytes(range(256)) * 9,
+    **{"noise.safetensors": bytes(range(256)) * 9, "empty.safetensors": b"", "short.pt": b"PK\3\4" + bytes(99)},
     "short.safetensors": save({"a": torch.zeros(9)})[:-9],
-    "empty.safetensors": b"",
-    "short.pt": b"PK\3\4" + bytes(99),
-    "numbers.pt": {1: torch.zeros(9)},
-    "values.pt": {"a": 3, "b": [1]},
-    "list.pt": [torch.zeros(9)],
+    **{"numbers.pt": {1: torch.zeros(9)}, "values.pt": {"a": 3, "b": [1]}, "list.pt": [torch.zeros(9)]},
 }
 
 
