@@ -15,7 +15,7 @@ SOURCE = Path(levelfield.__file__).parent
 # The first version of a library in which its private parts may be others; pyproject.toml has the same bound.
 BOUNDS = {"jsonargparse": "5", "lightning": "2.7", "torchmetrics": "2", "timm": "1.1", "torch": "3"}
 # Of Python's own: named tuples, argparse, os, importlib.
-OF_PYTHON = {"_asdict", "_fields", "_replace", "_exit", "_actions", "_option_string_actions"}
+OF_PYTHON = {"_asdict", "_fields", "_make", "_replace", "_exit", "_actions", "_option_string_actions"}
 PARTS = {
     "jsonargparse": {"_common", "_typehints"},
     "lightning": {

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import pickle
 import resource
 import shutil
 import sys
@@ -62,7 +63,7 @@ def files(cache: Path) -> list[Path]:
 def test_views_are_those_of_the_images_themselves(table: Path, others: dict) -> None:
     without, cached = (datamodule(table, cache, ImageTransforms(24, 32, **others)) for cache in (False, True))
     for subset in ("train_subset", "val_subset"):
-        left, right = getattr(without, subset), getattr(cached, subset)
+        left, right = getattr(without, subset), pickle.loads(pickle.dumps(getattr(cached, subset)))  # as for a loader
         assert left.index.keys == right.index.keys
         assert all(np.array_equal(left[position][0], right[position][0]) for position in range(len(left)))
 

@@ -251,12 +251,12 @@ class MetricDataModule(LightningDataModule):
         if self.train_subset is not None and self.val_subset is not None:
             half = self._trainval
             self._evaluated = self._features_of(half, self._trainval_content, extractor)
-            self.train_subset = FeatureSubset(self.train_subset, half.positions, lambda: self._evaluated)
-            self.val_subset = FeatureSubset(self.val_subset, half.positions, lambda: self._evaluated)
+            self.train_subset = FeatureSubset(self.train_subset, half, lambda: self._evaluated)
+            self.val_subset = FeatureSubset(self.val_subset, half, lambda: self._evaluated)
         if self.test_subset is not None:
             test = self.test_subset.index
             made = cache(lambda: self._features_of(test, self._content_of(test), extractor))
-            self.test_subset = FeatureSubset(self.test_subset, test.positions, made)
+            self.test_subset = FeatureSubset(self.test_subset, test, made)
 
     def evaluated(self, subset: ClassSubset | None) -> Float[Tensor, "samples features"]:
         """The features of the training or validation samples, in their order, without augmentation."""
@@ -402,7 +402,7 @@ class MetricDataModule(LightningDataModule):
         train = self.train_subset
         subset = ClassSubset(self.dataset, train.index, self.transform(), cache=lambda: train.images)
         if isinstance(self.train_subset, FeatureSubset):
-            subset = FeatureSubset(subset, self._trainval.positions, lambda: self._evaluated)
+            subset = FeatureSubset(subset, self._trainval, lambda: self._evaluated)
         return self._loader(subset, batch_size=self._eval_size)
 
     def _loader(

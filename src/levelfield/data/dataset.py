@@ -92,7 +92,7 @@ class MetricDataset(ABC):
 
     @abstractmethod
     def load(self, key: str) -> Sample:
-        """One sample: an RGB image or a text. May run in another thread.
+        """One sample: an RGB image or a text. May run in several threads at once.
 
         Raises:
             UserError: a file that is missing, truncated or not an image; names it and the remedy.

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from levelfield.core.paths import cache_root
 from levelfield.core.source_identity import sources
 from levelfield.data.caches import digest, made_once
+from levelfield.data.index import SampleIndex
 from levelfield.data.loaders import ClassSubset
 from levelfield.data.own import dataset_spec, transforms_spec
 from levelfield.data.samplers import Draw
@@ -39,7 +40,7 @@ class FeatureSubset(ClassSubset):
 
     Args:
         subset: the samples, with their labels.
-        positions: the position in the data set of each row of the features, ascending.
+        half: the samples of all rows of the features, including those of `subset`.
         features: returns the features, (rows, F); called for the first batch.
 
     Attributes:
@@ -49,12 +50,12 @@ class FeatureSubset(ClassSubset):
     def __init__(
         self,
         subset: ClassSubset,
-        positions: Int[np.ndarray, " rows"],
+        half: SampleIndex,
         features: Callable[[], Float[Tensor, "rows features"]],
     ) -> None:
         super().__init__(subset.dataset, subset.index, subset.transform, subset.seed)
         self.features = features
-        self.rows: Int[Tensor, " samples"] = torch.from_numpy(np.searchsorted(positions, self.positions))
+        self.rows: Int[Tensor, " samples"] = torch.from_numpy(np.flatnonzero(np.isin(half.labels, subset.classes)))
         self._labels = torch.from_numpy(self.labels)
         self._positions = torch.from_numpy(self.positions)
 
@@ -89,7 +90,8 @@ def features_of(
     Raises:
         UserError: a sample that cannot be opened, or no space.
     """
-    dataset, samples = batches.dataset.dataset, len(batches.dataset)  # type: ignore[attr-defined] # of a ClassSubset
+    subset: Any = batches.dataset
+    dataset, samples = subset.dataset, len(subset)
     spec = dataset_spec(dataset, None)
     made_by = sources({"dataset": spec}), in_words(transforms), batches.batch_size, dict(extractor.identity)
     file = cache_root() / "features" / f"{dataset.name}-{digest(content, spec, *made_by)}.npy"

@@ -155,7 +155,7 @@ def batch_of(samples: Sequence[Any], as_bytes: bool) -> Any:
     """Squares of bytes as one tensor of floats in [0, 1] or of bytes; other samples by torch's `default_collate`."""
     if isinstance(samples[0], np.ndarray) and samples[0].dtype == np.uint8:
         return stacked(samples) if as_bytes else stacked_floats(samples)
-    return default_collate(samples)
+    return default_collate([*samples])
 
 
 def opened_ahead(batches: DataLoader) -> Iterator[Any]:

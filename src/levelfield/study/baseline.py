@@ -112,8 +112,8 @@ class _Features:
         ordered = sorted({each for part in samples for each in part})
         if list(self._rows) != ordered:
             labels, keys, positions = zip(*ordered, strict=True)
-            places = {"positions": np.array(positions)}
-            index = SampleIndex(keys, np.array(labels, dtype=np.int64), indices[0].class_names, **places)
+            names, there = indices[0].class_names, np.array(positions)
+            index = SampleIndex(keys, np.array(labels, dtype=np.int64), names, positions=there)
             subset = ClassSubset(data.dataset, index, data.transform(), cache=lambda: data.train_subset.images)
             self._features = embed(training.model.trunk, data.eval_dataloader(subset), device=device).embeddings
             self._rows = {each: row for row, each in enumerate(ordered)}
