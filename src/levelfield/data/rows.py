@@ -1,7 +1,8 @@
-"""Rows of a list of samples: their faults, and the numbers of their classes."""
+"""Rows of a list of samples: their names and faults, and the numbers of their classes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -9,6 +10,27 @@ from jaxtyping import Int
 from levelfield.core.errors import UserError
 
 TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
+
+
+class ByName(Mapping[str, Any]):
+    """From the name of a row (`row 7`) of a table to its content; both are `Keys`."""
+
+    def __init__(self, names: Any, contents: Sequence[Any]) -> None:
+        self.names, self.contents = names, contents
+
+    def __getitem__(self, name: str) -> Any:
+        number = name.removeprefix("row ")
+        wanted = int(number) if number.isdecimal() and len(number) < 10 else -1
+        place = int(np.searchsorted(self.names.rows, np.int32(wanted)))  # another type would copy all numbers
+        if place == len(self) or self.names[place] != name:
+            raise KeyError(name)
+        return self.contents[place]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
 
 
 def content_fault(column: str, content: str) -> str:

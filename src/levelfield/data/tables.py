@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from itertools import chain, compress, islice
@@ -28,7 +28,7 @@ from levelfield.core.files import Lock, explain_write_errors
 from levelfield.core.paths import cache_root
 from levelfield.data.hashes import file_state
 from levelfield.data.index import SampleIndex
-from levelfield.data.rows import TABLES, content_fault, number_classes, refuse_problems
+from levelfield.data.rows import TABLES, ByName, content_fault, number_classes, refuse_problems
 
 # The optional columns of samples with their values; a group is any value.
 OPTIONAL_COLUMNS: dict[str, list[str]] = {"split": ["train", "test"], "role": ["query", "gallery", ""], "group": []}
@@ -71,27 +71,6 @@ class Keys(Sequence[Any]):
         return Keys, (self.source, self.rows)
 
 
-class ByName(Mapping[str, Any]):
-    """From the name of a row (`row 7`) to its content."""
-
-    def __init__(self, names: Keys, contents: Keys) -> None:
-        self.names, self.contents = names, contents
-
-    def __getitem__(self, name: str) -> Any:
-        number = name.removeprefix("row ")
-        wanted = int(number) if number.isdecimal() and len(number) < 10 else -1
-        place = int(np.searchsorted(self.names.rows, np.int32(wanted)))  # another type would copy all numbers
-        if place == len(self) or self.names[place] != name:
-            raise KeyError(name)
-        return self.contents[place]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-
 class Table:
     """Some columns of a CSV or Parquet file as text without outer blanks; a missing optional column is left out.
 
@@ -115,8 +94,7 @@ class Table:
             raise UserError(f"{file}: give a .csv, .tsv (both also with .gz) or .parquet table")
         if not os.path.isfile(file):
             raise UserError(f"no table {file}: give a CSV or Parquet file with the columns {','.join(wanted)}")
-        self.file, self.wanted = file, wanted
-        self.problems: dict[int, str] = {}
+        self.file, self.wanted, self.problems = file, wanted, dict[int, str]()
         separator, names = ("", _schema(file).names) if _is_parquet(file) else _header(file, wanted)
         places = _places(file, names, wanted, optional)
         self.ignored = [name or "(no name)" for at, name in enumerate(names) if at not in places.values()]
@@ -183,8 +161,8 @@ class SampleTable(Table):
     _stored: Path | None = None
 
     def __init__(self, file: Path, content: str, label: str = "label") -> None:
-        content = image_column(file) or content if content == "path" else content
-        super().__init__(file, (content, label), tuple(OPTIONAL_COLUMNS))
+        content = (image_column(file) if content == "path" else None) or content
+        super().__init__(file, (content, label), [*OPTIONAL_COLUMNS])
         if not len(self.rows) and not self.problems:
             raise UserError(f"{file} has no rows: give one row per sample, with {content} and {label}")
         self.contents = Keys(self._stored or self.rows[1], np.arange(len(self.rows), dtype=np.int32))
@@ -295,13 +273,11 @@ class SampleTable(Table):
 def column_names(file: Path, nested: bool = True) -> list[str]:
     """Names of a table's columns in lower case, with or without nested ones; empty if the file cannot be read."""
     try:
-        if _is_parquet(file):
-            names = [field.name for field in _schema(file) if nested or not pa.types.is_nested(field.type)]
-        else:
-            names = _header(file)[1]
+        schema = _schema(file) if _is_parquet(file) else ()
+        flat = [field.name for field in schema if nested or not pa.types.is_nested(field.type)]
+        return [name.strip().lower() for name in (flat if _is_parquet(file) else _header(file)[1])]
     except (OSError, UserError):
         return []
-    return [name.strip().lower() for name in names]
 
 
 def image_column(file: Path) -> str | None:
@@ -309,9 +285,9 @@ def image_column(file: Path) -> str | None:
 
     It has the bytes of image files, or the structs of bytes and path that Hugging Face's `datasets` writes.
     """
-    fields = _schema(file) if _is_parquet(file) and file.is_file() else ()
-    kinds = {field.name.strip().lower(): field.type for field in fields}
-    for name in IMAGE_COLUMNS if "path" not in kinds else ():
+    schema = _schema(file) if _is_parquet(file) and file.is_file() else ()
+    kinds = {field.name.strip().lower(): field.type for field in schema}
+    for name in () if "path" in kinds else IMAGE_COLUMNS:
         kind = kinds.get(name, pa.null())
         if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
             kind = kind.field("bytes").type
@@ -485,8 +461,7 @@ def _parquet_parts(file: Path, names: list[str], images: bool) -> Iterator[Part]
         first = 1
         for batch in opened.iter_batches(IMAGES_AT_A_TIME if images else AT_A_TIME, columns=names):
             columns = [_named(batch.column(name), opened.schema_arrow, name) for name in names]
-            files = [_files(column) for column in columns[:images]]
-            yield [range(first, first + len(batch)), *files, *map(_texts, columns[images:])]
+            yield [range(first, first + len(batch)), *map(_files, columns[:images]), *map(_texts, columns[images:])]
             first += len(batch)
 
 
@@ -494,9 +469,9 @@ def _named(column: pa.Array, schema: pa.Schema, name: str) -> pa.Array:
     """The column; with the names of numbered classes, if Hugging Face's `datasets` has written them into the file."""
     written = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     feature = written.get("info", {}).get("features", {}).get(name)
-    if not isinstance(feature, dict) or "names" not in feature:
-        return column
-    return pa.array(feature["names"]).take(pc.if_else(pc.less(column, 0), None, column))  # -1 is no class
+    if isinstance(feature, dict) and "names" in feature:
+        column = pa.array(feature["names"]).take(pc.if_else(pc.less(column, 0), None, column))  # -1 is no class
+    return column
 
 
 def _files(column: pa.Array) -> list[bytes]:

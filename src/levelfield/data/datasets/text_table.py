@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from levelfield.data.dataset import TextDataset, find_file
 from levelfield.data.index import SampleIndex
+from levelfield.data.rows import ByName
 
 if TYPE_CHECKING:
     from levelfield.data.tables import SampleTable
@@ -35,8 +36,6 @@ class TextTable(TextDataset):
         self.root = root
 
     def read_texts(self) -> tuple[SampleIndex, Mapping[str, str], list[str]]:
-        from levelfield.data.tables import ByName  # imports pyarrow
-
         table = self._read()
         return table.index(), ByName(table.keys, table.contents), table.problem_lines
 
@@ -47,6 +46,6 @@ class TextTable(TextDataset):
         return [find_file(self.table, self.root)]
 
     def _read(self) -> "SampleTable":
-        from levelfield.data.tables import SampleTable
+        from levelfield.data.tables import SampleTable  # imports pyarrow
 
         return SampleTable(find_file(self.table, self.root), "text")
