@@ -29,7 +29,7 @@ def test_debug_shows_where_an_error_arose(run: Callable) -> None:
     refused(run(*words), "nosuch")
     code, _, complaint = run(*words, "--debug")
     assert code == 2
-    assert re.fullmatch(r"Traceback \(.*\nlevelfield\.errors\.UserError: .*nosuch.*\n", complaint, re.DOTALL)
+    assert re.fullmatch(r"Traceback \(.*\nlevelfield\.core\.errors\.UserError: .*nosuch.*\n", complaint, re.DOTALL)
 
 
 def test_a_study_with_debug_shows_where_your_code_failed() -> None:

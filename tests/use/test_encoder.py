@@ -213,7 +213,7 @@ def test_mistakes_end_in_a_line(best, of_texts, birds, tmp_path, run) -> None:
         (best, tmp_path / "lost.csv", (), ("9_9.png", "No such file")),
         (of_texts, birds, (), ("takes texts", "images")),
         (best, birds, ("--output", "x.csv"), ("x.csv", ".parquet or .safetensors")),
-        (best, birds, ("--output", birds / "jay/0.png/e.parquet"), ("a file is in the place of a folder",)),
+        (best, birds, ("--output", birds / "jay/0.png/e.parquet"), ("File exists", "move it away")),
         (best, birds, ("--device", "gpu7"), ("--device gpu7",)),
         (birds, birds, (), ("no checkpoint in",)),
         (birds / "jay/0.png", birds, (), ("cannot read checkpoint",)),

@@ -11,7 +11,8 @@ REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "get the permission, or choose another folder"),
     **dict.fromkeys((errno.ELOOP, errno.ENOTDIR, errno.EEXIST, errno.EISDIR), "move it away, or choose another path"),
-    **dict.fromkeys((errno.ENAMETOOLONG, errno.EIO, errno.ENOLCK), "choose another path"),
+    **dict.fromkeys((errno.EIO, errno.ENOLCK), "choose another path"),
+    errno.ENAMETOOLONG: "give a shorter name",
     **dict.fromkeys((errno.EFBIG, errno.EMFILE), "raise the limit (ulimit -f, ulimit -n)"),
 }
 
