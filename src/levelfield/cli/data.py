@@ -209,7 +209,7 @@ def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path], 
 
 def _verify(console: Console, dataset: "MetricDataset", root: str | None, asked_for: bool) -> int:
     from levelfield.data.own import unused_root
-    from levelfield.data.verify import describe_duplicates, verify
+    from levelfield.data.verify import verify
 
     try:
         with console.status(f"{dataset.name}: opening every sample"):
@@ -221,9 +221,8 @@ def _verify(console: Console, dataset: "MetricDataset", root: str | None, asked_
     published = "as published, " if dataset.num_classes_published is not None else ""
     count = len(report.problems)
     verdict = f"{published}every sample opens" if report.ok else f"{count} problem{'s' * (count > 1)}"
-    duplicates = describe_duplicates(report.duplicates)
     found, *left_out = report.overview
     left_out += unused_root(dataset, root)
-    lines = [f"{found}; {verdict}", *(f"  {line}" for line in (*left_out, *report.problems, *duplicates))]
+    lines = [f"{found}; {verdict}", *(f"  {line}" for line in (*left_out, *report.problems, *report.duplicates))]
     say("\n".join(lines), console=console)
     return 0 if report.ok else 2

@@ -26,25 +26,29 @@ class Archive:
     """A published file of a named data set.
 
     Attributes:
-        file: name of the file.
-        gives: the file or folder to unpack; None for a file that is not unpacked.
-        url: download address; None if the publishers require an agreement or a login.
+        address: to download it; only the name of the file if the publishers require an agreement or a login.
         size: in bytes; None if unknown.
-        sha256: None if unknown: then the SHA-256 of the first download is recorded, as unverified.
-        inside: the folder of the archive that has `gives`.
+        sha256: None if the publishers give none.
+        gives: the file or folder of the archive to unpack; None for a file that is not unpacked.
     """
 
-    file: str
-    gives: str | None = None
-    url: str | None = None
+    address: str
     size: int | None = None
     sha256: str | None = None
-    inside: str = ""
+    gives: str | None = None
+
+    @property
+    def file(self) -> str:
+        return self.address.rpartition("/")[2]
+
+    @property
+    def url(self) -> str | None:
+        return self.address if "://" in self.address else None
 
     @property
     def place(self) -> str:
         """The file or folder that the data set reads."""
-        return self.gives or self.file
+        return Path(self.gives or self.file).name
 
 
 def find_file(path: str | Path, root: str | Path | None) -> Path:
@@ -169,12 +173,8 @@ class MetricDataset(ABC):
         if folder is not None and len(keys) and self.file_of(keys[0]) == folder / keys[0]:
             place = os.path.abspath(folder)
             return [os.path.join(place, key) for key in keys]
-        paths = []
-        for key in keys:
-            if (file := self.file_of(key)) is None:
-                return None
-            paths.append(os.path.abspath(file))
-        return paths
+        paths = [os.path.abspath(file) for file in map(self.file_of, keys) if file is not None]
+        return paths if len(paths) == len(keys) else None
 
     def fingerprint(self, index: SampleIndex, again: bool = False, contents: Sequence[str] | None = None) -> str:
         """SHA-256 of the class names, and of key, class and content of the samples in `index` only.
@@ -303,7 +303,7 @@ class NamedDataset(MetricDataset):
         if not self.archives:
             return f"download it again from {self.source}"
         folder = self._own_folder()
-        unpacked = any(archive.gives and (folder / archive.gives).exists() for archive in self.archives)
+        unpacked = any(archive.gives and (folder / archive.place).exists() for archive in self.archives)
         move = f"move {folder} away, then " if unpacked else ""
         return f"{move}download it again: levelfield data prepare {self.name}"
 

@@ -1,11 +1,10 @@
 """Verify a data set: counts, omissions, likely mistakes, samples that do not open, and duplicates."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -32,14 +31,15 @@ class VerifyReport:
     Attributes:
         overview: lines with counts, omissions and likely mistakes.
         problems: a line for each wrong count, and for each sample that cannot be used.
-        duplicates: samples with equal content. They are no problems: published data sets have some.
+        duplicates: a line with the number of samples with equal content, and one for each; empty if there are none.
+            They are no problems: published data sets have some.
     """
 
     num_classes: int
     num_samples: int
     overview: list[str]
     problems: list[str] = field(default_factory=list)
-    duplicates: list["Duplicate"] = field(default_factory=list)
+    duplicates: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -51,12 +51,10 @@ def verify(dataset: MetricDataset) -> VerifyReport:
     index, unusable = dataset.read_all()
     test_classes = dataset.test_classes(index)
     report = VerifyReport(len(np.unique(index.labels)), len(index.keys), overview(dataset, index))
-    for what, found, published in (
-        ("classes", report.num_classes, dataset.num_classes_published),
-        ("samples", report.num_samples, dataset.num_samples_published),
-    ):
-        if published not in (None, found):
-            report.problems.append(f"{found} {what} instead of {published}")
+    if dataset.num_classes_published not in (None, report.num_classes):
+        report.problems.append(f"{report.num_classes} classes instead of {dataset.num_classes_published}")
+    if dataset.num_samples_published not in (None, report.num_samples):
+        report.problems.append(f"{report.num_samples} samples instead of {dataset.num_samples_published}")
     report.problems += unusable
     if not unusable and (index.test_classes, index.roles) != (None, None):
         try:
@@ -67,13 +65,13 @@ def verify(dataset: MetricDataset) -> VerifyReport:
     dark: list[str] = []
     with ThreadPoolExecutor() as pool:
         for first in range(0, len(index.keys), TOGETHER):
-            keys = [index.keys[at] for at in range(first, min(first + TOGETHER, len(index.keys)))]
+            keys = list(index.keys[first : first + TOGETHER])
             for key, opened in zip(keys, pool.map(partial(_open, dataset), keys), strict=True):
                 if isinstance(opened, UserError):
                     report.problems.append(str(opened))
-                    continue
-                digests[key], is_dark = opened
-                dark += [key] * is_dark
+                else:
+                    digests[key], is_dark = opened
+                    dark += [key] * is_dark
     if dark and dataset.num_classes_published is None:
         count = counted(len(dark), "image")
         report.overview.append(f"nearly black: {count}, such as {dark[0]}; scale 12 bits in a 16-bit file by 16")
@@ -168,48 +166,26 @@ def check_test_split(index: SampleIndex, test_classes: Int[np.ndarray, " test"])
         raise UserError("no test class has the roles query and gallery: give each class both, or leave the roles out")
 
 
-class Duplicate(NamedTuple):
-    """Keys with equal content, with the class of each and whether it is a test class."""
-
-    keys: tuple[str, ...]
-    class_names: tuple[str, ...]
-    tested: tuple[bool, ...]
-
-    @property
-    def in_both_halves(self) -> bool:
-        return len({*self.tested}) == 2
-
-    @property
-    def in_several_classes(self) -> bool:
-        return len({*self.class_names}) > 1
-
-    def __str__(self) -> str:
-        where = f"in {len({*self.class_names})} classes" if self.in_several_classes else "in one class"
-        samples = (
-            f"{key} ({name}, {'test' if tested else 'training'})" for key, name, tested in zip(*self, strict=True)
-        )
-        return f"{'in both halves' if self.in_both_halves else where}: {' = '.join(samples)}"
-
-
-def _duplicates(
-    index: SampleIndex, test_classes: Int[np.ndarray, " test"], digests: Mapping[str, bytes]
-) -> list[Duplicate]:
-    """Samples with equal digests: those in both halves first, then those in several classes."""
-    tested = np.isin(index.labels, test_classes).tolist()
-    groups: dict[bytes, list[tuple[str, str, bool]]] = {}
-    for key, label, is_tested in zip(index.keys, index.labels.tolist(), tested, strict=True):
+def _duplicates(index: SampleIndex, test_classes: Int[np.ndarray, " test"], digests: Mapping[str, bytes]) -> list[str]:
+    """A line with the number of equal samples, and one for each: those in both halves, in several classes, in one."""
+    halves = np.where(np.isin(index.labels, test_classes), "test", "training").tolist()
+    groups: dict[bytes, list[tuple[str, str, str]]] = {}
+    for key, label, half in zip(index.keys, index.labels.tolist(), halves, strict=True):
         if key in digests:
-            groups.setdefault(digests[key], []).append((key, index.class_names[label], is_tested))
-    found = [Duplicate(*zip(*group, strict=True)) for group in groups.values() if len(group) > 1]
-    return sorted(found, key=lambda same: (not same.in_both_halves, not same.in_several_classes))
-
-
-def describe_duplicates(duplicates: Sequence[Duplicate]) -> list[str]:
-    """One line with their number and one per duplicate; empty if there are none."""
-    if not duplicates:
+            groups.setdefault(digests[key], []).append((key, index.class_names[label], half))
+    across, several, within = [], [], []
+    for group in groups.values():
+        if len(group) > 1:
+            _, names, in_halves = map(set, zip(*group, strict=True))
+            samples = " = ".join(f"{key} ({name}, {half})" for key, name, half in group)
+            if len(in_halves) > 1:
+                across.append(f"  in both halves: {samples}")
+            elif len(names) > 1:
+                several.append(f"  in {len(names)} classes: {samples}")
+            else:
+                within.append(f"  in one class: {samples}")
+    if not (lines := across + several + within):
         return []
-    both = sum(same.in_both_halves for same in duplicates)
-    several = sum(same.in_several_classes for same in duplicates)
-    what = "sample is" if len(duplicates) == 1 else "samples are"
-    count = f"{len(duplicates):,} {what} there more than once, {several:,} in several classes, {both:,} in both halves"
-    return [count, *(f"  {same}" for same in duplicates)]
+    count = f"{counted(len(lines), 'sample')} {'is' if len(lines) == 1 else 'are'} there more than once"
+    crossing = f"{len(across) + len(several):,} in several classes, {len(across):,} in both halves"
+    return [f"{count}, {crossing}", *lines]

@@ -24,18 +24,8 @@ class Banking77(NamedTextDataset):
     licence = "CC BY 4.0"
     source = "https://github.com/PolyAI-LDN/task-specific-datasets"
     archives = (
-        Archive(
-            "train.csv",
-            url=f"{URL}/train.csv",
-            size=839073,
-            sha256="b06e26ac675513959a63135f11b94ea7786ed02da65db93a5650d8838cbc664b",
-        ),
-        Archive(
-            "test.csv",
-            url=f"{URL}/test.csv",
-            size=239961,
-            sha256="d12d6e3bc4c3103966ae786dc435913c0c563dfa328f5a3646d0e62cfeeb474d",
-        ),
+        Archive(f"{URL}/train.csv", 839_073, "b06e26ac675513959a63135f11b94ea7786ed02da65db93a5650d8838cbc664b"),
+        Archive(f"{URL}/test.csv", 239_961, "d12d6e3bc4c3103966ae786dc435913c0c563dfa328f5a3646d0e62cfeeb474d"),
     )
     num_classes_published = 77
     num_samples_published = 13083

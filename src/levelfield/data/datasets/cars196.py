@@ -30,31 +30,27 @@ class Cars196(NamedDataset):
     splits = "half, vasilev-dyakonov"
     archives = (
         Archive(
-            "cars_train.tgz",
+            "https://ai.stanford.edu/~jkrause/car196/cars_train.tgz",
+            979_269_282,
+            "512b227b30e2f0a8aab9e09485786ab4479582073a144998da74d64b801fd288",
             gives="cars_train",
-            url="https://ai.stanford.edu/~jkrause/car196/cars_train.tgz",
-            size=979269282,
-            sha256="512b227b30e2f0a8aab9e09485786ab4479582073a144998da74d64b801fd288",
         ),
         Archive(
-            "cars_test.tgz",
+            "https://ai.stanford.edu/~jkrause/car196/cars_test.tgz",
+            977_350_468,
+            "bffea656d6f425cba3c91c6d83336e4c5f86c6cffd8975b0f375d3a10da8e243",
             gives="cars_test",
-            url="https://ai.stanford.edu/~jkrause/car196/cars_test.tgz",
-            size=977350468,
-            sha256="bffea656d6f425cba3c91c6d83336e4c5f86c6cffd8975b0f375d3a10da8e243",
         ),
         Archive(
-            "car_devkit.tgz",
+            "https://ai.stanford.edu/~jkrause/cars/car_devkit.tgz",
+            330_960,
+            "b97deb463af7d58b6bfaa18b2a4de9829f0f79e8ce663dfa9261bf7810e9accd",
             gives="devkit",
-            url="https://ai.stanford.edu/~jkrause/cars/car_devkit.tgz",
-            size=330960,
-            sha256="b97deb463af7d58b6bfaa18b2a4de9829f0f79e8ce663dfa9261bf7810e9accd",
         ),
         Archive(
-            TEST_IMAGES,
-            url=f"https://ai.stanford.edu/~jkrause/car196/{TEST_IMAGES}",
-            size=185758,
-            sha256="790f75be8ea34eeded134cc559332baf23e30e91367e9ddca97d26ed9b895f05",
+            f"https://ai.stanford.edu/~jkrause/car196/{TEST_IMAGES}",
+            185_758,
+            "790f75be8ea34eeded134cc559332baf23e30e91367e9ddca97d26ed9b895f05",
         ),
     )
 

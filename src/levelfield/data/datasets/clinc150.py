@@ -30,11 +30,10 @@ class CLINC150(NamedTextDataset):
     source = "https://github.com/clinc/oos-eval"
     archives = (
         Archive(
-            "data_full.json",
-            url="https://raw.githubusercontent.com/clinc/oos-eval/"
+            "https://raw.githubusercontent.com/clinc/oos-eval/"
             "828f8093932c8fe6ca7936c3d2e52903b1c523de/data/data_full.json",
-            size=2495390,
-            sha256="36923c3705a59e08fe9c3883d8bc2dd966ef93e22cb78ac41171782a698d56e0",
+            2_495_390,
+            "36923c3705a59e08fe9c3883d8bc2dd966ef93e22cb78ac41171782a698d56e0",
         ),
     )
     num_classes_published = 150

@@ -27,11 +27,10 @@ class CUB200(NamedDataset):
     splits = "half, vasilev-dyakonov"
     archives = (
         Archive(
-            "CUB_200_2011.tgz",
+            "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
+            1_150_585_339,
+            "0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081",
             gives="CUB_200_2011",
-            url="https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
-            size=1150585339,
-            sha256="0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081",
         ),
     )
 

@@ -26,10 +26,8 @@ class GroceryStore(NamedDataset):
     num_samples_published = 5421
     archives = (
         Archive(
-            "GroceryStoreDataset.zip",
-            gives="dataset",
-            url="https://github.com/marcusklasson/GroceryStoreDataset/archive/refs/heads/master.zip",
-            inside="GroceryStoreDataset-master",
+            "https://github.com/marcusklasson/GroceryStoreDataset/archive/refs/heads/master.zip",
+            gives="GroceryStoreDataset-master/dataset",
         ),
     )
 

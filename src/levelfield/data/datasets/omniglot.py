@@ -36,16 +36,14 @@ class Omniglot(NamedDataset):
     num_samples_published = 32460
     archives = (
         Archive(
-            "images_background.zip",
-            url="https://github.com/brendenlake/omniglot/raw/master/python/images_background.zip",
-            size=9464212,
-            sha256="ad41ab679c8b5d90b271ef46be6987cc81211774a695c29dcc5367b2b26ee640",
+            "https://github.com/brendenlake/omniglot/raw/master/python/images_background.zip",
+            9_464_212,
+            "ad41ab679c8b5d90b271ef46be6987cc81211774a695c29dcc5367b2b26ee640",
         ),
         Archive(
-            "images_evaluation.zip",
-            url="https://github.com/brendenlake/omniglot/raw/master/python/images_evaluation.zip",
-            size=6462886,
-            sha256="1f61a8f3366785b057fc117d9228e78a16e3d976c8953b2a10fcc74cf0609cee",
+            "https://github.com/brendenlake/omniglot/raw/master/python/images_evaluation.zip",
+            6_462_886,
+            "1f61a8f3366785b057fc117d9228e78a16e3d976c8953b2a10fcc74cf0609cee",
         ),
     )
 

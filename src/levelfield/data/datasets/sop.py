@@ -25,11 +25,10 @@ class StanfordOnlineProducts(NamedDataset):
     splits = "half, official, vasilev-dyakonov"
     archives = (
         Archive(
-            "Stanford_Online_Products.zip",
+            "http://ftp.cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
+            3_083_860_082,
+            "b04fa78210e69fab050ce73939550e1cd0f96890bdd98ec9fee732c3b756ef48",
             gives="Stanford_Online_Products",
-            url="http://ftp.cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
-            size=3083860082,
-            sha256="b04fa78210e69fab050ce73939550e1cd0f96890bdd98ec9fee732c3b756ef48",
         ),
     )
 
