@@ -103,7 +103,6 @@ def test_verify_opens_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixtur
     for name, named in (("images.csv", "images.csv, row 4"), ("nowhere.csv", f"{tmp_path}/nowhere.csv")):
         assert main(["verify", str(tmp_path / name)]) == 2
         assert named in capsys.readouterr().out
-    for kind, files in (("text_table", ("1.txt", "2.txt")), ("image_table", ("a/1.png", "a/2.png"))):
-        (tmp_path / "both.csv").write_text("text,label,path\ngood day,a,{}\nbye,b,{}\n".format(*files))
-        assert main(["verify", str(tmp_path / "both.csv")]) == 0
-        assert f"{kind}: 2 classes, 2 samples" in capsys.readouterr().out
+    (tmp_path / "both.csv").write_text("text,label,path\ngood day,a,a/1.png\nbye,b,a/2.png\n")
+    assert main(["verify", str(tmp_path / "both.csv")]) == 0
+    assert "image_table: 2 classes, 2 samples" in capsys.readouterr().out

@@ -81,7 +81,7 @@ def test_all_refuse_a_table_with_rows_that_cannot_be_used(run, tiny, toy_file, t
 
 
 def test_a_path_is_what_it_looks_like(tmp_path: Path) -> None:
-    (tmp_path / "texts.csv").write_text("Text;Label;Path\nhello;a;1.txt\n")
+    (tmp_path / "texts.csv").write_text("Text;Label\nhello;a\n")
     (tmp_path / "images.csv").write_text("text,label,path\nhello,a,1.PNG\n")
     kinds = [type(dataset_from_path(str(tmp_path / name))).__name__ for name in ("texts.csv", "images.csv", ".")]
     assert kinds == ["TextTable", "ImageTable", "ImageFolder"]

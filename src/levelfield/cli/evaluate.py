@@ -18,7 +18,7 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically
 from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
 from levelfield.core.terminal import say
-from levelfield.data.own import check_exists, dataset_with_paths, unused_root
+from levelfield.data.own import dataset_with_paths, unused_root
 from levelfield.training.batches import gather_rows
 from levelfield.training.build import Training
 from levelfield.training.callbacks import RecordOpening, RetrievalValidation
@@ -129,7 +129,6 @@ class Evaluation(Training):
         self.parts = instantiate(parser, Namespace(trainer=self.config.trainer))
         self.trainer = self.make_trainer()
         self.datamodule.device = self.trainer.strategy.root_device
-        check_exists(self.datamodule.dataset, self.datamodule.root)
         refuse_other_data(self.checkpoint["levelfield"]["data"], self.datamodule.identity(), self.checkpoint_path)
         if is_first_process():
             lines = unused_root(self.datamodule.dataset, self.datamodule.root)

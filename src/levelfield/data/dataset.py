@@ -5,20 +5,23 @@ import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Int
 
 from levelfield.core.errors import UserError
-from levelfield.data.hashes import file_hash, file_hashes, file_state
+from levelfield.data.hashes import file_hash, file_hashes
 from levelfield.data.images import open_image
 from levelfield.data.index import Sample, SampleIndex, index_of_classes
 from levelfield.data.rows import refuse_problems
 from levelfield.data.splits import Split, split_classes
+
+if TYPE_CHECKING:
+    from levelfield.data.tables import SampleTable
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,10 @@ class MetricDataset(ABC):
     num_samples_published: int | None = None
     root: str | Path | None  #: the folder of named data sets; None for data sets with their own paths
 
-    keeps_list: bool = False  # `kept_index` keeps the list, for trainings that take seconds
+    keeps_list: bool = False  # `kept_index` reads the list once, for trainings that take seconds
 
     _index: SampleIndex | None = None
-    _states: list[tuple[int, ...]] | None = None
-    _known: tuple[Any, list[str]] = (None, [])  # states and keys, and their contents
+    _known: tuple[Sequence[str], list[str]] = ((), [])  # keys that are no files, and their contents
 
     @abstractmethod
     def read_index(self) -> SampleIndex:
@@ -151,9 +153,8 @@ class MetricDataset(ABC):
         """`contents_of`, and a line for each rotten file."""
         paths = self._paths(keys) if self.hashes_files() else None
         if paths is None:
-            asked = self._list_states(), tuple(keys)
-            if again or asked[0] is None or asked != self._known[0]:
-                self._known = asked, [self.content_of(key) for key in keys]
+            if again or not self.keeps_list or tuple(keys) != self._known[0]:
+                self._known = tuple(keys), [self.content_of(key) for key in keys]
             return self._known[1], []
         try:
             found, rotten = file_hashes(paths, again)
@@ -162,9 +163,8 @@ class MetricDataset(ABC):
                 self.file_of(key)  # it may know the row of a missing file
             raise
         fault = "its bytes have changed, but size, times and inode of its file have not: restore it from a copy"
-        digits = found.tobytes().hex()
-        contents = [digits[start : start + 64] for start in range(0, len(digits), 64)]
-        return contents, [f"{keys[i]}: {fault}" for i in np.flatnonzero(rotten).tolist()]
+        problems = [f"{keys[i]}: {fault}" for i in np.flatnonzero(rotten).tolist()]
+        return [content.tobytes().hex() for content in found], problems
 
     def _paths(self, keys: Sequence[str]) -> list[str] | None:
         """The files of the samples; None if one has no file."""
@@ -191,10 +191,6 @@ class MetricDataset(ABC):
         samples = zip(keys, index.labels.tolist(), contents, strict=True)
         lines = [*index.class_names, *(f"{key}\t{label}\t{content}" for key, label, content in samples)]
         return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
-
-    def index_files(self) -> list[Path]:
-        """Files and folders that change when the list of samples changes, as far as known."""
-        return []
 
     def test_classes(
         self, index: SampleIndex, split: Split | None = None, split_seed: int = 0
@@ -238,17 +234,10 @@ class MetricDataset(ABC):
         return self._index or self.kept_index()
 
     def kept_index(self) -> SampleIndex:
-        """`read_index`; with `keeps_list` read again only if one of `index_files` has changed."""
-        states = self._list_states()
-        if self._index is None or states is None or states != self._states:
-            self._index, self._states = self.read_index(), states
+        """`read_index`, which is called only once with `keeps_list`."""
+        if self._index is None or not self.keeps_list:
+            self._index = self.read_index()
         return self._index
-
-    def _list_states(self) -> list[tuple[int, ...]] | None:
-        """The states of `index_files`, on which texts and drawn samples depend, too; None without `keeps_list`."""
-        with suppress(OSError, UserError):  # `read_index` gives the error
-            return [file_state(path) for path in self.index_files()] if self.keeps_list else None
-        return None
 
 
 def has_root(kind: type[MetricDataset]) -> bool:
@@ -266,16 +255,10 @@ class NamedDataset(MetricDataset):
         self.root = root
 
     def load(self, key: str) -> Sample:
-        file = self.file_of(key)
-        assert file is not None
-        return open_image(file)
+        return open_image(self.files_folder() / key)
 
-    def files_folder(self) -> Path | None:
+    def files_folder(self) -> Path:
         return self.named_folder()
-
-    def index_files(self) -> list[Path]:
-        folder = self.named_folder()
-        return [folder, *folder.iterdir()]
 
     def lines(self, name: str) -> list[str]:
         """The lines of a published list that are not blank; UTF-8 with or without BOM."""
@@ -325,6 +308,25 @@ class NamedDataset(MetricDataset):
                 "(levelfield data prepare downloads data sets)"
             )
         return folder
+
+
+class TableDataset(MetricDataset):
+    """Samples in a table, whose column `content` has their paths or texts."""
+
+    own_split_by_default = True
+    content: ClassVar[str]
+
+    def __init__(self, table: str | Path, root: str | Path | None = None) -> None:
+        self.table = table
+        self.root = root
+
+    def read_metadata(self, index: SampleIndex) -> Mapping[str, Any]:
+        return self.read_table().metadata(index)
+
+    def read_table(self) -> "SampleTable":
+        from levelfield.data.tables import SampleTable  # imports pyarrow
+
+        return SampleTable(find_file(self.table, self.root), self.content)
 
 
 class TextDataset(MetricDataset):

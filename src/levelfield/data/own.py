@@ -3,6 +3,7 @@
 import inspect
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from levelfield.core.paths import each_text, is_address, is_place, name_of
 from levelfield.core.plain import plain
 from levelfield.data.dataset import MetricDataset, find_file
 from levelfield.data.datasets import ImageFolder, ImageTable, TextTable
-from levelfield.data.images import image_suffixes
 from levelfield.data.rows import TABLES
 
 MAX_CHARACTERS = 1 << 20  # that are read of a `config.yaml`
@@ -24,8 +24,8 @@ MAX_CHARACTERS = 1 << 20  # that are read of a `config.yaml`
 def dataset_from_path(path: str, root: str | None = None) -> MetricDataset | None:
     """The data set of a path: a folder of class folders, or a table of images (`path`) or texts (`text`).
 
-    A table with both columns lists images if its paths have the suffixes of images. A missing path is looked up below
-    `root`, or below LEVELFIELD_DATA if `root` is None.
+    A table with both columns lists images. A missing path is looked up below `root`, or below LEVELFIELD_DATA if `root`
+    is None.
 
     Returns:
         None if the path is neither a folder nor has the suffix of a table.
@@ -38,26 +38,7 @@ def dataset_from_path(path: str, root: str | None = None) -> MetricDataset | Non
     if not file.name.lower().endswith(TABLES):
         return None
     columns = column_names(file)
-    if "text" not in columns or ("path" in columns and _lists_images(file)):
-        return ImageTable(path, root)
-    return TextTable(path, root)
-
-
-def _lists_images(table: Path) -> bool:
-    """Whether most paths of a table that also has texts have the suffixes of images."""
-    from levelfield.data.tables import Table
-
-    try:
-        paths = Table(table, ("path", "label")).rows["path"]
-    except UserError:  # reading the table gives the error
-        return False
-    return 2 * sum(Path(path.as_py()).suffix.lower() in image_suffixes() for path in paths) > len(paths)
-
-
-def _own_paths(dataset: object) -> list[tuple[str, Any]]:
-    """The arguments of a data set that are the path of a table or folder."""
-    found = [(name, getattr(dataset, name, None)) for name in ("table", "folder")]
-    return [(name, path) for name, path in found if isinstance(path, str | Path)]
+    return TextTable(path, root) if "text" in columns and "path" not in columns else ImageTable(path, root)
 
 
 def unused_root(dataset: object, root: str | Path | None) -> list[str]:
@@ -66,17 +47,10 @@ def unused_root(dataset: object, root: str | Path | None) -> list[str]:
         return []
     if not hasattr(dataset, "root"):
         return [f"--data.root {root} has no effect: {type(dataset).__name__} reads nothing from it"]
-    for _, path in _own_paths(dataset):
-        if not Path(os.path.abspath(find_file(path, root))).is_relative_to(os.path.abspath(root)):
-            return [f"--data.root {root} has no effect: {path} exists without it"]
-    return []
-
-
-def check_exists(dataset: object, root: str | Path | None) -> None:
-    """Raise a UserError that names the option, if the folder or table of a data set does not exist."""
-    for name, path in _own_paths(dataset):
-        if not os.path.exists(find_file(path, root)):
-            raise UserError(f"no {name} {path} here or below the data root: give --data.dataset.{name} PATH")
+    path = getattr(dataset, "table", getattr(dataset, "folder", None))
+    if path is None or Path(os.path.abspath(find_file(path, root))).is_relative_to(os.path.abspath(root)):
+        return []
+    return [f"--data.root {root} has no effect: {path} exists without it"]
 
 
 def relative_paths(value: Any, root: str | Path | None = None) -> Any:
@@ -113,15 +87,12 @@ def dataset_with_paths(dataset: Mapping[str, Any], config: Path) -> dict[str, An
         config: the fit's `config.yaml`; it need not exist.
     """
     arguments = dict(dataset.get("init_args") or {})
-    try:
-        with config.open(encoding="utf-8") as file:
-            given = yaml.load(file.read(MAX_CHARACTERS), Loader)["data"]["dataset"]["init_args"]
-        paths = {name: path for name, path in given.items() if isinstance(path, str) and os.path.exists(path)}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, yaml.YAMLError):
-        paths = {}
-    for name in arguments.keys() & paths.keys():
-        if Path(os.path.abspath(paths[name])).name == Path(str(arguments[name])).name:
-            arguments[name] = paths[name]
+    with suppress(Exception), config.open(encoding="utf-8") as file:  # it may be missing, or anything
+        given = yaml.load(file.read(MAX_CHARACTERS), Loader)["data"]["dataset"]["init_args"]
+        for name, path in given.items():
+            exists = isinstance(path, str) and os.path.exists(path)
+            if exists and name in arguments and Path(os.path.abspath(path)).name == Path(str(arguments[name])).name:
+                arguments[name] = path
     return {**dataset, "init_args": arguments}
 
 

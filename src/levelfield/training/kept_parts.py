@@ -53,7 +53,7 @@ class KeptParts:
         return trunk
 
     def dataset(self, kind: type[MetricDataset], arguments: dict[str, Any]) -> MetricDataset:
-        """The data set `kind(**arguments)`, which keeps its list of samples for `LIST_SECONDS`, or until it changes.
+        """The data set `kind(**arguments)`, which keeps its list of samples for `LIST_SECONDS`.
 
         Raises:
             UserError: an error of the class.

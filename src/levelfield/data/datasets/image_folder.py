@@ -1,6 +1,5 @@
 """Your own images, in one folder per class."""
 
-import errno
 import os
 import re
 from collections import Counter
@@ -57,10 +56,10 @@ class ImageFolder(MetricDataset):
     def read_index(self) -> SampleIndex:
         folder = find_file(self.folder, self.root)
         if not os.path.isdir(folder):
-            raise UserError(f"no folder {folder}: give the folder with one folder per class")
+            raise UserError(f"no folder {folder}: give --data.dataset.folder DIR, with one folder per class")
         left_out: Counter[str] = Counter()
         entries = list(usable_entries(folder, left_out))
-        class_names = sorted(entry.name for entry in entries if entry.is_dir())
+        class_names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         left_out["next to the class folders, in none of them"] = len(entries) - len(class_names)
         if not class_names:
             raise UserError(
@@ -78,10 +77,6 @@ class ImageFolder(MetricDataset):
             )
         labels = np.repeat(np.arange(len(images)), [len(keys) for keys in images])
         return SampleIndex(keys, labels, tuple(class_names), left_out=counts_by_reason(left_out))
-
-    def index_files(self) -> list[Path]:
-        folder = find_file(self.folder, self.root)
-        return [folder, *(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir())]
 
     def load(self, key: str) -> Image.Image:
         return open_image(self.files_folder() / key)
@@ -109,8 +104,6 @@ def usable_entries(folder: Path, left_out: Counter[str]) -> Iterator[os.DirEntry
             left_out["a name that is not UTF-8 or has several lines; rename it"] += 1
         elif entry.is_symlink() and os.path.isdir(entry):
             left_out["a link to a folder; put the images there"] += 1
-        elif entry.is_symlink() and _is_loop(entry):
-            left_out["a link to itself; remove it"] += 1
         else:
             yield entry
 
@@ -119,7 +112,7 @@ def images_below(folder: Path, name: str, left_out: Counter[str]) -> Iterator[st
     """Paths of the images in the folder `name` of `folder` and deeper, relative to `folder`; others are counted."""
     for entry in usable_entries(folder / name, left_out):
         key, suffix = f"{name}/{entry.name}".lstrip("/"), Path(entry.name).suffix.lower()
-        if entry.is_dir():
+        if entry.is_dir(follow_symlinks=False):
             yield from images_below(folder, key, left_out)
         elif suffix in image_suffixes():
             yield key
@@ -130,11 +123,3 @@ def images_below(folder: Path, name: str, left_out: Counter[str]) -> Iterator[st
 def counts_by_reason(left_out: Counter[str]) -> tuple[str, ...]:
     """A line for each reason."""
     return tuple(f"{count:,} left out: {reason}" for reason, count in sorted(left_out.items()) if count)
-
-
-def _is_loop(link: os.DirEntry[str]) -> bool:
-    try:
-        link.stat()
-    except OSError as error:
-        return error.errno == errno.ELOOP
-    return False

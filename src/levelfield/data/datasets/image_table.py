@@ -4,21 +4,17 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
 from levelfield.core.errors import UserError
-from levelfield.data.dataset import MetricDataset, find_file
+from levelfield.data.dataset import TableDataset, find_file
 from levelfield.data.images import decode_image, open_image, other_spelling
 from levelfield.data.index import SampleIndex
 from levelfield.data.rows import refuse_problems
 
-if TYPE_CHECKING:
-    from levelfield.data.tables import SampleTable
 
-
-class ImageTable(MetricDataset):
+class ImageTable(TableDataset):
     """Images listed in a CSV or Parquet table with the columns `path,label`; paths are relative to the table.
 
     Samples are in the order of the table. Classes are in the order of their labels: by number if all are whole numbers,
@@ -39,14 +35,10 @@ class ImageTable(MetricDataset):
     """
 
     name = "image_table"
-    own_split_by_default = True
+    content = "path"
 
     _images: Mapping[str, bytes] | None = None  # inside the table; empty if they are files
     _row_of: Mapping[str, int] | None = None
-
-    def __init__(self, table: str | Path, root: str | Path | None = None) -> None:
-        self.table = table
-        self.root = root
 
     def read_index(self) -> SampleIndex:
         index, problems = self.read_all()
@@ -54,15 +46,9 @@ class ImageTable(MetricDataset):
         return index
 
     def read_all(self) -> tuple[SampleIndex, list[str]]:
-        table, self._row_of = self._read(), None
+        table, self._row_of = self.read_table(), None
         self._images = table.images
         return table.index(), table.problem_lines
-
-    def read_metadata(self, index: SampleIndex) -> Mapping[str, Any]:
-        return self._read().metadata(index)
-
-    def index_files(self) -> list[Path]:
-        return [find_file(self.table, self.root)]
 
     def load(self, key: str) -> Image.Image:
         if not (images := self._inside()):
@@ -88,7 +74,7 @@ class ImageTable(MetricDataset):
         file = folder / key
         if not os.path.isfile(file):  # False for a name that is too long
             if self._row_of is None:
-                listed = self._read()
+                listed = self.read_table()
                 self._row_of = dict(zip(listed.keys, listed.numbers.tolist(), strict=True))
             remedy = other_spelling(file) or "paths are relative to the folder of the table"
             raise UserError(f"{self.table}, row {self._row_of.get(key, '?')}: no file {file}; {remedy}")
@@ -96,12 +82,5 @@ class ImageTable(MetricDataset):
 
     def _inside(self) -> Mapping[str, bytes]:
         if self._images is None:
-            from levelfield.data.tables import image_column  # imports pyarrow
-
-            self._images = self._read().images if image_column(find_file(self.table, self.root)) else {}
+            self._images = self.read_table().images
         return self._images
-
-    def _read(self) -> "SampleTable":
-        from levelfield.data.tables import SampleTable
-
-        return SampleTable(find_file(self.table, self.root), "path")

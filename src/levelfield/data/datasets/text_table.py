@@ -1,18 +1,13 @@
 """Your own texts, listed in a table."""
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from levelfield.data.dataset import TextDataset, find_file
+from levelfield.data.dataset import TableDataset, TextDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.rows import ByName
 
-if TYPE_CHECKING:
-    from levelfield.data.tables import SampleTable
 
-
-class TextTable(TextDataset):
+class TextTable(TableDataset, TextDataset):
     """Texts in a CSV or Parquet table with the columns `text,label`; a CSV file is UTF-8.
 
     Samples are in the order of the table and named by their row numbers in an editor. Classes are in the order of their
@@ -29,23 +24,8 @@ class TextTable(TextDataset):
     """
 
     name = "text_table"
-    own_split_by_default = True
-
-    def __init__(self, table: str | Path, root: str | Path | None = None) -> None:
-        self.table = table
-        self.root = root
+    content = "text"
 
     def read_texts(self) -> tuple[SampleIndex, Mapping[str, str], list[str]]:
-        table = self._read()
+        table = self.read_table()
         return table.index(), ByName(table.keys, table.contents), table.problem_lines
-
-    def read_metadata(self, index: SampleIndex) -> Mapping[str, Any]:
-        return self._read().metadata(index)
-
-    def index_files(self) -> list[Path]:
-        return [find_file(self.table, self.root)]
-
-    def _read(self) -> "SampleTable":
-        from levelfield.data.tables import SampleTable  # imports pyarrow
-
-        return SampleTable(find_file(self.table, self.root), "text")
