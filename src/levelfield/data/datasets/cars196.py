@@ -2,10 +2,8 @@
 
 from typing import Any
 
-import numpy as np
-
 from levelfield.data.dataset import Archive, NamedDataset
-from levelfield.data.index import SampleIndex
+from levelfield.data.index import SampleIndex, index_of_classes
 
 TEST_IMAGES = "cars_test_annos_withlabels.mat"
 
@@ -55,14 +53,14 @@ class Cars196(NamedDataset):
     )
 
     def read_index(self) -> SampleIndex:
-        keys: list[str] = []
-        labels: list[int] = []
+        samples: list[tuple[str, int]] = []
         for part, file in (("cars_train", "devkit/cars_train_annos.mat"), ("cars_test", TEST_IMAGES)):
             annotations = self._variable(file, "annotations")
-            keys += [f"{part}/{name}" for name in annotations["fname"]]
-            labels += [int(number) - 1 for number in annotations["class"]]
-        names = self._variable("devkit/cars_meta.mat", "class_names")
-        return SampleIndex(tuple(keys), np.array(labels, np.int64), tuple(map(str, names)))
+            images = zip(annotations["fname"], annotations["class"], strict=True)
+            samples += [(f"{part}/{name}", int(number)) for name, number in images]
+        names = map(str, self._variable("devkit/cars_meta.mat", "class_names"))
+        with self.sound(self.named_folder()):
+            return index_of_classes(samples, dict(enumerate(names, start=1)))
 
     def _variable(self, name: str, variable: str) -> Any:
         from scipy.io import loadmat  # slow to import, and only this data set needs it

@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 from PIL import Image
 
 from levelfield.core.errors import UserError
 from levelfield.data.dataset import MetricDataset, find_file
 from levelfield.data.images import image_suffixes, open_image
-from levelfield.data.index import SampleIndex
+from levelfield.data.index import SampleIndex, index_of_classes
 
 # Files of macOS, Windows, network storage and notebooks.
 LEFT_BEHIND = frozenset(
@@ -65,8 +64,7 @@ class ImageFolder(MetricDataset):
             raise UserError(
                 f"{folder} has no folders (links do not count): put the images of each class into its own folder"
             )
-        images = [sorted(images_below(folder, name, left_out)) for name in class_names]
-        keys = tuple(key for keys in images for key in keys)
+        keys = [key for name in class_names for key in sorted(images_below(folder, name, left_out))]
         if not keys:
             raise UserError(f"no images in the folders of {folder}; supported: {', '.join(sorted(image_suffixes()))}")
         only = len(class_names) == 1 or HALVES.issuperset(name.lower() for name in class_names)
@@ -75,8 +73,8 @@ class ImageFolder(MetricDataset):
                 f"{folder} has only {', '.join(class_names)}, with further folders: give one of them "
                 f"({folder / class_names[0]}), or put the folders of all classes into one folder"
             )
-        labels = np.repeat(np.arange(len(images)), [len(keys) for keys in images])
-        return SampleIndex(keys, labels, tuple(class_names), left_out=counts_by_reason(left_out))
+        samples = ((key, key.partition("/")[0]) for key in keys)
+        return index_of_classes(samples, {name: name for name in class_names}, left_out=counts_by_reason(left_out))
 
     def load(self, key: str) -> Image.Image:
         return open_image(self.files_folder() / key)

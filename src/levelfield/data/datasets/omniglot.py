@@ -1,10 +1,9 @@
 """Omniglot: 1,623 handwritten characters of 50 alphabets, 20 drawings of each."""
 
 import hashlib
-from functools import cached_property
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 from zipfile import ZipFile
 
 from PIL import Image
@@ -48,7 +47,7 @@ class Omniglot(NamedDataset):
     )
 
     def read_index(self) -> SampleIndex:
-        keys = [key for part in PARTS for key in sorted(self._archives[part].namelist()) if key.endswith(".png")]
+        keys = [key for part in PARTS for key in sorted(self._part(part).namelist()) if key.endswith(".png")]
         character_of = {key: key.rpartition("/")[0] for key in keys}
         names = {character: character.partition("/")[2] for character in character_of.values()}
         alphabets = tuple(name.partition("/")[0] for name in names.values())
@@ -65,16 +64,14 @@ class Omniglot(NamedDataset):
 
     def _read(self, key: str) -> bytes:
         with self.sound(self.file_of(key)):
-            return self._archives[key.partition("/")[0]].read(key)
+            return self._part(key).read(key)
 
-    @cached_property
-    def _archives(self) -> dict[str, ZipFile]:
-        """The zip files in memory (16 MB), for forked processes would share the position in an open file."""
-        archives = {}
-        for part in PARTS:
-            with self.sound(file := self.file_of(part)):
-                archives[part] = ZipFile(BytesIO(file.read_bytes()))
-        return archives
+    def _part(self, key: str) -> ZipFile:
+        with self.sound(file := self.file_of(key)):
+            return _archive(file, file.stat().st_mtime_ns)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_archives"}
+
+@lru_cache(maxsize=len(PARTS))
+def _archive(file: Path, modified: int) -> ZipFile:
+    """A zip file in memory (16 MB for both), for forked processes would share the position in an open file."""
+    return ZipFile(BytesIO(file.read_bytes()))
