@@ -48,7 +48,8 @@ def unused_root(dataset: object, root: str | Path | None) -> list[str]:
     if not hasattr(dataset, "root"):
         return [f"--data.root {root} has no effect: {type(dataset).__name__} reads nothing from it"]
     path = getattr(dataset, "table", getattr(dataset, "folder", None))
-    if path is None or Path(os.path.abspath(find_file(path, root))).is_relative_to(os.path.abspath(root)):
+    found = find_file(path, root) if isinstance(path, str | Path) else Path(root)
+    if Path(os.path.abspath(found)).is_relative_to(os.path.abspath(root)):
         return []
     return [f"--data.root {root} has no effect: {path} exists without it"]
 
