@@ -70,40 +70,36 @@ def begin(evaluation: Evaluation, folder: Path | None = None, usual_reasons: tup
     Raises:
         UserError: the line cannot be written, or the folder's copy is damaged.
     """
-    plain = evaluation.plain()
-    with _only_one():
+    new = evaluation.plain()
+    with _one_writer():
         copy = [] if folder is None else read_lines(folder / LEDGER)
-        line = _interrupted(copy, plain)
+        line = _interrupted(copy, new)
         if line is None:
-            head = _line(EVALUATED, uuid.uuid4().hex, folder=_place_hash(folder))
-            plain["reason"] = plain["reason"] or usual_reasons[bool(_evaluations(copy))]
-            line = {**head, **plain, "version": levelfield.__version__}
-            if folder is not None:  # first, so that an interrupted command can continue from it
-                _append(folder / LEDGER, line)
-        place = _place_of(evaluation.samples) or cache_root() / "evaluations" / line["id"]
-        if line not in read_lines(place / LEDGER):
-            known = _read_samples(place / SAMPLES) | _shortened(evaluation.samples)
-            write_atomically(place / SAMPLES, b"".join(sorted(known)))
-            _append(place / LEDGER, line)
+            new["reason"] = new["reason"] or usual_reasons[bool(_evaluations(copy))]
+            head = {"event": EVALUATED, "id": uuid.uuid4().hex, "folder": _hash_of(folder), "time": _now()}
+            line = {**head, **new, "version": levelfield.__version__}
+        place = _place_of(_shortened(evaluation.samples)) or cache_root() / "evaluations" / line["id"]
+        if folder is not None:  # first, so that an interrupted command can continue from it
+            _add(folder, line)
+        known = _read_samples(place) | _shortened(evaluation.samples)
+        write_atomically(place / SAMPLES, b"".join(sorted(known)))
+        _add(place, line)
     return str(line["id"])
 
 
 def finish(identity: str, scores: Mapping[str, str], folder: Path | None = None) -> None:
     """Record, once, that all scores of an evaluation are written: name to SHA-256 of each file."""
-    line = _line(FINISHED, identity, scores=dict(scores))
-    with _only_one():
+    line = {"event": FINISHED, "id": identity, "time": _now(), "scores": dict(scores)}
+    with _one_writer():
         copy = [] if folder is None else read_lines(folder / LEDGER)
         line = next((each for each in copy if (each["event"], each["id"]) == (FINISHED, identity)), line)
-        if folder is not None and line not in copy:
-            _append(folder / LEDGER, line)
-        place = _place_with(identity)
-        if place is not None and line not in read_lines(place / LEDGER):
-            _append(place / LEDGER, line)
+        for place in filter(None, (folder, _place_with(identity))):
+            _add(place, line)
 
 
 def has_line(identity: str, folder: Path) -> bool:
     """Whether a folder's copy has an evaluation; a worker on another node has another cache."""
-    return any((line["event"], line["id"]) == (EVALUATED, identity) for line in read_lines(folder / LEDGER))
+    return identity in _evaluations(read_lines(folder / LEDGER))
 
 
 def finished_evaluation(folder: Path) -> Line | None:
@@ -114,16 +110,15 @@ def finished_evaluation(folder: Path) -> Line | None:
 
 def evaluations_of(samples: Sequence[str]) -> list[Line]:
     """The user's evaluations of the data set with these samples."""
-    return list(_evaluations_of(_shortened(samples)).values())
+    return [*_evaluations_of(_shortened(samples)).values()]
 
 
 def evaluations_beside(folder: Path) -> list[Line]:
     """The user's evaluations of the data sets in a folder's copy, including those of the folder."""
-    found: dict[str, Line] = {line["id"]: line for line in _evaluations(read_lines(folder / LEDGER))}
-    for identity in list(found):
-        if (place := _place_with(identity)) is not None:
-            found |= _evaluations_of(_read_samples(place / SAMPLES))
-    return list(found.values())
+    found = _evaluations(read_lines(folder / LEDGER))
+    for place in filter(None, map(_place_with, list(found))):
+        found |= _evaluations_of(_read_samples(place))
+    return [*found.values()]
 
 
 def compare_copy(folder: Path) -> list[str]:
@@ -132,47 +127,21 @@ def compare_copy(folder: Path) -> list[str]:
     It has no lines of an archive, and no lines after the caches were removed. For a copied or moved folder, the end of
     an evaluation is not compared, because each copy may have continued.
     """
-    copy, here = read_lines(folder / LEDGER), _place_hash(folder)
+    copy, here = read_lines(folder / LEDGER), _hash_of(folder)
     places = {place for line in copy if (place := _place_with(line["id"])) is not None}
     there = [line for place in sorted(places) for line in read_lines(place / LEDGER)]
-    known = {line["id"] for line in there}
-    own = {line["id"] for line in there if line.get("folder") == here}
-    strange = [
-        line
-        for line in copy
-        if line not in there
-        and (line["id"] in (known if line["event"] == EVALUATED else own) or (own and line.get("folder") == here))
-    ]
-    missing = [line for line in there if line["id"] in own and line not in copy]
-    problems = [("is not in", line) for line in strange] + [("is missing here, but in", line) for line in missing]
+    known, own = _evaluations(there), {line["id"] for line in there if line.get("folder") == here}
+
+    def is_compared(line: Line) -> bool:
+        is_known = line["event"] == EVALUATED and line["id"] in known
+        return is_known or line["id"] in own or bool(own and line.get("folder") == here)
+
+    strange = [("is not in", line) for line in copy if is_compared(line) and line not in there]
+    missing = [("is missing here, but in", line) for line in there if line["id"] in own and line not in copy]
     return [
         f"{LEDGER}: the line '{line['event']}' of {line['time']} ({line['id'][:8]}) {what} the user's ledger"
-        for what, line in problems
+        for what, line in strange + missing
     ]
-
-
-def _place_hash(folder: Path | None) -> str:
-    """A hash that distinguishes a user's folders without naming them; empty without a folder."""
-    return "" if folder is None else hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-
-
-def _interrupted(copy: list[Line], plain: Line) -> Line | None:
-    """The last evaluation of a folder if it is this one and has not finished."""
-    last, is_finished = _last(copy)
-    if last is None or is_finished:
-        return None
-    same = all(last.get(key) == plain[key] for key in ("samples", "configuration", "checkpoints"))
-    return last if same and plain["reason"] in ("", last.get("reason")) else None
-
-
-def _last(lines: list[Line]) -> tuple[Line | None, bool]:
-    """The last evaluation, and whether it is finished."""
-    last = next((line for line in reversed(lines) if line["event"] == EVALUATED), None)
-    return last, last is not None and any((each["event"], each["id"]) == (FINISHED, last["id"]) for each in lines)
-
-
-def _evaluations(lines: list[Line]) -> list[Line]:
-    return [line for line in lines if line["event"] == EVALUATED]
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -193,64 +162,63 @@ def read_lines(path: Path) -> list[Line]:
     return lines
 
 
-def _line(event: str, identity: str, **more: Any) -> Line:
-    return {"event": event, "id": identity, "time": datetime.now(UTC).isoformat(timespec="seconds"), **more}
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _append(path: Path, line: Mapping[str, Any]) -> None:
+def _hash_of(folder: Path | None) -> str:
+    """A hash that distinguishes a user's folders without naming them; empty without a folder."""
+    return "" if folder is None else hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+
+
+def _one_writer() -> Lock:
+    return Lock(cache_root(), "evaluations", "the ledgers of evaluations")
+
+
+def _evaluations(lines: list[Line]) -> dict[str, Line]:
+    return {line["id"]: line for line in lines if line["event"] == EVALUATED}
+
+
+def _last(lines: list[Line]) -> tuple[Line | None, bool]:
+    """The last evaluation, and whether it is finished."""
+    last = next((line for line in reversed(lines) if line["event"] == EVALUATED), None)
+    return last, last is not None and any((each["event"], each["id"]) == (FINISHED, last["id"]) for each in lines)
+
+
+def _interrupted(copy: list[Line], new: Line) -> Line | None:
+    """The last evaluation of a folder if it is this one and has not finished."""
+    last, is_finished = _last(copy)
+    if last is None or is_finished or new["reason"] not in ("", last["reason"]):
+        return None
+    return last if all(last.get(key) == new[key] for key in ("samples", "configuration", "checkpoints")) else None
+
+
+def _add(place: Path, line: Mapping[str, Any]) -> None:
+    """Append a line, unless it is there, after the last whole one."""
+    path = place / LEDGER
+    if line in read_lines(path):
+        return
     with explain_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "a+b", opener=_without_links) as file:
-            content = path.read_bytes()
-            file.truncate(content.rfind(b"\n") + 1)  # without an unfinished line
+        place.mkdir(parents=True, exist_ok=True)
+        with open(path, "a+b", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666)) as file:
+            file.truncate(path.read_bytes().rfind(b"\n") + 1)
             file.write(json.dumps(line).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        make_durable(path.parent)
-
-
-def _without_links(path: str, flags: int) -> int:
-    """An `opener` of `open` that follows no link."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
-
-
-def _read_samples(path: Path) -> set[bytes]:
-    content = path.read_bytes() if path.is_file() else b""
-    return {content[first : first + HASH_BYTES] for first in range(0, len(content), HASH_BYTES)}
+        make_durable(place)
 
 
 def _shortened(samples: Sequence[str]) -> set[bytes]:
     return {bytes.fromhex(sample)[:HASH_BYTES] for sample in samples}
 
 
+def _read_samples(place: Path) -> set[bytes]:
+    content = (place / SAMPLES).read_bytes() if (place / SAMPLES).is_file() else b""
+    return {content[first : first + HASH_BYTES] for first in range(0, len(content), HASH_BYTES)}
+
+
 def _places() -> list[Path]:
-    folder = cache_root() / "evaluations"
-    return sorted(path.parent for path in folder.glob(f"*/{LEDGER}")) if folder.is_dir() else []
-
-
-def _evaluations_of(wanted: set[bytes]) -> dict[str, Line]:
-    """The evaluations, by id, of all data sets that share samples with this one: of a union of two sets for each."""
-    places = [place for place in _places() if _is_same(wanted, _read_samples(place / SAMPLES))]
-    return {line["id"]: line for place in places for line in _evaluations(read_lines(place / LEDGER))}
-
-
-def _place_of(samples: Sequence[str]) -> Path | None:
-    """The ledger of the data set with these samples; None if there is none, or several that differ from it."""
-    wanted = _shortened(samples)
-    known = {place: _read_samples(place / SAMPLES) for place in _places()}
-    same = {place: _share(wanted, known[place], max) for place in known if _is_same(wanted, known[place])}
-    nearest = max(same, key=lambda each: same[each], default=None)
-    return None if nearest is None or (len(same) > 1 and same[nearest] < UNION_SHARE) else nearest
-
-
-def _is_same(some: set[bytes], others: set[bytes]) -> bool:
-    return _share(some, others, min) >= SAME_SHARE
-
-
-def _share(some: set[bytes], others: set[bytes], of: Callable[[int, int], int]) -> float:
-    """The fraction of samples that two sets share, of the smaller or the larger set."""
-    # All samples without hashes, from the user's own loaders, share a ledger.
-    return len(some & others) / of(len(some), len(others)) if some and others else float(some == others)
+    return sorted(path.parent for path in (cache_root() / "evaluations").glob(f"*/{LEDGER}"))
 
 
 def _place_with(identity: str) -> Path | None:
@@ -258,5 +226,26 @@ def _place_with(identity: str) -> Path | None:
     return next((place for place in _places() if has_line(identity, place)), None)
 
 
-def _only_one() -> Lock:
-    return Lock(cache_root(), "evaluations", "the ledgers of evaluations")
+def _places_of(wanted: set[bytes]) -> dict[Path, float]:
+    """The ledgers of all data sets that share samples with this one, and the fraction of the larger set's."""
+    known = {place: _read_samples(place) for place in _places()}
+    same = {place: each for place, each in known.items() if _share(wanted, each, min) >= SAME_SHARE}
+    return {place: _share(wanted, each, max) for place, each in same.items()}
+
+
+def _evaluations_of(wanted: set[bytes]) -> dict[str, Line]:
+    """The evaluations of all data sets that share samples with this one: of a union of two sets for each."""
+    return {key: line for place in _places_of(wanted) for key, line in _evaluations(read_lines(place / LEDGER)).items()}
+
+
+def _place_of(wanted: set[bytes]) -> Path | None:
+    """The ledger of the data set with these samples; None if there is none, or several that differ from it."""
+    same = _places_of(wanted)
+    nearest = max(same, key=lambda each: same[each], default=None)
+    return None if nearest is None or (len(same) > 1 and same[nearest] < UNION_SHARE) else nearest
+
+
+def _share(some: set[bytes], others: set[bytes], of: Callable[[int, int], int]) -> float:
+    """The fraction of samples that two sets share, of the smaller or the larger set."""
+    # All samples without hashes, from the user's own loaders, share a ledger.
+    return len(some & others) / of(len(some), len(others)) if some and others else float(some == others)
