@@ -34,11 +34,9 @@ def find_configuration(name: str, kind: str = "", beside: Path = Path()) -> Path
         return SHIPPED / name.removeprefix(OURS)
     inner = re.sub(r"^(\.{1,2}/|configs/)+", "", name)
     folders = [SHIPPED] if beside.is_relative_to(SHIPPED) else FOLDERS  # what a shipped file names is shipped
-    for place in (beside / name, *(folder / part / inner for folder in folders for part in ("", kind))):
-        for path in (place, Path(f"{place}.yaml")):
-            if path.is_file():
-                return path
-    return None
+    places = [beside / name, *(folder / part / inner for folder in folders for part in ("", kind))]
+    files = (path for place in places for path in (place, Path(f"{place}.yaml")))
+    return next((path for path in files if path.is_file()), None)
 
 
 def shipped_files(kind: str = "*", folders: Sequence[Path] = FOLDERS) -> dict[str, Path]:
@@ -49,9 +47,9 @@ def shipped_files(kind: str = "*", folders: Sequence[Path] = FOLDERS) -> dict[st
 
 def nearest_configuration(name: str, beside: Path = Path()) -> str:
     """The end of a message about a misspelt name: the nearest name."""
-    shipped = [*shipped_files()]
     here = [str(Path(name).parent / file.name) for file in (beside / name).parent.glob("*.yaml")]
-    return nearest(name, [*here, *shipped, *(f"configs/{file}" for file in shipped)], "; correct the path", cutoff=0.6)
+    shipped = [place + file for place in ("", "configs/") for file in shipped_files()]
+    return nearest(name, here + shipped, "; correct the path", cutoff=0.6)
 
 
 class Loader(yaml.SafeLoader):
@@ -117,10 +115,7 @@ def read_yaml(path: Path) -> Config:
 
 
 def read_named(name: str, wanted_by: str, kind: str = "", beside: Path = Path()) -> Config:
-    """Read the mapping in a file, which `find_configuration` finds.
-
-    `wanted_by` is the option or key that names the file, for the message of a UserError: `--config`.
-    """
+    """Read what `find_configuration` finds; `wanted_by` is what names the file, for a message: `--config`."""
     file = find_configuration(name, kind, beside)
     if file is None:
         raise UserError(f"{wanted_by}: no file '{name}'{nearest_configuration(name, beside)}")
@@ -170,8 +165,8 @@ def _merge_class(old: Config, new: Any) -> Any:
         new = {"init_args": new}
     if not isinstance(new, dict) or not _same_class(old["class_path"], str(new.get("class_path", old["class_path"]))):
         return copy.deepcopy(new)
-    arguments, given = dict(old.get("init_args") or {}), new.get("init_args") or {}
-    for key, value in given.items():
+    arguments = dict(init_args(old))
+    for key, value in init_args(new).items():
         is_mapping = isinstance(arguments.get(key), dict) and "class_path" not in arguments[key]
         arguments[key] = copy.deepcopy(value) if is_mapping else merge(arguments.get(key), value)
     return {**old, **new, **({"init_args": arguments} if arguments else {})}
@@ -239,9 +234,6 @@ ABSENT = "nothing"
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     """The first dotted key whose values differ, with both values (`ABSENT` for a missing one), or None."""
-    old_leaves, new_leaves = dict(flatten(old)), dict(flatten(new))
-    for key in [*new_leaves, *(key for key in old_leaves if key not in new_leaves)]:
-        before, now = old_leaves.get(key, ABSENT), new_leaves.get(key, ABSENT)
-        if before != now:
-            return key, before, now
-    return None
+    before, now = dict(flatten(old)), dict(flatten(new))
+    pairs = ((key, before.get(key, ABSENT), now.get(key, ABSENT)) for key in now | before)
+    return next((pair for pair in pairs if pair[1] != pair[2]), None)

@@ -1,10 +1,9 @@
-"""Processes: imports and memory at their start, launchers, children that end with their parent, and their group."""
+"""Processes: imports and memory at their start, launchers, and children that end with their parent."""
 
 import atexit
 import ctypes
 import gc
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -18,15 +17,10 @@ from importlib.metadata import version
 from logging import getLogger
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import torch
+from typing import Any
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's <malloc.h>
 KEPT_BLOCK_BYTES = 1 << 30  # larger ones, such as the matrix of a whole data set, go back to the system
-# timm imports wandb for a function that is never called, and works without it.
-HIDDEN = ("wandb",)
 # The variable of each launcher with the number of processes that it has started.
 LAUNCHERS = {
     **{"torchrun": "WORLD_SIZE", "mpirun": "OMPI_COMM_WORLD_SIZE"},
@@ -44,10 +38,7 @@ SIDE_BY_SIDE, FIRST = "LEVELFIELD_SIDE_BY_SIDE", "LEVELFIELD_FIRST_PROCESS"
 
 
 class _Torchmetrics(MetaPathFinder, Loader):
-    """Imports two classes of torchmetrics, which Lightning uses, and the others, with transformers, on first use.
-
-    This saves a quarter of the time until a fit begins.
-    """
+    """Imports two classes of torchmetrics, which Lightning uses, and the others, with transformers, on first use."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path, target) if name == "torchmetrics" else None
@@ -56,37 +47,40 @@ class _Torchmetrics(MetaPathFinder, Loader):
         return spec
 
     def exec_module(self, module: ModuleType) -> None:
+        def import_all(name: str) -> Any:
+            del vars(module)["__getattr__"]
+            self.whole.exec_module(module)
+            return getattr(module, name)
+
         vars(module).update(__version__=version("torchmetrics"), _logger=getLogger("torchmetrics"))
         try:
             import_module("torchmetrics.utilities")  # first, for the others import each other
-            vars(module)["Metric"] = import_module("torchmetrics.metric").Metric
-            vars(module)["MetricCollection"] = import_module("torchmetrics.collections").MetricCollection
-            vars(module)["__getattr__"] = partial(self._import_all, module)
+            for part, name in (("metric", "Metric"), ("collections", "MetricCollection")):
+                vars(module)[name] = getattr(import_module(f"torchmetrics.{part}"), name)
+            vars(module)["__getattr__"] = import_all
         except (ImportError, AttributeError):  # in another version they need the whole package
             for other in [other for other in sys.modules if other.startswith("torchmetrics.")]:
                 del sys.modules[other]
             self.whole.exec_module(module)
 
-    def _import_all(self, module: ModuleType, name: str) -> Any:
-        vars(module).pop("__getattr__", None)
-        self.whole.exec_module(module)
-        return getattr(module, name)
-
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
-    """Import torch and its libraries faster, without `HIDDEN` and without garbage collection: imported objects stay."""
+    """Import torch and its libraries in three quarters of the time.
+
+    Nothing is garbage: imported objects stay. timm imports wandb for a function that is never called.
+    """
     collects, young, finder = gc.isenabled(), "torch" not in sys.modules, _Torchmetrics()
-    hidden = [name for name in HIDDEN if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] # None means a missing module
+    if hides := "wandb" not in sys.modules:
+        sys.modules["wandb"] = None  # type: ignore[assignment] # a missing module
     gc.disable()
     sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
-        for name in hidden:
-            sys.modules.pop(name, None)
+        if hides:
+            sys.modules.pop("wandb", None)
         if collects:
             if young:  # a new process, which has few other objects
                 gc.freeze()
@@ -95,10 +89,9 @@ def quick_imports() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc's malloc keep freed memory, up to this process's peak.
+    """Let glibc's malloc keep freed memory: else the system clears its pages again at each step of a training.
 
-    By default it returns blocks above 32 MB, such as the output of a first convolution. The system clears their pages
-    again at the next step, which costs a fifth of the time of training on a CPU.
+    That takes a fifth of the time on a CPU, for blocks above 32 MB, such as the output of a first convolution.
     """
     with suppress(AttributeError, OSError, TypeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt
@@ -191,21 +184,6 @@ def end_with_first() -> None:
         end_with_parent(int(os.environ[FIRST]))
 
 
-def end(processes: Sequence[subprocess.Popen]) -> None:
-    """Send SIGTERM to child processes, and kill them after 20 s."""
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        try:
-            process.wait(timeout=20)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            process.kill()
-            process.wait()
-        for pipe in filter(None, (process.stdin, process.stdout)):
-            with suppress(BrokenPipeError):
-                pipe.close()
-
-
 def is_running(process: int) -> bool:
     """Whether a process of this host runs; a zombie does not."""
     try:
@@ -218,28 +196,3 @@ def is_running(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:  # it has ended, or the system has no /proc
         return not Path("/proc/self/stat").exists()
-
-
-def leave_group_at_exit() -> None:
-    """Leave the gloo group, if there is one, before the interpreter shuts down.
-
-    Lightning leaves it at the very end. If a thread of gloo then frees a tensor, the process aborts (signal 6).
-    """
-    import torch.distributed as dist
-
-    if dist.is_available() and dist.is_initialized() and dist.get_backend() == dist.Backend.GLOO:
-        atexit.register(dist.destroy_process_group)
-
-
-def keep_process_group(random_state: "torch.Tensor") -> None:
-    """Undo `leave_group_at_exit` for a new stage: leaving waits for other processes, and a failing one must not wait.
-
-    Lightning sets a new seed when it forms a group. Restoring `random_state` draws the same numbers as one process.
-    """
-    import torch
-    import torch.distributed as dist
-
-    if dist.is_available():
-        atexit.unregister(dist.destroy_process_group)
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            torch.set_rng_state(random_state)

@@ -43,13 +43,20 @@ class _Source(NamedTuple):
 
     module: str
     name: str  # the path as of a module, `levelfield/losses/arcface.py`, wherever it is
-    folder: Path
     code: str  # without comments and docstrings
     imports: tuple[tuple[str, str, str], ...]  # the bound name, the module, the name in it or "" for the whole module
 
     @property
     def is_shipped(self) -> bool:
         return self.name.startswith("levelfield/")
+
+    def counts_for(self, importer: "_Source | None") -> bool:
+        """Whether it counts: a user's file does, levelfield's in the folder of the class, or if it is shared."""
+        if not self.is_shipped or self.module in SHARED:
+            return True
+        if importer is None or not importer.is_shipped:
+            return self.module.startswith(PACKAGES)
+        return importer.module not in BATCHES and self.name.rpartition("/")[0] == importer.name.rpartition("/")[0]
 
 
 def sources(config: Any) -> dict[str, str]:
@@ -68,7 +75,7 @@ def names_in(config: Any) -> list[str]:
     """Every text that could name a class, default classes, and the modules of batches: their sources are the same."""
     found = {*_names(config)}
     for key, name in DEFAULTS.items() if isinstance(config, dict) else ():
-        section, _, part = key.partition(".")
+        section, part = key.split(".")
         if isinstance(config.get(section), dict):
             given = config[section].get(part) or {}
             if isinstance(given, dict) and "class_path" not in given:  # its arguments at most
@@ -88,36 +95,27 @@ def _names(config: Any) -> Iterator[str]:
 
 
 def _digests(names: Iterable[str]) -> dict[str, str]:
-    to_do = [source for name in names if (source := _of_class(name)) is not None]
+    """File to digest of all files that classes are made of: a walk along the imports."""
     found: dict[str, str] = {}
+    to_do: list[tuple[_Source | None, _Source | None]] = []  # who imports, and what
+    for text in names:
+        module, _, name = text.rpartition(".")
+        to_do.append((None, _source(text) if text in BATCHES else _defining(module, name)))
     while to_do:
-        source = to_do.pop()
-        if source.name not in found:
+        importer, source = to_do.pop()
+        if source is not None and source.name not in found and source.counts_for(importer):
             found[source.name] = hashlib.sha256(source.code.encode(errors="replace")).hexdigest()
-            imported = (_of_import(module, name) for _, module, name in source.imports)
-            to_do += [each for each in imported if each is not None and _counts(source, each)]
+            for _, module, name in source.imports:
+                inner = (_source(f"{module}.{name}") or _defining(module, name)) if name else None
+                to_do.append((source, inner or _source(module)))
     return dict(sorted(found.items()))
-
-
-def _of_class(text: str) -> _Source | None:
-    """The file of an import path or of a short name; None for other texts."""
-    module, _, name = text.rpartition(".")
-    found = _source(text) if text in BATCHES else _defining(module, name)
-    return found if found is not None and _counts(None, found) else None
-
-
-def _of_import(module: str, name: str) -> _Source | None:
-    if not name:
-        return _source(module)
-    return _source(f"{module}.{name}") or _defining(module, name) or _source(module)
 
 
 def _defining(module: str, name: str) -> _Source | None:
     """The file of a module that has a name, or the file that a package of levelfield imports the name from."""
     # `levelfield.data` imports most names on first use, which its source does not show.
     for place in PACKAGES if module in ("", DATA) else (module,):
-        source = _source(place)
-        if source is not None:
+        if (source := _source(place)) is not None:
             origins = [origin for bound, origin, _ in source.imports if bound == name]
             if origins and source.is_shipped and source.name.endswith("__init__.py"):
                 return _source(origins[0])
@@ -126,25 +124,10 @@ def _defining(module: str, name: str) -> _Source | None:
     return None
 
 
-def _counts(importer: _Source | None, source: _Source) -> bool:
-    """Whether a file counts: a user's does, levelfield's only in the folder of the class, or if it is shared."""
-    if not source.is_shipped or source.module in SHARED:
-        return True
-    if importer is None or not importer.is_shipped:
-        return source.module.startswith(PACKAGES)
-    return importer.module not in BATCHES and source.folder == importer.folder
-
-
 @cache  # until the next question
 def _source(module: str) -> _Source | None:
-    """The current file of a module of the user or of levelfield; None for others."""
-    file = _locate(module)
-    return None if file is None else _read(module, file, file.stat().st_mtime_ns, file.stat().st_size)
-
-
-def _locate(module: str) -> Path | None:
-    """Where a module would be imported from; unlike `importlib.util.find_spec`, without running its packages."""
-    first, _, rest = module.partition(".")
+    """The file of a module of the user or of levelfield now, found without running packages; None for others."""
+    first, *rest = module.split(".")
     try:
         spec = None if first in sys.stdlib_module_names else importlib.util.find_spec(first)
     except (ImportError, ValueError):
@@ -153,10 +136,12 @@ def _locate(module: str) -> Path | None:
         return None
     files = [Path(spec.origin)] if spec.has_location and spec.origin else []
     if rest:
-        inner = [Path(folder, *rest.split(".")) for folder in spec.submodule_search_locations or ()]
-        files = [file for path in inner for file in (path / "__init__.py", path.parent / f"{path.name}.py")]
-    is_known = first == "levelfield" or not any(INSTALLED & {*file.parts} for file in files)
-    return next((file for file in files if is_known and file.is_file()), None)
+        inner = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
+        files = [file for path in inner for file in (path / "__init__.py", path.with_name(f"{path.name}.py"))]
+    for file in files:
+        if file.is_file() and (first == "levelfield" or not INSTALLED & {*file.parts}):
+            return _read(module, file, file.stat().st_mtime_ns, file.stat().st_size)
+    return None
 
 
 @cache
@@ -168,10 +153,9 @@ def _read(module: str, file: Path, modified: int, size: int) -> _Source:
     try:
         with tokenize.open(file) as opened:
             text = opened.read()
-        code, imports = _code(text), tuple(_imports(ast.parse(text), package))
+        return _Source(module, name, _code(text), tuple(_imports(ast.parse(text), package)))
     except (SyntaxError, ValueError, ImportError, tokenize.TokenError):  # not Python; or importing it reports the error
-        code, imports = file.read_bytes().decode("latin-1"), ()
-    return _Source(module, name, file.parent, code, imports)
+        return _Source(module, name, file.read_bytes().decode("latin-1"), ())
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[tuple[str, str, str]]:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from levelfield.core.errors import OutOfMemory, TrainingFailed, UserError
-from levelfield.core.processes import OF_A_LAUNCHER, end, end_with_parent, keep_freed_memory
+from levelfield.core.processes import OF_A_LAUNCHER, end_with_parent, keep_freed_memory
 from levelfield.core.source_identity import sources
 from levelfield.core.versions import provenance
 from levelfield.study.jobs import Job, Task, write_result
@@ -176,7 +176,11 @@ def _train_in_processes(task: Task) -> dict[str, Any]:
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
         except BaseException:
-            end([process])
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.wait(timeout=20)
+            process.kill()
+            process.stdout.close()
             raise
     if outcome.kind != "done":
         raise Ended(outcome)

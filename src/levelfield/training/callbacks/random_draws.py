@@ -1,12 +1,13 @@
 """Seed the draws of any LightningModule by step, so that a resumed fit draws the same numbers."""
 
+import atexit
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
 
-from levelfield.core.processes import keep_process_group, leave_group_at_exit
 from levelfield.training.random_draws import seed_draws, step_key
 
 
@@ -25,7 +26,11 @@ class RandomDraws(Callback):
         self._state = torch.get_rng_state()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        keep_process_group(self._state)
+        if dist.is_available():
+            # Leaving the group waits for other processes, and a failing one must not wait.
+            atexit.unregister(dist.destroy_process_group)
+            if dist.is_initialized() and dist.get_world_size() > 1:
+                torch.set_rng_state(self._state)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         epoch: int = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
@@ -44,4 +49,6 @@ class RandomDraws(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._state = torch.get_rng_state()
-        leave_group_at_exit()
+        # Lightning leaves the group at the very end. If a thread of gloo then frees a tensor, the process aborts.
+        if dist.is_available() and dist.is_initialized() and dist.get_backend() == dist.Backend.GLOO:
+            atexit.register(dist.destroy_process_group)
