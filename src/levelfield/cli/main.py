@@ -16,7 +16,7 @@ from levelfield.core.option_hints import COMMANDS as OTHER_NAMES
 from levelfield.core.paths import find_own_modules
 from levelfield.core.processes import FIRST, end_with_first, keep_freed_memory, quick_imports
 from levelfield.core.signals import EXIT_CODE, Stopped, is_first_rank, stopping
-from levelfield.core.terminal import print_any_character, printable, say
+from levelfield.core.terminal import printable, say
 
 HELP = f"""\
 levelfield {__version__}: compare deep metric learning methods under equal conditions
@@ -59,7 +59,9 @@ def main(argv: list[str] | None = None) -> int:
     if args[0] == "--version":
         print(__version__)
         return 0
-    print_any_character()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # for what the terminal's encoding lacks
     received: list[int] = []
     try:
         with stopping() as received:

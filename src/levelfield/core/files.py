@@ -7,6 +7,7 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from socket import gethostname
 from typing import Any, BinaryIO
@@ -46,7 +47,10 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
 
     Each writer has its own temporary file. If several processes write without a lock, the last one wins.
     """
-    _remove_left_over(path)
+    for left in path.parent.glob(f"{escape(f'.{path.name}.{gethostname()}')}.*.*.tmp"):  # by killed processes
+        process = left.name.split(".")[-3]
+        if process.isdecimal() and not is_running(int(process)):
+            left.unlink(missing_ok=True)
     temporary = path.with_name(temporary_name(path.name, os.getpid()))
     try:
         with open(temporary, "xb") as file:
@@ -63,17 +67,6 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
 def temporary_name(name: str, process: int) -> str:
     """The name of a new temporary file of a process: `.results.csv.node1.4711.9f3a61c2.tmp`."""
     return f".{name}.{gethostname()}.{process}.{secrets.token_hex(4)}.tmp"
-
-
-def _remove_left_over(path: Path) -> None:
-    """Remove temporary files of killed processes of this host."""
-    begins = f".{path.name}.{gethostname()}."
-    with suppress(FileNotFoundError):
-        for name in os.listdir(path.parent):
-            if name.startswith(begins) and name.endswith(".tmp"):
-                process = name.removeprefix(begins).partition(".")[0]
-                if process.isdecimal() and not is_running(int(process)):
-                    path.with_name(name).unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

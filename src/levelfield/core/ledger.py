@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,21 +22,17 @@ from levelfield.core.files import Lock, explain_write_errors, make_durable, writ
 from levelfield.core.paths import cache_root
 from levelfield.core.shape import count, has_shape
 
-LEDGER, SAMPLES = "ledger.jsonl", "samples"
+LEDGER, SAMPLES = "ledger.jsonl", "samples.txt"
 EVALUATED, FINISHED = "evaluated", "finished"
 DIGESTS = {str: str}
+TEXTS = ("id", "folder", "time", "data", "by", "configuration", "reason", "version")
 LINES = {
-    EVALUATED: {
-        **dict.fromkeys(("id", "folder", "time", "data", "by", "configuration", "reason", "version"), str),
-        **dict.fromkeys(("checkpoints", "results"), DIGESTS),
-        "num_samples?": count,
-    },
+    EVALUATED: {**dict.fromkeys(TEXTS, str), "checkpoints": DIGESTS, "results": DIGESTS, "num_samples?": count},
     FINISHED: {"id": str, "time": str, "scores": DIGESTS},
 }
 # Two data sets are the same if they share this fraction of the smaller one's samples. A union of two sets is the same
 # as each of them. It has its own ledger unless one of theirs shares the second fraction of all samples.
 SAME_SHARE, UNION_SHARE = 0.5, 0.9
-HASH_BYTES = 16
 
 Line = dict[str, Any]
 
@@ -78,11 +74,11 @@ def begin(evaluation: Evaluation, folder: Path | None = None, usual_reasons: tup
             new["reason"] = new["reason"] or usual_reasons[bool(_evaluations(copy))]
             head = {"event": EVALUATED, "id": uuid.uuid4().hex, "folder": _hash_of(folder), "time": _now()}
             line = {**head, **new, "version": levelfield.__version__}
-        place = _place_of(_shortened(evaluation.samples)) or cache_root() / "evaluations" / line["id"]
+        place = _place_of(evaluation.samples) or cache_root() / "evaluations" / line["id"]
         if folder is not None:  # first, so that an interrupted command can continue from it
             _add(folder, line)
-        known = _read_samples(place) | _shortened(evaluation.samples)
-        write_atomically(place / SAMPLES, b"".join(sorted(known)))
+        known = _read_samples(place).union(evaluation.samples)
+        write_atomically(place / SAMPLES, "\n".join(sorted(known)).encode())
         _add(place, line)
     return str(line["id"])
 
@@ -110,7 +106,7 @@ def finished_evaluation(folder: Path) -> Line | None:
 
 def evaluations_of(samples: Sequence[str]) -> list[Line]:
     """The user's evaluations of the data set with these samples."""
-    return [*_evaluations_of(_shortened(samples)).values()]
+    return [*_evaluations_of(samples).values()]
 
 
 def evaluations_beside(folder: Path) -> list[Line]:
@@ -208,13 +204,8 @@ def _add(place: Path, line: Mapping[str, Any]) -> None:
         make_durable(place)
 
 
-def _shortened(samples: Sequence[str]) -> set[bytes]:
-    return {bytes.fromhex(sample)[:HASH_BYTES] for sample in samples}
-
-
-def _read_samples(place: Path) -> set[bytes]:
-    content = (place / SAMPLES).read_bytes() if (place / SAMPLES).is_file() else b""
-    return {content[first : first + HASH_BYTES] for first in range(0, len(content), HASH_BYTES)}
+def _read_samples(place: Path) -> set[str]:
+    return set((place / SAMPLES).read_text().split()) if (place / SAMPLES).is_file() else set()
 
 
 def _places() -> list[Path]:
@@ -226,26 +217,28 @@ def _place_with(identity: str) -> Path | None:
     return next((place for place in _places() if has_line(identity, place)), None)
 
 
-def _places_of(wanted: set[bytes]) -> dict[Path, float]:
+def _places_of(samples: Iterable[str]) -> dict[Path, float]:
     """The ledgers of all data sets that share samples with this one, and the fraction of the larger set's."""
-    known = {place: _read_samples(place) for place in _places()}
+    wanted, known = set(samples), {place: _read_samples(place) for place in _places()}
     same = {place: each for place, each in known.items() if _share(wanted, each, min) >= SAME_SHARE}
     return {place: _share(wanted, each, max) for place, each in same.items()}
 
 
-def _evaluations_of(wanted: set[bytes]) -> dict[str, Line]:
+def _evaluations_of(samples: Iterable[str]) -> dict[str, Line]:
     """The evaluations of all data sets that share samples with this one: of a union of two sets for each."""
-    return {key: line for place in _places_of(wanted) for key, line in _evaluations(read_lines(place / LEDGER)).items()}
+    return {
+        key: line for place in _places_of(samples) for key, line in _evaluations(read_lines(place / LEDGER)).items()
+    }
 
 
-def _place_of(wanted: set[bytes]) -> Path | None:
+def _place_of(samples: Iterable[str]) -> Path | None:
     """The ledger of the data set with these samples; None if there is none, or several that differ from it."""
-    same = _places_of(wanted)
+    same = _places_of(samples)
     nearest = max(same, key=lambda each: same[each], default=None)
     return None if nearest is None or (len(same) > 1 and same[nearest] < UNION_SHARE) else nearest
 
 
-def _share(some: set[bytes], others: set[bytes], of: Callable[[int, int], int]) -> float:
+def _share(some: set[str], others: set[str], of: Callable[[int, int], int]) -> float:
     """The fraction of samples that two sets share, of the smaller or the larger set."""
     # All samples without hashes, from the user's own loaders, share a ledger.
     return len(some & others) / of(len(some), len(others)) if some and others else float(some == others)

@@ -7,25 +7,22 @@ TEXT_OR_NONE = (str, type(None))
 
 
 def number(value: Any) -> bool:
-    """Whether a value is a number; also infinite or NaN, which a metric of the user can be."""
+    """Also infinite or NaN, which a metric of the user can be."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def finite(value: Any) -> bool:
-    """Whether a value is a finite number that fits a float."""
     return number(value) and abs(value) < 1e300 and not math.isnan(value)
 
 
 def count(value: Any) -> bool:
-    """Whether a value is a whole number from 0 on."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
 def has_shape(value: Any, shape: Any) -> bool:
-    """Whether a value has a shape.
+    """Whether a value has a shape: a type or several, a function of the value, `[shape]`, or a shape of a mapping.
 
-    That is a type or several, a function of the value, `[shape]` of a list, `{str: shape}` of a mapping with any names,
-    or `{"name": shape, "name?": shape}`. A name with `?` may be missing. Other names are accepted.
+    `{str: shape}` has any names; `{"name": shape, "name?": shape}` these, without or with those with `?`, and others.
     """
     if isinstance(shape, list):
         return isinstance(value, list) and all(has_shape(each, shape[0]) for each in value)

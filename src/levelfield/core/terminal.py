@@ -1,7 +1,6 @@
 """What the commands say. Names of files, classes and studies in it can be a stranger's."""
 
 import re
-import sys
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -28,10 +27,3 @@ def say(*lines: str, console: "Console | None" = None, file: TextIO | None = Non
         console.print(text, highlight=False, markup=False, soft_wrap=True)
     elif lines:
         print(text, file=file, flush=True)
-
-
-def print_any_character() -> None:
-    """Print what the encoding of the terminal lacks, and file names that are no text, as an escape."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")

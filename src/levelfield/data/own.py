@@ -12,8 +12,8 @@ import yaml
 
 from levelfield.core.configuration import Loader
 from levelfield.core.errors import UserError
+from levelfield.core.init_args import plain
 from levelfield.core.paths import each_text, is_address, is_place, name_of
-from levelfield.core.plain import plain
 from levelfield.data.dataset import MetricDataset, find_file
 from levelfield.data.datasets import ImageFolder, ImageTable, TextTable
 from levelfield.data.rows import TABLES

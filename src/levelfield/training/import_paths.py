@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from levelfield.core.init_args import plain
 from levelfield.core.paths import strip_paths
-from levelfield.core.plain import plain
 from levelfield.training.make_loss import given_arguments, loss_class
 from levelfield.training.optimization import Optimization
 from levelfield.training.settings import SUPPLIED
