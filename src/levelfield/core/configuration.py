@@ -53,10 +53,7 @@ def nearest_configuration(name: str, beside: Path = Path()) -> str:
 
 
 class Loader(yaml.SafeLoader):
-    """Safe YAML that reads `1e-4` as a number (YAML 1.1 reads text).
-
-    It rejects a key that is twice in one mapping, and aliases that expand a small file to a huge one.
-    """
+    """Safe YAML with `1e-4` as a number, no key twice in a mapping, and no aliases that expand to a huge file."""
 
     def get_single_node(self) -> yaml.Node | None:
         node = super().get_single_node()
@@ -66,12 +63,11 @@ class Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if (key.tag, key.value) in seen:
-                    line = key.start_mark.line + 1
-                    raise yaml.YAMLError(f"line {line}: {key.value!r} is twice in one mapping; leave one of them out")
-                seen.add((key.tag, key.value))
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if (key.tag, key.value) in seen:
+                line = key.start_mark.line + 1
+                raise yaml.YAMLError(f"line {line}: {key.value!r} is twice in one mapping; leave one of them out")
+            seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
 
 

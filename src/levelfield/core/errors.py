@@ -45,9 +45,9 @@ def refuse_below(smallest: float, section: str, **given: float | None) -> None:
 
 
 def nearest(name: object, names: Iterable[str], otherwise: str | None = None, cutoff: float = 0.5) -> str:
-    """The end of a message on a misspelt name, whose case may be wrong too: `; did you mean 'x'?`.
+    """The end of a message on a misspelt name: `; did you mean 'x'?`.
 
-    It is `otherwise`, or a list of all names, if no name has a similarity of `cutoff` (1 means equal).
+    It is `otherwise`, or a list of all names, if no name has a similarity of `cutoff` (1 means equal, in any case).
     """
     known = list(names)
     in_small_letters = {each.lower(): each for each in known}

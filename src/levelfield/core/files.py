@@ -100,12 +100,6 @@ class Lock:
     """The lock of one part of a folder: one process writes it. The lock of a dead process is free.
 
     A process that waits for it prints its `title`.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder, Lock(Path(folder), "rows", "rows of a table"):
-        ...     print(Lock(Path(folder), "rows", "the same rows").acquire())
-        False
     """
 
     def __init__(self, folder: Path, part: str, title: str) -> None:
@@ -120,7 +114,7 @@ class Lock:
             return True
         return False
 
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         self._lock.release()
 
     def __enter__(self) -> "Lock":
@@ -129,5 +123,4 @@ class Lock:
             self.acquire(seconds=-1)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    __exit__ = release

@@ -8,11 +8,7 @@ from levelfield.core.errors import UserError, nearest
 
 
 def import_named(path: str, option: str) -> Any:
-    """The class or function at `package.module.Name`; `option` is for messages: `--model.loss`.
-
-    Raises:
-        UserError: no such module, no such name in it, or a module whose own import fails.
-    """
+    """The class or function at `package.module.Name`, or a UserError that begins with `option`: `--model.loss`."""
     if (reason := why_not_importable(path)) is not None:
         raise UserError(f"{option}: {reason}")
     module, _, name = path.rpartition(".")

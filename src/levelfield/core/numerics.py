@@ -1,5 +1,4 @@
-"""Arithmetic for losses, miners and metrics: unit vectors at any scale, points of a Poincare ball, and products in
-true float32.
+"""Unit vectors at any scale, points of a Poincare ball, and products in true float32.
 
 Shapes: N and M points, D dimensions; a star stands for any leading dimensions.
 """
@@ -18,10 +17,8 @@ from torch.nn.functional import threshold
 _backends: Any = torch.backends
 PRODUCTS = [(_backends.cuda.matmul, _backends.cudnn), (_backends.mkldnn.matmul, _backends.mkldnn)]
 
-# The Poincare ball of losses and retrieval (Ermolov et al. 2022): c, and the norm that vectors are clipped to before
-# the map.
-CURVATURE = 0.1
-CLIP_RADIUS = 2.3
+# The Poincare ball (Ermolov et al. 2022): c, and the norm that vectors are clipped to before the map.
+CURVATURE, CLIP_RADIUS = 0.1, 2.3
 
 
 def unit(vectors: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:

@@ -26,10 +26,9 @@ def cache_root() -> Path:
 
 
 def find_own_modules(named: Any, modules: Iterable[str] = ()) -> None:
-    """Import from the working directory too, last, if a class path names a module there that is installed nowhere.
+    """Import from the working directory too, last, if texts or configurations name a module that is only there.
 
-    Otherwise a folder with a file such as `winreg.py`, which Python tries to import on Linux, would run it. `named` are
-    texts, or configurations with texts.
+    Otherwise a folder with a file such as `winreg.py`, which Python tries to import on Linux, would run it.
     """
     paths = [path for path in CLASS_PATH.findall(str(named)) if not (path.endswith(".yaml") or Path(path).exists())]
     if any(map(_is_here_alone, {path.partition(".")[0] for path in (*paths, *modules)})):

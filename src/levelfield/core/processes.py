@@ -7,16 +7,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import version
+from importlib.util import find_spec, module_from_spec
 from logging import getLogger
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's <malloc.h>
@@ -37,31 +35,23 @@ LOOK_SECONDS = 0.5  # between two checks of other processes
 SIDE_BY_SIDE, FIRST = "LEVELFIELD_SIDE_BY_SIDE", "LEVELFIELD_FIRST_PROCESS"
 
 
-class _Torchmetrics(MetaPathFinder, Loader):
-    """Imports two classes of torchmetrics, which Lightning uses, and the others, with transformers, on first use."""
+def _import_torchmetrics_later() -> None:
+    """Let torchmetrics import the two classes that Lightning uses, and the rest, with transformers, on first use."""
+    spec = None if "torchmetrics" in sys.modules else find_spec("torchmetrics")
+    if spec is None or (loader := spec.loader) is None:
+        return
+    module, parts = module_from_spec(spec), {"Metric": "metric", "MetricCollection": "collections"}
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path, target) if name == "torchmetrics" else None
-        if spec is not None and spec.loader is not None:
-            self.whole, spec.loader = spec.loader, self
-        return spec
-
-    def exec_module(self, module: ModuleType) -> None:
-        def import_all(name: str) -> Any:
-            del vars(module)["__getattr__"]
-            self.whole.exec_module(module)
-            return getattr(module, name)
-
-        vars(module).update(__version__=version("torchmetrics"), _logger=getLogger("torchmetrics"))
-        try:
+    def of_module(name: str) -> Any:
+        with suppress(ImportError, AttributeError, KeyError):
             import_module("torchmetrics.utilities")  # first, for the others import each other
-            for part, name in (("metric", "Metric"), ("collections", "MetricCollection")):
-                vars(module)[name] = getattr(import_module(f"torchmetrics.{part}"), name)
-            vars(module)["__getattr__"] = import_all
-        except (ImportError, AttributeError):  # in another version they need the whole package
-            for other in [other for other in sys.modules if other.startswith("torchmetrics.")]:
-                del sys.modules[other]
-            self.whole.exec_module(module)
+            return vars(module).setdefault(name, getattr(import_module(f"torchmetrics.{parts[name]}"), name))
+        vars(module).pop("__getattr__", None)
+        loader.exec_module(module)
+        return getattr(module, name)
+
+    vars(module).update(__version__=version("torchmetrics"), _logger=getLogger("torchmetrics"), __getattr__=of_module)
+    sys.modules["torchmetrics"] = module
 
 
 @contextmanager
@@ -70,15 +60,14 @@ def quick_imports() -> Iterator[None]:
 
     Nothing is garbage: imported objects stay. timm imports wandb for a function that is never called.
     """
-    collects, young, finder = gc.isenabled(), "torch" not in sys.modules, _Torchmetrics()
+    collects, young = gc.isenabled(), "torch" not in sys.modules
     if hides := "wandb" not in sys.modules:
         sys.modules["wandb"] = None  # type: ignore[assignment] # a missing module
     gc.disable()
-    sys.meta_path.insert(0, finder)
+    _import_torchmetrics_later()
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
         if hides:
             sys.modules.pop("wandb", None)
         if collects:
@@ -140,7 +129,7 @@ def cores_here(together: int = 1) -> int:
 
 
 def free_memory() -> int:
-    """Bytes of memory that this process may still take, with what the system uses for files; 2^63 if unknown."""
+    """Bytes of memory that this process may still take, with those of files in memory; 2^63 if unknown."""
     free = [2**63]
     with suppress(OSError, StopIteration):  # not Linux
         lines = Path("/proc/meminfo").read_text().splitlines()

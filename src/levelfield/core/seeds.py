@@ -9,10 +9,9 @@ import os
 
 
 def seed_of(*key: str | int, bits: int = 63) -> int:
-    """The first `bits` bits of the SHA-256 of the key's parts, joined by `/`, with numbers in decimal digits.
+    """The first `bits` bits of the SHA-256 of the key's parts, joined by `/`. The Mersenne Twister needs 32 bits.
 
-    The key is the purpose, then what the draw depends on: the seed, the step, ... Libraries that seed the Mersenne
-    Twister need 32 bits.
+    The key is the purpose, then what the draw depends on: the seed, the step, ...
 
     Example:
         >>> hex(seed_of("batch", 0, 3, 17, bits=32))  # printf batch/0/3/17 | sha256sum

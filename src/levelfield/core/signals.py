@@ -1,7 +1,6 @@
-"""Signals by which a cluster announces the end of a job: SIGTERM, SIGUSR1 and SIGUSR2.
+"""Signals by which a cluster announces the end of a job. They end the command at once with exit code 75.
 
-They end the command at once with exit code 75. The same command continues: a study by itself, a fit with `--resume`
-after its last complete epoch. `scripts/slurm.sh` requeues the job.
+The same command continues: a study by itself, a fit with `--resume`. `scripts/slurm.sh` requeues the job.
 """
 
 import os
@@ -17,13 +16,9 @@ EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: run the same command again
 
 
 class Stopped(SystemExit):
-    """A signal ended the command; finished work is kept.
+    """A signal ended the command; finished work is kept."""
 
-    Attributes:
-        remedy: How to continue, if it takes more than the same command.
-    """
-
-    remedy = ""
+    remedy = ""  # how to continue, if it takes more than the same command
 
     def __init__(self, number: int) -> None:
         super().__init__(EXIT_CODE)
@@ -37,11 +32,11 @@ class Stopped(SystemExit):
 def stopping() -> Iterator[list[int]]:
     """Raise `Stopped` at a signal. Yields the numbers of the signals so far.
 
-    Only the main thread gets signals, so another thread changes nothing. A cluster also signals loader processes, which
-    have inherited the handlers. They ignore SIGUSR1 and SIGUSR2: the training ends them.
+    A cluster also signals loader processes, which have inherited the handlers. They ignore SIGUSR1 and SIGUSR2: the
+    training ends them.
     """
     received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
         yield received
         return
     process = os.getpid()

@@ -22,8 +22,7 @@ LIBRARIES = ("torch", "torchvision", "lightning", "timm", "numpy", "scipy", "opt
 def code_version() -> dict[str, Any]:
     """Version of the package and, in a checkout, the commit and whether files differ from it."""
 
-    def git(*arguments: str) -> str:
-        # Without git's lock: reading a checkout must not write its index or leave a lock behind.
+    def git(*arguments: str) -> str:  # without its lock: reading a checkout must not write its index
         command = ["git", "--no-optional-locks", "-C", str(Path(levelfield.__file__).parent), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
 
