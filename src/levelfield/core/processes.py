@@ -60,11 +60,11 @@ def quick_imports() -> Iterator[None]:
 
     Nothing is garbage: imported objects stay. timm imports wandb for a function that is never called.
     """
+    _import_torchmetrics_later()
     collects, young = gc.isenabled(), "torch" not in sys.modules
     if hides := "wandb" not in sys.modules:
         sys.modules["wandb"] = None  # type: ignore[assignment] # a missing module
     gc.disable()
-    _import_torchmetrics_later()
     try:
         yield
     finally:
