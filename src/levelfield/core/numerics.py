@@ -18,7 +18,8 @@ _backends: Any = torch.backends
 PRODUCTS = [(_backends.cuda.matmul, _backends.cudnn), (_backends.mkldnn.matmul, _backends.mkldnn)]
 
 # The Poincare ball (Ermolov et al. 2022): c, and the norm that vectors are clipped to before the map.
-CURVATURE, CLIP_RADIUS = 0.1, 2.3
+CURVATURE = 0.1
+CLIP_RADIUS = 2.3
 
 
 def unit(vectors: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
