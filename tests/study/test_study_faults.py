@@ -212,7 +212,9 @@ def test_data_that_changed_on_disk_are_refused_whether_jobs_are_left_or_the_test
         assert tables(folder) == finished
 
 
-@pytest.mark.parametrize(("columns", "key"), [("train,query", "split to test"), ("test,query", "role gallery")])
+@pytest.mark.parametrize(
+    ("columns", "key"), [("train,query", "split to test"), ("test,query", "roles query and gallery")]
+)
 def test_a_test_half_that_cannot_be_scored_is_refused_before_the_first_job(columns, key, toy_file, table, tmp_path):
     header, *rows = table.read_text().splitlines()
     last = [f"{row},{columns}" if row[-2:] >= "08" else f"{row},train," for row in rows]
