@@ -70,6 +70,8 @@ def quick_imports() -> Iterator[None]:
     finally:
         if hides:
             sys.modules.pop("wandb", None)
+        if "torchmetrics.utilities" not in sys.modules:  # nothing has used it
+            sys.modules.pop("torchmetrics", None)
         if collects:
             if young:  # a new process, which has few other objects
                 gc.freeze()

@@ -260,7 +260,8 @@ def _sizes(dataset: "MetricDataset", index: "SampleIndex", config: Config) -> tu
         key = index.keys[position]
         file = dataset.file_of(key)
         if file is not None:
-            with dataset.load(key) if file.suffix.lower() == ".parquet" else Image.open(file) as image:
+            image: Any = dataset.load(key) if file.suffix.lower() == ".parquet" else Image.open(file)
+            with image:
                 sides.append(min(image.size))
     short = int(median(sides)) if sides else NATIVE
     largest = min([size for size in SIZES if size >= short] or [SIZES[-1]])
