@@ -202,11 +202,16 @@ class _ClassSampler(TrainingBatchSampler):
 
     @property
     def differences(self) -> str:
-        classes, found = self.classes_per_batch, []
-        if (self.size, self.size) != (self.batch_size, classes * self.samples_per_class):
+        classes, asked, found = self.classes_per_batch, self.batch_size // self.samples_per_class, []
+        if self.size != self.batch_size:
             found.append(
                 f"batches hold {self.size} samples instead of {self.batch_size}, {self.size / classes:.3g} of each of "
                 f"{classes} class{_es(classes)}"
+            )
+        elif classes < asked:
+            found.append(
+                f"batches hold {classes} class{_es(classes)} instead of {asked}, {self.size / classes:.3g} samples of "
+                "each: there are no more classes"
             )
         if classes == 1:
             found.append("a batch has one class: a loss that compares samples has no negatives")
