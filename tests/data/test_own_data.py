@@ -86,6 +86,8 @@ def test_a_path_is_what_it_looks_like(tmp_path: Path) -> None:
     kinds = [type(dataset_from_path(str(tmp_path / name))).__name__ for name in ("texts.csv", "images.csv", ".")]
     assert kinds == ["TextTable", "ImageTable", "ImageFolder"]
     assert dataset_from_path(str(tmp_path / "texts.xlsx")) is None
+    with pytest.raises(UserError, match="rename the column path"):
+        ImageTable(tmp_path / "images.csv").file_of("1.PNG")
 
 
 def test_a_relative_path_is_sought_below_the_root(tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:

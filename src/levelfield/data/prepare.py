@@ -123,7 +123,7 @@ def _unpack(file: Path, folder: Path, origin: Path | str | None, remedy: str) ->
         if is_zipfile(file):
             with ZipFile(file) as opened_zip:
                 opened_zip.extractall(folder)
-        else:  # before Python 3.11.4 there is no `filter`, which raises a TypeError
+        else:
             with tarfile.open(file) as opened_tar:
                 opened_tar.extractall(folder, filter="data")
     except Exception as error:  # a damaged file can raise anything

@@ -39,6 +39,7 @@ class ImageTable(TableDataset):
 
     _images: Mapping[str, bytes] | None = None  # inside the table; empty if they are files
     _row_of: Mapping[str, int] | None = None
+    _has_texts = False
 
     def read_index(self) -> SampleIndex:
         index, problems = self.read_all()
@@ -76,7 +77,9 @@ class ImageTable(TableDataset):
             if self._row_of is None:
                 listed = self.read_table()
                 self._row_of = dict(zip(listed.keys, listed.numbers.tolist(), strict=True))
-            remedy = other_spelling(file) or "paths are relative to the folder of the table"
+                self._has_texts = "text" in listed.ignored
+            texts = "; for a table of texts, rename the column path" if self._has_texts else ""
+            remedy = other_spelling(file) or f"paths are relative to the folder of the table{texts}"
             raise UserError(f"{self.table}, row {self._row_of.get(key, '?')}: no file {file}; {remedy}")
         return file
 
