@@ -171,10 +171,11 @@ def test_readme_begins_with_its_sentence_commands_and_a_picture_and_names_what_i
 
 
 def test_readme_s_first_lines_are_true_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    oldest, newest, licence = re.search(r"^Python (3\.\d+) to (3\.\d+) · (\S+) ·", README, re.M).groups()
+    oldest, newest, licence = re.search(r"^Python ([\d.]+) to ([\d.]+) · (\S+) ·", README, re.M).groups()
     assert (PROJECT["project"]["requires-python"], PROJECT["project"]["license"]) == (f">={oldest}", licence)
     matrix = yaml.safe_load((REPOSITORY / ".github/workflows/ci.yml").read_text())["jobs"]["test"]["strategy"]["matrix"]
-    assert (matrix["python"][0], matrix["python"][-1]) == (oldest, newest)
+    assert oldest.startswith(matrix["python"][0])
+    assert newest == matrix["python"][-1]
     monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
     shipped = importlib.import_module("lists").shipped("levelfield.losses")
     assert f"with {len(shipped)} losses" in README
