@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from levelfield.core.errors import UserError, refuse_below
 from levelfield.core.seeds import global_seed
@@ -22,7 +22,7 @@ from levelfield.data.image_cache import CachedImages, cached_images
 from levelfield.data.index import SampleIndex
 from levelfield.data.loaders import ClassSubset, LedgerLoader, embedded_together, loader, loader_processes
 from levelfield.data.own import dataset_spec, plain_arguments, unused_root
-from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, SamplerFactory, TrainingBatchSampler
+from levelfield.data.samplers import MPerClassBatchSampler, SamplerFactory, TrainingBatchSampler
 from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds
 from levelfield.data.transforms import ImageTransforms, Transforms, as_floats
 from levelfield.data.verify import check_test_split, overview
@@ -51,8 +51,7 @@ class MetricDataModule(LightningDataModule):
             class, or 4.
         replacement: draw the M samples of a class with replacement.
         sampler: class that draws the batches. `MPerClassBatchSampler` draws M samples per class;
-            `ClassBalancedBatchSampler` also if M does not divide `batch_size`; `ShuffledBatchSampler` draws all samples
-            in random order.
+            `ShuffledBatchSampler` draws all samples in random order.
         steps_per_epoch: batches of an epoch.
         eval_batch_size: samples of a batch for embedding; `auto` is 64 on a CPU, 256 on a GPU.
         num_workers: loader processes; the number changes no result. `auto` is 0 for texts and on a CPU; on a GPU it is
@@ -390,7 +389,7 @@ class MetricDataModule(LightningDataModule):
         """
         assert subset is not None
         rank, world_size = (self._rank, self._world_size) if divided else (0, 1)
-        sampler = EvalSampler(len(subset), rank, world_size)
+        sampler: DistributedSampler[Any] = DistributedSampler(subset, world_size, rank, shuffle=False)
         kind: Callable[..., DataLoader] = DataLoader
         if subset is self.test_subset:
             kind = partial(LedgerLoader, of=self.dataset, evaluation=self.evaluation, together=world_size > 1)
