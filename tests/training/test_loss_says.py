@@ -1,7 +1,6 @@
-"""What a loss of the user's says beside its number: class attributes, terms for the log, and that it takes metadata."""
+"""What a loss of the user's says beside its number: class attributes and terms for the log."""
 
 import csv
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -105,28 +104,13 @@ class OnceAClass(nn.Module):
         return embeddings.square().sum() * self.weight.sum()
 
 
-class YearLoss(nn.Module):
-    """Keeps the years of the samples that it is given, and the values that it finds in their pictures."""
-
-    column = "year"
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def forward(self, embeddings, labels, metadata):
-        self.seen.append(metadata[self.column].tolist())
-        return embeddings.square().sum()
-
-
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """48 pictures of 8 classes, each of one grey value, with a year that says it, a name and a column of gaps."""
-    lines = ["path,label,year,by,score"]
+    """48 pictures of 8 classes, each of one grey value."""
+    lines = ["path,label"]
     for number in range(48):
         Image.new("RGB", (8, 8), (5 * number,) * 3).save(tmp_path / f"{number}.png")
-        score = "" if number % 2 else f"{number / 2}"
-        lines.append(f"{number}.png,class {number % 8},{1900 + number},Ann,{score}")
+        lines.append(f"{number}.png,class {number % 8}")
     (tmp_path / "table.csv").write_text("\n".join(lines))
     return tmp_path / "table.csv"
 
@@ -155,42 +139,6 @@ def test_losses_of_a_sum_that_differ_need_the_option(table, kind):
     learner = MetricLearner(Pictures(), loss, embedding_size=4, normalize=False)
     with pytest.raises(UserError, match=r"--data\.samples_per_class.*OnceAClass 1, ContrastiveLoss 4"):
         small_trainer().fit(learner, data_of(table))
-
-
-class Seeing(MetricLearner):
-    def compute_loss(self, embeddings, labels):
-        value = super().compute_loss(embeddings, labels)
-        years = (self.loss.losses["b"] if isinstance(self.loss, WeightedSum) else self.loss).seen[-1]
-        assert years == [1900 + number for number in self.grey]
-        return value
-
-    def training_step(self, batch, batch_idx):
-        self.grey = [round(float(image.mean()) * 255 / 5) for image in batch[0]]
-        return super().training_step(batch, batch_idx)
-
-
-@pytest.mark.parametrize("loss", [YearLoss(), WeightedSum({"a": ContrastiveLoss(), "b": YearLoss()})])
-def test_a_loss_gets_the_columns_of_its_samples(table, loss):
-    small_trainer().fit(Seeing(Pictures(), loss, embedding_size=4), data_of(table))
-    assert (loss.losses["b"] if isinstance(loss, WeightedSum) else loss).seen
-
-
-@pytest.mark.parametrize(
-    ("column", "key"), [("by", r"metadata\['by'\].*'Ann'"), ("yaer", r"metadata\['yaer'\].*'year'"), ("score", "")]
-)
-def test_a_column_of_text_or_of_another_name_is_refused_and_an_empty_cell_is_no_number(table, column, key):
-    loss = YearLoss()
-    loss.column = column
-    with pytest.raises(UserError, match=key) if key else nullcontext():
-        small_trainer().fit(MetricLearner(Pictures(), loss, embedding_size=4), data_of(table))
-    values = torch.tensor(loss.seen).flatten()
-    assert (values[values.isfinite()] % 1 == 0).all()
-
-
-def test_data_without_further_columns_are_refused(table):
-    table.write_text("\n".join(",".join(line.split(",")[:2]) for line in table.read_text().splitlines()))
-    with pytest.raises(UserError, match="YearLoss takes metadata"):
-        small_trainer().fit(MetricLearner(Pictures(), YearLoss(), embedding_size=4), data_of(table))
 
 
 def test_a_tensor_that_no_checkpoint_holds_and_frozen_batch_norm_over_random_weights_are_warned_of(table):

@@ -19,7 +19,7 @@ class Training(NamedTuple):
 
     Attributes:
         steps: Number of steps, at least 1.
-        alpha: Share of the trained weights for `AverageWithStart`; None without an average.
+        alpha: Share of the trained weights for `AverageWithStart`; None for a row that is not such an average.
     """
 
     steps: int
@@ -27,7 +27,7 @@ class Training(NamedTuple):
 
 
 def chosen_by_folds(study: StudyFolder, row: str) -> Training:
-    """The lower median, over the folds of all runs, of the best step and of alpha.
+    """The lower median, over the folds of all runs, of the best step and, for a derived average, of alpha.
 
     Both were validated on a fold, and an outlier does not change them. A mode would often be a tie.
 
@@ -43,7 +43,6 @@ def chosen_by_folds(study: StudyFolder, row: str) -> Training:
             result = study.state.results.get(job, {})
             if result.get("validation"):
                 steps.append(result["ending"]["best_step"])
-                alphas += [result["ending"][ALPHA]] if ALPHA in result["ending"] else []
         if row in study.spec.derived:
             results = [study.state.results.get(job, {}) for job in folds_of(study.spec, row, run)]
             alphas += [result[ALPHA] for result in results if ALPHA in result]

@@ -20,7 +20,6 @@ from levelfield.training.build import Training, build
 from levelfield.training.checks import check_parts
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
-from levelfield.training.metadata import read_metadata, takes_metadata
 
 
 @dataclass(frozen=True)
@@ -93,9 +92,6 @@ def _try_loss(row: str, training: Training, subset: ClassSubset, given_up: Given
             learner.build_loss(len(np.unique(labels)))
             check_parts(learner)
             noise = torch.nn.functional.normalize(torch.randn(len(batch), learner.embedding_size)).requires_grad_()
-            if takes_metadata(learner.loss):
-                positions = torch.from_numpy(subset.positions[drawn])
-                learner.batch_metadata = read_metadata(training.datamodule, learner.loss).rows(positions)
             learner.objective(noise, batch)
     except UserError:
         raise

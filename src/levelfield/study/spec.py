@@ -19,7 +19,7 @@ from levelfield.core.source_identity import DEFAULTS
 from levelfield.metrics.own import is_own
 from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.search_space import Space, configured, read_space
-from levelfield.training.drop_loggers import drop_loggers
+from levelfield.training.trackers import drop_loggers
 
 STUDY = "study.yaml"
 BASELINE = "pretrained"

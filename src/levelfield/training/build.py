@@ -24,13 +24,11 @@ from levelfield.core.versions import library_versions
 from levelfield.data.own import dataset_without_paths
 from levelfield.data.splits import NO_FOLD
 from levelfield.training.callbacks import (
-    AverageWithStart,
     RetrievalValidation,
     TrackTraining,
     UntilDone,
 )
 from levelfield.training.callbacks.retrieval_validation import monitor_of
-from levelfield.training.callbacks.tracker_run import TrackerRun
 from levelfield.training.checks import check_features
 from levelfield.training.initial_weights import check_weight_files
 from levelfield.training.kept_parts import KeptParts
@@ -146,7 +144,7 @@ class Training:
             check_features(self.model, MetricLearner.forward)
         adapted(self.model)
         self.config_dump = plain(self.parser, self.config)
-        self.model.save_hyperparameters(strip_paths(self.config_dump["model"]), logger=False)  # TrackerRun logs all
+        self.model.save_hyperparameters(strip_paths(self.config_dump["model"]), logger=False)  # TrackTraining logs all
         self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]), logger=False)
         if self.command in (None, "fit"):
             check_weight_files(self.config_dump["model"], self.datamodule)
@@ -186,10 +184,9 @@ class Training:
                 self._best = best_checkpoint(self.folder, monitor, bool(averages(callbacks)))
                 callbacks.append(self._best)
             trackers = self._loggers()
-            if trackers and not any(isinstance(callback, TrackTraining) for callback in callbacks):
-                callbacks.append(TrackTraining())
             if trackers:
-                callbacks.append(TrackerRun(self.config_dump))
+                callbacks = [callback for callback in callbacks if not isinstance(callback, TrackTraining)]
+                callbacks.append(TrackTraining(self.config_dump))
             callbacks = self.with_callbacks_of_command(callbacks)
             config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *trackers]
         else:
@@ -286,15 +283,12 @@ class Training:
     def ending(self) -> dict[str, Any]:
         """How a training with a checkpoint ended, as plain values.
 
-        `steps`; `best_step`, the steps of `best.ckpt`; `stopped_by`, `patience` or `cap` with `UntilDone`; `alpha` with
-        `AverageWithStart`.
+        `steps`; `best_step`, the steps of `best.ckpt`; `stopped_by`, `patience` or `cap` with `UntilDone`.
         """
         found: dict[str, Any] = {"steps": self.trainer.global_step, "best_step": int(self._kept()["global_step"])}
         for each in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(each, UntilDone):
                 found["stopped_by"] = "patience" if each.is_done else "cap"
-            elif isinstance(each, AverageWithStart):
-                found["alpha"] = each.chosen
         return found
 
     def _kept(self) -> dict[str, Any]:
@@ -332,11 +326,8 @@ def _without_validation(callbacks: list[Callback], trainer: Mapping[str, Any]) -
     """The callbacks without early stopping, because there is no validation score.
 
     Raises:
-        UserError: the length of the training is not given, or validation should select an alpha.
+        UserError: the length of the training is not given.
     """
-    for each in callbacks:
-        if isinstance(each, AverageWithStart):
-            each.refuse_without_validation()
     kept = [each for each in callbacks if not (isinstance(each, EarlyStopping) and each.monitor.startswith("val/"))]
     if trainer.get("max_epochs") == -1 and trainer.get("max_steps", -1) == -1 and trainer.get("max_time") is None:
         raise UserError("--data.fold none trains without validation: give its length, --trainer.max_epochs")

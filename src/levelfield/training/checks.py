@@ -154,10 +154,8 @@ def check_call(loss: nn.Module, miner: nn.Module | None) -> None:
 
 
 def _takes(module: nn.Module, arguments: int) -> bool:
-    signature = inspect.signature(module.forward)
-    further = {"metadata": None} if "metadata" in signature.parameters else {}
     try:
-        signature.bind(*(None,) * arguments, **further)
+        inspect.signature(module.forward).bind(*(None,) * arguments)
     except TypeError:
         return False
     return True

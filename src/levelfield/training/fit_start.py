@@ -16,7 +16,6 @@ from levelfield.training.embed import embed
 from levelfield.training.embedder_start import start_embedder
 from levelfield.training.initial_weights import check_trained_classes
 from levelfield.training.make_loss import of_loss
-from levelfield.training.metadata import read_metadata, takes_metadata
 from levelfield.training.weight_averaging import average_whole
 
 ROWS = 4096  # features per batch of the embedder
@@ -51,7 +50,6 @@ def start_fit(learner: Any, datamodule: Any) -> None:
     if not learner.has_weights:
         warn_of_traps(learner, datamodule)
     learner.checkpoint_path, learner._left_out = None, {}
-    learner.metadata = read_metadata(datamodule, learner.loss) if takes_metadata(learner.loss) else None
     average_whole(learner)
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from levelfield.losses.base import LossFactory, MetricLossFactory
     from levelfield.miners import Miner
     from levelfield.regularizers import Regularizer
-    from levelfield.training.metadata import Metadata
 
 
 class _ValidationStep:
@@ -82,8 +81,6 @@ class MetricLearner(LightningModule):
     """
 
     checkpoint_path: Path | None = None
-    metadata: Metadata | None = None  # further columns of the data set, for a loss that takes them
-    batch_metadata: Metadata | None = None
     has_weights = False  # from a checkpoint or an earlier fit: nothing starts at the data
     trained_on: Mapping[str, Any] | None = None  # identity of the data; None before a fit, or with plain loaders
     _trains_when_fitted: Iterable[nn.Module] = ()
@@ -200,7 +197,6 @@ class MetricLearner(LightningModule):
         # by their number, so the gradient is exactly that of one process.
         embeddings = gather_rows(self, self.embed_batch(read), sync_grads=True)
         labels = gather_rows(self, read.labels)
-        self.batch_metadata = None if self.metadata is None else self.metadata.of_batch(self, read)
         seed_draws(self.device, *step_key(self.trainer, self, batch_idx), "loss")
         kind = embeddings.device.type
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
@@ -230,8 +226,7 @@ class MetricLearner(LightningModule):
         """The loss of a whole (gathered) batch, with the miner's selection if there is a miner."""
         assert self.loss is not None
         choice = [] if self.miner is None else [self.miner(embeddings, labels)]
-        extra = {} if self.batch_metadata is None else {"metadata": self.batch_metadata}
-        return self.loss(embeddings, labels, *choice, **extra)
+        return self.loss(embeddings, labels, *choice)
 
     def validation_step(
         self, batch: Any, batch_idx: int = 0, dataloader_idx: int = 0

@@ -21,8 +21,8 @@ from levelfield.core.paths import HERE, moved
 from levelfield.core.processes import restarted
 from levelfield.data.own import dataset_without_paths
 from levelfield.training.checkpoint_content import check_callbacks
-from levelfield.training.drop_loggers import drop_loggers
 from levelfield.training.frozen_trunk import with_trunk, without_trunk
+from levelfield.training.trackers import drop_loggers
 
 LAST, BEST, CONFIG = "last.ckpt", "best.ckpt", "config.yaml"
 # Settings that change results only by rounding.

@@ -1,4 +1,4 @@
-"""W&B and TensorBoard: their folder and the names of runs."""
+"""W&B and TensorBoard: their folder, the names of runs, and settings without them."""
 
 import os
 from collections.abc import Mapping
@@ -6,12 +6,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace
-
 from levelfield.core.configuration import as_list
 from levelfield.core.errors import UserError
 
 WANDB, TENSORBOARD = "WandbLogger", "TensorBoardLogger"
+CALLBACKS = ("TrackTraining", "KeepInWandb")
 PACKAGES = {WANDB: ["wandb"], TENSORBOARD: ["tensorboard", "tensorboardX"]}
 # A study has hundreds of short W&B runs. They print nothing and do not measure the machine (4% of a head's step).
 QUIET = {"silent": True, "console": "off", "x_disable_stats": True, "x_disable_machine_info": True}
@@ -30,7 +29,7 @@ def place_trackers(loggers: Any, folder: Path, run: Mapping[str, Any]) -> None:
         UserError: The package of a tracker is not installed.
     """
     for logger in as_list(loggers):
-        kind = logger.class_path.rpartition(".")[2] if isinstance(logger, Namespace) else None
+        kind = str(getattr(logger, "class_path", "")).rpartition(".")[2]
         if kind not in PACKAGES:
             continue
         if not any(map(find_spec, PACKAGES[kind])):
@@ -54,3 +53,21 @@ def left_out(given: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]
     """The arguments of `run` that a user gave neither to the logger nor as a variable, such as WANDB_RUN_GROUP."""
     variables = {key: f"WANDB_{'RUN_' * (key in ('id', 'group'))}{key.upper()}" for key in run}
     return {key: run[key] for key in run if given.get(key) is None and variables[key] not in os.environ}
+
+
+def drop_loggers(trainer: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a Trainer without its `logger` and our logging callbacks: logging never changes results.
+
+    Example:
+        >>> drop_loggers({"max_epochs": 2, "logger": "WandbLogger", "callbacks": ["TrackTraining"]})
+        {'max_epochs': 2}
+    """
+    kept = {key: value for key, value in trainer.items() if key != "logger"}
+    if isinstance(callbacks := kept.get("callbacks"), list):
+        named = [str(each.get("class_path") if isinstance(each, Mapping) else each) for each in callbacks]
+        others = [each for each, name in zip(callbacks, named, strict=True) if name.rpartition(".")[2] not in CALLBACKS]
+        if others or not callbacks:
+            kept["callbacks"] = others
+        else:
+            del kept["callbacks"]
+    return kept

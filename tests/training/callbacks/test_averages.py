@@ -1,6 +1,5 @@
 """Averages of weights, of start and trained ones and moving ones: those that were scored are kept and tested."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 import yaml
 from forked import levelfield, torchrun
-from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from small_fit import small_config, small_data, small_learner, small_trainer
 from tiny_fit import TINY
 
@@ -85,40 +84,11 @@ def test_a_number_keeps_that_average_of_the_last_epoch(tmp_path: Path) -> None:
     one, trained = weights(tmp_path / "start"), weights(tmp_path / "plain")
     assert not torch.equal(one["embedder.linear.weight"], trained["embedder.linear.weight"])
     assert_near(weights(tmp_path / "mixed"), mixed(0.3, one, trained))
-    assert training.ending == {"steps": 6, "best_step": 6, "alpha": 0.3}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", MODELS)
-def test_the_best_average_of_the_best_epoch_is_chosen_and_kept(case: str, tmp_path: Path) -> None:
-    fitted(tmp_path / "still", [], {**MODELS[case], **STILL})  # with rates of 0 none moves
-    plain, one = fitted(tmp_path / "plain", [], MODELS[case]), weights(tmp_path / "still")
-    training, trained = fitted(tmp_path, [average("validated")], MODELS[case]), weights(tmp_path / "plain")
-    learner = loaded(tmp_path / "plain/best.ckpt")
-    scores = {}
-    for alpha in (1.0, 0.75, 0.5, 0.25):
-        # Not in float64: of nearly equal similarities the last bit of a weight decides which ranks first.
-        learns = [name for name in trained if not name.startswith("loss.") and trained[name].is_floating_point()]
-        learner.load_state_dict({**trained, **{n: torch.lerp(one[n], trained[n], alpha) for n in learns}})
-        scores[alpha] = score(learner, training.datamodule)
-    chosen = training.ending["alpha"]
-    assert training.best_score == pytest.approx(max(scores.values()), abs=1e-6)
-    assert scores[chosen] == pytest.approx(max(scores.values()), abs=1e-6)
-    found = weights(tmp_path)
-    assert_near(found, mixed(chosen, one, trained))
-    if case == "a frozen trunk":
-        assert all(torch.equal(value, one[name]) for name, value in found.items() if name.startswith("trunk."))
-    assert score(training.model, training.datamodule) == pytest.approx(training.best_score, abs=1e-6)
-    assert (training.best_epoch, training.ending["best_step"]) == (plain.best_epoch, plain.ending["best_step"])
-    *_, last = csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines())
-    assert (float(last["alpha"]), int(last["epoch"])) == (chosen, training.best_epoch)
-    for alpha, expected in scores.items():
-        assert float(last[f"val/map_at_r_alpha_{alpha:g}"]) == pytest.approx(expected, abs=1e-6)
+    assert training.ending == {"steps": 6, "best_step": 6}
 
 
 IN_PYTHON = {
     "half of each": lambda: [AverageWithStart(0.5)],
-    "validated": lambda: [AverageWithStart("validated")],
     "EMA": lambda: [EMAWeightAveraging(decay=0.9), ValidateFirst()],
 }
 
@@ -141,43 +111,30 @@ def test_a_plain_trainer_keeps_and_tests_what_it_scored(case: str, tmp_path: Pat
         assert torch.equal(learner.state_dict()[name], value), name
 
 
-@pytest.mark.usefixtures("quiet")
-def test_a_checkpoint_that_stores_nothing_is_left_alone(tmp_path: Path) -> None:
-    averages = AverageWithStart()
-    stores_nothing = ModelCheckpoint(tmp_path, monitor="val/map_at_r", mode="max", save_top_k=0)
-    trainer = small_trainer(averages, stores_nothing, enable_checkpointing=True)
-    trainer.fit(small_learner(), small_data(32, steps_per_epoch=1, batch_size=16))
-    assert averages.chosen is not None
-
-
 @pytest.mark.full
 @pytest.mark.processes
-def test_two_processes_choose_and_keep_the_same(tmp_path: Path) -> None:
+def test_two_processes_keep_the_same_average(tmp_path: Path) -> None:
     # Adam turns the last bits of small gradients into steps of full length.
     model = {"optimizer": "torch.optim.SGD", "embedder_lr": 0.1, "loss": "ContrastiveLoss"}
-    trainer = {"callbacks": [average("validated")], "max_epochs": 3, "accelerator": "cpu"}
+    trainer = {"callbacks": [average(0.5)], "max_epochs": 3, "accelerator": "cpu"}
     settings = {"model": model, "trainer": trainer, "data": {"steps_per_epoch": 4}}
     (tmp_path / "fit.yaml").write_text(yaml.safe_dump(settings))
     words = ["fit", *TINY, "--config", str(tmp_path / "fit.yaml")]
     two = ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
-    alphas, found = [], []
+    found = []
     for name, more, count in (("one", [], 1), ("two", two, 2)):
         for done in torchrun(*levelfield(*words, *more, "--name", name), folder=tmp_path, num_processes=count):
             assert done.returncode == 0, done.stderr
         folder = tmp_path / "outputs/fit" / name / "0"
-        alphas.append([row["alpha"] for row in csv.DictReader((folder / "metrics.csv").read_text().splitlines())][-1])
         found.append(weights(folder))
-    assert alphas[0] == alphas[1] != ""
     for name, value in found[0].items():
         torch.testing.assert_close(found[1][name], value, rtol=1e-4, atol=1e-5, msg=name)
 
 
 def test_what_cannot_be_averaged_is_refused(tmp_path: Path) -> None:
-    for alpha in (0.0, 1.5, float("nan"), "best"):
+    for alpha in (0.0, 1.5, float("nan")):
         with pytest.raises(UserError, match=r"AverageWithStart\.alpha"):
             AverageWithStart(alpha)
-    with pytest.raises(UserError, match=r"AverageWithStart\.alpha"):
-        fitted(tmp_path, [average("validated")], {}, "none")
     with pytest.raises(UserError, match="AverageWithStart"):
         fitted(tmp_path, [average(0.5), {"class_path": EMA}], {})
 

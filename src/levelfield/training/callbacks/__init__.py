@@ -16,7 +16,6 @@ from levelfield.training.callbacks.record_opening import RecordOpening
 from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
 from levelfield.training.callbacks.sync_batch_norm import TimmSyncBatchNorm
 from levelfield.training.callbacks.track_training import TrackTraining
-from levelfield.training.callbacks.tracker_run import TrackerRun
 from levelfield.training.callbacks.until_done import UntilDone
 from levelfield.training.callbacks.validate_first import ValidateFirst
 
@@ -37,7 +36,6 @@ __all__ = [
     "RetrievalValidation",
     "TimmSyncBatchNorm",
     "TrackTraining",
-    "TrackerRun",
     "UntilDone",
     "ValidateFirst",
 ]
