@@ -124,7 +124,14 @@ def test_test_is_recorded_and_predict_embeds_everything(fitted, run, tmp_path):
 
 
 def test_a_fit_takes_another_sampler_and_its_checkpoint_keeps_it(tiny, run, tmp_path):
-    words = ["--data.sampler", "papers.zhai_wu.samplers.ClassBalancedBatchSampler", "--data.samples_per_class", "5", "--name", "balanced"]
+    words = [
+        "--data.sampler",
+        "papers.zhai_wu.samplers.ClassBalancedBatchSampler",
+        "--data.samples_per_class",
+        "5",
+        "--name",
+        "balanced",
+    ]
     code, printed, complaint = run("fit", *tiny, "--model.loss", "ArcFaceLoss", *words, "--output", tmp_path)
     assert code == 0, complaint
     (note,) = (line for line in printed.splitlines() if line.startswith("note: "))

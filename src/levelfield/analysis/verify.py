@@ -128,7 +128,11 @@ def _changed_data(study: StudyFolder, stored: Tests) -> Iterator[str]:
         here = data_here(study, row)
         for which, found in samples.items() if here is not None else ():
             prints = {each["data"]["fingerprint"] for each in found if halves[each["method"]] == halves[row]}
-            if here is not None and prints and prints != {now := here.fingerprint(which, again=True)}:
+            if (
+                here is not None
+                and prints
+                and prints != {now := here.dataset.fingerprint(here.half(which), again=True)}
+            ):
                 yield f"the {which} samples here have the fingerprint {now}, the results {', '.join(sorted(prints))}"
 
 
