@@ -193,7 +193,7 @@ class MetricDataModule(LightningDataModule):
             self.val_subset = ClassSubset(self.dataset, val, self.transform(), self.seed, images)
             self._built = self._asked
             self._identity = {
-                "dataset": dataset_spec(self.dataset, self.root),
+                "dataset": dataset_spec(self.dataset),
                 "fingerprint": self.dataset.fingerprint(trainval, contents=contents),
                 "fold": self.fold,
                 "num_folds": 1 if self.fold == NO_FOLD else self.num_folds,

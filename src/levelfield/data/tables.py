@@ -28,7 +28,7 @@ from levelfield.core.files import Lock, explain_write_errors
 from levelfield.core.paths import cache_root
 from levelfield.data.hashes import file_state
 from levelfield.data.index import SampleIndex
-from levelfield.data.rows import TABLES, ByName, content_fault, number_classes, refuse_problems
+from levelfield.data.rows import TABLES, ByName, content_fault, number_classes
 
 # The optional columns of samples with their values; a group is any value.
 OPTIONAL_COLUMNS: dict[str, list[str]] = {"split": ["train", "test"], "role": ["query", "gallery", ""], "group": []}
