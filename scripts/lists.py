@@ -1,4 +1,4 @@
-"""Lists made from the source files: `__init__` of the packages that you extend, and the tables of docs/*.md.
+"""Lists made from the sources: `__init__` of the packages that you extend, the help of `fit`, the tables of docs/*.md.
 
 python scripts/lists.py            writes them
 python scripts/lists.py --check    prints those that are out of date, and exits with 1 if there are any
@@ -372,6 +372,61 @@ TABLES = {
 }
 
 
+FIT = "src/levelfield/cli/fit.txt"
+# Title to the class whose arguments are the settings, and the section of their keys.
+SECTIONS = {
+    "model: trunk -> embedder -> loss": ("levelfield.training.learner.MetricLearner", "model"),
+    "model: optimizer and learning rates": ("levelfield.training.optimization.Optimization", "model"),
+    "data: batches of M samples per class, and a held-out fold": (
+        "levelfield.data.datamodule.MetricDataModule",
+        "data",
+    ),
+}
+# Key to the package of the classes that it takes.
+CLASSES = {
+    **{f"model.{name}": f"levelfield.{package}" for name, package in (("loss", "losses"), ("miner", "miners"))},
+    **{"model.trunk": "levelfield.models", "model.embedder": "levelfield.models"},
+    **{"model.regularizer": "levelfield.regularizers", "data.dataset": "levelfield.data.datasets"},
+}
+
+
+def fit_help(_: str) -> str:
+    """The settings of `levelfield fit`, each with the first sentence of its description."""
+    lines = list[str]()
+    for title, (place, section) in SECTIONS.items():
+        module, _, kind = place.rpartition(".")
+        found = getattr(import_module(module), kind)
+        lines += ["", title]
+        for key, argument in given(found).items():
+            if key == "seed" or key not in meanings(found):
+                continue
+            text = re.split(r"\.(?: |$)", meanings(found)[key])[0]
+            default = getattr(argument.default, "__name__", argument.default)
+            if default not in (None, argument.empty, "_empty"):
+                text += f" (default: {str(default).lower() if isinstance(default, bool) else default})"
+            lines += option(f"--{section}.{key}", text)
+            lines += option("", ", ".join(kind.__name__ for kind in classes_for(f"{section}.{key}")))
+    return "\n".join(lines).removeprefix("\n") + "\n"
+
+
+def classes_for(key: str) -> list[type]:
+    if key == "data.sampler":
+        module = import_module("levelfield.data.samplers")
+        return [kind for kind in vars(module).values() if "\nWhen: " in doc(kind) and inspect.isclass(kind)]
+    kinds = shipped(CLASSES[key]) if key in CLASSES else []
+    trunks, _ = bases_of("levelfield.models")
+    return [
+        kind
+        for kind in kinds
+        if not key.endswith(("trunk", "embedder")) or issubclass(kind, trunks) == (key == "model.trunk")
+    ]
+
+
+def option(name: str, text: str) -> list[str]:
+    wrapped = textwrap.wrap(text, width=WIDTH - 32)
+    return [f"  {name if not row else '':<30}{line}" for row, line in enumerate(wrapped)]
+
+
 def page(name: str) -> str:
     """A page with its current tables, each between its two marks."""
     text = (ROOT / name).read_text(encoding="utf-8")
@@ -387,7 +442,7 @@ def page(name: str) -> str:
 def changed() -> Iterator[tuple[Path, str]]:
     """Out-of-date files with their new text. Packages come first, as a docstring may lack what pages need."""
     packages = [(file_of(package), listed, package) for package in PACKAGES]
-    for path, make, name in [*packages, *((ROOT / name, page, name) for name in TABLES)]:
+    for path, make, name in [*packages, (ROOT / FIT, fit_help, FIT), *((ROOT / name, page, name) for name in TABLES)]:
         if path.read_text(encoding="utf-8") != (text := make(name)):
             yield path, text
 

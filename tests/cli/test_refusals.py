@@ -11,8 +11,8 @@ import yaml
 from refused import refused
 from tiny_fit import TINY
 
-from levelfield.cli.evaluation_options import COMMANDS
-from levelfield.cli.study import main as study
+from levelfield.cli.commands import EVALUATIONS
+from levelfield.cli.commands import run as command_line
 from levelfield.core.configuration import set_dotted
 from levelfield.core.errors import UserError
 
@@ -229,13 +229,13 @@ def test_a_mistake_is_one_line_that_names_it_and_nothing_is_begun(door, words, k
 @pytest.mark.parametrize(("number", "option"), [*enumerate(CONTRADICTIONS.replace("\n", " ").strip().split(", "))])
 def test_what_contradicts_the_checkpoint_is_refused(fitted, run, number, option):
     key = re.match(r"--\w[\w-]*(\.\w+)?", option)[0]
-    refused(run(COMMANDS[number % 3], "--ckpt_path", fitted / "best.ckpt", *option.split()), key)
+    refused(run([*EVALUATIONS][number % 3], "--ckpt_path", fitted / "best.ckpt", *option.split()), key)
     assert not (fitted / "ledger.jsonl").exists()
 
 
 def test_another_data_set_than_the_checkpoints_and_an_option_of_test_alone_are_refused(fitted, run):
     checkpoint = ("--ckpt_path", fitted / "best.ckpt")
-    for command in COMMANDS:
+    for command in EVALUATIONS:
         refused(run(command, *checkpoint, "--data.dataset.num_classes", "60"), "(train_classes)")
     for command, option in (("validate", "--reopen-test"), ("predict", "--reopen_test")):
         refused(run(command, *checkpoint, f"{option}=x"), option)
@@ -248,7 +248,7 @@ def test_a_studys_command_refuses_what_it_does_not_use(command):
     flags = ["executor.workers=2", "recompute=x", "keep=x", "test-without-failed-runs", "dry-run"]
     for option in [*options.split(), *more, *flags]:
         with pytest.raises(UserError, match=rf"^--{option.partition('=')[0]} .*\b{command}\b"):
-            study([command, "smoke", f"--{option}"])
+            command_line("study", [command, "smoke", f"--{option}"])
 
 
 def test_a_configuration_is_printed_before_it_is_complete_and_is_a_file_for_config(run, tmp_path):

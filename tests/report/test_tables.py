@@ -19,7 +19,7 @@ from levelfield.analysis.conclusion import conclusion
 from levelfield.analysis.results import SummaryRow, collect_rows
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verdicts import SEEDS_ONLY
-from levelfield.cli.study import main
+from levelfield.cli.commands import run as typed
 from levelfield.core.errors import UserError
 from levelfield.report.ranks_table import ranks_tables
 from levelfield.report.table import score_text, study_table
@@ -86,7 +86,7 @@ def test_a_study_of_any_name_is_reported(
         (tmp_path / file.name).write_text(yaml.safe_dump({**content, "name": name}, sort_keys=False))
     shutil.copy(tmp_path / "study.yaml", folder)
     for command in (["report"], ["run", "--dry-run"]):
-        assert main([command[0], str(tmp_path / toy_file.name), "--output", str(folder), *command[1:]]) == 0
+        assert typed("study", [command[0], str(tmp_path / toy_file.name), "--output", str(folder), *command[1:]]) == 0
         assert name in capsys.readouterr().out
     page = (folder / "report" / "index.html").read_text()
     assert name not in page
