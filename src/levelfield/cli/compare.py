@@ -95,10 +95,10 @@ def _check_option(key: str, path: str) -> None:
 
 def _split(dataset: "MetricDataset", overrides: Config) -> Config:
     """A random split of the classes, unless the data or an option give another."""
-    given = {key.removeprefix("data."): value for key, value in overrides.items() if key.startswith("data.split")}
-    if given or dataset.halves(dataset.read_index())[0] == "official":
-        return given
-    return {"split": "random"}
+    keys = ("split", "split_seed", "keep_groups")
+    given = {key: overrides[f"data.{key}"] for key in keys if f"data.{key}" in overrides}
+    is_given = "split" in given or dataset.halves(dataset.index())[0] == "official"
+    return given if is_given else {**given, "split": "random"}
 
 
 def _write_study(

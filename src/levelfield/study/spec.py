@@ -50,7 +50,7 @@ NOT_IDENTITY = ("root", "num_workers", "cache")
 # Settings of the data that do not affect an untrained trunk.
 TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "sampler", "steps_per_epoch")
 # Settings that determine the training and the test half.
-HALVED_BY = ("dataset", "split", "split_seed")
+HALVED_BY = ("dataset", "split", "split_seed", "keep_groups")
 NAME = r"[A-Za-z0-9_.-]+"
 ROW = rf"(?![_.-]){NAME}(\[[A-Za-z0-9_.,-]+\])?(@[0-9]+)?"
 
