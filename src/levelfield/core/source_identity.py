@@ -20,6 +20,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from levelfield.core.configuration import texts
+
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 DATA = "levelfield.data"
 # The packages of the classes in a row; short names are looked up there.
@@ -73,25 +75,14 @@ def sources_of(configs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 def names_in(config: Any) -> list[str]:
     """Every text that could name a class, default classes, and the modules of batches: their sources are the same."""
-    found = {*_names(config)}
-    for key, name in DEFAULTS.items() if isinstance(config, dict) else ():
-        section, part = key.split(".")
-        if isinstance(config.get(section), dict):
-            given = config[section].get(part) or {}
-            if isinstance(given, dict) and "class_path" not in given:  # its arguments at most
-                found.add(name)
-    return sorted(found)
-
-
-def _names(config: Any) -> Iterator[str]:
+    given = [*texts(config)]
+    found = {text for _, text in given if DOTTED_NAME.fullmatch(text)}
+    if any("dataset" in key.split(".") for key, _ in given):
+        found |= {*BATCHES}
     if isinstance(config, dict):
-        yield from BATCHES if "dataset" in config else ()
-        config = list(config.values())
-    if isinstance(config, list | tuple):
-        for value in config:
-            yield from _names(value)
-    elif isinstance(config, str) and DOTTED_NAME.fullmatch(config):
-        yield config
+        named = {key for key, _ in given}
+        found |= {name for key, name in DEFAULTS.items() if config.get(key.split(".")[0]) and key not in named}
+    return sorted(found)
 
 
 def _digests(names: Iterable[str]) -> dict[str, str]:
