@@ -15,6 +15,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -119,19 +120,15 @@ def _defining(module: str, name: str) -> _Source | None:
 def _source(module: str) -> _Source | None:
     """The file of a module of the user or of levelfield now, found without running packages; None for others."""
     first, *rest = module.split(".")
-    try:
+    with suppress(ImportError, ValueError):
         spec = None if first in sys.stdlib_module_names else importlib.util.find_spec(first)
-    except (ImportError, ValueError):
-        return None
-    if spec is None:
-        return None
-    files = [Path(spec.origin)] if spec.has_location and spec.origin else []
-    if rest:
-        inner = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
-        files = [file for path in inner for file in (path / "__init__.py", path.with_name(f"{path.name}.py"))]
-    for file in files:
-        if file.is_file() and (first == "levelfield" or not INSTALLED & {*file.parts}):
-            return _read(module, file, file.stat().st_mtime_ns, file.stat().st_size)
+        files = [Path(spec.origin)] if spec and spec.has_location and spec.origin else []
+        if spec and rest:
+            inner = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
+            files = [file for path in inner for file in (path / "__init__.py", path.with_name(f"{path.name}.py"))]
+        for file in files:
+            if file.is_file() and (first == "levelfield" or not INSTALLED & {*file.parts}):
+                return _read(module, file, file.stat().st_mtime_ns, file.stat().st_size)
     return None
 
 
@@ -140,11 +137,11 @@ def _read(module: str, file: Path, modified: int, size: int) -> _Source:
     """A file, read again at another time or size."""
     is_package = file.stem == "__init__"
     name = module.replace(".", "/") + ("/__init__" if is_package else "") + file.suffix
-    package = module if is_package else module.rpartition(".")[0]
     try:
         with tokenize.open(file) as opened:
             text = opened.read()
-        return _Source(module, name, _code(text), tuple(_imports(ast.parse(text), package)))
+        imports = _imports(ast.parse(text), module if is_package else module.rpartition(".")[0])
+        return _Source(module, name, _code(text), tuple(imports))
     except (SyntaxError, ValueError, ImportError, tokenize.TokenError):  # not Python; or importing it reports the error
         return _Source(module, name, file.read_bytes().decode("latin-1"), ())
 
