@@ -108,11 +108,8 @@ def launched_together() -> tuple[str, int, str] | None:
 
 def launched_nodes() -> int | None:
     """The number of nodes that a launcher uses for this command; None if unknown."""
-    nodes = os.environ.get("SLURM_STEP_NUM_NODES", os.environ.get("SLURM_NNODES", ""))
-    here = os.environ.get("LOCAL_WORLD_SIZE", "")
-    if here.isdigit() and int(here) > 0:
-        return int(os.environ.get("WORLD_SIZE", here)) // int(here)
-    return int(nodes) if nodes.isdigit() else None
+    names = ("GROUP_WORLD_SIZE", "SLURM_STEP_NUM_NODES", "SLURM_NNODES")  # torchrun's, then SLURM's
+    return next((int(nodes) for name in names if (nodes := os.environ.get(name, "")).isdigit()), None)
 
 
 def restarted() -> bool:
