@@ -123,18 +123,13 @@ def evaluations_beside(folder: Path) -> list[Line]:
 def compare_copy(folder: Path) -> list[str]:
     """Differences between a folder's copy and the user's ledger, if the ledger has lines of the folder.
 
-    It has no lines of an archive, and no lines after the caches were removed. For a copied or moved folder, the end of
-    an evaluation is not compared, because each copy may have continued.
+    It has none of an archive or of a copied or moved folder, and none after the caches were removed.
     """
     copy, there, here = read_lines(folder / LEDGER), _user_lines(), _hash_of(folder)
-    known, data = _evaluations(there), {line["samples"] for line in _evaluations(copy).values()}
-    own = {key for key, line in known.items() if line["folder"] == here and line["samples"] in data}
-
-    def is_compared(line: Line) -> bool:
-        is_known = line["event"] == EVALUATED and line["id"] in known
-        return is_known or line["id"] in own or bool(own and line.get("folder") == here)
-
-    strange = [("is not in", line) for line in copy if is_compared(line) and line not in there]
+    data = {line["samples"] for line in _evaluations(copy).values()}
+    own = {line["id"] for line in there if line.get("folder") == here and line["samples"] in data}
+    of_folder = [line for line in copy if own and (line["id"] in own or line.get("folder") == here)]
+    strange = [("is not in", line) for line in of_folder if line not in there]
     missing = [("is missing here, but in", line) for line in there if line["id"] in own and line not in copy]
     return [
         f"{LEDGER}: the line '{line['event']}' of {line['time']} ({line['id'][:8]}) {what} the user's ledger"
