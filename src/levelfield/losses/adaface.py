@@ -5,8 +5,8 @@ from jaxtyping import Float
 from torch import Tensor, no_grad
 
 from levelfield.core.numerics import inner_products, unit
-from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, check_above_0
-from levelfield.losses.classification import ClassificationLoss, ClassWeights, WeightInit
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, Scalar, check_above_0
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, Logits, WeightInit
 from levelfield.losses.pairs import safe_sqrt
 
 # Added to the standard deviation of the norms, as in the authors' code: nearly equal norms count as equal.
@@ -70,12 +70,12 @@ class AdaFaceLoss(ClassificationLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         if self.training:
             self._observe(_norms(embeddings))
         return super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
 
-    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Float[Tensor, "N C"]:
+    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Logits:
         cosines = inner_products(unit(embeddings), unit(class_weights))
         own, quality = cosines.gather(1, labels[:, None]), self.quality(embeddings)[:, None]
         angle = -self.margin * quality

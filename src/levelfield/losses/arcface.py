@@ -4,12 +4,12 @@ import math
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import threshold
 
-from levelfield.losses.base import check_above_0
-from levelfield.losses.classification import ClassificationLoss, WeightInit
+from levelfield.losses.base import Labels, check_above_0
+from levelfield.losses.classification import ClassificationLoss, Logits, WeightInit
 from levelfield.losses.pairs import safe_sqrt
 
 
@@ -54,13 +54,11 @@ class ArcFaceLoss(ClassificationLoss):
         self.margin = margin
         self.scale = scale
 
-    def logits(self, cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+    def logits(self, cosines: Logits, labels: Labels) -> Logits:
         return self.scale * add_angle(cosines, labels, math.radians(self.margin))
 
 
-def add_angle(
-    cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"], margin: float | Float[Tensor, "N 1"]
-) -> Float[Tensor, "N C"]:
+def add_angle(cosines: Logits, labels: Labels, margin: float | Float[Tensor, "N 1"]) -> Logits:
     """The cosines with `margin` radians added to the angle of each row's own class."""
     own = labels[:, None]
     if isinstance(margin, Tensor):

@@ -12,7 +12,8 @@ from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, can_look, sample_weights
 
 WeightInit = Literal["normal", "uniform", "class_means"]
-# Types of the arguments of `class_loss`, for subclasses.
+# Types of the arguments and results of the methods that subclasses write.
+Logits = Float[Tensor, "N C"]
 ClassWeights = Float[Tensor, "CK D"]
 SampleWeights = Float[Tensor, " N"]
 
@@ -76,7 +77,7 @@ class ClassificationLoss(MetricLoss):
             nn.init.uniform_(self.class_weights, -bound, bound)
 
     @no_grad()
-    def start_at_class_means(self, embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"]) -> None:
+    def start_at_class_means(self, embeddings: Float[Tensor, "N D"], labels: Labels) -> None:
         """Make the weights of a class the direction of the mean of its unit embeddings.
 
         Of several centres, each is moved by `CENTER_NOISE` in its random initial direction. Otherwise all centres of a
@@ -123,11 +124,11 @@ class ClassificationLoss(MetricLoss):
         losses_N = self.losses(self.class_logits(embeddings, class_weights, labels), labels)
         return (losses_N * sample_weights).mean()
 
-    def losses(self, logits: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    def losses(self, logits: Logits, labels: Labels) -> Float[Tensor, " N"]:
         """Each sample's loss; by default the cross-entropy."""
         return functional.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
 
-    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Float[Tensor, "N C"]:
+    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Logits:
         """Logits of the classes of the step; by default `logits` of the cosines."""
         directions, K = unit(class_weights), self.centers_per_class
         if K > 1:  # order by centre, so that a reduction over centres runs along whole rows of classes
@@ -135,7 +136,7 @@ class ClassificationLoss(MetricLoss):
         cosines = inner_products(unit(embeddings), directions)
         return self.logits(cosines if K == 1 else cosines.unflatten(1, (K, -1)), labels)
 
-    def logits(self, cosines: Float[Tensor, "N *K C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+    def logits(self, cosines: Float[Tensor, "N *K C"], labels: Labels) -> Logits:
         """Logits from the cosines between embeddings and class weights; `labels` are the rows' own classes.
 
         `cosines` are (N, C), or (N, K, C) where a class has several centres.
@@ -143,7 +144,7 @@ class ClassificationLoss(MetricLoss):
         raise NotImplementedError
 
     @no_grad()
-    def _sample_classes(self, labels: Int[Tensor, " N"]) -> tuple[Int[Tensor, " C"], Int[Tensor, " N"]]:
+    def _sample_classes(self, labels: Labels) -> tuple[Int[Tensor, " C"], Int[Tensor, " N"]]:
         """The classes of the step, ascending, and the labels as positions among them."""
         # Equal seeds draw the same classes on every process. float32: half precision, if torch's default, has ties.
         keys = torch.rand(self.num_classes, device=labels.device, dtype=torch.float32)
@@ -155,12 +156,12 @@ class ClassificationLoss(MetricLoss):
         return classes, torch.searchsorted(classes, labels)
 
 
-def target_mask(cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+def target_mask(cosines: Logits, labels: Labels) -> Logits:
     """1 at each row's own class, 0 elsewhere."""
     return torch.zeros_like(cosines).scatter_(1, labels[:, None], 1.0)
 
 
-def checked_classes(labels: Int[Tensor, " N"], num_classes: int) -> tuple[Int[Tensor, " N"], Tensor | None]:
+def checked_classes(labels: Labels, num_classes: int) -> tuple[Int[Tensor, " N"], Tensor | None]:
     """Labels that can index classes, and whether any was out of range; None if that was checked here.
 
     Raises:

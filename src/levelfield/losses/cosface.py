@@ -1,10 +1,7 @@
 """CosFace loss."""
 
-from jaxtyping import Float, Int
-from torch import Tensor
-
-from levelfield.losses.base import check_above_0
-from levelfield.losses.classification import ClassificationLoss, WeightInit, target_mask
+from levelfield.losses.base import Labels, check_above_0
+from levelfield.losses.classification import ClassificationLoss, Logits, WeightInit, target_mask
 
 
 class CosFaceLoss(ClassificationLoss):
@@ -38,5 +35,5 @@ class CosFaceLoss(ClassificationLoss):
         self.margin = margin
         self.scale = scale
 
-    def logits(self, cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+    def logits(self, cosines: Logits, labels: Labels) -> Logits:
         return self.scale * (cosines - self.margin * target_mask(cosines, labels))

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.arcface import add_angle, check_angle
-from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, sample_weights
-from levelfield.losses.classification import ClassificationLoss, ClassWeights, WeightInit
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, Scalar, sample_weights
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, Logits, WeightInit
 
 
 class MagFaceLoss(ClassificationLoss):
@@ -73,13 +73,13 @@ class MagFaceLoss(ClassificationLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         loss = super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
         norms = self._norms(embeddings)
         terms = (1 / norms + norms / self.upper_norm**2) * sample_weights(embeddings, indices_tuple)
         return loss + self.regularizer_weight * terms.mean()
 
-    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Float[Tensor, "N C"]:
+    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Logits:
         lower, upper = math.radians(self.lower_margin), math.radians(self.upper_margin)
         share = (self._norms(embeddings) - self.lower_norm) / (self.upper_norm - self.lower_norm)
         margin = (lower + (upper - lower) * share)[:, None]

@@ -1,10 +1,7 @@
 """Normalised softmax loss."""
 
-from jaxtyping import Float, Int
-from torch import Tensor
-
-from levelfield.losses.base import check_above_0
-from levelfield.losses.classification import ClassificationLoss, WeightInit
+from levelfield.losses.base import Labels, check_above_0
+from levelfield.losses.classification import ClassificationLoss, Logits, WeightInit
 
 
 class NormalizedSoftmaxLoss(ClassificationLoss):
@@ -39,5 +36,5 @@ class NormalizedSoftmaxLoss(ClassificationLoss):
         check_above_0(temperature=temperature)
         self.temperature = temperature
 
-    def logits(self, cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+    def logits(self, cosines: Logits, labels: Labels) -> Logits:
         return cosines / self.temperature

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from levelfield.core.numerics import inner_products, unit
-from levelfield.losses.base import Labels, Points, check_above_0
+from levelfield.losses.base import Labels, Points, Scalar, check_above_0
 from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, WeightInit
 from levelfield.losses.pairs import CACHED_VALUES, ROW_VALUES, Pairs
 
@@ -64,7 +64,7 @@ class PotentialFieldLoss(ClassificationLoss):
 
     def class_loss(
         self, embeddings: Points, class_weights: ClassWeights, labels: Labels, sample_weights: SampleWeights
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         own = torch.arange(len(class_weights), device=labels.device) // self.centers_per_class
         points = torch.cat([unit(embeddings), unit(class_weights)])
         charges = torch.cat([sample_weights, sample_weights.new_ones(len(class_weights))])
@@ -91,7 +91,7 @@ class _Energy(torch.autograd.Function):
 
 def energy_and_slopes(
     points: Float[Tensor, "n D"], labels: Int[Tensor, " n"], charges: Float[Tensor, " n"], delta: float, alpha: float
-) -> tuple[Float[Tensor, ""], Float[Tensor, "n D"]]:
+) -> tuple[Scalar, Float[Tensor, "n D"]]:
     """sum_{a != b} q_a q_b psi_ab of unit vectors and its derivative, in blocks of rows from the diagonal on."""
     n, near, level = len(points), NEAREST**2, delta**2
     size = max(1, (CACHED_VALUES if points.device.type == "cpu" else ROW_VALUES) // n)

@@ -1,11 +1,11 @@
 """ProxyNCA loss."""
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from levelfield.losses.base import check_above_0
-from levelfield.losses.classification import ClassificationLoss, WeightInit, target_mask
+from levelfield.losses.base import Labels, check_above_0
+from levelfield.losses.classification import ClassificationLoss, Logits, WeightInit, target_mask
 from levelfield.losses.pairs import weighted_logsumexp
 
 
@@ -46,10 +46,10 @@ class ProxyNCALoss(ClassificationLoss):
         self.softmax_scale = softmax_scale
         self.exclude_positive = exclude_positive
 
-    def logits(self, cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+    def logits(self, cosines: Logits, labels: Labels) -> Logits:
         return -self.softmax_scale * (2 - 2 * cosines)
 
-    def losses(self, logits: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    def losses(self, logits: Logits, labels: Labels) -> Float[Tensor, " N"]:
         if not self.exclude_positive:
             return cross_entropy(logits, labels, reduction="none")
         if logits.shape[1] == 1:

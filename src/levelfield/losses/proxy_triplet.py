@@ -2,12 +2,10 @@
 
 from typing import Literal
 
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn.functional import relu
 
 from levelfield.core.numerics import inner_products, unit
-from levelfield.losses.base import Labels, Points
+from levelfield.losses.base import Labels, Points, Scalar
 from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, WeightInit, target_mask
 from levelfield.losses.pairs import mean_over, nonzero_mean
 
@@ -48,7 +46,7 @@ class ProxyTripletLoss(ClassificationLoss):
 
     def class_loss(
         self, embeddings: Points, class_weights: ClassWeights, labels: Labels, sample_weights: SampleWeights
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         cosines = inner_products(unit(embeddings), unit(class_weights))
         own = cosines.gather(1, labels[:, None])
         terms = relu(2 * (cosines - own) + self.margin)

@@ -3,12 +3,11 @@
 import math
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Labels, Points, check_above_0
-from levelfield.losses.classification import ClassificationLoss, ClassWeights, WeightInit
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, Logits, WeightInit
 
 
 class SphereFaceLoss(ClassificationLoss):
@@ -47,11 +46,11 @@ class SphereFaceLoss(ClassificationLoss):
         self.margin = int(margin)
         self.scale = scale
 
-    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Float[Tensor, "N C"]:
+    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Logits:
         logits = self.logits(inner_products(unit(embeddings), unit(class_weights)), labels)
         return embeddings.norm(dim=1, keepdim=True) * logits
 
-    def logits(self, cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+    def logits(self, cosines: Logits, labels: Labels) -> Logits:
         own = cosines.gather(1, labels[:, None])
         k = (self.margin * own.detach().clamp(-1, 1).acos() / math.pi).floor()
         psi = (1 - 2 * (k % 2)) * _multiple_angle(own, self.margin) - 2 * k

@@ -8,7 +8,8 @@ from torch import Tensor, no_grad
 
 from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.arcface import add_angle, check_angle
-from levelfield.losses.classification import ClassificationLoss, WeightInit
+from levelfield.losses.base import Labels
+from levelfield.losses.classification import ClassificationLoss, Logits, WeightInit
 
 
 class SubCenterArcFaceLoss(ClassificationLoss):
@@ -50,13 +51,13 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         self.margin = margin
         self.scale = scale
 
-    def logits(self, cosines: Float[Tensor, "N *K C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+    def logits(self, cosines: Float[Tensor, "N *K C"], labels: Labels) -> Logits:
         nearest = cosines if self.sub_centers == 1 else cosines.max(1).values
         return self.scale * add_angle(nearest, labels, math.radians(self.margin))
 
     @no_grad()
     def get_outliers(
-        self, embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"], threshold: float = 75.0
+        self, embeddings: Float[Tensor, "N D"], labels: Labels, threshold: float = 75.0
     ) -> tuple[Int[Tensor, " outliers"], Float[Tensor, "C D"]]:
         """Samples farther than `threshold` degrees from their class's dominant centre, and those centres.
 
