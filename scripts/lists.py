@@ -139,7 +139,11 @@ def is_supplied(argument: inspect.Parameter) -> bool:
 def given(kind: Named) -> dict[str, inspect.Parameter]:
     """The arguments that a class or function takes by name."""
     arguments = inspect.signature(kind).parameters
-    return {name: it for name, it in arguments.items() if it.kind is it.POSITIONAL_OR_KEYWORD}
+    found = {name: it for name, it in arguments.items() if it.kind is it.POSITIONAL_OR_KEYWORD}
+    if "class_weights" in arguments:  # which every loss with class weights has, and its base explains
+        shared = inspect.signature(import_module("levelfield.losses").ClassificationLoss).parameters
+        found |= {name: shared[name] for name in ("class_fraction", "weight_init")}
+    return found
 
 
 def field(kind: Named, what: str) -> str:

@@ -1,12 +1,14 @@
 """AdaFace loss."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, no_grad
 
 from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, Scalar, check_above_0
-from levelfield.losses.classification import ClassificationLoss, ClassWeights, Logits, WeightInit
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, Logits
 from levelfield.losses.pairs import safe_sqrt
 
 # Added to the standard deviation of the norms, as in the authors' code: nearly equal norms count as equal.
@@ -32,8 +34,7 @@ class AdaFaceLoss(ClassificationLoss):
         scale: S, above 0.
         concentration: h, above 0; with 1/3, two thirds of the z are within +-1/3.
         momentum: share of the running mean and standard deviation that a batch keeps, in [0, 1).
-        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
-        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
+        class_weights: `class_fraction` and `weight_init`, as for `ClassificationLoss`.
 
     Cost: B C. When: samples of very different quality; raw embeddings.
     Paper: Kim et al. 2022, "AdaFace: Quality Adaptive Margin for Face Recognition", arXiv:2204.00964.
@@ -54,10 +55,9 @@ class AdaFaceLoss(ClassificationLoss):
         scale: float = 64.0,
         concentration: float = 0.333,
         momentum: float = 0.99,
-        class_fraction: float = 1.0,
-        weight_init: WeightInit = "normal",
+        **class_weights: Any,
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
+        super().__init__(num_classes, embedding_size, centers_per_class=1, **class_weights)
         check_above_0(scale=scale, concentration=concentration)
         if margin < 0 or not 0 <= momentum < 1:
             raise ValueError(f"margin={margin} must be at least 0 and momentum={momentum} lie in [0, 1)")

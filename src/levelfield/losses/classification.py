@@ -30,7 +30,6 @@ class ClassificationLoss(MetricLoss):
         class_fraction: f in (0, 1]. A step classifies among the batch's classes and a uniform sample of the others,
             max(classes in the batch, round(f num_classes)) in all (Zhai & Wu 2019, section 4.5).
         centers_per_class: K weight vectors for each class, class by class in `class_weights`.
-        label_smoothing: mass in [0, 1) spread evenly over the classes of the step.
         weight_init: start of each entry of the class weights: `normal`, N(0, 1), or `uniform` in +-1/sqrt(D) (Zhai &
             Wu's code). The directions are spread the same way. A step of plain or momentum SGD turns a weight of length
             l in proportion to 1/l^2. The lengths are sqrt(D) and sqrt(1/3), so `uniform` turns 3 D times as far.
@@ -50,7 +49,6 @@ class ClassificationLoss(MetricLoss):
         embedding_size: int,
         class_fraction: float = 1.0,
         centers_per_class: int = 1,
-        label_smoothing: float = 0.0,
         weight_init: WeightInit = "normal",
     ) -> None:
         super().__init__()
@@ -61,15 +59,12 @@ class ClassificationLoss(MetricLoss):
             )
         if not 0 < class_fraction <= 1:
             raise ValueError(f"class_fraction={class_fraction} must lie in (0, 1]")
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing={label_smoothing} must lie in [0, 1)")
         if weight_init not in get_args(WeightInit):
             raise ValueError(f"weight_init={weight_init!r} must be one of {', '.join(get_args(WeightInit))}")
         self.num_classes = num_classes
         self.embedding_size = embedding_size
         self.class_fraction = class_fraction
         self.centers_per_class = centers_per_class
-        self.label_smoothing = label_smoothing
         self.starts_at_class_means = weight_init == "class_means"
         self.class_weights = nn.Parameter(torch.randn(num_classes * centers_per_class, embedding_size))
         if weight_init == "uniform":
@@ -126,7 +121,7 @@ class ClassificationLoss(MetricLoss):
 
     def losses(self, logits: Logits, labels: Labels) -> Float[Tensor, " N"]:
         """Each sample's loss; by default the cross-entropy."""
-        return functional.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
+        return functional.cross_entropy(logits, labels, reduction="none")
 
     def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Logits:
         """Logits of the classes of the step; by default `logits` of the cosines."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Labels, Points, Scalar, check_above_0
-from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, WeightInit
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights
 from levelfield.losses.pairs import CACHED_VALUES, ROW_VALUES, Pairs
 
 # Smaller distances count as this one. Rounding in float32 gives points that coincide a smaller distance.
@@ -38,8 +38,7 @@ class PotentialFieldLoss(ClassificationLoss):
             (SOP).
         delta: Euclidean distance of unit vectors, above 0; the paper tried 0.1 to 0.3.
         alpha: how fast the field decays, in (0, 10]; the paper tried up to 6.
-        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
-        weight_init: start of the proxies: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
+        class_weights: `class_fraction` and `weight_init`, as for `ClassificationLoss`.
 
     Cost: (B + C M)^2, computed some rows at a time. When: noisy labels; classes of several clusters; not many classes.
     Paper: Bhatnagar & Ahuja 2025, "Potential Field Based Deep Metric Learning", arXiv:2405.18560.
@@ -52,10 +51,9 @@ class PotentialFieldLoss(ClassificationLoss):
         centers_per_class: int = 2,
         delta: float = 0.2,
         alpha: float = 4.0,
-        class_fraction: float = 1.0,
-        weight_init: WeightInit = "normal",
+        **class_weights: Any,
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction, centers_per_class, weight_init=weight_init)
+        super().__init__(num_classes, embedding_size, centers_per_class=centers_per_class, **class_weights)
         check_above_0(delta=delta, alpha=alpha)
         if alpha > GREATEST_ALPHA:
             raise ValueError(f"alpha={alpha} must be at most {GREATEST_ALPHA:g}")

@@ -1,6 +1,7 @@
 """Sub-centre ArcFace loss."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -9,7 +10,7 @@ from torch import Tensor, no_grad
 from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.arcface import add_angle, check_angle
 from levelfield.losses.base import Labels
-from levelfield.losses.classification import ClassificationLoss, Logits, WeightInit
+from levelfield.losses.classification import ClassificationLoss, Logits
 
 
 class SubCenterArcFaceLoss(ClassificationLoss):
@@ -25,8 +26,7 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         sub_centers: centres for each class.
         margin: m, in degrees, in [0, 180].
         scale: S, above 0.
-        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
-        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
+        class_weights: `class_fraction` and `weight_init`, as for `ClassificationLoss`.
 
     Cost: B C. When: noisy labels; `get_outliers` finds them.
     Paper: Deng et al. 2020, "Sub-center ArcFace: Boosting Face Recognition by Large-Scale Noisy Web Faces",
@@ -40,12 +40,9 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         sub_centers: int = 3,
         margin: float = 28.6,
         scale: float = 64.0,
-        class_fraction: float = 1.0,
-        weight_init: WeightInit = "normal",
+        **class_weights: Any,
     ) -> None:
-        super().__init__(
-            num_classes, embedding_size, class_fraction, centers_per_class=sub_centers, weight_init=weight_init
-        )
+        super().__init__(num_classes, embedding_size, centers_per_class=sub_centers, **class_weights)
         check_angle(margin, scale)
         self.sub_centers = sub_centers
         self.margin = margin
