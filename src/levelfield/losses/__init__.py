@@ -11,6 +11,7 @@ from levelfield.losses.contextual import ContextualLoss
 from levelfield.losses.contrastive import ContrastiveLoss
 from levelfield.losses.cosface import CosFaceLoss
 from levelfield.losses.cross_batch_memory import CrossBatchMemory
+from levelfield.losses.decoupled_contrastive import DecoupledContrastiveLoss
 from levelfield.losses.fast_ap import FastAPLoss
 from levelfield.losses.hist import HISTLoss
 from levelfield.losses.hyperbolic_cross_entropy import HyperbolicCrossEntropyLoss
