@@ -80,22 +80,18 @@ def listed(package: str) -> str:
     lines = [f'"""{ast.get_docstring(tree, clean=False)}"""', ""]
     for module in sorted({module for module, _ in imports}):
         names = in_order(name for other, name in imports if other == module)
-        lines += bracketed(f"from {module} import ", "()", names, always=False)
-    quoted = [f'"{name}"' for name in in_order(name for _, name in imports)]
-    return "\n".join([*lines, "", *bracketed("__all__ = ", "[]", quoted)]) + "\n"
+        lines += bracketed(f"from {module} import ", names)
+    return "\n".join([*lines, "", "__all__ = [name for name in dir() if name[0].isupper()]"]) + "\n"
 
 
 def is_of(package: str, given: object) -> bool:
     return inspect.isclass(given) and issubclass(given, bases_of(package))
 
 
-def bracketed(start: str, brackets: str, names: list[str], always: bool = True) -> list[str]:
+def bracketed(start: str, names: list[str]) -> list[str]:
     """A list in the format of ruff: on one line if it fits, else one line per name."""
-    short = ", ".join(names)
-    line = f"{start}{brackets[0]}{short}{brackets[1]}" if always else start + short
-    if len(line) <= WIDTH:
-        return [line]
-    return [f"{start}{brackets[0]}", *(f"    {name}," for name in names), brackets[1]]
+    line = start + ", ".join(names)
+    return [line] if len(line) <= WIDTH else [f"{start}(", *(f"    {name}," for name in names), ")"]
 
 
 def exists(module: str) -> bool:
@@ -143,7 +139,11 @@ def is_supplied(argument: inspect.Parameter) -> bool:
 def given(kind: Named) -> dict[str, inspect.Parameter]:
     """The arguments that a class or function takes by name."""
     arguments = inspect.signature(kind).parameters
-    return {name: it for name, it in arguments.items() if it.kind is it.POSITIONAL_OR_KEYWORD}
+    found = {name: it for name, it in arguments.items() if it.kind is it.POSITIONAL_OR_KEYWORD}
+    if "class_weights" in arguments:  # which every loss with class weights has, and its base explains
+        shared = inspect.signature(import_module("levelfield.losses").ClassificationLoss).parameters
+        found |= {name: shared[name] for name in ("class_fraction", "weight_init")}
+    return found
 
 
 def field(kind: Named, what: str) -> str:

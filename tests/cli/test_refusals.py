@@ -265,7 +265,7 @@ def test_a_configuration_is_printed_before_it_is_complete_and_is_a_file_for_conf
 
 TORCHRUN = {
     **{"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
-    **{"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
+    **{"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
 }
 SRUN = {
     **{"SLURM_JOB_NAME": "levelfield", "SLURM_JOB_ID": "7", "SLURM_NODELIST": "node7", "SLURM_NNODES": "1"},
@@ -279,7 +279,11 @@ LAUNCHED = {
     "srun, other": (SRUN, "--trainer.devices 3", "srun .* 2 .* 3"),
     "srun, nodes": (SRUN | {"SLURM_NNODES": "2"}, "--trainer.devices 2", "srun .*--trainer.num_nodes 2"),
     "torchrun, nodes": (
-        *(TORCHRUN | {"LOCAL_WORLD_SIZE": "1"}, "--trainer.devices 2", "torchrun .*--trainer.num_nodes 2"),
+        *(
+            TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "2"},
+            "--trainer.devices 2",
+            "torchrun .*--trainer.num_nodes 2",
+        ),
     ),
     "sbatch, one task": (ONE_TASK, "--trainer.devices 8", "--trainer.devices.* 1 of 8 .*unset SLURM_NTASKS"),
     "sbatch, no srun": (SBATCH, "--trainer.devices 2", "--trainer.devices.* 1 of 2 .* srun "),

@@ -4,10 +4,11 @@ A checkpoint may come from anyone. Every command checks these values before use.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from levelfield.core.errors import UserError
-from levelfield.core.paths import goes_upwards, is_address, is_place
+from levelfield.core.paths import is_place
 from levelfield.core.shape import has_shape
 
 SECTIONS = ("hyper_parameters", "datamodule_hyper_parameters", "levelfield")
@@ -41,7 +42,7 @@ def check_callbacks(states: Any, origin: object) -> None:
     Raises:
         UserError: an address, or a path with a part `..`.
     """
-    _check({"callbacks": states}, origin, lambda text: is_address(text) or goes_upwards(text))
+    _check({"callbacks": states}, origin, partial(is_place, absolute=False))
 
 
 def _check(described: Any, origin: object, is_refused: Callable[[str], bool]) -> None:

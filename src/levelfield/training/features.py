@@ -11,7 +11,7 @@ from torch import Tensor
 
 from levelfield.core.paths import strip_paths
 from levelfield.core.source_identity import sources
-from levelfield.core.versions import library_versions, package_versions, processor
+from levelfield.core.versions import library_versions, processor
 from levelfield.models.trunks import ModuleTrunk, Trunk
 from levelfield.training.batches import as_weights
 from levelfield.training.frozen_trunk import trunk_hash
@@ -41,7 +41,7 @@ class TrunkExtractor:
             "class": name,
             "arguments": [strip_paths(arguments), dict(trunk.checkpoint_args), trunk.mean, trunk.std],
             "sources": sources(name),
-            "libraries": {**library_versions(), **package_versions(trunk)},
+            "libraries": library_versions(trunk),
             "device": torch.cuda.get_device_name(self.device) if on_gpu else processor(),
             "threads": None if on_gpu else torch.get_num_threads(),
         }

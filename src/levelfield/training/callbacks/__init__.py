@@ -19,23 +19,4 @@ from levelfield.training.callbacks.track_training import TrackTraining
 from levelfield.training.callbacks.until_done import UntilDone
 from levelfield.training.callbacks.validate_first import ValidateFirst
 
-__all__ = [
-    "AverageWithStart",
-    "BestEpoch",
-    "CheckFirstBatch",
-    "CompileTrunk",
-    "GradientCaching",
-    "GradientCheckpointing",
-    "KeepEmbeddings",
-    "KeepInWandb",
-    "LastEpoch",
-    "LogLosses",
-    "NewWeightsFirst",
-    "RandomDraws",
-    "RecordOpening",
-    "RetrievalValidation",
-    "TimmSyncBatchNorm",
-    "TrackTraining",
-    "UntilDone",
-    "ValidateFirst",
-]
+__all__ = [name for name in dir() if name[0].isupper()]
