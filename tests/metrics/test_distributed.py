@@ -144,11 +144,11 @@ def test_mistakes_raise():
     with pytest.raises(ValueError, match="no such metric"):
         RetrievalMetrics(("map@r",))
     metric.update(torch.eye(3), torch.arange(3), torch.arange(3))
-    with pytest.raises(ValueError, match="none of the 3 samples shares its label"):
+    with pytest.raises(ValueError, match="none of the 3 queries shares its label"):
         metric.compute()
     metric = RetrievalMetrics(is_query=np.ones(4, bool))  # without a gallery
     metric.update(torch.eye(4), torch.tensor([0, 0, 1, 1]), torch.arange(4))
-    with pytest.raises(ValueError, match="none of the 4 samples shares its label"):
+    with pytest.raises(ValueError, match="none of the 4 queries shares its label"):
         metric.compute()
 
 

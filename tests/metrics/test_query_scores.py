@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from levelfield.metrics import distances, pack_bits, query_scores, ranking, retrieval_metrics, threads
+from levelfield.metrics import distances, pack_bits, ranking, retrieval_metrics
 from levelfield.metrics.retrieval import half_interval
 
 NEIGHBOR_METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall", "map_at_5")
@@ -65,7 +65,7 @@ def expected(scores, result):
     [
         (NO_MEMORY, NEIGHBOR_METRICS, 24),
         (NO_MEMORY, (*NEIGHBOR_METRICS, "map", "mrr"), 24),
-        (2**30, NEIGHBOR_METRICS, query_scores.LEAST_MIRRORED_DIM),
+        (2**30, NEIGHBOR_METRICS, 256),
     ],
 )
 def test_every_way_equals_float64(budget, metrics, dim):
@@ -222,7 +222,7 @@ def test_memory_stays_within_the_budget(distance, num_classes, tied, budget):
     peak = peak_bytes(
         lambda: retrieval_metrics(embeddings, labels, distance=distance, memory_budget=budget, num_queries=300)
     )
-    least = 32 * (8 * 4000 + query_scores.MEMBER_BYTES * 4000 // num_classes)  # no block has fewer rows
+    least = 32 * (8 * 4000 + ranking.MEMBER_BYTES * 4000 // num_classes)  # no block has fewer rows
     assert peak < max(budget, least) + 4 * embeddings.numel() + 2**20
 
 
@@ -249,12 +249,12 @@ def test_half_of_the_products_are_enough_where_a_quarter_of_the_matrix_fits(dim,
 
 @pytest.mark.parametrize(
     ("dim", "metrics"),
-    [(24, NEIGHBOR_METRICS), (query_scores.LEAST_MIRRORED_DIM, NEIGHBOR_METRICS), (24, None)],
+    [(24, NEIGHBOR_METRICS), (256, NEIGHBOR_METRICS), (24, None)],
     ids=["rows", "mirrored", "counting"],
 )
-@pytest.mark.parametrize("least", [0, threads.LEAST_SHARED])
+@pytest.mark.parametrize("least", [0, ranking.LEAST_SHARED])
 def test_several_threads_give_the_same_bytes_and_leave_torch_its_threads(dim, metrics, least, monkeypatch):
-    monkeypatch.setattr(threads, "LEAST_SHARED", least)
+    monkeypatch.setattr(ranking, "LEAST_SHARED", least)
     embeddings, labels = embedding_space(num_items=700, dim=dim)
 
     def scores():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from levelfield.metrics import RetrievalMetrics, retrieval_metrics
-from levelfield.metrics.ties import tie_places
+from levelfield.metrics.ranking import tie_positions
 
 METRICS = ("map_at_r", "precision_at_1", "r_precision")
 CLASSES = {
@@ -84,7 +84,7 @@ def test_embeddings_that_tell_nothing_score_chance(classes, made, distance):
 
 def test_places_are_those_that_the_hash_has_published():
     """MurmurHash3's hashes of nothing with the seeds 0 and 1, and the places of 2^16 items, which all differ."""
-    places = tie_places(2**16, torch.device("cpu"))
+    places, _ = tie_positions(0, 2**16, True, torch.device("cpu"))
     assert places[:2].tolist() == [0, 0x514E28B7]
     assert len(places.unique()) == len(places)
     assert 0 <= int(places.min()) < int(places.max()) < 2**32

@@ -10,7 +10,8 @@ import torch
 from levelfield.core.numerics import CLIP_RADIUS, in_ball
 from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.metrics import verification, verification_metrics
-from levelfield.metrics.table import title_of
+from levelfield.metrics.counts import Roc
+from levelfield.metrics.definitions import title_of
 
 
 def all_pairs(embeddings, labels, gallery=None, gallery_labels=None, likeness=None):
@@ -122,7 +123,7 @@ def test_a_rate_says_where_the_pairs_are_too_few_for_it():
 
 
 def test_a_rate_that_is_reached_exactly_is_not_exceeded():
-    roc = verification.Roc.of(np.array([5, 5]), np.array([1, 99]))
+    roc = Roc.of(np.array([5, 5]), np.array([1, 99]))
     assert roc.tar_at(0.01) == 0.5
 
 
@@ -142,7 +143,7 @@ def test_equal_embeddings_are_accepted_together():
         (torch.randn(4, 2), torch.arange(4), {}, "no pair of one class among the 4"),
         (torch.randn(4, 2), torch.zeros(4).long(), {}, "no pair of two classes"),
         (torch.randn(4, 2), torch.arange(4) % 2, {"metrics": ("map_at_r",)}, "no such metric 'map_at_r'"),
-        (torch.randn(4, 2), torch.arange(4) % 2, {"metrics": ("tar_at_far_1e-0",)}, "no such metric"),
+        (torch.randn(4, 2), torch.arange(4) % 2, {"metrics": ("tar_at_far_1e-0",)}, "at least 1"),
         (torch.randn(4, 2), torch.arange(4) % 2, {"metrics": "eer"}, "is one string"),
         (torch.randn(4, 2), torch.arange(4) % 2, {"gallery": torch.randn(3, 2)}, "pass both or neither"),
     ],
