@@ -1,6 +1,6 @@
 """Every way of ranking gives the scores of float64, the same bytes, and chance where embeddings tell nothing."""
 
-import math
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 from by_sorting import expected, position_on_circle, scores_by_sorting
 from matmul_precision import COARSE, Products, coarse_on_the_cpu, made, older, precisions
+from pretended_gpu import any_device, pretended_gpu
 from torch.nn.functional import normalize
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -18,6 +19,7 @@ from levelfield.metrics import RetrievalMetrics, distances, pack_bits, ranking, 
 from levelfield.metrics.distances import DISTANCES
 from levelfield.metrics.nearest import nearest
 
+device = any_device
 NEIGHBOR_METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall", "map_at_5")
 ALL = (*NEIGHBOR_METRICS, "map", "mrr")
 NO_MEMORY, SOME_MEMORY = 1, 2**20
@@ -83,21 +85,24 @@ CASES = (embedding_space, with_ties, with_near_ties, in_order)
         ("euclidean", embedding_space, NEIGHBOR_METRICS),
         ("euclidean", far_from_zero, ALL),
         ("hamming", embedding_space, NEIGHBOR_METRICS),
-        ("hamming", with_ties, ALL),
+        ("hamming", with_ties, NEIGHBOR_METRICS),
         ("poincare", embedding_space, NEIGHBOR_METRICS),
     ],
 )
-def test_every_way_equals_float64(distance, case, metrics):
+def test_every_way_equals_float64(distance, case, metrics, device):
     embeddings, labels = case()
     by_sorting = scores_by_sorting(SIMILARITIES[distance](embeddings.double(), embeddings.double()), labels)
-    for budget in (NO_MEMORY, SOME_MEMORY, 2**30):
-        result = retrieval_metrics(embeddings, labels, metrics=metrics, distance=distance, memory_budget=budget)
+    settings = {"metrics": metrics, "distance": distance}
+    there = embeddings.to(device), labels.to(device)
+    for budget in (NO_MEMORY, SOME_MEMORY, 2**30) if device == "cpu" else (SOME_MEMORY,):
+        result = retrieval_metrics(*there, **settings, memory_budget=budget)
         assert result == expected(by_sorting, result)
-        if distance == "hamming":
-            packed = pack_bits(embeddings)
-            assert (packed.shape, packed.dtype) == ((900, -(-embeddings.shape[1] // 8)), torch.uint8)
-            again = retrieval_metrics(packed, labels, metrics=metrics, distance=distance, memory_budget=budget)
-            assert again == result
+    if distance == "hamming":
+        packed = pack_bits(there[0])
+        assert (packed.shape, packed.dtype) == ((900, -(-embeddings.shape[1] // 8)), torch.uint8)
+        assert retrieval_metrics(packed, there[1], **settings, memory_budget=budget) == result
+    per_query = retrieval_metrics(*there, **settings, per_query=True, memory_budget=SOME_MEMORY)
+    assert all(scores.device.type == device for name, scores in per_query.items() if name != "num_skipped")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -173,6 +178,44 @@ def test_products_are_true_float32_by_whichever_name_torch_was_told_otherwise(di
         assert (precisions(), older()) == before
 
 
+class Operators(TorchDispatchMode):
+    """Counts operators, those for which the CPU waits, and the values that products compute."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.products = Counter(), 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name, result = func._schema.name.removeprefix("aten::"), func(*args, **(kwargs or {}))
+        self.names[name] += 1
+        self.products += result.numel() if name == "mm" else 0
+        return result
+
+    @property
+    def waits(self):
+        return self.names["_local_scalar_dense"] + self.names["nonzero"]
+
+
+@pytest.mark.parametrize("dim", [24, 256])
+def test_a_gpu_selects_and_waits_once_for_each_of_few_blocks(dim, monkeypatch):
+    case = embedding_space(800, dim, num_classes=100)
+    with pretended_gpu() as there:
+        embeddings, labels = (each.to(there) for each in case)
+
+        def counted(free):
+            monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (free, 2**40))
+            with Operators() as operators:
+                retrieval_metrics(embeddings, labels, metrics=("map_at_r",))
+            return operators
+
+        many, few = (counted(free) for free in (2**22, 2**30))
+    blocks, few_blocks = (each.names["searchsorted"] - few.names["searchsorted"] + 1 for each in (many, few))
+    assert few_blocks == 1 < blocks
+    assert many.waits - few.waits <= blocks - few_blocks
+    assert few.waits <= 12
+    assert few.names["topk"] > 0
+
+
 def peak_bytes(run):
     """The most that torch's allocator has handed out at once; numpy's copies are of one tile."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as traced:
@@ -215,20 +258,13 @@ def test_memory_stays_within_the_budget(distance, num_classes, tied, budget):
 @pytest.mark.usefixtures("small_rooms")
 def test_half_of_the_products_are_enough_for_a_set_against_itself(dim):
     embeddings, labels = torch.randn(2000, dim, generator=torch.Generator().manual_seed(0)), torch.arange(2000) % 200
-    shapes = []
-
-    class Shapes(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            result = func(*args, **(kwargs or {}))
-            shapes.extend([result.shape] if func._schema.name == "aten::mm" else [])
-            return result
 
     def run():
         retrieval_metrics(embeddings, labels, metrics=NEIGHBOR_METRICS, memory_budget=2**21)
 
-    with Shapes():
+    with Operators() as operators:
         run()
-    assert sum(map(math.prod, shapes)) <= 0.57 * 2000**2
+    assert operators.products <= 0.57 * 2000**2
     assert peak_bytes(run) < 2**21 + 4 * embeddings.numel() + 2**20
 
 
@@ -250,6 +286,21 @@ def test_several_threads_give_the_same_bytes_and_leave_torch_its_threads(metrics
             assert [torch.get_num_threads(), pool.submit(torch.get_num_threads).result()] == [3, 3]
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("length", "count"), [(1, 1), (50, 50), (101, 7), (1000, 3), (1000, 1), (997, 200), (270_001, 2)]
+)
+@pytest.mark.parametrize("numbers", ["all differ", "few", "one", "wide integers"])
+def test_the_largest_values_are_the_last_of_a_sort(length, count, numbers, device):
+    drawn = torch.randn(70 if length < 2000 else 2, length, generator=torch.Generator().manual_seed(length))
+    values = {
+        "all differ": drawn,
+        "few": drawn.round().index_fill(1, torch.tensor([length // 2]), -torch.inf),
+        "one": torch.zeros_like(drawn),
+        "wide integers": (drawn * 2**60).long(),
+    }[numbers]
+    assert ranking.largest_values(values.to(device), count).tolist() == values.sort(dim=1).values[:, -count:].tolist()
 
 
 def test_keys_order_numbers_of_both_signs_and_zero_has_one_key():

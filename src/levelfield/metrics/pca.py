@@ -39,6 +39,8 @@ class PCA:
         """Find mean and components of (N, D) embeddings; returns itself."""
         from sklearn.decomposition import PCA as ByScikitLearn  # takes a second
 
+        if not torch.isfinite(embeddings).all():
+            raise ValueError("embeddings hold NaN or infinite values")
         exact_ND = embeddings.detach().cpu().double()
         self.mean_D = exact_ND.mean(dim=0)
         # Centred before: scikit-learn subtracts the square of the mean, which cancels digits.
