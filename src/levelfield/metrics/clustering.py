@@ -104,7 +104,7 @@ def k_means(
     if method == "auto":
         method = "exact" if len(embeddings_ND) <= EXACT_ITEMS else "mini-batch"
     if method == "faiss":
-        return faiss_k_means(embeddings_ND, num_clusters, seed, embeddings.is_cuda)
+        return _by_faiss(embeddings_ND, num_clusters, seed, embeddings.is_cuda)
     from sklearn.cluster import KMeans, MiniBatchKMeans  # takes a second
 
     if method == "exact":
@@ -115,7 +115,7 @@ def k_means(
     return torch.from_numpy(found).long()
 
 
-def faiss_k_means(embeddings_ND: np.ndarray, num_clusters: int, seed: int, on_gpu: bool) -> Int64[Tensor, " items"]:
+def _by_faiss(embeddings_ND: np.ndarray, num_clusters: int, seed: int, on_gpu: bool) -> Int64[Tensor, " items"]:
     import faiss  # an optional extra
 
     search = faiss.Kmeans(

@@ -308,10 +308,6 @@ class Wanted:
         return cls(rows)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.rows)
-
-    @property
     def needs_full_ranking(self) -> bool:
         """Whether a score needs all ranks, however far down."""
         return any(metric.depth == "all" for metric, _ in self.rows.values())

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Float64, Int64, Integer
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
+from torchmetrics.utilities.distributed import gather_all_tensors
 
 from levelfield.metrics.definitions import SHOWN_METRICS, Wanted, is_user_metric
 from levelfield.metrics.distances import DISTANCES, at_one_scale, check_shapes, unpack_signs
@@ -18,8 +19,8 @@ from levelfield.metrics.user_metric import user_score
 
 # The k of `recall`.
 RECALL_AT = (1, 2, 4, 8)
-# Types of the states; a process without data sends the first.
-DTYPES = (torch.float32, torch.int64, torch.uint8)
+# Types of the states.
+DTYPES = {"embeddings": torch.float32, "labels": torch.int64, "index": torch.int64, "finite": torch.uint8}
 
 
 class RetrievalMetrics(Metric):
@@ -73,7 +74,7 @@ class RetrievalMetrics(Metric):
         **kwargs: Any,
     ) -> None:
         # `compute` gathers from the other processes itself, only what it needs.
-        super().__init__(**{"dist_sync_fn": gather_rows, "sync_on_compute": False, **kwargs})
+        super().__init__(**{"sync_on_compute": False, **kwargs})
         self.user_metrics = [] if isinstance(metrics, str) else [name for name in metrics if is_user_metric(name)]
         shipped = [name for name in metrics if name not in self.user_metrics] if self.user_metrics else metrics
         self.wanted = Wanted.parse(shipped, "queries", RECALL_AT) if shipped or not self.user_metrics else Wanted({})
@@ -84,7 +85,7 @@ class RetrievalMetrics(Metric):
         self.is_query = None if is_query is None else torch.as_tensor(is_query)
         self.query_scores: dict[str, Float64[Tensor, " queries"]] = {}
         self.query_labels: Int64[Tensor, " queries"] = torch.empty(0, dtype=torch.int64)
-        for state in ("embeddings", "labels", "index", "finite"):
+        for state in DTYPES:
             self.add_state(state, default=[], dist_reduce_fx="cat")
 
     def update(
@@ -107,13 +108,13 @@ class RetrievalMetrics(Metric):
 
     def compute(self) -> dict[str, float]:
         """Means by metric, and `num_skipped`; the same on every process."""
-        states = [self._state(name) for name in ("embeddings", "labels", "index", "finite")]
+        states = [self._state(name) for name in DTYPES]
         shared = dist.is_available() and dist.is_initialized()
         rank, num_processes = (
             (dist.get_rank(self.process_group), dist.get_world_size(self.process_group)) if shared else (0, 1)
         )
         if shared and not self._is_synced:
-            states = [torch.cat(gather_rows(rows, self.process_group)) for rows in states]
+            states = [gather_rows(rows, self.process_group) for rows in states]
         embeddings, labels, index, finite = states
         if len(index) == 0:
             raise ValueError("RetrievalMetrics.compute before any update")
@@ -149,17 +150,19 @@ class RetrievalMetrics(Metric):
             return {**by_user, "num_skipped": num_skipped}
         start, end = (len(matched) * r // num_processes for r in (rank, rank + 1))
         scores = ranking.score(matched[start:end], self.wanted)
-        scores_QM = torch.stack([scores[name] for name in self.wanted.names], dim=1)
+        scores_QM = torch.stack([scores[name] for name in self.wanted.rows], dim=1)
         if shared:  # scores, not sums: the mean equals that of one process to the last bit
-            scores_QM = torch.cat(gather_rows(scores_QM.view(torch.int64), self.process_group)).view(torch.float64)
+            scores_QM = gather_rows(scores_QM, self.process_group)
         self.query_labels = query_labels[matched]
-        self.query_scores = dict(zip(self.wanted.names, scores_QM.T.contiguous(), strict=True))
+        self.query_scores = dict(zip(self.wanted.rows, scores_QM.T.contiguous(), strict=True))
         found = {name: float(values.sum() / len(matched)) for name, values in self.query_scores.items()}
         return {**found, **by_user, "num_skipped": num_skipped}
 
     def _state(self, state: str) -> Tensor:
-        rows = getattr(self, state)
-        return dim_zero_cat(rows) if len(rows) else torch.empty(0, dtype=torch.float32, device=self.device)
+        if len(rows := getattr(self, state)):  # a list, or a tensor once torchmetrics has gathered it
+            return dim_zero_cat(rows)
+        dtype = torch.uint8 if self.distance == "hamming" and state == "embeddings" else DTYPES[state]
+        return torch.empty((0, 0) if state == "embeddings" else 0, dtype=dtype, device=self.device)
 
 
 def first_of_each(index_N: Int64[Tensor, " items"]) -> Int64[Tensor, " unique"]:
@@ -170,17 +173,6 @@ def first_of_each(index_N: Int64[Tensor, " items"]) -> Int64[Tensor, " unique"]:
     return order_N[is_first_N]
 
 
-def gather_rows(rows: Tensor, group: Any = None) -> list[Tensor]:
-    """The tensors of all processes. Their first dimensions may differ; a process without data gives an empty one."""
-    width = rows.shape[1] if rows.ndim == 2 else 0
-    mine = torch.tensor([len(rows), width, DTYPES.index(rows.dtype)], device=rows.device)
-    shapes = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(shapes, mine, group=group)
-    lengths, widths, dtypes = (each.tolist() for each in torch.stack(shapes).unbind(1))
-    width, dtype = max(widths), DTYPES[max(dtypes)]  # a process without data knows neither
-    padded = rows.new_zeros((max(lengths), width) if width else (max(lengths),), dtype=dtype)
-    if len(rows):
-        padded[: len(rows)] = rows
-    gathered = [torch.empty_like(padded) for _ in lengths]
-    dist.all_gather(gathered, padded, group=group)
-    return [tensor[:length] for tensor, length in zip(gathered, lengths, strict=True)]
+def gather_rows(rows: Tensor, group: Any = None) -> Tensor:
+    """The rows of all processes."""
+    return torch.cat([each for each in gather_all_tensors(rows, group) if len(each)] or [rows])

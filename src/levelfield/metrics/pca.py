@@ -37,14 +37,15 @@ class PCA:
 
     def fit(self, embeddings: Float[Tensor, "items dim"]) -> "PCA":
         """Find mean and components of (N, D) embeddings; returns itself."""
-        from sklearn.decomposition import PCA as ByScikitLearn  # takes a second
+        from sklearn import decomposition  # takes a second
 
         if not torch.isfinite(embeddings).all():
             raise ValueError("embeddings hold NaN or infinite values")
         exact_ND = embeddings.detach().cpu().double()
         self.mean_D = exact_ND.mean(dim=0)
         # Centred before: scikit-learn subtracts the square of the mean, which cancels digits.
-        found = ByScikitLearn(self.num_components, svd_solver="covariance_eigh").fit((exact_ND - self.mean_D).numpy())
+        found = decomposition.PCA(self.num_components, svd_solver="covariance_eigh")
+        found.fit((exact_ND - self.mean_D).numpy())
         self.components_DC = torch.from_numpy(found.components_).T
         self.explained_variance_C = torch.from_numpy(found.explained_variance_)
         return self

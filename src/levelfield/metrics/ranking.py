@@ -100,7 +100,7 @@ class Ranking:
             memory_budget: bytes for similarities and their temporaries; None takes `default_memory_budget`.
         """
         device, num_gallery = self.gallery_GD.device, len(self.gallery_GD)
-        scores = {name: torch.zeros(len(scored_Q), dtype=torch.float64, device=device) for name in wanted.names}
+        scores = {name: torch.zeros(len(scored_Q), dtype=torch.float64, device=device) for name in wanted.rows}
         if len(scored_Q) == 0:
             return scores
         if memory_budget is None:
