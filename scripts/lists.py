@@ -342,7 +342,7 @@ def metrics() -> str:
             required_field(row.score, "When"),
             papers(row.score),
         ]
-        for row in import_module("levelfield.metrics.table").METRICS
+        for row in import_module("levelfield.metrics.definitions").METRICS
     )
     return table("key | title | what it measures | when | paper", rows)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.statistics import LEVEL, holm, paired_comparison
-from levelfield.metrics.table import SELECTED_BY
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.spec import BASELINE, first_search, is_baseline, one_pca
 
 # Kinds of comparisons; Holm's correction is over all comparisons of a kind.

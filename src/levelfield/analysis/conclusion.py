@@ -8,7 +8,7 @@ from levelfield.analysis.comparison import OVER_BASELINE, PAIR, Comparison, comp
 from levelfield.analysis.results import ResultRow, SummaryRow, summarise
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verdicts import SEEDS_ONLY, caveat
-from levelfield.metrics.table import SELECTED_BY
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import StudySpec, first_search, is_baseline
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from levelfield.analysis.integrity import gap_lines
 from levelfield.analysis.shown_names import shown_names
 from levelfield.core.configuration import ABSENT, flatten
-from levelfield.metrics.table import COLLAPSED_RANK
+from levelfield.metrics.definitions import COLLAPSED_RANK
 from levelfield.study.folder import StudyFolder
 from levelfield.study.same_study import differing_origins, kept_lines
 from levelfield.study.spec import StudySpec

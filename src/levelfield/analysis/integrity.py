@@ -6,7 +6,7 @@ from pathlib import Path
 
 from levelfield.core.errors import UserError
 from levelfield.core.files import file_hash
-from levelfield.metrics.table import SELECTED_BY
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import LOGS, METRICS_FILE, RESULT, failed
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from levelfield.core.seeds import seed_of
 from levelfield.metrics import retrieval_metrics
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.metrics.distances import DISTANCES
 from levelfield.metrics.nearest import nearest
-from levelfield.metrics.table import SELECTED_BY
 from levelfield.study.test_scores import EmbeddedTest
 
 # If there are more queries, this many are drawn and scored: enough to choose a few.

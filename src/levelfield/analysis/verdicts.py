@@ -7,7 +7,7 @@ from dataclasses import replace
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison, compare_all
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.statistics import SMALLEST_SAMPLE, TOO_FEW_RUNS
-from levelfield.metrics.table import SHOWN_METRICS
+from levelfield.metrics.definitions import SHOWN_METRICS
 from levelfield.study.spec import StudySpec, first_search
 
 CAVEAT = (

@@ -16,7 +16,7 @@ from levelfield.core.processes import launched_nodes, launched_together
 from levelfield.core.signals import Stopped
 from levelfield.core.source_identity import sources
 from levelfield.core.terminal import say
-from levelfield.metrics.table import title_of
+from levelfield.metrics.definitions import title_of
 from levelfield.models.trunks import Trunk
 from levelfield.training.build import Training
 from levelfield.training.callbacks.last_epoch import LastEpoch

@@ -47,7 +47,7 @@ def _predict(given: Any) -> int:
 def _score(given: Any) -> int:
     from levelfield.cli.data import dataset_named
     from levelfield.data.verify import counts_of
-    from levelfield.metrics.table import title_of
+    from levelfield.metrics.definitions import title_of
     from levelfield.use.transfer import transfer
 
     dataset = dataset_named(given.data)

@@ -14,7 +14,7 @@ from levelfield.analysis.selection import selected
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verdicts import all_in_words, better_than, caveat, named
 from levelfield.core.files import write_atomically
-from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS, as_shown, title_of
+from levelfield.metrics.definitions import SELECTED_BY, SHOWN_METRICS, as_shown, title_of
 from levelfield.report.conditions_and_origin import headline, origin, setting_text, setup
 from levelfield.report.cost_and_commands import commands, costs
 from levelfield.report.figures import Results, report_figures

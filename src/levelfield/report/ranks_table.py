@@ -14,7 +14,7 @@ from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, collect_row
 from levelfield.analysis.written_config import class_name
 from levelfield.core.errors import UserError
 from levelfield.core.terminal import printable
-from levelfield.metrics.table import SELECTED_BY
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.report.table import StudyTable, score_text
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import STUDY, StudySpec, first_search

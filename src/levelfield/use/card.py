@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from levelfield.core.files import file_hash, read_json, write_atomically, write_json
-from levelfield.metrics.table import title_of
+from levelfield.metrics.definitions import title_of
 from levelfield.training.trust import own_packages
 from levelfield.use.scores import Score
 

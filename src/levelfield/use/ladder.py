@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 
 from levelfield.core.configuration import OURS, Config, merge
 from levelfield.metrics import retrieval_metrics
-from levelfield.metrics.table import SELECTED_BY
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.models import LinearEmbedder
 from levelfield.study.progress import duration
 from levelfield.study.spec import FEATURES

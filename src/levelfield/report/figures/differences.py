@@ -7,7 +7,7 @@ from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, C
 from levelfield.analysis.results import EMBEDDING_KINDS
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verdicts import named, turned
-from levelfield.metrics.table import SHOWN_METRICS
+from levelfield.metrics.definitions import SHOWN_METRICS
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, FAINT, INK, VERMILION, new_figure, rows_of_methods
 

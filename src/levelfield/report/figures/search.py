@@ -5,7 +5,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from levelfield.analysis.shown_names import shown_names
-from levelfield.metrics.table import SELECTED_BY
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, FAINT, TITLE, VERMILION, small_panels, validation_axis, whole_numbers
 from levelfield.study.suggest import Trial

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from levelfield.analysis.shown_names import shown_names
-from levelfield.metrics.table import SELECTED_BY
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, FAINT, VERMILION, new_figure, validation_axis
 from levelfield.study.search_space import Choice, Range, Space, coordinates

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from levelfield.metrics.own import is_own
-from levelfield.metrics.table import title_of
+from levelfield.metrics.definitions import is_user_metric, title_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +83,7 @@ def small_panels(number: int, height: float, xlabel: str, ylabel: str) -> "tuple
 
 def validation_axis(metric: str) -> tuple[int, str]:
     """Factor and label of an axis of validation scores: percent, or the plain number of the user's own metric."""
-    return (1, f"validation {metric}") if is_own(metric) else (100, f"validation {title_of(metric)}, percent")
+    return (1, f"validation {metric}") if is_user_metric(metric) else (100, f"validation {title_of(metric)}, percent")
 
 
 def rows_of_methods(axes: "Axes", names: Sequence[str]) -> None:

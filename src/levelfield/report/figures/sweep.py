@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from levelfield.analysis.results import SummaryRow, summarise
 from levelfield.analysis.shown_names import MAPS, shown_names
-from levelfield.metrics.table import SHOWN_METRICS
+from levelfield.metrics.definitions import SHOWN_METRICS
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import PALETTE, new_figure
 from levelfield.study.spec import PCA, value_of, without_value
