@@ -13,7 +13,7 @@ import yaml
 from toy_study import TOY, run_study
 
 from levelfield.analysis import whole_half
-from levelfield.analysis.cap import cap_lines
+from levelfield.analysis.conditions import cap_lines
 from levelfield.analysis.status import status, status_lines
 from levelfield.analysis.verify import verify_study
 from levelfield.analysis.whole_half import Training, chosen_by_folds
