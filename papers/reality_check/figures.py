@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from levelfield.analysis.integrity import changed_files, validation_scores
 from levelfield.analysis.results import EMBEDDING_KINDS, collect_rows, summarise
+from levelfield.analysis.verify import changed_files, validation_scores
 from levelfield.analysis.written_config import whole_config
 from levelfield.core.errors import UserError
 from levelfield.core.seeds import seed_of

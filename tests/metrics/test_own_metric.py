@@ -11,9 +11,8 @@ from refused import refused
 from scipy.stats import skew
 from toy_study import TOY
 
-from levelfield.analysis.integrity import validation_scores
 from levelfield.analysis.results import collect_rows
-from levelfield.analysis.verify import verify_study
+from levelfield.analysis.verify import validation_scores, verify_study
 from levelfield.cli.commands import run as command_line
 from levelfield.cli.study import parse
 from levelfield.core.errors import UserError

@@ -55,6 +55,15 @@ class Comparison:
         """Whether the difference is significant at 5% with Holm's correction."""
         return self.p_holm is not None and self.p_holm < LEVEL
 
+    def turned(self) -> "Comparison":
+        """The same comparison with the methods exchanged."""
+        low, high = (None if end is None else -end for end in (self.high, self.low))
+        return replace(self, method=self.other, other=self.method, difference=-self.difference, low=low, high=high)
+
+    def named(self, names: Mapping[str, str]) -> "Comparison":
+        """The same comparison with the rows' names for readers, `shown_names`."""
+        return replace(self, method=names[self.method], other=names[self.other])
+
 
 def compare_all(
     rows: Iterable[ResultRow],

@@ -337,11 +337,6 @@ STUDY = {
         "Prints the table, and writes results.csv, summary.csv and the page again. An archive needs --output.",
         "  levelfield study report outputs/quickstart --figures figures",
         _option("--figures DIR", "write the figures as SVG and PDF, for a paper", type=Path),
-        _option(
-            "--with DIR",
-            "print the ranks of the methods over this study and the studies in these folders",
-            **{"dest": "others", "nargs": "+", "type": Path, "default": []},
-        ),
     ),
     "verify": _study(
         "verify",

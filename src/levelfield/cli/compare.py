@@ -291,8 +291,8 @@ def _place(dataset: "MetricDataset", key: str) -> str:
 
 def _conclusion(finished: Study, dataset: "MetricDataset") -> tuple[list[str], list[str]]:
     """The decision with its table, and the next commands."""
-    from levelfield.analysis.ladder import decide, decision_lines, rungs
-    from levelfield.analysis.whole_half import whole_half_command
+    from levelfield.compare.decide import decide, decision_lines, rungs
+    from levelfield.compare.whole_half import whole_half_command
     from levelfield.study.jobs import CHECKPOINT, CONFIG, Job
     from levelfield.study.spec import ALPHA, is_baseline
     from levelfield.training.trust import own_packages

@@ -10,12 +10,12 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from levelfield.analysis.conclusion import conclusion, mean_scores
 from levelfield.analysis.conditions import collapsed, warnings
-from levelfield.analysis.integrity import changed_files
-from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise
+from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, mean_scores, summarise
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.statistics import SMALLEST_SAMPLE
+from levelfield.analysis.verdict import conclusion
+from levelfield.analysis.verify import changed_files
 from levelfield.core.terminal import printable
 from levelfield.metrics.definitions import SELECTED_BY, as_shown, is_user_metric, title_of
 from levelfield.study.folder import StudyFolder

@@ -64,13 +64,15 @@ def new_figure(height: float, width: float = WIDTH) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def small_panels(number: int, height: float, xlabel: str, ylabel: str) -> "tuple[Figure, list[Axes]]":
-    """A figure of `number` equal panels with common axes, four in a row, each `height` inches."""
+def small_panels(
+    number: int, height: float, xlabel: str, ylabel: str, shared: bool = True
+) -> "tuple[Figure, list[Axes]]":
+    """A figure of `number` equal panels, `shared` with common axes, four in a row, each `height` inches."""
     columns = min(number, PANELS_IN_A_ROW)
     rows = -(-number // columns)
     width = WIDTH * max(columns, 2.6) / PANELS_IN_A_ROW  # one or two panels need room for the legend
     figure = new_figure(height * rows + 0.5, width)
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    grid = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False)
     panels = list(grid.flat)
     for spare in panels[number:]:
         spare.remove()
