@@ -17,9 +17,9 @@ from levelfield.study.spec import StudySpec, is_baseline
 from levelfield.study.state import first_config
 from levelfield.study.workers import GivenUp, in_words
 from levelfield.training.build import Training, build
-from levelfield.training.checks import check_parts
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
+from levelfield.training.start import check_parts
 
 
 @dataclass(frozen=True)

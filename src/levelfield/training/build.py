@@ -29,7 +29,6 @@ from levelfield.training.callbacks import (
     UntilDone,
 )
 from levelfield.training.callbacks.retrieval_validation import monitor_of
-from levelfield.training.checks import check_features
 from levelfield.training.initial_weights import check_weight_files
 from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
@@ -46,6 +45,7 @@ from levelfield.training.run_folder import (
     is_first_process,
 )
 from levelfield.training.settings import instantiate, parse_training, plain
+from levelfield.training.start import check_features
 from levelfield.training.trackers import place_trackers
 from levelfield.training.weight_averaging import averages
 

@@ -103,21 +103,6 @@ def check_trained_classes(learner: Any, datamodule: MetricDataModule) -> None:
     warnings.warn(f"'{origin}' was trained on other classes: its loss starts from scratch", UserWarning, stacklevel=2)
 
 
-def check_same_classes(learner: Any, data: Mapping[str, Any] | None) -> None:
-    """Check the data of a checkpoint that a Trainer restores to continue a fit.
-
-    Raises:
-        UserError: the classes are others, so the weights of the loss and the optimizer's state mean something else.
-    """
-    datamodule, path = learner.trainer.datamodule, learner.trainer.ckpt_path
-    if data is None or not isinstance(datamodule, MetricDataModule) or has_same_classes(data, datamodule):
-        return
-    raise UserError(
-        f"fit(ckpt_path='{path}') continues a fit on other classes: give the same data, or start from its weights with "
-        f"{type(learner).__name__}.load_from_checkpoint('{path}')"
-    )
-
-
 def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | str) -> None:
     """Warn if weights were trained on a class of the validation fold. Record it if they have seen none of the class.
 

@@ -21,7 +21,6 @@ from levelfield.training.embed import EmbeddedSet
 from levelfield.training.learner import MetricLearner
 from levelfield.training.make_loss import parameters
 from levelfield.training.optimization import Optimization
-from levelfield.training.usual_callbacks import missing_callbacks
 from levelfield.training.weight_averaging import save_average
 
 
@@ -50,7 +49,7 @@ def adapted(module: LightningModule) -> LightningModule:
     """The module. A plain one gets the usual callbacks and uses its `validation_step` for tests and predictions."""
     if is_plain(module):
         own = module.configure_callbacks
-        vars(module)["configure_callbacks"] = lambda: [*as_list(own()), *missing_callbacks(module.trainer)]
+        vars(module)["configure_callbacks"] = lambda: [*as_list(own()), *MetricLearner.configure_callbacks(module)]  # type: ignore[arg-type]
         if type(module).test_step is LightningModule.test_step:
             module.test_step = module.validation_step  # type: ignore[method-assign]
         module.predict_step = partial(_predict_step, module)  # type: ignore[method-assign]

@@ -6,7 +6,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
 from levelfield.core.errors import UserError
-from levelfield.training.checks import trunk_of
+from levelfield.training.callbacks.trunk_compute import trunk_of
 
 
 class NewWeightsFirst(Callback):
