@@ -106,6 +106,7 @@ def test_a_loss_of_a_library_that_is_not_here_is_left_out_with_a_warning(checkpo
 PLAIN = """
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -126,7 +127,7 @@ class Plain(LightningModule):
         head: Callable[[int], nn.Module],
         activation: Callable = torch.nn.functional.gelu,
         norm: type[nn.Module] | None = None,
-        optimizer: Callable = torch.optim.SGD,
+        optimizer: Callable[[Any], torch.optim.Optimizer] = torch.optim.SGD,
         rates: Rates | None = None,
         mode: str = "nothing",
     ):

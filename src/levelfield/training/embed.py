@@ -16,7 +16,7 @@ from levelfield.core.source_identity import sources
 from levelfield.core.versions import library_versions, package_versions, processor
 from levelfield.data.loaders import opened_ahead
 from levelfield.models.trunks import ModuleTrunk, Trunk
-from levelfield.training.batches import Batch, as_weights
+from levelfield.training.batches import Batch, match_dtype
 from levelfield.training.frozen_trunk import trunk_hash
 
 
@@ -54,7 +54,7 @@ def embed(
             index = torch.arange(seen, seen + len(labels)) if index is None else index
             seen += len(labels)
             if isinstance(samples, Tensor):
-                samples = as_weights(samples.to(device, non_blocking=True), module)
+                samples = match_dtype(samples.to(device, non_blocking=True), module)
             if not are_features:
                 embeddings = module(samples)
             else:  # features already
@@ -113,5 +113,5 @@ class TrunkExtractor:
         with evaluated(self.trunk, self.device):
             for samples in batches:
                 if isinstance(samples, Tensor):
-                    samples = as_weights(samples.to(self.device, non_blocking=True), self.trunk).contiguous()
+                    samples = match_dtype(samples.to(self.device, non_blocking=True), self.trunk).contiguous()
                 yield self.trunk(samples).float().cpu().numpy()

@@ -20,7 +20,7 @@ from levelfield.models.trunks import as_trunk
 from levelfield.training.batches import Batch, gather_rows, samples_of
 from levelfield.training.embedder_start import check_can_start
 from levelfield.training.import_paths import learner_arguments
-from levelfield.training.make_loss import is_normalized, make_loss, supplied_arguments
+from levelfield.training.loss_factory import is_normalized, make_loss, supplied_arguments
 from levelfield.training.optimization import Optimization, check_names
 from levelfield.training.steps import CheckFirstBatch, LogLosses, SeedSteps, seed_draws, step_key
 from levelfield.training.weight_averaging import forget_average, save_average
@@ -222,12 +222,12 @@ class MetricLearner(LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         """The callbacks of every training, validation and test, except those that the Trainer has."""
-        from levelfield.training.callbacks import BestEpoch, RecordOpening, RetrievalValidation, TimmSyncBatchNorm
+        from levelfield.training.callbacks import BestEpoch, RecordEvaluation, RetrievalValidation, TimmSyncBatchNorm
 
         if type(self).configure_optimizers is MetricLearner.configure_optimizers:
             _start().check_callbacks(self)
         of_fits = (SeedSteps, LogLosses, CheckFirstBatch, TimmSyncBatchNorm, BestEpoch, _start().StartAtData)
-        kinds: tuple[type[Callback], ...] = (RetrievalValidation, *of_fits, RecordOpening)
+        kinds: tuple[type[Callback], ...] = (RetrievalValidation, *of_fits, RecordEvaluation)
         given = self.trainer.callbacks  # type: ignore[attr-defined]
         return [kind() for kind in kinds if not any(isinstance(each, kind) for each in given)]
 

@@ -20,9 +20,9 @@ from levelfield.core.files import LOCKS, Lock, explain_write_errors, make_durabl
 from levelfield.core.paths import HERE, moved
 from levelfield.core.processes import restarted
 from levelfield.data.own import dataset_without_paths
-from levelfield.training.checkpoint_content import check_callbacks
 from levelfield.training.frozen_trunk import with_trunk, without_trunk
 from levelfield.training.trackers import drop_loggers
+from levelfield.training.trust import check_callbacks
 
 LAST, BEST, CONFIG = "last.ckpt", "best.ckpt", "config.yaml"
 # Settings that change results only by rounding.

@@ -127,19 +127,20 @@ def _drop_arguments_of_another_class(parser: Any, previous: Any, new: Any) -> No
 
 
 @contextmanager
-def restricted() -> Iterator[None]:
+def restricted(in_any: bool = False) -> Iterator[None]:
     """Restrict jsonargparse to build and import only what the types of arguments allow.
 
-    It builds no class for an argument without such a type, imports no module that runs commands (`os`, `subprocess`),
-    and runs no `json.py` of the working directory: to find stubs, it starts `python -c`.
+    It builds no class for an argument without such a type (unless `in_any`), imports no module that runs commands
+    (`os`, `subprocess`), and runs no `json.py` of the working directory: to find stubs, it starts `python -c`.
     """
-    set_parsing_settings(instantiate_subclass_spec_in_any=False, import_path_allowlist=[])
+    set_parsing_settings(instantiate_subclass_spec_in_any=in_any, import_path_allowlist=[])
     _typehints.discard_init_args_on_class_path_change = _drop_arguments_of_another_class
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
         yield
     finally:
+        set_parsing_settings(instantiate_subclass_spec_in_any=False)
         os.environ.pop("PYTHONSAFEPATH") if before is None else os.environ.update(PYTHONSAFEPATH=before)
 
 
@@ -178,7 +179,7 @@ def parse_training(
     return parser, parsed
 
 
-def parse(parser: ArgumentParser, config: Config, complete: bool = True) -> Namespace:
+def parse(parser: ArgumentParser, config: Config, complete: bool = True, in_any: bool = False) -> Namespace:
     """The settings of a merged configuration, with all defaults and whole class paths.
 
     Raises:
@@ -192,7 +193,7 @@ def parse(parser: ArgumentParser, config: Config, complete: bool = True) -> Name
         for key in part.keys() - set(CLASS_KEYS):
             raise UserError(f"{part['class_path']}: '{key}' is next to class_path; give arguments below init_args")
     try:
-        with restricted(), _common.parser_context(lenient_check=not complete):
+        with restricted(in_any), _common.parser_context(lenient_check=not complete):
             parsed = parser.parse_object(copy.deepcopy(config))  # it changes lists in place
     except (UserError, OSError):
         raise

@@ -22,13 +22,13 @@ from levelfield.models.embedders import check_embedder
 from levelfield.training.embed import TrunkExtractor, embed
 from levelfield.training.embedder_start import start_embedder
 from levelfield.training.initial_weights import check_seen_classes, check_trained_classes, has_same_classes
-from levelfield.training.make_loss import make_loss, of_loss
+from levelfield.training.loss_factory import loss_attribute, make_loss
 from levelfield.training.weight_averaging import average_whole
 
 ROWS = 4096  # features per batch of the embedder
 # Callbacks of Lightning that do not suit a learner, and why.
 UNSUITABLE = {
-    "BackboneFinetuning": "a learner has no backbone; NewWeightsFirst trains embedder and loss before the trunk",
+    "BackboneFinetuning": "a learner has no backbone; HeadFirst trains embedder and loss before the trunk",
     "BatchSizeFinder": "the loss depends on the batch; give --data.batch_size, and GradientCaching to save memory",
     "LearningRateFinder": "it finds one rate; give --model.trunk_lr, --model.embedder_lr and --model.loss_lr",
 }
@@ -65,7 +65,7 @@ def prepare(learner: Any, stage: str, forward: Any) -> None:
         learner.trained_on = datamodule.identity()
         if datamodule.samples_per_class is None:
             made_of = learner.loss or learner.loss_factory
-            datamodule.usual_samples_per_class = of_loss(made_of, "data.samples_per_class")
+            datamodule.usual_samples_per_class = loss_attribute(made_of, "data.samples_per_class")
     learner.build_loss(getattr(datamodule, "num_train_classes", None))
     check_parts(learner)
     if not learner.has_weights:
@@ -207,18 +207,14 @@ def check_call(loss: nn.Module, miner: nn.Module | None) -> None:
         for each in loss.losses.values():
             check_call(each, miner)
         return
-    name = type(loss).__name__
-    if not _takes(loss, 2):
-        raise UserError(f"--model.loss {name}: its forward must take (embeddings, labels)")
-    if miner is None:
-        return
-    if not _takes(loss, 3):
+    for part, module in (("loss", loss), ("miner", miner)):
+        if module is not None and not _takes(module, 2):
+            raise UserError(f"--model.{part} {type(module).__name__}: its forward must take (embeddings, labels)")
+    if miner is not None and not _takes(loss, 3):
         raise UserError(
-            f"--model.loss {name} cannot use a miner: leave out --model.miner {type(miner).__name__}, or define "
-            "forward(embeddings, labels, indices_tuple=None)"
+            f"--model.loss {type(loss).__name__} cannot use --model.miner {type(miner).__name__}: leave the miner out, "
+            "or define forward(embeddings, labels, indices_tuple=None)"
         )
-    if not _takes(miner, 2):
-        raise UserError(f"--model.miner {type(miner).__name__}: its forward must take (embeddings, labels)")
 
 
 def check_numbers(learner: Any, **returned: Any) -> None:
