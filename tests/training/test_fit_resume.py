@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from levelfield.cli.main import main
 from levelfield.core.signals import Stopped
-from levelfield.training.interruption import interruptible
+from levelfield.training.run_folder import interruptible
 
 Run = Callable[..., tuple[int, str, str]]
 
