@@ -137,10 +137,10 @@ def defaults() -> Found:
 
 
 def batches() -> Found:
-    from levelfield.data import ClassBalancedBatchSampler, MPerClassBatchSampler, ShuffledBatchSampler
+    from levelfield.data import MPerClassBatchSampler, ShuffledBatchSampler
 
     labels = [k * k % 23 for k in range(300)]
-    for sampler in (MPerClassBatchSampler, ClassBalancedBatchSampler, ShuffledBatchSampler):
+    for sampler in (MPerClassBatchSampler, ShuffledBatchSampler):
         for options in ({}, {"rank": 1, "world_size": 2}, {"seed": 7}):
             drawn = sampler(labels, 16, 4, num_batches=5, **{"seed": 0, **options})
             for epoch in (0, 3):

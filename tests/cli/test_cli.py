@@ -124,13 +124,20 @@ def test_test_is_recorded_and_predict_embeds_everything(fitted, run, tmp_path):
 
 
 def test_a_fit_takes_another_sampler_and_its_checkpoint_keeps_it(tiny, run, tmp_path):
-    words = ["--data.sampler", "ClassBalancedBatchSampler", "--data.samples_per_class", "5", "--name", "balanced"]
+    words = [
+        "--data.sampler",
+        "papers.zhai_wu.samplers.ClassBalancedBatchSampler",
+        "--data.samples_per_class",
+        "5",
+        "--name",
+        "balanced",
+    ]
     code, printed, complaint = run("fit", *tiny, "--model.loss", "ArcFaceLoss", *words, "--output", tmp_path)
     assert code == 0, complaint
     (note,) = (line for line in printed.splitlines() if line.startswith("note: "))
     assert numbers(note) == [30, 32, 5, 6], "30 samples instead of 32: 5 of each of 6 classes"
     checkpoint = tmp_path / "fit" / "balanced" / "0" / "best.ckpt"
-    code, _, complaint = run("validate", "--ckpt_path", checkpoint)
+    code, _, complaint = run("validate", "--ckpt_path", checkpoint, "--trust", "papers")
     assert code == 0, complaint
     refused(run("validate", "--ckpt_path", checkpoint, "--data.sampler", "ShuffledBatchSampler"), "--data.sampler")
 

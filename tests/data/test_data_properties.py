@@ -9,13 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from levelfield.core.errors import UserError
-from levelfield.data.samplers import (
-    ClassBalancedBatchSampler,
-    MPerClassBatchSampler,
-    ShuffledBatchSampler,
-    TrainingBatchSampler,
-)
+from levelfield.data.samplers import MPerClassBatchSampler, ShuffledBatchSampler, TrainingBatchSampler
 from levelfield.data.splits import class_folds, split_classes
+from papers.zhai_wu.samplers import ClassBalancedBatchSampler
 
 FEW = settings(max_examples=25, deadline=None, derandomize=True)
 SAMPLERS = (MPerClassBatchSampler, ClassBalancedBatchSampler, ShuffledBatchSampler)

@@ -16,10 +16,11 @@ from torch.utils.data import DistributedSampler
 from levelfield.core.errors import UserError
 from levelfield.data import MetricDataModule
 from levelfield.data.datasets import Glyphs, Omniglot, TextTable
-from levelfield.data.samplers import ClassBalancedBatchSampler, ShuffledBatchSampler
+from levelfield.data.samplers import ShuffledBatchSampler
 from levelfield.data.splits import class_folds, split_classes
 from levelfield.data.transforms import ImageTransforms
 from levelfield.training.checkpoint import built
+from papers.zhai_wu.samplers import ClassBalancedBatchSampler
 
 SMALL = ImageTransforms(crop_size=16, resize=16, horizontal_flip=False)
 
@@ -35,7 +36,7 @@ def test_a_sampler_is_a_class_and_a_checkpoint_names_it() -> None:
     assert [len(index) for _, _, index in data.train_dataloader()] == [30] * 3
     assert data.notes == "batches hold 30 samples instead of 32, 5 of each of 6 classes"
     path = data.hparams["sampler"]["class_path"]
-    assert path == "levelfield.data.samplers.ClassBalancedBatchSampler"
+    assert path == "papers.zhai_wu.samplers.ClassBalancedBatchSampler"
 
 
 def test_a_sampler_of_another_library_is_refused() -> None:

@@ -21,7 +21,7 @@ from levelfield.study.workers import GivenUp
 
 TABLE = [
     "image_table: 19 classes, 55 samples",
-    "columns ignored, except by a loss with metadata: by",
+    "columns ignored: by",
     "1 class with one sample, which balanced batches leave out and no score takes as a query: zebra finch",
     "1 test class with queries only, which are not scored: zebra finch",
 ]

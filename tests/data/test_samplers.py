@@ -13,7 +13,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.core.errors import UserError
-from levelfield.data.samplers import ClassBalancedBatchSampler, EvalSampler, MPerClassBatchSampler, ShuffledBatchSampler
+from levelfield.data.samplers import MPerClassBatchSampler, ShuffledBatchSampler
+from papers.zhai_wu.samplers import ClassBalancedBatchSampler
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(50), 10))
 # 100 classes of 58 or 59 samples: the training half of CUB-200-2011, 5,864 images.
@@ -155,13 +156,3 @@ def test_a_remedy_for_a_number_of_processes_is_accepted(kind, each: int, process
     size = int(re.search(r"give (\d+)", str(error.value))[1])
     assert 32 < size <= 32 + 4 * processes
     assert kind(batch_size=size, **given).size == size
-
-
-@pytest.mark.parametrize(("num_samples", "world_size"), [(10, 1), (10, 4), (8, 4), (1, 3), (3, 4)])
-def test_evaluation_covers_all_in_order_in_equal_shares(num_samples: int, world_size: int) -> None:
-    samplers = [EvalSampler(num_samples, rank, world_size) for rank in range(world_size)]
-    shares = [list(sampler) for sampler in samplers]
-    assert len({*map(len, shares), *map(len, samplers)}) == 1
-    gathered = list(chain(*shares))
-    assert gathered == [n % num_samples for n in range(len(gathered))], "filled with samples from the beginning"
-    assert num_samples <= len(gathered) < num_samples + world_size

@@ -210,7 +210,11 @@ def test_all_runs_of_an_evaluation_are_of_the_same_samples(copy: Path, spec: Stu
 
 
 def test_a_sample_of_several_test_halves_counts_once() -> None:
-    halves = [SimpleNamespace(test_sample_hashes=lambda names=names: [*names]) for names in ("ab", "bc", "cda")]
+    dataset = SimpleNamespace(contents_of=list)
+    halves = [
+        SimpleNamespace(dataset=dataset, half=lambda _, names=names: SimpleNamespace(keys=names))
+        for names in ("ab", "bc", "cda")
+    ]
     assert sorted(_samples(halves)) == ["a", "b", "c", "d"]  # type: ignore[arg-type]
 
 

@@ -55,7 +55,7 @@ MODEL_ROWS = {
     "freeze_trunk": (False, True),
 }
 DATA_ROWS = {
-    "sampler": [f"levelfield.data.samplers.{name}BatchSampler" for name in ("MPerClass", "ClassBalanced", "Shuffled")],
+    "sampler": [f"levelfield.data.samplers.{name}BatchSampler" for name in ("MPerClass", "Shuffled")],
     "samples_per_class": (2, 4),
     "split": ("half", "random"),
     "features": (False, True),

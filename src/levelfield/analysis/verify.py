@@ -126,9 +126,9 @@ def _changed_data(study: StudyFolder, stored: Tests) -> Iterator[str]:
     halves = study.spec.halves
     for row in {half: row for row, half in halves.items()}.values():
         here = data_here(study, row)
-        for which, found in samples.items() if here is not None else ():
+        for which, found in samples.items() if here else ():
             prints = {each["data"]["fingerprint"] for each in found if halves[each["method"]] == halves[row]}
-            if here is not None and prints and prints != {now := here.fingerprint(which, again=True)}:
+            if prints and prints != {now := here.dataset.fingerprint(here.half(which), again=True)}:
                 yield f"the {which} samples here have the fingerprint {now}, the results {', '.join(sorted(prints))}"
 
 

@@ -178,7 +178,7 @@ def _write_study(
     from levelfield.use.ladder import HEADS, PAIR, definition, make_plan
 
     index = dataset.read_index()
-    tested = int(np.isin(index.labels, dataset.test_classes(index, **split)).sum())
+    tested = int(np.isin(index.labels, dataset.halves(index, **split)[2]).sum())
     data: Config = {"data": {**_own_data(dataset, given.overrides.get("data.root")), **split}}
     for key, value in given.overrides.items():
         if key.startswith("data."):
@@ -232,7 +232,7 @@ def _blocks(path: str, dataset: "MetricDataset", split: Config) -> int:
 
     index = dataset.read_index()
     classes = len(index.class_names)
-    trained = classes - len(dataset.test_classes(index, **split))
+    trained = classes - len(dataset.halves(index, **split)[2])
     blocks = min(COUNTS["folds"], trained // MIN_VALIDATION_CLASSES)
     if blocks >= 2:
         return blocks
@@ -337,7 +337,7 @@ def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_br
 
 def _table(dataset: "MetricDataset", index: "SampleIndex", split: Config, whole: Any) -> bytes:
     """A table of the images that can be opened; each class keeps its half."""
-    tested = set(dataset.test_classes(index, **split).tolist())
+    tested = set(dataset.halves(index, **split)[2].tolist())
     table = io.StringIO(newline="")
     writer = csv.writer(table)
     writer.writerow(["path", "label", "split", *(["role"] if index.roles else [])])

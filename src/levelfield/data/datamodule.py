@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from levelfield.core.errors import UserError, refuse_below
 from levelfield.core.seeds import global_seed
@@ -22,7 +22,7 @@ from levelfield.data.image_cache import CachedImages, cached_images
 from levelfield.data.index import SampleIndex
 from levelfield.data.loaders import ClassSubset, LedgerLoader, embedded_together, loader, loader_processes
 from levelfield.data.own import dataset_spec, plain_arguments, unused_root
-from levelfield.data.samplers import EvalSampler, MPerClassBatchSampler, SamplerFactory, TrainingBatchSampler
+from levelfield.data.samplers import MPerClassBatchSampler, SamplerFactory, TrainingBatchSampler
 from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds
 from levelfield.data.transforms import ImageTransforms, Transforms, as_floats
 from levelfield.data.verify import check_test_split, overview
@@ -51,8 +51,7 @@ class MetricDataModule(LightningDataModule):
             class, or 4.
         replacement: draw the M samples of a class with replacement.
         sampler: class that draws the batches. `MPerClassBatchSampler` draws M samples per class;
-            `ClassBalancedBatchSampler` also if M does not divide `batch_size`; `ShuffledBatchSampler` draws all samples
-            in random order.
+            `ShuffledBatchSampler` draws all samples in random order.
         steps_per_epoch: batches of an epoch.
         eval_batch_size: samples of a batch for embedding; `auto` is 64 on a CPU, 256 on a GPU.
         num_workers: loader processes; the number changes no result. `auto` is 0 for texts and on a CPU; on a GPU it is
@@ -128,7 +127,6 @@ class MetricDataModule(LightningDataModule):
         self.predict_subset: ClassSubset | None = None
         self.notes, self.device = "", torch.device("cpu")
         self.evaluation: str | None = None
-        self._overview: list[str] = []
         self._identity: dict[str, Any] | None = None
         self._check()
         self._built, self._is_of_python = self._asked, False
@@ -161,12 +159,12 @@ class MetricDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         self._check()
-        index = self.dataset.kept_index()
+        index = self.dataset.index()
         if stage == "predict":
             unlabelled = replace(index, labels=np.zeros_like(index.labels))
             self.predict_subset = ClassSubset(self.dataset, unlabelled, self.transform(), self.seed)
             return
-        split, trainval_classes, test_classes = self._halves(index)
+        split, trainval_classes, test_classes = self._halves()
         # Before a test, an image folder may lack the test images.
         there = not len(test_classes) or np.isin(test_classes, index.labels).any()
         if stage == "test" or (there and split != "all"):
@@ -177,8 +175,8 @@ class MetricDataModule(LightningDataModule):
                 logger.log_hyperparams({"data": dict(self.hparams)})
         halves = f"random {self.split_seed}" if split == "random" else split  # each seed has its own caches
         if stage == "test":
-            test = index.select(np.isin(index.labels, test_classes))
-            images = self._images(test, f"{halves}, test half", lambda: self._content_of(test))
+            test = self.half("test")
+            images = self._images(test, f"{halves}, test half", lambda: digest(self.dataset.contents_of(test.keys)))
             self.test_subset = ClassSubset(self.dataset, test, self.transform(), self.seed, images)
         elif self.train_subset is None:
             train_classes, val_classes = trainval_classes, trainval_classes[:0]
@@ -186,7 +184,7 @@ class MetricDataModule(LightningDataModule):
                 folds = class_folds(trainval_classes, self.num_folds, variant=split, seed=self.split_seed)
                 check_validation_classes(folds, index.labels)
                 train_classes, val_classes = folds[int(self.fold)]
-            trainval = self._trainval = index.select(np.isin(index.labels, trainval_classes))
+            trainval = self._trainval = self.half("training")
             contents = self.dataset.contents_of(trainval.keys)
             content = self._trainval_content = digest(contents)
             images = self._images(trainval, f"{halves}, training half", lambda: content)
@@ -194,10 +192,8 @@ class MetricDataModule(LightningDataModule):
             self.train_subset = ClassSubset(self.dataset, train, self.transform(train=True), self.seed, images)
             self.val_subset = ClassSubset(self.dataset, val, self.transform(), self.seed, images)
             self._built = self._asked
-            lines = overview(self.dataset, index, split, self.split_seed)
-            self._overview = lines + unused_root(self.dataset, self.root)
             self._identity = {
-                "dataset": dataset_spec(self.dataset, self.root),
+                "dataset": dataset_spec(self.dataset),
                 "fingerprint": self.dataset.fingerprint(trainval, contents=contents),
                 "fold": self.fold,
                 "num_folds": 1 if self.fold == NO_FOLD else self.num_folds,
@@ -255,16 +251,13 @@ class MetricDataModule(LightningDataModule):
             self.val_subset = FeatureSubset(self.val_subset, half, lambda: self._evaluated)
         if self.test_subset is not None:
             test = self.test_subset.index
-            made = cache(lambda: self._features_of(test, self._content_of(test), extractor))
+            made = cache(lambda: self._features_of(test, digest(self.dataset.contents_of(test.keys)), extractor))
             self.test_subset = FeatureSubset(self.test_subset, test, made)
 
     def evaluated(self, subset: ClassSubset | None) -> Float[Tensor, "samples features"]:
         """The features of the training or validation samples, in their order, without augmentation."""
         assert isinstance(subset, FeatureSubset)
         return self._evaluated.index_select(0, subset.rows)
-
-    def _content_of(self, index: SampleIndex) -> str:
-        return digest(self.dataset.contents_of(index.keys))
 
     def _features_of(self, index: SampleIndex, content: str, extractor: Extractor) -> Tensor:
         samples = ClassSubset(self.dataset, index, self.transform())
@@ -281,22 +274,15 @@ class MetricDataModule(LightningDataModule):
         assert self._identity is not None
         return self._identity
 
-    def fingerprint(self, half: Literal["training", "test"], again: bool = False) -> str:
-        """The fingerprint of a half on disk.
-
-        Args:
-            again: whether to read all files again, without stored hashes.
-        """
-        return self.dataset.fingerprint(self._half(half), again)
-
-    def _half(self, half: Literal["training", "test"]) -> SampleIndex:
-        index = self.dataset.read_index()
-        return index.select(np.isin(index.labels, self._halves(index)[1 if half == "training" else 2]))
+    def half(self, half: Literal["training", "test"]) -> SampleIndex:
+        """The list of a half; its samples are not opened."""
+        index, (_, *classes) = self.dataset.index(), self._halves()
+        return index.select(np.isin(index.labels, classes[half == "test"]))
 
     def overview(self) -> list[str]:
         """Lines with the counts of the data set, omitted samples and likely mistakes."""
-        self.identity()
-        return self._overview
+        lines = overview(self.dataset, self.dataset.index(), self.split, self.split_seed)
+        return lines + unused_root(self.dataset, self.root)
 
     def check_test_half(self) -> None:
         """Check, from the list of samples only, that the test half can be scored.
@@ -304,17 +290,11 @@ class MetricDataModule(LightningDataModule):
         Raises:
             UserError: it cannot be scored.
         """
-        index = self.dataset.read_index()
-        check_test_split(index, self._halves(index)[2])
+        check_test_split(self.dataset.index(), self._halves()[2])
 
     def test_classes(self) -> list[str]:
         """The names of the test classes."""
-        index = self.dataset.read_index()
-        return [index.class_names[c] for c in self._halves(index)[2]]
-
-    def test_sample_hashes(self) -> list[str]:
-        """A hash of each test sample, as in the ledger of evaluations."""
-        return self.dataset.contents_of(self._half("test").keys)
+        return [self.dataset.index().class_names[c] for c in self._halves()[2]]
 
     def summary(self) -> str:
         """One line: the split, the fold, and the numbers of training and validation classes."""
@@ -390,7 +370,7 @@ class MetricDataModule(LightningDataModule):
         """
         assert subset is not None
         rank, world_size = (self._rank, self._world_size) if divided else (0, 1)
-        sampler = EvalSampler(len(subset), rank, world_size)
+        sampler: DistributedSampler[Any] = DistributedSampler(subset, world_size, rank, shuffle=False)
         kind: Callable[..., DataLoader] = DataLoader
         if subset is self.test_subset:
             kind = partial(LedgerLoader, of=self.dataset, evaluation=self.evaluation, together=world_size > 1)
@@ -435,8 +415,8 @@ class MetricDataModule(LightningDataModule):
             return None
         return self.transforms.train() if train else self.transforms.evaluate()
 
-    def _halves(self, index: SampleIndex) -> tuple[Split, np.ndarray, np.ndarray]:
-        return self.dataset.halves(index, self.split, self.split_seed)
+    def _halves(self) -> tuple[Split, np.ndarray, np.ndarray]:
+        return self.dataset.halves(self.dataset.index(), self.split, self.split_seed)
 
     @property
     def _rank(self) -> int:

@@ -66,8 +66,7 @@ class MetricDataset(ABC):
     """A data set of classes. `__init__` of a subclass stores its arguments and reads nothing.
 
     The order of samples and classes depends only on their names, never on the file system. In Python a data set is a
-    sequence of `(sample, label)` with `labels` and `class_names`, from an index that is read once; all other methods
-    read it again.
+    sequence of `(sample, label)` with `labels` and `class_names`.
     """
 
     name: ClassVar[str]  #: for `levelfield data`
@@ -83,10 +82,7 @@ class MetricDataset(ABC):
     num_samples_published: int | None = None
     root: str | Path | None  #: the folder of named data sets; None for data sets with their own paths
 
-    keeps_list: bool = False  # `kept_index` reads the list once, for trainings that take seconds
-
     _index: SampleIndex | None = None
-    _known: tuple[Sequence[str], list[str]] = ((), [])  # keys that are no files, and their contents
 
     @abstractmethod
     def read_index(self) -> SampleIndex:
@@ -103,10 +99,6 @@ class MetricDataset(ABC):
         Raises:
             UserError: a file that is missing, truncated or not an image; names it and the remedy.
         """
-
-    def read_metadata(self, index: SampleIndex) -> Mapping[str, Any]:
-        """Further columns of the samples by their names, in the order of `index`; a table has some."""
-        return {}
 
     def files_folder(self) -> Path | None:
         """The folder to which the keys of samples are relative paths; None if they are no such files."""
@@ -153,9 +145,7 @@ class MetricDataset(ABC):
         """`contents_of`, and a line for each rotten file."""
         paths = self._paths(keys) if self.hashes_files() else None
         if paths is None:
-            if again or not self.keeps_list or tuple(keys) != self._known[0]:
-                self._known = tuple(keys), [self.content_of(key) for key in keys]
-            return self._known[1], []
+            return [self.content_of(key) for key in keys], []
         try:
             found, rotten = file_hashes(paths, again)
         except UserError:
@@ -192,12 +182,6 @@ class MetricDataset(ABC):
         lines = [*index.class_names, *(f"{key}\t{label}\t{content}" for key, label, content in samples)]
         return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
 
-    def test_classes(
-        self, index: SampleIndex, split: Split | None = None, split_seed: int = 0
-    ) -> Int[np.ndarray, " test"]:
-        """Labels of the test half of a split, by default of the default split."""
-        return self.halves(index, split, split_seed)[2]
-
     def halves(
         self, index: SampleIndex, split: Split | None = None, split_seed: int = 0
     ) -> tuple[Split, Int[np.ndarray, " trainval"], Int[np.ndarray, " test"]]:
@@ -217,25 +201,22 @@ class MetricDataset(ABC):
 
     @property
     def labels(self) -> Int[np.ndarray, " samples"]:
-        return self._cached_index().labels
+        return self.index().labels
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        return self._cached_index().class_names
+        return self.index().class_names
 
     def __len__(self) -> int:
-        return len(self._cached_index().keys)
+        return len(self.index().keys)
 
     def __getitem__(self, position: int) -> tuple[Any, int]:
-        index = self._cached_index()
+        index = self.index()
         return self.load(index.keys[position]), int(index.labels[position])
 
-    def _cached_index(self) -> SampleIndex:
-        return self._index or self.kept_index()
-
-    def kept_index(self) -> SampleIndex:
-        """`read_index`, which is called only once with `keeps_list`."""
-        if self._index is None or not self.keeps_list:
+    def index(self) -> SampleIndex:
+        """The result of `read_index`, which is called once for this object."""
+        if self._index is None:
             self._index = self.read_index()
         return self._index
 
@@ -319,9 +300,6 @@ class TableDataset(MetricDataset):
     def __init__(self, table: str | Path, root: str | Path | None = None) -> None:
         self.table = table
         self.root = root
-
-    def read_metadata(self, index: SampleIndex) -> Mapping[str, Any]:
-        return self.read_table().metadata(index)
 
     def read_table(self) -> "SampleTable":
         from levelfield.data.tables import SampleTable  # imports pyarrow

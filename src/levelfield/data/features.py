@@ -92,7 +92,7 @@ def features_of(
     """
     subset: Any = batches.dataset
     dataset, samples = subset.dataset, len(subset)
-    spec = dataset_spec(dataset, None)
+    spec = dataset_spec(dataset)
     made_by = sources({"dataset": spec}), in_words(transforms), batches.batch_size, dict(extractor.identity)
     file = cache_root() / "features" / f"{dataset.name}-{digest(content, spec, *made_by)}.npy"
 

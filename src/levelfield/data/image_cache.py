@@ -87,7 +87,7 @@ def cached_images(
         raise UserError(f"--data.cache is for image files, but {dataset.name} has none: leave it out")
     import torchvision  # slow to import
 
-    spec, folder = dataset_spec(dataset, None), os.path.dirname(os.path.abspath(first))
+    spec, folder = dataset_spec(dataset), os.path.dirname(os.path.abspath(first))
     settings = [transforms.reduced, transforms.square, transforms.interpolation, transforms.draft]
     name = f"{dataset.name}-{digest(spec, folder, half, settings)}"
     made_by = sources({"dataset": spec}), PIL.__version__, torchvision.__version__

@@ -13,7 +13,7 @@ import yaml
 from levelfield.core.configuration import Loader
 from levelfield.core.errors import UserError
 from levelfield.core.init_args import plain
-from levelfield.core.paths import each_text, is_address, is_place, name_of
+from levelfield.core.paths import strip_paths
 from levelfield.data.dataset import MetricDataset, find_file
 from levelfield.data.datasets import ImageFolder, ImageTable, TextTable
 from levelfield.data.rows import TABLES
@@ -54,28 +54,10 @@ def unused_root(dataset: object, root: str | Path | None) -> list[str]:
     return [f"--data.root {root} has no effect: {path} exists without it"]
 
 
-def relative_paths(value: Any, root: str | Path | None = None) -> Any:
-    """Plain values with each path relative to `root` or `LEVELFIELD_DATA`, or reduced to its last name.
-
-    Published files must not contain the names of local folders.
-    """
-
-    def relative(text: str) -> str:
-        for base in (root, os.environ.get("LEVELFIELD_DATA")):
-            if base and is_place(text) and not is_address(text):
-                path, folder = Path(os.path.abspath(text)), os.path.abspath(base)
-                if path.is_relative_to(folder):
-                    return path.relative_to(folder).as_posix()
-        return name_of(text)
-
-    return each_text(value, relative)
-
-
-def dataset_without_paths(dataset: Mapping[str, Any], root: str | Path | None = None) -> dict[str, Any]:
-    """A data set's import path and arguments, without its root and local folders."""
-    arguments = dataset.get("init_args") or {}
-    root = root or arguments.get("root")
-    return {**dataset, "init_args": {k: relative_paths(v, root) for k, v in arguments.items() if k != "root"}}
+def dataset_without_paths(dataset: Mapping[str, Any]) -> dict[str, Any]:
+    """A data set's import path and arguments, without its root, and with only the last name of each path."""
+    arguments = strip_paths(dataset.get("init_args") or {})
+    return {**dataset, "init_args": {name: value for name, value in arguments.items() if name != "root"}}
 
 
 def dataset_with_paths(dataset: Mapping[str, Any], config: Path) -> dict[str, Any]:
@@ -127,9 +109,9 @@ def _object(value: Any) -> dict[str, Any]:
     return described
 
 
-def dataset_spec(dataset: MetricDataset, root: str | None) -> dict[str, Any]:
+def dataset_spec(dataset: MetricDataset) -> dict[str, Any]:
     """A data set as import path and arguments, without local folders."""
-    return dataset_without_paths(class_and_arguments(dataset), root)
+    return dataset_without_paths(class_and_arguments(dataset))
 
 
 def transforms_spec(transforms: Any) -> dict[str, Any]:
@@ -148,4 +130,4 @@ def plain_arguments(data: Any, kind: type) -> dict[str, Any]:
     path = f"{data.sampler.__module__}.{getattr(data.sampler, '__qualname__', '<locals>')}"
     # A checkpoint needs no training batches, so a sampler without a name is left out.
     named = {} if "<locals>" in path else {"sampler": {"class_path": path}}
-    return {**given, "dataset": dataset_spec(data.dataset, data.root), "root": None, "transforms": transforms, **named}
+    return {**given, "dataset": dataset_spec(data.dataset), "root": None, "transforms": transforms, **named}

@@ -1,4 +1,4 @@
-"""Samplers for training and evaluation: the same draws on any number of processes.
+"""Samplers of training batches: the same draws on any number of processes.
 
 They are DistributedSamplers, which a Lightning Trainer does not replace.
 """
@@ -16,14 +16,7 @@ from torch.utils.data import DistributedSampler
 from levelfield.core.errors import UserError
 from levelfield.core.seeds import global_seed, seed_of
 
-__all__ = [
-    "ClassBalancedBatchSampler",
-    "Draw",
-    "EvalSampler",
-    "MPerClassBatchSampler",
-    "ShuffledBatchSampler",
-    "TrainingBatchSampler",
-]
+__all__ = ["Draw", "MPerClassBatchSampler", "ShuffledBatchSampler", "TrainingBatchSampler"]
 
 
 class Draw(int):
@@ -167,10 +160,49 @@ class SamplerFactory(Protocol):
     ) -> TrainingBatchSampler: ...
 
 
-class _ClassSampler(TrainingBatchSampler):
-    """Draws classes with at least 2 samples without replacement, then samples of each."""
+def _es(number: int) -> str:
+    return "" if number == 1 else "es"
+
+
+class MPerClassBatchSampler(TrainingBatchSampler):
+    """C = batch_size / samples_per_class classes drawn without replacement, then M = samples_per_class of each.
+
+    Without replacement, a class with fewer than M samples uses each of them once before it repeats any.
+    Classes with one sample are left out (`num_left_out`). With fewer than C classes it takes more samples of each, so
+    the batch size stays the same (`differences` reports it). The arguments are those of `TrainingBatchSampler`.
+
+    When: pairs, triplets and other losses that compare samples of a batch.
+
+    Raises:
+        UserError: M or the number of processes does not divide the batch size, or fewer than 2 classes in a
+            batch or in the data.
+
+    Example:
+        >>> [len(set(batch)) for batch in MPerClassBatchSampler([0, 0, 1, 1, 2, 2], 4, 2, num_batches=2)]
+        [4, 4]
+    """
+
+    def check(self) -> None:
+        """Raise UserError for numbers that make no such batch."""
+        if self.batch_size % self.samples_per_class:
+            nearest = self.samples_per_class * max(2, self.batch_size // self.samples_per_class)
+            raise UserError(
+                f"batch_size {self.batch_size} is not a multiple of samples_per_class {self.samples_per_class}: "
+                f"give {nearest}, for example"
+            )
+        if self.batch_size == self.samples_per_class:
+            raise UserError(
+                f"a batch of {self.batch_size} with {self.batch_size} samples per class has no negatives: "
+                f"give --data.batch_size {2 * self.batch_size}, or --data.samples_per_class {self.batch_size // 2}"
+            )
+
+    def samples_of_classes(self) -> list[int]:
+        """The number of samples of each class in a batch."""
+        samples_each, one_more = divmod(self.batch_size, self.classes_per_batch)
+        return [samples_each + (position < one_more) for position in range(self.classes_per_batch)]
 
     def prepare(self) -> None:
+        self.check()
         self._order = np.argsort(self.labels, kind="stable")
         _, first, counts = np.unique(self.labels[self._order], return_index=True, return_counts=True)
         self._first, self._counts = first[counts >= 2], counts[counts >= 2]
@@ -182,10 +214,6 @@ class _ClassSampler(TrainingBatchSampler):
             )
         self.classes_per_batch = min(self.batch_size // self.samples_per_class, len(self._first))
         self.size = sum(self.samples_of_classes())
-
-    @abstractmethod
-    def samples_of_classes(self) -> list[int]:
-        """The number of samples of each class in a batch."""
 
     def indices_of(self, batch: int) -> Int[np.ndarray, " batch"]:
         rng = np.random.default_rng(seed_of("batch", self.seed, self.epoch, batch))
@@ -218,79 +246,6 @@ class _ClassSampler(TrainingBatchSampler):
         if out := self.num_left_out:
             found.append(f"{out} class{_es(out)} with one sample left out of training")
         return "; ".join(found)
-
-
-def _es(number: int) -> str:
-    return "" if number == 1 else "es"
-
-
-class MPerClassBatchSampler(_ClassSampler):
-    """C = batch_size / samples_per_class classes drawn without replacement, then M = samples_per_class of each.
-
-    Without replacement, a class with fewer than M samples uses each of them once before it repeats any.
-    Classes with one sample are left out (`num_left_out`). With fewer than C classes it takes more samples of each, so
-    the batch size stays the same (`differences` reports it). The arguments are those of `TrainingBatchSampler`.
-
-    When: pairs, triplets and other losses that compare samples of a batch.
-
-    Raises:
-        UserError: M or the number of processes does not divide the batch size, or fewer than 2 classes in a
-            batch or in the data.
-
-    Example:
-        >>> [len(set(batch)) for batch in MPerClassBatchSampler([0, 0, 1, 1, 2, 2], 4, 2, num_batches=2)]
-        [4, 4]
-    """
-
-    def prepare(self) -> None:
-        if self.batch_size % self.samples_per_class:
-            nearest = self.samples_per_class * max(2, self.batch_size // self.samples_per_class)
-            raise UserError(
-                f"batch_size {self.batch_size} is not a multiple of samples_per_class {self.samples_per_class}: "
-                f"give {nearest}, for example (or --data.sampler ClassBalancedBatchSampler)"
-            )
-        if self.batch_size == self.samples_per_class:
-            raise UserError(
-                f"a batch of {self.batch_size} with {self.batch_size} samples per class has no negatives: "
-                f"give --data.batch_size {2 * self.batch_size}, or --data.samples_per_class {self.batch_size // 2}"
-            )
-        super().prepare()
-
-    def samples_of_classes(self) -> list[int]:
-        samples_each, one_more = divmod(self.batch_size, self.classes_per_batch)
-        return [samples_each + (position < one_more) for position in range(self.classes_per_batch)]
-
-
-class ClassBalancedBatchSampler(_ClassSampler):
-    """C = batch_size // samples_per_class classes drawn without replacement, then S = samples_per_class of each.
-
-    A batch has C S samples, at most `batch_size` (`differences` reports it): 72 for 75 and S = 12. With fewer than C
-    classes it uses all of them, S samples each. It treats small classes and classes with one sample like
-    `MPerClassBatchSampler`, and draws the same batches if S divides the batch and there are C classes.
-
-    When: you study the number of samples of a class, as in Zhai and Wu's Table 4 (with `replacement`).
-
-    Paper: Zhai and Wu 2019, "Classification is a Strong Baseline for Deep Metric Learning", arXiv:1811.12649,
-    section 3.3.
-
-    Raises:
-        UserError: S is larger than the batch, the processes cannot divide the batch, or fewer than 2 usable classes.
-
-    Example:
-        >>> [len(batch) for batch in ClassBalancedBatchSampler([0, 0, 1, 1, 2, 2, 3, 3], 7, 2, num_batches=2)]
-        [6, 6]
-    """
-
-    def prepare(self) -> None:
-        if self.samples_per_class > self.batch_size:
-            raise UserError(
-                f"samples_per_class {self.samples_per_class} is more than batch_size {self.batch_size}: give at most "
-                "as many"
-            )
-        super().prepare()
-
-    def samples_of_classes(self) -> list[int]:
-        return [self.samples_per_class] * self.classes_per_batch
 
 
 class ShuffledBatchSampler(TrainingBatchSampler):
@@ -326,18 +281,3 @@ class ShuffledBatchSampler(TrainingBatchSampler):
             rng = np.random.default_rng(seed_of("pass", self.seed, number))
             self._orders[number] = known[number] if number in known else rng.permutation(len(self.labels))
         return np.array([self._orders[number][place] for number, place in zip(passes.tolist(), places, strict=True)])
-
-
-class EvalSampler(DistributedSampler[int]):
-    """All samples in order; each process gets a contiguous share of the same length.
-
-    The last shares are filled with samples from the beginning, so that no process waits for another. Keep the index of
-    each sample and drop repeated samples before computing a score: a repeated sample is its own nearest neighbour.
-    """
-
-    def __init__(self, num_samples: int, rank: int = 0, world_size: int = 1) -> None:
-        super().__init__(range(num_samples), num_replicas=world_size, rank=rank, shuffle=False)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[int]:
-        first = self.rank * len(self)
-        return (position % len(self.dataset) for position in range(first, first + len(self)))  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ from levelfield.core.files import Lock, explain_write_errors
 from levelfield.core.paths import cache_root
 from levelfield.data.hashes import file_state
 from levelfield.data.index import SampleIndex
-from levelfield.data.rows import TABLES, ByName, content_fault, number_classes, refuse_problems
+from levelfield.data.rows import TABLES, ByName, content_fault, number_classes
 
 # The optional columns of samples with their values; a group is any value.
 OPTIONAL_COLUMNS: dict[str, list[str]] = {"split": ["train", "test"], "role": ["query", "gallery", ""], "group": []}
@@ -214,7 +214,7 @@ class SampleTable(Table):
         """
         labels, class_names = number_classes(*_names(self.rows[2]))
         split, role, group = map(self._checked, OPTIONAL_COLUMNS)
-        left_out = f"columns ignored, except by a loss with metadata: {', '.join(self.ignored)}"
+        left_out = f"columns ignored: {', '.join(self.ignored)}"
         return SampleIndex(
             self.keys,
             labels,
@@ -256,26 +256,12 @@ class SampleTable(Table):
             )
         return tuple(classes[tested[first_rows]].tolist())
 
-    def metadata(self, index: SampleIndex) -> dict[str, pa.DictionaryArray]:
-        """The further columns with one name and one value per row, as text, for an index of this table without faults.
 
-        Raises:
-            UserError: a value is not UTF-8.
-        """
-        found, usual = column_names(self.file, nested=False), (*self.wanted, "split", "role")
-        names = [name for name in found if name and name not in usual and found.count(name) == 1]
-        further = Table(self.file, ("label",), names)
-        refuse_problems(further.problem_lines)
-        positions = pa.array(np.arange(len(index.keys)) if index.positions is None else index.positions)
-        return {name: _coded(further.rows[name]).take(positions) for name in names}
-
-
-def column_names(file: Path, nested: bool = True) -> list[str]:
-    """Names of a table's columns in lower case, with or without nested ones; empty if the file cannot be read."""
+def column_names(file: Path) -> list[str]:
+    """Names of a table's columns in lower case; empty if the file cannot be read."""
     try:
-        schema = _schema(file) if _is_parquet(file) else ()
-        flat = [field.name for field in schema if nested or not pa.types.is_nested(field.type)]
-        return [name.strip().lower() for name in (flat if _is_parquet(file) else _header(file)[1])]
+        names = _schema(file).names if _is_parquet(file) else _header(file)[1]
+        return [name.strip().lower() for name in names]
     except (OSError, UserError):
         return []
 

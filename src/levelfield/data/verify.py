@@ -49,7 +49,7 @@ class VerifyReport:
 def verify(dataset: MetricDataset) -> VerifyReport:
     """Compare the counts with the published ones, check a table's split and roles, open and hash every sample."""
     index, unusable = dataset.read_all()
-    test_classes = dataset.test_classes(index)
+    test_classes = dataset.halves(index)[2]
     report = VerifyReport(len(np.unique(index.labels)), len(index.keys), overview(dataset, index))
     if dataset.num_classes_published not in (None, report.num_classes):
         report.problems.append(f"{report.num_classes} classes instead of {dataset.num_classes_published}")
@@ -97,7 +97,7 @@ def overview(dataset: MetricDataset, index: SampleIndex, split: Split | None = N
     lines = [counts_of(dataset.name, index)]
     if dataset.num_classes_published is not None:
         return lines
-    test_classes = dataset.test_classes(index, split, split_seed)
+    test_classes = dataset.halves(index, split, split_seed)[2]
     trained = len(index.class_names) - len(test_classes)
     folds = trained // MIN_VALIDATION_CLASSES
     counts = np.bincount(index.labels, minlength=len(index.class_names))

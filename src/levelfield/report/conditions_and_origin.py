@@ -9,6 +9,7 @@ from levelfield.analysis.selection import value_text
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.written_config import LEARNER, class_name, whole_config
 from levelfield.core.configuration import init_args
+from levelfield.core.paths import strip_paths
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import EMBEDDINGS_FILE, Job
 from levelfield.study.progress import duration
@@ -82,9 +83,7 @@ def _call(value: Any, hidden: Sequence[str] = ()) -> str:
 
 
 def _plain(value: Any) -> str:
-    from levelfield.data.own import relative_paths  # imports torch, which `study status` does not need
-
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(relative_paths(value))
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(strip_paths(value))
 
 
 def _split(data: Mapping[str, Any], spec: StudySpec, test: tuple[int, int] | None) -> str:

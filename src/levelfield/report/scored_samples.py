@@ -52,11 +52,10 @@ def scored_samples(study: StudyFolder, fingerprint: str) -> ScoredSamples | str:
     if (data := data_here(study)) is None:
         return NOT_HERE
     try:
-        index = data.dataset.read_index()
-        test = index.select(np.isin(index.labels, data.dataset.test_classes(index, data.split, data.split_seed)))
+        test = data.half("test")
         if data.dataset.fingerprint(test) != fingerprint:
             return OTHER_SAMPLES
     except UserError:
         return NOT_HERE
-    names = tuple(index.class_names[label] for label in np.unique(test.labels))
+    names = tuple(test.class_names[label] for label in np.unique(test.labels))
     return ScoredSamples(data.dataset, test, names)

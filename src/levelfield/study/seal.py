@@ -184,7 +184,7 @@ def _built_for(study: StudyFolder, row: str) -> str:
 
 def _samples(halves: Iterable[MetricDataModule]) -> list[str]:
     """Hashes of the test samples; a sample in several test halves counts once."""
-    first, *others = (data.test_sample_hashes() for data in halves)
+    first, *others = (data.dataset.contents_of(data.half("test").keys) for data in halves)
     return [*first, *{sample for other in others for sample in other}.difference(first)]
 
 

@@ -361,4 +361,4 @@ def _without_validation(callbacks: list[Callback], trainer: Mapping[str, Any]) -
 
 def _without_roots(data: dict[str, Any]) -> dict[str, Any]:
     """The data settings without local folders, so that checkpoints do not depend on them."""
-    return {**data, "root": None, "dataset": dataset_without_paths(data["dataset"], data["root"])}
+    return {**data, "root": None, "dataset": dataset_without_paths(data["dataset"])}

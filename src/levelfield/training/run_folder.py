@@ -110,7 +110,7 @@ def determining(config: Mapping[str, Any]) -> dict[str, Any]:
     plain = copy.deepcopy(dict(config))
     data = plain.get("data", {})
     if isinstance(data.get("dataset"), dict):
-        data["dataset"] = dataset_without_paths(data["dataset"], data.get("root"))
+        data["dataset"] = dataset_without_paths(data["dataset"])
     for section, keys in PLACES.items():
         for key in keys:
             (plain.get(section, {}) if section else plain).pop(key, None)

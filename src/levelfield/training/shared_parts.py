@@ -65,7 +65,6 @@ class SharedParts:
                 return dataset
         dataset = kind(**arguments)
         if _is_ours(kind):
-            dataset.keeps_list = True
             self._dataset = asked, dataset, now
         return dataset
 

@@ -186,15 +186,6 @@ def test_mistakes_in_a_table(text: str, message: str, tmp_path: Path) -> None:
         table(tmp_path, text).read_index()
 
 
-def test_metadata_is_each_column_with_one_name_and_one_value_per_row(tmp_path: Path) -> None:
-    columns = {"path": ["a", "b"], "label": [1, 2], "price": [3, 4], "box": [[1, 2], [3, 4]]}
-    pd.DataFrame(columns).to_parquet(tmp_path / "t.parquet")
-    repeated = table(tmp_path, "path,label,price,note,Note\na,1,3,x,y\nb,2,4,x,y\n")
-    for images in (ImageTable(tmp_path / "t.parquet"), repeated):
-        metadata = images.read_metadata(images.read_index())
-        assert {name: column.to_pylist() for name, column in metadata.items()} == {"price": ["3", "4"]}
-
-
 def test_tables_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes("path,label\na.png,café\n".encode("latin-1"))
     (tmp_path / "text.parquet").write_text("path,label\n")
