@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 from torch import nn
 
@@ -20,7 +21,7 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
 from levelfield.training.import_paths import class_named, is_buildable, plain_value
 from levelfield.training.loss_factory import parameters
-from levelfield.training.settings import SUPPLIED, class_parser, classes_named, instantiate, parse, restricted
+from levelfield.training.settings import SUPPLIED, Text, class_parser, classes_named, instantiate, parse, restricted
 from levelfield.training.trust import Missing, check_content, checked, named_class
 
 # Parts that embedding does not need, and those without which a fit would train otherwise.
@@ -181,6 +182,7 @@ def built(kind: type, section: str, values: Mapping[str, Any], trusted: tuple[st
     Raises:
         UserError: A class that is not allowed, or an invalid value.
     """
+    checked(section, dict.fromkeys(values), trusted)  # the names
     given = {name: checked(f"{section}.{name}", value, trusted) for name, value in values.items()}
     made, loss = dict[str, Any](), given.get("loss")
     if kind is not _WithLoss and isinstance(loss, dict) and not loss.get("init_args", {}).keys().isdisjoint(SUPPLIED):
@@ -192,9 +194,21 @@ def built(kind: type, section: str, values: Mapping[str, Any], trusted: tuple[st
         kind_here = pkgutil.resolve_name(path)
         if kind_here not in allowed and not is_dataclass(kind_here):  # a parser finds classes by short names, too
             raise UserError(f"it names the class {path} without its module")
+    _keep_texts(given, parsed[section])
     with restricted(in_any=True):  # all classes are checked
         found = instantiate(parser, parsed)[section]
-    return {**made, **{name: found[name] for name in given}}
+    return {**made, **{name: Text.read(found[name]) for name in given}}
+
+
+def _keep_texts(given: Any, parsed: Any) -> Any:
+    """Keep the texts of arguments without a type, in which the parser reads numbers, truth values or lists."""
+    if isinstance(given, str):
+        return Text(given) if isinstance(parsed, bool | int | float | dict | list | None) else parsed
+    names = given if isinstance(given, dict) else range(len(given)) if isinstance(given, list) else ()
+    for name in names if isinstance(parsed, Namespace | dict | list) else ():
+        if isinstance(parsed, list) or name in parsed:
+            parsed[name] = _keep_texts(given[name], parsed[name])
+    return parsed
 
 
 class _WithLoss:

@@ -212,6 +212,22 @@ def parse(parser: ArgumentParser, config: Config, complete: bool = True, in_any:
     return parsed
 
 
+class Text:
+    """A text that the parser takes as it is; it would read a number in `1`. `instantiate` gives the text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @classmethod
+    def read(cls, value: Any) -> Any:
+        """The value with the texts in it."""
+        if type(value) in (list, tuple):
+            return type(value)(map(cls.read, value))
+        if type(value) is dict:
+            return {name: cls.read(each) for name, each in value.items()}
+        return value.text if isinstance(value, cls) else value
+
+
 def plain(parser: ArgumentParser, parsed: Namespace) -> Config:
     """Parsed settings as plain values."""
     text = parser.dump(parsed, format="json", skip_unset=False, skip_link_targets=False, skip_validation=True)
@@ -235,6 +251,7 @@ def instantiate(
 
     def build(kind: type, *args: Any, **kwargs: Any) -> Any:
         try:
+            kwargs = Text.read(kwargs)
             _check_arguments(kind, kwargs)
             make = next((make for base, make in builders.items() if issubclass(kind, base) and not args), None)
             return make(kind, kwargs) if make else kind(*args, **kwargs)

@@ -89,7 +89,7 @@ def checked(key: str, value: Any, trusted: Iterable[str], is_inside: bool = Fals
         UserError: A name is not allowed there, or is of another kind.
         Missing: A class is allowed but not installed.
     """
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | set | frozenset):
         return type(value)(checked(key, each, trusted, is_inside) for each in value)
     if isinstance(value, str):
         if key in PARTS and not is_inside:
@@ -97,6 +97,9 @@ def checked(key: str, value: Any, trusted: Iterable[str], is_inside: bool = Fals
         _check_text(key, value, trusted, is_inside)
     if not isinstance(value, dict):
         return value
+    for name in (*value, *(value.get("init_args") or ()), *(value.get("dict_kwargs") or ())):
+        if isinstance(name, str) and "." in name:  # the parser would reach into another argument
+            raise UserError(f"it has the name {name[:80]!r} with a dot at '{key}'")
     if "class_path" not in value:
         return {name: checked(key, each, trusted, True) for name, each in value.items()}
     kind = named_class(key, value["class_path"], trusted, is_inside)
@@ -147,15 +150,21 @@ def _check_text(key: str, text: str, trusted: Iterable[str], is_inside: bool) ->
         node = None
     if isinstance(node, yaml.CollectionNode):
         checked(key, yaml.load(text, Loader), trusted, is_inside)
-    for name in {text, str(node.value)} if isinstance(node, yaml.ScalarNode) else {text}:
-        root, _, rest = name.partition(".")
+    for name in {text.strip(), str(node.value).strip()} if isinstance(node, yaml.ScalarNode) else {text.strip()}:
         module, _, last = name.rpartition(".")
-        is_file = key.startswith("data.") and last.lower() in SUFFIXES
-        if not rest or is_file or not all(word.isidentifier() for word in name.split(".")):
-            continue
+        is_file = key.startswith("data.") and last in SUFFIXES
         is_activation = module == "torch.nn.functional" and callable(getattr(nn.functional, last, None))
-        if not is_activation and (root in sys.modules or find_spec(root) is not None):
+        if not is_file and not is_activation and _is_importable(name):
             named_class(key, name, trusted, is_inside)
+
+
+def _is_importable(name: str) -> bool:
+    """Whether an existing module begins a name with dots, so that importing the name would run it."""
+    root, _, rest = name.partition(".")
+    try:
+        return bool(root and rest) and (root in sys.modules or find_spec(root) is not None)
+    except (ImportError, ValueError):
+        return False
 
 
 def _without_weights(key: str, kind: Any, given: dict[str, Any]) -> dict[str, Any]:
