@@ -23,7 +23,7 @@ from levelfield.study.spec import StudySpec
 from levelfield.study.suggest import suggest
 from levelfield.study.training_job import fixed_threads, run_job
 from levelfield.training.build import build
-from levelfield.training.features import TrunkExtractor
+from levelfield.training.embed import TrunkExtractor
 
 METHODS = ("contrastive", "arcface", "multi_similarity")
 HERE = Path(__file__).resolve().parents[1]

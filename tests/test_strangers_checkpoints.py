@@ -94,6 +94,11 @@ def image(**arguments: Any) -> dict[str, Any]:
 # Words that `stored` replaces: FILE is what an attack would write, PLACE the working directory, ADDRESS a server's.
 POPEN = spec("subprocess.Popen", args="id > FILE", shell=True)
 PLANTED_LOSS = spec("planted.Loss")
+# The parser reads YAML in texts, and short names of classes.
+AS_TEXT, ESCAPED = '{"class_path": "planted.Loss"}', '{"class\\x5fpath": "planted.Loss"}'
+SHORT = "BNInceptionTrunk"
+# Of an argument that another name reaches into.
+OTHER_NAME = {"module.init_args.weights": "package:planted.weights"}
 KERNEL = bert(attn_implementation="somebody/kernel")
 # What timm up to 1.0.25 unpickles, and other versions fetch.
 WRAPPED = {
@@ -109,12 +114,16 @@ OF_LOSS = [
     {"class_path": "torch.nn.MSELoss", "dict_kwargs": {"reduce": POPEN}},
     *(POPEN, PLANTED_LOSS, in_memory(PLANTED_LOSS), in_memory("planted.Loss"), in_memory("loss.yaml"), "loss.yaml"),
     {"class_path": ["planted.Loss"]},
+    *(in_memory(text) for text in ("planted.Loss # of them", "|\n  planted.Loss\n", "&a planted.Loss")),
+    *(AS_TEXT, ESCAPED, in_memory(AS_TEXT), in_memory(ESCAPED), contrastive(AS_TEXT), {"class_path": AS_TEXT}),
     spec("levelfield.models.TimmTrunk", name="test_resnet"),
     spec("timm.create_model", model_name="resnet10t", pretrained=True),
     spec(f"{__name__}.write_to", file="FILE"),
 ]
 OF_TRUNK = [
     *(None, POPEN, spec("planted.Trunk", name="test_resnet", weights=None)),
+    spec("levelfield.models.trunks.ModuleTrunk", module=image(), **OTHER_NAME),
+    *(SHORT, in_module(SHORT), in_module(f"class_path: {SHORT}"), in_module("'levelfield.models.BNInceptionTrunk'")),
     spec("levelfield.losses.ContrastiveLoss"),
     spec("levelfield.data.Glyphs"),
     spec("torchvision.models.resnet18", weights="DEFAULT"),
@@ -136,7 +145,7 @@ OF_MODEL = [
     *((LOSS, value) for value in OF_LOSS),
     *((TRUNK, value) for value in OF_TRUNK),
     *((f"{MODEL}.embedder", value) for value in ("planted.Loss", KERNEL, text(WRAPPED))),
-    *((f"{MODEL}.optimizer", value) for value in ("os.system", "planted.adam", "torch.nn.Linear")),
+    *((f"{MODEL}.optimizer", value) for value in ("os.system", "planted.adam", "torch.nn.Linear", "'os.system'")),
     (f"{MODEL}.optimizer", spec("os.system", command="id > FILE")),
     (f"{MODEL}.optimizer", "torch.nn.modules.module.functools.partial"),
     (f"{MODEL}.lr_scheduler", "builtins.exec"),
@@ -151,7 +160,8 @@ OF_DATA = [
     (DATASET, spec("levelfield.data.Glyphs", num_classes=POPEN)),
     (DATASET, spec("torchvision.datasets.MNIST", root="mnist", download=True)),
     (DATASET, spec("levelfield.data.datasets.ImageShards", shards="tars")),
-    (f"{DATA}.transforms", PLANTED_LOSS),
+    *((f"{DATA}.transforms", value) for value in (PLANTED_LOSS, AS_TEXT, "class_path: planted.Letters")),
+    *((key, "class_path: planted.Letters") for key in (DATASET, f"{DATA}.root", f"{DATA}.fold")),
     (f"{DATA}.transforms", spec("levelfield.data.Glyphs")),
     (f"{DATA}.datamodule", "planted.Letters"),
     (f"{DATA}.datamodule", "levelfield.data.Glyphs"),
@@ -214,6 +224,8 @@ SHAPES: list[tuple[str, Callable[[dict[str, Any], Path], Any]]] = [
     (f"{MODEL}.regularizer", lambda *_: within("boom", 11, times=10)),
     (f"{DATA}.features", lambda *_: within([], 300)),
     (MODEL, lambda *_: []),
+    (MODEL, lambda content, _: {**content[MODEL], "trunk.init_args.weights": "package:planted.weights"}),
+    (MODEL, lambda content, _: {**content[MODEL], "noise": {"planted.Loss"}}),
     (MODEL, lambda _, place: Command(place / "written")),
     ("levelfield", lambda *_: "nothing"),
     ("levelfield.data.train_classes", lambda *_: [{"class_path": "subprocess.Popen"}]),

@@ -19,7 +19,7 @@ from levelfield.data.datasets import Glyphs, Omniglot, TextTable
 from levelfield.data.samplers import ShuffledBatchSampler
 from levelfield.data.splits import class_folds, split_classes
 from levelfield.data.transforms import ImageTransforms
-from levelfield.training.rebuild import built
+from levelfield.training.checkpoint import built
 from papers.zhai_wu.samplers import ClassBalancedBatchSampler
 
 SMALL = ImageTransforms(crop_size=16, resize=16, horizontal_flip=False)
@@ -196,7 +196,7 @@ def test_an_argument_that_is_an_object_is_in_the_checkpoint_as_plain_values() ->
     data.setup("fit")
     spec = data.hparams["dataset"]
     assert spec == data.identity()["dataset"] == json.loads(json.dumps(spec))
-    again = built("data.dataset", spec, trusted=(__name__,))
+    again = built(MetricDataModule, "data", {"dataset": spec}, trusted=(__name__,))["dataset"]
     assert [each.side for each in again.cut["both"]] == [3, "a/b"]
     for unknown in (print, Cut(lambda: 1), np.zeros(3), re.compile("a"), Image.new("L", (1, 1))):
         with pytest.raises(UserError, match=r"Images takes the argument cut of type"):

@@ -19,9 +19,9 @@ from levelfield.losses import (
 )
 from levelfield.miners import MultiSimilarityMiner
 from levelfield.models.trunks import ModuleTrunk
-from levelfield.training.checks import check_call
 from levelfield.training.learner import MetricLearner
-from levelfield.training.make_loss import make_loss, supplied_arguments
+from levelfield.training.loss_factory import make_loss, supplied_arguments
+from levelfield.training.start import check_call
 
 TOLD = "{pairs: NTXentLoss, classes: {class_path: ArcFaceLoss, init_args: {margin: 20}}}"
 

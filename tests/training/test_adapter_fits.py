@@ -21,8 +21,8 @@ from levelfield.models.adapters import WEIGHTS, add_adapter, own_state
 from levelfield.training.build import build
 from levelfield.training.callbacks import GradientCheckpointing
 from levelfield.training.frozen_trunk import KEY
-from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
+from levelfield.training.shared_parts import SharedParts
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -117,7 +117,7 @@ def test_a_study_s_checkpoint_holds_what_was_learnt_and_finds_its_trunk(tmp_path
 
 
 def test_a_trunk_with_an_adapter_is_not_the_next_training_s():
-    kept = KeptParts()
+    kept = SharedParts()
     for _ in range(2):
         torch.manual_seed(0)
         trunk = kept.trunk(TimmTrunk, VIT)

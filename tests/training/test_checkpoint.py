@@ -106,6 +106,7 @@ def test_a_loss_of_a_library_that_is_not_here_is_left_out_with_a_warning(checkpo
 PLAIN = """
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -126,7 +127,7 @@ class Plain(LightningModule):
         head: Callable[[int], nn.Module],
         activation: Callable = torch.nn.functional.gelu,
         norm: type[nn.Module] | None = None,
-        optimizer: Callable = torch.optim.SGD,
+        optimizer: Callable[[Any], torch.optim.Optimizer] = torch.optim.SGD,
         rates: Rates | None = None,
         mode: str = "nothing",
     ):
@@ -240,3 +241,22 @@ def test_a_foreign_datamodule_is_not_taken_for_ours(tmp_path):
         embed(path, [Image.new("RGB", (32, 32))])
     with pytest.raises(UserError, match=r"model\.embedder_init"):
         small_trainer().fit(small_learner(embedder_init="pca"), datamodule=Foreign())
+
+
+class Worded(ContrastiveLoss):
+    """Its arguments have no types."""
+
+    def __init__(self, mode, words=(), named=None):
+        super().__init__()
+        self.mode, self.words, self.named = mode, words, named
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_text_stays_one_whatever_a_parser_reads_in_it(tmp_path):
+    texts = ["no", "1", "null", "[1]", "a: b", "1e3"]
+    learner = small_learner(Worded("no", texts, {"x": "off"}))
+    trainer = small_trainer(max_steps=1)
+    trainer.fit(learner, small_data(batch_size=8))
+    trainer.save_checkpoint(tmp_path / "it.ckpt")
+    loss = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt").loss
+    assert (loss.mode, [*loss.words], loss.named) == ("no", texts, {"x": "off"})

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from levelfield.cli.main import main
 from levelfield.core.signals import Stopped
-from levelfield.training.interruption import interruptible
+from levelfield.training.run_folder import interruptible
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -70,8 +70,8 @@ CASES: dict[str, tuple[list[dict[str, Any]], str]] = {
     "ValidateFirst, early stopping due, min_epochs not reached": (
         [callback(f"{OURS}.ValidateFirst"), *DUE, model(embedder_init="pca"), trainer(log_every_n_steps=3)], "2 1",
     ),
-    "NewWeightsFirst, EMA of steps": (
-        [callback(f"{OURS}.NewWeightsFirst", epochs=2), callback(f"{LIGHTNING}.EMAWeightAveraging", decay=0.9)], "1 1",
+    "HeadFirst, EMA of steps": (
+        [callback(f"{OURS}.HeadFirst", epochs=2), callback(f"{LIGHTNING}.EMAWeightAveraging", decay=0.9)], "1 1",
     ),
     "EMA of epochs, features": ([OF_EPOCHS, *FROZEN], "1 1 validation"),
     "AverageWithStart validated, a schedule of epochs": (

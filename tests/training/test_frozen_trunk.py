@@ -19,7 +19,7 @@ from levelfield.data.datasets import Glyphs
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.models import IdentityEmbedder, MLPEmbedder, TimmTrunk, TransformersTrunk
 from levelfield.training.build import build
-from levelfield.training.callbacks import NewWeightsFirst
+from levelfield.training.callbacks import HeadFirst
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 
@@ -203,7 +203,7 @@ def test_the_trunk_stays_as_it_is_and_the_head_learns(freeze_batch_norm: bool):
     learner.trunk.register_forward_hook(lambda *call: outputs.append(call[-1].requires_grad))
     before = {name: value.clone() for name, value in learner.state_dict().items()}
     watching = Watching()
-    trainer = small_trainer(NewWeightsFirst(1), watching, limit_val_batches=0)
+    trainer = small_trainer(HeadFirst(1), watching, limit_val_batches=0)
     trainer.fit(learner, datamodule=small_data(batch_size=8, steps_per_epoch=3))
     after = learner.state_dict()
     same = {name.partition(".")[0] for name, value in before.items() if torch.equal(value, after[name])}

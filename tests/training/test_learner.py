@@ -22,11 +22,10 @@ from levelfield.metrics import retrieval_metrics
 from levelfield.models import LinearEmbedder, TimmTrunk
 from levelfield.models.trunks import ModuleTrunk
 from levelfield.regularizers import AntiCollapse, CenterInvariance, KoLeo
-from levelfield.training.checks import check_parts
-from levelfield.training.embed import embed
-from levelfield.training.features import TrunkExtractor
+from levelfield.training.embed import TrunkExtractor, embed
 from levelfield.training.learner import MetricLearner
 from levelfield.training.optimization import adamw
+from levelfield.training.start import check_parts
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -26,11 +26,11 @@ from levelfield.losses import (
     MarginLoss,
     WeightedSum,
 )
-from levelfield.training import fit_start
-from levelfield.training.callbacks.log_losses import _of_loss
-from levelfield.training.checks import with_class_weights
+from levelfield.training import start
 from levelfield.training.learner import MetricLearner
-from levelfield.training.make_loss import make_loss, of_loss, supplied_arguments
+from levelfield.training.loss_factory import loss_attribute, make_loss, supplied_arguments
+from levelfield.training.start import with_class_weights
+from levelfield.training.steps import _of_loss
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -111,8 +111,8 @@ class Starting(MetricLearner):
 
 def test_a_resumed_fit_embeds_nothing_to_start_and_a_used_trainer_starts_a_new_learner(stored, monkeypatch):
     started = []
-    real = fit_start.start_embedder
-    monkeypatch.setattr(fit_start, "start_embedder", lambda *given: (started.append(given[1]), real(*given)))
+    real = start.start_embedder
+    monkeypatch.setattr(start, "start_embedder", lambda *given: (started.append(given[1]), real(*given)))
     new = partial(small_learner, kind=Starting, embedder_init="pca", trunk_lr=0.0, embedder_lr=0.0)
     first = new()
     path = stored(first)
@@ -264,7 +264,7 @@ HOLDERS = {
 def test_a_loss_that_holds_another_passes_on_what_the_learner_says_and_asks(hold):
     x, y = torch.randn(6, 16, requires_grad=True), torch.tensor([0, 0, 3, 3, 4, 4])
     for option, value in {"model.normalize": False, "model.loss_lr": 0.3, "data.samples_per_class": 2}.items():
-        assert of_loss(hold(Told()), option) == value
+        assert loss_attribute(hold(Told()), option) == value
     learner = small_learner(hold(Told()))
     learner.build_loss(5)
     learner.loss(x, y)

@@ -1,6 +1,7 @@
 """Every weight that can learn does, at its part's rate; layer-wise decay of the trunk's."""
 
 import re
+from functools import partial
 
 import pytest
 import timm
@@ -18,6 +19,7 @@ from levelfield.models import TransformersTrunk
 from levelfield.models.trunks import ModuleTrunk, Trunk
 from levelfield.regularizers import Regularizer
 from levelfield.training.build import build
+from levelfield.training.callbacks import RetrievalValidation
 from levelfield.training.learner import MetricLearner
 
 RATE, DECAY = 0.1, 0.5
@@ -208,3 +210,16 @@ def test_the_weights_of_a_compiled_training_are_the_same_to_rounding(tmp_path, m
         states.append(MetricLearner.load_from_checkpoint(tmp_path / name / "best.ckpt").state_dict())
     assert compiled == [{"backend": "eager", "mode": "default"}]
     torch.testing.assert_close(dict(states[1]), dict(states[0]), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_plateau_watches_the_score_that_selects() -> None:
+    """It is the only score of this validation."""
+    plateau = partial(torch.optim.lr_scheduler.ReduceLROnPlateau, mode="max", patience=0, threshold=10.0)
+    samples = DataLoader(TensorDataset(torch.rand(12, 8), torch.arange(12) % 3), batch_size=12)
+    trunk = ModuleTrunk(nn.Identity(), 8)
+    learner = MetricLearner(trunk, loss=ContrastiveLoss(), embedding_size=4, lr_scheduler=plateau, embedder_lr=0.5)
+    trainer = small_trainer(RetrievalValidation(metrics=("map",), selected_by="map"), max_epochs=3)
+    trainer.fit(learner, samples, samples)
+    assert [config.monitor for config in trainer.lr_scheduler_configs] == ["val/map"]
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.5 * 0.1**2)

@@ -24,7 +24,7 @@ from levelfield.regularizers import CenterInvariance
 from levelfield.training.callbacks import (
     GradientCaching,
     GradientCheckpointing,
-    NewWeightsFirst,
+    HeadFirst,
     TrackTraining,
 )
 from levelfield.training.embed import embed
@@ -208,6 +208,6 @@ def test_what_a_tracker_is_told_while_the_trunk_waits_lies_on_one_device(device,
         def log_metrics(self, metrics, step=None) -> None:
             told.append(dict(metrics))
 
-    fitted(small_learner(), device, NewWeightsFirst(epochs=1), TrackTraining(every_n_steps=1), logger=Board(tmp_path))
+    fitted(small_learner(), device, HeadFirst(epochs=1), TrackTraining(every_n_steps=1), logger=Board(tmp_path))
     trunks = [numbers["grad_norm/trunk"] for numbers in told if "grad_norm/trunk" in numbers]
     assert trunks == [0.0] * 3

@@ -19,7 +19,7 @@ from small_fit import small_data, small_learner, small_trainer
 from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.training.callbacks import record_opening
+from levelfield.training.callbacks import record_evaluation
 from levelfield.training.learner import MetricLearner
 
 pytestmark = pytest.mark.processes
@@ -45,7 +45,7 @@ class Views(MetricLearner):
 
 
 class Forgetful(MetricLearner):
-    """Its tests have no `RecordOpening`."""
+    """Its tests have no `RecordEvaluation`."""
 
     def configure_callbacks(self) -> list:
         return []
@@ -78,7 +78,7 @@ def no_ledger() -> None:
 
 def broken_test() -> None:
     """Only the first process hashes what is tested."""
-    with mock.patch(f"{record_opening.__name__}.content_hash", side_effect=RuntimeError("no hash of these weights")):
+    with mock.patch(f"{record_evaluation.__name__}.content_hash", side_effect=RuntimeError("no hash of these weights")):
         trainer(folder="broken").test(learner(), loader(TRIPLES), verbose=False)
 
 

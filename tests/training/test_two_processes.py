@@ -22,7 +22,7 @@ from small_fit import small_data, small_learner, small_trainer
 from levelfield import losses, miners, regularizers
 from levelfield.training.callbacks import GradientCaching
 from levelfield.training.learner import MetricLearner
-from levelfield.training.make_loss import supplied_arguments
+from levelfield.training.loss_factory import supplied_arguments
 
 pytestmark = pytest.mark.processes
 

@@ -20,9 +20,9 @@ from levelfield.core.terminal import say
 from levelfield.data.own import dataset_with_paths, unused_root
 from levelfield.training.batches import gather_rows
 from levelfield.training.build import Training
-from levelfield.training.callbacks import RecordOpening, RetrievalValidation
+from levelfield.training.callbacks import RecordEvaluation, RetrievalValidation
 from levelfield.training.checkpoint import data_arguments, load_data, load_learner, read_checkpoint
-from levelfield.training.contradictions import refuse_other_data, refuse_other_dataset
+from levelfield.training.initial_weights import refuse_other_data, refuse_other_dataset
 from levelfield.training.plain_module import adapted
 from levelfield.training.run_folder import is_first_process
 from levelfield.training.settings import class_parser, instantiate, plain
@@ -128,7 +128,7 @@ class Evaluation(Training):
 
     def test(self) -> None:
         """Evaluate on the test classes. The ledger gets its line before any test label is used."""
-        record = RecordOpening(reopen=self.given.reopen_test, by="levelfield test")
+        record = RecordEvaluation(reason=self.given.reopen_test, by="levelfield test")
         self.trainer.callbacks.append(record)  # type: ignore[attr-defined]
         self.trainer.test(self.model, datamodule=self.datamodule)
         if record.evaluation is not None and is_first_process():

@@ -22,8 +22,7 @@ from levelfield.training.build import Training
 from levelfield.training.callbacks.last_epoch import LastEpoch
 from levelfield.training.callbacks.validate_first import BEFORE_TRAINING
 from levelfield.training.initial_weights import start_from_checkpoint
-from levelfield.training.interruption import interruptible
-from levelfield.training.run_folder import BEST, LAST, RunFolder, claim, is_first_process
+from levelfield.training.run_folder import BEST, LAST, RunFolder, claim, interruptible, is_first_process
 from levelfield.training.settings import plain
 from levelfield.training.trust import own_packages
 

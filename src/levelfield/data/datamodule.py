@@ -190,8 +190,10 @@ class MetricDataModule(LightningDataModule):
                         f"--data.keep_groups true: groups join the {len(trained)} classes of the training half into "
                         f"{left}, too few for {self.num_folds} folds; lower --data.num_folds, or leave the option out"
                     )
-                folds = class_folds(trained, self.num_folds, variant=split, seed=self.split_seed)
-                folds = [tuple(trainval_classes[np.isin(trained, part)] for part in fold) for fold in folds]
+                folds = [
+                    (trainval_classes[np.isin(trained, train)], trainval_classes[np.isin(trained, val)])
+                    for train, val in class_folds(trained, self.num_folds, variant=split, seed=self.split_seed)
+                ]
                 check_validation_classes(folds, index.labels)
                 train_classes, val_classes = folds[int(self.fold)]
             trainval = self._trainval = self.half("training")

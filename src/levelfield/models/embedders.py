@@ -17,7 +17,7 @@ class Embedder(nn.Module):
     """
 
 
-class LinearEmbedder(Embedder):
+class LinearEmbedder(nn.Sequential, Embedder):
     """One linear layer, as in the Reality Check.
 
     Args:
@@ -45,9 +45,6 @@ class LinearEmbedder(Embedder):
             if bias:
                 nn.init.zeros_(self.linear.bias)
         self.norm = nn.LayerNorm(embedding_size, elementwise_affine=False) if layer_norm else nn.Identity()
-
-    def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch embedding"]:
-        return self.norm(self.linear(self.dropout(features)))
 
 
 class LayerNormLinearEmbedder(Embedder):

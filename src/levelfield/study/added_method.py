@@ -53,7 +53,7 @@ def method_of_loss(path: str) -> tuple[str, Config]:
     Raises:
         UserError: it cannot be imported, or the attribute is not a space.
     """
-    from levelfield.training.make_loss import supplied_arguments
+    from levelfield.training.loss_factory import supplied_arguments
     from levelfield.training.settings import OF_THE_LOSS
 
     kind = _loss_class(path)

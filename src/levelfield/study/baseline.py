@@ -18,8 +18,7 @@ from levelfield.study.spec import PCA, UNTRAINED
 from levelfield.study.test_scores import score_samples
 from levelfield.study.training_job import check_sources, fixed_threads, memory_errors
 from levelfield.training.build import Training, build
-from levelfield.training.embed import embed
-from levelfield.training.features import TrunkExtractor
+from levelfield.training.embed import TrunkExtractor, embed
 from levelfield.training.frozen_trunk import TRUNKS
 
 

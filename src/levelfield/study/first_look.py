@@ -17,9 +17,9 @@ from levelfield.study.spec import StudySpec, is_baseline
 from levelfield.study.state import first_config
 from levelfield.study.workers import GivenUp, in_words
 from levelfield.training.build import Training, build
-from levelfield.training.checks import check_parts
-from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
+from levelfield.training.shared_parts import SharedParts
+from levelfield.training.start import check_parts
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp, rows:
     Raises:
         UserError: a row cannot be built, a loss returns no loss, or the data cannot be used.
     """
-    kept, seen = KeptParts(), dict[str, Training]()
+    kept, seen = SharedParts(), dict[str, Training]()
     with tempfile.TemporaryDirectory() as folder:
         for row in spec.methods if rows is None else rows:
             try:

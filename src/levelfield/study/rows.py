@@ -118,9 +118,9 @@ def _modules(methods: Mapping[str, Config]) -> list[str]:
     if not any(paths.values()):
         return []
     from levelfield.training.learner import MetricLearner
-    from levelfield.training.own_learner import own_class
+    from levelfield.training.plain_module import user_class
 
-    kinds = {row: own_class("model", path) for row, path in paths.items() if path}
+    kinds = {row: user_class("model", path) for row, path in paths.items() if path}
     return [row for row, kind in kinds.items() if not issubclass(kind, MetricLearner)]
 
 

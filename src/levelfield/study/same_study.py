@@ -119,7 +119,7 @@ def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str],
                     "the old value"
                 )
     stale = {row: found for row in study.spec.rows if (found := _stale(study, begun, row, sources[row])) is not None}
-    return settle(study, stale, sources, recompute, keep)
+    return fill_loss_defaults(study, stale, sources, recompute, keep)
 
 
 def check_seen(
@@ -141,10 +141,10 @@ def check_seen(
         known, here = result.get("provenance", {}).get("weights"), weights.get(job.method)
         if None not in (known, here) and known != here and job.method not in study.kept:
             stale.setdefault(job.method, Stale(f"weights {known} there, {here} here", _is_whole(study, job.method)))
-    return settle(study, stale, sources, recompute, keep)
+    return fill_loss_defaults(study, stale, sources, recompute, keep)
 
 
-def settle(
+def fill_loss_defaults(
     study: StudyFolder,
     stale: Mapping[str, Stale],
     sources: Sources,

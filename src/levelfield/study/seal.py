@@ -31,8 +31,7 @@ from levelfield.study.training_job import fixed_threads, memory_errors
 from levelfield.study.workers import GivenUp, Slots, Unit, do_all
 from levelfield.training.build import Training, build
 from levelfield.training.checkpoint import has_frozen_trunk_of, load_learner
-from levelfield.training.embed import EmbeddedSet, embed
-from levelfield.training.features import TrunkExtractor
+from levelfield.training.embed import EmbeddedSet, TrunkExtractor, embed
 from levelfield.training.learner import MetricLearner
 from levelfield.training.plain_module import embed_by_steps, is_plain
 from levelfield.training.trust import own_packages

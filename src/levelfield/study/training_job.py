@@ -32,8 +32,7 @@ from levelfield.study.jobs import Job, Task, write_result
 from levelfield.study.workers import Ended, Outcome, attempt
 from levelfield.training.build import Training, build
 from levelfield.training.frozen_trunk import TRUNKS
-from levelfield.training.interruption import interruptible
-from levelfield.training.run_folder import is_first_process
+from levelfield.training.run_folder import interruptible, is_first_process
 from levelfield.training.trackers import QUIET
 
 # Messages of torch, CUDA and the system on exhausted memory.

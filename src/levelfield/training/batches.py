@@ -76,7 +76,7 @@ def samples_of(batch: Any) -> tuple[Any, Int[Tensor, " batch"] | None]:
     return batch, None
 
 
-def as_weights(samples: Tensor, module: nn.Module) -> Tensor:
+def match_dtype(samples: Tensor, module: nn.Module) -> Tensor:
     """Samples in the dtype of a module's weights, which half-precision training may have changed."""
     if samples.dtype == torch.uint8:
         from levelfield.data.transforms import as_floats  # imports all data sets

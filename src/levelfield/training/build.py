@@ -1,7 +1,10 @@
 """Build one training from a configuration: Trainer, learner and datamodule."""
 
+import logging
 import os
+import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.profilers import PassThroughProfiler
 
 from levelfield.core.configuration import Config, as_list
 from levelfield.core.errors import UserError, refuse_below
@@ -23,21 +27,12 @@ from levelfield.core.paths import find_own_modules, strip_paths
 from levelfield.core.versions import library_versions
 from levelfield.data.own import dataset_without_paths
 from levelfield.data.splits import NO_FOLD
-from levelfield.training.callbacks import (
-    RetrievalValidation,
-    TrackTraining,
-    UntilDone,
-)
+from levelfield.training.callbacks import RetrievalValidation, TrackTraining, UntilDone
 from levelfield.training.callbacks.retrieval_validation import monitor_of
-from levelfield.training.checks import check_features
 from levelfield.training.initial_weights import check_weight_files
-from levelfield.training.kept_parts import KeptParts
 from levelfield.training.learner import MetricLearner
-from levelfield.training.make_loss import settle
-from levelfield.training.no_profiler import NoProfiler
-from levelfield.training.notices import silence_expected_notices
-from levelfield.training.own_learner import own_class
-from levelfield.training.plain_module import adapted, complete_checkpoint, is_plain, settings_of_others
+from levelfield.training.loss_factory import fill_loss_defaults
+from levelfield.training.plain_module import adapted, complete_checkpoint, is_plain, settings_of_others, user_class
 from levelfield.training.run_folder import (
     AtomicCheckpoints,
     MetricsFile,
@@ -46,6 +41,8 @@ from levelfield.training.run_folder import (
     is_first_process,
 )
 from levelfield.training.settings import instantiate, parse_training, plain
+from levelfield.training.shared_parts import SharedParts
+from levelfield.training.start import check_features
 from levelfield.training.trackers import place_trackers
 from levelfield.training.weight_averaging import averages
 
@@ -54,10 +51,38 @@ LEAST = {
     **{"accumulate_grad_batches": 1, "check_val_every_n_epoch": 1, "gradient_clip_val": 0},
     **{"log_every_n_steps": 0, "min_epochs": 0, "min_steps": 0, "num_sanity_val_steps": -1},
 }
+# Arguments of a Trainer that a training sets itself, and what to give instead.
+SET_HERE = {
+    "default_root_dir": "give --output, the folder for all output",
+    "barebones": "it keeps no metrics and no checkpoint; leave it out",
+}
 MOST_SEED = 2**32 - 1  # numpy's limit
-
+# Messages of Lightning about intended choices of levelfield, or about things that the user cannot change.
+EXPECTED_NOTICES = (
+    ".*does not have many workers.*",
+    ".*Checkpoint directory .* exists and is not empty.*",
+    ".*The dirpath has changed from.*",  # a fit from a checkpoint writes to its own folder
+    ".*is an instance of `nn.Module` and is already saved during checkpointing.*",
+    ".*Experiment logs directory .* exists and is not empty.*",
+    ".*You are using `torch.load` with `weights_only=False`.*",
+    ".*It is recommended to use .*sync_dist=True.*",
+    ".*The number of training batches .* is smaller than the logging interval.*",
+    ".*in eval mode at the start of training.*",  # frozen batch norm
+    ".*WeightAveraging callback with a model that overrides the configure_model.*",
+    ".*LeafSpec.* is deprecated.*",
+    ".*GPU available but not used.*",  # `accelerator: cpu` is intended
+    ".*`srun` command is available on your system but is not used.*",  # not every process on a SLURM machine is a job
+)
+_NOTHING = nullcontext()
 # Parts that the trainings of a process share.
-_kept = KeptParts()
+_shared_parts = SharedParts()
+
+
+class NoProfiler(PassThroughProfiler):
+    """Lightning's `PassThroughProfiler`, without a generator for each of the seventy actions of a step."""
+
+    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
+        return _NOTHING
 
 
 class Training:
@@ -91,25 +116,25 @@ class Training:
         progress: bool = True,
         tracked: Mapping[str, Any] | None = None,
         trunks: Path | None = None,
-        kept: KeptParts | None = None,
+        kept: SharedParts | None = None,
         command: str | None = None,
         complete: bool = True,
     ) -> None:
         self.folder = folder
         self.command = command
         self._trunks = trunks
-        self._looked_at = kept
+        self._kept = kept
         self._best: ModelCheckpoint | None = None
         self._progress = progress
         self._tracked = tracked
         find_own_modules(config)
-        silence_expected_notices()
-        self._model_class = own_class("model", _named(config, "model", "learner"))
-        data_class = own_class("data", _named(config, "data", "datamodule"))
-        ignored = settings_of_others(self._model_class)
-        self.parser, self.config = parse_training(self._model_class, data_class, config, command, complete, ignored)
+        _silence_expected_notices()
+        named = {key: (config.get(key) or {}) for key in ("model", "data")}
+        self._model_class = user_class("model", named["model"].get("learner"))
+        classes = self._model_class, user_class("data", named["data"].get("datamodule"))
+        self.parser, self.config = parse_training(*classes, config, command, complete, settings_of_others(classes[0]))
         if complete:
-            settle(self.config)
+            fill_loss_defaults(self.config)
         seed = self.config.seed_everything
         if not 0 <= seed <= MOST_SEED:
             raise UserError(f"--seed_everything {seed}: give 0 to {MOST_SEED}")
@@ -153,11 +178,10 @@ class Training:
 
     def _builders(self) -> Mapping[type, Any]:
         """Functions that build the parts that trainings of this process share."""
-        if self._looked_at is not None:
-            return self._looked_at.builders(frozen=self._model_class is MetricLearner)
-        if self._trunks is None:
-            return {}
-        return _kept.builders(frozen=self.config.data.features and self._model_class is MetricLearner)
+        is_usual = self._model_class is MetricLearner
+        if self._kept is not None:
+            return self._kept.builders(frozen=is_usual)
+        return {} if self._trunks is None else _shared_parts.builders(frozen=self.config.data.features and is_usual)
 
     def identity(self, config: Mapping[str, Any], sources: Mapping[str, str]) -> dict[str, Any]:
         """What determines the results of a training: configuration, data, code and machine."""
@@ -200,10 +224,9 @@ class Training:
                 refuse_below(smallest, "trainer", **{key: config[key]})
         if config.get("val_check_interval") == 0:
             raise UserError("--trainer.val_check_interval 0: give 1 or more batches, or a fraction of an epoch")
-        if config.get("default_root_dir") is not None:
-            raise UserError("--trainer.default_root_dir: give --output, the folder for all output")
-        if config.get("barebones"):
-            raise UserError("--trainer.barebones: it keeps no metrics and no checkpoint; leave it out")
+        for key, instead in SET_HERE.items():
+            if config.get(key):
+                raise UserError(f"--trainer.{key}: {instead}")
         config["default_root_dir"] = str(self.folder)  # Lightning loads any hpc_ckpt_*.ckpt from there
         plugins = as_list(config.pop("plugins", None))
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
@@ -277,7 +300,7 @@ class Training:
     @property
     def best_epoch(self) -> int:
         """The epoch (from 0; -1 before the first step) whose checkpoint is `best.ckpt`."""
-        return int(self._kept()["epoch"])
+        return int(self._read_best()["epoch"])
 
     @property
     def ending(self) -> dict[str, Any]:
@@ -285,13 +308,13 @@ class Training:
 
         `steps`; `best_step`, the steps of `best.ckpt`; `stopped_by`, `patience` or `cap` with `UntilDone`.
         """
-        found: dict[str, Any] = {"steps": self.trainer.global_step, "best_step": int(self._kept()["global_step"])}
+        found: dict[str, Any] = {"steps": self.trainer.global_step, "best_step": int(self._read_best()["global_step"])}
         for each in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(each, UntilDone):
                 found["stopped_by"] = "patience" if each.is_done else "cap"
         return found
 
-    def _kept(self) -> dict[str, Any]:
+    def _read_best(self) -> dict[str, Any]:
         """The content of `best.ckpt`, memory-mapped, without reading the weights."""
         assert self.folder is not None
         return torch.load(self.folder / "best.ckpt", map_location="cpu", weights_only=True, mmap=True)
@@ -303,7 +326,7 @@ def build(
     progress: bool = True,
     tracked: Mapping[str, Any] | None = None,
     trunks: Path | None = None,
-    kept: KeptParts | None = None,
+    kept: SharedParts | None = None,
 ) -> Training:
     """A training with built parts; nothing is written yet. The arguments are those of `Training`.
 
@@ -315,11 +338,13 @@ def build(
     return training
 
 
-def _named(config: Config, section: str, key: str) -> str | None:
-    """The user's class in a section of a configuration."""
-    settings = config.get(section)
-    named = settings.get(key) if isinstance(settings, Mapping) else None
-    return None if named is None else str(named)
+def _silence_expected_notices() -> None:
+    for notice in EXPECTED_NOTICES:
+        warnings.filterwarnings("ignore", notice)
+    for package in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(package).setLevel(logging.WARNING)
+    for package in ("callbacks", "profilers"):  # a user asks for these
+        logging.getLogger(f"lightning.pytorch.{package}").setLevel(logging.INFO)
 
 
 def _without_validation(callbacks: list[Callback], trainer: Mapping[str, Any]) -> list[Callback]:

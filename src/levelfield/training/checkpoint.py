@@ -1,26 +1,28 @@
 """Checkpoints: tensors, import paths and plain values, and how to build a learner from them."""
 
 import inspect
+import pkgutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
+from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 from torch import nn
 
 from levelfield.core.errors import UserError, nearest
 from levelfield.core.paths import strip_paths
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.training.checkpoint_content import check_content
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
 from levelfield.training.import_paths import class_named, is_buildable, plain_value
-from levelfield.training.make_loss import parameters
-from levelfield.training.rebuild import built, built_arguments, init_arguments
-from levelfield.training.trust import Missing, named_class
+from levelfield.training.loss_factory import parameters
+from levelfield.training.settings import SUPPLIED, Text, class_parser, classes_named, instantiate, parse, restricted
+from levelfield.training.trust import Missing, check_content, checked, named_class
 
 # Parts that embedding does not need, and those without which a fit would train otherwise.
 NOT_NEEDED = ("loss", "miner", "regularizer", "optimizer", "lr_scheduler")
@@ -94,27 +96,11 @@ def load_learner(
         kind: The class of the learner; None takes the one in the checkpoint.
     """
     checkpoint, trusted = read_checkpoint(origin, map_location), tuple(trust)
-    state, left_out = checkpoint["state_dict"], dict[str, str]()
     with one_line(origin):
         stored = dict(checkpoint["hyper_parameters"])
         kind = kind or named_class("model.learner", stored.get("learner", USUAL_LEARNER), trusted)
-        arguments = _arguments(checkpoint, kind, parts)
-        made = dict(parts)
-        for name, value in arguments.items():
-            if name not in NOT_NEEDED and not is_buildable(value):
-                raise UserError(
-                    f"its {name} was an object in Python: give it again, "
-                    f"{kind.__name__}.load_from_checkpoint(..., {name}={name})"
-                )
-            if not is_buildable(value):
-                left_out[name] = f"it was an object ({value['class_path']})"
-                continue
-            try:
-                made |= built_arguments(kind, "model", {name: value}, trusted)
-            except Missing as reason:
-                if name not in NOT_NEEDED:
-                    raise
-                left_out[name] = str(reason)
+        arguments, left_out = _arguments(checkpoint, kind, parts, trusted)
+        made = {**built(kind, "model", arguments, trusted), **parts}
         if "loss" in left_out:
             made["loss"] = nn.Identity()
         learner: Any = kind(**made)
@@ -126,21 +112,110 @@ def load_learner(
     if "loss" in left_out:
         why = left_out.pop("loss")
         warnings.warn(f"'{origin}' is loaded for embedding, without its loss: {why}", UserWarning, stacklevel=3)
-    if other_loss:
-        state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
-        state |= {name: tensor for name, tensor in learner.state_dict().items() if name.startswith("loss.")}
-    state = with_trunk({**checkpoint, "state_dict": state}, origin, map_location, parts.get("trunk"))["state_dict"]
-    try:
-        absent = learner.load_state_dict(state, strict=strict).missing_keys
-    except (RuntimeError, TypeError, AttributeError) as error:
-        line = " ".join(str(error).split())[:200]
-        raise UserError(f"'{origin}' has another architecture than its configuration: {line}") from error
+    whole = with_trunk(checkpoint, origin, map_location, parts.get("trunk"))
+    absent = load_weights(learner, whole, origin, with_loss=not other_loss, strict=strict)
     # Without its tokenizer a text trunk would load one by its name.
     if any(name.endswith("._extra_state") and name.partition(".")[0] not in (*parts, *NOT_NEEDED) for name in absent):
         raise UserError(f"'{origin}' does not contain the tokenizer of its trunk: not loaded")
     learner.checkpoint_path, learner._left_out = Path(origin), left_out
     learner._trains_when_fitted = [module for module in learner.modules() if module.training]
     return learner.eval()
+
+
+def load_weights(learner: Any, checkpoint: dict[str, Any], origin: object, with_loss: bool, strict: bool = True) -> Any:
+    """Load the tensors of a checkpoint, or all except those of the loss; returns the names of absent ones.
+
+    Raises:
+        UserError: the learner has others.
+    """
+    state, own = checkpoint["state_dict"], learner.state_dict()
+    if not with_loss:
+        state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
+        state |= {name: tensor for name, tensor in own.items() if name.startswith("loss.")}
+    try:
+        return learner.load_state_dict(state, strict=strict).missing_keys
+    except (RuntimeError, TypeError, AttributeError) as error:
+        line = " ".join(str(error).split())[:200]
+        raise UserError(f"'{origin}' has weights of another architecture: {line}") from error
+
+
+def _arguments(
+    checkpoint: dict[str, Any], kind: type, parts: Mapping[str, Any], trusted: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The stored arguments that the class `kind` takes and that are not among `parts`, and why others are left out."""
+    taken = inspect.signature(kind).parameters
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in taken.values())
+    stored = dict(checkpoint["hyper_parameters"])
+    known = {*parameters(kind), *(stored if takes_all else ())}
+    if unknown := sorted(parts.keys() - known):
+        raise UserError(f"{kind.__name__} takes no argument '{unknown[0]}'{nearest(unknown[0], known, '')}")
+    if of_trunk := checkpoint["levelfield"].get("trunk_args"):
+        stored["trunk"] = {**stored["trunk"], "init_args": {**(stored["trunk"].get("init_args") or {}), **of_trunk}}
+    found, left_out = dict[str, Any](), dict[str, str]()
+    for name in stored.keys() - {*parts, "learner"}:
+        if not (takes_all or name in taken):
+            continue
+        try:
+            if not is_buildable(stored[name]):
+                if name not in NOT_NEEDED:
+                    again = f"{kind.__name__}.load_from_checkpoint(..., {name}={name})"
+                    raise UserError(f"its {name} was an object in Python: give it again, {again}")
+                raise Missing(f"it was an object ({stored[name]['class_path']})")
+            checked(f"model.{name}", stored[name], trusted)
+            found[name] = stored[name]
+        except Missing as reason:
+            if name not in NOT_NEEDED:
+                raise
+            left_out[name] = str(reason)
+    return found, left_out
+
+
+def built(kind: type, section: str, values: Mapping[str, Any], trusted: tuple[str, ...]) -> dict[str, Any]:
+    """The arguments of a learner or datamodule: names are checked, then the parser of the settings builds the values.
+
+    Args:
+        kind: Its class.
+        section: `model` or `data`.
+        values: Plain values of a checkpoint.
+        trusted: Modules or classes that a checkpoint may name in addition to the known libraries.
+
+    Raises:
+        UserError: A class that is not allowed, or an invalid value.
+    """
+    checked(section, dict.fromkeys(values), trusted)  # the names
+    given = {name: checked(f"{section}.{name}", value, trusted) for name, value in values.items()}
+    made, loss = dict[str, Any](), given.get("loss")
+    if kind is not _WithLoss and isinstance(loss, dict) and not loss.get("init_args", {}).keys().isdisjoint(SUPPLIED):
+        made = built(_WithLoss, section, {"loss": given.pop("loss")}, trusted)
+    allowed = {pkgutil.resolve_name(path) for path in classes_named(given)}
+    parser = class_parser(kind, section, instantiate=False)
+    parsed = parse(parser, {section: given}, complete=False, in_any=True)
+    for path in classes_named([parsed[section].get(name) for name in given]):
+        kind_here = pkgutil.resolve_name(path)
+        if kind_here not in allowed and not is_dataclass(kind_here):  # a parser finds classes by short names, too
+            raise UserError(f"it names the class {path} without its module")
+    _keep_texts(given, parsed[section])
+    with restricted(in_any=True):  # all classes are checked
+        found = instantiate(parser, parsed)[section]
+    return {**made, **{name: Text.read(found[name]) for name in given}}
+
+
+def _keep_texts(given: Any, parsed: Any) -> Any:
+    """Keep the texts of arguments without a type, in which the parser reads numbers, truth values or lists."""
+    if isinstance(given, str):
+        return Text(given) if isinstance(parsed, bool | int | float | dict | list | None) else parsed
+    names = given if isinstance(given, dict) else range(len(given)) if isinstance(given, list) else ()
+    for name in names if isinstance(parsed, Namespace | dict | list) else ():
+        if isinstance(parsed, list) or name in parsed:
+            parsed[name] = _keep_texts(given[name], parsed[name])
+    return parsed
+
+
+class _WithLoss:
+    """Its parser builds a loss that has its number of classes; that of a learner waits for the number."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        self.loss = loss
 
 
 def data_arguments(checkpoint: dict[str, Any], origin: Path | str, trust: Iterable[str] = ()) -> dict[str, Any]:
@@ -152,7 +227,7 @@ def data_arguments(checkpoint: dict[str, Any], origin: Path | str, trust: Iterab
     trusted = tuple(trust)
     with one_line(origin):
         arguments = dict(checkpoint["datamodule_hyper_parameters"])
-        built("data.num_workers", arguments.pop("num_workers", None), trusted)  # depends on the machine
+        checked("data.num_workers", arguments.pop("num_workers", None), trusted)  # depends on the machine
         named_class("data.dataset", arguments["dataset"]["class_path"], trusted)
     return arguments
 
@@ -169,21 +244,7 @@ def load_data(arguments: dict[str, Any], origin: Path | str, trust: Iterable[str
     trusted, given = tuple(trust), dict(arguments)
     with one_line(origin):
         kind = named_class("data.datamodule", given.pop("datamodule", USUAL_DATA), trusted)
-        return kind(**built_arguments(kind, "data", given, trusted))
-
-
-def _arguments(checkpoint: dict[str, Any], kind: type, parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored arguments that the class `kind` takes and that are not among `parts`, as plain values."""
-    taken = inspect.signature(kind).parameters
-    takes_all = any(each.kind is each.VAR_KEYWORD for each in taken.values())
-    arguments = dict(checkpoint["hyper_parameters"])
-    known = {*parameters(kind), *(arguments if takes_all else ())}
-    if unknown := sorted(parts.keys() - known):
-        raise UserError(f"{kind.__name__} takes no argument '{unknown[0]}'{nearest(unknown[0], known, '')}")
-    if of_trunk := checkpoint["levelfield"].get("trunk_args"):
-        arguments["trunk"] = {**arguments["trunk"], "init_args": {**init_arguments(arguments["trunk"]), **of_trunk}}
-    left = arguments.keys() - {*parts, "learner"}
-    return {name: value for name, value in arguments.items() if name in left and (takes_all or name in taken)}
+        return kind(**built(kind, "data", given, trusted))
 
 
 @contextmanager

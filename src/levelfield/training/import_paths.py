@@ -10,7 +10,7 @@ from torch import nn
 
 from levelfield.core.init_args import plain
 from levelfield.core.paths import strip_paths
-from levelfield.training.make_loss import given_arguments, loss_class
+from levelfield.training.loss_factory import form_of
 from levelfield.training.optimization import Optimization
 from levelfield.training.settings import SUPPLIED
 
@@ -54,8 +54,8 @@ def _described(value: Any) -> Any:
         return {"class_path": path} if _can_import(path) else unknown
     kind, arguments = type(value), getattr(value, "init_args", None)
     if isinstance(value, partial):
-        kind = loss_class(value)
-        arguments = {name: each for name, each in given_arguments(value).items() if name not in SUPPLIED}
+        kind, given = form_of(value)
+        arguments = {name: each for name, each in given.items() if name not in SUPPLIED}
     named = isinstance(arguments, dict) and (inspect.isclass(kind) or inspect.isfunction(kind))
     known = named and _can_import(_path(kind))
     return {"class_path": _path(kind), "init_args": strip_paths(plain_value(arguments)) if known else None}

@@ -2,28 +2,28 @@
 
 import pickle
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from levelfield.core.configuration import init_args
+from levelfield.core.configuration import flatten, init_args
 from levelfield.core.errors import UserError
 from levelfield.core.files import file_hash
 from levelfield.core.ledger import Evaluation, begin
 from levelfield.core.paths import strip_paths
 from levelfield.core.signals import is_first_rank
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.training.checkpoint import one_line, read_checkpoint
-from levelfield.training.checkpoint_content import check_content
-from levelfield.training.contradictions import refuse_other_architecture, refuse_other_dataset
+from levelfield.training.checkpoint import built, load_weights, one_line, read_checkpoint
 from levelfield.training.frozen_trunk import with_trunk
 from levelfield.training.import_paths import class_named, is_buildable, plain_value
-from levelfield.training.rebuild import built
+from levelfield.training.trust import check_content
 
-LOSS = "loss."
+# Arguments that decide which weights a learner has; a plain module has others, and its weights must fit.
+ARCHITECTURE = ("trunk", "embedder", "embedding_size")
+DATA_MUST_AGREE = ("num_folds", "split", "fold", "train_classes", "val_classes", "fingerprint")
 
 
 def start_from_checkpoint(
@@ -49,23 +49,46 @@ def start_from_checkpoint(
     then, now = strip_paths(checkpoint["hyper_parameters"]), strip_paths(config["model"])
     data = checkpoint["levelfield"]["data"]
     with one_line(path):
-        refuse_other_architecture(then, now, path)
+        _refuse_other("model", ARCHITECTURE, then, now, path)
         refuse_other_dataset(checkpoint["datamodule_hyper_parameters"], config["data"], path)
         check_seen_classes(data, datamodule, path)
-    state = with_trunk(checkpoint, path, given=getattr(learner, "trunk", None))["state_dict"]
     # A plain module of another class has another loss; that of a learner made in Python may have no name.
     losses = [class_named(part.get("loss", part.get("learner"))) for part in (then, now)]
-    if losses[0] is not None and losses[0] == losses[1] and has_same_classes(data, datamodule):
+    with_loss = losses[0] is not None and losses[0] == losses[1] and has_same_classes(data, datamodule)
+    if with_loss:
         learner.on_load_checkpoint(checkpoint)  # builds a loss with class weights
-    else:
-        state = {name: weight for name, weight in state.items() if not name.startswith(LOSS)}
-        state |= {name: weight for name, weight in learner.state_dict().items() if name.startswith(LOSS)}
-    try:
-        learner.load_state_dict(state)
-    except RuntimeError as error:
-        raise UserError(f"'{path}' has other weights: {' '.join(str(error).split())[:200]}") from error
+    load_weights(learner, with_trunk(checkpoint, path, given=getattr(learner, "trunk", None)), path, with_loss)
     learner.checkpoint_path, learner.has_weights = Path(path), True
     learner.trained_on = None  # is checked
+
+
+def refuse_other_dataset(then: Mapping[str, Any], now: Mapping[str, Any], path: Path | str) -> None:
+    """Raise UserError if the datamodule's arguments name another data set than those of a checkpoint."""
+    named = [{"dataset": each["dataset"]["class_path"]} for each in (then, now)]
+    _refuse_other("data", ("dataset",), named[0], named[1], path)
+
+
+def refuse_other_data(then: Mapping[str, Any], now: Mapping[str, Any], path: Path | str) -> None:
+    """Raise UserError if the data on disk are not the training data of a checkpoint."""
+    for key in DATA_MUST_AGREE:
+        if then.get(key) != now[key]:
+            raise UserError(f"the data set differs from that of '{path}' ({key}): give the same data, or fit again")
+
+
+def _refuse_other(
+    section: str, keys: Iterable[str], then: Mapping[str, Any], now: Mapping[str, Any], path: Path | str
+) -> None:
+    """Raise UserError if settings differ from those of a checkpoint, except the origin of pretrained weights."""
+    shared = [key for key in keys if key in then and key in now]
+    wanted, found = (dict(flatten({key: each[key] for key in shared})) for each in (then, now))
+    for key, value in wanted.items():
+        if class_named(value) != class_named(found.get(key)) and not key.endswith(".weights"):
+            values = (found.get(key), value)
+            given, trained = (each.rpartition(".")[2] if isinstance(each, str) else each for each in values)
+            raise UserError(
+                f"--{section}.{key.replace('.init_args', '')} {given} contradicts '{path}', which was trained with "
+                f"{trained}: leave the option out"
+            )
 
 
 def has_same_classes(data: Mapping[str, Any], datamodule: MetricDataModule) -> bool:
@@ -96,26 +119,11 @@ def check_trained_classes(learner: Any, datamodule: MetricDataModule) -> None:
                 f"the weights of {type(learner.loss).__name__} belong to other classes: give the loss as a class or "
                 "partial, or a new learner"
             )
-        learner.loss = built("model.loss", described, ())
+        learner.loss = built(type(learner), "model", {"loss": described}, ())["loss"]
     else:
         learner.loss = learner.loss_without_classes()
     learner.num_classes = None
     warnings.warn(f"'{origin}' was trained on other classes: its loss starts from scratch", UserWarning, stacklevel=2)
-
-
-def check_same_classes(learner: Any, data: Mapping[str, Any] | None) -> None:
-    """Check the data of a checkpoint that a Trainer restores to continue a fit.
-
-    Raises:
-        UserError: the classes are others, so the weights of the loss and the optimizer's state mean something else.
-    """
-    datamodule, path = learner.trainer.datamodule, learner.trainer.ckpt_path
-    if data is None or not isinstance(datamodule, MetricDataModule) or has_same_classes(data, datamodule):
-        return
-    raise UserError(
-        f"fit(ckpt_path='{path}') continues a fit on other classes: give the same data, or start from its weights with "
-        f"{type(learner).__name__}.load_from_checkpoint('{path}')"
-    )
 
 
 def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | str) -> None:

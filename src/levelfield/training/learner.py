@@ -11,23 +11,31 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 import torch
 from jaxtyping import Float, Int
 from lightning.pytorch import Callback, LightningModule
-from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from levelfield.core.errors import UserError, refuse_below
-from levelfield.core.seeds import global_seed, seed_of
+from levelfield.core.errors import refuse_below
+from levelfield.core.seeds import global_seed
 from levelfield.models.embedders import LinearEmbedder
 from levelfield.models.trunks import as_trunk
 from levelfield.training.batches import Batch, gather_rows, samples_of
+from levelfield.training.embedder_start import check_can_start
 from levelfield.training.import_paths import learner_arguments
-from levelfield.training.make_loss import is_normalized, make_loss, supplied_arguments
+from levelfield.training.loss_factory import is_normalized, make_loss, supplied_arguments
 from levelfield.training.optimization import Optimization, check_names
-from levelfield.training.random_draws import seed_draws, step_key
+from levelfield.training.steps import CheckFirstBatch, LogLosses, SeedSteps, seed_draws, step_key
+from levelfield.training.weight_averaging import forget_average, save_average
 
 if TYPE_CHECKING:
     from levelfield.losses.base import LossFactory, MetricLossFactory
     from levelfield.miners import Miner
     from levelfield.regularizers import Regularizer
+
+
+def _start() -> Any:
+    """`levelfield.training.start`, which imports the losses and data sets: this module needs none."""
+    from levelfield.training import start
+
+    return start
 
 
 class _ValidationStep:
@@ -84,6 +92,7 @@ class MetricLearner(LightningModule):
     has_weights = False  # from a checkpoint or an earlier fit: nothing starts at the data
     trained_on: Mapping[str, Any] | None = None  # identity of the data; None before a fit, or with plain loaders
     _trains_when_fitted: Iterable[nn.Module] = ()
+    _numbers_are_checked = False
     _left_out: Mapping[str, str] = MappingProxyType({})  # parts that its checkpoint could not name, with the reason
 
     def __init__(
@@ -110,10 +119,7 @@ class MetricLearner(LightningModule):
             self.trunk.freeze()
         self.embedder = embedder(self.trunk.num_features, embedding_size)
         self.embedder_init, self.embedding_size = embedder_init, embedding_size
-        if embedder_init != "random":
-            from levelfield.training.embedder_start import check_can_start
-
-            check_can_start(self.embedder, embedder_init)
+        check_can_start(self.embedder, embedder_init)
         self.normalize = is_normalized(loss, normalize)
         self.loss_factory = None if isinstance(loss, nn.Module) else loss
         self.loss: nn.Module | None = loss if isinstance(loss, nn.Module) else self.loss_without_classes()
@@ -146,44 +152,14 @@ class MetricLearner(LightningModule):
         return self.embed_features(batch.samples) if batch.are_features else self(batch.samples)
 
     def setup(self, stage: str) -> None:
-        data: Any = getattr(self.trainer, "datamodule", None)
-        if stage != "predict" and hasattr(data, "use_features") and data.features:
-            from levelfield.training.checks import check_features
-            from levelfield.training.features import TrunkExtractor
-
-            check_features(self, MetricLearner.forward)
-            data.use_features(TrunkExtractor(self.trunk, self.trainer.strategy.root_device))
-        if stage == "fit":
-            from levelfield.training.fit_start import start_fit
-
-            start_fit(self, data)
-        elif stage == "validate" and self.trained_on is not None:
-            from levelfield.training.initial_weights import check_seen_classes
-
-            check_seen_classes(self.trained_on, data, self.checkpoint_path or "the learner")
+        _start().prepare(self, stage, MetricLearner.forward)
 
     def teardown(self, stage: str) -> None:
-        from levelfield.training.weight_averaging import forget_average
-
         forget_average(self)
 
     def build_loss(self, num_classes: int | None) -> None:
         """Build the loss for this number of training classes, unless it is already built."""
-        if self.num_classes is not None or (num_classes is None and self.loss is not None):
-            return
-        if num_classes is None:
-            raise UserError(
-                "this loss needs the number of classes: fit with a MetricDataModule, or call build_loss first"
-            )
-        from levelfield.losses.base import pass_num_classes
-
-        self.num_classes = num_classes
-        if self.loss is None:
-            assert self.loss_factory is not None
-            with torch.random.fork_rng(devices=[]):  # earlier draws differ between one process and several
-                torch.default_generator.manual_seed(seed_of("loss", self.seed))
-                self.loss = make_loss(self.loss_factory, num_classes, self.embedding_size)
-        pass_num_classes(nn.ModuleList([self.loss]), num_classes)
+        _start().build_loss(self, num_classes)
 
     def loss_without_classes(self) -> nn.Module | None:
         """The loss; None if it needs the number of classes."""
@@ -210,17 +186,19 @@ class MetricLearner(LightningModule):
         Raises:
             UserError: a loss or penalty that is not one number, or a loss without a gradient.
         """
-        from levelfield.training.checks import one_number, with_class_weights
-
-        assert self.loss is not None
-        loss = one_number("loss", self.loss, self.compute_loss(embeddings, labels), needs_gradient=True)
-        if (regularizer := self.regularizer) is None:
-            return {"loss": loss}
-        points = embeddings
-        if regularizer.of == "class_weights":
-            points = with_class_weights(self.loss)[0].class_weights
-        penalty = one_number("regularizer", regularizer, regularizer(points))
-        return {"loss": loss + regularizer.weight * penalty, "regularizer": penalty.detach()}
+        found = {"loss": self.compute_loss(embeddings, labels)}
+        if (regularizer := self.regularizer) is not None:
+            points = embeddings
+            if regularizer.of == "class_weights":
+                points = _start().with_class_weights(self.loss)[0].class_weights
+            found["regularizer"] = regularizer(points)
+        if not self._numbers_are_checked:
+            _start().check_numbers(self, **found)
+            self._numbers_are_checked = torch.is_grad_enabled()
+        if regularizer is None:
+            return found
+        penalty = found["regularizer"]
+        return {"loss": found["loss"] + regularizer.weight * penalty, "regularizer": penalty.detach()}
 
     def compute_loss(self, embeddings: Float[Tensor, "batch embedding"], labels: Int[Tensor, " batch"]) -> Tensor:
         """The loss of a whole (gathered) batch, with the miner's selection if there is a miner."""
@@ -243,27 +221,26 @@ class MetricLearner(LightningModule):
         return self.optimization.of(self)
 
     def configure_callbacks(self) -> list[Callback]:
-        from levelfield.training.checks import check_callbacks
-        from levelfield.training.fit_start import StartAtData
-        from levelfield.training.usual_callbacks import missing_callbacks
+        """The callbacks of every training, validation and test, except those that the Trainer has."""
+        from levelfield.training.callbacks import BestEpoch, RecordEvaluation, RetrievalValidation, TimmSyncBatchNorm
 
         if type(self).configure_optimizers is MetricLearner.configure_optimizers:
-            check_callbacks(self)
-        return [*missing_callbacks(self.trainer), StartAtData()]
+            _start().check_callbacks(self)
+        of_fits = (SeedSteps, LogLosses, CheckFirstBatch, TimmSyncBatchNorm, BestEpoch, _start().StartAtData)
+        kinds: tuple[type[Callback], ...] = (RetrievalValidation, *of_fits, RecordEvaluation)
+        given = self.trainer.callbacks  # type: ignore[attr-defined]
+        return [kind() for kind in kinds if not any(isinstance(each, kind) for each in given)]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         from levelfield.training.checkpoint import add_own_part
-        from levelfield.training.weight_averaging import save_average
 
         save_average(self, checkpoint)
         add_own_part(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        from levelfield.training.initial_weights import check_same_classes
-
         own = checkpoint.get("levelfield", {})
-        if self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
-            check_same_classes(self, own.get("data"))
+        if self._trainer is not None and self._trainer.state.fn == "fit":
+            _start().check_same_classes(self, own.get("data"))
         if own.get("num_classes") is not None:
             self.build_loss(own["num_classes"])
         self.has_weights, self.trained_on = True, own.get("data")

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from levelfield.core.errors import UserError, nearest, refuse_below
 from levelfield.core.option_hints import OF_TRAINING, option_here
-from levelfield.training.make_loss import of_loss, parameters
+from levelfield.training.loss_factory import loss_attribute, parameters
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -42,7 +42,8 @@ class Optimization:
             loss class, or 0.01.
         weight_decay: weight decay of all weights except those of the loss.
         loss_weight_decay: weight decay of the loss.
-        lr_scheduler: class of the schedule; `ReduceLROnPlateau` with `mode="max"` watches `val/map_at_r`.
+        lr_scheduler: class of the schedule; `ReduceLROnPlateau` with `mode="max"` watches `val/map_at_r`, or another
+            score of `RetrievalValidation.selected_by`.
         lr_scheduler_interval: whether the schedule counts each `epoch` or each `step`.
         layer_decay: factor on `trunk_lr` from each layer of the trunk to the layer below it (docs/trunks.md).
 
@@ -82,7 +83,10 @@ class Optimization:
         if isinstance(scheduler, ReduceLROnPlateau):
             if scheduler.mode == "min":
                 raise UserError("ReduceLROnPlateau watches MAP@R, which rises: give --model.lr_scheduler.mode max")
-            schedule["monitor"] = "val/map_at_r"
+            from levelfield.training.callbacks.retrieval_validation import monitor_of
+
+            trainer: Any = learner._trainer
+            schedule["monitor"] = monitor_of(trainer.callbacks if trainer is not None else ())
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def groups(self, learner: nn.Module) -> list[dict[str, Any]]:
@@ -93,7 +97,7 @@ class Optimization:
         Raises:
             UserError: no weight trains, or the layers of the trunk are unknown.
         """
-        loss_lr = of_loss(learner.loss, "model.loss_lr") if self.loss_lr is None else self.loss_lr
+        loss_lr = loss_attribute(learner.loss, "model.loss_lr") if self.loss_lr is None else self.loss_lr
         parts = [
             ("trunk", learner.trunk, self.trunk_lr, self.weight_decay),
             ("embedder", learner.embedder, self.embedder_lr, self.weight_decay),

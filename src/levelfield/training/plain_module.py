@@ -1,6 +1,6 @@
-"""Support for plain LightningModules in fits and studies.
+"""The user's learner and datamodule, and plain LightningModules in fits and studies.
 
-Such a module's `validation_step` returns the embeddings of its batch, or a dictionary with `embeddings`.
+A plain module's `validation_step` returns the embeddings of its batch, or a dictionary with `embeddings`.
 """
 
 from collections.abc import Mapping
@@ -13,16 +13,52 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from levelfield.core.configuration import as_list
+from levelfield.core.errors import UserError
+from levelfield.core.import_path import import_named
+from levelfield.data.datamodule import MetricDataModule
 from levelfield.training.batches import Batch
-from levelfield.training.callbacks import KeepEmbeddings
+from levelfield.training.callbacks import CollectEmbeddings
 from levelfield.training.callbacks.retrieval_validation import embeddings_of
 from levelfield.training.checkpoint import add_own_part
 from levelfield.training.embed import EmbeddedSet
 from levelfield.training.learner import MetricLearner
-from levelfield.training.make_loss import parameters
+from levelfield.training.loss_factory import parameters
 from levelfield.training.optimization import Optimization
-from levelfield.training.usual_callbacks import missing_callbacks
 from levelfield.training.weight_averaging import save_average
+
+# The default class of a section, and the required base class.
+CLASSES: dict[str, tuple[type, type]] = {
+    "model": (MetricLearner, LightningModule),
+    "data": (MetricDataModule, MetricDataModule),
+}
+
+
+def user_class(section: str, path: Any) -> type:
+    """The class of `--model` or `--data`. A subclass of the default must take all arguments of the default.
+
+    Args:
+        section: `model` or `data`.
+        path: import path; None for the default.
+
+    Raises:
+        UserError: no such class, or a wrong one.
+    """
+    usual, base = CLASSES[section]
+    if path is None:
+        return usual
+    option = f"--{section} {path}"
+    if "." not in (path := str(path)):
+        raise UserError(f"{option}: give a class with its module (my_module.{path}), or a file with --config")
+    kind = import_named(path, option)
+    if not (isinstance(kind, type) and issubclass(kind, base)):
+        raise UserError(f"{option} is not a {base.__name__}: write a class that extends {usual.__name__}")
+    missing = sorted(parameters(usual).keys() - parameters(kind).keys()) if issubclass(kind, usual) else []
+    if missing:
+        raise UserError(
+            f"{option} does not take {', '.join(missing[:3])}, ...: write __init__(self, ..., **kwargs) with "
+            "super().__init__(**kwargs)"
+        )
+    return kind
 
 
 def is_plain(module: LightningModule | type[LightningModule]) -> bool:
@@ -50,7 +86,7 @@ def adapted(module: LightningModule) -> LightningModule:
     """The module. A plain one gets the usual callbacks and uses its `validation_step` for tests and predictions."""
     if is_plain(module):
         own = module.configure_callbacks
-        vars(module)["configure_callbacks"] = lambda: [*as_list(own()), *missing_callbacks(module.trainer)]
+        vars(module)["configure_callbacks"] = lambda: [*as_list(own()), *MetricLearner.configure_callbacks(module)]  # type: ignore[arg-type]
         if type(module).test_step is LightningModule.test_step:
             module.test_step = module.validation_step  # type: ignore[method-assign]
         module.predict_step = partial(_predict_step, module)  # type: ignore[method-assign]
@@ -87,7 +123,7 @@ def embed_by_steps(module: LightningModule, loader: DataLoader, trainer: Mapping
     Args:
         trainer: the Trainer's `accelerator` and the like.
     """
-    kept = KeepEmbeddings()
+    kept = CollectEmbeddings()
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     Trainer(**{**trainer, **quiet}, devices=1, callbacks=[kept]).validate(module, loader, verbose=False)
     return kept.samples

@@ -1,11 +1,13 @@
-"""The folder of a training: `config.yaml`, `metrics.csv`, `best.ckpt`, and during the training `last.ckpt`."""
+"""The folder of a training: `config.yaml`, `metrics.csv`, `best.ckpt`, and `last.ckpt` until the training ends."""
 
 import copy
 import csv
 import io
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,10 +23,11 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import LOCKS, explain_write_errors, make_durable, write_atomically
 from levelfield.core.paths import HERE, moved
 from levelfield.core.processes import restarted
+from levelfield.core.signals import Stopped
 from levelfield.data.own import dataset_without_paths
-from levelfield.training.checkpoint_content import check_callbacks
 from levelfield.training.frozen_trunk import with_trunk, without_trunk
 from levelfield.training.trackers import drop_loggers
+from levelfield.training.trust import check_callbacks
 
 LAST, BEST, CONFIG = "last.ckpt", "best.ckpt", "config.yaml"
 # Settings that change results only by rounding.
@@ -214,3 +217,29 @@ def best_checkpoint(folder: Path, monitor: str | None, averages: bool = False) -
         save_weights_only=True,
         enable_version_counter=False,
     )
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn Lightning's exit after Ctrl-C back into a KeyboardInterrupt.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+        Stopped: a signal came, even if it also ended the loader processes.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT) if in_main else None
+    try:
+        yield
+    except SystemExit as stop:
+        if isinstance(stop, Stopped) or not isinstance(stop.__context__, KeyboardInterrupt):
+            raise  # the user's code calls exit
+        raise KeyboardInterrupt from None
+    except RuntimeError as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, Stopped | KeyboardInterrupt):
+            cause = cause.__context__
+        raise cause or error from None  # Lightning cannot tear down loaders that a signal has ended
+    finally:
+        if in_main:
+            signal.signal(signal.SIGINT, handler)

@@ -127,19 +127,20 @@ def _drop_arguments_of_another_class(parser: Any, previous: Any, new: Any) -> No
 
 
 @contextmanager
-def restricted() -> Iterator[None]:
+def restricted(in_any: bool = False) -> Iterator[None]:
     """Restrict jsonargparse to build and import only what the types of arguments allow.
 
-    It builds no class for an argument without such a type, imports no module that runs commands (`os`, `subprocess`),
-    and runs no `json.py` of the working directory: to find stubs, it starts `python -c`.
+    It builds no class for an argument without such a type (unless `in_any`), imports no module that runs commands
+    (`os`, `subprocess`), and runs no `json.py` of the working directory: to find stubs, it starts `python -c`.
     """
-    set_parsing_settings(instantiate_subclass_spec_in_any=False, import_path_allowlist=[])
+    set_parsing_settings(instantiate_subclass_spec_in_any=in_any, import_path_allowlist=[])
     _typehints.discard_init_args_on_class_path_change = _drop_arguments_of_another_class
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
         yield
     finally:
+        set_parsing_settings(instantiate_subclass_spec_in_any=False)
         os.environ.pop("PYTHONSAFEPATH") if before is None else os.environ.update(PYTHONSAFEPATH=before)
 
 
@@ -178,7 +179,7 @@ def parse_training(
     return parser, parsed
 
 
-def parse(parser: ArgumentParser, config: Config, complete: bool = True) -> Namespace:
+def parse(parser: ArgumentParser, config: Config, complete: bool = True, in_any: bool = False) -> Namespace:
     """The settings of a merged configuration, with all defaults and whole class paths.
 
     Raises:
@@ -192,7 +193,7 @@ def parse(parser: ArgumentParser, config: Config, complete: bool = True) -> Name
         for key in part.keys() - set(CLASS_KEYS):
             raise UserError(f"{part['class_path']}: '{key}' is next to class_path; give arguments below init_args")
     try:
-        with restricted(), _common.parser_context(lenient_check=not complete):
+        with restricted(in_any), _common.parser_context(lenient_check=not complete):
             parsed = parser.parse_object(copy.deepcopy(config))  # it changes lists in place
     except (UserError, OSError):
         raise
@@ -209,6 +210,22 @@ def parse(parser: ArgumentParser, config: Config, complete: bool = True) -> Name
         if isinstance(parsed.trainer[key], float) and re.fullmatch(r"-?\d+", str(value)):
             parsed.trainer[key] = int(value)
     return parsed
+
+
+class Text:
+    """A text that the parser takes as it is; it would read a number in `1`. `instantiate` gives the text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @classmethod
+    def read(cls, value: Any) -> Any:
+        """The value with the texts in it."""
+        if type(value) in (list, tuple):
+            return type(value)(map(cls.read, value))
+        if type(value) is dict:
+            return {name: cls.read(each) for name, each in value.items()}
+        return value.text if isinstance(value, cls) else value
 
 
 def plain(parser: ArgumentParser, parsed: Namespace) -> Config:
@@ -234,6 +251,7 @@ def instantiate(
 
     def build(kind: type, *args: Any, **kwargs: Any) -> Any:
         try:
+            kwargs = Text.read(kwargs)
             _check_arguments(kind, kwargs)
             make = next((make for base, make in builders.items() if issubclass(kind, base) and not args), None)
             return make(kind, kwargs) if make else kind(*args, **kwargs)
@@ -321,7 +339,7 @@ def _describe(key: str, owner: str, said: dict[str, str], subtypes: re.Match | N
     if (name := said.get("unknown")) in SUPPLIED and key.endswith("loss"):
         return f"--{key}.{name} is set from the training classes: leave it out"
     if name and key:
-        from levelfield.training.make_loss import parameters  # it imports this module
+        from levelfield.training.loss_factory import parameters  # it imports this module
 
         known = parameters(pkgutil.resolve_name(owner)) if owner else ()
         return f"--{key}: no such argument '{name}'{nearest(name, known, '')}"

@@ -10,7 +10,7 @@ from levelfield.core.configuration import as_list
 from levelfield.core.errors import UserError
 
 WANDB, TENSORBOARD = "WandbLogger", "TensorBoardLogger"
-CALLBACKS = ("TrackTraining", "KeepInWandb")
+CALLBACKS = ("TrackTraining", "WandbNeighbours")
 PACKAGES = {WANDB: ["wandb"], TENSORBOARD: ["tensorboard", "tensorboardX"]}
 # A study has hundreds of short W&B runs. They print nothing and do not measure the machine (4% of a head's step).
 QUIET = {"silent": True, "console": "off", "x_disable_stats": True, "x_disable_machine_info": True}

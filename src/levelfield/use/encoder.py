@@ -15,15 +15,15 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import file_hash
 from levelfield.core.processes import in_processes
 from levelfield.core.terminal import say
+from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.loaders import batch_of, embedded_together, loader_processes
 from levelfield.data.transforms import Crops, ImageTransforms, load
-from levelfield.training.checkpoint import one_line, read_checkpoint
+from levelfield.training.checkpoint import built, one_line, read_checkpoint
 from levelfield.training.embed import EmbeddedSet
 from levelfield.training.embed import embed as embed_batches
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.learner import MetricLearner
 from levelfield.training.plain_module import adapted
-from levelfield.training.rebuild import built
 from levelfield.use.samples import Samples, record_labelled, samples_of
 
 CHECKPOINT = "best.ckpt"
@@ -290,7 +290,7 @@ def _transforms(checkpoint: dict[str, Any], origin: Path, trust: tuple[str, ...]
     known = inspect.signature(ImageTransforms).parameters
     with one_line(origin):
         if "class_path" in given:
-            return built("data.transforms", given, trust)
+            return built(MetricDataModule, "data", {"transforms": given}, trust)["transforms"]
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if k in known}
         return ImageTransforms(**plain)
 

@@ -26,8 +26,8 @@ from levelfield.study.spec import FEATURES
 from levelfield.study.training_job import fixed_threads
 from levelfield.training.batches import Batch
 from levelfield.training.build import build
+from levelfield.training.embed import TrunkExtractor
 from levelfield.training.embedder_start import EmbedderInit, start_embedder
-from levelfield.training.features import TrunkExtractor
 
 if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset

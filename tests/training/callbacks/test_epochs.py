@@ -17,7 +17,7 @@ from levelfield.analysis.verify import validation_scores
 from levelfield.core.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.models.trunks import ModuleTrunk
-from levelfield.training.callbacks import BestEpoch, NewWeightsFirst, UntilDone
+from levelfield.training.callbacks import BestEpoch, HeadFirst, UntilDone
 from levelfield.training.learner import MetricLearner
 
 Run = Callable[..., tuple[int, str, str]]
@@ -40,7 +40,7 @@ class Record(Callback):
 
 
 def test_the_trunk_waits_and_then_trains() -> None:
-    trainer = small_trainer(NewWeightsFirst(epochs=1), record := Record(), max_epochs=2, limit_val_batches=0)
+    trainer = small_trainer(HeadFirst(epochs=1), record := Record(), max_epochs=2, limit_val_batches=0)
     trainer.fit(small_learner(ArcFaceLoss, freeze_batch_norm=False), small_data(steps_per_epoch=3, batch_size=8))
     before, first, second = record.weights
     trunk = [name for name in before if name.startswith("trunk.")]
@@ -48,8 +48,8 @@ def test_the_trunk_waits_and_then_trains() -> None:
     assert not torch.equal(first["embedder.linear.weight"], before["embedder.linear.weight"])
     assert not torch.equal(first["loss.class_weights"], second["loss.class_weights"])
     assert all(not torch.equal(second[name], first[name]) for name in trunk if name.endswith("conv1.weight"))
-    with pytest.raises(UserError, match=r"NewWeightsFirst\.epochs .*0"):
-        NewWeightsFirst(epochs=0)
+    with pytest.raises(UserError, match=r"HeadFirst\.epochs .*0"):
+        HeadFirst(epochs=0)
 
 
 RARER = """

@@ -20,7 +20,7 @@ from levelfield.models import MLPEmbedder
 from levelfield.training.batches import Batch
 from levelfield.training.callbacks import GradientCaching
 from levelfield.training.learner import MetricLearner
-from levelfield.training.random_draws import seed_draws
+from levelfield.training.steps import seed_draws
 
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.filterwarnings("ignore:You defined a `validation_step`")]
 

@@ -9,7 +9,7 @@ from levelfield.core.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk, TransformersTrunk
 from levelfield.models.trunks import ModuleTrunk
-from levelfield.training.callbacks.gradient_checkpointing import recompute_activations
+from levelfield.training.callbacks.trunk_compute import recompute_activations
 from levelfield.training.learner import MetricLearner
 
 TEXTS = ["Where is my new card?", "it has not come.", "Why was I charged twice?"]

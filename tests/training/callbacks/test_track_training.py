@@ -21,7 +21,7 @@ from levelfield.metrics import embedding_health
 from levelfield.models.trunks import ModuleTrunk
 from levelfield.training import trackers
 from levelfield.training.build import build
-from levelfield.training.callbacks import KeepInWandb, TrackTraining
+from levelfield.training.callbacks import TrackTraining, WandbNeighbours
 from levelfield.training.embed import embed
 
 WANDB = {"class_path": "lightning.pytorch.loggers.WandbLogger", "init_args": {"offline": True, "project": "p"}}
@@ -41,7 +41,7 @@ def silent(tmp_path, monkeypatch):
 
 @pytest.mark.processes  # of W&B
 def test_both_trackers_hold_the_same_numbers_and_the_training_is_the_same(tmp_path, ranked_on):
-    keeps = {"class_path": "KeepInWandb", "init_args": {"queries": 3}}
+    keeps = {"class_path": "WandbNeighbours", "init_args": {"queries": 3}}
     tracked = {"logger": [WANDB, BOARD], "callbacks": [{"class_path": "TrackTraining"}, keeps]}
     for name, given in (("plain", {}), ("tracked", tracked)):
         config = small_config(model={"loss": "ArcFaceLoss"}, trainer=given, data={"num_workers": 0})
@@ -55,7 +55,7 @@ def test_both_trackers_hold_the_same_numbers_and_the_training_is_the_same(tmp_pa
     assert scalars == OF_EACH_FIT
     assert_shows_neighbours(found, training)
     with pretended_gpu() as gpu:
-        _, rows = KeepInWandb(3)._neighbours(training.model, training.datamodule, gpu)
+        _, rows = WandbNeighbours(3)._neighbours(training.model, training.datamodule, gpu)
     assert [row[1] for row in rows] == pytest.approx([row[1] for row in found.table("val/neighbours")])
     assert ranked_on[-1] == "cuda"
 
@@ -107,13 +107,13 @@ def test_the_statistics_are_those_of_the_first_validation_loader():
 
 def test_a_number_below_the_smallest_is_refused():
     with pytest.raises(UserError, match="queries -1"):
-        KeepInWandb(queries=-1)
+        WandbNeighbours(queries=-1)
 
 
 @pytest.mark.full
 def test_an_offline_run_holds_a_fit(tiny, run, tmp_path, monkeypatch):
     words = ["fit", *tiny, "--model.loss", "ArcFaceLoss", "--output", tmp_path, "--name", "named"]
-    keep = ["--trainer.callbacks+", "KeepInWandb", "--trainer.callbacks.queries", "2"]
+    keep = ["--trainer.callbacks+", "WandbNeighbours", "--trainer.callbacks.queries", "2"]
     succeeded(run(*words, "--config", "logger/wandb.yaml", "--trainer.log_every_n_steps", "1", *keep))
 
     folder = tmp_path / "fit" / "named" / "0"

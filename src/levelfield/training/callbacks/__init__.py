@@ -2,21 +2,17 @@
 
 from levelfield.training.callbacks.average_with_start import AverageWithStart
 from levelfield.training.callbacks.best_epoch import BestEpoch
-from levelfield.training.callbacks.compile_trunk import CompileTrunk
-from levelfield.training.callbacks.first_batch import CheckFirstBatch
+from levelfield.training.callbacks.collect_embeddings import CollectEmbeddings
 from levelfield.training.callbacks.gradient_caching import GradientCaching
-from levelfield.training.callbacks.gradient_checkpointing import GradientCheckpointing
-from levelfield.training.callbacks.keep_embeddings import KeepEmbeddings
-from levelfield.training.callbacks.keep_in_wandb import KeepInWandb
+from levelfield.training.callbacks.head_first import HeadFirst
 from levelfield.training.callbacks.last_epoch import LastEpoch
-from levelfield.training.callbacks.log_losses import LogLosses
-from levelfield.training.callbacks.new_weights_first import NewWeightsFirst
-from levelfield.training.callbacks.random_draws import RandomDraws
-from levelfield.training.callbacks.record_opening import RecordOpening
+from levelfield.training.callbacks.record_evaluation import RecordEvaluation
 from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
-from levelfield.training.callbacks.sync_batch_norm import TimmSyncBatchNorm
 from levelfield.training.callbacks.track_training import TrackTraining
+from levelfield.training.callbacks.trunk_compute import CompileTrunk, GradientCheckpointing, TimmSyncBatchNorm
 from levelfield.training.callbacks.until_done import UntilDone
 from levelfield.training.callbacks.validate_first import ValidateFirst
+from levelfield.training.callbacks.wandb_neighbours import WandbNeighbours
+from levelfield.training.steps import CheckFirstBatch, LogLosses, SeedSteps
 
 __all__ = [name for name in dir() if name[0].isupper()]

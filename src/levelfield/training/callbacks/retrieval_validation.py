@@ -86,23 +86,13 @@ class RetrievalValidation(Callback):
                     category=UserWarning,
                 )
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start(trainer, pl_module, "val", trainer.val_dataloaders, trainer.num_val_batches)
-
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start(trainer, pl_module, "test", trainer.test_dataloaders, trainer.num_test_batches)
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._end(trainer, pl_module, "val")
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._end(trainer, pl_module, "test")
-
-    def _start(self, trainer: Any, pl_module: LightningModule, stage: str, loaders: Any, num_batches: Any) -> None:
         self._scores, self._sums = [], []
         if embeds_some(trainer):
             return
-        for loader, planned in zip(flat(loaders), num_batches, strict=True):
+        stage = _stage(trainer)
+        loaders = flat(getattr(trainer, f"{stage}_dataloaders"))
+        for loader, planned in zip(loaders, getattr(trainer, f"num_{stage}_batches"), strict=True):
             _refuse_a_part(trainer, loader, planned, stage)
             scores = RetrievalMetrics(
                 metrics=self.metrics,
@@ -111,6 +101,8 @@ class RetrievalValidation(Callback):
                 is_query=_is_query(getattr(loader, "dataset", None)) if stage == "test" else None,
             )
             self._scores.append(scores.to(pl_module.device))
+
+    on_validation_start = on_test_start
 
     def on_test_batch_end(
         self,
@@ -139,9 +131,10 @@ class RetrievalValidation(Callback):
 
     on_validation_batch_end = on_test_batch_end
 
-    def _end(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._scores:
             return
+        stage = _stage(trainer)
         finite = [rows for scores in self._scores for rows in scores.finite]
         fault = "" if not finite or torch.cat(finite).all() else self._find_fault()
         if not trainer.strategy.reduce_boolean_decision(not fault, all=True):
@@ -161,6 +154,8 @@ class RetrievalValidation(Callback):
             self._logged.append([*named])
         self._scores = []
         self._outputs = trainer._evaluation_loop._logged_outputs
+
+    on_validation_epoch_end = on_test_epoch_end
 
     def _find_fault(self) -> str:
         labels, index = (
@@ -219,6 +214,10 @@ def embeds_some(trainer: Trainer) -> bool:
     return trainer.sanity_checking or bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
 
 
+def _stage(trainer: Trainer) -> str:
+    return "test" if trainer.testing else "val"
+
+
 def _refuse_a_part(trainer: Any, loader: Any, planned: float, stage: str) -> None:
     there = sized_len(loader)
     if there is None or planned >= there:
@@ -250,6 +249,5 @@ def _is_query(samples: Any) -> Bool[np.ndarray, " samples"] | None:
 def _num_samples(loader: Any) -> int | None:
     """Number of different samples of a loader, if its sampler knows it."""
     sampler = getattr(loader, "sampler", None)
-    samples = getattr(sampler, "dataset", None) if isinstance(sampler, DistributedSampler) else None
-    samples = getattr(sampler, "data_source", samples)
+    samples = getattr(sampler, "dataset" if isinstance(sampler, DistributedSampler) else "data_source", None)
     return len(samples) if isinstance(samples, Sized) else None

@@ -12,7 +12,7 @@ from levelfield.training.callbacks.retrieval_validation import embeddings_of
 from levelfield.training.embed import EmbeddedSet
 
 
-class KeepEmbeddings(Callback):
+class CollectEmbeddings(Callback):
     """Keeps the embeddings of the first loader and all processes on the CPU, each sample once, in the data set's order.
 
     Attributes:

@@ -13,7 +13,7 @@ from small_fit import small_data, small_learner, small_trainer
 from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.losses import ArcFaceLoss
-from levelfield.training.callbacks import RecordOpening
+from levelfield.training.callbacks import RecordEvaluation
 from levelfield.training.learner import MetricLearner
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -83,7 +83,7 @@ def test_loaders_of_ones_own_have_lines_in_their_folder(tmp_path, monkeypatch) -
     it = learner()
     it.build_loss(15)
     for folder, count in (("a", 1), ("a", 2), ("b", 1)):
-        record = RecordOpening(reopen="a colleague asked" if count == 2 else "")
+        record = RecordEvaluation(reason="a colleague asked" if count == 2 else "")
         trainer(tmp_path / folder, record).test(it, DataLoader(images, batch_size=5), verbose=False)
         assert record.count == count
     assert len(list(tmp_path.glob("cache/evaluations/*.txt"))) == 1

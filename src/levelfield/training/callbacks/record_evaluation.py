@@ -16,7 +16,7 @@ from levelfield.training.callbacks.retrieval_validation import flat
 from levelfield.training.import_paths import plain_value
 
 
-class RecordOpening(Callback):
+class RecordEvaluation(Callback):
     """Records `trainer.test` in the ledger with the checkpoint and the reason.
 
     A copy of the line is in `ledger.jsonl` next to the tested checkpoint: `ckpt_path`, or the one that the learner was
@@ -29,7 +29,7 @@ class RecordOpening(Callback):
     a line without the checkpoint.
 
     Args:
-        reopen: Why the test classes are evaluated, for the line.
+        reason: Why the test classes are evaluated, for the line.
         by: Who evaluates, for the line.
 
     Attributes:
@@ -42,11 +42,11 @@ class RecordOpening(Callback):
         UserError: the line cannot be written; on every process.
 
     Example:
-        >>> trainer = Trainer(callbacks=[RecordOpening(reopen="two damaged test images were restored")], logger=False)
+        >>> trainer = Trainer(callbacks=[RecordEvaluation(reason="two test images were restored")], logger=False)
     """
 
-    def __init__(self, reopen: str | None = None, by: str = "trainer.test") -> None:
-        self.reopen = reopen
+    def __init__(self, reason: str | None = None, by: str = "trainer.test") -> None:
+        self.reason = reason
         self.by = by
         self.evaluation: str | None = None
         self.folder = Path()
@@ -63,21 +63,18 @@ class RecordOpening(Callback):
         checkpoint = _checkpoint(trainer, pl_module)
         self.folder = Path(trainer.default_root_dir) if checkpoint is None else checkpoint.parent
         # All processes must call this, to gather sharded weights.
-        weights = trainer.strategy.lightning_module_state_dict() if checkpoint is None else {}
+        hashed = content_hash(trainer.strategy.lightning_module_state_dict()) if checkpoint is None else ""
 
         def line(recorded: LedgerLoader | None) -> str:
             samples = [] if recorded is None else recorded.sample_hashes()
             datamodule = type(getattr(trainer, "datamodule", None)).__name__
-            tested = (
-                {"weights": content_hash(weights)} if checkpoint is None else {checkpoint.name: file_hash(checkpoint)}
-            )
             evaluation = Evaluation(
                 data=datamodule if recorded is None else recorded.of.name,
                 samples=samples,
                 by=f"{self.by}, fast_dev_run" if trainer.fast_dev_run else self.by,  # type: ignore[attr-defined]
-                checkpoints=tested,
+                checkpoints={checkpoint.name: file_hash(checkpoint)} if checkpoint else {"weights": hashed},
                 configuration=_configuration_hash(trainer, pl_module),
-                reason=self.reopen or "",
+                reason=self.reason or "",
             )
             identity = begin(evaluation, self.folder)
             of_folder = [each for each in read_lines(self.folder / LEDGER) if each["event"] == EVALUATED]

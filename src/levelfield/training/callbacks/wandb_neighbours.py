@@ -21,7 +21,7 @@ from levelfield.training.embed import embed
 NEIGHBOURS = 5
 
 
-class KeepInWandb(Callback):
+class WandbNeighbours(Callback):
     """Logs the table `val/neighbours` and the artifact `best.ckpt` to W&B when a fit ends; does nothing without W&B.
 
     For the table, the last weights embed the validation fold again. Lightning's `log_model` rejects an offline run.
@@ -41,7 +41,7 @@ class KeepInWandb(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = getattr(trainer, "datamodule", None)
         if self.queries and _runs(trainer) and not isinstance(data, MetricDataModule):
-            raise UserError("KeepInWandb shows samples of a MetricDataModule: give it queries=0 with your own data")
+            raise UserError("WandbNeighbours shows samples of a MetricDataModule: give it queries=0 with your own data")
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data: Any = getattr(trainer, "datamodule", None)

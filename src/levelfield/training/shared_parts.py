@@ -14,7 +14,7 @@ from levelfield.training.frozen_trunk import trunk_hash
 LIST_SECONDS = 60.0
 
 
-class KeptParts:
+class SharedParts:
     """Builds parts of a training, or returns the last training's parts if they would be the same.
 
     Only for classes of levelfield: a user's class may draw random numbers or keep state.

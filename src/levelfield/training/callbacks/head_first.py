@@ -6,10 +6,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
 from levelfield.core.errors import UserError
-from levelfield.training.checks import trunk_of
+from levelfield.training.callbacks.trunk_compute import trunk_of
 
 
-class NewWeightsFirst(Callback):
+class HeadFirst(Callback):
     """Trains only embedder and loss in the first `epochs` (Zhai and Wu 2019, section 4.1).
 
     Then all weights train: the optimizer resets its moments, the schedule continues. Until then, the gradients of the
@@ -24,7 +24,7 @@ class NewWeightsFirst(Callback):
 
     def __init__(self, epochs: int = 1) -> None:
         if epochs < 1:
-            raise UserError(f"NewWeightsFirst.epochs is {epochs}: give 1 or more, or leave the callback out")
+            raise UserError(f"HeadFirst.epochs is {epochs}: give 1 or more, or leave the callback out")
         self.epochs = epochs
 
     def on_train_batch_start(

@@ -11,8 +11,8 @@ from PIL import Image
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import ImageFolder
 from levelfield.models import TimmTrunk
-from levelfield.training import kept_parts
-from levelfield.training.kept_parts import KeptParts
+from levelfield.training import shared_parts
+from levelfield.training.shared_parts import SharedParts
 
 TINY: dict[str, Any] = {"name": "test_resnet", "weights": None}
 
@@ -24,7 +24,7 @@ def built(build: Any, seed: int) -> tuple[TimmTrunk, torch.Tensor]:
 
 
 def test_a_kept_trunk_is_the_one_that_would_be_built() -> None:
-    kept = KeptParts()
+    kept = SharedParts()
     for seed in (3, 3, 4, 3):
         expected, expected_draw = built(lambda: TimmTrunk(**TINY), seed)
         found, draw = built(lambda: kept.trunk(TimmTrunk, TINY), seed)
@@ -34,7 +34,7 @@ def test_a_kept_trunk_is_the_one_that_would_be_built() -> None:
 
 
 def test_a_trunk_is_built_anew_where_it_is_another_or_has_changed() -> None:
-    kept, other = KeptParts(), {**TINY, "mean": [0.0, 0.0, 0.0]}
+    kept, other = SharedParts(), {**TINY, "mean": [0.0, 0.0, 0.0]}
     first, _ = built(lambda: kept.trunk(TimmTrunk, TINY), 3)
     assert built(lambda: kept.trunk(TimmTrunk, TINY), 3)[0] is first
     assert built(lambda: kept.trunk(TimmTrunk, TINY), 4)[0] is not first
@@ -61,8 +61,8 @@ def fingerprint(dataset: ImageFolder) -> str:
 
 def test_a_new_file_is_found_after_a_minute(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(kept_parts.time, "monotonic", lambda: now[0])
-    kept, given = KeptParts(), {"folder": str(images)}
+    monkeypatch.setattr(shared_parts.time, "monotonic", lambda: now[0])
+    kept, given = SharedParts(), {"folder": str(images)}
     before = fingerprint(kept.dataset(ImageFolder, given))
     Image.new("RGB", (8, 8)).save(images / "class00" / "inside" / "2.bmp")
     after = fingerprint(ImageFolder(images))
@@ -74,7 +74,7 @@ def test_a_new_file_is_found_after_a_minute(images: Path, monkeypatch: pytest.Mo
 
 def test_an_overwritten_file_ends_a_kept_list_at_once(images: Path) -> None:
     """Other pixels, with the size and the modification time of those before."""
-    kept, given = KeptParts(), {"folder": str(images)}
+    kept, given = SharedParts(), {"folder": str(images)}
     first = kept.dataset(ImageFolder, given)
     before = fingerprint(first)
     assert kept.dataset(ImageFolder, given) is first

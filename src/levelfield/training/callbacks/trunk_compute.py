@@ -1,0 +1,123 @@
+"""How the trunk computes: compiled, with less memory, or with batch norm over all processes."""
+
+from typing import Any, Literal, get_args
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from levelfield.core.errors import UserError
+from levelfield.models.layers import networks
+
+CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+
+
+class CompileTrunk(Callback):
+    """Compiles the trunk with `torch.compile` at the first batch of a fit.
+
+    The first batch of each shape can take minutes. Results differ by rounding, so a study treats it as another setting.
+    Checkpoints are those of an uncompiled trunk. Under determinism, the default of `levelfield fit`, Inductor measures
+    no kernels and pads no products, and the callback says so.
+
+    Args:
+        backend: backend of `torch.compile`.
+        mode: mode of `torch.compile`. `reduce-overhead` replays CUDA graphs, for small batches on a GPU. `max-autotune`
+            also measures kernels, which takes minutes, and needs a fit without determinism.
+
+    Raises:
+        ValueError: an unknown mode.
+    """
+
+    def __init__(self, backend: str = "inductor", mode: CompileMode = "default") -> None:
+        if mode not in get_args(CompileMode):
+            raise ValueError(f"mode={mode!r} must be one of {', '.join(get_args(CompileMode))}")
+        self.backend = backend
+        self.mode = mode
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.backend == "inductor" and torch.are_deterministic_algorithms_enabled():
+            rank_zero_warn(
+                "CompileTrunk: the trainer is deterministic, so the compiler measures no kernels and pads no products: "
+                "for its fastest code give --trainer.deterministic false",
+                category=UserWarning,
+            )
+        trunk_of(pl_module, self).compile(backend=self.backend, mode=self.mode)
+
+
+class GradientCheckpointing(Callback):
+    """Recomputes activations of the trunk to save memory; one extra forward pass, the same gradients.
+
+    It keeps only the inputs of the trunk's blocks.
+    Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
+
+    Raises:
+        UserError: the trunk's network does not support it, or has batch norm in training mode.
+    """
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trunk = trunk_of(pl_module, self)
+        if any(weight.requires_grad for weight in trunk.parameters()):
+            recompute_activations(trunk, getattr(pl_module, "freeze_batch_norm", False))
+
+
+def recompute_activations(trunk: nn.Module, freeze_batch_norm: bool = True) -> None:
+    """Make a trunk keep only the inputs of its blocks; raises UserError if it cannot."""
+    if not freeze_batch_norm and any(isinstance(part, _BatchNorm) for part in trunk.modules()):
+        raise UserError(
+            "GradientCheckpointing goes through batch norm twice, which would count each batch twice: give "
+            "--model.freeze_batch_norm true, or leave it out"
+        )
+    found = [network for _, network in networks(trunk)]
+    try:
+        for network in found:
+            if hasattr(network, "set_grad_checkpointing"):
+                network.set_grad_checkpointing(True)
+            elif hasattr(network, "activation_checkpointing_enable"):  # the newer name of the next method
+                network.activation_checkpointing_enable()
+            else:
+                network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    except (AssertionError, ValueError, AttributeError):
+        found = []
+    if not found:
+        raise UserError(
+            f"GradientCheckpointing: {type(trunk).__name__} has no network that can do it; GradientCaching saves "
+            "memory with any"
+        )
+
+
+class TimmSyncBatchNorm(Callback):
+    """Converts batch norm layers as timm does, if the Trainer has `sync_batchnorm=True`.
+
+    torch's conversion, which Lightning calls, drops the activations in timm's batch norm layers.
+
+    Raises:
+        UserError: batch norm in training mode on a CPU, where torch cannot synchronize it.
+    """
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        from timm.layers import convert_sync_batchnorm
+
+        strategy = trainer.strategy
+        if getattr(strategy, "_layer_sync", None) is None:
+            return
+        layers = [part for part in pl_module.modules() if isinstance(part, _BatchNorm)]
+        if strategy.root_device.type == "cpu" and any(layer.training for layer in layers):
+            raise UserError("--trainer.sync_batchnorm true: torch synchronizes batch norm on GPUs only; leave it out")
+        convert_sync_batchnorm(pl_module)
+        strategy._layer_sync = None  # type: ignore[attr-defined] # or Lightning converts again
+
+
+def trunk_of(module: nn.Module, callback: object) -> Any:
+    """The trunk that a callback changes.
+
+    Raises:
+        UserError: the module, perhaps a plain LightningModule, has none.
+    """
+    if not isinstance(trunk := getattr(module, "trunk", None), nn.Module):
+        raise UserError(
+            f"--trainer.callbacks {type(callback).__name__} needs self.trunk, which {type(module).__name__} lacks: "
+            "name your network so, or leave the callback out"
+        )
+    return trunk
