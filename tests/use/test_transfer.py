@@ -11,11 +11,11 @@ from refused import refused
 from scipy import stats
 
 import levelfield
+from levelfield.compare.plan import HEAD_SECONDS, SIZES, Costs, Counts, Lengths, choose, seconds
 from levelfield.core import ledger
 from levelfield.data.datasets import Glyphs, ImageTable
 from levelfield.metrics import clustering_metrics, retrieval_metrics
 from levelfield.use import ladder
-from levelfield.use.ladder import HEAD_SECONDS, SIZES, Costs, Counts, Lengths, choose, seconds
 from levelfield.use.scores import class_interval, scores_of
 
 
