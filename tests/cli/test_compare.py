@@ -190,7 +190,7 @@ def test_the_table_of_unbroken_images_is_of_the_folder_that_is_asked_for(tmp_pat
 
     def unbroken(folder: Path, has_begun: bool = False) -> ImageTable | ImageFolder:
         file = tmp_path / "outputs/compare_letters.yaml"
-        return unbroken(str(folder), ImageFolder(folder), {}, True, file, has_begun)
+        return samples.unbroken(str(folder), ImageFolder(folder), {}, True, file, has_begun)
 
     for place, classes in (("one", 2), ("other", 3)):
         folder = letters(tmp_path / place / "letters", classes, samples=2)
