@@ -13,6 +13,7 @@ from forked import Forked, levelfield
 from tiny_text import own_texts, tiny_text_model
 
 from levelfield.cli.compare import WRITTEN
+from levelfield.compare import samples
 from levelfield.compare.whole_half import whole_half_command
 from levelfield.core.errors import UserError
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable
