@@ -56,9 +56,7 @@ def test_the_command_answers_by_cosine_and_draws_them(fitted: Path, birds: Path,
     left_top_of_the_picture = sheet.crop((8 + 168 + 1, 8 + 1, 8 + 168 + 159, 8 + 159))
     expected = Image.open(birds / nearest[0]).resize((160, 160), Image.Resampling.BICUBIC).crop((1, 1, 159, 159))
     assert left_top_of_the_picture.tobytes() == expected.tobytes()
-    code, _, complaint = run(*asked, "--output", tmp_path / "a.html")
-    assert code == 0, complaint
-    assert (tmp_path / "a.html").read_text().count("<img ") == 8
+    refused(run(*asked, "--output", "a.html"), "--output a.html", ".png")
 
 
 def test_the_index_is_kept_and_follows_the_gallery(encoder: Encoder, birds: Path) -> None:
@@ -199,17 +197,14 @@ def test_texts_are_found_in_a_table_and_in_lines(of_texts: Path, tmp_path: Path,
     nearest = texts[int((embedded[1:] @ embedded[0]).argmax())]
     for gallery in (table, tmp_path / "t.txt"):
         asked = ("search", "--ckpt_path", best, "--gallery", gallery, "--query", "Where is <my> aaa?")
-        code, printed, complaint = run(*asked, "--top", "1", "--output", tmp_path / "a.html")
+        code, printed, complaint = run(*asked, "--top", "1")
         assert code == 0, complaint
         assert nearest in printed
-        page = (tmp_path / "a.html").read_text()
-        assert nearest in page
-        assert "Where is &lt;my&gt; aaa?" in page
     Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
     asked = ("search", "--ckpt_path", best, "--gallery", table)
     refused(run(*asked, "--query", tmp_path / "a.png"), "a.png is an image", "takes texts")
     refused(run(*asked, "--query", " "), "--query is empty")
-    refused(run(*asked, "--query", "x", "--output", "a.png"), "--output a.png", ".html")
+    refused(run(*asked, "--query", "x", "--output", "a.png"), "--output a.png", "printed")
 
 
 def test_only_the_query_itself_is_left_out_of_links_to_one_file(encoder: Encoder, birds: Path, tmp_path: Path) -> None:

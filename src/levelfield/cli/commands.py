@@ -218,7 +218,7 @@ embeddings in LEVELFIELD_CACHE. If the gallery changes, it embeds only what is n
         _option("--gallery PATH", f"{ANY_DATA}; a {LINES}", required=True),
         _option("--query WHAT", "an image file, or a text", required=True),
         _option("--top K", "number of answers (default: 10)", type=int, default=10),
-        _option("--output FILE", ".png: a sheet of the images (default: answers.png); .html: a page", type=Path),
+        _option("--output FILE", "a sheet of the images (default: answers.png)", type=Path),
     ],
     """\
   levelfield search --ckpt_path best.ckpt --gallery my_images --query my_images/class_0/0.png

@@ -92,7 +92,7 @@ def _search(given: Any) -> int:
     for answer in answers:
         say(f"{answer.likeness:.4f}  {answer.name}{f'  ({answer.label})' if answer.label else ''}")
     if output is not None:
-        write_answers(query, answers, encoder.distance, output)
+        write_answers(query, answers, output)
         say(f"sheet: {output}")
     return 0
 

@@ -163,5 +163,7 @@ def retrieval_sets(
 
 
 def concatenate(folds: Sequence[Float[Tensor, "samples embedding"]]) -> Float[Tensor, "samples folds*embedding"]:
-    """Concatenate the L2-normalized embeddings of the folds and normalize again."""
+    """One embedding unchanged; several as concatenated unit vectors, normalized again."""
+    if len(folds) == 1:
+        return folds[0]
     return normalize(torch.cat([normalize(fold) for fold in folds], dim=1))

@@ -18,6 +18,7 @@ from levelfield.core.terminal import say
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.loaders import batch_of, embedded_together, loader_processes
 from levelfield.data.transforms import Crops, ImageTransforms, load
+from levelfield.study.test_scores import concatenate
 from levelfield.training.checkpoint import built, one_line, read_checkpoint
 from levelfield.training.embed import EmbeddedSet
 from levelfield.training.embed import embed as embed_batches
@@ -217,7 +218,7 @@ class SideBySide(nn.Module):
             parts = [learner.embed_features(features) for learner in self.learners]  # type: ignore[operator]
         else:
             parts = [learner(samples) for learner in self.learners]
-        return nn.functional.normalize(torch.cat([nn.functional.normalize(part) for part in parts], dim=1))
+        return concatenate(parts)
 
 
 class Opened(Dataset[tuple[Any, int, int]]):

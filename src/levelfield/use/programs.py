@@ -6,12 +6,12 @@ Shapes: B samples, C x C pixels of the crop, T tokens, F features, D dimensions.
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from levelfield.core.errors import UserError
 from levelfield.models.text import TransformersTrunk, pooled
+from levelfield.study.test_scores import concatenate
 from levelfield.training.learner import MetricLearner
 
 
@@ -24,7 +24,7 @@ class EmbedImages(nn.Module):
         self.heads = nn.ModuleList(Head(learner) for learner in learners)
 
     def forward(self, images: Float[Tensor, "batch 3 crop crop"]) -> Float[Tensor, "batch dim"]:
-        return side_by_side([head(trunk(images)) for trunk, head in zip(self.trunks, self.heads, strict=True)])
+        return concatenate([head(trunk(images)) for trunk, head in zip(self.trunks, self.heads, strict=True)])
 
 
 class EmbedTexts(nn.Module):
@@ -44,7 +44,7 @@ class EmbedTexts(nn.Module):
         for encoder, pooling, head in zip(self.encoders, self.pooling, self.heads, strict=True):
             states_BTF = encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
             parts.append(head(pooled(states_BTF, attention_mask, pooling)))
-        return side_by_side(parts)
+        return concatenate(parts)
 
 
 class Head(nn.Module):
@@ -57,13 +57,6 @@ class Head(nn.Module):
     def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch dim"]:
         embeddings = self.embedder(features)
         return nn.functional.normalize(embeddings) if self.normalize else embeddings
-
-
-def side_by_side(parts: Sequence[Float[Tensor, "batch dim"]]) -> Float[Tensor, "batch dims"]:
-    """One embedding unchanged; several as concatenated unit vectors, normalized again."""
-    if len(parts) == 1:
-        return parts[0]
-    return nn.functional.normalize(torch.cat([nn.functional.normalize(part) for part in parts], dim=1))
 
 
 def check_can_be_exported(learners: Sequence[MetricLearner], origin: str) -> None:
