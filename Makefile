@@ -1,4 +1,4 @@
-PYTHON ?= python3# 3.11 or newer; makes .venv
+PYTHON ?= python3# 3.11.4 or newer; makes .venv
 VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
