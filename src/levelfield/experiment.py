@@ -109,7 +109,6 @@ class Study:
         *,
         options: Mapping[str, Any] = MappingProxyType({}),
         recompute: Collection[str] = (),
-        keep: Collection[str] = (),
         reopen_test: str | None = None,
         test_without_failed_runs: bool = False,
         stop_here: bool = False,
@@ -125,7 +124,6 @@ class Study:
             executor: Where jobs run, as in `--executor`: `local`, `ray` or the import path of a class.
             options: Other options of the executor: `{"devices": [0, 1]}` for `--executor.devices '[0, 1]'`.
             recompute: Methods to compute again if their results are stale.
-            keep: Methods whose results stay although their code has changed; reports say so.
             reopen_test: The reason for scoring the runs on the test classes again; it is recorded and shown.
             test_without_failed_runs: Score the other runs although some failed.
             stop_here: Run no job, and score the complete runs.
@@ -148,7 +146,6 @@ class Study:
             make_slots(self.asked.spec, executor, {**options, **({} if workers is None else {"workers": workers})}),
             console,
             recompute=recompute,
-            keep=keep,
             retest=reopen_test,
             without_failed=test_without_failed_runs,
             stop_here=stop_here,

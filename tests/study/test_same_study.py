@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -14,7 +13,7 @@ from study_engine import SMALL, results, run_file, run_study, small_study, table
 from levelfield.core.configuration import set_dotted
 from levelfield.core.errors import UserError
 from levelfield.study.rows import load_spec, with_options
-from levelfield.study.same_study import kept_lines, with_rows_of
+from levelfield.study.same_study import with_rows_of
 from levelfield.study.spec import StudySpec
 
 LOUDER = "embeddings = embeddings * 1.5"
@@ -25,9 +24,8 @@ def times(folder: Path, row: str) -> list[int]:
 
 
 @pytest.mark.slow
-def test_an_edited_loss_is_refused_by_name_then_computed_again_or_kept(here: Path, small: Path) -> None:
+def test_an_edited_loss_is_refused_by_name_then_computed_again(here: Path, small: Path) -> None:
     file, folder = small, here / "out"
-    before = tables(folder)
     result = json.loads((folder / "jobs/mine/run0/fold0/result.json").read_text())
     assert {"my_loss.py", "levelfield/losses/contrastive.py"} <= {*result["sources"]}
 
@@ -37,37 +35,23 @@ def test_an_edited_loss_is_refused_by_name_then_computed_again_or_kept(here: Pat
     assert times(folder, "*") == stamp
 
     small_study(here, LOUDER)
-    with pytest.raises(UserError, match=r"mine: my_loss\.py.*--recompute mine.*--keep mine") as refused:
+    with pytest.raises(UserError, match=r"mine: my_loss\.py.*--recompute mine") as refused:
         run_file(file, folder)
     assert "contrastive" not in str(refused.value)
     assert times(folder, "*") == stamp
 
-    kept = run_file(file, folder, keep=["mine"])
-    assert tables(folder) == before
-    (line,) = kept_lines(kept)
-    assert re.match(r"mine: .*my_loss\.py", line)
-    run_file(file, folder)  # once is enough
-    assert times(folder, "*") == stamp
-
-    small_study(here, "embeddings = embeddings * 0.5")  # another edit is another decision
-    with pytest.raises(UserError, match="--keep mine"):
-        run_file(file, folder)
-    again = run_file(file, folder, recompute=["mine"])
+    run_file(file, folder, recompute=["mine"])
     assert times(folder, "contrastive") != times(folder, "mine")
-    assert kept_lines(again) == []
     fresh = run_file(file, here / "fresh")
     assert tables(folder) == tables(fresh.folder)
 
 
-def test_half_of_a_row_cannot_be_kept(here: Path, small: Path) -> None:
+def test_half_of_a_row_is_not_finished_with_other_code(here: Path, small: Path) -> None:
     file, folder = small, here / "out"
     (folder / "jobs/mine/run0/fold1/result.json").unlink()
     small_study(here, LOUDER)
-    with pytest.raises(UserError, match=r"mine: my_loss\.py") as refused:
+    with pytest.raises(UserError, match=r"mine: my_loss\.py"):
         run_file(file, folder)
-    assert "--keep" not in str(refused.value)
-    with pytest.raises(UserError, match="--keep mine"):
-        run_file(file, folder, keep=["mine"])
 
 
 @pytest.mark.slow

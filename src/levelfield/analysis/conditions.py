@@ -9,7 +9,7 @@ from levelfield.analysis.verify import NOT_ARCHIVED
 from levelfield.core.configuration import ABSENT, flatten
 from levelfield.metrics.definitions import COLLAPSED_RANK
 from levelfield.study.folder import StudyFolder
-from levelfield.study.same_study import differing_origins, kept_lines
+from levelfield.study.same_study import differing_origins
 from levelfield.study.spec import StudySpec
 
 # A method is its loss (with its weights' rate and decay), miner and regularizer: these settings differ by design.
@@ -74,7 +74,6 @@ def warnings(study: StudyFolder, changed: Mapping[Path, str]) -> list[str]:
         *(f"{method} has no runs: no trial has a score." for method in state.without_setting()),
         *(f"{job} failed, and its run is left out: {why}" for job, why in state.failures("run").items()),
         *collapsed(study).values(),
-        *kept_lines(study),
         *differing_origins(study),
         *(f"{path} {what}; the page leaves it out." for path, what in changed.items() if what != NOT_ARCHIVED),
     ]

@@ -16,7 +16,7 @@ from levelfield.core.ledger import EVALUATED, FINISHED, LEDGER, compare_copy, re
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.jobs import EMBEDDINGS_FILE, LOGS, METRICS_FILE, RESULT, failed, folds_of, job_seed
-from levelfield.study.same_study import changed_sources, differing_origins, kept_lines
+from levelfield.study.same_study import changed_sources, differing_origins
 
 # Archives do not have the curves of the trainings.
 NOT_ARCHIVED = "is in no archive"
@@ -95,7 +95,7 @@ def verify_study(study: StudyFolder) -> list[str]:
 
 
 def remarks(study: StudyFolder) -> list[str]:
-    """Notes that are not problems: kept rows, different or edited versions, and what was not compared."""
+    """Notes that are not problems: different or edited versions, and what was not compared."""
     from levelfield.analysis.stored_embeddings import data_here
 
     lines = ["not compared: the data set, which is not here"] if data_here(study) is None else []
@@ -105,7 +105,7 @@ def remarks(study: StudyFolder) -> list[str]:
     codes = [(result.get("provenance") or {}).get("code") or {} for result in study.state.results.values()]
     edited = sum(bool(code.get("modified")) for code in codes)
     changed = [f"{edited} of {len(codes)} jobs ran in a checkout with uncommitted changes"] if edited else []
-    return [*lines, *kept_lines(study), *differing_origins(study), *changed]
+    return [*lines, *differing_origins(study), *changed]
 
 
 def _settings_and_curves(study: StudyFolder, changed: Mapping[Path, str]) -> Iterator[str]:

@@ -269,9 +269,6 @@ RUNS = (
         "--recompute METHOD *",
         "compute the results of a method again after its code or settings changed; `all` for all; repeatable",
     ),
-    _option(
-        "--keep METHOD *", "keep the results of a method although its code changed; the report says so; repeatable"
-    ),
     _option("--reopen-test REASON", "score on the test classes again; the reason is recorded and shown"),
     _option("--test-without-failed-runs", "score the other runs although some failed"),
     _option(

@@ -30,7 +30,7 @@ from levelfield.study.study_file import find_study
 
 # Options, with the number of their values, that the printed next command leaves out.
 OF_ONE_RUN = {
-    **dict.fromkeys(("--reopen-test", "--from", "--recompute", "--keep"), 1),
+    **dict.fromkeys(("--reopen-test", "--from", "--recompute"), 1),
     **dict.fromkeys(("--stop-here", "--test-without-failed-runs", "--json", "--debug"), 0),
 }
 # What follows a study whose scores show how levelfield works, and rank no losses.
@@ -167,7 +167,6 @@ def _run(
             arguments.executor,
             options=arguments.options,
             recompute=arguments.recompute,
-            keep=arguments.keep,
             reopen_test=arguments.reopen_test,
             test_without_failed_runs=arguments.test_without_failed_runs,
             stop_here=arguments.stop_here,

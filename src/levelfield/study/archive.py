@@ -15,16 +15,14 @@ from levelfield.core.configuration import Config, init_args, read_yaml
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically, write_json
 from levelfield.core.ledger import LEDGER
-from levelfield.study.folder import ARCHIVED, KEPT, RESULTS_FILE, SUMMARY_FILE, StudyFolder
+from levelfield.study.folder import ARCHIVED, RESULTS_FILE, SUMMARY_FILE, StudyFolder
 from levelfield.study.jobs import CONFIG, RESULT, folds_of, row_runs
 from levelfield.study.spec import MOST_JOBS, STUDY, StudySpec
 
 SUFFIX = ".tar.xz"
 # What an archive may contain, and how much: thousands of results name the same classes and shrink to 1/250.
 PART = r"(?!\.)[A-Za-z0-9_.=,@-]+"
-MEMBER = (
-    rf"({STUDY}|{LEDGER}|{ARCHIVED}|{KEPT}|{RESULTS_FILE}|{SUMMARY_FILE}|jobs/{PART}/{PART}/{PART}/({RESULT}|{CONFIG}))"
-)
+MEMBER = rf"({STUDY}|{LEDGER}|{ARCHIVED}|{RESULTS_FILE}|{SUMMARY_FILE}|jobs/{PART}/{PART}/{PART}/({RESULT}|{CONFIG}))"
 MOST_BYTES, MOST_MEMBERS = 1 << 30, MOST_JOBS
 # Of one file in an archive or one of its headers, and of YAML, which takes 1,000 times its size to read.
 MOST_OF_MEMBER, MOST_OF_YAML = 16 << 20, 1 << 20
@@ -75,9 +73,9 @@ def _contents(study: StudyFolder) -> Iterator[tuple[str, bytes]]:
     files = {study.ledger_file, study.results_file, study.summary_file}
     files |= {study.test_file(*each) for each in study.state.tested_runs()}
     files |= {folder / job.path / RESULT for job in study.state.results}
-    # One configuration per row, for the results page, and the rows of --keep.
+    # One configuration per row, for the results page.
     first_runs = [job for each in row_runs(spec) if each[1] == 0 for job in folds_of(spec, *each)]
-    optional = [folder / KEPT, *filter(_is_anybodys, (folder / job.path / CONFIG for job in first_runs))]
+    optional = list(filter(_is_anybodys, (folder / job.path / CONFIG for job in first_runs)))
     for path in files | {path for path in optional if path.is_file()}:
         if not path.is_file():
             raise UserError(f"{path} is missing; levelfield study report writes it")

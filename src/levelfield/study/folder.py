@@ -43,8 +43,8 @@ NUMBERS = ("configuration", "parameters", "seed", "checkpoint", "validation", "b
 # The test scores of a run.
 SCORES = ("separated", "concatenated", "one_pca", "num_skipped")
 RESULTS_FILE, SUMMARY_FILE = "results.csv", "summary.csv"
-# The rows of an archive, without weights and logs; the rows that --keep keeps although their sources changed.
-ARCHIVED, KEPT = "archived.json", "kept.json"
+# The rows of an archive, without weights and logs.
+ARCHIVED = "archived.json"
 LOCK, HOLDER, WRITING = ".lock", ".running.json", ".writing.lock"
 # Seconds that the workers of a killed process may hold its lock: they notice its end after half a second.
 LEFT_SECONDS = 5.0
@@ -108,7 +108,7 @@ class StudyFolder:
 
     def read_again(self) -> StudyState:
         """Read all results again, because files may have been deleted or changed."""
-        for name in ("stored", "state", "archived", "strangers", "kept"):
+        for name in ("stored", "state", "archived", "strangers"):
             vars(self).pop(name, None)
         return self.state
 
@@ -137,8 +137,7 @@ class StudyFolder:
             if made[OF] == row:
                 self.remove_row(derived)
         shutil.rmtree(self.folder / "jobs" / row_folder(row), ignore_errors=True)
-        for name in (ARCHIVED, KEPT):
-            self._write_rows(name, {key: value for key, value in self._read_rows(name).items() if key != row})
+        self._write_rows(ARCHIVED, {key: value for key, value in self._read_rows(ARCHIVED).items() if key != row})
         for name in ("stored", "state"):
             vars(self).pop(name, None)
 
@@ -217,15 +216,6 @@ class StudyFolder:
         """Whether the classes that a row names are the user's choice."""
         return self.spec.source_row(row) not in self.strangers
 
-    @cached_property
-    def kept(self) -> dict[str, dict[str, str]]:
-        """Row to the source digests that the user has accepted with --keep."""
-        return self._read_rows(KEPT)
-
-    def keep_row(self, row: str, sources: Mapping[str, str]) -> None:
-        """Accept the results of a row although its source code has changed."""
-        self._write_rows(KEPT, {**self.kept, row: dict(sources)})
-
     def _read_rows(self, name: str) -> dict[str, dict[str, Any]]:
         path = self.folder / name
         content = read_json(path) if path.is_file() else {"rows": {}}
@@ -236,7 +226,7 @@ class StudyFolder:
     def _write_rows(self, name: str, rows: Mapping[str, Mapping[str, str]]) -> None:
         if rows or (self.folder / name).is_file():
             write_json(self.folder / name, {"rows": dict(rows)})
-        for known in ("archived", "strangers", "kept"):
+        for known in ("archived", "strangers"):
             vars(self).pop(known, None)
 
     # Test scores.

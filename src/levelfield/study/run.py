@@ -32,7 +32,6 @@ def run_study(
     console: Console | None = None,
     *,
     recompute: Collection[str] = (),
-    keep: Collection[str] = (),
     retest: str | None = None,
     without_failed: bool = False,
     stop_here: bool = False,
@@ -47,7 +46,6 @@ def run_study(
     Args:
         slots: Where jobs run; by default in this process.
         recompute: Rows or methods to compute again if their results are stale.
-        keep: Rows or methods whose results stay although their code has changed.
         retest: The reason for scoring all runs again.
         without_failed: Score the other runs although some failed.
         stop_here: Run no job, and score the complete runs.
@@ -74,16 +72,16 @@ def run_study(
                     study.folder, with_rows_of(study.spec, begun.spec, filter(begun.has_results, begun.spec.methods))
                 )
             sources = row_sources(study.spec)
-            decisions = check_same(study, sources, recompute, keep)
+            decisions = check_same(study, sources, recompute)
             say(*decisions, console=console)
             study.had_work = retest is not None or not study.is_finished()
             if study.had_work:
                 running = _Running(study, slots, console, sources, machine, debug)
-                running.run(recompute, keep, retest, without_failed, stop_here)
+                running.run(recompute, retest, without_failed, stop_here)
             else:
                 study.write_spec()
-                if (recompute or keep) and not decisions:
-                    say("note: --recompute and --keep have no effect: no row is stale", console=console)
+                if recompute and not decisions:
+                    say("note: --recompute has no effect: no row is stale", console=console)
     finally:
         slots.stop()
     return study
@@ -108,7 +106,6 @@ class _Running:
     def run(
         self,
         recompute: Collection[str],
-        keep: Collection[str],
         retest: str | None,
         without_failed: bool,
         stop_here: bool,
@@ -129,7 +126,7 @@ class _Running:
                 refuse_strangers_jobs(study)
                 rows = [row for row in study.spec.methods if study.may_build(row)]
                 seen = look_at_rows(study.spec, own_rows(self.sources), self.given_up, rows)
-                decisions = check_seen(study, seen.data, seen.weights, self.sources, recompute, keep)
+                decisions = check_seen(study, seen.data, seen.weights, recompute)
                 say(*([*decisions, *seen.overview] if self.machine is None else []), console=self.console)
                 data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
                 weights = dict(seen.weights)

@@ -1,34 +1,21 @@
 """Whether the results in a folder belong to the study: settings, data, weights and source code of each row.
 
-If one of these differs, the results of the row are stale. The study does not mix them: compute the row again, keep it,
+If one of these differs, the results of the row are stale. The study does not mix them: compute the row again,
 or choose another folder. Different library versions and devices are allowed, and reports show them.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from levelfield.core.configuration import Config, first_difference, set_dotted
 from levelfield.core.errors import UserError
 from levelfield.core.source_identity import sources_of
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import folds_of, row_runs
 from levelfield.study.spec import StudySpec, named_rows
 
 Sources = dict[str, dict[str, str]]  # row to file to digest
-
-
-@dataclass(frozen=True)
-class Stale:
-    """Why the results of a row do not belong to this study.
-
-    Attributes:
-        may_keep: Whether --keep is allowed: not for other settings or data, and not for an unfinished row.
-    """
-
-    why: str
-    may_keep: bool
 
 
 def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> StudySpec:
@@ -96,12 +83,11 @@ def own_rows(sources: Sources) -> set[str]:
     return {row for row, files in sources.items() if any(not file.startswith("levelfield/") for file in files)}
 
 
-def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str], keep: Collection[str]) -> list[str]:
-    """Reject results of other settings or source code, except those that `recompute` and `keep` name.
+def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str]) -> list[str]:
+    """Reject results of other settings or source code, except those that `recompute` names.
 
     Args:
         recompute: Rows or methods whose stale results are removed; `all` for every row.
-        keep: Rows or methods whose results stay although their code has changed.
 
     Returns:
         One line per change.
@@ -119,100 +105,66 @@ def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str],
                     "the old value"
                 )
     stale = {row: found for row in study.spec.rows if (found := _stale(study, begun, row, sources[row])) is not None}
-    return fill_loss_defaults(study, stale, sources, recompute, keep)
+    return resolve_stale(study, stale, recompute)
 
 
 def check_seen(
     study: StudyFolder,
     data: Mapping[str, Mapping[str, Any]],
     weights: Mapping[str, str | None],
-    sources: Sources,
     recompute: Collection[str],
-    keep: Collection[str],
 ) -> list[str]:
     """`check_same` for data and trunk weights, which are known after the rows are built."""
-    stale: dict[str, Stale] = {}
+    stale: dict[str, str] = {}
     for job, result in study.state.results.items():
         before, half = result.get("data"), data.get(job.method)
         if before and half and before["fingerprint"] != half["fingerprint"]:
             old, now = ({*each["train_classes"], *each["val_classes"]} for each in (before, half))
             what = f"class {min(old ^ now)!r} is only in one training half" if old ^ now else "a sample or its class"
-            stale[job.method] = Stale(f"the data have changed on disk ({what})", False)
+            stale[job.method] = f"the data have changed on disk ({what})"
         known, here = result.get("provenance", {}).get("weights"), weights.get(job.method)
-        if None not in (known, here) and known != here and job.method not in study.kept:
-            stale.setdefault(job.method, Stale(f"weights {known} there, {here} here", _is_whole(study, job.method)))
-    return fill_loss_defaults(study, stale, sources, recompute, keep)
+        if None not in (known, here) and known != here:
+            stale.setdefault(job.method, f"weights {known} there, {here} here")
+    return resolve_stale(study, stale, recompute)
 
 
-def fill_loss_defaults(
-    study: StudyFolder,
-    stale: Mapping[str, Stale],
-    sources: Sources,
-    recompute: Collection[str],
-    keep: Collection[str],
-) -> list[str]:
-    """Recompute or keep stale rows as requested, and raise an error for the others."""
+def resolve_stale(study: StudyFolder, stale: Mapping[str, str], recompute: Collection[str]) -> list[str]:
+    """Remove the results of stale rows as requested, and raise an error for the others."""
     again = {*stale} if "all" in recompute else {*named_rows(study.spec, recompute)} & {*stale}
-    kept = {*named_rows(study.spec, keep)} & {*stale} - again
-    for row in kept:
-        if not stale[row].may_keep:
-            raise UserError(f"--keep {row}: {stale[row].why}, so its results cannot stay; give --recompute {row}")
-    if left := {row: found for row, found in stale.items() if row not in again | kept}:
-        raise UserError(_refusal(study, left))
+    if left := {row: why for row, why in stale.items() if row not in again}:
+        by_reason: dict[str, list[str]] = defaultdict(list)
+        for row, why in left.items():
+            by_reason[why].append(row)
+        reasons = "; ".join(f"{', '.join(rows)}: {why}" for why, rows in by_reason.items())
+        every = set(left) >= set(study.spec.methods)
+        raise UserError(
+            f"{study.folder} has results of another state of the study: {reasons}. To compute them again: "
+            f"{_options('--recompute', ['all'] if every else left)}; or restore the old state, or choose another "
+            "--output"
+        )
     for row in again:
         study.remove_row(row)
-    for row in kept:
-        study.keep_row(row, sources[row])
-    return [
-        *(f"{row}: will be computed again: {stale[row].why}" for row in stale if row in again),
-        *(f"{row}: kept although {stale[row].why}; reports say so" for row in stale if row in kept),
-    ]
-
-
-def _refusal(study: StudyFolder, stale: Mapping[str, Stale]) -> str:
-    by_reason: dict[str, list[str]] = defaultdict(list)
-    for row, found in stale.items():
-        by_reason[found.why].append(row)
-    reasons = "; ".join(f"{', '.join(rows)}: {why}" for why, rows in by_reason.items())
-    every = set(stale) >= set(study.spec.methods)
-    remedies = [f"to compute them again: {_options('--recompute', ['all'] if every else stale)}"]
-    if can_stay := [row for row, found in stale.items() if found.may_keep]:
-        remedies.append(f"to keep them, which reports show: {_options('--keep', can_stay)}")
-    remedies.append("or restore the old state, or choose another --output")
-    return f"{study.folder} has results of another state of the study: {reasons}. {'; '.join(remedies)}"
+    return [f"{row}: will be computed again: {why}" for row, why in stale.items()]
 
 
 def _options(option: str, rows: Collection[str]) -> str:
     return " ".join(f"{option} {row}" for row in rows)
 
 
-def _stale(study: StudyFolder, begun: StudySpec, row: str, sources: Mapping[str, str]) -> Stale | None:
+def _stale(study: StudyFolder, begun: StudySpec, row: str, sources: Mapping[str, str]) -> str | None:
     """Why a row's results belong to other settings or source code; None if they do not, or without results."""
     results = [result for job, result in study.stored.items() if job.method == row]
     if any(result["configuration"] != study.spec.row_hashes[row] for result in results):
         known = row in begun.rows
         difference = first_difference(begun.settings(row), study.spec.settings(row)) if known else None
         key, before, now = difference or ("its configuration", "another", "this")
-        return Stale(f"{key} is {before!r} there and {now!r} here", False)
-    if row in study.archived or (study.kept.get(row) == dict(sources) and _is_whole(study, row)):
-        return None
+        return f"{key} is {before!r} there and {now!r} here"
     changed = {file for result in results for file in _differing(result.get("sources", {}), sources)}
-    if not changed:
-        return None
-    whole = _is_whole(study, row)
-    half = "" if whole else " before the row was finished"
-    return Stale(f"{', '.join(sorted(changed))} has changed{half}", whole)
+    return f"{', '.join(sorted(changed))} has changed" if changed and row not in study.archived else None
 
 
 def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
     return {file for file in {*before, *now} if before.get(file) != now.get(file)}
-
-
-def _is_whole(study: StudyFolder, row: str) -> bool:
-    """Whether every run of a row is trained and tested."""
-    runs = [each for each in row_runs(study.spec) if each[0] == row]
-    trained = all(job in study.stored for each in runs for job in folds_of(study.spec, *each))
-    return trained and all(study.test_file(*each).is_file() for each in runs)
 
 
 # For reports.
@@ -224,20 +176,9 @@ def changed_sources(study: StudyFolder) -> list[tuple[str, list[str]]]:
     for row in study.spec.rows:
         results = [result for job, result in study.stored.items() if job.method == row]
         files = {file for result in results for file in _differing(result.get("sources", {}), now[row])}
-        if files and row not in study.archived and study.kept.get(row) != now[row]:
+        if files and row not in study.archived:
             found.append((row, sorted(files)))
     return found
-
-
-def kept_lines(study: StudyFolder) -> list[str]:
-    """A sentence for each row that --keep keeps although its source code has changed."""
-    lines = []
-    for row, accepted in study.kept.items():
-        of_row = [result for job, result in study.stored.items() if job.method == row]
-        before: dict[str, str] = of_row[0].get("sources", {}) if of_row else {}
-        files = ", ".join(sorted(_differing(before, accepted))) or "the trunk's weights"
-        lines.append(f"{row}: computed before {files} changed, and kept (--keep).")
-    return lines
 
 
 def differing_origins(study: StudyFolder) -> list[str]:

@@ -220,8 +220,8 @@ class _Tests:
                 threads=study.spec.threads,
                 evaluation=evaluation,
             )
-            # A row whose code has changed keeps its earlier scores.
-            function = keep_scores if row in study.archived or row in study.kept else score_run
+            # A row of an archive keeps its earlier scores.
+            function = keep_scores if row in study.archived else score_run
             self._to_do[f"test: {row} run {run}"] = Unit(f"test: {row} run {run}", row, function, (task,))
 
     def from_stored(self) -> bool:
