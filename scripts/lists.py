@@ -75,7 +75,8 @@ def listed(package: str) -> str:
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module and exists(node.module):
             given = {alias.name: getattr(import_module(node.module), alias.name, None) for alias in node.names}
-            others = {name for name, it in given.items() if it is not None and not is_of(package, it)}
+            is_here = node.module.startswith(f"{package}.")  # where a class that is gone leaves the list
+            others = {name for name, it in given.items() if it is not None and not (is_here and is_of(package, it))}
             imports |= {(node.module, name) for name in others}
     lines = [f'"""{ast.get_docstring(tree, clean=False)}"""', ""]
     for module in sorted({module for module, _ in imports}):

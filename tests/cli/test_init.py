@@ -53,6 +53,16 @@ def project(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactor
     return folder / "mine"
 
 
+def test_the_wheel_carries_every_configuration(site: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    configs = REPOSITORY / "configs"
+    for file in configs.rglob("*.yaml"):
+        assert (site / "levelfield/configs" / file.relative_to(configs)).read_bytes() == file.read_bytes()
+    code = "from levelfield.core import configuration; print(configuration.find_configuration('data/glyphs.yaml'))"
+    found = [sys.executable, "-c", code]
+    printed = subprocess.run(found, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
+    assert Path(printed.stdout.strip()) == site / "levelfield/configs/data/glyphs.yaml"
+
+
 def test_the_files_have_the_projects_name(project: Path) -> None:
     files = {str(file.relative_to(project)): file for file in project.rglob("*") if file.is_file()}
     assert set(files) == FILES

@@ -1,9 +1,5 @@
-"""Configurations: found by their names from any folder, from a wheel too, and laid over each other by one merge."""
+"""Configurations: found by their names from any folder, and laid over each other by one merge."""
 
-import os
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -149,20 +145,3 @@ def test_a_copied_study_finds_the_files_that_it_names(run, tmp_path, monkeypatch
     refused(run("study", "status", "mine.yaml"), "no study in outputs/smoke; begin it with levelfield study run")
     Path("mine.yaml").write_text("base: ../data/glyhps.yaml\nmethods: {arcface: method/arcface.yaml}\n")
     refused(run("study", "status", "mine.yaml"), "did you mean 'data/glyphs.yaml'?")
-
-
-def test_the_wheel_carries_every_configuration(tmp_path):
-    pytest.importorskip("hatchling")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True, timeout=60)
-    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
-        packed = {name.removeprefix("levelfield/configs/"): wheel.read(name) for name in wheel.namelist()}
-        wheel.extractall(tmp_path / "site")
-    for file in CONFIGS.rglob("*.yaml"):
-        assert packed[file.relative_to(CONFIGS).as_posix()] == file.read_bytes()
-    (tmp_path / "empty").mkdir()
-    code = "from levelfield.core import configuration; print(configuration.find_configuration('data/glyphs.yaml'))"
-    found = [sys.executable, "-c", code]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
-    printed = subprocess.run(found, cwd=tmp_path / "empty", env=environment, check=True, capture_output=True, text=True)
-    assert Path(printed.stdout.strip()) == tmp_path / "site/levelfield/configs/data/glyphs.yaml"

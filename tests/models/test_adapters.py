@@ -23,6 +23,7 @@ TEXTS = ["Where is my new card?", "it has not come.", "Why was I charged twice?"
 NETWORKS = {
     "vit": ("test_vit", {"depth": 2}),
     "convnext": ("convnextv2_tiny", {"depths": [1, 1, 1, 1], "dims": [8, 8, 8, 16]}),
+    "resnet": ("test_resnet", {"zero_init_last": False}),  # else its blocks begin as the identity
 }
 
 
@@ -47,10 +48,11 @@ def learnt(trunk) -> None:
                 weight.copy_(0.3 * torch.randn_like(weight))
 
 
-@pytest.mark.parametrize("kind", ["vit", "convnext", "text"])
+@pytest.mark.parametrize("kind", [*NETWORKS, "text"])
 def test_the_trunk_at_first_then_another_and_one_network_when_merged(kind, tmp_path):
     plain, trunk = trunk_of(kind, tmp_path), trunk_of(kind, tmp_path)
-    add_adapter(trunk, LoRA(rank=3, alpha=6))
+    convolutions = {"target_modules": ["conv1", "conv2"]} if kind == "resnet" else {}
+    add_adapter(trunk, LoRA(rank=3, alpha=6, **convolutions))
     samples = samples_of(kind)
     with torch.no_grad():
         expected = plain(samples)
@@ -66,7 +68,7 @@ def test_the_trunk_at_first_then_another_and_one_network_when_merged(kind, tmp_p
             name for name, weight in trunk.named_parameters() if weight.requires_grad
         }
         merge_adapter(trunk)
-        torch.testing.assert_close(trunk(samples), moved, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(trunk(samples), moved, rtol=1e-5, atol=1e-5 * max(1, moved.abs().max().item()))
     assert list(trunk.state_dict()) == list(before)
     assert (trunk.adapter, hasattr(trunk.model, "peft_config")) == (None, False)
 
@@ -104,17 +106,6 @@ def test_peft_reads_what_is_saved(tmp_path):
     with torch.no_grad():
         torch.testing.assert_close(theirs(trunk.standardise(images)), trunk(images))
     assert peft.PeftConfig.from_pretrained(str(tmp_path / "adapter")).base_model_name_or_path == "test_vit"
-
-
-def test_convolutions_by_name():
-    torch.manual_seed(0)
-    trunk = TimmTrunk("test_resnet", weights=None).eval()
-    images = torch.rand(2, 3, 32, 32)
-    with torch.no_grad():
-        expected = trunk(images)
-        add_adapter(trunk, LoRA(rank=2, target_modules=["conv1", "conv2"]))
-        assert torch.equal(trunk(images), expected)
-    assert any(weight.requires_grad for weight in trunk.parameters())
 
 
 def test_what_cannot_be_is_one_line(monkeypatch, tmp_path):

@@ -40,10 +40,6 @@ def _is_here_alone(module: str) -> bool:
     return is_here and module not in sys.modules and importlib.util.find_spec(module) is None
 
 
-def is_address(text: str) -> bool:
-    return ADDRESS.search(text) is not None
-
-
 def is_place(text: str, absolute: bool = True) -> bool:
     """Whether a text points outside the working directory and the data root: an address, `..` or an absolute path."""
     return bool(ADDRESS.search(text) or UPWARDS.search(text) or (absolute and OUTSIDE.match(text)))
@@ -58,7 +54,7 @@ def name_of(text: str) -> str:
     """The last name of a place; any other text unchanged."""
     if not is_place(text):
         return text
-    whole = os.path.abspath(text) if UPWARDS.search(text) and not is_address(text) else text
+    whole = os.path.abspath(text) if UPWARDS.search(text) and not ADDRESS.search(text) else text
     name = re.split(r"::|[/\\]", whole.rstrip("/\\"))[-1].lstrip("~")
     return "" if is_place(name) else name
 

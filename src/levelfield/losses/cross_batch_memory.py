@@ -49,8 +49,6 @@ class CrossBatchMemory(MetricLoss):
                 f"triplets_per_anchor={drawn!r} has no meaning within a memory, which names the pairs; "
                 "leave it at 'all' or give the memory a miner"
             )
-        if "metadata" in signature(loss.forward).parameters:
-            raise ValueError(f"{type(loss).__name__} takes metadata, which the memory does not keep")
         self.loss = loss
         self.miner = miner
         self.memory_size = memory_size

@@ -1,10 +1,9 @@
 """Weighted sum of losses."""
 
 from collections.abc import Mapping
-from inspect import signature
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from levelfield.losses.base import (
     Choice,
@@ -55,27 +54,13 @@ class WeightedSum(MetricLoss):
         self.losses = nn.ModuleDict(given)
         self.weights = {name: float(weights.get(name, 1.0)) for name in given}
 
-    def forward(
-        self,
-        embeddings: Points,
-        labels: Labels,
-        indices_tuple: Choice = None,
-        ref_emb: RefPoints = None,
-        ref_labels: RefLabels = None,
-        metadata: Mapping[str, Tensor] | None = None,
-    ) -> Scalar:
-        """The sum; `metadata` goes to each loss that has this parameter."""
-        takes = [name for name, loss in self.losses.items() if "metadata" in signature(loss.forward).parameters]
-        self._extra = {} if metadata is None else {name: {"metadata": metadata} for name in takes}
-        return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels)
-
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
     ) -> Scalar:
         references = () if ref_emb is None else (ref_emb, ref_labels)
         choice = () if indices_tuple is None and ref_emb is None else (indices_tuple,)
         values = [
-            weight * self.losses[name](embeddings, labels, *choice, *references, **self._extra.get(name, {}))
+            weight * self.losses[name](embeddings, labels, *choice, *references)
             for name, weight in self.weights.items()
         ]
         return sum(values[1:], values[0])
