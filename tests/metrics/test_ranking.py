@@ -6,14 +6,14 @@ from itertools import accumulate
 
 import pytest
 import torch
-from by_sorting import expected, position_on_circle, scores_by_sorting
+from by_sorting import expected, ranked, scores_by_sorting
 from matmul_precision import COARSE, Products, coarse_on_the_cpu, made, older, precisions
 from pretended_gpu import any_device, pretended_gpu
 from torch.nn.functional import normalize
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from levelfield.core.numerics import in_ball
+from levelfield.core.numerics import CLIP_RADIUS, in_ball
 from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.metrics import RetrievalMetrics, distances, pack_bits, ranking, retrieval_metrics
 from levelfield.metrics.distances import DISTANCES
@@ -67,6 +67,10 @@ def far_from_zero():
     return embeddings + 50, labels
 
 
+def gallery_apart():
+    return *embedding_space(), *embedding_space(1400, seed=1, num_classes=250)
+
+
 CASES = (embedding_space, with_ties, with_near_ties, in_order)
 
 
@@ -81,19 +85,21 @@ CASES = (embedding_space, with_ties, with_near_ties, in_order)
         ("hamming", embedding_space, NEIGHBOR_METRICS),
         ("hamming", with_ties, NEIGHBOR_METRICS),
         ("poincare", embedding_space, NEIGHBOR_METRICS),
+        ("cosine", gallery_apart, NEIGHBOR_METRICS),
+        ("cosine", gallery_apart, ALL),
     ],
 )
 def test_every_way_equals_float64(distance, case, metrics, device):
-    embeddings, labels = case()
-    by_sorting = scores_by_sorting(SIMILARITIES[distance](embeddings.double(), embeddings.double()), labels)
-    settings = {"metrics": metrics, "distance": distance}
-    there = embeddings.to(device), labels.to(device)
+    sets = case()
+    similarities = SIMILARITIES[distance](sets[0].double(), sets[-2].double())
+    by_sorting = scores_by_sorting(similarities, sets[1], *sets[3:])
+    settings, there = {"metrics": metrics, "distance": distance}, [each.to(device) for each in sets]
     for budget in (NO_MEMORY, SOME_MEMORY, 2**30) if device == "cpu" else (SOME_MEMORY,):
         result = retrieval_metrics(*there, **settings, memory_budget=budget)
         assert result == expected(by_sorting, result)
     if distance == "hamming":
         packed = pack_bits(there[0])
-        assert (packed.shape, packed.dtype) == ((900, -(-embeddings.shape[1] // 8)), torch.uint8)
+        assert (packed.shape, packed.dtype) == ((900, -(-sets[0].shape[1] // 8)), torch.uint8)
         assert retrieval_metrics(packed, there[1], **settings, memory_budget=budget) == result
     per_query = retrieval_metrics(*there, **settings, per_query=True, memory_budget=SOME_MEMORY)
     assert all(scores.device.type == device for name, scores in per_query.items() if name != "num_skipped")
@@ -110,15 +116,6 @@ def test_every_way_gives_the_same_bytes(case, distance, monkeypatch):
     by_halves = scores()
     monkeypatch.setattr(ranking, "MOST_KEPT", 0)
     assert scores() == by_halves
-
-
-@pytest.mark.parametrize("metrics", [NEIGHBOR_METRICS, ALL])
-def test_gallery_apart(metrics):
-    embeddings, labels = embedding_space()
-    gallery, gallery_labels = embedding_space(1400, seed=1, num_classes=250)
-    result = retrieval_metrics(embeddings, labels, gallery, gallery_labels, metrics=metrics)
-    similarities = SIMILARITIES["cosine"](embeddings.double(), gallery.double())
-    assert result == expected(scores_by_sorting(similarities, labels, gallery_labels), result)
 
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming"])
@@ -302,25 +299,32 @@ def test_blocks_cover_all_rows_and_are_not_small(num_rows):
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
-def test_some_of_the_items_ask_for_the_others(distance: str) -> None:
+def test_some_of_the_items_ask_for_the_others(distance):
     prepare, similarity = DISTANCES[distance]
     points = torch.randn(70, 5, generator=torch.Generator().manual_seed(0))
     points[60:] = points[:10]
     prepared, queries = prepare(points), torch.tensor([64, 3, 41])
     found, items = nearest(prepared[queries], prepared, 100, queries, similarity, memory_budget=1)
-    assert items.shape == (3, 69), "all but itself"
-    values = similarity(prepared[queries], prepared)
-    for row, query in enumerate(queries.tolist()):
-        others = [item for item in range(70) if item != query]
-        around = [(position_on_circle(item) - position_on_circle(query)) % 2**32 for item in range(70)]
-        wanted = sorted(others, key=lambda item: (-float(values[row, item]), around[item]))
-        assert items[row].tolist() == wanted
-        assert found[row].tolist() == values[row, wanted].tolist()
+    values = similarity(prepared, prepared)
+    assert torch.equal(items, ranked(values, excludes_self=True)[queries])
+    assert torch.equal(found, values[queries].gather(1, items))
     _, apart = nearest(prepared[queries], prepared, 100, None, similarity)
     _, alone = nearest(prepared[queries[1:2]], prepared, 100, None, similarity)
     assert apart.shape == (3, 70)
     assert apart[1].tolist() == alone[0].tolist()
     assert nearest(prepared[:0], prepared, 4, None, similarity)[1].shape == (0, 4)
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e30, 1e6, 2])
+def test_poincare_distances_are_those_of_the_loss_and_rank_like_cosines_beyond_the_clipping_radius(scale):
+    embeddings, labels = embedding_space(150, 6, num_classes=20)
+    prepare, similarity = DISTANCES["poincare"]
+    points, in_loss = prepare(embeddings), in_ball(embeddings.double())
+    expected = -poincare_distances(in_loss, in_loss).float()
+    torch.testing.assert_close(similarity(points, points), expected, rtol=1e-5, atol=1e-5)
+    far = normalize(embeddings.double()) * max(scale, 2 * CLIP_RADIUS)
+    by_cosine = retrieval_metrics(far, labels)
+    assert retrieval_metrics(far, labels, distance="poincare") == pytest.approx(by_cosine, abs=1e-9)
 
 
 CHANCE_METRICS = ("map_at_r", "precision_at_1", "r_precision")
