@@ -4,6 +4,7 @@ from functools import lru_cache
 
 import pytest
 import torch
+from torch.nn.functional import normalize
 
 
 def position_on_circle(number):
@@ -21,16 +22,20 @@ def around(num_queries, num_gallery, excludes_self):
     return ((positions[:num_gallery] - positions[first_query:, None]) % 2**32).argsort(dim=1)
 
 
-def scores_by_sorting(similarities, labels, gallery_labels=None):
-    """Textbook definitions; similarities are rounded so that mathematically equal ones are equal numbers."""
-    excludes_self, similarities = gallery_labels is None, similarities.double().round(decimals=9)
+def ranked(similarities, excludes_self):
+    """The items of each row; similarities are rounded so that mathematically equal ones are equal numbers."""
+    similarities = similarities.double().round(decimals=9)
     if excludes_self:
-        gallery_labels, similarities = labels, similarities.clone().fill_diagonal_(-torch.inf)
+        similarities.fill_diagonal_(-torch.inf)
     items = around(*similarities.shape, excludes_self)
     order = items.gather(1, similarities.gather(1, items).sort(dim=1, descending=True, stable=True).indices)
-    hits = gallery_labels[order] == labels[:, None]
-    if excludes_self:
-        hits[:, -1] = False
+    return order[:, :-1] if excludes_self else order
+
+
+def scores_by_sorting(similarities, labels, gallery_labels=None):
+    """Textbook definitions."""
+    order = ranked(similarities, gallery_labels is None)
+    hits = (labels if gallery_labels is None else gallery_labels)[order] == labels[:, None]
     relevant = hits.sum(1)
     hits, relevant = hits[relevant > 0], relevant[relevant > 0]
     rank = torch.arange(1, hits.shape[1] + 1)
@@ -49,10 +54,15 @@ def scores_by_sorting(similarities, labels, gallery_labels=None):
     return {**means, "num_skipped": len(labels) - len(hits)}
 
 
+def cosines(embeddings, gallery=None):
+    unit, others = (
+        normalize(each.double(), dim=1) for each in (embeddings, embeddings if gallery is None else gallery)
+    )
+    return unit @ others.T
+
+
 def cosine_scores(embeddings, labels, gallery=None, gallery_labels=None):
-    others = embeddings if gallery is None else gallery
-    unit, others = (torch.nn.functional.normalize(each.double(), dim=1) for each in (embeddings, others))
-    return scores_by_sorting(unit @ others.T, labels, gallery_labels)
+    return scores_by_sorting(cosines(embeddings, gallery), labels, gallery_labels)
 
 
 def expected(scores, result):

@@ -42,52 +42,38 @@ def first_minus_last(embeddings, labels):
 """
 
 
-def uneven(size, rank, num_processes):
-    """Nothing, three, and all but two of the samples, one of them twice; the first of three processes has none."""
-    return torch.arange(*{-3: (0, 0), -2: (0, 3), -1: (2, size)}[rank - num_processes])
-
-
 def metric_of(distance, asks, size, **processes):
     return RetrievalMetrics(METRICS, size, distance, queries_of(size) if asks else None, **processes)
+
+
+def filled(metric, sets, mine):
+    for batch in mine.split(40) if len(mine) else ():
+        metric.update(*(part[batch.to(part.device)] for part in sets), batch)
+    return metric
 
 
 def score_share(rank, folder):
     os.chdir(folder)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=3)
-    pair = dist.new_group([0, 1])
-    results = {}
-    for num_processes, size, group in ((2, 101, pair), (3, 100, None)):
-        if rank >= num_processes:
-            continue
-        embeddings, labels = validation_set(size)
-        metric = RetrievalMetrics(METRICS, num_samples=size, process_group=group)
+    pair, results = dist.new_group([0, 1]), {}
+    for processes, size, group in ((2, 101, pair), (3, 100, None))[rank // 2 :]:
+        sets, everything = validation_set(size), torch.arange(size)
         # As torch's DistributedSampler deals them: round robin, padded with repeats from the front.
-        share = [i % size for i in range(rank, -(-size // num_processes) * num_processes, num_processes)]
-        for start in range(0, len(share), 7):
-            batch = torch.tensor(share[start : start + 7])
-            metric.update(embeddings[batch], labels[batch], batch)
-        results[f"{num_processes} dealt"] = metric.compute()
-        results[f"{num_processes} of queries"] = [metric.query_labels.tolist(), metric.query_scores["mrr"].tolist()]
-        metric.reset()
-        # A process may see no batch at all.
-        if rank == 0:
-            metric.update(embeddings, labels, torch.arange(size))
-        results[f"{num_processes} first process only"] = metric.compute()
+        dealt = torch.arange(rank, -(-size // processes) * processes, processes) % size
+        # Nothing, three, and all but two of the samples, one of them twice; the first of three processes has none.
+        uneven = torch.arange(*((0, 0), (0, 3), (2, size))[rank - processes])
+        shares = (dealt, everything if rank == 0 else everything[:0], uneven[torch.randperm(len(uneven))])
+        found = results[processes] = {}
         for case in CASES:
-            metric = metric_of(*case, size, process_group=group)
-            mine = uneven(size, rank, num_processes)
-            for batch in mine[torch.randperm(len(mine))].split(40) if len(mine) else ():
-                metric.update(embeddings[batch], labels[batch], batch)
-            results[f"{num_processes} {case}"] = metric.compute()
-        own = RetrievalMetrics(("order_metric.first_minus_last", "map_at_r"), size, process_group=group)
-        own.update(embeddings[share], labels[share], torch.tensor(share))
-        results[f"{num_processes} own"] = own.compute()
-        wrong = RetrievalMetrics(METRICS, num_samples=size + 1, process_group=group)
-        wrong.update(embeddings, labels, torch.arange(size))
+            metrics = [filled(metric_of(*case, size, process_group=group), sets, mine) for mine in shares]
+            found[str(case)] = [metric.compute() for metric in metrics]
+            found[f"queries of {case}"] = [metrics[0].query_labels.tolist(), metrics[0].query_scores["mrr"].tolist()]
+        names = ("order_metric.first_minus_last", "map_at_r")
+        found["own"] = filled(RetrievalMetrics(names, size, process_group=group), sets, dealt).compute()
         try:
-            wrong.compute()
+            filled(RetrievalMetrics(METRICS, size + 1, process_group=group), sets, everything).compute()
         except ValueError as error:
-            results[f"{num_processes} error"] = str(error)
+            found["error"] = str(error)
     (folder / f"{rank}.json").write_text(json.dumps(results))
     dist.destroy_process_group()
 
@@ -96,9 +82,7 @@ def score_share(rank, folder):
 def test_embeddings_that_are_not_finite_are_told_by_compute(distance):
     embeddings, labels = validation_set(20)
     embeddings[[7, 11], 0] = torch.tensor([torch.nan, torch.inf])
-    metric = RetrievalMetrics(("map_at_r",), distance=distance)
-    for rows in torch.arange(20).split(6):
-        metric.update(embeddings[rows], labels[rows], rows)
+    metric = filled(RetrievalMetrics(("map_at_r",), distance=distance), (embeddings, labels), torch.arange(20))
     with pytest.raises(ValueError, match=r"^2 of 20 embeddings have NaN or infinite values in float32.* sample 7$"):
         metric.compute()
 
@@ -108,23 +92,16 @@ def test_equal_on_one_two_and_three_processes(tmp_path):
     (tmp_path / "order_metric.py").write_text(OWN)
     run_script(Path(__file__), str(tmp_path))
     results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
-    for num_processes, size in ((2, 101), (3, 100)):
-        embeddings, labels = validation_set(size)
-        by_one = {}
-        for case in CASES:
-            metric = metric_of(*case, size)
-            metric.update(embeddings, labels, torch.arange(size))
-            by_one[case] = metric.compute()
-        mrr, unit = retrieval_metrics(embeddings, labels, per_query=True)["mrr"], normalize(embeddings)
+    for processes, size in ((2, 101), (3, 100)):
+        embeddings, labels = sets = validation_set(size)
+        alone = {case: filled(metric_of(*case, size), sets, torch.arange(size)).compute() for case in CASES}
+        mrr, unit = retrieval_metrics(*sets, per_query=True)["mrr"], normalize(embeddings)
         by_order = float((unit[0] - unit[-1]).sum() + 0.1 * size + labels[7])
-        for found in results[:num_processes]:
-            found = {name.removeprefix(f"{num_processes} "): each for name, each in found.items()}
-            assert found["dealt"] == found["first process only"] == by_one["cosine", False]
-            assert found["dealt"] == pytest.approx(retrieval_metrics(embeddings, labels, metrics=METRICS), abs=1e-6)
-            assert found["of queries"] == [each[mrr.isfinite()].tolist() for each in (labels, mrr)]
-            assert [found[str(case)] for case in CASES] == [*by_one.values()]
+        for found in (each[str(processes)] for each in results[:processes]):
+            assert all(found[str(case)] == [scores] * 3 for case, scores in alone.items())
+            assert found[f"queries of {CASES[0]}"] == [each[mrr.isfinite()].tolist() for each in (labels, mrr)]
             assert found["own"]["order_metric.first_minus_last"] == pytest.approx(by_order, abs=1e-5)
-            assert found["own"] == results[0][f"{num_processes} own"]
+            assert found["own"] == results[0][str(processes)]["own"]
             assert found["error"].startswith(f"{size} different samples were scored, {size + 1} were expected")
 
 
@@ -132,9 +109,8 @@ def test_equal_on_one_two_and_three_processes(tmp_path):
 @pytest.mark.parametrize("distance", DISTANCES)
 def test_batches_add_up_to_the_whole(distance, asks, device):
     embeddings, labels = validation_set(200)
-    metric = metric_of(distance, asks, 200).to(device)
-    for rows in torch.arange(200).split(64):
-        metric.update(embeddings[rows].to(device), labels[rows].to(device), rows)
+    there = embeddings.to(device), labels.to(device)
+    metric = filled(metric_of(distance, asks, 200).to(device), there, torch.arange(200))
     is_query = torch.from_numpy(queries_of(200))
     apart = [part[which] for which in (is_query, ~is_query) for part in (embeddings, labels)]
     whole = retrieval_metrics(*(apart if asks else (embeddings, labels)), metrics=METRICS, distance=distance)
@@ -158,12 +134,7 @@ def test_mistakes_raise():
 
 @pytest.mark.parametrize(
     ("dtype", "distance"),
-    [
-        (torch.bfloat16, "cosine"),
-        (torch.float16, "euclidean"),
-        (torch.float64, "poincare"),
-        (torch.bfloat16, "poincare"),
-    ],
+    [("bfloat16", "cosine"), ("float16", "euclidean"), ("float64", "poincare"), ("bfloat16", "poincare")],
 )
 def test_a_trainers_true_precision_changes_no_score(dtype, distance):
     """Lightning sets torch's default type in `validation_step`."""
@@ -171,13 +142,15 @@ def test_a_trainers_true_precision_changes_no_score(dtype, distance):
     labels, index = torch.arange(100) // 5, torch.arange(100)
 
     def scored():
-        metric = RetrievalMetrics(("map_at_r", "map"), distance=distance)
-        metric.update(embeddings, labels, index)
+        metric = filled(RetrievalMetrics(("map_at_r", "map"), distance=distance), (embeddings, labels), index)
+        by_halves = retrieval_metrics(
+            embeddings, labels, metrics=("map_at_r",), distance=distance, memory_budget=40_000
+        )
         table = retrieval_metrics(embeddings, labels, distance=distance, num_queries=40, memory_budget=40_000)
-        return metric.compute(), table, verification_metrics(embeddings, labels, distance=distance).scores
+        return metric.compute(), by_halves, table, verification_metrics(embeddings, labels, distance=distance).scores
 
     expected = scored()
-    torch.set_default_dtype(dtype)
+    torch.set_default_dtype(getattr(torch, dtype))
     try:
         assert scored() == expected
     finally:

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from by_sorting import cosines, ranked
 from pretended_gpu import any_device
-from torch.nn.functional import normalize
 
 from levelfield.metrics import hierarchical_precision_at_r, retrieval_metrics
 
@@ -12,16 +12,11 @@ device = any_device
 
 def loop(embeddings, labels, coarse, gallery=None, gallery_labels=None, gallery_coarse=None):
     """Similarity of classes 1, 1/2 and 0, by the height of what they share, over that of the best R items."""
-    same = gallery is None
-    if same:
-        gallery, gallery_labels, gallery_coarse = embeddings, labels, coarse
-    cosines = normalize(embeddings.double(), dim=1) @ normalize(gallery.double(), dim=1).T
-    found = []
-    for i, row in enumerate(cosines):
-        ranked = [j for j in row.argsort(descending=True).tolist() if not (same and i == j)]
-        likeness = [
-            1.0 if gallery_labels[j] == labels[i] else 0.5 if gallery_coarse[j] == coarse[i] else 0.0 for j in ranked
-        ]
+    own = gallery is None
+    gallery_labels, gallery_coarse = (labels, coarse) if own else (gallery_labels, gallery_coarse)
+    order, found = ranked(cosines(embeddings, gallery), own), []
+    same, near = gallery_labels[order] == labels[:, None], gallery_coarse[order] == coarse[:, None]
+    for likeness in ((same.double() + near.double()) / 2).tolist():
         r = likeness.count(1.0)
         found.append(sum(likeness[:r]) / sum(sorted(likeness, reverse=True)[:r]) if r else float("nan"))
     return found

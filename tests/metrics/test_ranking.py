@@ -6,14 +6,14 @@ from itertools import accumulate
 
 import pytest
 import torch
-from by_sorting import expected, position_on_circle, scores_by_sorting
+from by_sorting import expected, ranked, scores_by_sorting
 from matmul_precision import COARSE, Products, coarse_on_the_cpu, made, older, precisions
 from pretended_gpu import any_device, pretended_gpu
 from torch.nn.functional import normalize
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from levelfield.core.numerics import in_ball
+from levelfield.core.numerics import CLIP_RADIUS, in_ball
 from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.metrics import RetrievalMetrics, distances, pack_bits, ranking, retrieval_metrics
 from levelfield.metrics.distances import DISTANCES
@@ -50,18 +50,16 @@ def with_ties():
 def with_near_ties():
     """Every third item is another one moved by a millionth, or not at all, mostly of another class."""
     embeddings, labels = embedding_space(dim=64)
-    third = torch.arange(0, 899, 3)
-    moves = torch.randint(0, 3, (len(third), 1), generator=torch.Generator().manual_seed(4)) * 4e-6
-    embeddings[third] = embeddings[third + 1] + moves * embeddings[third + 2]
+    moves = torch.randint(0, 3, (300, 1), generator=torch.Generator().manual_seed(4)) * 4e-6
+    embeddings[:-1:3] = (embeddings[1::3] + moves * embeddings[2::3])[: len(embeddings[:-1:3])]
     return embeddings, labels
 
 
 def in_order():
-    """Sorted classes, and whole blocks of items without a match."""
-    embeddings, labels = embedding_space()
-    labels[400:700] = torch.arange(1000, 1300)
-    order = labels.argsort()
-    return embeddings[order], labels[order]
+    """Sorted classes that are easy to tell apart, and whole blocks of items without a match."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.cat([torch.arange(600) // 4, torch.arange(1000, 1300)])
+    return torch.randn(1300, 21, generator=generator)[labels] + 0.3 * torch.randn(900, 21, generator=generator), labels
 
 
 def far_from_zero():
@@ -69,8 +67,8 @@ def far_from_zero():
     return embeddings + 50, labels
 
 
-def wide():
-    return embedding_space(dim=256)
+def gallery_apart():
+    return *embedding_space(), *embedding_space(1400, seed=1, num_classes=250)
 
 
 CASES = (embedding_space, with_ties, with_near_ties, in_order)
@@ -80,26 +78,28 @@ CASES = (embedding_space, with_ties, with_near_ties, in_order)
     ("distance", "case", "metrics"),
     [
         ("cosine", embedding_space, ALL),
-        ("cosine", wide, NEIGHBOR_METRICS),
+        ("cosine", in_order, NEIGHBOR_METRICS),
         ("cosine", with_ties, NEIGHBOR_METRICS),
         ("euclidean", embedding_space, NEIGHBOR_METRICS),
         ("euclidean", far_from_zero, ALL),
         ("hamming", embedding_space, NEIGHBOR_METRICS),
         ("hamming", with_ties, NEIGHBOR_METRICS),
         ("poincare", embedding_space, NEIGHBOR_METRICS),
+        ("cosine", gallery_apart, NEIGHBOR_METRICS),
+        ("cosine", gallery_apart, ALL),
     ],
 )
 def test_every_way_equals_float64(distance, case, metrics, device):
-    embeddings, labels = case()
-    by_sorting = scores_by_sorting(SIMILARITIES[distance](embeddings.double(), embeddings.double()), labels)
-    settings = {"metrics": metrics, "distance": distance}
-    there = embeddings.to(device), labels.to(device)
+    sets = case()
+    similarities = SIMILARITIES[distance](sets[0].double(), sets[-2].double())
+    by_sorting = scores_by_sorting(similarities, sets[1], *sets[3:])
+    settings, there = {"metrics": metrics, "distance": distance}, [each.to(device) for each in sets]
     for budget in (NO_MEMORY, SOME_MEMORY, 2**30) if device == "cpu" else (SOME_MEMORY,):
         result = retrieval_metrics(*there, **settings, memory_budget=budget)
         assert result == expected(by_sorting, result)
     if distance == "hamming":
         packed = pack_bits(there[0])
-        assert (packed.shape, packed.dtype) == ((900, -(-embeddings.shape[1] // 8)), torch.uint8)
+        assert (packed.shape, packed.dtype) == ((900, -(-sets[0].shape[1] // 8)), torch.uint8)
         assert retrieval_metrics(packed, there[1], **settings, memory_budget=budget) == result
     per_query = retrieval_metrics(*there, **settings, per_query=True, memory_budget=SOME_MEMORY)
     assert all(scores.device.type == device for name, scores in per_query.items() if name != "num_skipped")
@@ -116,22 +116,6 @@ def test_every_way_gives_the_same_bytes(case, distance, monkeypatch):
     by_halves = scores()
     monkeypatch.setattr(ranking, "MOST_KEPT", 0)
     assert scores() == by_halves
-
-
-@pytest.mark.parametrize("metrics", [NEIGHBOR_METRICS, ALL])
-def test_gallery_apart(metrics):
-    embeddings, labels = embedding_space()
-    gallery, gallery_labels = embedding_space(1400, seed=1, num_classes=250)
-    result = retrieval_metrics(embeddings, labels, gallery, gallery_labels, metrics=metrics)
-    similarities = SIMILARITIES["cosine"](embeddings.double(), gallery.double())
-    assert result == expected(scores_by_sorting(similarities, labels, gallery_labels), result)
-
-
-def test_autocast_outside_changes_nothing():
-    embeddings, labels = embedding_space(num_items=600)
-    before = retrieval_metrics(embeddings, labels)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert retrieval_metrics(embeddings, labels) == before
 
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming"])
@@ -160,7 +144,7 @@ def test_the_scale_of_the_embeddings_changes_nothing(distance, dtype, exponents)
         *((distance, coarse_on_the_cpu) for distance in ("euclidean", "hamming", "poincare")),
     ],
 )
-def test_products_are_true_float32_by_whichever_name_torch_was_told_otherwise(distance, coarse):
+def test_products_are_true_float32_under_autocast_and_by_whichever_name_torch_was_told_otherwise(distance, coarse):
     embeddings, labels = embedding_space(num_items=600)
 
     def scores():
@@ -170,6 +154,8 @@ def test_products_are_true_float32_by_whichever_name_torch_was_told_otherwise(di
         ]
 
     expected = scores()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert scores() == expected
     with made(coarse):
         before = precisions(), older()
         with Products() as products:
@@ -231,26 +217,18 @@ def small_rooms(monkeypatch):
     monkeypatch.setattr(ranking, "TEMPORARY_VALUES", 2**12)
 
 
-@pytest.mark.parametrize(
-    ("distance", "num_classes", "tied"),
-    [
-        ("cosine", 300, False),
-        ("cosine", 300, True),
-        ("cosine", 2, False),
-        ("euclidean", 300, False),
-        ("hamming", 300, True),
-    ],
-)
+@pytest.mark.parametrize("case", ["cosine 300", "cosine 300 tied", "cosine 2", "euclidean 300", "hamming 300 tied"])
 @pytest.mark.parametrize("budget", [2**22, 2**23])
 @pytest.mark.usefixtures("small_rooms")
-def test_memory_stays_within_the_budget(distance, num_classes, tied, budget):
-    labels = torch.arange(4000) % num_classes
+def test_memory_stays_within_the_budget(case, budget):
+    distance, num_classes, *tied = case.split()
+    labels = torch.arange(4000) % int(num_classes)
     embeddings = torch.randn(4000, 128, generator=torch.Generator().manual_seed(0))
     embeddings = embeddings[:, :16].sign() if tied else embeddings
     peak = peak_bytes(
         lambda: retrieval_metrics(embeddings, labels, distance=distance, memory_budget=budget, num_queries=300)
     )
-    least = 32 * (8 * 4000 + ranking.MEMBER_BYTES * 4000 // num_classes)  # no block has fewer rows
+    least = 32 * (8 * 4000 + ranking.MEMBER_BYTES * 4000 // int(num_classes))  # no block has fewer rows
     assert peak < max(budget, least) + 4 * embeddings.numel() + 2**20
 
 
@@ -321,25 +299,32 @@ def test_blocks_cover_all_rows_and_are_not_small(num_rows):
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
-def test_some_of_the_items_ask_for_the_others(distance: str) -> None:
+def test_some_of_the_items_ask_for_the_others(distance):
     prepare, similarity = DISTANCES[distance]
     points = torch.randn(70, 5, generator=torch.Generator().manual_seed(0))
     points[60:] = points[:10]
     prepared, queries = prepare(points), torch.tensor([64, 3, 41])
     found, items = nearest(prepared[queries], prepared, 100, queries, similarity, memory_budget=1)
-    assert items.shape == (3, 69), "all but itself"
-    values = similarity(prepared[queries], prepared)
-    for row, query in enumerate(queries.tolist()):
-        others = [item for item in range(70) if item != query]
-        around = [(position_on_circle(item) - position_on_circle(query)) % 2**32 for item in range(70)]
-        wanted = sorted(others, key=lambda item: (-float(values[row, item]), around[item]))
-        assert items[row].tolist() == wanted
-        assert found[row].tolist() == values[row, wanted].tolist()
+    values = similarity(prepared, prepared)
+    assert torch.equal(items, ranked(values, excludes_self=True)[queries])
+    assert torch.equal(found, values[queries].gather(1, items))
     _, apart = nearest(prepared[queries], prepared, 100, None, similarity)
     _, alone = nearest(prepared[queries[1:2]], prepared, 100, None, similarity)
     assert apart.shape == (3, 70)
     assert apart[1].tolist() == alone[0].tolist()
     assert nearest(prepared[:0], prepared, 4, None, similarity)[1].shape == (0, 4)
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e30, 1e6, 2])
+def test_poincare_distances_are_those_of_the_loss_and_rank_like_cosines_beyond_the_clipping_radius(scale):
+    embeddings, labels = embedding_space(150, 6, num_classes=20)
+    prepare, similarity = DISTANCES["poincare"]
+    points, in_loss = prepare(embeddings), in_ball(embeddings.double())
+    expected = -poincare_distances(in_loss, in_loss).float()
+    torch.testing.assert_close(similarity(points, points), expected, rtol=1e-5, atol=1e-5)
+    far = normalize(embeddings.double()) * max(scale, 2 * CLIP_RADIUS)
+    by_cosine = retrieval_metrics(far, labels)
+    assert retrieval_metrics(far, labels, distance="poincare") == pytest.approx(by_cosine, abs=1e-9)
 
 
 CHANCE_METRICS = ("map_at_r", "precision_at_1", "r_precision")
@@ -357,13 +342,10 @@ def chance(sizes):
     E[P@1] = E[R-precision] = R / M
     E[MAP@R] = 1/R sum over k <= R of 1/k R/M (1 + (k - 1) (R - 1) / (M - 1))
     """
-    others = sum(sizes) - 1
-    precision = sum(size * (size - 1) / others for size in sizes) / sum(sizes)
-    average = 0.0
-    for size in sizes:
-        r = size - 1
-        terms = (r / others * (1 + (k - 1) * (r - 1) / (others - 1)) / k for k in range(1, r + 1))
-        average += size / sum(sizes) * sum(terms) / r
+    others, precision, average = sum(sizes) - 1, 0.0, 0.0
+    for share, r in ((size / sum(sizes), size - 1) for size in sizes):
+        precision += share * r / others
+        average += share * sum((1 + (k - 1) * (r - 1) / (others - 1)) / k for k in range(1, r + 1)) / others
     return torch.tensor([average, precision, precision])
 
 

@@ -247,9 +247,10 @@ class Halves:
     def rank(self, scored_Q: Int64[Tensor, " scored"], keep: Callable[[Tensor, Tensor], None], each: Each) -> None:
         num_items, shares = len(self.ranking.gallery_GD), num_shares(scored_Q.device)
         buffer = torch.empty(num_items * max(stop - start for start, stop in self.edges), dtype=torch.float32)
-        for i, (start, stop) in enumerate(self.edges):
+        for start, stop in self.edges:
+            later = [(stop + first, stop + end) for first, end in block_starts(num_items - stop, MAX_BLOCK) if end]
             rows_BT = buffer[: (stop - start) * (num_items - start)].view(stop - start, -1)
-            each(partial(self._fill, rows_BT, start), self.edges[i:])
+            each(partial(self._fill, rows_BT, start), [(start, stop), *later])
             positions_B = torch.arange(*torch.searchsorted(scored_Q, torch.tensor([start, stop])).tolist())
             if len(positions_B) == 0:
                 continue
