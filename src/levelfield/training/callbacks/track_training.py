@@ -33,8 +33,9 @@ class TrackTraining(Callback):
         self._validated: list[tuple[Tensor, Tensor]] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        for logger in trainer.loggers if self.settings is not None else ():
-            logger.log_hyperparams(self.settings)
+        if self.settings is not None:
+            for logger in trainer.loggers:
+                logger.log_hyperparams(self.settings)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._validated = []
