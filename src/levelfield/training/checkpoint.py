@@ -128,10 +128,11 @@ def load_weights(learner: Any, checkpoint: dict[str, Any], origin: object, with_
     Raises:
         UserError: the learner has others.
     """
-    state, own = checkpoint["state_dict"], learner.state_dict()
-    if not with_loss:
+    state = checkpoint["state_dict"]
+    if not with_loss:  # the state of the learner would have its tokenizer, which may be read by its name
+        loss = getattr(learner, "loss", None)
         state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
-        state |= {name: tensor for name, tensor in own.items() if name.startswith("loss.")}
+        state |= loss.state_dict(prefix="loss.") if isinstance(loss, nn.Module) else {}
     try:
         return learner.load_state_dict(state, strict=strict).missing_keys
     except (RuntimeError, TypeError, AttributeError) as error:
