@@ -24,7 +24,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from gpu_clock import Part, Table, by_turns, milliseconds, per_second
@@ -84,7 +83,7 @@ def scoring(part: Part) -> None:
 
 
 def retrieval(part: Part) -> None:
-    """Exact scores by sorting and by counting, and neighbours next to faiss."""
+    """Exact scores, and neighbours next to faiss."""
     from retrieval import NEIGHBOR_METRICS, SIZES, bare_product, embedding_space, measure
 
     from levelfield.metrics import retrieval_metrics
@@ -112,12 +111,10 @@ def retrieval(part: Part) -> None:
 
     embeddings, labels = (each.to(part.device) for each in embedding_space(*sop))
     scored = partial(retrieval_metrics, embeddings, labels)
-    no_counting = mock.patch("levelfield.metrics.query_scores.counting_block", mock.Mock(return_value=0))
     runs = {
         "bare product": partial(bare_product, embeddings),
         "MAP@R, RP, P@1, R@k": partial(scored, metrics=NEIGHBOR_METRICS),
-        "the same by top-k": no_counting(partial(scored, metrics=NEIGHBOR_METRICS)),
-        "all with MAP and MRR, by counting": scored,
+        "all with MAP and MRR": scored,
     }
     rows(runs, embeddings, rounds=3)
     embeddings, labels = (each.to(part.device) for each in embedding_space(*million))

@@ -82,6 +82,7 @@ CASES = [
     Case("TupletMarginLoss", "pair", {}, pairs_by_pairs),
     Case("CircleLoss", "pair", {}, dense),
     Case("SoftNearestNeighborLoss", "pair", {}),
+    Case("DecoupledContrastiveLoss", "pair", {}),
     Case("SupConLoss", "pair", {}, dense),
     Case("CentroidTripletLoss", "pair", {}),
     Case("PrototypicalLoss", "pair", {}),

@@ -14,9 +14,8 @@ import lists
 import yaml
 from sphinx.application import Sphinx
 
-from levelfield.cli.data import COMMANDS as DATA_COMMANDS
-from levelfield.cli.main import COMMANDS, main
-from levelfield.cli.study import COMMANDS as STUDY_COMMANDS
+from levelfield.cli.commands import COMMANDS, GROUPS
+from levelfield.cli.main import main
 from levelfield.core.signals import EXIT_CODE
 
 FOLDER = "docs/reference"
@@ -121,7 +120,7 @@ def searched(key: str, space: dict) -> list[str]:
 def commands_page() -> str:
     """Each command's help; a subcommand is shown if it has its own."""
     helps: dict[str, str] = {}
-    below = [("study", name) for name in STUDY_COMMANDS] + [("data", name) for name in DATA_COMMANDS]
+    below = [(group, name) for group, (commands, _) in GROUPS.items() for name in commands]
     for words in [*((name,) for name in COMMANDS), *below]:
         with redirect_stdout(io.StringIO()) as printed, suppress(SystemExit):
             main([*words, "--help"])

@@ -14,7 +14,7 @@ from rich.text import Text
 from levelfield.analysis.results import EMBEDDING_KINDS, SummaryRow, embedding_kinds
 from levelfield.analysis.written_config import class_name, whole_config
 from levelfield.core.configuration import flatten, init_args
-from levelfield.metrics.table import SHOWN_METRICS, title_of
+from levelfield.metrics.definitions import SHOWN_METRICS, title_of
 from levelfield.report.table import score_text
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import PCA, WHOLE_HALF, StudySpec, is_baseline, one_pca

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from levelfield.metrics.table import METRICS, named
+from levelfield.metrics.definitions import METRICS, named
 
 FOLDER = Path(__file__).resolve().parent
 PAPERS = ("reality_check", "zhai_wu", "fehervari", "vasilev_dyakonov")

@@ -1,4 +1,4 @@
-"""Lists made from the source files: `__init__` of the packages that you extend, and the tables of docs/*.md.
+"""Lists made from the sources: `__init__` of the packages that you extend, the help of `fit`, the tables of docs/*.md.
 
 python scripts/lists.py            writes them
 python scripts/lists.py --check    prints those that are out of date, and exits with 1 if there are any
@@ -80,22 +80,18 @@ def listed(package: str) -> str:
     lines = [f'"""{ast.get_docstring(tree, clean=False)}"""', ""]
     for module in sorted({module for module, _ in imports}):
         names = in_order(name for other, name in imports if other == module)
-        lines += bracketed(f"from {module} import ", "()", names, always=False)
-    quoted = [f'"{name}"' for name in in_order(name for _, name in imports)]
-    return "\n".join([*lines, "", *bracketed("__all__ = ", "[]", quoted)]) + "\n"
+        lines += bracketed(f"from {module} import ", names)
+    return "\n".join([*lines, "", "__all__ = [name for name in dir() if name[0].isupper()]"]) + "\n"
 
 
 def is_of(package: str, given: object) -> bool:
     return inspect.isclass(given) and issubclass(given, bases_of(package))
 
 
-def bracketed(start: str, brackets: str, names: list[str], always: bool = True) -> list[str]:
+def bracketed(start: str, names: list[str]) -> list[str]:
     """A list in the format of ruff: on one line if it fits, else one line per name."""
-    short = ", ".join(names)
-    line = f"{start}{brackets[0]}{short}{brackets[1]}" if always else start + short
-    if len(line) <= WIDTH:
-        return [line]
-    return [f"{start}{brackets[0]}", *(f"    {name}," for name in names), brackets[1]]
+    line = start + ", ".join(names)
+    return [line] if len(line) <= WIDTH else [f"{start}(", *(f"    {name}," for name in names), ")"]
 
 
 def exists(module: str) -> bool:
@@ -143,7 +139,11 @@ def is_supplied(argument: inspect.Parameter) -> bool:
 def given(kind: Named) -> dict[str, inspect.Parameter]:
     """The arguments that a class or function takes by name."""
     arguments = inspect.signature(kind).parameters
-    return {name: it for name, it in arguments.items() if it.kind is it.POSITIONAL_OR_KEYWORD}
+    found = {name: it for name, it in arguments.items() if it.kind is it.POSITIONAL_OR_KEYWORD}
+    if "class_weights" in arguments:  # which every loss with class weights has, and its base explains
+        shared = inspect.signature(import_module("levelfield.losses").ClassificationLoss).parameters
+        found |= {name: shared[name] for name in ("class_fraction", "weight_init")}
+    return found
 
 
 def field(kind: Named, what: str) -> str:
@@ -342,7 +342,7 @@ def metrics() -> str:
             required_field(row.score, "When"),
             papers(row.score),
         ]
-        for row in import_module("levelfield.metrics.table").METRICS
+        for row in import_module("levelfield.metrics.definitions").METRICS
     )
     return table("key | title | what it measures | when | paper", rows)
 
@@ -372,6 +372,61 @@ TABLES = {
 }
 
 
+FIT = "src/levelfield/cli/fit.txt"
+# Title to the class whose arguments are the settings, and the section of their keys.
+SECTIONS = {
+    "model: trunk -> embedder -> loss": ("levelfield.training.learner.MetricLearner", "model"),
+    "model: optimizer and learning rates": ("levelfield.training.optimization.Optimization", "model"),
+    "data: batches of M samples per class, and a held-out fold": (
+        "levelfield.data.datamodule.MetricDataModule",
+        "data",
+    ),
+}
+# Key to the package of the classes that it takes.
+CLASSES = {
+    **{f"model.{name}": f"levelfield.{package}" for name, package in (("loss", "losses"), ("miner", "miners"))},
+    **{"model.trunk": "levelfield.models", "model.embedder": "levelfield.models"},
+    **{"model.regularizer": "levelfield.regularizers", "data.dataset": "levelfield.data.datasets"},
+}
+
+
+def fit_help(_: str) -> str:
+    """The settings of `levelfield fit`, each with the first sentence of its description."""
+    lines = list[str]()
+    for title, (place, section) in SECTIONS.items():
+        module, _, kind = place.rpartition(".")
+        found = getattr(import_module(module), kind)
+        lines += ["", title]
+        for key, argument in given(found).items():
+            if key == "seed" or key not in meanings(found):
+                continue
+            text = re.split(r"\.(?: |$)", meanings(found)[key])[0]
+            default = getattr(argument.default, "__name__", argument.default)
+            if default not in (None, argument.empty, "_empty"):
+                text += f" (default: {str(default).lower() if isinstance(default, bool) else default})"
+            lines += option(f"--{section}.{key}", text)
+            lines += option("", ", ".join(kind.__name__ for kind in classes_for(f"{section}.{key}")))
+    return "\n".join(lines).removeprefix("\n") + "\n"
+
+
+def classes_for(key: str) -> list[type]:
+    if key == "data.sampler":
+        module = import_module("levelfield.data.samplers")
+        return [kind for kind in vars(module).values() if "\nWhen: " in doc(kind) and inspect.isclass(kind)]
+    kinds = shipped(CLASSES[key]) if key in CLASSES else []
+    trunks, _ = bases_of("levelfield.models")
+    return [
+        kind
+        for kind in kinds
+        if not key.endswith(("trunk", "embedder")) or issubclass(kind, trunks) == (key == "model.trunk")
+    ]
+
+
+def option(name: str, text: str) -> list[str]:
+    wrapped = textwrap.wrap(text, width=WIDTH - 32)
+    return [f"  {name if not row else '':<30}{line}" for row, line in enumerate(wrapped)]
+
+
 def page(name: str) -> str:
     """A page with its current tables, each between its two marks."""
     text = (ROOT / name).read_text(encoding="utf-8")
@@ -387,7 +442,7 @@ def page(name: str) -> str:
 def changed() -> Iterator[tuple[Path, str]]:
     """Out-of-date files with their new text. Packages come first, as a docstring may lack what pages need."""
     packages = [(file_of(package), listed, package) for package in PACKAGES]
-    for path, make, name in [*packages, *((ROOT / name, page, name) for name in TABLES)]:
+    for path, make, name in [*packages, (ROOT / FIT, fit_help, FIT), *((ROOT / name, page, name) for name in TABLES)]:
         if path.read_text(encoding="utf-8") != (text := make(name)):
             yield path, text
 

@@ -141,16 +141,15 @@ def device(request) -> str:
 @pytest.fixture
 def ranked_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The device of the queries, each time that queries are scored."""
-    from levelfield.metrics import distributed, retrieval
+    from levelfield.metrics.ranking import Ranking
 
-    devices = []
-    for module in (retrieval, distributed):
+    devices, score = [], Ranking.score
 
-        def score(queries, *args, real=module.score_queries, **settings):
-            devices.append(queries.device.type)
-            return real(queries, *args, **settings)
+    def scored(ranking, *args):
+        devices.append(ranking.gallery_GD.device.type)
+        return score(ranking, *args)
 
-        monkeypatch.setattr(module, "score_queries", score)
+    monkeypatch.setattr(Ranking, "score", scored)
     return devices
 
 

@@ -13,7 +13,7 @@ from tiny_fit import TINY
 
 import levelfield
 from levelfield.cli.main import main
-from levelfield.core.ledger import LEDGER
+from levelfield.core.ledger import LEDGER, evaluations_of
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import ImageFolder
 from levelfield.data.transforms import ImageTransforms
@@ -94,9 +94,10 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 def evaluations(here: Path) -> list[dict[str, Any]]:
     """All evaluations of the user, which are of one data set."""
-    places = list(here.glob("cache/evaluations/*/"))
-    assert len(places) <= 1, "known as one data set"
-    return [line for place in places for line in lines(place) if line["event"] == "evaluated"]
+    found = [line for line in lines(here / "cache" / "evaluations") if line["event"] == "evaluated"]
+    for samples in here.glob("cache/evaluations/*.txt"):
+        assert len(evaluations_of(samples.read_text().split())) == len(found), "known as one data set"
+    return found
 
 
 def counted(here: Path, key: str = "by") -> list[Any]:

@@ -9,7 +9,7 @@ import pytest
 
 import levelfield
 from levelfield import Study
-from levelfield.cli.study import main
+from levelfield.cli.commands import run as command_line
 from levelfield.core.errors import UserError
 
 
@@ -23,7 +23,7 @@ def test_it_says_what_the_command_prints_and_what_the_files_hold(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in ("report", "status"):
-        assert main([command, str(folder)]) == 0
+        assert command_line("study", [command, str(folder)]) == 0
     printed = capsys.readouterr().out
     study = Study(folder)
     assert printed.startswith(str(study.table()))

@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from levelfield.analysis.integrity import changed_files, validation_scores
 from levelfield.analysis.results import EMBEDDING_KINDS, collect_rows, summarise
+from levelfield.analysis.verify import changed_files, validation_scores
 from levelfield.analysis.written_config import whole_config
 from levelfield.core.errors import UserError
 from levelfield.core.seeds import seed_of
 from levelfield.metrics import partition_scores, retrieval_metrics
 from levelfield.metrics.clustering import k_means
-from levelfield.metrics.table import SHOWN_METRICS
+from levelfield.metrics.definitions import SHOWN_METRICS
 from levelfield.report.figures.style import BLUE, FAINT, GREEN, INK, ORANGE, VERMILION, new_figure
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import METRICS_FILE, failed

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
 from rich.console import Console
 
-from levelfield.analysis.integrity import changed_files
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, write_tables
 from levelfield.analysis.status import status_lines
-from levelfield.analysis.verdicts import verdict_lines
+from levelfield.analysis.verdict import verdict_lines
 from levelfield.core.errors import UserError
 from levelfield.core.paths import find_own_modules
 from levelfield.core.processes import quick_imports
-from levelfield.report.figures import Results
-from levelfield.report.page import draw_figures, write_report
+from levelfield.report.figures import Results, draw_figures, write_figures
+from levelfield.report.page import write_report
 from levelfield.report.table import StudyTable, study_table
 from levelfield.report.tracked_summary import track_summary
 from levelfield.study.added_method import added_methods
@@ -191,8 +190,7 @@ class Study:
             raise UserError(
                 "show() needs a notebook (pip install ipykernel); report() writes figures to files"
             ) from None
-        study = self.record()
-        for content in draw_figures(Results(study, collect_rows(study), changed_files(study))).values():
+        for content in draw_figures(Results.of(self.record())).values():
             display(SVG(content))
 
     def report(self) -> Path:
@@ -203,8 +201,6 @@ class Study:
 
     def figures(self, folder: str | Path) -> list[Path]:
         """Write the figures as SVG and PDF for a paper, with the same width and font; return the paths."""
-        from levelfield.report.figure_files import write_figures  # imports torch
-
         return write_figures(self.record(), Path(folder))
 
     def status(self) -> list[str]:

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, compare_all
-from levelfield.analysis.conclusion import baselines_of, mean_scores, verdict
-from levelfield.analysis.results import ResultRow
-from levelfield.analysis.verdicts import SEEDS_ONLY, verdict_lines
+from levelfield.analysis.results import ResultRow, mean_scores
+from levelfield.analysis.verdict import SEEDS_ONLY, baselines_of, verdict, verdict_lines
 from levelfield.core.configuration import merge
 from levelfield.study.spec import StudySpec
 

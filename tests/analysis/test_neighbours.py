@@ -1,6 +1,4 @@
-"""Neighbours, chosen queries and confused classes, against loops over float64 and answers known by hand."""
-
-from collections import Counter
+"""Neighbours and chosen queries, against loops over float64 and answers known by hand."""
 
 import numpy as np
 import pytest
@@ -53,21 +51,3 @@ def test_the_best_are_better_than_the_median_and_these_than_the_worst(random_poi
     assert min(of["worst"]) == float(scores.min())
     assert all(len({labels[query] for query in queries}) == 3 for queries in found.values()), "of three classes each"
     assert len({query for queries in found.values() for query in queries}) == 9
-
-
-def test_confusions_count_the_first_neighbours_of_the_other_class(random_points: tuple[np.ndarray, list[int]]) -> None:
-    points, labels = random_points
-    counted: Counter[tuple[int, ...]] = Counter()
-    for query in range(60):
-        first = looped(points, query, list(range(60)))[0]
-        if labels[first] != labels[query]:
-            counted[tuple(sorted((labels[first], labels[query])))] += 1
-    retrieval = Retrieval(embedded(points, labels))
-    confusions = retrieval.confusions(2, examples=1)
-    assert [pair.count for pair in confusions] == [count for _, count in counted.most_common(2)]
-    for pair in confusions:
-        assert pair.count == counted[pair.classes] == retrieval.confused(pair.classes)
-        assert pair.queries == 20
-        ((query, first),) = pair.examples
-        assert looped(points, query, list(range(60)))[0] == first
-        assert labels[first] != labels[query]

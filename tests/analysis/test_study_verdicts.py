@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison, compare_all
-from levelfield.analysis.ladder import Rung, decide, decision_lines
 from levelfield.analysis.results import ResultRow
-from levelfield.analysis.verdicts import CAVEAT, all_in_words, better_than, in_words, verdict_lines
+from levelfield.analysis.verdict import CAVEAT, all_in_words, better_than, in_words, verdict_lines
+from levelfield.compare.decide import Rung, decide, decision_lines
 from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec, is_baseline
 from levelfield.study.study_file import find_study

@@ -12,11 +12,11 @@ import torch
 import yaml
 from toy_study import TOY, run_study
 
-from levelfield.analysis import whole_half
-from levelfield.analysis.cap import cap_lines
+from levelfield.analysis.conditions import cap_lines
 from levelfield.analysis.status import status, status_lines
 from levelfield.analysis.verify import verify_study
-from levelfield.analysis.whole_half import Training, chosen_by_folds
+from levelfield.compare import whole_half
+from levelfield.compare.whole_half import Training, chosen_by_folds
 from levelfield.core.errors import UserError
 from levelfield.experiment import Study
 from levelfield.study.folder import StudyFolder

@@ -25,7 +25,7 @@ from tiny_fit import REPOSITORY, TINY
 from levelfield.cli.evaluate import EmbeddingWriter
 from levelfield.data.datasets import Glyphs
 from levelfield.metrics import retrieval_metrics
-from levelfield.metrics.table import MONITOR
+from levelfield.metrics.definitions import MONITOR
 from levelfield.training.learner import MetricLearner
 
 

@@ -12,8 +12,8 @@ import yaml
 from forked import Forked, levelfield
 from tiny_text import own_texts, tiny_text_model
 
-from levelfield.analysis.whole_half import whole_half_command
 from levelfield.cli.compare import WRITTEN, _unbroken
+from levelfield.compare.whole_half import whole_half_command
 from levelfield.core.errors import UserError
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable
 from levelfield.experiment import Study

@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 from printed import numbers
 
-from levelfield.cli.data import main, named_datasets
+from levelfield.cli.commands import run as typed
+from levelfield.cli.data import named_datasets
 from levelfield.cli.main import main as levelfield
 
 
@@ -30,7 +31,7 @@ def small_omniglot(tmp_path: Path) -> Path:
 
 def test_list_tells_what_is_there_and_what_is_broken(small_omniglot: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (small_omniglot / "grocery_store").mkdir()
-    assert main(["list", "--root", str(small_omniglot)]) == 0
+    assert typed("data", ["list", "--root", str(small_omniglot)]) == 0
     printed = capsys.readouterr().out
     rows = [line.split() for line in printed.splitlines()]
     assert ["glyphs", "1,228", "16,752", "yes", "half"] in [row[:5] for row in rows]
@@ -57,7 +58,7 @@ def test_list_has_the_named_data_sets_with_their_published_counts() -> None:
 
 def test_a_card_has_all_that_is_known(small_omniglot, capsys, monkeypatch):
     monkeypatch.setenv("LEVELFIELD_DATA", str(small_omniglot))
-    assert main(["list", "omniglot", "cub200"]) == 0
+    assert typed("data", ["list", "omniglot", "cub200"]) == 0
     omniglot, cub = capsys.readouterr().out.split("\n\n")
     facts = {key: " ".join(words) for key, *words in map(str.split, omniglot.splitlines())}
     wanted = {"classes": "1,623", "samples": "32,460, each an image", "licence": "MIT", "ready": "yes"}
@@ -76,7 +77,7 @@ def test_verify_lists_every_problem_and_exits_with_2(small_omniglot: Path, capsy
 
 @pytest.mark.full
 def test_verify_opens_the_real_data(data_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "grocery_store", "omniglot", "--root", str(data_root)]) == 0
+    assert typed("data", ["verify", "grocery_store", "omniglot", "--root", str(data_root)]) == 0
     *counts, twice = capsys.readouterr().out.splitlines()
     assert [numbers(line) for line in counts] == [[81, 5421], [1623, 32460], [1, 0, 0]]
     drawings = "images_background/Braille/character01/0192_03.png", "images_background/Braille/character01/0192_19.png"
@@ -89,7 +90,7 @@ def test_verify_opens_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixtur
         Image.new("RGB", (8, 8), (shade, 0, 0)).save(tmp_path / f"{name}.png")
     (tmp_path / "images.csv").write_text("path,label\na/1.png,a\na/2.png,a\nb/1.png,b\n")
     (tmp_path / "texts.csv").write_text("text,label\ngood day,a\nbye,b\n")
-    assert main(["verify", str(tmp_path / "images.csv"), str(tmp_path / "texts.csv"), str(tmp_path)]) == 0
+    assert typed("data", ["verify", str(tmp_path / "images.csv"), str(tmp_path / "texts.csv"), str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [numbers(line) for line in lines if ".png" not in line] == [
         *([2, 3], [1], [1], [1, 1, 1]),  # classes and samples, classes of one sample, to train on, samples twice
@@ -101,8 +102,8 @@ def test_verify_opens_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert all("a/2.png (a, training)" in line and "b/1.png (b, test)" in line for line in twice)
     (tmp_path / "b" / "1.png").unlink()
     for name, named in (("images.csv", "images.csv, row 4"), ("nowhere.csv", f"{tmp_path}/nowhere.csv")):
-        assert main(["verify", str(tmp_path / name)]) == 2
+        assert typed("data", ["verify", str(tmp_path / name)]) == 2
         assert named in capsys.readouterr().out
     (tmp_path / "both.csv").write_text("text,label,path\ngood day,a,a/1.png\nbye,b,a/2.png\n")
-    assert main(["verify", str(tmp_path / "both.csv")]) == 0
+    assert typed("data", ["verify", str(tmp_path / "both.csv")]) == 0
     assert "image_table: 2 classes, 2 samples" in capsys.readouterr().out

@@ -11,8 +11,8 @@ import yaml
 from refused import refused
 from tiny_fit import TINY
 
-from levelfield.cli.evaluation_options import COMMANDS
-from levelfield.cli.study import main as study
+from levelfield.cli.commands import EVALUATIONS
+from levelfield.cli.commands import run as command_line
 from levelfield.core.configuration import set_dotted
 from levelfield.core.errors import UserError
 
@@ -229,13 +229,13 @@ def test_a_mistake_is_one_line_that_names_it_and_nothing_is_begun(door, words, k
 @pytest.mark.parametrize(("number", "option"), [*enumerate(CONTRADICTIONS.replace("\n", " ").strip().split(", "))])
 def test_what_contradicts_the_checkpoint_is_refused(fitted, run, number, option):
     key = re.match(r"--\w[\w-]*(\.\w+)?", option)[0]
-    refused(run(COMMANDS[number % 3], "--ckpt_path", fitted / "best.ckpt", *option.split()), key)
+    refused(run([*EVALUATIONS][number % 3], "--ckpt_path", fitted / "best.ckpt", *option.split()), key)
     assert not (fitted / "ledger.jsonl").exists()
 
 
 def test_another_data_set_than_the_checkpoints_and_an_option_of_test_alone_are_refused(fitted, run):
     checkpoint = ("--ckpt_path", fitted / "best.ckpt")
-    for command in COMMANDS:
+    for command in EVALUATIONS:
         refused(run(command, *checkpoint, "--data.dataset.num_classes", "60"), "(train_classes)")
     for command, option in (("validate", "--reopen-test"), ("predict", "--reopen_test")):
         refused(run(command, *checkpoint, f"{option}=x"), option)
@@ -248,7 +248,7 @@ def test_a_studys_command_refuses_what_it_does_not_use(command):
     flags = ["executor.workers=2", "recompute=x", "keep=x", "test-without-failed-runs", "dry-run"]
     for option in [*options.split(), *more, *flags]:
         with pytest.raises(UserError, match=rf"^--{option.partition('=')[0]} .*\b{command}\b"):
-            study([command, "smoke", f"--{option}"])
+            command_line("study", [command, "smoke", f"--{option}"])
 
 
 def test_a_configuration_is_printed_before_it_is_complete_and_is_a_file_for_config(run, tmp_path):
@@ -265,7 +265,7 @@ def test_a_configuration_is_printed_before_it_is_complete_and_is_a_file_for_conf
 
 TORCHRUN = {
     **{"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
-    **{"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
+    **{"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
 }
 SRUN = {
     **{"SLURM_JOB_NAME": "levelfield", "SLURM_JOB_ID": "7", "SLURM_NODELIST": "node7", "SLURM_NNODES": "1"},
@@ -279,7 +279,11 @@ LAUNCHED = {
     "srun, other": (SRUN, "--trainer.devices 3", "srun .* 2 .* 3"),
     "srun, nodes": (SRUN | {"SLURM_NNODES": "2"}, "--trainer.devices 2", "srun .*--trainer.num_nodes 2"),
     "torchrun, nodes": (
-        *(TORCHRUN | {"LOCAL_WORLD_SIZE": "1"}, "--trainer.devices 2", "torchrun .*--trainer.num_nodes 2"),
+        *(
+            TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "2"},
+            "--trainer.devices 2",
+            "torchrun .*--trainer.num_nodes 2",
+        ),
     ),
     "sbatch, one task": (ONE_TASK, "--trainer.devices 8", "--trainer.devices.* 1 of 8 .*unset SLURM_NTASKS"),
     "sbatch, no srun": (SBATCH, "--trainer.devices 2", "--trainer.devices.* 1 of 2 .* srun "),

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from printed import numbers
 
+from levelfield.cli.commands import run as typed
 from levelfield.cli.main import main as levelfield
-from levelfield.cli.study import main, parse
+from levelfield.cli.study import parse
 from levelfield.core.errors import UserError
 from levelfield.study.rows import load_spec
 
@@ -38,7 +39,7 @@ def test_report_prints_the_table_and_derives_the_files_anew(desk, finished, caps
     folder = Path(shutil.copytree(finished, desk / "outputs" / "toy"))
     for name in ("results.csv", "summary.csv"):
         (folder / name).unlink()
-    assert main(["report", "toy"]) == 0
+    assert typed("study", ["report", "toy"]) == 0
     for name in ("results.csv", "summary.csv"):
         assert (folder / name).read_bytes() == (finished / name).read_bytes()
     printed = capsys.readouterr().out
@@ -56,7 +57,7 @@ def test_status_counts_jobs_and_tells_the_time_left(desk, finished, capsys):
         (folder / f"jobs/arcface/run{run}/fold1/result.json").unlink()
     for path in (folder / "jobs" / "arcface").glob("*/fold*/result.json"):
         path.write_text(json.dumps({**json.loads(path.read_text()), "seconds": 60.0}))
-    assert main(["status", "toy.yaml", "--output", "somewhere"]) == 0
+    assert typed("study", ["status", "toy.yaml", "--output", "somewhere"]) == 0
     counts = {line.split()[0]: numbers(line) for line in capsys.readouterr().out.splitlines() if line}
     assert [counts[key] for key in ("done", "running", "to", "left")] == [[20, 22], [], [2], [2]]
 
@@ -67,15 +68,17 @@ def test_resume_takes_the_settings_from_the_folder(desk, finished, capsys):
     file = desk / "configs" / "study" / "toy.yaml"
     file.write_text(file.read_text().replace("runs: 2", "runs: 3"))
     with pytest.raises(UserError, match=r"runs .*2 .*3"):
-        main(["run", "toy"])
+        typed("study", ["run", "toy"])
     capsys.readouterr()
-    assert main(["resume", "toy"]) == 0
+    assert typed("study", ["resume", "toy"]) == 0
     said = capsys.readouterr().out.splitlines()[0]
     assert all(word in said for word in ("outputs/toy/study.yaml", "runs ", "configs/study/toy.yaml"))
     file.unlink()
     for command in ("resume", "status", "report", "verify"):
-        assert main([command, "outputs/toy"]) == 0
-    assert main(["resume", "outputs/toy", "--data.root", "elsewhere"]) == 0, "where the data lie changes no number"
+        assert typed("study", [command, "outputs/toy"]) == 0
+    assert typed("study", ["resume", "outputs/toy", "--data.root", "elsewhere"]) == 0, (
+        "where the data lie changes no number"
+    )
     assert "root: elsewhere" in (folder / "study.yaml").read_text()
     for name in ("results.csv", "summary.csv"):
         assert (folder / name).read_bytes() == (finished / name).read_bytes()
@@ -89,7 +92,7 @@ def test_resume_takes_the_settings_from_the_folder(desk, finished, capsys):
         "run outputs/toy": "outputs/toy .*levelfield study resume",
     }.items():
         with pytest.raises(UserError, match=key) as caught:
-            main(words.split())
+            typed("study", words.split())
         assert len(str(caught.value).splitlines()) == 1
 
 
@@ -98,7 +101,7 @@ def test_the_command_printed_next_adds_a_loss_to_a_study_that_was_given_options(
     (desk / "more.yaml").write_text("model: {embedding_size: 12}\n")
     (desk / "my_loss.py").write_text(OWN_LOSS)
     options = ["--config", "more.yaml", "--search.trials", "1", "--runs=1", "--trainer.max_epochs=1"]
-    assert main(["run", "toy.yaml", *options, "--output", "here"]) == 0
+    assert typed("study", ["run", "toy.yaml", *options, "--output", "here"]) == 0
     printed = capsys.readouterr().out
     again = next(line for line in printed.splitlines() if line.startswith("next: "))
     words = shlex.split(again[again.index("levelfield ") :])
@@ -127,7 +130,7 @@ def test_a_title_leads_out_of_no_folder(desk: Path, title: str) -> None:
     file = desk / "configs" / "study" / "toy.yaml"
     file.write_text(file.read_text().replace("name: toy", f"name: {title!r}"))
     with pytest.raises(UserError, match=r"^name: .*--output"):
-        main(["run", "toy"])
+        typed("study", ["run", "toy"])
     assert not (desk / "outputs").exists()
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 
 from levelfield.core.errors import UserError
 from levelfield.core.files import QUIET_SECONDS, Lock, temporary_name, write_atomically
@@ -91,17 +92,16 @@ def holder(tmp_path: Path) -> Iterator[multiprocessing.process.BaseProcess]:
 
 @pytest.mark.processes
 def test_a_part_has_one_lock_which_a_killed_process_loses(holder, tmp_path: Path) -> None:
-    lock = Lock(tmp_path, "part", "work")
-    assert not lock.acquire()
+    lock = FileLock(tmp_path / "locks" / "part.lock")
+    with pytest.raises(Timeout):
+        lock.acquire(blocking=False)
     with Lock(tmp_path, "other", "other work"):
-        assert not Lock(tmp_path, "other", "the same").acquire()
+        pass
     holder.kill()
     holder.join()
-    assert lock.acquire()
-    lock.release()
-    lock.release()
-    with Lock(tmp_path, "part", "again"):
-        assert not lock.acquire()
+    with Lock(tmp_path, "part", "again"), pytest.raises(Timeout):
+        lock.acquire(blocking=False)
+    lock.acquire(blocking=False)
 
 
 @pytest.mark.processes
@@ -113,16 +113,13 @@ def test_who_waits_is_told_for_what(holder, tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.processes
 def test_no_child_holds_a_lock_of_its_parent(tmp_path: Path) -> None:
     """Loaders are forked while a lock is held."""
-    lock = Lock(tmp_path, "part", "part")
-    lock.acquire()
-    child = FORK.Process(target=time.sleep, args=(60,))
-    child.start()
-
-    deadline, opened = time.monotonic() + 10, Path(f"/proc/{child.pid}/fd")
-    while any(path.resolve().suffix == ".lock" for path in opened.iterdir()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    lock.release()
+    with Lock(tmp_path, "part", "part"):
+        child = FORK.Process(target=time.sleep, args=(60,))
+        child.start()
+        deadline, opened = time.monotonic() + 10, Path(f"/proc/{child.pid}/fd")
+        while any(path.resolve().suffix == ".lock" for path in opened.iterdir()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
     with Lock(tmp_path, "part", "part"):
         child.kill()
     child.join()

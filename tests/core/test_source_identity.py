@@ -133,7 +133,7 @@ EDITS = [
     ("losses/pairs.py", "class PairLoss", "class Mine:\n    pass\n\n\nclass PairLoss", "pairs"),
     ("losses/mine.py", "", "class MyLoss:\n    pass\n", ""),
     ("data/datasets/mine.py", "", "class MySet:\n    pass\n", ""),
-    ("metrics/table.py", "import", "import os\nimport", ""),
+    ("metrics/definitions.py", "import", "import os\nimport", ""),
     ("data/transforms.py", "v2.RandomCrop(self.crop_size)", "v2.RandomCrop(self.crop_size, padding=4)", "all"),
     ("data/transforms.py", "torch.rand(1).item() < 0.5", "torch.rand(1).item() < 0.9", "all"),
     ("data/loaders.py", '_seeded("sample"', '_seeded("view"', "all"),

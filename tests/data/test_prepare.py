@@ -17,12 +17,12 @@ from threading import Thread
 from zipfile import ZipFile, ZipInfo
 
 import pytest
+from filelock import FileLock, Timeout
 from PIL import Image
 from refused import refused
 
 from levelfield.cli.data import named_datasets
 from levelfield.core.errors import UserError
-from levelfield.core.files import Lock
 from levelfield.core.paths import cache_root
 from levelfield.data.datasets import CUB200, InShopClothes, Omniglot
 
@@ -219,15 +219,17 @@ def test_an_archive_given_by_hand_is_checked_and_left_alone(prepare, small_cub, 
 
 
 def test_one_process_prepares_a_data_set_and_ctrl_c_leaves_it_to_the_next(prepare, small_cub, tmp_path: Path) -> None:
-    free = []
+    waits = []
 
     def interrupt() -> None:
-        free.append(Lock(cache_root(), "prepare-cub200", "").acquire())
+        with pytest.raises(Timeout) as held:
+            FileLock(cache_root() / "locks" / "prepare-cub200.lock").acquire(blocking=False)
+        waits.append(held)
         os.kill(os.getpid(), signal.SIGINT)
 
     small_cub(midway=interrupt)
     code, printed = prepare("cub200")
-    assert (code, free, files_in(tmp_path)) == (130, [False], [])
+    assert (code, len(waits), files_in(tmp_path)) == (130, 1, [])
     assert "stopped; the same command starts the download again" in printed
     small_cub()
     assert prepare("cub200")[0] == 0

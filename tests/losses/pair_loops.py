@@ -220,6 +220,15 @@ def ntxent(case: Batch, temperature):
     )
 
 
+def decoupled_contrastive(case: Batch, temperature):
+    terms = []
+    for i, row in enumerate(case.P):
+        if case.N[i]:
+            push = sum((case.s(i, n) / temperature).exp() for n in case.N[i]).log()
+            terms += [push - case.s(i, p) / temperature for p in row]
+    return mean(terms)
+
+
 PENALTIES = {
     "O": lambda R: R,
     "Ds": lambda R: (1 + R).log(),

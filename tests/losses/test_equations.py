@@ -39,6 +39,7 @@ PAIRS = [
      [{}, {"margin": 0.5, "power": 2, "normalize_centroids": False}, {"margin": 1.0, "power": 2}], UNMINED),
     ("CircleLoss", of_pairs.circle, [(0.4, 80.0), (0.25, 5.0)]),
     ("ContrastiveLoss", of_pairs.contrastive, [(0.0, 1.0, 1), (0.9, 1.2, 2), (0.9, 1.2, 1), (-0.2, 0.5, 2)]),
+    ("DecoupledContrastiveLoss", of_pairs.decoupled_contrastive, [(0.1,), (1.0,)]),
     ("FastAPLoss", of_pairs.fast_ap, [(1,), (10,), (25,)], [*UNMINED, "triplets"]),
     ("HyperbolicCrossEntropyLoss", of_pairs.hyperbolic_cross_entropy, [(0.2,), (1.0,)]),
     ("LiftedStructureLoss", of_pairs.lifted_structure,

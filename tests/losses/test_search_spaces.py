@@ -37,6 +37,7 @@ RECOMMENDED = {
     "contrastive": ("Musgrave et al. 2020, Cars-196", {"pos_margin": 0.2652, "neg_margin": 0.5409}),
     "cosface": ("Wang et al. 2018", {"margin": 0.35, "scale": 64}),
     "cross_batch_memory": ("Wang et al. 2020, their code", {"weights.memory": 1, "pos_margin": 0, "neg_margin": 1}),
+    "decoupled_contrastive": ("Yeh et al. 2022, their code", {"temperature": 0.1}),
     "fast_ap": ("Cakir et al. 2019", {"num_bins": 10}),
     "hist": ("Lim et al. 2022, their code", {"loss_lr": 0.1, "tau": 32, "alpha": 0.9, "network_rate": 0.01}),
     "hyperbolic_cross_entropy": ("Ermolov et al. 2022", {"temperature": 0.2}),

@@ -10,9 +10,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from forked import fork, run_script
+from pretended_gpu import any_device
+from torch.nn.functional import normalize
 
 from levelfield.metrics import RetrievalMetrics, retrieval_metrics, verification_metrics
+from levelfield.metrics.distances import DISTANCES
 
+device = any_device
 METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall", "map", "mrr")
 
 
@@ -29,7 +33,7 @@ def queries_of(size):
 
 
 # Distance, and whether some are queries alone.
-CASES = (("cosine", False), ("euclidean", False), ("hamming", False), ("hamming", True))
+CASES = (("cosine", False), ("cosine", True), ("euclidean", False), ("hamming", False), ("hamming", True))
 
 
 OWN = """
@@ -40,8 +44,7 @@ def first_minus_last(embeddings, labels):
 
 def uneven(size, rank, num_processes):
     """Nothing, three, and all but two of the samples, one of them twice; the first of three processes has none."""
-    place = rank - num_processes
-    return torch.arange(*{-3: (0, 0), -2: (0, 3), -1: (2, size)}[place])
+    return torch.arange(*{-3: (0, 0), -2: (0, 3), -1: (2, size)}[rank - num_processes])
 
 
 def metric_of(distance, asks, size, **processes):
@@ -70,10 +73,6 @@ def score_share(rank, folder):
         if rank == 0:
             metric.update(embeddings, labels, torch.arange(size))
         results[f"{num_processes} first process only"] = metric.compute()
-        asking = RetrievalMetrics(METRICS, num_samples=size, is_query=queries_of(size), process_group=group)
-        batch = torch.tensor(share)
-        asking.update(embeddings[batch], labels[batch], batch)
-        results[f"{num_processes} queries"] = asking.compute()
         for case in CASES:
             metric = metric_of(*case, size, process_group=group)
             mine = uneven(size, rank, num_processes)
@@ -110,31 +109,36 @@ def test_equal_on_one_two_and_three_processes(tmp_path):
     run_script(Path(__file__), str(tmp_path))
     results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
     for num_processes, size in ((2, 101), (3, 100)):
-        expected = retrieval_metrics(*validation_set(size), metrics=METRICS)
-        dealt = f"{num_processes} dealt"
-        alone = RetrievalMetrics(METRICS, is_query=queries_of(size))
-        alone.update(*validation_set(size), torch.arange(size))
-        labels, mrr = validation_set(size)[1], retrieval_metrics(*validation_set(size), per_query=True)["mrr"]
-        for own in results[:num_processes]:
-            assert own[dealt] == pytest.approx(expected, abs=1e-6)
-            assert own[dealt] == results[0][dealt]
-            assert own[f"{num_processes} of queries"] == [each[mrr.isfinite()].tolist() for each in (labels, mrr)]
-            assert own[f"{num_processes} queries"] == pytest.approx(alone.compute(), abs=1e-6)
-            assert own[f"{num_processes} first process only"] == results[0][dealt]
-            for case in CASES:
-                by_one = metric_of(*case, size)
-                by_one.update(*validation_set(size), torch.arange(size))
-                expected_here, found = by_one.compute(), own[f"{num_processes} {case}"]
-                assert found == results[0][f"{num_processes} {case}"]
-                assert found == expected_here
-            embeddings, labels = validation_set(size)
-            unit = torch.nn.functional.normalize(embeddings)
-            by_order = float((unit[0] - unit[-1]).sum() + 0.1 * size + labels[7])
-            assert own[f"{num_processes} own"]["order_metric.first_minus_last"] == pytest.approx(by_order, abs=1e-5)
-            assert own[f"{num_processes} own"] == results[0][f"{num_processes} own"]
-            assert own[f"{num_processes} error"].startswith(
-                f"{size} different samples were scored, {size + 1} were expected"
-            )
+        embeddings, labels = validation_set(size)
+        by_one = {}
+        for case in CASES:
+            metric = metric_of(*case, size)
+            metric.update(embeddings, labels, torch.arange(size))
+            by_one[case] = metric.compute()
+        mrr, unit = retrieval_metrics(embeddings, labels, per_query=True)["mrr"], normalize(embeddings)
+        by_order = float((unit[0] - unit[-1]).sum() + 0.1 * size + labels[7])
+        for found in results[:num_processes]:
+            found = {name.removeprefix(f"{num_processes} "): each for name, each in found.items()}
+            assert found["dealt"] == found["first process only"] == by_one["cosine", False]
+            assert found["dealt"] == pytest.approx(retrieval_metrics(embeddings, labels, metrics=METRICS), abs=1e-6)
+            assert found["of queries"] == [each[mrr.isfinite()].tolist() for each in (labels, mrr)]
+            assert [found[str(case)] for case in CASES] == [*by_one.values()]
+            assert found["own"]["order_metric.first_minus_last"] == pytest.approx(by_order, abs=1e-5)
+            assert found["own"] == results[0][f"{num_processes} own"]
+            assert found["error"].startswith(f"{size} different samples were scored, {size + 1} were expected")
+
+
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_batches_add_up_to_the_whole(distance, asks, device):
+    embeddings, labels = validation_set(200)
+    metric = metric_of(distance, asks, 200).to(device)
+    for rows in torch.arange(200).split(64):
+        metric.update(embeddings[rows].to(device), labels[rows].to(device), rows)
+    is_query = torch.from_numpy(queries_of(200))
+    apart = [part[which] for which in (is_query, ~is_query) for part in (embeddings, labels)]
+    whole = retrieval_metrics(*(apart if asks else (embeddings, labels)), metrics=METRICS, distance=distance)
+    assert metric.compute() == pytest.approx(whole, abs=1e-6)
 
 
 def test_mistakes_raise():
@@ -144,11 +148,11 @@ def test_mistakes_raise():
     with pytest.raises(ValueError, match="no such metric"):
         RetrievalMetrics(("map@r",))
     metric.update(torch.eye(3), torch.arange(3), torch.arange(3))
-    with pytest.raises(ValueError, match="none of the 3 samples shares its label"):
+    with pytest.raises(ValueError, match="none of the 3 queries shares its label"):
         metric.compute()
     metric = RetrievalMetrics(is_query=np.ones(4, bool))  # without a gallery
     metric.update(torch.eye(4), torch.tensor([0, 0, 1, 1]), torch.arange(4))
-    with pytest.raises(ValueError, match="none of the 4 samples shares its label"):
+    with pytest.raises(ValueError, match="none of the 4 queries shares its label"):
         metric.compute()
 
 

@@ -5,10 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from pretended_gpu import any_device
 from sklearn import decomposition
 
 from levelfield.metrics import PCA, embedding_health
 from levelfield.metrics.health import effective_rank
+
+device = any_device
 
 
 def test_similarities_equal_a_loop_over_all_pairs():
@@ -58,24 +61,34 @@ def test_pca_equals_scikit_learn_up_to_the_sign_of_a_component():
     signs = np.sign((projected * expected).sum(axis=0))
     np.testing.assert_allclose(projected, expected * signs, atol=1e-5)
     np.testing.assert_allclose(ours.explained_variance_C, reference.explained_variance_, rtol=1e-9)
+    ours_C, theirs_C = ours.components_DC.T.numpy(), reference.components_
+    np.testing.assert_allclose(ours_C, theirs_C * np.sign((ours_C * theirs_C).sum(1))[:, None], atol=1e-12)
+    assert (ours_C[range(5), np.abs(ours_C).argmax(1)] > 0).all()
+
+
+def test_health_and_components_are_those_of_the_cpu(device):
+    embeddings, labels = torch.randn(300, 24, generator=torch.Generator().manual_seed(0)) + 1, torch.arange(300) % 40
+    there = embeddings.to(device)
+    health, of_cpu = embedding_health(there, labels.to(device)), embedding_health(embeddings, labels)
+    for name in ("intra_class_similarity", "inter_class_similarity", "effective_rank"):
+        assert getattr(health, name) == pytest.approx(getattr(of_cpu, name), rel=1e-6)
+    torch.testing.assert_close(health.spectrum.cpu(), of_cpu.spectrum)
+    reduced = PCA(5).fit(there).transform(there)
+    assert reduced.device.type == device
+    torch.testing.assert_close(reduced.cpu(), PCA(5).fit(embeddings).transform(embeddings), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("embeddings", "message"),
+    ("embeddings", "applied_to", "message"),
     [
-        (torch.ones(3, 9), "needs as many embeddings, got 3"),
-        (torch.ones(9, 3), "needs as many dimensions, got 3"),
-        (torch.full((9, 9), torch.nan), "NaN or infinite"),
-        (torch.ones(9), r"shape \(N, D\)"),
+        (torch.ones(3, 9), None, "=4 must be between 0 and min.*=3"),
+        (torch.ones(9, 3), None, "=4 must be between 0 and min.*=3"),
+        (torch.full((9, 9), torch.nan), None, "NaN or infinite"),
+        (torch.ones(9), None, "Expected 2D array"),
+        (None, torch.ones(2, 2), "before PCA"),
+        (torch.rand(9, 5), torch.ones(2, 2), "fitted on 5 dimensions"),
     ],
 )
-def test_mistakes_of_pca_raise(embeddings, message):
+def test_mistakes_of_pca_raise(embeddings, applied_to, message):
     with pytest.raises(ValueError, match=message):
-        PCA(4).fit(embeddings)
-
-
-def test_pca_s_transform_needs_a_fit_of_the_same_dimension():
-    with pytest.raises(ValueError, match="before PCA"):
-        PCA(1).transform(torch.ones(2, 2))
-    with pytest.raises(ValueError, match="fitted on 3 dimensions"):
-        PCA(1).fit(torch.rand(5, 3)).transform(torch.ones(2, 2))
+        (PCA(4) if embeddings is None else PCA(4).fit(embeddings)).transform(applied_to)

@@ -11,10 +11,10 @@ from refused import refused
 from scipy.stats import skew
 from toy_study import TOY
 
-from levelfield.analysis.integrity import validation_scores
 from levelfield.analysis.results import collect_rows
-from levelfield.analysis.verify import verify_study
-from levelfield.cli.study import main, parse
+from levelfield.analysis.verify import validation_scores, verify_study
+from levelfield.cli.commands import run as command_line
+from levelfield.cli.study import parse
 from levelfield.core.errors import UserError
 from levelfield.experiment import Study
 from levelfield.report.table import study_table
@@ -166,7 +166,7 @@ def test_a_fit_refuses_in_one_line(name: str, words: list[str], run, tiny: list[
 def test_a_study_refuses_before_a_job(old: str, new: str, key: str, place: Path) -> None:
     (place / "own.yaml").write_text(STUDY.replace(old, new))
     with pytest.raises(UserError, match=key) as caught:
-        main(["run", "own.yaml", "--output", "out"])
+        command_line("study", ["run", "own.yaml", "--output", "out"])
     assert "\n" not in str(caught.value)
     assert not list(place.glob("out/jobs"))
 

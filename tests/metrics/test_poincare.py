@@ -34,11 +34,10 @@ def mobius(embeddings):
 
 def test_similarities_are_less_the_distance():
     embeddings, _ = embedding_space()
-    held, similarity = DISTANCES["poincare"]
-    points = held(embeddings)
-    torch.testing.assert_close(-similarity(points, points), mobius(embeddings).float(), rtol=1e-5, atol=1e-5)
-    expected = poincare_distances(in_ball(embeddings.double()), in_ball(embeddings.double()))
-    torch.testing.assert_close(-similarity(points, points), expected.float(), rtol=1e-5, atol=1e-5)
+    prepare, similarity = DISTANCES["poincare"]
+    points, in_loss = prepare(embeddings), in_ball(embeddings.double())
+    for expected in (mobius(embeddings), poincare_distances(in_loss, in_loss)):
+        torch.testing.assert_close(-similarity(points, points), expected.float(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("scale", [1e200, 1e30, 1e6])

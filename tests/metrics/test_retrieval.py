@@ -1,54 +1,17 @@
-"""Values against a loop in float64, the paper's Table 3 and pytorch-metric-learning."""
+"""Values against sorting in float64, the paper's Table 3 and pytorch-metric-learning."""
 
 import math
 
 import pytest
 import torch
+from by_sorting import cosine_scores, expected
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tie_order import place_on_circle
 
 from levelfield.metrics import retrieval_metrics
-from levelfield.metrics.ranking import block_starts, tie_free_keys
+from levelfield.metrics.retrieval import half_interval
 
 NAMES = ("map_at_r", "r_precision", "precision_at_1", "recall", "map", "mrr", "map_at_5")
-
-
-def loop_in_float64(embeddings, labels, gallery=None, gallery_labels=None, recall_at=(1, 2, 4, 8), cut=5):
-    """Textbook definitions, one query and one neighbour at a time."""
-    same = gallery is None
-    gallery, gallery_labels = (embeddings, labels) if same else (gallery, gallery_labels)
-    unit = torch.nn.functional.normalize(embeddings.double(), dim=1)
-    gallery_unit = torch.nn.functional.normalize(gallery.double(), dim=1)
-    places = [place_on_circle(number) for number in range(len(gallery) + len(embeddings))]
-    starts = places if same else places[len(gallery) :]
-    totals, skipped = {}, 0
-    for i, (query, label) in enumerate(zip(unit, labels.tolist(), strict=True)):
-        # Rounded so that mathematically equal similarities are equal numbers.
-        ranked = sorted(
-            (-round(float(query @ other), 9), (places[j] - starts[i]) % 2**32, j)
-            for j, other in enumerate(gallery_unit)
-            if not (same and i == j)
-        )
-        hits = [int(gallery_labels[j]) == label for *_, j in ranked]
-        relevant = sum(hits)
-        if relevant == 0:
-            skipped += 1
-            continue
-        precisions = [sum(hits[: n + 1]) / (n + 1) if hit else 0.0 for n, hit in enumerate(hits)]
-        scores = {
-            "map_at_r": sum(precisions[:relevant]) / relevant,
-            "r_precision": sum(hits[:relevant]) / relevant,
-            "precision_at_1": float(hits[0]),
-            "map": sum(precisions) / relevant,
-            "mrr": 1 / (hits.index(True) + 1),
-            f"map_at_{cut}": sum(precisions[:cut]) / min(relevant, cut),
-            **{f"recall_at_{k}": float(any(hits[:k])) for k in recall_at},
-        }
-        for name, value in scores.items():
-            totals[name] = totals.get(name, 0.0) + value
-    counted = len(labels) - skipped
-    return {**{name: total / counted for name, total in totals.items()}, "num_skipped": skipped}
 
 
 def random_case(seed):
@@ -71,25 +34,18 @@ def random_case(seed):
     while True:
         queries = draw(size)
         case = (*queries, *draw(size + 9)) if seed % 4 == 0 else queries
-        if seed % 3 == 0 or not has_near_ties(*case):
+        unit, others = (torch.nn.functional.normalize(each.double(), dim=1) for each in (case[0], case[-2]))
+        cosines, order = (unit @ others.T).sort(dim=1)
+        relevant = case[-1][order] == case[1][:, None]
+        # Where a relevant and another item differ by no more than float32 rounds, the processor chooses the first.
+        if seed % 3 == 0 or not ((cosines.diff() < 3e-7) & relevant.diff()).any():
             return case
 
 
-def has_near_ties(embeddings, labels, gallery=None, gallery_labels=None):
-    """Whether a query's cosines with a relevant and another item differ by no more than float32 rounds: which of the
-    two comes first is then the processor's choice."""
-    gallery, gallery_labels = (embeddings, labels) if gallery is None else (gallery, gallery_labels)
-    unit, gallery_unit = (torch.nn.functional.normalize(each.double(), dim=1) for each in (embeddings, gallery))
-    cosines, order = (unit @ gallery_unit.T).sort(dim=1)
-    relevant = gallery_labels[order] == labels[:, None]
-    return bool(((cosines.diff() < 3e-7) & (relevant[:, 1:] != relevant[:, :-1])).any())
-
-
 @pytest.mark.parametrize("seed", range(60))
-def test_equals_a_loop_in_float64(seed):
-    case = random_case(seed)
-    expected = loop_in_float64(*case)
-    assert retrieval_metrics(*case, metrics=NAMES) == pytest.approx(expected, abs=1e-6)
+def test_equals_sorting_in_float64(seed):
+    result = retrieval_metrics(*random_case(seed), metrics=NAMES)
+    assert result == expected(cosine_scores(*random_case(seed)), result)
 
 
 @settings(max_examples=150, deadline=None)
@@ -99,7 +55,7 @@ def test_equals_a_loop_in_float64(seed):
     st.booleans(),
     st.lists(st.sampled_from((*NAMES, "recall_at_3")), min_size=1, max_size=3, unique=True),
 )
-def test_a_ranking_cut_among_equal_items_equals_the_loop(seed, num_classes, gallery_apart, names):
+def test_a_ranking_cut_among_equal_items_equals_sorting(seed, num_classes, gallery_apart, names):
     """Three distinct rows: the places that a metric reads end within a tie, or just before or after one."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -109,37 +65,16 @@ def test_a_ranking_cut_among_equal_items_equals_the_loop(seed, num_classes, gall
 
     size = 2 * num_classes + seed % 5
     case = (*draw(size), *draw(size + 3)) if gallery_apart else draw(size)
-    expected = loop_in_float64(*case, recall_at=(1, 2, 3, 4, 8))
-    found = retrieval_metrics(*case, metrics=names, recall_at=(1, 2, 4, 8))
-    assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-6)
+    found = retrieval_metrics(*case, metrics=names)
+    assert found == expected(cosine_scores(*case), found)
 
 
-def test_an_equal_item_of_another_class_halves_the_first_place():
+def test_an_equal_item_of_another_class_halves_the_first_rank():
     """Each query's only relevant item has a twin under another label, in a gallery apart."""
-    size = 64
-    gallery, twins = torch.eye(size).repeat_interleave(2, 0), torch.arange(size) + 1000
-    labels = torch.stack([torch.arange(size), twins], dim=1).flatten()
-    case = torch.eye(size), torch.arange(size), gallery, labels
-    assert retrieval_metrics(*case, metrics=["precision_at_1"])["precision_at_1"] == pytest.approx(
-        loop_in_float64(*case)["precision_at_1"]
-    )
-
-
-def test_keys_order_numbers_of_both_signs_and_zero_has_one_key():
-    numbers = torch.tensor([[-2.0, -1.0, -0.0, 0.0, 1e-30, 1.0]])
-    keys = tie_free_keys(numbers, torch.zeros(1, 6, dtype=torch.long))[0]
-    assert (keys.diff() >= 0).all()
-    assert (keys.diff() == 0).tolist() == [False, False, True, False, False]
-
-
-@pytest.mark.parametrize("num_rows", [1, 31, 32, 63, 64, 65, 1000])
-def test_blocks_cover_all_rows_and_are_not_small(num_rows):
-    """A small last block would multiply matrices of few rows, which some processors round differently."""
-    for block in (1, 5, 40, 5000):
-        edges = block_starts(num_rows, block)
-        assert [start for start, _ in edges] == [0, *(stop for _, stop in edges[:-1])]
-        assert edges[-1][1] == num_rows
-        assert min(stop - start for start, stop in edges) >= min(num_rows, 32)
+    gallery, classes = torch.eye(64).repeat_interleave(2, 0), torch.arange(64)
+    case = torch.eye(64), classes, gallery, torch.stack([classes, classes + 1000], dim=1).flatten()
+    result = retrieval_metrics(*case, metrics=["precision_at_1"])
+    assert result == expected(cosine_scores(*case), result)
 
 
 @pytest.mark.parametrize(
@@ -148,13 +83,9 @@ def test_blocks_cover_all_rows_and_are_not_small(num_rows):
 )
 def test_reality_check_table_3(correct, r_precision, map_at_r):
     # Ten relevant items; those that are not among the first ten come after five others.
-    places = sorted(correct)
-    hits = [place in places for place in range(1, 11)] + [False] * 5 + [True] * (10 - len(places))
-    angles = torch.linspace(0.01, 1.5, len(hits))
-    gallery = torch.stack([angles.cos(), angles.sin()], dim=1)
-    labels = torch.tensor([1 if hit else 2 for hit in hits])
-    if all(hits):
-        gallery, labels = torch.cat([gallery, -gallery[:1]]), torch.cat([labels, torch.tensor([2])])
+    hits = [rank in correct for rank in range(1, 11)] + [False] * 5 + [True] * (10 - len(correct))
+    angles = torch.linspace(0.01, 1.5, len(hits) + 1)
+    gallery, labels = torch.stack([angles.cos(), angles.sin()], dim=1), 2 - torch.tensor([*hits, False]).long()
     query = torch.tensor([[1.0, 0.0]])
     result = retrieval_metrics(query, torch.tensor([1]), gallery, labels, recall_at=(1,))
     assert result["recall_at_1"] == 1.0
@@ -164,31 +95,23 @@ def test_reality_check_table_3(correct, r_precision, map_at_r):
 
 @pytest.mark.parametrize("gallery_apart", [False, True])
 def test_equals_pytorch_metric_learning(gallery_apart):
-    accuracy_calculator = pytest.importorskip("pytorch_metric_learning.utils.accuracy_calculator")
-    inference = pytest.importorskip("pytorch_metric_learning.utils.inference")
-    distances = pytest.importorskip("pytorch_metric_learning.distances")
+    modules = ("utils.accuracy_calculator", "utils.inference", "distances")
+    accuracy_calculator, inference, distances = (
+        pytest.importorskip(f"pytorch_metric_learning.{name}") for name in modules
+    )
     generator = torch.Generator().manual_seed(0)
     draws = [torch.randn(size, 12, generator=generator) for size in (150, 180)]
     labels = [torch.arange(150) % 11, torch.arange(180) % 13]
     embeddings = [draw + torch.eye(13)[own][:, :12] for draw, own in zip(draws, labels, strict=True)]
-    names = {
-        "map_at_r": "mean_average_precision_at_r",
-        "r_precision": "r_precision",
-        "precision_at_1": "precision_at_1",
-        "map": "mean_average_precision",
-        "mrr": "mean_reciprocal_rank",
-    }
-    calculator = accuracy_calculator.AccuracyCalculator(
-        include=tuple(names.values()), k=None, knn_func=inference.CustomKNN(distances.CosineSimilarity())
-    )
-    used = 2 if gallery_apart else 1
-    sets = [part for pair in zip(embeddings, labels, strict=True) for part in pair][: 2 * used]
+    names = {"map_at_r": "mean_average_precision_at_r", "map": "mean_average_precision", "mrr": "mean_reciprocal_rank"}
+    names |= {same: same for same in ("r_precision", "precision_at_1")}
+    knn = inference.CustomKNN(distances.CosineSimilarity())
+    calculator = accuracy_calculator.AccuracyCalculator(include=tuple(names.values()), k=None, knn_func=knn)
+    sets = [part for pair in zip(embeddings, labels, strict=True) for part in pair][: 4 if gallery_apart else 2]
     # In float64: its float32 values differ from these by up to 1e-2 where counts flip.
     theirs = calculator.get_accuracy(*[part.double() if part.is_floating_point() else part for part in sets])
     ours = retrieval_metrics(*sets, metrics=tuple(names))
-    assert {name: ours[name] for name in names} == pytest.approx(
-        {name: theirs[other] for name, other in names.items()}, abs=1e-6
-    )
+    assert [ours[name] for name in names] == pytest.approx([theirs[name] for name in names.values()], abs=1e-6)
 
 
 def test_queries_without_a_match_are_left_out_and_counted():
@@ -200,11 +123,35 @@ def test_queries_without_a_match_are_left_out_and_counted():
     assert retrieval_metrics(embeddings, labels)["num_skipped"] == 3
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_other_float_types_are_scored_in_float32(dtype):
-    embeddings = torch.randn(80, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
+def test_a_sample_of_the_queries_estimates_the_mean_with_its_interval():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(800) % 100
+    embeddings = torch.randn(100, 24, generator=generator)[labels] + 1.4 * torch.randn(800, 24, generator=generator)
+    exact = retrieval_metrics(embeddings, labels, metrics=("map_at_r",))["map_at_r"]
+    covered = 0
+    for seed in range(100):
+        result = retrieval_metrics(embeddings, labels, metrics=("map_at_r",), num_queries=150, seed=seed)
+        covered += abs(result["map_at_r"] - exact) <= result["map_at_r_ci95"]
+    # Binomial(100, 0.95) lies outside 88..100 once in a thousand.
+    assert covered >= 88
+    assert retrieval_metrics(embeddings, labels, metrics=("map_at_r",), num_queries=150, seed=99) == result
+    whole = retrieval_metrics(embeddings, labels, metrics=("map_at_r",), num_queries=10_000)
+    assert (whole["map_at_r"], whole["map_at_r_ci95"]) == (pytest.approx(exact, abs=1e-9), 0)
+
+
+def test_the_interval_of_half_a_population():
+    """1.96 times the standard error sqrt(1/3) / sqrt(4), times sqrt(1 - 4/8) of drawing without replacement."""
+    scores = torch.tensor([0.0, 0.0, 1.0, 1.0])
+    assert half_interval(scores, 8) == pytest.approx(1.959964 * (1 / 3 / 4 / 2) ** 0.5)
+    assert half_interval(scores, 4) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int16])
+@pytest.mark.parametrize("of_embeddings", [torch.bfloat16, torch.float16, torch.float64])
+def test_labels_are_integers_of_any_type_and_embeddings_are_scored_in_float32(dtype, of_embeddings):
+    embeddings = torch.randn(80, 16, generator=torch.Generator().manual_seed(0)).to(of_embeddings)
     labels = torch.arange(80) % 9
-    assert retrieval_metrics(embeddings, labels) == retrieval_metrics(embeddings.float(), labels)
+    assert retrieval_metrics(embeddings, labels.to(dtype)) == retrieval_metrics(embeddings.float(), labels)
 
 
 @pytest.mark.parametrize(
@@ -224,16 +171,11 @@ def test_other_float_types_are_scored_in_float32(dtype):
         ({"metrics": "map_at_r"}, "one string"),
         ({"metrics": ()}, "metrics is empty"),
         ({"recall_at": (0,)}, "at least 1"),
+        ({"distance": "manhattan"}, "no such distance 'manhattan'; known are cosine"),
+        ({"num_queries": 1}, "an interval needs at least 2"),
     ],
 )
 def test_mistakes_raise(change, message):
     arguments = {"embeddings": torch.rand(4, 2), "labels": torch.tensor([0, 0, 1, 1]), **change}
     with pytest.raises(ValueError, match=message):
         retrieval_metrics(**arguments)
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int16])
-def test_labels_are_integers_of_any_type(dtype):
-    embeddings = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
-    labels = torch.arange(40) % 5
-    assert retrieval_metrics(embeddings, labels.to(dtype)) == retrieval_metrics(embeddings, labels)

@@ -10,7 +10,7 @@ import pytest
 from tiny_fit import REPOSITORY
 from toy_study import run_study
 
-from levelfield.analysis.integrity import validation_scores
+from levelfield.analysis.verify import validation_scores
 from levelfield.core.errors import UserError
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec

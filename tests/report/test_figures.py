@@ -10,8 +10,7 @@ import pytest
 from levelfield.analysis.comparison import compare_all
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows
 from levelfield.cli.main import main
-from levelfield.report.figure_files import PAPER_WIDTH, write_figures
-from levelfield.report.figures import Results, scores
+from levelfield.report.figures import PAPER_WIDTH, Results, scores, write_figures
 from levelfield.report.figures.differences import differences_figure
 from levelfield.report.figures.search import best_so_far
 from levelfield.report.figures.style import style, to_svg
@@ -102,7 +101,7 @@ def test_the_figures_are_files_of_one_width_and_of_the_same_bytes(
     assert main(["study", "report", str(copy), "--figures", str(tmp_path / "first")]) == 0
     told = capsys.readouterr().out
     write_figures(StudyFolder.begun(copy), tmp_path / "second")
-    names = {"differences", "scores", "search", "search_slices", "validation"}
+    names = {"differences", "scores", "search", "validation"}
     files = {path.name: path.read_bytes() for path in (tmp_path / "first").iterdir()}
     assert set(files) == {f"{name}.{kind}" for name in names for kind in ("svg", "pdf")}
     assert all(str(tmp_path / "first" / name) in told for name in files)

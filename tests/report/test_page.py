@@ -14,9 +14,10 @@ import torch
 from safetensors.torch import load_file
 from toy_study import evaluated
 
-from levelfield.report.cost_and_commands import commands
+from levelfield.analysis.results import collect_rows
+from levelfield.report.facts import commands
 from levelfield.report.page import write_report
-from levelfield.report.scored_samples import NOT_HERE, OTHER_SAMPLES, ScoredSamples, scored_samples
+from levelfield.report.retrieval import NOT_HERE, OTHER_SAMPLES, retrieval_of, scored_samples
 from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
@@ -24,7 +25,7 @@ from levelfield.study.spec import StudySpec
 from levelfield.study.study_file import find_study
 
 # In the page's order.
-FIGURES = ("scores", "differences", "search", "search_slices", "validation")
+FIGURES = ("scores", "differences", "search", "validation")
 VOID = ("meta", "br", "img")
 
 
@@ -132,21 +133,25 @@ def test_the_numbers_are_those_of_the_results(whole: tuple[Path, str, list[str]]
 
 def test_the_page_shows_what_the_stored_embeddings_retrieve(whole: tuple[Path, str, list[str]]) -> None:
     study, page, _ = whole
-    told = json.loads(re.search(r'id="samples">(.*?)</script>', page)[1])
+    record = StudyFolder.begun(study)
+    found = retrieval_of(record, collect_rows(record))
+    _, index = scored_samples(record, record.tests()["arcface", 0]["data"]["fingerprint"])
+    keys = [str(key) for key in index.keys]
     stored = load_file(study / "jobs/contrastive/run0/fold0/tested.safetensors")
     unit = torch.nn.functional.normalize(stored["embeddings"].double())
-    for query in told["gallery"]:
-        similar = unit @ unit[query["sample"]]
-        similar[query["sample"]] = -2
-        assert query["neighbours"]["contrastive"] == similar.argsort(descending=True)[:8].tolist()
-    assert [query["group"] for query in told["gallery"]] == ["best"] * 3 + ["median"] * 3 + ["worst"] * 3
-    assert set(told["methods"]) == {"pretrained", "contrastive", "arcface"}
-    assert told["shown"][-1] == "pretrained"
-    shown = {query["sample"] for query in told["gallery"]}
-    shown |= {each for query in told["gallery"] for nearest in query["neighbours"].values() for each in nearest}
-    shown |= {each for pair in told["confusions"] for example in pair["examples"] for each in example}
-    assert {int(number) for number in re.findall(r"\.s(\d+)\{background", page)} == shown
-    assert {int(number) for number in told["labels"]} == shown
+    assert {group: len(queries) for group, queries in found["groups"].items()} == {"best": 3, "median": 3, "worst": 3}
+    for query in (query for queries in found["groups"].values() for query in queries):
+        assert set(query["answers"]) == {"contrastive", "arcface", "pretrained"}
+        assert list(query["answers"])[-1] == "pretrained"
+        place = keys.index(query["key"])
+        similar = unit @ unit[place]
+        similar[place] = -2
+        nearest = similar.argsort(descending=True)[:8]
+        answers = query["answers"]["contrastive"]
+        assert [answer["key"] for answer in answers] == [keys[each] for each in nearest]
+        assert [answer["hit"] for answer in answers] == (stored["labels"][nearest] == stored["labels"][place]).tolist()
+        for sample in (query, *answers):
+            assert f'<img src="{sample["shown"]}" alt' in page
 
 
 def test_what_failed_and_who_evaluated_is_listed_as_text(study: Path) -> None:
@@ -191,7 +196,7 @@ def test_an_unfinished_study_has_a_page_too(study: Path) -> None:
 def test_samples_that_are_not_those_that_were_scored_are_not_shown(study: Path, tmp_path: Path) -> None:
     record = StudyFolder.begun(study)
     (data,) = {record.tests()["arcface", run]["data"]["fingerprint"] for run in (0, 1)}
-    assert isinstance(scored_samples(record, data), ScoredSamples)
+    assert not isinstance(scored_samples(record, data), str)
     assert scored_samples(record, "another") == OTHER_SAMPLES
     unpack_study(write_archive(record, tmp_path / "toy.tar.xz"), tmp_path / "unpacked")
     _, pieces = written(tmp_path / "unpacked")
@@ -202,7 +207,7 @@ def test_samples_that_are_not_those_that_were_scored_are_not_shown(study: Path, 
 
 
 def words_of(spec: StudySpec, folder: Path) -> list[str]:
-    return [each["words"] for each in commands(StudyFolder(folder, spec), [])]
+    return [words for _, words in commands(StudyFolder(folder, spec), [])]
 
 
 def test_the_command_of_a_shipped_study_reads_nothing_here_and_asks_for_its_data(
@@ -217,7 +222,7 @@ def test_the_command_of_a_shipped_study_reads_nothing_here_and_asks_for_its_data
     monkeypatch.chdir(tmp_path)
     assert "levelfield study run smoke.yaml" in words_of(smoke, tmp_path)
     assert "levelfield study run laptop/banking77.yaml --data.root DIR" in words_of(laptop, tmp_path)
-    monkeypatch.setattr("levelfield.report.cost_and_commands._shipped_as", lambda spec: "study.yaml")
+    monkeypatch.setattr("levelfield.report.facts._shipped_as", lambda spec: "study.yaml")
     for dataset, root in (({"class_path": "Banking77"}, " --data.root DIR"), ("a_module_elsewhere.Letters", "")):
         for config in laptop.methods.values():
             config["data"]["dataset"] = dataset

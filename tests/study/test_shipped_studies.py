@@ -12,7 +12,7 @@ from tiny_fit import REPOSITORY
 from tiny_text import own_texts, tiny_text_model
 
 from levelfield.analysis.conditions import differing_conditions
-from levelfield.cli.study import main
+from levelfield.cli.commands import run as command_line
 from levelfield.core.configuration import Config
 from levelfield.data.datasets import Glyphs
 from levelfield.study.first_look import look_at_rows
@@ -95,7 +95,7 @@ def test_a_study_of_ones_own_data_works_on_a_table(kind, write_letters, tmp_path
         more = ["--model.trunk.name", str(tiny_text_model(tmp_path / "tiny"))]
         table, method = own_texts(tmp_path), "supcon"
     output = ["--data.dataset.table", str(table), "--output", str(tmp_path / "own")]
-    assert main(["run", f"own_{kind}_finetune.yaml", *output, *words.split(), *more]) == 0
+    assert command_line("study", ["run", f"own_{kind}_finetune.yaml", *output, *words.split(), *more]) == 0
     assert method in capsys.readouterr().out
     assert (tmp_path / "own" / "summary.csv").read_text().count("map_at_r") == 2 * 3 + 1  # the one PCA
 

@@ -18,7 +18,7 @@ from toy_study import assert_same_bytes
 from levelfield.analysis.results import write_tables
 from levelfield.analysis.verify import verify_study
 from levelfield.core.errors import UserError
-from levelfield.report.conditions_and_origin import headline, setup
+from levelfield.report.facts import headline, setup
 from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec

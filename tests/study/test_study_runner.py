@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 from toy_study import TOY, run_study
 
 from levelfield.analysis.results import collect_rows
-from levelfield.analysis.verdicts import verdict_lines
+from levelfield.analysis.verdict import verdict_lines
 from levelfield.analysis.verify import verify_study
 from levelfield.core.errors import UserError
 from levelfield.core.ledger import EVALUATED, read_lines

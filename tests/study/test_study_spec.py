@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import levelfield.losses
-from levelfield.cli.study import main
+from levelfield.cli.commands import run as command_line
 from levelfield.core.configuration import merge, parse_value, read_yaml, set_dotted
 from levelfield.core.errors import UserError
 from levelfield.study.added_method import added_methods, method_of_loss
@@ -363,6 +363,6 @@ def test_a_shipped_method_and_a_file_are_called_as_their_files_are(tmp_path: Pat
 def test_a_mistake_is_one_line(modules: None, toy_file: Path, tmp_path: Path, paths: list[str], key: str) -> None:
     words = [word for path in paths for word in ("--add-method", path)]
     with pytest.raises(UserError, match=key) as caught:
-        main(["run", str(toy_file), "--output", str(tmp_path / "study"), *words])
+        command_line("study", ["run", str(toy_file), "--output", str(tmp_path / "study"), *words])
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "study").exists()

@@ -211,7 +211,7 @@ SUPPLIED = {
     "plain": (WeightedLoss, 8.0),
     "another order": (InAnotherOrder, 8.0),
     "keywords": (ThroughKeywords, 16.0),
-    "partial": (partial(partial(ThroughKeywords, scale=2.0), label_smoothing=0.1), 2.0),
+    "partial": (partial(partial(ThroughKeywords, scale=2.0), class_fraction=0.9), 2.0),
     "numbers by hand": (partial(partial(WeightedLoss, 15, 16), scale=2.0), 2.0),
     "a function": (heated_loss, 16.0),
     "any arguments": (peers.CosFaceLoss, 64.0),

@@ -9,7 +9,7 @@ from small_fit import small_data, small_learner, small_trainer
 from torch.nn.functional import normalize
 
 from levelfield import losses
-from levelfield.analysis.integrity import validation_scores
+from levelfield.analysis.verify import validation_scores
 from levelfield.core.errors import UserError
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss, SoftTripleLoss, WeightedSum

@@ -179,7 +179,7 @@ def test_one_process_writes_the_line_of_each_test(raised, folder: Path) -> None:
     def lines(path: Path) -> list[dict]:
         return [json.loads(line) for line in path.read_text().splitlines()]
 
-    every = [line for path in folder.glob("cache/evaluations/*/ledger.jsonl") for line in lines(path)]
+    every = lines(folder / "cache" / "evaluations" / "ledger.jsonl")
     of_glyphs = [(line["num_samples"], line["by"]) for line in every if line.get("num_samples")]
     assert of_glyphs == [*[(8 * 16, "test_dataloader")] * 2, (8 * 16, "trainer.test")]  # 8 letters in 16 typefaces
     copies = [[line["event"] for line in lines(path / "ledger.jsonl")] for path in (folder, folder / "datamodule")]

@@ -11,6 +11,8 @@ from deletable import EXPORT, needs
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.use.card import NOT_TESTED, write_card
 
+NOT_HERE = "\n\nCHECKPOINTS is the folder of the checkpoint, which is not here."
+
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
 def test_a_test_writes_its_scores_and_the_card(fitted: Path, tmp_path: Path, run, ranked_on: list[str]) -> None:
@@ -34,7 +36,8 @@ def test_a_test_writes_its_scores_and_the_card(fitted: Path, tmp_path: Path, run
     assert f"evaluation {found['evaluation']['number']} on these test classes" in printed
     for said in ("TimmTrunk (name test_resnet", "ArcFaceLoss (margin 20", "Glyphs", "fold 2 of 4", "trained on | 15 |"):
         assert said in text
-    assert write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text() == card
+    exported = write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text()
+    assert exported.replace("CHECKPOINTS/", "").replace(NOT_HERE, "") == card
     content = torch.load(best, weights_only=True)
     content["state_dict"]["embedder.linear.bias"] += 1
     torch.save(content, best)
@@ -51,8 +54,10 @@ def test_no_word_of_a_checkpoint_is_html(fitted: Path, tmp_path: Path) -> None:
 def test_the_commands_of_a_card_trust_your_own_class(fitted: Path, tmp_path: Path) -> None:
     content = read_checkpoint(fitted / "best.ckpt")
     content["hyper_parameters"]["loss"] = {"class_path": "my_loss.MyLoss", "init_args": {}}
-    text = write_card(tmp_path, [fitted / "best.ckpt"], [content], "image").read_text()
-    assert text.count("--ckpt_path best.ckpt --trust my_loss --") == 2
+    for folder, place in ((fitted, ""), (tmp_path, "CHECKPOINTS/")):  # an export does not have the checkpoint
+        text = write_card(folder, [fitted / "best.ckpt"], [content], "image").read_text()
+        assert text.count(f"--ckpt_path {place}best.ckpt --trust my_loss --") == 2
+        assert (NOT_HERE in text) == bool(place)
 
 
 def test_a_runs_card_names_the_table_of_its_study(copy: Path, tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from scipy import stats
 
 import levelfield
 from levelfield.core import ledger
-from levelfield.data.datasets import ImageTable
+from levelfield.data.datasets import Glyphs, ImageTable
 from levelfield.metrics import clustering_metrics, retrieval_metrics
+from levelfield.use import ladder
 from levelfield.use.ladder import HEAD_SECONDS, SIZES, Costs, Counts, Lengths, choose, seconds
 from levelfield.use.scores import class_interval, scores_of
 
@@ -118,3 +119,21 @@ def test_more_time_is_spent_on_larger_images_then_folds_then_steps() -> None:
             spent = seconds(CARS.at(lengths.size, 224), COUNTS, lengths.folds, lengths.steps)
             assert spent <= 60 * minutes
             assert lengths.steps >= 100
+
+
+def test_the_lengths_are_those_of_the_trunk_that_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a small and a slow trunk with better features: its steps, and its size, which its file sets."""
+    costs, quality = {"small": Costs(0.01, 0.0001), "slow": Costs(5.0, 0.05)}, {"small": 0.2, "slow": 0.6}
+    own = {"data": {"transforms": {"crop_size": 518}}}
+    trunks = {"small": {"model": {"trunk": "small"}}, "slow": {"model": {"trunk": "slow"}, **own}}
+    monkeypatch.setattr(ladder, "_measure", lambda config, *_: costs[config["model"]["trunk"]])
+    starts = dict.fromkeys(ladder.STARTS, 0.1)
+    of = {name: ({"features": score, **starts}, 384, 128) for name, score in quality.items()}
+    monkeypatch.setattr(ladder, "_scores", lambda config, *_: of[config["model"]["trunk"]])
+    dataset = Glyphs(num_classes=40)
+    plan = ladder.make_plan(dataset, dataset.read_index(), 100, {"data": {}}, trunks, 4, 3600.0)
+    assert (plan.trunk, plan.lengths.size) == ("slow", None)
+    trained = len(dataset.read_index().keys) - 100
+    counts = Counts(round(0.75 * trained), round(0.25 * trained), 100)
+    assert 0 <= plan.lengths.steps < 600, "the small trunk has time for 2,400"
+    assert seconds(costs["slow"], counts, plan.lengths.folds, plan.lengths.steps) <= 3600

@@ -10,7 +10,7 @@ import numpy as np
 
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.statistics import LEVEL, holm, paired_comparison
-from levelfield.metrics.table import SELECTED_BY
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.spec import BASELINE, first_search, is_baseline, one_pca
 
 # Kinds of comparisons; Holm's correction is over all comparisons of a kind.
@@ -54,6 +54,15 @@ class Comparison:
     def shown(self) -> bool:
         """Whether the difference is significant at 5% with Holm's correction."""
         return self.p_holm is not None and self.p_holm < LEVEL
+
+    def turned(self) -> "Comparison":
+        """The same comparison with the methods exchanged."""
+        low, high = (None if end is None else -end for end in (self.high, self.low))
+        return replace(self, method=self.other, other=self.method, difference=-self.difference, low=low, high=high)
+
+    def named(self, names: Mapping[str, str]) -> "Comparison":
+        """The same comparison with the rows' names for readers, `shown_names`."""
+        return replace(self, method=names[self.method], other=names[self.other])
 
 
 def compare_all(

@@ -4,12 +4,13 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from statistics import fmean
 from typing import Any
 
 from levelfield.analysis.statistics import t_interval
 from levelfield.core.files import write_atomically
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import failed
 from levelfield.study.spec import StudySpec, one_pca
@@ -77,36 +78,33 @@ def collect_rows(study: StudyFolder, tests: Mapping[tuple[str, int], dict[str, A
     Args:
         tests: Test scores by method and run; None reads the stored ones.
     """
-    rows = []
-    state = study.state
-    complete = set(state.tested_runs())
-    for job, result in state.results.items():
+    rows = list[ResultRow]()
+
+    def add(scores: Mapping[str, float], method: str, stage: str, number: int, fold: int | None = None) -> None:
+        trial, run = (number, None) if stage == "trial" else (None, number)
+        kind = EMBEDDING_KINDS[fold is None]
+        rows.extend(ResultRow(method, stage, trial, run, fold, kind, *score) for score in scores.items())
+
+    complete = set(study.state.tested_runs())
+    for job, result in study.state.results.items():
         # A run without all folds would be a mean over other folds.
         if not failed(result) and (job.stage != "run" or (job.method, job.number) in complete):
-            trial, run = (job.number, None) if job.stage == "trial" else (None, job.number)
-            for metric, value in result["validation"].items():
-                rows.append(ResultRow(job.method, job.stage, trial, run, job.fold, "separated", metric, value))
+            add(result["validation"], job.method, job.stage, job.number, job.fold)
     for (method, run), tested in (study.tests() if tests is None else tests).items():
         for fold, scores in enumerate(tested["separated"]):
-            for metric, value in scores.items():
-                rows.append(ResultRow(method, "test", None, run, fold, "separated", metric, value))
-        for metric, value in tested["concatenated"].items():
-            rows.append(ResultRow(method, "test", None, run, None, "concatenated", metric, value))
-        for metric, value in tested.get("one_pca", {}).items():
-            rows.append(ResultRow(one_pca(method), "test", None, run, None, "concatenated", metric, value))
+            add(scores, method, "test", run, fold)
+        add(tested["concatenated"], method, "test", run)
+        add(tested.get("one_pca", {}), one_pca(method), "test", run)
     return sorted(rows, key=ResultRow.sort_key)
 
 
 def run_scores(rows: Iterable[ResultRow], stage: str = "test") -> dict[tuple[str, str, str], list[float]]:
     """Score of each run, the mean of its folds' scores, by method, embedding and metric, sorted."""
-    scores: dict[tuple[str, str, str], dict[int | None, list[float]]] = defaultdict(lambda: defaultdict(list))
+    scores: dict[tuple[str, str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.stage == stage:
-            scores[row.method, row.embedding, row.metric][row.run].append(row.value)
-    return {
-        key: [fmean(values) for _, values in sorted(by_run.items(), key=lambda item: item[0] or 0)]
-        for key, by_run in sorted(scores.items())
-    }
+            scores[row.method, row.embedding, row.metric][row.run or 0].append(row.value)
+    return {key: [fmean(values) for _, values in sorted(by_run.items())] for key, by_run in sorted(scores.items())}
 
 
 def summarise(rows: Iterable[ResultRow], stage: str = "test") -> list[SummaryRow]:
@@ -115,15 +113,17 @@ def summarise(rows: Iterable[ResultRow], stage: str = "test") -> list[SummaryRow
     return [SummaryRow(*key, fmean(runs), t_interval(runs), len(runs)) for key, runs in found]
 
 
+def mean_scores(rows: Iterable[ResultRow]) -> dict[str, SummaryRow]:
+    """Row of the table to its test MAP@R, separated embeddings."""
+    return {row.method: row for row in summarise(rows) if (row.embedding, row.metric) == ("separated", SELECTED_BY)}
+
+
 def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]) -> bytes:
-    """CSV with one column per field; floats by `repr`, without loss, and None as an empty cell."""
+    """CSV with one column per field; floats without loss, and None as an empty cell."""
     text = io.StringIO()
-    columns = [field.name for field in fields(kind)]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        values = (getattr(row, column) for column in columns)
-        writer.writerow(["" if v is None else repr(v) if isinstance(v, float) else v for v in values])
+    writer.writerow(field.name for field in fields(kind))
+    writer.writerows(map(astuple, rows))
     return text.getvalue().encode()
 
 

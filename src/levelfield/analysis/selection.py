@@ -1,5 +1,6 @@
 """The setting that the search chose for each method."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,22 +32,33 @@ class Selection:
 def selected(study: StudyFolder) -> dict[str, Selection]:
     """Method to its best setting so far."""
     spec, state = study.spec, study.state
-    failures = state.failures("trial")
     found = {}
     for method in spec.methods:
-        best, own = state.chosen(method), [(job, why) for job, why in failures.items() if job.method == method]
-        failed = [f"{job.stage} {job.number} fold {job.fold}: {why}" for job, why in own]
-        if best is None:
-            found[method] = Selection(method, None, {}, None, [], failed)
-        else:
+        failures = [
+            f"{job.stage} {job.number} fold {job.fold}: {why}"
+            for job, why in state.failures("trial").items()
+            if job.method == method
+        ]
+        best = state.chosen(method)
+        found[method] = Selection(method, None, {}, None, [], failures)
+        if best is not None:
             advice = at_bound(spec.space(method), best.parameters)
-            found[method] = Selection(method, best.number, best.parameters, best.value, advice, failed)
+            found[method] = Selection(method, best.number, best.parameters, best.value, advice, failures)
     return found
 
 
-def value_text(value: Any) -> str:
-    """`0.00514` or `Adam`: a number short, a class by its name."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{value:.4g}"
-    is_class = isinstance(value, str) or (isinstance(value, dict) and "class_path" in value)
-    return class_name(value) if is_class else str(value)
+def setting_text(parameters: Mapping[str, Any]) -> str:
+    """`loss.margin 23.2, loss_lr 0.00514`: numbers short, a class by its name."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return f"{value:.4g}"
+        is_class = isinstance(value, str) or (isinstance(value, dict) and "class_path" in value)
+        return class_name(value) if is_class else str(value)
+
+    return ", ".join(f"{short_key(key)} {text(value)}" for key, value in parameters.items())
+
+
+def short_key(key: str) -> str:
+    """`loss.margin` of `model.loss.init_args.margin`."""
+    return key.removeprefix("model.").replace("init_args.", "")

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from levelfield.analysis.cap import cap_lines
+from levelfield.analysis.conditions import cap_lines
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import CONFIG, Job, row_runs
 from levelfield.study.progress import duration, seconds_left

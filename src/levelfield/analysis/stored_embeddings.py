@@ -1,17 +1,18 @@
-"""Test embeddings stored by an evaluation; reads no sample and runs no model."""
+"""The test embeddings that an evaluation stored, and the data of a study if they are on this machine."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from levelfield.core.errors import UserError
+from levelfield.data.datamodule import MetricDataModule
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, Job, folds_of
+from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, Job
 from levelfield.study.test_scores import EmbeddedTest
-
-SHOWN_RUN, SHOWN_FOLD = 0, 0
+from levelfield.training.settings import class_parser, instantiate, parse
 
 
 def stored_embeddings(study: StudyFolder, job: Job, evaluation: str) -> EmbeddedTest | str:
-    """A job's embeddings of the test classes in an evaluation, or why they are unusable."""
+    """A job's embeddings of the test classes in an evaluation, or why they are unusable.
+
+    It reads no sample and runs no model.
+    """
     path = job.path / EMBEDDINGS_FILE
     if job not in study.state.results:
         return f"{job.path}/{RESULT}: missing, though its run was tested; resume the study to repeat the job"
@@ -23,27 +24,19 @@ def stored_embeddings(study: StudyFolder, job: Job, evaluation: str) -> Embedded
     return f"{path}: {'damaged, or of another checkpoint or evaluation' if there else 'missing'}"
 
 
-def one_model_each(
-    study: StudyFolder, tests: Mapping[tuple[str, int], dict[str, Any]] | None = None
-) -> dict[str, EmbeddedTest]:
-    """Row of the table to the test embeddings of its first run and fold.
+def data_here(study: StudyFolder, row: str | None = None) -> MetricDataModule | None:
+    """The datamodule of a row, by default the first, with its index read; None if the data are not here.
 
-    It leaves out rows without test scores or embeddings, and rows with other samples than the first row.
-
-    Args:
-        tests: Test scores by method and run; None reads the stored ones.
-
-    Raises:
-        UserError: a file is damaged, or its evaluation is not in the ledger.
+    A row that only an archive has may be a stranger's, so the classes that it names are not built.
     """
-    tests = study.tests() if tests is None else tests
-    found: dict[str, EmbeddedTest] = {}
-    for method in study.spec.rows:
-        tested = tests.get((method, SHOWN_RUN))
-        if tested is None:
-            continue
-        job = folds_of(study.spec, method, SHOWN_RUN)[SHOWN_FOLD]
-        embedded = stored_embeddings(study, job, tested["evaluation"])
-        if isinstance(embedded, EmbeddedTest) and embedded.data == next(iter(found.values()), embedded).data:
-            found[method] = embedded
-    return found
+    rows = [each for each in study.spec.rows if study.may_build(each) and row in (None, each)]
+    if not rows:
+        return None
+    parser = class_parser(MetricDataModule, "data")
+    try:
+        settings = parse(parser, {"data": study.spec.config_of(rows[0])["data"]})
+        data: MetricDataModule = instantiate(parser, settings).data
+        data.dataset.read_index()
+    except UserError:
+        return None
+    return data

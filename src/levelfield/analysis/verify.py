@@ -1,29 +1,67 @@
-"""`levelfield study verify`: compute a study's numbers again from its stored files. Nothing is written."""
+"""Whether a study's files and numbers are unchanged, and `levelfield study verify`: compute its numbers again.
 
+Nothing is written.
+"""
+
+import csv
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
-from levelfield.analysis.data_here import data_here
-from levelfield.analysis.integrity import NOT_ARCHIVED, changed_files, changed_scores
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, to_csv
-from levelfield.analysis.stored_embeddings import stored_embeddings
+from levelfield.core.errors import UserError
 from levelfield.core.files import file_hash
 from levelfield.core.ledger import EVALUATED, FINISHED, LEDGER, compare_copy, read_lines
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.folder import StudyFolder, scores_hash
-from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, failed, folds_of, job_seed
+from levelfield.study.jobs import EMBEDDINGS_FILE, LOGS, METRICS_FILE, RESULT, failed, folds_of, job_seed
 from levelfield.study.same_study import changed_sources, differing_origins, kept_lines
-from levelfield.study.state import StudyState
-from levelfield.study.test_scores import ONE_PCA_KEY, score_folds
-from levelfield.study.training_job import fixed_threads
 
-# Differing lines of a table that are printed; the others are counted.
-SHOWN_LINES = 5
+# Archives do not have the curves of the trainings.
+NOT_ARCHIVED = "is in no archive"
+SHOWN_LINES = 5  # differing lines of a table that are printed; the others are counted
 
 Tests = dict[tuple[str, int], dict[str, Any]]
+
+
+def changed_files(study: StudyFolder) -> dict[Path, str]:
+    """Path in the folder to the problem, for each job's `config.yaml` or `metrics.csv` that changed or is missing."""
+    found = {}
+    for job, result in study.state.results.items():
+        for name in LOGS:
+            path = study.folder / job.path / name
+            recorded = result.get("files", {}).get(name)
+            # A short training without validation logs nothing.
+            may_lack = name == METRICS_FILE and (not study.spec.trains(job.method) or not result.get("validation"))
+            if not path.is_file():
+                if recorded or not (failed(result) or may_lack):
+                    found[job.path / name] = NOT_ARCHIVED if job.method in study.archived else "is missing"
+            elif path.stat().st_size == 0:
+                found[job.path / name] = "is empty"
+            elif recorded and file_hash(path) != recorded:
+                found[job.path / name] = "has changed since its job finished"
+    return found
+
+
+def validation_scores(metrics: Path, metric: str = SELECTED_BY) -> dict[int, float]:
+    """Epoch, from 0, to the validation score in a job's `metrics.csv`.
+
+    Args:
+        metrics: The file.
+        metric: MAP@R by default.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        with open(metrics, newline="", encoding="utf-8") as file:
+            column = f"val/{metric}"
+            return {int(row["epoch"]): float(row[column]) for row in csv.DictReader(file) if row.get(column)}
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        raise UserError(
+            f"{metrics} cannot be read ({error}); restore it from a copy, or delete its job's {RESULT} and resume"
+        ) from None
 
 
 def verify_study(study: StudyFolder) -> list[str]:
@@ -40,15 +78,14 @@ def verify_study(study: StudyFolder) -> list[str]:
     Raises:
         UserError: a result or the ledger is damaged, or the ledger misses an evaluation that has scores.
     """
-    spec, state, stored = study.spec, study.state, study.tests()
-    problems = [*_settings(state), *_evaluations(study, stored), *compare_copy(study.folder)]
-    problems += [f"{path}: {what}" for path, what in changed_files(study).items() if what != NOT_ARCHIVED]
-    problems += [*changed_scores(study), *_changed_data(study, stored)]
+    stored, changed = study.tests(), changed_files(study)
+    problems = [*_settings_and_curves(study, changed), *_evaluations(study, stored), *compare_copy(study.folder)]
+    problems += [f"{path}: {what}" for path, what in changed.items() if what != NOT_ARCHIVED]
+    problems += _changed_data(study, stored)
     problems += [
         f"{row}: {', '.join(files)} has changed since it was computed" for row, files in changed_sources(study)
     ]
-    with fixed_threads(spec.threads):
-        recomputed = _recomputed(study, stored, problems)
+    recomputed = _recomputed(study, stored, problems)
     for each, tested in recomputed.items():
         problems += _differing_scores(study.test_file(*each).relative_to(study.folder), stored[each], tested)
     rows = collect_rows(study, {**stored, **recomputed})
@@ -59,31 +96,35 @@ def verify_study(study: StudyFolder) -> list[str]:
 
 def remarks(study: StudyFolder) -> list[str]:
     """Notes that are not problems: kept rows, different or edited versions, and what was not compared."""
-    no_data = ["not compared: the data set, which is not here"] if data_here(study) is None else []
+    from levelfield.analysis.stored_embeddings import data_here
+
+    lines = ["not compared: the data set, which is not here"] if data_here(study) is None else []
+    if study.archived:
+        unpacked = "not compared, because an archive does not have them: the weights, embeddings and logs of "
+        lines.append(unpacked + ", ".join(sorted(study.archived)))
     codes = [(result.get("provenance") or {}).get("code") or {} for result in study.state.results.values()]
     edited = sum(bool(code.get("modified")) for code in codes)
-    unpacked = "not compared, because an archive does not have them: the weights, embeddings and logs of "
-    return [
-        *no_data,
-        *([unpacked + ", ".join(sorted(study.archived))] if study.archived else []),
-        *kept_lines(study),
-        *differing_origins(study),
-        *([f"{edited} of {len(codes)} jobs ran in a checkout with uncommitted changes"] if edited else []),
-    ]
+    changed = [f"{edited} of {len(codes)} jobs ran in a checkout with uncommitted changes"] if edited else []
+    return [*lines, *kept_lines(study), *differing_origins(study), *changed]
 
 
-def _settings(state: StudyState) -> Iterator[str]:
-    """Runs with another seed or other arguments than the study gives them."""
-    for job, result in state.results.items():
-        if result["seed"] != (seed := job_seed(state.spec, job)):
+def _settings_and_curves(study: StudyFolder, changed: Mapping[Path, str]) -> Iterator[str]:
+    """Runs with another seed or other arguments than the study gives them, and scores that are not the curve's best."""
+    spec, metric = study.spec, study.spec.selected_by
+    for job, result in study.state.results.items():
+        if result["seed"] != (seed := job_seed(spec, job)):
             yield f"{job.path}: seed {result['seed']} is stored, {seed} follows from the study"
-        if job.stage != "run":
-            continue
-        best = state.chosen(job.method)
+        best = study.state.chosen(job.method)
         parameters = {} if best is None else best.parameters
-        if result["parameters"] != parameters:
+        if job.stage == "run" and result["parameters"] != parameters:
             source = "no search" if best is None else f"trial {best.number}, the best"
             yield f"{job.path}: parameters {result['parameters']} are stored, {parameters} follow from {source}"
+        curve = job.path / METRICS_FILE
+        if curve not in changed and spec.trains(job.method) and not failed(result) and result["validation"]:
+            scores = validation_scores(study.folder / curve, metric)
+            stored, highest = result["validation"][metric], max(scores.values(), default=None)
+            if highest != stored or scores.get(result["best_epoch"]) != stored:
+                yield f"{job.path}: validation {metric} {stored} is stored, {highest} is the best in its {METRICS_FILE}"
 
 
 def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
@@ -119,6 +160,8 @@ def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
 
 def _changed_data(study: StudyFolder, stored: Tests) -> Iterator[str]:
     """Data on this machine that differ from the data of the results; it reads every file again."""
+    from levelfield.analysis.stored_embeddings import data_here
+
     if study.archived >= {*study.spec.rows}:
         return
     results = [result for result in study.state.results.values() if result.get("data")]
@@ -126,7 +169,9 @@ def _changed_data(study: StudyFolder, stored: Tests) -> Iterator[str]:
     halves = study.spec.halves
     for row in {half: row for row, half in halves.items()}.values():
         here = data_here(study, row)
-        for which, found in samples.items() if here else ():
+        if here is None:
+            continue
+        for which, found in samples.items():
             prints = {each["data"]["fingerprint"] for each in found if halves[each["method"]] == halves[row]}
             if prints and prints != {now := here.dataset.fingerprint(here.half(which), again=True)}:
                 yield f"the {which} samples here have the fingerprint {now}, the results {', '.join(sorted(prints))}"
@@ -134,36 +179,37 @@ def _changed_data(study: StudyFolder, stored: Tests) -> Iterator[str]:
 
 def _recomputed(study: StudyFolder, stored: Tests, problems: list[str]) -> Tests:
     """Test scores of every run with usable embeddings; the others are added to `problems`."""
+    import torch  # which `study status` and the page do not need
+
+    from levelfield.analysis.stored_embeddings import stored_embeddings
+    from levelfield.study.test_scores import score_folds
+    from levelfield.study.training_job import fixed_threads
+
     found = {}
     for (method, run), tested in stored.items():
         if method in study.archived:
             continue
-        folds = []
-        for job in folds_of(study.spec, method, run):
-            embedded = stored_embeddings(study, job, tested["evaluation"])
-            if isinstance(embedded, str):
-                problems.append(embedded)
-            else:
-                folds.append(embedded)
-        if len(folds) == study.spec.folds:
+        folds = [stored_embeddings(study, job, tested["evaluation"]) for job in folds_of(study.spec, method, run)]
+        usable = [each for each in folds if not isinstance(each, str)]
+        problems += [each for each in folds if isinstance(each, str)]
+        if len(usable) == study.spec.folds:
             scored_on = str((tested["provenance"] or {}).get("device"))  # a GPU has other last bits
             device = "cuda" if scored_on.startswith("cuda") and torch.cuda.is_available() else "cpu"
-            found[method, run] = score_folds(folds, study.distance_of(method), study.spec.metrics, device)
+            with fixed_threads(study.spec.threads):
+                found[method, run] = score_folds(usable, study.distance_of(method), study.spec.metrics, device)
     return found
 
 
 def _differing_scores(path: Path, stored: Mapping[str, Any], recomputed: Mapping[str, Any]) -> Iterator[str]:
-    folds: Any = zip_longest(stored["separated"], recomputed["separated"], fillvalue={})
-    for fold, (before, now) in enumerate(folds):
-        yield from _differing(f"{path}: fold {fold}", before, now)
-    yield from _differing(f"{path}: concatenated", stored["concatenated"], recomputed["concatenated"])
-    yield from _differing(f"{path}: {ONE_PCA_KEY}", stored.get(ONE_PCA_KEY, {}), recomputed.get(ONE_PCA_KEY, {}))
+    def by_place(scores: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
+        folds = {f"fold {fold}": each for fold, each in enumerate(scores["separated"])}
+        return {**folds, "concatenated": scores["concatenated"], "one_pca": scores.get("one_pca", {})}
 
-
-def _differing(place: str, stored: Mapping[str, float], recomputed: Mapping[str, float]) -> Iterator[str]:
-    for metric, value in recomputed.items():
-        if stored.get(metric) != value:
-            yield f"{place} {metric}: {stored.get(metric)} is stored, {value} recomputed"
+    before = by_place(stored)
+    for place, scores in by_place(recomputed).items():
+        for metric, value in scores.items():
+            if (there := before.get(place, {}).get(metric)) != value:
+                yield f"{path}: {place} {metric}: {there} is stored, {value} recomputed"
 
 
 def _differing_lines(path: Path, recomputed: bytes) -> Iterator[str]:
@@ -175,10 +221,9 @@ def _differing_lines(path: Path, recomputed: bytes) -> Iterator[str]:
     if stored == recomputed:
         return
     before, now = stored.decode(errors="replace").split("\n"), recomputed.decode().split("\n")
-    length = max(len(before), len(now))
-    before, now = (lines + ["no line"] * (length - len(lines)) for lines in (before, now))
-    differing = [number for number in range(length) if before[number] != now[number]]
-    for number in differing[:SHOWN_LINES]:
-        yield f"{path.name} line {number + 1}: {before[number]!r} is stored, {now[number]!r} recomputed"
+    lines = enumerate(zip_longest(before, now, fillvalue="no line"), 1)
+    differing = [(number, there, here) for number, (there, here) in lines if there != here]
+    for number, there, here in differing[:SHOWN_LINES]:
+        yield f"{path.name} line {number}: {there!r} is stored, {here!r} recomputed"
     if len(differing) > SHOWN_LINES:
         yield f"{path.name}: {len(differing) - SHOWN_LINES} more lines differ"

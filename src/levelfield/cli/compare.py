@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from levelfield.cli.options import Options
-from levelfield.cli.study import parse, study_options
+from levelfield.cli.commands import MINUTES
+from levelfield.cli.study import with_overrides
 from levelfield.cli.study_output import Ending, answer
 from levelfield.core.configuration import OURS, Config, merge, set_dotted, stack
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically
-from levelfield.core.option_hints import OF_COMPARE
 from levelfield.core.processes import cores_here
 from levelfield.core.terminal import say
 from levelfield.experiment import Study
@@ -28,51 +27,22 @@ if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset
     from levelfield.data.index import SampleIndex
 
-PAGE = """\
-usage: levelfield compare PATH [--KEY VALUE ...]
-
-Finds the best embedding for your data, and whether training pays. The command compares, from cheap to expensive: the
-features of a pretrained trunk, their PCA and whitening, a linear layer trained on the frozen trunk, and the whole trunk
-trained with two losses, with and without averaging its weights with the pretrained ones. It splits the classes at
-random: one half trains and validates, the other half is tested once, at the end. Validation selects the method. At the
-end it prints which method to use and the command to use it. The same command continues a stopped comparison.
-
-  PATH                  a folder with one folder per class, or a table (.csv, .parquet) with the columns path,label or
-                        text,label; at least 8 classes
-{options}
-  --executor.workers N  parallel jobs (default: one per core)
-  --data.KEY VALUE      settings of the data, e.g. --data.transforms.crop_size 96
-
-  levelfield compare my_images
-  levelfield compare my_texts.csv --minutes 10
-  levelfield compare my_images --trunk configs/trunk/convnext_tiny.yaml configs/trunk/efficientnet_lite0.yaml
-
-To compare 14 losses: levelfield study run own_images_quick.yaml --data.dataset.table FILE
-"""
-# Options of `study run` that the help does not repeat.
-HIDDEN = (
-    *("--from", "--config", "--recompute", "--keep", "--reopen-test", "--test-without-failed-runs", "--metrics"),
-    *("--selected_by", "--executor", *(f"--{count}" for count in COUNTS)),
-)
-MINUTES = 30.0
 MOST_NAMED = 20
 # How a study file of `compare` begins.
 WRITTEN = b"# Written by levelfield compare.\n"
 USUAL_TRUNK = {"image": "efficientnet_lite0", "text": "minilm"}
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run `levelfield compare` with `argv` (what follows `compare`) and return the exit code.
+def main(given: Namespace) -> int:
+    """Run `levelfield compare` and return the exit code.
 
     Raises:
         UserError: a mistake, too few classes, or images that cannot be opened.
     """
-    if not argv or {"-h", "--help"} & set(argv):
-        print(_options().page(["run"]), end="")
-        return 0
-    if argv[0].startswith("--"):
-        raise UserError(f"levelfield compare {argv[0]}: give the PATH of your data first")
-    given = _read(argv)
+    given.command = "run"
+    given = with_overrides(given)
+    if given.minutes is not None and not 0 < given.minutes < float("inf"):
+        raise UserError(f"--minutes {given.minutes:g}: give a number above 0")
     path = given.file
     for key in given.overrides:
         _check_option(key, path)
@@ -104,45 +74,7 @@ def main(argv: Sequence[str]) -> int:
     given.file = str(file)
     if not given.options and given.executor == "local":
         given.options = {"workers": cores_here()}
-    return answer(given, Ending(["levelfield", "compare", *argv], partial(_conclusion, dataset=dataset)))
-
-
-def _options() -> Options:
-    """The options of `study run`, and those of `compare`."""
-    options = study_options({"run": PAGE}, OF_COMPARE)
-    options.hide(*HIDDEN)
-    options.add_argument(
-        "--minutes",
-        type=float,
-        metavar="N",
-        help=f"training time on this machine (default: {MINUTES:g}); more time: larger images, more folds and steps",
-    )
-    options.add_argument(
-        "--trunk",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FILE ...",
-        help="the trunk to use (configs/trunk/convnext_tiny.yaml); of several, the one with the best features",
-    )
-    options.add_argument(
-        "--skip-broken",
-        action="store_true",
-        help="leave out images that cannot be opened (default: stop)",
-    )
-    return options
-
-
-def _read(argv: Sequence[str]) -> Namespace:
-    """The options of `compare`, as of `study run` with the data in place of a study file.
-
-    Raises:
-        UserError: A misspelt option, or a value that is not accepted.
-    """
-    given = parse(["run", *argv], _options())
-    if given.minutes is not None and not 0 < given.minutes < float("inf"):
-        raise UserError(f"--minutes {given.minutes:g}: give a number above 0")
-    return given
+    return answer(given, Ending(["levelfield", "compare", *given.words], partial(_conclusion, dataset=dataset)))
 
 
 def _check_option(key: str, path: str) -> None:
@@ -163,10 +95,10 @@ def _check_option(key: str, path: str) -> None:
 
 def _split(dataset: "MetricDataset", overrides: Config) -> Config:
     """A random split of the classes, unless the data or an option give another."""
-    given = {key.removeprefix("data."): value for key, value in overrides.items() if key.startswith("data.split")}
-    if given or dataset.halves(dataset.read_index())[0] == "official":
-        return given
-    return {"split": "random"}
+    keys = ("split", "split_seed", "keep_groups")
+    given = {key: overrides[f"data.{key}"] for key in keys if f"data.{key}" in overrides}
+    is_given = "split" in given or dataset.halves(dataset.index())[0] == "official"
+    return given if is_given else {**given, "split": "random"}
 
 
 def _write_study(
@@ -359,8 +291,8 @@ def _place(dataset: "MetricDataset", key: str) -> str:
 
 def _conclusion(finished: Study, dataset: "MetricDataset") -> tuple[list[str], list[str]]:
     """The decision with its table, and the next commands."""
-    from levelfield.analysis.ladder import decide, decision_lines, rungs
-    from levelfield.analysis.whole_half import whole_half_command
+    from levelfield.compare.decide import decide, decision_lines, rungs
+    from levelfield.compare.whole_half import whole_half_command
     from levelfield.study.jobs import CHECKPOINT, CONFIG, Job
     from levelfield.study.spec import ALPHA, is_baseline
     from levelfield.training.trust import own_packages

@@ -1,102 +1,32 @@
 """`levelfield data list|verify|prepare`."""
 
+from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from levelfield.cli.options import Options
 from levelfield.core.errors import UserError, nearest
 from levelfield.core.terminal import say
 
 if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset
 
-COMMANDS = ("list", "verify", "prepare")
-PAGES = {
-    "": """\
-usage: levelfield data list|verify|prepare [NAME ...] [OPTIONS]
-
-Lists, checks and downloads the data sets that levelfield knows by name. Without NAME: all of them.
-
-  list            show classes, samples, whether a data set is ready, split, licence, source; with NAME: one card each
-  verify          compare the counts with the published ones and open every sample; list problems and duplicates; exit
-                  with 2 if there are problems; also checks your own folder of class folders or table (.csv, .parquet)
-  prepare         download, check and unpack the files; files that need your agreement you download yourself
-
-levelfield data COMMAND --help shows the options of one command.
-
-  levelfield data list
-  levelfield data prepare cub200 --root DIR
-  levelfield data verify omniglot --root DIR
-  levelfield data verify my_images.csv
-
-Your own data need no name: levelfield compare my_images
-""",
-    "list": """\
-usage: levelfield data list [NAME ...] [--root DIR]
-
-Shows the named data sets: classes, samples, whether they are ready, split, licence, source. With NAME: one card each.
-
-{options}
-
-  levelfield data list --root DIR
-  levelfield data list omniglot
-""",
-    "verify": """\
-usage: levelfield data verify [NAME, FILE or FOLDER ...] [--root DIR]
-
-Compares the counts with the published ones and opens every sample (test classes too). It hashes all files again.
-Lists problems and duplicates. Exits with 2 if there are problems. FILE is a table (.csv, .parquet) and FOLDER a folder
-of class folders of your own.
-
-{options}
-
-  levelfield data verify omniglot --root DIR
-  levelfield data verify my_images.csv
-""",
-    "prepare": """\
-usage: levelfield data prepare NAME ... [--root DIR] [--archive FILE ...]
-
-Downloads, checks and unpacks the files of a data set. The same command starts a stopped download again.
-
-{options}
-
-  levelfield data prepare cub200 --root DIR
-""",
-}
 TABLE_WIDTH = 120
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run `levelfield data` with `argv` (what follows `data`); return the exit code, 2 if something is wrong.
+def main(arguments: Namespace) -> int:
+    """Run `levelfield data`; return the exit code, 2 if something is wrong.
 
     Raises:
-        UserError: a misspelt command, name or option.
+        UserError: a misspelt name, or a folder that is missing.
     """
-    options = Options(PAGES, COMMANDS)
-    options.add_argument("names", nargs="*", default=[])
-    options.add_argument(
-        "--root", "--data.root", metavar="DIR", help="the folder with the data sets (default: LEVELFIELD_DATA)"
-    )
-    options.add_option(
-        "--archive",
-        used_by=("prepare",),
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a file that you have downloaded yourself; repeatable",
-    )
-    arguments = options.read(_names_first(argv) or ["--help"])
-    if arguments.archive and len(arguments.names) != 1:
+    if arguments.command == "prepare" and arguments.archive and len(arguments.names) != 1:
         raise UserError("--archive needs exactly one NAME: levelfield data prepare NAME --archive FILE")
     if arguments.command != "prepare" and arguments.root and not Path(arguments.root).is_dir():
         raise UserError(f"--root {arguments.root}: no such folder; give the folder with the data sets")
-    if arguments.command == "prepare" and not arguments.names:
-        raise UserError("prepare needs the NAME of a data set (levelfield data list shows them)")
     datasets = _chosen(arguments.names, arguments.root, own=arguments.command == "verify")
     console = Console()
     if not console.is_terminal:
@@ -107,17 +37,6 @@ def main(argv: Sequence[str]) -> int:
         given = [Path(file) for file in arguments.archive]
         return max(_prepare(console, dataset, given, arguments.root) for dataset in datasets)
     return max(_verify(console, dataset, arguments.root, asked_for=bool(arguments.names)) for dataset in datasets)
-
-
-def _names_first(argv: Sequence[str]) -> list[str]:
-    """Put names before options: argparse takes none behind an option with a value."""
-    names, options, words = [], [], iter(argv)
-    for word in words:
-        if word.startswith("-"):
-            options += [word, *islice(words, "=" not in word)]
-        else:
-            names.append(word)
-    return [*names, *options]
 
 
 def named_datasets() -> "dict[str, type[MetricDataset]]":

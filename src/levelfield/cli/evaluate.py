@@ -11,7 +11,6 @@ from jsonargparse import Namespace
 from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import save
 
-from levelfield.cli.evaluation_options import evaluation_options
 from levelfield.cli.options import configuration
 from levelfield.core.configuration import Config, flatten, init_args, merge, texts
 from levelfield.core.errors import UserError
@@ -38,14 +37,24 @@ OF_EVALUATION = {
     *("limit_val_batches", "limit_test_batches", "limit_predict_batches"),
 }
 OF_FIT = (
-    *("name", "output", "resume", "checkpoint_seconds", "seed_everything", "model.trunk.weights"),
+    "model.trunk.weights",
     *(f"trainer.{key}" for key in sorted({*inspect.signature(Trainer).parameters} - OF_EVALUATION)),
 )
 
 
-def main(args: list[str]) -> int:
-    """Run `levelfield validate|test|predict` with `args`, the command the first of them; returns the exit code."""
-    given = _read(args)
+def main(given: argparse.Namespace) -> int:
+    """Run `levelfield validate`, `test` or `predict`; returns the exit code.
+
+    Raises:
+        UserError: an option that only `fit` uses, or two checkpoints.
+    """
+    for key, _ in given.settings:
+        if any(f"{key.replace('.init_args.', '.')}.".startswith(f"{other}.") for other in OF_FIT):
+            raise UserError(
+                f"--{key} is an option of fit: {given.command} reads its settings from the checkpoint; leave it out"
+            )
+    if len(given.ckpt_path) > 1:
+        raise UserError("--ckpt_path is given twice: leave one out")
     evaluation = Evaluation(given, configuration(given.config, given.settings))
     if given.print_config:
         print(evaluation.printed(), end="")
@@ -53,27 +62,6 @@ def main(args: list[str]) -> int:
     evaluation.build()
     {"validate": evaluation.validate, "test": evaluation.test, "predict": evaluation.predict}[given.command]()
     return 0
-
-
-def _read(args: list[str]) -> argparse.Namespace:
-    """The options of a command.
-
-    Raises:
-        UserError: An option that only `fit` or another command uses, or no checkpoint.
-    """
-    options = evaluation_options()
-    for option in (word.partition("=")[0] for word in args if word.startswith("--")):
-        key = option.removeprefix("--").replace(".init_args.", ".")
-        if any(f"{key}.".startswith(f"{other}.") for other in OF_FIT):
-            raise UserError(
-                f"{option} is an option of fit: {args[0]} reads its settings from the checkpoint; leave it out"
-            )
-    given = options.read(args)
-    if not given.ckpt_path:
-        raise UserError(f"levelfield {args[0]} needs --ckpt_path FILE, the best.ckpt of a fit")
-    if len(given.ckpt_path) > 1:
-        raise UserError("--ckpt_path is given twice: leave one out")
-    return given
 
 
 class Evaluation(Training):

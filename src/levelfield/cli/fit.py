@@ -1,5 +1,6 @@
 """`levelfield fit`: one training in its own folder; `--resume` continues it."""
 
+import argparse
 import shlex
 from functools import partial
 from pathlib import Path
@@ -8,15 +9,14 @@ from typing import Any
 from jsonargparse import Namespace
 from lightning.pytorch import Callback
 
-from levelfield.cli.options import Options, configuration
+from levelfield.cli.options import configuration
 from levelfield.core.configuration import Config
 from levelfield.core.errors import UserError
-from levelfield.core.option_hints import OF_TRAINING
 from levelfield.core.processes import launched_nodes, launched_together
 from levelfield.core.signals import Stopped
 from levelfield.core.source_identity import sources
 from levelfield.core.terminal import say
-from levelfield.metrics.table import title_of
+from levelfield.metrics.definitions import title_of
 from levelfield.models.trunks import Trunk
 from levelfield.training.build import Training
 from levelfield.training.callbacks.last_epoch import LastEpoch
@@ -26,8 +26,6 @@ from levelfield.training.run_folder import BEST, LAST, RunFolder, claim, interru
 from levelfield.training.settings import plain
 from levelfield.training.trust import own_packages
 
-# Options without a dot that are settings: a file can set them too.
-SETTINGS = ("seed_everything", "name", "output", "checkpoint_seconds", "ckpt_path")
 # `seed_everything` sets these, so a printed configuration has them.
 LINKED = ("model.seed", "data.seed")
 
@@ -40,13 +38,8 @@ MISTAKES = {
 }
 
 
-def main(argv: list[str]) -> int:
-    """Run `levelfield fit` with `argv` (what follows `fit`) and return the exit code."""
-    options = Options(settings=SETTINGS, other_names=OF_TRAINING)
-    options.add_argument("-c", "--config", action="append", default=[])
-    options.add_argument("--print_config", action="store_true")
-    options.add_argument("--resume", action="store_true")
-    given = options.read(argv)
+def main(given: argparse.Namespace) -> int:
+    """Run `levelfield fit` and return the exit code."""
     for key in {key for key, _ in given.settings} & set(LINKED):
         raise UserError(f"no such option '--{key}': give --seed_everything")
     fit = Fit(configuration(given.config, given.settings), given.resume, complete=not given.print_config)

@@ -2,36 +2,25 @@
 
 import keyword
 import re
-from collections.abc import Sequence
+from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
 
-from levelfield.cli.options import Options
 from levelfield.core.configuration import SHIPPED
 from levelfield.core.errors import UserError
 from levelfield.core.terminal import say
 
-PAGE = """\
-usage: levelfield init NAME
-
-Writes a small project of your own into a new folder, with levelfield as a dependency: a loss, its test, a training
-script with plain Lightning, a study, a notebook, a W&B sweep and a workflow. NAME is the name of its Python package.
-
-  levelfield init my_project
-"""
 NAME = "my_project"  # the files are a working project of this name
 TEMPLATE = SHIPPED.parent / "templates" / NAME
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run `levelfield init` with `argv` (what follows `init`); return the exit code.
+def main(given: Namespace) -> int:
+    """Run `levelfield init`; return the exit code.
 
     Raises:
         UserError: No name for a package, a folder that is not empty, or no permission to write it.
     """
-    options = Options({"": PAGE})
-    options.add_argument("folder", metavar="NAME")
-    folder = Path(options.read(argv).folder)
+    folder = Path(given.folder)
     written = write_project(folder)
     say(
         f"{folder}: {written} files, and all of them are yours; levelfield stays a dependency",

@@ -8,9 +8,7 @@ from importlib import import_module
 from itertools import pairwise
 
 from levelfield import __version__
-from levelfield.cli.evaluation_options import COMMANDS as EVALUATIONS
-from levelfield.cli.evaluation_options import evaluation_options
-from levelfield.cli.fit_help import fit_help
+from levelfield.cli.commands import COMMANDS, EVALUATIONS, HELP, read
 from levelfield.core.errors import UserError, nearest, refused_file
 from levelfield.core.option_hints import COMMANDS as OTHER_NAMES
 from levelfield.core.paths import find_own_modules
@@ -18,33 +16,7 @@ from levelfield.core.processes import FIRST, end_with_first, keep_freed_memory, 
 from levelfield.core.signals import EXIT_CODE, Stopped, is_first_rank, stopping
 from levelfield.core.terminal import printable, say
 
-HELP = f"""\
-levelfield {__version__}: compare deep metric learning methods under equal conditions
-
-usage: levelfield COMMAND [OPTIONS]
-
-  compare PATH        find the best embedding for your images or texts, in N minutes
-  study run FILE      compare methods over folds and runs, and test each once
-  fit                 train one method on one fold
-  validate, test      score a checkpoint on its validation or test classes
-  predict, score      embed any data with a checkpoint, or score it on another data set
-  search, export      find the nearest items in a gallery; write ONNX and torch.export files
-  data list           list the data sets; also data prepare and data verify
-  init NAME           write a small project of your own, with a loss, a training script and a study
-
-levelfield COMMAND --help shows the options of a command.
-
-first steps
-  levelfield study run configs/study/quickstart.yaml
-  levelfield fit --config configs/data/glyphs.yaml --model.loss ArcFaceLoss --model.loss.margin 20
-
-  --debug             show the traceback of an error
-  --version           print the version
-"""
-
 LOADER_DIED = re.compile(r"DataLoader worker \(pid")
-USES = ("score", "search", "export")
-COMMANDS = ("fit", *EVALUATIONS, *USES, "compare", "study", "data", "init")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -96,21 +68,16 @@ def _run(name: str, words: list[str]) -> int:
     except FileNotFoundError:
         raise UserError("the working directory has been removed: change to another one") from None
     find_own_modules((), trusted)
-    options = {word.partition("=")[0] for word in words}
-    if name in USES or (name == "predict" and options & {"--data", "-h", "--help"}):
-        name, words = "use", [name, *words]
-    if name in ("fit", *EVALUATIONS) and options & {"-h", "--help"}:
-        help_page = fit_help() if name == "fit" else evaluation_options().page([name])
-        print(help_page, end="")  # without torch
+    try:
+        given = read(name, words)  # without torch
+    except SystemExit:  # the help is printed
         return 0
     if name in ("fit", *EVALUATIONS):
         end_with_first()
-    if name in EVALUATIONS:
-        name, words = "evaluate", [name, *words]
     keep_freed_memory()
     with quick_imports():
-        command = import_module(f"levelfield.cli.{name}")
-    return int(command.main(words))
+        command = import_module(given.module)
+    return int(command.main(given))
 
 
 def _stopped(stop: Stopped) -> int:

@@ -1,10 +1,9 @@
-"""The options of a command: its own by argparse, `--config FILE` and the settings of a training."""
+"""The options of a command by argparse, and the settings of a training behind them."""
 
 import argparse
 import re
-import textwrap
-from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -23,76 +22,61 @@ from levelfield.core.errors import UserError, nearest
 from levelfield.core.option_hints import option_here
 
 Settings = Sequence[tuple[str, str]]
+Option = tuple[tuple[str, ...], Mapping[str, Any]]
 
 # The key of the class that a section's option names: `--model my_learner.MyLearner`.
 CLASS_OF = {"--model": "model.learner", "--data": "data.datamodule"}
-# Columns before the description of an option in the help.
-INDENT = 24
 
 
 class Options(argparse.ArgumentParser):
-    """A command's own options and their help. A mistake is a UserError of one line.
+    """The options of one command. A mistake is a UserError of one line.
 
     Args:
-        pages: The help of each command; "" is for no command. `{options}` stands for the options that the command uses.
-        commands: The values of the first word, if the command has subcommands.
-        settings: Options without a dot that are settings of a training. None takes no settings at all, not even dotted
+        name: words of the command, `study run`.
+        usage: what follows them.
+        about: what the command does.
+        options: names and settings of each argument, as `add_argument` takes them.
+        end: lines below the options, such as examples.
+        settings: options without a dot that are settings of a training. None takes no settings at all, not even dotted
             ones (`--trainer.max_epochs 3`).
-        settings_used_by: The commands that take settings; all by default.
-        other_names: Option of other programs to the option to give here (`levelfield.core.option_hints`).
+        other_names: option of other programs to the option to give here (`levelfield.core.option_hints`).
     """
 
     def __init__(
         self,
-        pages: Mapping[str, str] = MappingProxyType({}),
-        commands: Sequence[str] = (),
+        name: str,
+        usage: str,
+        about: str,
+        options: Iterable[Option] = (),
+        end: str = "",
         settings: Sequence[str] | None = None,
-        settings_used_by: Sequence[str] = (),
         other_names: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        super().__init__(allow_abbrev=False, add_help=False)
-        self._pages, self._commands, self._other_names = pages, commands, other_names
+        super().__init__(
+            *(f"levelfield {name}", f"levelfield {name} {usage}", about, end),
+            formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=120, max_help_position=24),
+            allow_abbrev=False,
+        )
+        self.name, self._other_names = name, other_names
         self._settings = None if settings is None else [f"--{key}" for key in (*SECTIONS, *settings)]
-        self._settings_used_by = settings_used_by or commands
-        self._used_by: dict[str, Sequence[str]] = {}
-        if commands:
-            self.add_argument("command", metavar="COMMAND", choices=commands)
-
-    def add_option(self, *names: str, used_by: Sequence[str], **settings: Any) -> None:
-        """Add an option that only some of the commands use; the others reject it."""
-        self._used_by |= dict.fromkeys(names, used_by)
-        self.add_argument(*names, **settings)
-
-    def hide(self, *names: str) -> None:
-        """Leave options out of the help."""
-        for name in names:
-            self._option_string_actions[name].help = None
-
-    def page(self, words: Sequence[str]) -> str:
-        """The help of the command in `words`."""
-        command = next((word for word in words if word in self._pages), "")
-        used = [
-            action
-            for action in self._actions
-            if action.help and command in self._used_by.get(action.option_strings[0], (command,))
-        ]
-        return self._pages[command].replace("{options}\n", "".join(map(_described, used)))
+        self.siblings: Mapping[str, Options] = {}
+        for names, how in options:
+            self.add_argument(*names, **how)
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
         """The command's own options; `settings` has the others, with their texts, in order.
 
         Raises:
-            SystemExit: The help was requested, and is printed.
-            UserError: A misspelt command or option, or a value that is not accepted.
+            SystemExit: the help was requested, and is printed.
+            UserError: a misspelt option, or a value that is not accepted.
         """
-        if self._pages and {"-h", "--help"} & set(words):
-            print(self.page(words), end="")
-            raise SystemExit(0)
         own, settings, left = list[str](), list[tuple[str, str]](), list(words)
         while left:
             word = left.pop(0)
             option, equals, text = word.partition("=")
-            if option in self._option_string_actions or not self._is_setting(option):
+            if option.startswith("--") and not self.takes(option):
+                self.error(f"unrecognized arguments: {option}")  # before what is missing
+            if option in self._option_string_actions or not option.startswith("--"):
                 own.append(word)
             elif not equals and (not left or left[0].startswith("--")):
                 raise UserError(f"{option} needs a value")
@@ -101,42 +85,51 @@ class Options(argparse.ArgumentParser):
                 if option == "--data" and (Path(text).is_dir() or Path(text).suffix in (".csv", ".parquet")):
                     raise UserError(f"--data {text}: for your own data give {_own_data(text)}")
                 settings.append((CLASS_OF[option] if _names_class(option, text) else option[2:], text))
-        given = self.parse_args(own)
-        given.settings = settings
-        used_by = {**self._used_by, **{f"--{key}": self._settings_used_by for key, _ in settings}}
-        for option in [word.partition("=")[0] for word in words if word.startswith("--")]:
-            if self._commands and given.command not in used_by.get(option, (given.command,)):
-                users = " and ".join(used_by[option])
-                raise UserError(f"{option} is an option of {users}: {given.command} does not use it; leave it out")
+        given = self.parse_intermixed_args(own)
+        given.settings, given.command = settings, self.name.rpartition(" ")[2]
         return given
 
-    def _is_setting(self, option: str) -> bool:
-        if self._settings is None:
-            return False
+    def takes(self, option: str) -> bool:
+        """Whether it is an option of this command, or a setting that it takes."""
+        if option in self._option_string_actions or self._settings is None:
+            return option in self._option_string_actions
         return option in self._settings or re.fullmatch(r"--[a-z_]\w*(\.\w+)+\+?", option) is not None
 
     def error(self, message: str) -> NoReturn:
-        known = [*self._option_string_actions, *(self._settings or ())]
         if found := re.search(r"unrecognized arguments: (-[^\s=]+)", message):
-            here = option_here(found[1], self._other_names)
-            meant = f"; give {here}" if here else nearest(found[1], known, "; --help lists them", cutoff=0.6)
-            raise UserError(f"no such option '{found[1]}'{meant}")
-        if found := re.search(r"argument COMMAND: invalid choice: '([^']*)'", message):
-            raise UserError(f"no such command '{found[1]}'{nearest(found[1], self._commands)}")
+            option = found[1]
+            if users := [name for name, other in self.siblings.items() if other.takes(option)]:
+                command = self.name.rpartition(" ")[2]
+                raise UserError(
+                    f"{option} is an option of {' and '.join(users)}: {command} does not use it; leave it out"
+                )
+            known, here = (
+                [*self._option_string_actions, *(self._settings or ())],
+                option_here(option, self._other_names),
+            )
+            meant = f"; give {here}" if here else nearest(option, known, "; --help lists them", cutoff=0.6)
+            raise UserError(f"no such option '{option}'{meant}")
         if found := re.search(r"argument ([^\s/:]+)\S*: invalid (\w+) value: '(.*)'", message):
             raise UserError(f"{found[1]} {found[3]}: give {found[2]}")
-        message = re.sub(r"the following arguments are required: (.*)", r"\1 is required", message)
+        message = re.sub(r"the following arguments are required: (.*)", rf"levelfield {self.name} needs \1", message)
         raise UserError(re.sub(r"argument ([^\s/:]+)\S*: expected .*argument.*", r"\1 needs a value", message))
 
 
-def _described(action: argparse.Action) -> str:
-    """An option's lines in the help."""
-    name = " ".join(filter(None, [*action.option_strings[:1], str(action.metavar or "")]))
-    lines = textwrap.wrap(str(action.help), width=120 - INDENT)
-    lines = ["", *lines] if len(name) > INDENT - 4 else lines
-    return "".join(
-        f"{start:<{INDENT}}{line}".rstrip() + "\n" for start, line in zip_longest([f"  {name}"], lines, fillvalue="")
-    )
+def read_of(commands: Mapping[str, Options], page: str, words: Sequence[str]) -> argparse.Namespace:
+    """The options of the command of a group that the first word names.
+
+    Raises:
+        SystemExit: the help was requested, and is printed.
+        UserError: no such command, or a mistake in its options.
+    """
+    if not words or words[0] in ("-h", "--help"):
+        print(page, end="")
+        raise SystemExit(0)
+    if words[0] not in commands:
+        raise UserError(f"no such command '{words[0]}'{nearest(words[0], list(commands))}")
+    options = commands[words[0]]
+    options.siblings = commands
+    return options.read(words[1:])
 
 
 def _own_data(path: str) -> str:

@@ -22,7 +22,6 @@ from levelfield.core.errors import UserError
 from levelfield.core.signals import Stopped
 from levelfield.core.terminal import say
 from levelfield.experiment import Study
-from levelfield.report.ranks_table import ranks_tables
 from levelfield.report.table import TABLE_WIDTH
 from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.dry_run import print_jobs
@@ -107,8 +106,6 @@ def _answer_of(console: Console, study: Study, arguments: argparse.Namespace, ma
         _print_page(console, study, again=True)
         if arguments.figures is not None:
             say(*map(str, study.figures(arguments.figures)), console=console)
-        if arguments.others:
-            console.print(*ranks_tables([study.folder, *arguments.others]), highlight=False)
         say(*_next(study, arguments), console=console)
     elif arguments.command == "verify":
         return _verify(console, study, place)

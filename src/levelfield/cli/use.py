@@ -1,150 +1,27 @@
 """`levelfield predict --data`, `score`, `search` and `export`: uses of a trained checkpoint."""
 
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from levelfield.cli.evaluation_options import TRUST
-from levelfield.cli.options import Options
 from levelfield.core.errors import UserError
-from levelfield.core.option_hints import OF_A_CHECKPOINT
 from levelfield.core.terminal import say
 
 if TYPE_CHECKING:
     from levelfield.use.encoder import Encoder
 
-PAGES = {
-    "predict": """\
-usage: levelfield predict --ckpt_path FILE [--data PATH] [--output FILE]
-
-Embeds any images or texts with a checkpoint. If the data have labels, the file has them too, and the ledger of
-evaluations gets a line, because the file can be scored.
-
-{options}
-
-Without --data the command embeds all samples of the checkpoint's own data set into embeddings.safetensors beside the
-checkpoint. It then takes the options of levelfield validate --help.
-
-  levelfield predict --ckpt_path best.ckpt --data my_images --output my_images.parquet
-""",
-    "score": """\
-usage: levelfield score --ckpt_path FILE --data PATH
-
-Scores a checkpoint on all classes of a labelled data set. To score the test classes of the checkpoint's own data set,
-use levelfield test. Each evaluation adds a line to the ledger of evaluations, and to ledger.jsonl beside the
-checkpoint.
-
-{options}
-
-  levelfield score --ckpt_path best.ckpt --data my_images
-""",
-    "search": """\
-usage: levelfield search --ckpt_path FILE --gallery PATH --query IMAGE_OR_TEXT [--top K] [--output FILE]
-
-Finds the items of a gallery that are nearest to an image or a text. The command embeds the gallery once and keeps the
-embeddings in LEVELFIELD_CACHE. If the gallery changes, it embeds only what is new.
-
-{options}
-
-  levelfield search --ckpt_path best.ckpt --gallery my_images --query my_images/class_0/0.png
-  levelfield search --ckpt_path best.ckpt --gallery my_texts.csv --query "Where is my card?"
-""",
-    "export": """\
-usage: levelfield export --ckpt_path FILE --output DIR [--data PATH]
-
-Writes a checkpoint in formats for other programs, and compares each with the learner on ten samples. It fails if an
-embedding differs by more than 5e-4. It needs pip install 'levelfield[export]'.
-
-  embed.pt2, embed.onnx            torch.export and ONNX: from an image crop or tokens to the embedding
-  tokenizer.json                   from a text to its tokens
-  trunk.safetensors                the trunk, for timm
-  embedder.safetensors, adapter/   the embedder; the adapter, for peft
-  export.json, README.md           sizes and interpolation of crops; a model card
-
-{options}
-
-  levelfield export --ckpt_path best.ckpt --output exported
-""",
-}
-REQUIRED = {
-    "predict": ("ckpt_path", "data"),
-    "score": ("ckpt_path", "data"),
-    "search": ("ckpt_path", "gallery", "query"),
-    "export": ("ckpt_path", "output"),
-}
-DATA = {
-    "predict": "a folder of images; a table (.csv, .parquet) with the column path or text, and label if there is one; "
-    "an image; a .txt file with one text per line",
-    "score": "a folder with one folder per class; a table (.csv, .parquet) with the columns path,label or text,label; "
-    "or a name from levelfield data list, in the folder LEVELFIELD_DATA",
-    "export": "the ten samples, as for levelfield predict (default: random images, or ten sentences)",
-}
-OUTPUT = {
-    "predict": ".parquet (name, label, embedding) or .safetensors (default: embeddings_<PATH>.parquet beside the "
-    "checkpoint)",
-    "search": ".png: a sheet of the images (default for images: answers.png); .html: a page",
-    "export": "a new folder",
-}
-METAVARS = {"predict": "FILE", "search": "FILE", "export": "DIR"}
 MOST_NAMED = 20
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command that `argv` begins with; returns the exit code.
+def main(given: Namespace) -> int:
+    """Run the command; returns the exit code.
 
     Raises:
-        UserError: a mistake in the options, no checkpoint, or data that it cannot use.
+        UserError: no checkpoint, or data that it cannot use.
     """
-    command = argv[0]
-    given = _options(command).read(argv)
-    for option in REQUIRED[command]:
-        if getattr(given, option) is None:
-            raise UserError(f"levelfield {command} needs --{option}: levelfield {command} --help")
-    return {"predict": _predict, "score": _score, "search": _search, "export": _export}[command](given)
-
-
-def _options(command: str) -> Options:
-    options = Options(PAGES, list(PAGES), other_names=OF_A_CHECKPOINT)
-    options.add_argument(
-        "--ckpt_path",
-        metavar="FILE",
-        help="best.ckpt of a fit or of a study's job; or the folder of a study's run, which embeds with the "
-        "checkpoints of all folds and concatenates the embeddings",
-    )
-    options.add_option("--data", used_by=("predict", "score", "export"), metavar="PATH", help=DATA.get(command))
-    options.add_option(
-        "--gallery",
-        used_by=("search",),
-        metavar="PATH",
-        help="a folder of images; a table (.csv, .parquet) with the column path or text; a .txt file with one text per "
-        "line",
-    )
-    options.add_option("--query", used_by=("search",), metavar="WHAT", help="an image file, or a text")
-    options.add_option(
-        "--top", used_by=("search",), type=int, default=10, metavar="K", help="number of answers (default: 10)"
-    )
-    options.add_option(
-        "--output",
-        used_by=("predict", "search", "export"),
-        type=Path,
-        metavar=METAVARS.get(command),
-        help=OUTPUT.get(command),
-    )
-    options.add_option(
-        "--skip-broken",
-        used_by=("predict", "score", "search"),
-        action="store_true",
-        help="leave out images that cannot be opened, and name them",
-    )
-    options.add_option(
-        "--device",
-        used_by=("predict", "score", "search"),
-        metavar="NAME",
-        help="cpu or cuda (default: a GPU if there is one)",
-    )
-    options.add_argument("--trust", action="append", default=[], metavar="NAME", help=TRUST)
-    return options
+    return {"predict": _predict, "score": _score, "search": _search, "export": _export}[given.command](given)
 
 
 def _predict(given: Any) -> int:
@@ -170,7 +47,7 @@ def _predict(given: Any) -> int:
 def _score(given: Any) -> int:
     from levelfield.cli.data import dataset_named
     from levelfield.data.verify import counts_of
-    from levelfield.metrics.table import title_of
+    from levelfield.metrics.definitions import title_of
     from levelfield.use.transfer import transfer
 
     dataset = dataset_named(given.data)

@@ -45,13 +45,6 @@ def shipped_files(kind: str = "*", folders: Sequence[Path] = FOLDERS) -> dict[st
     return {file.relative_to(folder).as_posix(): file for folder, file in files}
 
 
-def nearest_configuration(name: str, beside: Path = Path()) -> str:
-    """The end of a message about a misspelt name: the nearest name."""
-    here = [str(Path(name).parent / file.name) for file in (beside / name).parent.glob("*.yaml")]
-    shipped = [place + file for place in ("", "configs/") for file in shipped_files()]
-    return nearest(name, here + shipped, "; correct the path", cutoff=0.6)
-
-
 class Loader(yaml.SafeLoader):
     """Safe YAML with `1e-4` as a number, no key twice in a mapping, and no aliases that expand to a huge file."""
 
@@ -112,10 +105,11 @@ def read_yaml(path: Path) -> Config:
 
 def read_named(name: str, wanted_by: str, kind: str = "", beside: Path = Path()) -> Config:
     """Read what `find_configuration` finds; `wanted_by` is what names the file, for a message: `--config`."""
-    file = find_configuration(name, kind, beside)
-    if file is None:
-        raise UserError(f"{wanted_by}: no file '{name}'{nearest_configuration(name, beside)}")
-    return read_yaml(file)
+    if (file := find_configuration(name, kind, beside)) is not None:
+        return read_yaml(file)
+    here = [str(Path(name).parent / near.name) for near in (beside / name).parent.glob("*.yaml")]
+    shipped = [place + near for place in ("", "configs/") for near in shipped_files()]
+    raise UserError(f"{wanted_by}: no file '{name}'{nearest(name, here + shipped, '; correct the path', cutoff=0.6)}")
 
 
 def stack(layers: Any, folder: Path, wanted_by: str) -> Config:

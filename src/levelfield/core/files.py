@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
 from socket import gethostname
@@ -103,24 +103,15 @@ class Lock:
     """
 
     def __init__(self, folder: Path, part: str, title: str) -> None:
-        self.path, self.title = folder / LOCKS / f"{part}.lock", title
-        self._lock = filelock.FileLock(self.path, thread_local=False)
+        self._lock, self._title = filelock.FileLock(folder / LOCKS / f"{part}.lock", thread_local=False), title
 
-    def acquire(self, seconds: float = 0) -> bool:
-        """Take the lock, after at most some seconds (-1 has no limit); returns whether this object holds it now."""
-        with explain_write_errors(self.path), suppress(filelock.Timeout):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire(timeout=seconds)
-            return True
-        return False
+    def __enter__(self) -> None:
+        with explain_write_errors(Path(self._lock.lock_file)):
+            try:
+                self._lock.acquire(QUIET_SECONDS)
+            except filelock.Timeout:
+                print(f"waiting for another process: {self._title}", file=sys.stderr)
+                self._lock.acquire()
 
-    def release(self, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()
-
-    def __enter__(self) -> "Lock":
-        if not self.acquire(QUIET_SECONDS):
-            print(f"waiting for another process: {self.title}", file=sys.stderr)
-            self.acquire(seconds=-1)
-        return self
-
-    __exit__ = release

@@ -1,15 +1,15 @@
 """The ledger of evaluations: one line per evaluation, on disk before the first test label is read.
 
-There is one ledger per user and data set, next to the caches. It has hashes of the evaluated samples, so a data set
-with one sample less, or with another name, has the same ledger. The folder of a study or fit keeps a copy of its own
-lines. Every evaluation is allowed, and reports show how many there were.
+There is one ledger per user, next to the caches. It has hashes of the evaluated samples, so a data set with one sample
+less, or with another name, is the same. The folder of a study or fit keeps a copy of its own lines. Every evaluation is
+allowed, and reports show how many there were.
 """
 
 import hashlib
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from levelfield.core.files import Lock, explain_write_errors, make_durable, writ
 from levelfield.core.paths import cache_root
 from levelfield.core.shape import count, has_shape
 
-LEDGER, SAMPLES = "ledger.jsonl", "samples.txt"
+LEDGER = "ledger.jsonl"
 EVALUATED, FINISHED = "evaluated", "finished"
 DIGESTS = {str: str}
 TEXTS = ("id", "folder", "time", "data", "by", "configuration", "reason", "version")
@@ -31,8 +31,8 @@ LINES = {
     FINISHED: {"id": str, "time": str, "scores": DIGESTS},
 }
 # Two data sets are the same if they share this fraction of the smaller one's samples. A union of two sets is the same
-# as each of them. It has its own ledger unless one of theirs shares the second fraction of all samples.
-SAME_SHARE, UNION_SHARE = 0.5, 0.9
+# as each of them.
+SAME_SHARE = 0.5
 
 Line = dict[str, Any]
 
@@ -74,12 +74,12 @@ def begin(evaluation: Evaluation, folder: Path | None = None, usual_reasons: tup
             new["reason"] = new["reason"] or usual_reasons[bool(_evaluations(copy))]
             head = {"event": EVALUATED, "id": uuid.uuid4().hex, "folder": _hash_of(folder), "time": _now()}
             line = {**head, **new, "version": levelfield.__version__}
-        place = _place_of(evaluation.samples) or cache_root() / "evaluations" / line["id"]
         if folder is not None:  # first, so that an interrupted command can continue from it
             _add(folder, line)
-        known = _read_samples(place).union(evaluation.samples)
-        write_atomically(place / SAMPLES, "\n".join(sorted(known)).encode())
-        _add(place, line)
+        samples = _samples_file(line["samples"])
+        if not samples.is_file():
+            write_atomically(samples, "\n".join(sorted(set(evaluation.samples))).encode())
+        _add(_user_folder(), line)
     return str(line["id"])
 
 
@@ -89,8 +89,9 @@ def finish(identity: str, scores: Mapping[str, str], folder: Path | None = None)
     with _one_writer():
         copy = [] if folder is None else read_lines(folder / LEDGER)
         line = next((each for each in copy if (each["event"], each["id"]) == (FINISHED, identity)), line)
-        for place in filter(None, (folder, _place_with(identity))):
-            _add(place, line)
+        for place in filter(None, (folder, _user_folder())):
+            if has_line(identity, place):
+                _add(place, line)
 
 
 def has_line(identity: str, folder: Path) -> bool:
@@ -104,35 +105,31 @@ def finished_evaluation(folder: Path) -> Line | None:
     return last if is_finished else None
 
 
-def evaluations_of(samples: Sequence[str]) -> list[Line]:
-    """The user's evaluations of the data set with these samples."""
-    return [*_evaluations_of(samples).values()]
+def evaluations_of(samples: Iterable[str]) -> list[Line]:
+    """The user's evaluations of the data set with these samples: of a union of two sets for each of them."""
+    wanted, lines = set(samples), _evaluations(_user_lines()).values()
+    same = {digest for digest in {line["samples"] for line in lines} if _are_same(wanted, _read_samples(digest))}
+    return [line for line in lines if line["samples"] in same]
 
 
 def evaluations_beside(folder: Path) -> list[Line]:
     """The user's evaluations of the data sets in a folder's copy, including those of the folder."""
-    found = _evaluations(read_lines(folder / LEDGER))
-    for place in filter(None, map(_place_with, list(found))):
-        found |= _evaluations_of(_read_samples(place))
+    found, known = _evaluations(read_lines(folder / LEDGER)), _evaluations(_user_lines())
+    for digest in {known[identity]["samples"] for identity in found if identity in known}:
+        found |= {line["id"]: line for line in evaluations_of(_read_samples(digest))}
     return [*found.values()]
 
 
 def compare_copy(folder: Path) -> list[str]:
     """Differences between a folder's copy and the user's ledger, if the ledger has lines of the folder.
 
-    It has no lines of an archive, and no lines after the caches were removed. For a copied or moved folder, the end of
-    an evaluation is not compared, because each copy may have continued.
+    It has none of an archive or of a copied or moved folder, and none after the caches were removed.
     """
-    copy, here = read_lines(folder / LEDGER), _hash_of(folder)
-    places = {place for line in copy if (place := _place_with(line["id"])) is not None}
-    there = [line for place in sorted(places) for line in read_lines(place / LEDGER)]
-    known, own = _evaluations(there), {line["id"] for line in there if line.get("folder") == here}
-
-    def is_compared(line: Line) -> bool:
-        is_known = line["event"] == EVALUATED and line["id"] in known
-        return is_known or line["id"] in own or bool(own and line.get("folder") == here)
-
-    strange = [("is not in", line) for line in copy if is_compared(line) and line not in there]
+    copy, there, here = read_lines(folder / LEDGER), _user_lines(), _hash_of(folder)
+    data = {line["samples"] for line in _evaluations(copy).values()}
+    own = {line["id"] for line in there if line.get("folder") == here and line["samples"] in data}
+    of_folder = [line for line in copy if own and (line["id"] in own or line.get("folder") == here)]
+    strange = [("is not in", line) for line in of_folder if line not in there]
     missing = [("is missing here, but in", line) for line in there if line["id"] in own and line not in copy]
     return [
         f"{LEDGER}: the line '{line['event']}' of {line['time']} ({line['id'][:8]}) {what} the user's ledger"
@@ -204,41 +201,23 @@ def _add(place: Path, line: Mapping[str, Any]) -> None:
         make_durable(place)
 
 
-def _read_samples(place: Path) -> set[str]:
-    return set((place / SAMPLES).read_text().split()) if (place / SAMPLES).is_file() else set()
+def _user_folder() -> Path:
+    return cache_root() / "evaluations"
 
 
-def _places() -> list[Path]:
-    return sorted(path.parent for path in (cache_root() / "evaluations").glob(f"*/{LEDGER}"))
+def _user_lines() -> list[Line]:
+    return read_lines(_user_folder() / LEDGER)
 
 
-def _place_with(identity: str) -> Path | None:
-    """The ledger that has an evaluation."""
-    return next((place for place in _places() if has_line(identity, place)), None)
+def _samples_file(digest: str) -> Path:
+    return _user_folder() / f"{digest}.txt"
 
 
-def _places_of(samples: Iterable[str]) -> dict[Path, float]:
-    """The ledgers of all data sets that share samples with this one, and the fraction of the larger set's."""
-    wanted, known = set(samples), {place: _read_samples(place) for place in _places()}
-    same = {place: each for place, each in known.items() if _share(wanted, each, min) >= SAME_SHARE}
-    return {place: _share(wanted, each, max) for place, each in same.items()}
+def _read_samples(digest: str) -> set[str]:
+    file = _samples_file(digest)
+    return set(file.read_text().split()) if file.is_file() else set()
 
 
-def _evaluations_of(samples: Iterable[str]) -> dict[str, Line]:
-    """The evaluations of all data sets that share samples with this one: of a union of two sets for each."""
-    return {
-        key: line for place in _places_of(samples) for key, line in _evaluations(read_lines(place / LEDGER)).items()
-    }
-
-
-def _place_of(samples: Iterable[str]) -> Path | None:
-    """The ledger of the data set with these samples; None if there is none, or several that differ from it."""
-    same = _places_of(samples)
-    nearest = max(same, key=lambda each: same[each], default=None)
-    return None if nearest is None or (len(same) > 1 and same[nearest] < UNION_SHARE) else nearest
-
-
-def _share(some: set[str], others: set[str], of: Callable[[int, int], int]) -> float:
-    """The fraction of samples that two sets share, of the smaller or the larger set."""
-    # All samples without hashes, from the user's own loaders, share a ledger.
-    return len(some & others) / of(len(some), len(others)) if some and others else float(some == others)
+def _are_same(some: set[str], others: set[str]) -> bool:
+    # All evaluations without hashes, by the user's own loaders, are of the same samples.
+    return some == others or len(some & others) >= max(1, SAME_SHARE * min(len(some), len(others)))

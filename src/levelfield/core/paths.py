@@ -44,14 +44,9 @@ def is_address(text: str) -> bool:
     return ADDRESS.search(text) is not None
 
 
-def goes_upwards(text: str) -> bool:
-    """Whether a path has a part `..`."""
-    return UPWARDS.search(text) is not None
-
-
-def is_place(text: str) -> bool:
-    """Whether a text points outside the working directory and the data root: an address, an absolute path or `..`."""
-    return is_address(text) or goes_upwards(text) or OUTSIDE.match(text) is not None
+def is_place(text: str, absolute: bool = True) -> bool:
+    """Whether a text points outside the working directory and the data root: an address, `..` or an absolute path."""
+    return bool(ADDRESS.search(text) or UPWARDS.search(text) or (absolute and OUTSIDE.match(text)))
 
 
 def strip_paths(value: Any) -> Any:
@@ -63,7 +58,7 @@ def name_of(text: str) -> str:
     """The last name of a place; any other text unchanged."""
     if not is_place(text):
         return text
-    whole = os.path.abspath(text) if goes_upwards(text) and not is_address(text) else text
+    whole = os.path.abspath(text) if UPWARDS.search(text) and not is_address(text) else text
     name = re.split(r"::|[/\\]", whole.rstrip("/\\"))[-1].lstrip("~")
     return "" if is_place(name) else name
 

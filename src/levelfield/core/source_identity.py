@@ -15,10 +15,13 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from levelfield.core.configuration import texts
 
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 DATA = "levelfield.data"
@@ -73,25 +76,14 @@ def sources_of(configs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 def names_in(config: Any) -> list[str]:
     """Every text that could name a class, default classes, and the modules of batches: their sources are the same."""
-    found = {*_names(config)}
-    for key, name in DEFAULTS.items() if isinstance(config, dict) else ():
-        section, part = key.split(".")
-        if isinstance(config.get(section), dict):
-            given = config[section].get(part) or {}
-            if isinstance(given, dict) and "class_path" not in given:  # its arguments at most
-                found.add(name)
-    return sorted(found)
-
-
-def _names(config: Any) -> Iterator[str]:
+    given = [*texts(config)]
+    found = {text for _, text in given if DOTTED_NAME.fullmatch(text)}
+    if any("dataset" in key.split(".") for key, _ in given):
+        found |= {*BATCHES}
     if isinstance(config, dict):
-        yield from BATCHES if "dataset" in config else ()
-        config = list(config.values())
-    if isinstance(config, list | tuple):
-        for value in config:
-            yield from _names(value)
-    elif isinstance(config, str) and DOTTED_NAME.fullmatch(config):
-        yield config
+        named = {key for key, _ in given}
+        found |= {name for key, name in DEFAULTS.items() if config.get(key.split(".")[0]) and key not in named}
+    return sorted(found)
 
 
 def _digests(names: Iterable[str]) -> dict[str, str]:
@@ -128,19 +120,15 @@ def _defining(module: str, name: str) -> _Source | None:
 def _source(module: str) -> _Source | None:
     """The file of a module of the user or of levelfield now, found without running packages; None for others."""
     first, *rest = module.split(".")
-    try:
+    with suppress(ImportError, ValueError):
         spec = None if first in sys.stdlib_module_names else importlib.util.find_spec(first)
-    except (ImportError, ValueError):
-        return None
-    if spec is None:
-        return None
-    files = [Path(spec.origin)] if spec.has_location and spec.origin else []
-    if rest:
-        inner = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
-        files = [file for path in inner for file in (path / "__init__.py", path.with_name(f"{path.name}.py"))]
-    for file in files:
-        if file.is_file() and (first == "levelfield" or not INSTALLED & {*file.parts}):
-            return _read(module, file, file.stat().st_mtime_ns, file.stat().st_size)
+        files = [Path(spec.origin)] if spec and spec.has_location and spec.origin else []
+        if spec and rest:
+            inner = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
+            files = [file for path in inner for file in (path / "__init__.py", path.with_name(f"{path.name}.py"))]
+        for file in files:
+            if file.is_file() and (first == "levelfield" or not INSTALLED & {*file.parts}):
+                return _read(module, file, file.stat().st_mtime_ns, file.stat().st_size)
     return None
 
 
@@ -149,11 +137,11 @@ def _read(module: str, file: Path, modified: int, size: int) -> _Source:
     """A file, read again at another time or size."""
     is_package = file.stem == "__init__"
     name = module.replace(".", "/") + ("/__init__" if is_package else "") + file.suffix
-    package = module if is_package else module.rpartition(".")[0]
     try:
         with tokenize.open(file) as opened:
             text = opened.read()
-        return _Source(module, name, _code(text), tuple(_imports(ast.parse(text), package)))
+        imports = _imports(ast.parse(text), module if is_package else module.rpartition(".")[0])
+        return _Source(module, name, _code(text), tuple(imports))
     except (SyntaxError, ValueError, ImportError, tokenize.TokenError):  # not Python; or importing it reports the error
         return _Source(module, name, file.read_bytes().decode("latin-1"), ())
 

@@ -34,9 +34,19 @@ def code_version() -> dict[str, Any]:
     return {"levelfield": levelfield.__version__, "commit": commit, "modified": modified}
 
 
+def library_versions(module: "Module | None" = None) -> dict[str, str]:
+    """Versions of the libraries, and of the packages, except levelfield, that a network's classes come from."""
+    parts = () if module is None else module.modules()
+    packages = {type(part).__module__.partition(".")[0].replace("_", "-") for part in parts} - {"levelfield"}
+    found = {name: _version(name) for name in (*LIBRARIES, *sorted(packages))}
+    return {name: known for name, known in found.items() if known is not None}
+
+
 @cache
-def library_versions() -> dict[str, str]:
-    return {name: version(name) for name in LIBRARIES}
+def _version(package: str) -> str | None:
+    with suppress(PackageNotFoundError):  # the user's code, which a study identifies by its source
+        return version(package)
+    return None
 
 
 @cache
@@ -56,16 +66,6 @@ def software() -> dict[str, Any]:
     return {"code": code_version(), "libraries": library_versions(), "processor": processor()}
 
 
-def package_versions(module: "Module") -> dict[str, str]:
-    """Versions of the packages, except levelfield, that a network's classes come from."""
-    packages = {type(part).__module__.partition(".")[0].replace("_", "-") for part in module.modules()} - {"levelfield"}
-    versions = {}
-    for package in sorted(packages):
-        with suppress(PackageNotFoundError):  # the user's code, which a study identifies by its source
-            versions[package] = version(package)
-    return versions
-
-
 def provenance(trainer: "Trainer", learner: "LightningModule") -> dict[str, Any]:
     """Code, libraries and devices behind a result."""
     import torch
@@ -73,7 +73,7 @@ def provenance(trainer: "Trainer", learner: "LightningModule") -> dict[str, Any]
     device = trainer.strategy.root_device
     return {
         **software(),
-        "libraries": {**library_versions(), **package_versions(learner)},
+        "libraries": library_versions(learner),
         "device": str(device),
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "weights": getattr(getattr(learner, "trunk", None), "weights_origin", None),  # a user's trunk may not have it

@@ -66,6 +66,8 @@ class MetricDataModule(LightningDataModule):
         features: train on features of the frozen trunk, computed once (`levelfield.data.features`). It needs
             `--model.freeze_trunk true`. The test half has its own file, written at the first evaluation.
         split_seed: seed of `random` halves and folds. Unlike `seed`, it is the same for repeated trainings.
+        keep_groups: keep each group of a table's column `group` (a product, a patient) whole between halves and between
+            folds: classes that share a group stay together.
 
     Attributes:
         notes: how the built training batches differ from the settings; empty if they do not.
@@ -103,6 +105,7 @@ class MetricDataModule(LightningDataModule):
         seed: int | None = None,
         features: bool = False,
         split_seed: int = 0,
+        keep_groups: bool = False,
     ) -> None:
         super().__init__()
         if transforms is not None and dataset.modality == "text":
@@ -113,7 +116,7 @@ class MetricDataModule(LightningDataModule):
         if root is not None and getattr(dataset, "root", root) is None:
             dataset.root = root
         self.fold: int | Literal["none"] = fold
-        self.num_folds, self.split, self.split_seed = num_folds, split, split_seed
+        self.num_folds, self.split, self.split_seed, self.keep_groups = num_folds, split, split_seed, keep_groups
         self.batch_size, self.samples_per_class, self.replacement = batch_size, samples_per_class, replacement
         self.usual_samples_per_class = 4  # each fit sets that of its loss
         self.sampler, self.steps_per_epoch = sampler, steps_per_epoch
@@ -173,7 +176,7 @@ class MetricDataModule(LightningDataModule):
         if self._is_of_python and self.trainer is not None and stage == "fit":  # a command logs all its settings
             for logger in self.trainer.loggers:
                 logger.log_hyperparams({"data": dict(self.hparams)})
-        halves = f"random {self.split_seed}" if split == "random" else split  # each seed has its own caches
+        halves = f"{split} {self.split_seed} {self.keep_groups}"  # each has its own caches
         if stage == "test":
             test = self.half("test")
             images = self._images(test, f"{halves}, test half", lambda: digest(self.dataset.contents_of(test.keys)))
@@ -181,7 +184,16 @@ class MetricDataModule(LightningDataModule):
         elif self.train_subset is None:
             train_classes, val_classes = trainval_classes, trainval_classes[:0]
             if self.fold != NO_FOLD:
-                folds = class_folds(trainval_classes, self.num_folds, variant=split, seed=self.split_seed)
+                trained = self.dataset.units(index, self.keep_groups)[trainval_classes]
+                if self.keep_groups and (left := len(np.unique(trained))) < 2 * self.num_folds:
+                    raise UserError(
+                        f"--data.keep_groups true: groups join the {len(trained)} classes of the training half into "
+                        f"{left}, too few for {self.num_folds} folds; lower --data.num_folds, or leave the option out"
+                    )
+                folds = [
+                    (trainval_classes[np.isin(trained, train)], trainval_classes[np.isin(trained, val)])
+                    for train, val in class_folds(trained, self.num_folds, variant=split, seed=self.split_seed)
+                ]
                 check_validation_classes(folds, index.labels)
                 train_classes, val_classes = folds[int(self.fold)]
             trainval = self._trainval = self.half("training")
@@ -281,7 +293,7 @@ class MetricDataModule(LightningDataModule):
 
     def overview(self) -> list[str]:
         """Lines with the counts of the data set, omitted samples and likely mistakes."""
-        lines = overview(self.dataset, self.dataset.index(), self.split, self.split_seed)
+        lines = overview(self.dataset, self.dataset.index(), self._halves()[2])
         return lines + unused_root(self.dataset, self.root)
 
     def check_test_half(self) -> None:
@@ -416,7 +428,7 @@ class MetricDataModule(LightningDataModule):
         return self.transforms.train() if train else self.transforms.evaluate()
 
     def _halves(self) -> tuple[Split, np.ndarray, np.ndarray]:
-        return self.dataset.halves(self.dataset.index(), self.split, self.split_seed)
+        return self.dataset.halves(self.dataset.index(), self.split, self.split_seed, self.keep_groups)
 
     @property
     def _rank(self) -> int:

@@ -18,7 +18,7 @@ from levelfield.data.hashes import file_hash, file_hashes
 from levelfield.data.images import open_image
 from levelfield.data.index import Sample, SampleIndex, index_of_classes
 from levelfield.data.rows import refuse_problems
-from levelfield.data.splits import Split, split_classes
+from levelfield.data.splits import Split, joined_classes, split_classes
 
 if TYPE_CHECKING:
     from levelfield.data.tables import SampleTable
@@ -183,17 +183,41 @@ class MetricDataset(ABC):
         return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
 
     def halves(
-        self, index: SampleIndex, split: Split | None = None, split_seed: int = 0
+        self, index: SampleIndex, split: Split | None = None, split_seed: int = 0, keep_groups: bool = False
     ) -> tuple[Split, Int[np.ndarray, " trainval"], Int[np.ndarray, " test"]]:
         """The split, its training and validation classes, and its test classes.
 
         A class without samples counts only for the boundary of the halves, which must not depend on a test file.
+
+        Args:
+            keep_groups: whether classes that share a group are in one half.
+
+        Raises:
+            UserError: no official split; no groups, groups that join all classes, or an official split that cuts one.
         """
         official = self.own_split_by_default and index.test_classes is not None
         used: Split = split or ("official" if official else "half")
-        classes = np.arange(len(index.class_names))
-        trainval_classes, test_classes = split_classes(classes, used, index.test_classes, split_seed)
-        return used, trainval_classes[np.isin(trainval_classes, index.labels)], test_classes
+        units = self.units(index, keep_groups)
+        given = None if index.test_classes is None else units[list(index.test_classes)]
+        _, tested = split_classes(units, used, given, split_seed)
+        is_tested = np.isin(units, tested)
+        if used == "official" and is_tested.sum() > len(index.test_classes or ()):
+            raise UserError(
+                "--data.keep_groups true: a group is in both halves of the official split; give --data.split random or "
+                "leave the option out"
+            )
+        return used, np.setdiff1d(index.labels, np.flatnonzero(is_tested)), np.flatnonzero(is_tested)
+
+    def units(self, index: SampleIndex, keep_groups: bool) -> Int[np.ndarray, " classes"]:
+        """What a split keeps whole: the number of each class, or with `keep_groups` that of its joined classes."""
+        if not keep_groups:
+            return np.arange(len(index.class_names))
+        if index.groups is None:
+            raise UserError(f"--data.keep_groups true: {self.name} has no groups; give a table with the column group")
+        units = joined_classes(index.labels, index.groups, len(index.class_names))
+        if not units.any():
+            raise UserError("--data.keep_groups true: the groups join all classes, so no split keeps them whole")
+        return units
 
     def read_all(self) -> tuple[SampleIndex, list[str]]:
         """The index of all usable samples, and a line for each other one, for which `read_index` raises an error."""

@@ -112,6 +112,25 @@ def class_folds(
     return [(np.sort(np.concatenate(blocks[:k] + blocks[k + 1 :])), np.sort(blocks[k])) for k in range(num_folds)]
 
 
+def joined_classes(
+    labels: Int[np.ndarray, " samples"], groups: Int[np.ndarray, " samples"], num_classes: int
+) -> Int[np.ndarray, " classes"]:
+    """A number for each class, the same for classes that a chain of groups joins; ascending by their first class.
+
+    Example:
+        >>> joined_classes(np.array([0, 1, 1, 2, 3]), np.array([5, 6, 7, 5, 8]), 4)
+        array([0, 1, 0, 2])
+    """
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    size = num_classes + int(groups.max(initial=-1)) + 1
+    joins = coo_matrix((np.ones(len(labels)), (labels, num_classes + groups)), (size, size))
+    found = connected_components(joins, directed=False)[1][:num_classes]
+    _, first, number = np.unique(found, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[number]
+
+
 def _shuffled(classes: Shaped[np.ndarray, " classes"], purpose: str, seed: int) -> Shaped[np.ndarray, " classes"]:
     """Shuffled by hashes, because NumPy's generators may change between versions."""
     return classes[sorted(range(len(classes)), key=lambda place: seed_of(purpose, seed, place))]

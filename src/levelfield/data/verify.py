@@ -13,7 +13,7 @@ from levelfield.core.errors import UserError
 from levelfield.data.dataset import MetricDataset
 from levelfield.data.images import is_nearly_black
 from levelfield.data.index import SampleIndex
-from levelfield.data.splits import MIN_VALIDATION_CLASSES, Split
+from levelfield.data.splits import MIN_VALIDATION_CLASSES
 
 MAX_NAMES = 20
 MIN_TEST_CLASSES = 2
@@ -50,7 +50,7 @@ def verify(dataset: MetricDataset) -> VerifyReport:
     """Compare the counts with the published ones, check a table's split and roles, open and hash every sample."""
     index, unusable = dataset.read_all()
     test_classes = dataset.halves(index)[2]
-    report = VerifyReport(len(np.unique(index.labels)), len(index.keys), overview(dataset, index))
+    report = VerifyReport(len(np.unique(index.labels)), len(index.keys), overview(dataset, index, test_classes))
     if dataset.num_classes_published not in (None, report.num_classes):
         report.problems.append(f"{report.num_classes} classes instead of {dataset.num_classes_published}")
     if dataset.num_samples_published not in (None, report.num_samples):
@@ -92,12 +92,11 @@ def _open(dataset: MetricDataset, key: str) -> tuple[bytes, bool] | UserError:
     return hashlib.sha256(content).digest(), is_nearly_black(sample)
 
 
-def overview(dataset: MetricDataset, index: SampleIndex, split: Split | None = None, split_seed: int = 0) -> list[str]:
+def overview(dataset: MetricDataset, index: SampleIndex, test_classes: Int[np.ndarray, " test"]) -> list[str]:
     """The counts; for your own data also a line for each omission and each likely mistake. It opens no sample."""
     lines = [counts_of(dataset.name, index)]
     if dataset.num_classes_published is not None:
         return lines
-    test_classes = dataset.halves(index, split, split_seed)[2]
     trained = len(index.class_names) - len(test_classes)
     folds = trained // MIN_VALIDATION_CLASSES
     counts = np.bincount(index.labels, minlength=len(index.class_names))

@@ -11,6 +11,7 @@ from levelfield.losses.contextual import ContextualLoss
 from levelfield.losses.contrastive import ContrastiveLoss
 from levelfield.losses.cosface import CosFaceLoss
 from levelfield.losses.cross_batch_memory import CrossBatchMemory
+from levelfield.losses.decoupled_contrastive import DecoupledContrastiveLoss
 from levelfield.losses.fast_ap import FastAPLoss
 from levelfield.losses.hist import HISTLoss
 from levelfield.losses.hyperbolic_cross_entropy import HyperbolicCrossEntropyLoss
@@ -44,48 +45,4 @@ from levelfield.losses.triplet_margin import TripletMarginLoss
 from levelfield.losses.tuplet_margin import TupletMarginLoss
 from levelfield.losses.weighted_sum import WeightedSum
 
-__all__ = [
-    "AdaFaceLoss",
-    "AngularLoss",
-    "ArcFaceLoss",
-    "CentroidTripletLoss",
-    "CircleLoss",
-    "ClassificationLoss",
-    "ContextualLoss",
-    "ContrastiveLoss",
-    "CosFaceLoss",
-    "CrossBatchMemory",
-    "FastAPLoss",
-    "HISTLoss",
-    "HyperbolicCrossEntropyLoss",
-    "LiftedStructureLoss",
-    "MagFaceLoss",
-    "MarginLoss",
-    "MetricLoss",
-    "MultiSimilarityLoss",
-    "NPairsLoss",
-    "NTXentLoss",
-    "NormalizedSoftmaxLoss",
-    "PNPLoss",
-    "PairLoss",
-    "PotentialFieldLoss",
-    "PrototypicalLoss",
-    "ProxyAnchorLoss",
-    "ProxyNCALoss",
-    "ProxyTripletLoss",
-    "ROADMAPLoss",
-    "RankedListLoss",
-    "RecallAtKLoss",
-    "SigmoidPairLoss",
-    "SignalToNoiseRatioContrastiveLoss",
-    "SmoothAPLoss",
-    "SoftNearestNeighborLoss",
-    "SoftTripleLoss",
-    "SphereFaceLoss",
-    "StructuredClusteringLoss",
-    "SubCenterArcFaceLoss",
-    "SupConLoss",
-    "TripletMarginLoss",
-    "TupletMarginLoss",
-    "WeightedSum",
-]
+__all__ = [name for name in dir() if name[0].isupper()]

@@ -1,12 +1,14 @@
 """AdaFace loss."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, no_grad
 
 from levelfield.core.numerics import inner_products, unit
-from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, check_above_0
-from levelfield.losses.classification import ClassificationLoss, ClassWeights, WeightInit
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, Scalar, check_above_0
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, Logits
 from levelfield.losses.pairs import safe_sqrt
 
 # Added to the standard deviation of the norms, as in the authors' code: nearly equal norms count as equal.
@@ -32,8 +34,7 @@ class AdaFaceLoss(ClassificationLoss):
         scale: S, above 0.
         concentration: h, above 0; with 1/3, two thirds of the z are within +-1/3.
         momentum: share of the running mean and standard deviation that a batch keeps, in [0, 1).
-        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
-        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
+        class_weights: `class_fraction` and `weight_init`, as for `ClassificationLoss`.
 
     Cost: B C. When: samples of very different quality; raw embeddings.
     Paper: Kim et al. 2022, "AdaFace: Quality Adaptive Margin for Face Recognition", arXiv:2204.00964.
@@ -54,10 +55,9 @@ class AdaFaceLoss(ClassificationLoss):
         scale: float = 64.0,
         concentration: float = 0.333,
         momentum: float = 0.99,
-        class_fraction: float = 1.0,
-        weight_init: WeightInit = "normal",
+        **class_weights: Any,
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
+        super().__init__(num_classes, embedding_size, centers_per_class=1, **class_weights)
         check_above_0(scale=scale, concentration=concentration)
         if margin < 0 or not 0 <= momentum < 1:
             raise ValueError(f"margin={margin} must be at least 0 and momentum={momentum} lie in [0, 1)")
@@ -70,12 +70,12 @@ class AdaFaceLoss(ClassificationLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         if self.training:
             self._observe(_norms(embeddings))
         return super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
 
-    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Float[Tensor, "N C"]:
+    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Logits:
         cosines = inner_products(unit(embeddings), unit(class_weights))
         own, quality = cosines.gather(1, labels[:, None]), self.quality(embeddings)[:, None]
         angle = -self.margin * quality

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 from torch.utils.checkpoint import checkpoint
 
-from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, Scalar
 from levelfield.losses.pairs import EMPTY, ROW_VALUES, PairLoss, cosines, mean_over, pair_weights
 
 
@@ -38,7 +38,7 @@ class AngularLoss(PairLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         positives, negatives = pair_weights(labels, None, ref_labels, dtype=embeddings.dtype)
         if indices_tuple is not None:
             positives, chosen = pair_weights(labels, indices_tuple, ref_labels, dtype=embeddings.dtype)

@@ -4,12 +4,12 @@ import math
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import threshold
 
-from levelfield.losses.base import check_above_0
-from levelfield.losses.classification import ClassificationLoss, WeightInit
+from levelfield.losses.base import Labels, check_above_0
+from levelfield.losses.classification import ClassificationLoss, Logits
 from levelfield.losses.pairs import safe_sqrt
 
 
@@ -27,8 +27,7 @@ class ArcFaceLoss(ClassificationLoss):
         embedding_size: length D of an embedding.
         margin: m, in degrees, in [0, 180].
         scale: S, above 0.
-        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
-        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
+        class_weights: `class_fraction` and `weight_init`, as for `ClassificationLoss`.
 
     Cost: B C. When: many classes, each of which should be compact.
     Paper: Deng et al. 2019, "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", arXiv:1801.07698.
@@ -46,21 +45,18 @@ class ArcFaceLoss(ClassificationLoss):
         embedding_size: int,
         margin: float = 28.6,
         scale: float = 64.0,
-        class_fraction: float = 1.0,
-        weight_init: WeightInit = "normal",
+        **class_weights: Any,
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
+        super().__init__(num_classes, embedding_size, centers_per_class=1, **class_weights)
         check_angle(margin, scale)
         self.margin = margin
         self.scale = scale
 
-    def logits(self, cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+    def logits(self, cosines: Logits, labels: Labels) -> Logits:
         return self.scale * add_angle(cosines, labels, math.radians(self.margin))
 
 
-def add_angle(
-    cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"], margin: float | Float[Tensor, "N 1"]
-) -> Float[Tensor, "N C"]:
+def add_angle(cosines: Logits, labels: Labels, margin: float | Float[Tensor, "N 1"]) -> Logits:
     """The cosines with `margin` radians added to the angle of each row's own class."""
     own = labels[:, None]
     if isinstance(margin, Tensor):

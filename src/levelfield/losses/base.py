@@ -24,6 +24,7 @@ Labels = Int[Tensor, " N"]
 Choice = IndicesTuple | None
 RefPoints = Float[Tensor, "M D"] | None
 RefLabels = Int[Tensor, " M"] | None
+Scalar = Float[Tensor, ""]
 
 
 class PairMasks(NamedTuple):
@@ -45,11 +46,11 @@ class MetricLoss(KeepsArguments, nn.Module):
     def forward(
         self,
         embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
+        labels: Labels,
         indices_tuple: IndicesTuple | None = None,
         ref_emb: Float[Tensor, "M D"] | None = None,
         ref_labels: Int[Tensor, " M"] | None = None,
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         """The loss.
 
         Args:
@@ -76,7 +77,7 @@ class MetricLoss(KeepsArguments, nn.Module):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         """The loss of checked input, in the precision of `embeddings`."""
         raise NotImplementedError
 
@@ -130,7 +131,7 @@ def can_look(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def sum_of_zeros(embeddings: Tensor, constant: bool) -> Float[Tensor, ""]:
+def sum_of_zeros(embeddings: Tensor, constant: bool) -> Scalar:
     """0, NaN if an embedding is not finite; with a zero gradient, unless it is `constant`."""
     embeddings = embeddings.detach() if constant else embeddings
     return torch.dist(embeddings, embeddings)

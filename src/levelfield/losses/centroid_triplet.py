@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import threshold
 
 from levelfield.core.numerics import rounding_of, unit
-from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints
+from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, Scalar
 from levelfield.losses.pairs import nonzero_mean, safe_sqrt, squared_distances
 
 
@@ -44,7 +44,7 @@ class CentroidTripletLoss(MetricLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         if indices_tuple is not None:
             raise ValueError("CentroidTripletLoss compares samples with centroids and takes no miner")
         anchors = unit(embeddings)

@@ -1,10 +1,8 @@
 """Circle loss."""
 
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn.functional import relu, softplus
 
-from levelfield.losses.base import check_above_0
+from levelfield.losses.base import Scalar, check_above_0
 from levelfield.losses.pairs import PairLoss, Pairs, nonzero_mean, weighted_logsumexp
 
 
@@ -33,7 +31,7 @@ class CircleLoss(PairLoss):
         self.m = m
         self.gamma = gamma
 
-    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Scalar:
         fixed = matrix.detach()
         push = self.gamma * relu(fixed + self.m) * (matrix - self.m)
         pull = self.gamma * relu(1 + self.m - fixed) * (1 - self.m - matrix)

@@ -12,7 +12,8 @@ from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, can_look, sample_weights
 
 WeightInit = Literal["normal", "uniform", "class_means"]
-# Types of the arguments of `class_loss`, for subclasses.
+# Types of the arguments and results of the methods that subclasses write.
+Logits = Float[Tensor, "N C"]
 ClassWeights = Float[Tensor, "CK D"]
 SampleWeights = Float[Tensor, " N"]
 
@@ -29,7 +30,6 @@ class ClassificationLoss(MetricLoss):
         class_fraction: f in (0, 1]. A step classifies among the batch's classes and a uniform sample of the others,
             max(classes in the batch, round(f num_classes)) in all (Zhai & Wu 2019, section 4.5).
         centers_per_class: K weight vectors for each class, class by class in `class_weights`.
-        label_smoothing: mass in [0, 1) spread evenly over the classes of the step.
         weight_init: start of each entry of the class weights: `normal`, N(0, 1), or `uniform` in +-1/sqrt(D) (Zhai &
             Wu's code). The directions are spread the same way. A step of plain or momentum SGD turns a weight of length
             l in proportion to 1/l^2. The lengths are sqrt(D) and sqrt(1/3), so `uniform` turns 3 D times as far.
@@ -49,7 +49,6 @@ class ClassificationLoss(MetricLoss):
         embedding_size: int,
         class_fraction: float = 1.0,
         centers_per_class: int = 1,
-        label_smoothing: float = 0.0,
         weight_init: WeightInit = "normal",
     ) -> None:
         super().__init__()
@@ -60,15 +59,12 @@ class ClassificationLoss(MetricLoss):
             )
         if not 0 < class_fraction <= 1:
             raise ValueError(f"class_fraction={class_fraction} must lie in (0, 1]")
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing={label_smoothing} must lie in [0, 1)")
         if weight_init not in get_args(WeightInit):
             raise ValueError(f"weight_init={weight_init!r} must be one of {', '.join(get_args(WeightInit))}")
         self.num_classes = num_classes
         self.embedding_size = embedding_size
         self.class_fraction = class_fraction
         self.centers_per_class = centers_per_class
-        self.label_smoothing = label_smoothing
         self.starts_at_class_means = weight_init == "class_means"
         self.class_weights = nn.Parameter(torch.randn(num_classes * centers_per_class, embedding_size))
         if weight_init == "uniform":
@@ -76,7 +72,7 @@ class ClassificationLoss(MetricLoss):
             nn.init.uniform_(self.class_weights, -bound, bound)
 
     @no_grad()
-    def start_at_class_means(self, embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"]) -> None:
+    def start_at_class_means(self, embeddings: Float[Tensor, "N D"], labels: Labels) -> None:
         """Make the weights of a class the direction of the mean of its unit embeddings.
 
         Of several centres, each is moved by `CENTER_NOISE` in its random initial direction. Otherwise all centres of a
@@ -123,11 +119,11 @@ class ClassificationLoss(MetricLoss):
         losses_N = self.losses(self.class_logits(embeddings, class_weights, labels), labels)
         return (losses_N * sample_weights).mean()
 
-    def losses(self, logits: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    def losses(self, logits: Logits, labels: Labels) -> Float[Tensor, " N"]:
         """Each sample's loss; by default the cross-entropy."""
-        return functional.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
+        return functional.cross_entropy(logits, labels, reduction="none")
 
-    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Float[Tensor, "N C"]:
+    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Logits:
         """Logits of the classes of the step; by default `logits` of the cosines."""
         directions, K = unit(class_weights), self.centers_per_class
         if K > 1:  # order by centre, so that a reduction over centres runs along whole rows of classes
@@ -135,7 +131,7 @@ class ClassificationLoss(MetricLoss):
         cosines = inner_products(unit(embeddings), directions)
         return self.logits(cosines if K == 1 else cosines.unflatten(1, (K, -1)), labels)
 
-    def logits(self, cosines: Float[Tensor, "N *K C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+    def logits(self, cosines: Float[Tensor, "N *K C"], labels: Labels) -> Logits:
         """Logits from the cosines between embeddings and class weights; `labels` are the rows' own classes.
 
         `cosines` are (N, C), or (N, K, C) where a class has several centres.
@@ -143,7 +139,7 @@ class ClassificationLoss(MetricLoss):
         raise NotImplementedError
 
     @no_grad()
-    def _sample_classes(self, labels: Int[Tensor, " N"]) -> tuple[Int[Tensor, " C"], Int[Tensor, " N"]]:
+    def _sample_classes(self, labels: Labels) -> tuple[Int[Tensor, " C"], Int[Tensor, " N"]]:
         """The classes of the step, ascending, and the labels as positions among them."""
         # Equal seeds draw the same classes on every process. float32: half precision, if torch's default, has ties.
         keys = torch.rand(self.num_classes, device=labels.device, dtype=torch.float32)
@@ -155,12 +151,12 @@ class ClassificationLoss(MetricLoss):
         return classes, torch.searchsorted(classes, labels)
 
 
-def target_mask(cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+def target_mask(cosines: Logits, labels: Labels) -> Logits:
     """1 at each row's own class, 0 elsewhere."""
     return torch.zeros_like(cosines).scatter_(1, labels[:, None], 1.0)
 
 
-def checked_classes(labels: Int[Tensor, " N"], num_classes: int) -> tuple[Int[Tensor, " N"], Tensor | None]:
+def checked_classes(labels: Labels, num_classes: int) -> tuple[Int[Tensor, " N"], Tensor | None]:
     """Labels that can index classes, and whether any was out of range; None if that was checked here.
 
     Raises:

@@ -4,7 +4,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from levelfield.core.numerics import inner_products, unit
-from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints
+from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, Scalar
 from levelfield.losses.pairs import cosines, pair_weights, pull_and_push
 
 # Slope of a step function in the backward pass, as in the authors' code.
@@ -68,7 +68,7 @@ class ContextualLoss(MetricLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         if indices_tuple is not None or ref_emb is not None:
             raise ValueError("ContextualLoss compares neighbours in the batch; it takes no miner and no ref_emb")
         if len(embeddings) == 1:

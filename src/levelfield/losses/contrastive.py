@@ -1,9 +1,8 @@
 """Contrastive loss."""
 
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn.functional import relu
 
+from levelfield.losses.base import Scalar
 from levelfield.losses.pairs import PairLoss, Pairs, nonzero_mean, pull_and_push, unit_distances
 
 
@@ -40,7 +39,7 @@ class ContrastiveLoss(PairLoss):
         self.neg_margin = neg_margin
         self.hinge_power = hinge_power
 
-    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Scalar:
         if self.hinge_power == 1:
             return pull_and_push(matrix, positives, negatives, self.pos_margin, self.neg_margin)
         pull = relu(matrix - self.pos_margin).square()

@@ -1,10 +1,9 @@
 """CosFace loss."""
 
-from jaxtyping import Float, Int
-from torch import Tensor
+from typing import Any
 
-from levelfield.losses.base import check_above_0
-from levelfield.losses.classification import ClassificationLoss, WeightInit, target_mask
+from levelfield.losses.base import Labels, check_above_0
+from levelfield.losses.classification import ClassificationLoss, Logits, target_mask
 
 
 class CosFaceLoss(ClassificationLoss):
@@ -17,8 +16,7 @@ class CosFaceLoss(ClassificationLoss):
         embedding_size: length D of an embedding.
         margin: m, in units of cosine.
         scale: S, above 0.
-        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
-        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
+        class_weights: `class_fraction` and `weight_init`, as for `ClassificationLoss`.
 
     Cost: B C. When: compact classes; easy to tune.
     Paper: Wang et al. 2018, "CosFace: Large Margin Cosine Loss for Deep Face Recognition", arXiv:1801.09414.
@@ -30,13 +28,12 @@ class CosFaceLoss(ClassificationLoss):
         embedding_size: int,
         margin: float = 0.35,
         scale: float = 64.0,
-        class_fraction: float = 1.0,
-        weight_init: WeightInit = "normal",
+        **class_weights: Any,
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
+        super().__init__(num_classes, embedding_size, centers_per_class=1, **class_weights)
         check_above_0(scale=scale)
         self.margin = margin
         self.scale = scale
 
-    def logits(self, cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+    def logits(self, cosines: Logits, labels: Labels) -> Logits:
         return self.scale * (cosines - self.margin * target_mask(cosines, labels))

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from levelfield.losses.base import IndicesTuple, MetricLoss, PairMasks, check_batch, check_indices
+from levelfield.losses.base import IndicesTuple, MetricLoss, PairMasks, Scalar, check_batch, check_indices
 from levelfield.losses.pairs import PairLoss, as_pairs
 
 
@@ -65,7 +65,7 @@ class CrossBatchMemory(MetricLoss):
         indices_tuple: IndicesTuple | None = None,
         ref_emb: Float[Tensor, "M D"] | None = None,
         ref_labels: Int[Tensor, " M"] | None = None,
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         """The loss of batch against memory; `indices_tuple` adds pairs within the batch, also in evaluation.
 
         Raises:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import threshold
 
 from levelfield.core.numerics import unit
-from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, sample_weights
+from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, Scalar, sample_weights
 from levelfield.losses.pairs import CACHED_VALUES, ROW_VALUES, mean_over, pair_weights, squared_distances
 
 
@@ -38,7 +38,7 @@ class FastAPLoss(MetricLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         positives, negatives = pair_weights(labels, None, ref_labels, dtype=embeddings.dtype)
         anchors = unit(embeddings)
         others = anchors if ref_emb is None else unit(ref_emb)

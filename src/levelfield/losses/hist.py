@@ -4,13 +4,13 @@ import math
 from functools import partial
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, leaky_relu
 
 from levelfield.core.numerics import inner_products, unit
-from levelfield.losses.base import Labels, Points, check_above_0
-from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights
+from levelfield.losses.base import Labels, Points, Scalar, check_above_0
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, Logits, SampleWeights
 
 LEAKAGE = 0.1
 # Epsilon of the batch normalization, as in torch.
@@ -82,7 +82,7 @@ class HISTLoss(ClassificationLoss):
 
     def class_loss(
         self, embeddings: Points, class_weights: ClassWeights, labels: Labels, sample_weights: SampleWeights
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         distances = self.distances(embeddings, class_weights)
         losses = cross_entropy(-self.tau * distances, labels, reduction="none")
         if self.classification_weight:
@@ -90,16 +90,14 @@ class HISTLoss(ClassificationLoss):
             losses = losses + self.classification_weight * cross_entropy(logits, labels, reduction="none")
         return (losses * sample_weights).mean()
 
-    def distances(self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "C D"]) -> Float[Tensor, "N C"]:
+    def distances(self, embeddings: Float[Tensor, "N D"], class_weights: Float[Tensor, "C D"]) -> Logits:
         """M, the squared Mahalanobis distances of directions."""
         points, means = unit(embeddings), unit(class_weights)
         inverse = (-self.log_variances.to(points.dtype).clamp(0, GREATEST_LOG_VARIANCE)).exp()
         cross = inner_products(points, means * inverse)
         return inner_products(points.square(), inverse) - 2 * cross + (means.square() * inverse).sum(1)
 
-    def network_logits(
-        self, embeddings: Float[Tensor, "N D"], distances: Float[Tensor, "N C"], labels: Int[Tensor, " N"]
-    ) -> Float[Tensor, "N C"]:
+    def network_logits(self, embeddings: Float[Tensor, "N D"], distances: Logits, labels: Labels) -> Logits:
         """z; its shapes do not depend on the labels. Each class is an edge, of weight 0 without samples. With fewer
         samples than classes, each sample is an edge of its class instead: the k edges of a class weigh 1 / k each."""
         if self.num_classes <= len(labels):

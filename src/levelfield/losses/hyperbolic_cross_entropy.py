@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from levelfield.core.numerics import CURVATURE, in_ball, rounding_of
-from levelfield.losses.base import Points, RefPoints, check_above_0
+from levelfield.losses.base import Points, RefPoints, Scalar, check_above_0
 from levelfield.losses.pairs import PairLoss, Pairs, mean_over, safe_sqrt, squared_distances, weighted_logsumexp
 
 
@@ -52,6 +52,6 @@ class HyperbolicCrossEntropyLoss(PairLoss):
         anchors = in_ball(embeddings)
         return anchors, anchors if ref_emb is None else in_ball(ref_emb)
 
-    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Scalar:
         logits = matrix / -self.temperature
         return mean_over(softplus(weighted_logsumexp(logits, negatives)[:, None] - logits), positives)

@@ -4,7 +4,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import relu
 
-from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, Scalar
 from levelfield.losses.pairs import EMPTY, ROW_VALUES, PairLoss, mean_over, pair_weights, weighted_logsumexp
 
 
@@ -34,7 +34,7 @@ class LiftedStructureLoss(PairLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         positives, negatives = pair_weights(labels, indices_tuple, ref_labels, dtype=embeddings.dtype)
         anchors, others = self.points(embeddings, ref_emb)
         dist_NM = self.distances(anchors, others)

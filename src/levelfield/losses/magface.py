@@ -1,6 +1,7 @@
 """MagFace loss."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -8,8 +9,8 @@ from torch import Tensor
 
 from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.arcface import add_angle, check_angle
-from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, sample_weights
-from levelfield.losses.classification import ClassificationLoss, ClassWeights, WeightInit
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, Scalar, sample_weights
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, Logits
 
 
 class MagFaceLoss(ClassificationLoss):
@@ -33,8 +34,7 @@ class MagFaceLoss(ClassificationLoss):
         regularizer_weight: reg, lambda_g in the paper, at least 0.
         easy_margin: no margin where theta is 90 degrees or more, as in the authors' code. False is the equation, with
             the rule of `ArcFaceLoss` beyond 180 degrees.
-        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
-        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
+        class_weights: `class_fraction` and `weight_init`, as for `ClassificationLoss`.
 
     Cost: B C. When: the norm should show which samples are poor; raw embeddings.
     Paper: Meng et al. 2021, "MagFace: A Universal Representation for Face Recognition and Quality Assessment",
@@ -52,10 +52,9 @@ class MagFaceLoss(ClassificationLoss):
         scale: float = 64.0,
         regularizer_weight: float = 35.0,
         easy_margin: bool = True,
-        class_fraction: float = 1.0,
-        weight_init: WeightInit = "normal",
+        **class_weights: Any,
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
+        super().__init__(num_classes, embedding_size, centers_per_class=1, **class_weights)
         check_angle(lower_margin, scale)
         check_angle(upper_margin, scale)
         if not 0 < lower_norm < upper_norm or lower_margin > upper_margin or regularizer_weight < 0:
@@ -73,13 +72,13 @@ class MagFaceLoss(ClassificationLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         loss = super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
         norms = self._norms(embeddings)
         terms = (1 / norms + norms / self.upper_norm**2) * sample_weights(embeddings, indices_tuple)
         return loss + self.regularizer_weight * terms.mean()
 
-    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Float[Tensor, "N C"]:
+    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Logits:
         lower, upper = math.radians(self.lower_margin), math.radians(self.upper_margin)
         share = (self._norms(embeddings) - self.lower_norm) / (self.upper_norm - self.lower_norm)
         margin = (lower + (upper - lower) * share)[:, None]

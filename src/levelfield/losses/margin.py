@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn, no_grad
 from torch.nn.functional import relu
 
-from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, Scalar
 from levelfield.losses.classification import checked_classes, where_known
 from levelfield.losses.pairs import PairLoss, pair_weights, unit_distances
 from levelfield.losses.triplets import random_triplets
@@ -71,7 +71,7 @@ class MarginLoss(PairLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         positives, negatives = pair_weights(labels, indices_tuple, ref_labels, dtype=embeddings.dtype)
         listed = indices_tuple
         if listed is None and isinstance(self.triplets_per_anchor, int):

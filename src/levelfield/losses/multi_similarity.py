@@ -1,11 +1,9 @@
 """Multi-similarity loss."""
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn.functional import softplus
 
-from levelfield.losses.base import check_above_0
+from levelfield.losses.base import Scalar, check_above_0
 from levelfield.losses.pairs import PairLoss, Pairs, pull_and_push_logsumexp
 
 
@@ -35,6 +33,6 @@ class MultiSimilarityLoss(PairLoss):
         self.beta = beta
         self.base = base
 
-    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Scalar:
         pull, push = pull_and_push_logsumexp(matrix - self.base, positives, negatives, -self.alpha, self.beta)
         return torch.add(softplus(pull) / self.alpha, softplus(push), alpha=1 / self.beta).mean()

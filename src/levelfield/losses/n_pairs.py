@@ -1,12 +1,12 @@
 """N-pairs loss."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from levelfield.core.numerics import inner_products
-from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, check_above_0
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, Scalar, check_above_0
 from levelfield.losses.pairs import PairLoss, as_pairs, pair_weights
 
 
@@ -43,7 +43,7 @@ class NPairsLoss(PairLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         if indices_tuple is None:
             a, p = pair_weights(labels, None, ref_labels, dtype=embeddings.dtype)[0].nonzero(as_tuple=True)
         else:

@@ -1,10 +1,13 @@
 """Normalised softmax loss."""
 
-from jaxtyping import Float, Int
-from torch import Tensor
+from typing import Any
 
-from levelfield.losses.base import check_above_0
-from levelfield.losses.classification import ClassificationLoss, WeightInit
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from levelfield.losses.base import Labels, check_above_0
+from levelfield.losses.classification import ClassificationLoss, Logits
 
 
 class NormalizedSoftmaxLoss(ClassificationLoss):
@@ -16,9 +19,8 @@ class NormalizedSoftmaxLoss(ClassificationLoss):
         num_classes: number C of classes; labels are 0 to C - 1.
         embedding_size: length D of an embedding.
         temperature: T, above 0.
-        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
-        label_smoothing: mass spread evenly over the classes; Fehervari et al. use 0.1.
-        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
+        label_smoothing: mass in [0, 1) spread evenly over the classes of the step; Fehervari et al. use 0.1.
+        class_weights: `class_fraction` and `weight_init`, as for `ClassificationLoss`.
 
     Cost: B C. When: the baseline; one parameter to tune.
     Paper: Zhai & Wu 2019, "Classification is a Strong Baseline for Deep Metric Learning", arXiv:1811.12649 (Eq 1).
@@ -29,15 +31,18 @@ class NormalizedSoftmaxLoss(ClassificationLoss):
         num_classes: int,
         embedding_size: int,
         temperature: float = 0.05,
-        class_fraction: float = 1.0,
         label_smoothing: float = 0.0,
-        weight_init: WeightInit = "normal",
+        **class_weights: Any,
     ) -> None:
-        super().__init__(
-            num_classes, embedding_size, class_fraction, label_smoothing=label_smoothing, weight_init=weight_init
-        )
+        super().__init__(num_classes, embedding_size, centers_per_class=1, **class_weights)
         check_above_0(temperature=temperature)
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing={label_smoothing} must lie in [0, 1)")
         self.temperature = temperature
+        self.label_smoothing = label_smoothing
 
-    def logits(self, cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+    def logits(self, cosines: Logits, labels: Labels) -> Logits:
         return cosines / self.temperature
+
+    def losses(self, logits: Logits, labels: Labels) -> Float[Tensor, " N"]:
+        return cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)

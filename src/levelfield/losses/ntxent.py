@@ -1,10 +1,8 @@
 """NT-Xent loss."""
 
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn.functional import softplus
 
-from levelfield.losses.base import check_above_0
+from levelfield.losses.base import Scalar, check_above_0
 from levelfield.losses.pairs import PairLoss, Pairs, mean_over, weighted_logsumexp
 
 
@@ -33,7 +31,7 @@ class NTXentLoss(PairLoss):
         self.temperature = temperature
         self.probability_floor = probability_floor
 
-    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Scalar:
         logits = matrix / self.temperature
         against = weighted_logsumexp(logits, negatives)[:, None]
         terms = softplus(against - logits)

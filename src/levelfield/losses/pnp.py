@@ -5,7 +5,7 @@ from typing import Literal, get_args
 from jaxtyping import Float
 from torch import Tensor
 
-from levelfield.losses.base import check_above_0
+from levelfield.losses.base import Scalar, check_above_0
 from levelfield.losses.pairs import PairLoss, Pairs, mean_over
 from levelfield.losses.soft_ranks import SigmoidStep, levels_of_positives, soft_counts
 
@@ -49,7 +49,7 @@ class PNPLoss(PairLoss):
         self.anneal = anneal
         self.variant = variant
 
-    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Scalar:
         levels, present = levels_of_positives(matrix, positives)
         penalties = self._penalty(soft_counts(matrix, levels, negatives, SigmoidStep(self.anneal)))
         count = present.sum(1)

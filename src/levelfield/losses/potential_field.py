@@ -7,8 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from levelfield.core.numerics import inner_products, unit
-from levelfield.losses.base import Labels, Points, check_above_0
-from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, WeightInit
+from levelfield.losses.base import Labels, Points, Scalar, check_above_0
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights
 from levelfield.losses.pairs import CACHED_VALUES, ROW_VALUES, Pairs
 
 # Smaller distances count as this one. Rounding in float32 gives points that coincide a smaller distance.
@@ -38,8 +38,7 @@ class PotentialFieldLoss(ClassificationLoss):
             (SOP).
         delta: Euclidean distance of unit vectors, above 0; the paper tried 0.1 to 0.3.
         alpha: how fast the field decays, in (0, 10]; the paper tried up to 6.
-        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
-        weight_init: start of the proxies: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
+        class_weights: `class_fraction` and `weight_init`, as for `ClassificationLoss`.
 
     Cost: (B + C M)^2, computed some rows at a time. When: noisy labels; classes of several clusters; not many classes.
     Paper: Bhatnagar & Ahuja 2025, "Potential Field Based Deep Metric Learning", arXiv:2405.18560.
@@ -52,10 +51,9 @@ class PotentialFieldLoss(ClassificationLoss):
         centers_per_class: int = 2,
         delta: float = 0.2,
         alpha: float = 4.0,
-        class_fraction: float = 1.0,
-        weight_init: WeightInit = "normal",
+        **class_weights: Any,
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction, centers_per_class, weight_init=weight_init)
+        super().__init__(num_classes, embedding_size, centers_per_class=centers_per_class, **class_weights)
         check_above_0(delta=delta, alpha=alpha)
         if alpha > GREATEST_ALPHA:
             raise ValueError(f"alpha={alpha} must be at most {GREATEST_ALPHA:g}")
@@ -64,7 +62,7 @@ class PotentialFieldLoss(ClassificationLoss):
 
     def class_loss(
         self, embeddings: Points, class_weights: ClassWeights, labels: Labels, sample_weights: SampleWeights
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         own = torch.arange(len(class_weights), device=labels.device) // self.centers_per_class
         points = torch.cat([unit(embeddings), unit(class_weights)])
         charges = torch.cat([sample_weights, sample_weights.new_ones(len(class_weights))])
@@ -91,7 +89,7 @@ class _Energy(torch.autograd.Function):
 
 def energy_and_slopes(
     points: Float[Tensor, "n D"], labels: Int[Tensor, " n"], charges: Float[Tensor, " n"], delta: float, alpha: float
-) -> tuple[Float[Tensor, ""], Float[Tensor, "n D"]]:
+) -> tuple[Scalar, Float[Tensor, "n D"]]:
     """sum_{a != b} q_a q_b psi_ab of unit vectors and its derivative, in blocks of rows from the diagonal on."""
     n, near, level = len(points), NEAREST**2, delta**2
     size = max(1, (CACHED_VALUES if points.device.type == "cpu" else ROW_VALUES) // n)

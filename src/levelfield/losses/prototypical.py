@@ -1,12 +1,12 @@
 """Prototypical loss."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from levelfield.core.numerics import unit
-from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints
+from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, Scalar
 from levelfield.losses.pairs import safe_sqrt, squared_distances
 
 
@@ -40,7 +40,7 @@ class PrototypicalLoss(MetricLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         if indices_tuple is not None:
             raise ValueError("PrototypicalLoss compares queries with prototypes and takes no miner")
         points = unit(embeddings) if self.normalize else embeddings

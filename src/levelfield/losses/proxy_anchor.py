@@ -4,12 +4,11 @@ import math
 from typing import Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn, no_grad
+from torch import nn, no_grad
 from torch.nn.functional import softplus
 
 from levelfield.core.numerics import inner_products, unit
-from levelfield.losses.base import Labels, Points, check_above_0
+from levelfield.losses.base import Labels, Points, Scalar, check_above_0
 from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, WeightInit
 from levelfield.losses.pairs import weighted_logsumexp
 
@@ -55,7 +54,7 @@ class ProxyAnchorLoss(ClassificationLoss):
 
     def class_loss(
         self, embeddings: Points, class_weights: ClassWeights, labels: Labels, sample_weights: SampleWeights
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         cosines_CN = inner_products(unit(class_weights), unit(embeddings))
         with no_grad():  # a sample is pulled to its own proxy and pushed from all others
             own_CN = torch.zeros_like(cosines_CN).scatter_(0, labels[None, :], 1.0)

@@ -1,11 +1,13 @@
 """ProxyNCA loss."""
 
-from jaxtyping import Float, Int
+from typing import Any
+
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from levelfield.losses.base import check_above_0
-from levelfield.losses.classification import ClassificationLoss, WeightInit, target_mask
+from levelfield.losses.base import Labels, check_above_0
+from levelfield.losses.classification import ClassificationLoss, Logits, target_mask
 from levelfield.losses.pairs import weighted_logsumexp
 
 
@@ -22,8 +24,7 @@ class ProxyNCALoss(ClassificationLoss):
         softmax_scale: k, above 0. With 1, the libraries' default, it hardly trains; about 10 works.
         exclude_positive: only the other classes in the denominator, as the paper and Fehervari et al. (Eq 14) print it.
             The loss may then be below 0. Their vectors of length 3 correspond to k = 9.
-        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
-        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
+        class_weights: `class_fraction` and `weight_init`, as for `ClassificationLoss`.
 
     Cost: B C. When: as the normalised softmax with T = 1/(2k).
     Papers: Movshovitz-Attias et al. 2017, "No Fuss Distance Metric Learning using Proxies", arXiv:1703.07464; this form
@@ -38,18 +39,17 @@ class ProxyNCALoss(ClassificationLoss):
         embedding_size: int,
         softmax_scale: float = 1.0,
         exclude_positive: bool = False,
-        class_fraction: float = 1.0,
-        weight_init: WeightInit = "normal",
+        **class_weights: Any,
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
+        super().__init__(num_classes, embedding_size, centers_per_class=1, **class_weights)
         check_above_0(softmax_scale=softmax_scale)
         self.softmax_scale = softmax_scale
         self.exclude_positive = exclude_positive
 
-    def logits(self, cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+    def logits(self, cosines: Logits, labels: Labels) -> Logits:
         return -self.softmax_scale * (2 - 2 * cosines)
 
-    def losses(self, logits: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    def losses(self, logits: Logits, labels: Labels) -> Float[Tensor, " N"]:
         if not self.exclude_positive:
             return cross_entropy(logits, labels, reduction="none")
         if logits.shape[1] == 1:

@@ -1,14 +1,12 @@
 """Proxy triplet loss."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn.functional import relu
 
 from levelfield.core.numerics import inner_products, unit
-from levelfield.losses.base import Labels, Points
-from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, WeightInit, target_mask
+from levelfield.losses.base import Labels, Points, Scalar
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, target_mask
 from levelfield.losses.pairs import mean_over, nonzero_mean
 
 
@@ -24,8 +22,7 @@ class ProxyTripletLoss(ClassificationLoss):
         embedding_size: length D of an embedding.
         margin: m, in units of squared distance.
         reduction: "nonzero" is the mean over the terms above 0, "mean" over all, as Fehervari et al. do.
-        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
-        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
+        class_weights: `class_fraction` and `weight_init`, as for `ClassificationLoss`.
 
     Cost: B C. When: comparison with older work.
     Papers: Movshovitz-Attias et al. 2017, arXiv:1703.07464; Fehervari et al. 2019, arXiv:1911.12528 (section 2.9).
@@ -37,10 +34,9 @@ class ProxyTripletLoss(ClassificationLoss):
         embedding_size: int,
         margin: float = 1.0,
         reduction: Literal["nonzero", "mean"] = "nonzero",
-        class_fraction: float = 1.0,
-        weight_init: WeightInit = "normal",
+        **class_weights: Any,
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
+        super().__init__(num_classes, embedding_size, centers_per_class=1, **class_weights)
         if reduction not in ("nonzero", "mean"):
             raise ValueError(f"reduction={reduction!r} must be 'nonzero' or 'mean'")
         self.margin = margin
@@ -48,7 +44,7 @@ class ProxyTripletLoss(ClassificationLoss):
 
     def class_loss(
         self, embeddings: Points, class_weights: ClassWeights, labels: Labels, sample_weights: SampleWeights
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         cosines = inner_products(unit(embeddings), unit(class_weights))
         own = cosines.gather(1, labels[:, None])
         terms = relu(2 * (cosines - own) + self.margin)

@@ -5,6 +5,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, no_grad
 
+from levelfield.losses.base import Scalar
 from levelfield.losses.pairs import PairLoss, Pairs, mean_over, nonzero_mean, unit_distances, weighted_softmax
 
 
@@ -52,7 +53,7 @@ class RankedListLoss(PairLoss):
         self.Tp = Tp
         self.reduction = reduction
 
-    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Scalar:
         pull = _weighted_mean(matrix - (self.alpha - self.margin), positives, self.Tp)
         push = _weighted_mean(self.alpha - matrix, negatives, self.Tn)
         losses = (1 - self.imbalance) * pull + self.imbalance * push

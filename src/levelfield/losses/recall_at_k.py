@@ -1,11 +1,9 @@
 """Recall@k surrogate loss."""
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from levelfield.core.numerics import unit
-from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, check_above_0
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, Scalar, check_above_0
 from levelfield.losses.pairs import PairLoss, Pairs, cosines, mean_over, pair_weights
 from levelfield.losses.soft_ranks import SigmoidStep, levels_of_positives, soft_counts
 from levelfield.losses.triplets import positive_pairs
@@ -59,7 +57,7 @@ class RecallAtKLoss(PairLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         if not self.similarity_mixup:
             return super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
         if indices_tuple is not None or ref_emb is not None:
@@ -70,7 +68,7 @@ class RecallAtKLoss(PairLoss):
         points = torch.cat([points, shares * points[i] + (1 - shares) * points[j]])
         return self.pair_loss(cosines(points, points), *pair_weights(torch.cat([labels, labels[i]]), None, None, dtype))
 
-    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Scalar:
         levels, present = levels_of_positives(matrix, positives)
         step = SigmoidStep(self.rank_temperature)
         ranks = 0.5 + soft_counts(matrix, levels, positives + negatives, step)  # 1 - G(0), which the sum contains

@@ -1,11 +1,10 @@
 """ROADMAP loss."""
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, no_grad
 from torch.nn.functional import relu
 
-from levelfield.losses.base import check_above_0
+from levelfield.losses.base import Scalar, check_above_0
 from levelfield.losses.pairs import PairLoss, Pairs, mean_over
 from levelfield.losses.soft_ranks import SigmoidStep, levels_of_positives, soft_counts
 
@@ -62,7 +61,7 @@ class ROADMAPLoss(PairLoss):
         self.alpha = alpha
         self.beta = beta
 
-    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Scalar:
         levels, present = levels_of_positives(matrix, positives)
         with no_grad():
             ascending = levels.masked_fill(~present, -torch.inf).sort(1).values

@@ -3,11 +3,10 @@
 import math
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import softplus
 
-from levelfield.losses.base import check_above_0
+from levelfield.losses.base import Scalar, check_above_0
 from levelfield.losses.pairs import PairLoss, Pairs
 
 
@@ -34,7 +33,7 @@ class SigmoidPairLoss(PairLoss):
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 
-    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Scalar:
         logits = self.log_scale.to(matrix.dtype).exp() * matrix + self.bias.to(matrix.dtype)
         terms = softplus(torch.where(positives > 0, -logits, logits))
         return (terms * (positives + negatives)).sum(1).mean()

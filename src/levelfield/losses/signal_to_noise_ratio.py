@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import threshold
 
 from levelfield.core.numerics import rounding_of
-from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints
+from levelfield.losses.base import Choice, Labels, Points, RefLabels, RefPoints, Scalar
 from levelfield.losses.pairs import PairLoss, Pairs, pull_and_push, squared_distances
 
 
@@ -48,11 +48,11 @@ class SignalToNoiseRatioContrastiveLoss(PairLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         loss = super().compute(embeddings, labels, indices_tuple, ref_emb, ref_labels)
         if self.regularizer_weight:
             loss = loss + self.regularizer_weight * embeddings.sum(1).abs().mean()
         return loss
 
-    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Scalar:
         return pull_and_push(matrix, positives, negatives, self.pos_margin, self.neg_margin)

@@ -1,9 +1,6 @@
 """Smooth-AP loss."""
 
-from jaxtyping import Float
-from torch import Tensor
-
-from levelfield.losses.base import check_above_0
+from levelfield.losses.base import Scalar, check_above_0
 from levelfield.losses.pairs import PairLoss, Pairs, mean_over
 from levelfield.losses.soft_ranks import SigmoidStep, levels_of_positives, soft_counts
 
@@ -33,7 +30,7 @@ class SmoothAPLoss(PairLoss):
         check_above_0(temperature=temperature)
         self.temperature = temperature
 
-    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Scalar:
         step = SigmoidStep(self.temperature)
         levels, present = levels_of_positives(matrix, positives)
         same = 0.5 + soft_counts(levels, levels, present.to(matrix.dtype), step)  # 1 - G(0), which the sum contains

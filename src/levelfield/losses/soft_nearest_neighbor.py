@@ -1,10 +1,8 @@
 """Soft nearest neighbour loss."""
 
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn.functional import softplus
 
-from levelfield.losses.base import check_above_0
+from levelfield.losses.base import Scalar, check_above_0
 from levelfield.losses.pairs import PairLoss, Pairs, mean_over, pull_and_push_logsumexp
 
 
@@ -28,7 +26,7 @@ class SoftNearestNeighborLoss(PairLoss):
         check_above_0(temperature=temperature)
         self.temperature = temperature
 
-    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Scalar:
         logits = matrix / self.temperature
         same, different = pull_and_push_logsumexp(logits, positives, negatives)
         return mean_over(softplus(different - same), (positives.sum(1) > 0).to(matrix.dtype))

@@ -1,14 +1,14 @@
 """SphereFace loss."""
 
 import math
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Labels, Points, check_above_0
-from levelfield.losses.classification import ClassificationLoss, ClassWeights, WeightInit
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, Logits
 
 
 class SphereFaceLoss(ClassificationLoss):
@@ -24,8 +24,7 @@ class SphereFaceLoss(ClassificationLoss):
         embedding_size: length D of an embedding.
         margin: m, a whole number from 1.
         scale: S, above 0.
-        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
-        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
+        class_weights: `class_fraction` and `weight_init`, as for `ClassificationLoss`.
 
     Cost: B C. When: raw embeddings, or a scale of 30.
     Paper: Liu et al. 2017, "SphereFace: Deep Hypersphere Embedding for Face Recognition", arXiv:1704.08063.
@@ -37,21 +36,20 @@ class SphereFaceLoss(ClassificationLoss):
         embedding_size: int,
         margin: int = 4,
         scale: float = 1.0,
-        class_fraction: float = 1.0,
-        weight_init: WeightInit = "normal",
+        **class_weights: Any,
     ) -> None:
-        super().__init__(num_classes, embedding_size, class_fraction, weight_init=weight_init)
+        super().__init__(num_classes, embedding_size, centers_per_class=1, **class_weights)
         if margin < 1 or margin != int(margin):
             raise ValueError(f"margin={margin} multiplies the angle and must be a whole number from 1")
         check_above_0(scale=scale)
         self.margin = int(margin)
         self.scale = scale
 
-    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Float[Tensor, "N C"]:
+    def class_logits(self, embeddings: Points, class_weights: ClassWeights, labels: Labels) -> Logits:
         logits = self.logits(inner_products(unit(embeddings), unit(class_weights)), labels)
         return embeddings.norm(dim=1, keepdim=True) * logits
 
-    def logits(self, cosines: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+    def logits(self, cosines: Logits, labels: Labels) -> Logits:
         own = cosines.gather(1, labels[:, None])
         k = (self.margin * own.detach().clamp(-1, 1).acos() / math.pi).floor()
         psi = (1 - 2 * (k % 2)) * _multiple_angle(own, self.margin) - 2 * k

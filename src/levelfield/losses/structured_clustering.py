@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, no_grad
 
 from levelfield.core.numerics import inner_products, unit
-from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints
+from levelfield.losses.base import Choice, Labels, MetricLoss, Points, RefLabels, RefPoints, Scalar
 from levelfield.losses.pairs import unit_distances
 
 
@@ -53,7 +53,7 @@ class StructuredClusteringLoss(MetricLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         if indices_tuple is not None or ref_emb is not None:
             raise ValueError("StructuredClusteringLoss clusters the batch and takes neither a miner nor ref_emb")
         points = unit(embeddings)

@@ -1,6 +1,7 @@
 """Sub-centre ArcFace loss."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -8,7 +9,8 @@ from torch import Tensor, no_grad
 
 from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.arcface import add_angle, check_angle
-from levelfield.losses.classification import ClassificationLoss, WeightInit
+from levelfield.losses.base import Labels
+from levelfield.losses.classification import ClassificationLoss, Logits
 
 
 class SubCenterArcFaceLoss(ClassificationLoss):
@@ -24,8 +26,7 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         sub_centers: centres for each class.
         margin: m, in degrees, in [0, 180].
         scale: S, above 0.
-        class_fraction: share of the classes that a step compares with, above 0 and at most 1.
-        weight_init: start of the class weights: `normal`, `uniform` or `class_means` (`ClassificationLoss`).
+        class_weights: `class_fraction` and `weight_init`, as for `ClassificationLoss`.
 
     Cost: B C. When: noisy labels; `get_outliers` finds them.
     Paper: Deng et al. 2020, "Sub-center ArcFace: Boosting Face Recognition by Large-Scale Noisy Web Faces",
@@ -39,24 +40,21 @@ class SubCenterArcFaceLoss(ClassificationLoss):
         sub_centers: int = 3,
         margin: float = 28.6,
         scale: float = 64.0,
-        class_fraction: float = 1.0,
-        weight_init: WeightInit = "normal",
+        **class_weights: Any,
     ) -> None:
-        super().__init__(
-            num_classes, embedding_size, class_fraction, centers_per_class=sub_centers, weight_init=weight_init
-        )
+        super().__init__(num_classes, embedding_size, centers_per_class=sub_centers, **class_weights)
         check_angle(margin, scale)
         self.sub_centers = sub_centers
         self.margin = margin
         self.scale = scale
 
-    def logits(self, cosines: Float[Tensor, "N *K C"], labels: Int[Tensor, " N"]) -> Float[Tensor, "N C"]:
+    def logits(self, cosines: Float[Tensor, "N *K C"], labels: Labels) -> Logits:
         nearest = cosines if self.sub_centers == 1 else cosines.max(1).values
         return self.scale * add_angle(nearest, labels, math.radians(self.margin))
 
     @no_grad()
     def get_outliers(
-        self, embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"], threshold: float = 75.0
+        self, embeddings: Float[Tensor, "N D"], labels: Labels, threshold: float = 75.0
     ) -> tuple[Int[Tensor, " outliers"], Float[Tensor, "C D"]]:
         """Samples farther than `threshold` degrees from their class's dominant centre, and those centres.
 

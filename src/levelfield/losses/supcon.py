@@ -1,9 +1,6 @@
 """Supervised contrastive loss."""
 
-from jaxtyping import Float
-from torch import Tensor
-
-from levelfield.losses.base import check_above_0
+from levelfield.losses.base import Scalar, check_above_0
 from levelfield.losses.pairs import PairLoss, Pairs, nonzero_mean, weighted_logsumexp
 
 
@@ -29,7 +26,7 @@ class SupConLoss(PairLoss):
         check_above_0(temperature=temperature)
         self.temperature = temperature
 
-    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Scalar:
         logits = matrix / self.temperature
         everything = weighted_logsumexp(logits, positives + negatives)
         count = positives.sum(1)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import relu, softplus
 
-from levelfield.losses.base import Choice, IndicesTuple, Labels, PairMasks, Points, RefLabels, RefPoints
+from levelfield.losses.base import Choice, IndicesTuple, Labels, PairMasks, Points, RefLabels, RefPoints, Scalar
 from levelfield.losses.pairs import PairLoss, Pairs, mean_over, nonzero_mean, pair_weights
 from levelfield.losses.triplets import mean_of_active, padded_positives, positive_pairs, random_triplets
 
@@ -60,7 +60,7 @@ class TripletMarginLoss(PairLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         anchors, others = self.points(embeddings, ref_emb)
         dist_NM = self._distances(anchors, others)
         between_MM = None
@@ -86,20 +86,20 @@ class TripletMarginLoss(PairLoss):
     def _penalty(self, violation: Tensor) -> Tensor:
         return softplus(violation) if self.smooth_loss else relu(violation)
 
-    def _every(self, dist: Pairs, between: Pairs | None, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def _every(self, dist: Pairs, between: Pairs | None, positives: Pairs, negatives: Pairs) -> Scalar:
         a, p = positive_pairs(positives)
         far_KM = dist[a] if between is None else torch.minimum(dist[a], between[p])
         return nonzero_mean(self._penalty(dist[a, p][:, None] - far_KM + self.margin), negatives[a])
 
     def _listed(
         self, dist: Pairs, between: Pairs | None, triplets: IndicesTuple, counts: Float[Tensor, " T"] | None = None
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         a, p, n = triplets
         far = dist[a, n] if between is None else torch.minimum(dist[a, n], between[p, n])
         penalty = self._penalty(dist[a, p] - far + self.margin)
         return nonzero_mean(penalty, torch.ones_like(penalty) if counts is None else counts)
 
-    def _semihard(self, dist: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def _semihard(self, dist: Pairs, positives: Pairs, negatives: Pairs) -> Scalar:
         columns, present = padded_positives(positives, once=True)
         near = dist.gather(1, columns)
         count = negatives.sum(1, keepdim=True).long()

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, no_grad
 
 from levelfield.core.numerics import inner_products
-from levelfield.losses.base import IndicesTuple, can_look
+from levelfield.losses.base import IndicesTuple, Scalar, can_look
 from levelfield.losses.pairs import Pairs
 
 # On a GPU up to this many entries are sorted in full: reading P back would take longer than the rest of the loss.
@@ -45,7 +45,7 @@ def padded_positives(positives: Pairs, once: bool = False) -> tuple[Int[Tensor, 
     return columns, present
 
 
-def mean_of_active(dist: Pairs, positives: Pairs, negatives: Pairs, margin: float, once: bool) -> Float[Tensor, ""]:
+def mean_of_active(dist: Pairs, positives: Pairs, negatives: Pairs, margin: float, once: bool) -> Scalar:
     """NZ_{(i,p,n)} [d_ip - d_in + m]+, NZ the mean over the terms above 0. `once` says that no pair counts twice."""
     return _MeanOfActive.apply(dist, positives, negatives, margin, once)
 
@@ -75,7 +75,7 @@ class _MeanOfActive(torch.autograd.Function):
 
 
 # Each of these returns in how many active triplets a pair is, with a minus for a negative pair, and their number.
-def sort_both(keys: Float[Tensor, "2 N M"], positives: Pairs, negatives: Pairs) -> tuple[Pairs, Float[Tensor, ""]]:
+def sort_both(keys: Float[Tensor, "2 N M"], positives: Pairs, negatives: Pairs) -> tuple[Pairs, Scalar]:
     """By sorting positives and negatives in full: no shape depends on values. `keys[0]` is overwritten."""
     torch.neg(keys[1], out=keys[0])
     ranked = keys.masked_fill(torch.stack([positives, negatives]) == 0, torch.inf).sort(-1).values
@@ -85,7 +85,7 @@ def sort_both(keys: Float[Tensor, "2 N M"], positives: Pairs, negatives: Pairs) 
     return slopes.addcmul_(negatives, below[0], value=-1), active
 
 
-def sort_positives(shifted: Pairs, positives: Pairs, negatives: Pairs) -> tuple[Pairs, Float[Tensor, ""]]:
+def sort_positives(shifted: Pairs, positives: Pairs, negatives: Pairs) -> tuple[Pairs, Scalar]:
     """By sorting an anchor's P positives and looking up where each negative falls among them: N M log P, not N P M."""
     columns, present = padded_positives(positives)
     near, order = shifted.gather(1, columns).masked_fill_(~present, torch.inf).sort(1)
@@ -96,7 +96,7 @@ def sort_positives(shifted: Pairs, positives: Pairs, negatives: Pairs) -> tuple[
     return slopes.scatter_add_(1, columns, per_positive), per_positive.sum()
 
 
-def compare_all(shifted: Pairs, positives: Pairs, negatives: Pairs) -> tuple[Pairs, Float[Tensor, ""]]:
+def compare_all(shifted: Pairs, positives: Pairs, negatives: Pairs) -> tuple[Pairs, Scalar]:
     """By a table of all triplets, with the positives in their own columns."""
     violated = (shifted[:, :, None] > shifted[:, None, :]).to(shifted.dtype)
     per_positive = positives * inner_products(violated, negatives[:, None])[:, :, 0]

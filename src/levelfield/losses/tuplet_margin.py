@@ -2,11 +2,9 @@
 
 import math
 
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn.functional import softplus
 
-from levelfield.losses.base import check_above_0
+from levelfield.losses.base import Scalar, check_above_0
 from levelfield.losses.pairs import PairLoss, Pairs, mean_over, safe_sqrt, weighted_logsumexp
 
 
@@ -33,7 +31,7 @@ class TupletMarginLoss(PairLoss):
         self.margin = margin
         self.scale = scale
 
-    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Float[Tensor, ""]:
+    def pair_loss(self, matrix: Pairs, positives: Pairs, negatives: Pairs) -> Scalar:
         b = math.radians(self.margin)
         against = weighted_logsumexp(self.scale * matrix, negatives)[:, None]
         slackened = safe_sqrt(1 - matrix.square()).mul(math.sin(b)).add_(math.cos(b) * matrix)

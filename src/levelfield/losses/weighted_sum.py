@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from inspect import signature
 from typing import Any
 
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from levelfield.losses.base import (
@@ -16,6 +15,7 @@ from levelfield.losses.base import (
     Points,
     RefLabels,
     RefPoints,
+    Scalar,
 )
 
 
@@ -63,7 +63,7 @@ class WeightedSum(MetricLoss):
         ref_emb: RefPoints = None,
         ref_labels: RefLabels = None,
         metadata: Mapping[str, Tensor] | None = None,
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         """The sum; `metadata` goes to each loss that has this parameter."""
         takes = [name for name, loss in self.losses.items() if "metadata" in signature(loss.forward).parameters]
         self._extra = {} if metadata is None else {name: {"metadata": metadata} for name in takes}
@@ -71,7 +71,7 @@ class WeightedSum(MetricLoss):
 
     def compute(
         self, embeddings: Points, labels: Labels, indices_tuple: Choice, ref_emb: RefPoints, ref_labels: RefLabels
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         references = () if ref_emb is None else (ref_emb, ref_labels)
         choice = () if indices_tuple is None and ref_emb is None else (indices_tuple,)
         values = [

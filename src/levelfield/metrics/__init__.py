@@ -1,16 +1,16 @@
-"""Retrieval, clustering and open-set scores of embeddings. Modules load on first use: `table` needs no torch."""
+"""Retrieval, clustering and open-set scores of embeddings. Modules load on first use: `definitions` needs no torch."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from levelfield.metrics.clustering import clustering_metrics as clustering_metrics
+    from levelfield.metrics.clustering import partition_scores as partition_scores
     from levelfield.metrics.distances import pack_bits as pack_bits
     from levelfield.metrics.distributed import RetrievalMetrics as RetrievalMetrics
     from levelfield.metrics.health import EmbeddingHealth as EmbeddingHealth
     from levelfield.metrics.health import embedding_health as embedding_health
     from levelfield.metrics.hierarchy import hierarchical_precision_at_r as hierarchical_precision_at_r
-    from levelfield.metrics.partitions import partition_scores as partition_scores
     from levelfield.metrics.pca import PCA as PCA
     from levelfield.metrics.retrieval import retrieval_metrics as retrieval_metrics
     from levelfield.metrics.verification import Verification as Verification
@@ -25,7 +25,7 @@ _MODULES = {
     "embedding_health": "health",
     "hierarchical_precision_at_r": "hierarchy",
     "pack_bits": "distances",
-    "partition_scores": "partitions",
+    "partition_scores": "clustering",
     "retrieval_metrics": "retrieval",
     "verification_metrics": "verification",
 }

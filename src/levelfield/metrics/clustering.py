@@ -1,4 +1,4 @@
-"""Clustering scores of embeddings: k-means with the true number of clusters against the labels.
+"""Clustering scores: k-means with the true number of clusters, or clusters that you have, against the labels.
 
 Shapes: N embeddings, D dimensions, C clusters.
 """
@@ -10,11 +10,12 @@ import torch
 from jaxtyping import Float, Int64, Integer
 from torch import Tensor
 
-from levelfield.metrics.checks import check_embeddings
-from levelfield.metrics.distances import normalize
-from levelfield.metrics.partitions import partition_scores
+from levelfield.metrics.counts import Partitions
+from levelfield.metrics.definitions import Wanted
+from levelfield.metrics.distances import check_embeddings, normalize
 
 METHODS = ("auto", "exact", "mini-batch", "faiss")
+AVERAGES = ("arithmetic", "geometric")
 EXACT_ITEMS = 20_000  # that `auto` clusters exactly
 
 
@@ -54,8 +55,7 @@ def clustering_metrics(
     """
     if method not in METHODS:
         raise ValueError(f"no such method {method!r}; known are {', '.join(METHODS)}")
-    if average not in ("arithmetic", "geometric"):
-        raise ValueError(f"no such average {average!r}; known are arithmetic, geometric")
+    _check_average(average)
     check_embeddings(embeddings, labels, "embeddings", "labels")
     classes = labels.unique()
     if len(classes) < 2:
@@ -66,6 +66,36 @@ def clustering_metrics(
     return partition_scores(clusters, labels, average, metrics)
 
 
+def partition_scores(
+    clusters: Integer[Tensor, " items"],
+    labels: Integer[Tensor, " items"],
+    average: str = "arithmetic",
+    metrics: Iterable[str] | None = None,
+) -> dict[str, float]:
+    """Compare clusters with labels, by scikit-learn; the formulas are in `levelfield.metrics.definitions`.
+
+    Where a ratio is 0 / 0 it is 1 if the partitions are the same, otherwise 0: one cluster of everything against
+    several labels has NMI = AMI = 0 whatever the average.
+
+    Args:
+        average: mean of the entropies in `nmi` and `ami`, `arithmetic` or `geometric`; papers use both.
+        metrics: any of `nmi`, `nmi_geometric`, `ami` and `f1`; None for all but the second.
+
+    Raises:
+        ValueError: different lengths, no items, or an unknown metric or average.
+    """
+    if clusters.shape != labels.shape or clusters.ndim != 1 or len(labels) == 0:
+        raise ValueError(f"{tuple(clusters.shape)} clusters and {tuple(labels.shape)} labels, of (N,) each")
+    _check_average(average)
+    partitions = Partitions(clusters.cpu().numpy(), labels.cpu().numpy(), average)
+    return {key: row.score(partitions) for key, (row, _) in Wanted.parse(metrics, "partition").rows.items()}
+
+
+def _check_average(average: str) -> None:
+    if average not in AVERAGES:
+        raise ValueError(f"no such average {average!r}; known are {', '.join(AVERAGES)}")
+
+
 def k_means(
     embeddings: Float[Tensor, "items dim"], num_clusters: int, seed: int, method: str = "auto"
 ) -> Int64[Tensor, " items"]:
@@ -74,7 +104,7 @@ def k_means(
     if method == "auto":
         method = "exact" if len(embeddings_ND) <= EXACT_ITEMS else "mini-batch"
     if method == "faiss":
-        return faiss_k_means(embeddings_ND, num_clusters, seed, embeddings.is_cuda)
+        return _by_faiss(embeddings_ND, num_clusters, seed, embeddings.is_cuda)
     from sklearn.cluster import KMeans, MiniBatchKMeans  # takes a second
 
     if method == "exact":
@@ -85,7 +115,7 @@ def k_means(
     return torch.from_numpy(found).long()
 
 
-def faiss_k_means(embeddings_ND: np.ndarray, num_clusters: int, seed: int, on_gpu: bool) -> Int64[Tensor, " items"]:
+def _by_faiss(embeddings_ND: np.ndarray, num_clusters: int, seed: int, on_gpu: bool) -> Int64[Tensor, " items"]:
     import faiss  # an optional extra
 
     search = faiss.Kmeans(

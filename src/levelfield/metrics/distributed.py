@@ -10,16 +10,17 @@ from jaxtyping import Bool, Float, Float64, Int64, Integer
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
+from torchmetrics.utilities.distributed import gather_all_tensors
 
-from levelfield.metrics.checks import check_shapes
-from levelfield.metrics.distances import DISTANCES, at_one_scale, unpack_signs
-from levelfield.metrics.own import is_own, own_score
-from levelfield.metrics.query_scores import count_relevant, score_queries
-from levelfield.metrics.scores import Wanted
-from levelfield.metrics.table import SHOWN_METRICS
+from levelfield.metrics.definitions import SHOWN_METRICS, Wanted, is_user_metric
+from levelfield.metrics.distances import DISTANCES, at_one_scale, check_shapes, unpack_signs
+from levelfield.metrics.ranking import Ranking
+from levelfield.metrics.user_metric import user_score
 
-# Types of the states; a process without data sends the first.
-DTYPES = (torch.float32, torch.int64, torch.uint8)
+# The k of `recall`.
+RECALL_AT = (1, 2, 4, 8)
+# Types of the states.
+DTYPES = {"embeddings": torch.float32, "labels": torch.int64, "index": torch.int64, "finite": torch.uint8}
 
 
 class RetrievalMetrics(Metric):
@@ -73,10 +74,10 @@ class RetrievalMetrics(Metric):
         **kwargs: Any,
     ) -> None:
         # `compute` gathers from the other processes itself, only what it needs.
-        super().__init__(**{"dist_sync_fn": gather_rows, "sync_on_compute": False, **kwargs})
-        self.own = [] if isinstance(metrics, str) else [name for name in metrics if is_own(name)]
-        shipped = [name for name in metrics if name not in self.own] if self.own else metrics
-        self.wanted = Wanted.parse(shipped) if shipped or not self.own else Wanted({})
+        super().__init__(**{"sync_on_compute": False, **kwargs})
+        self.user_metrics = [] if isinstance(metrics, str) else [name for name in metrics if is_user_metric(name)]
+        shipped = [name for name in metrics if name not in self.user_metrics] if self.user_metrics else metrics
+        self.wanted = Wanted.parse(shipped, "queries", RECALL_AT) if shipped or not self.user_metrics else Wanted({})
         self.num_samples = num_samples
         if distance not in DISTANCES:
             raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
@@ -84,7 +85,7 @@ class RetrievalMetrics(Metric):
         self.is_query = None if is_query is None else torch.as_tensor(is_query)
         self.query_scores: dict[str, Float64[Tensor, " queries"]] = {}
         self.query_labels: Int64[Tensor, " queries"] = torch.empty(0, dtype=torch.int64)
-        for state in ("embeddings", "labels", "index", "finite"):
+        for state in DTYPES:
             self.add_state(state, default=[], dist_reduce_fx="cat")
 
     def update(
@@ -97,25 +98,24 @@ class RetrievalMetrics(Metric):
         check_shapes(embeddings, labels, "embeddings", "labels")
         if index.shape != labels.shape or index.is_floating_point():
             raise ValueError(f"index must hold {len(labels)} integers, not {index.dtype} {tuple(index.shape)}")
-        held = DISTANCES[self.distance][0](embeddings)
+        prepared = DISTANCES[self.distance][0](embeddings)
         # Signs hide what is not finite, and float32 has a smaller range than the embeddings may have.
-        finite = torch.isfinite(embeddings).all(dim=1) & torch.isfinite(held).all(dim=1)
+        finite = torch.isfinite(embeddings).all(dim=1) & torch.isfinite(prepared).all(dim=1)
         self.finite.append(finite.to(torch.uint8))
-        self.embeddings.append(held)
+        self.embeddings.append(prepared)
         self.labels.append(labels.detach().long())
         self.index.append(index.detach().long().to(labels.device))
 
     def compute(self) -> dict[str, float]:
         """Means by metric, and `num_skipped`; the same on every process."""
-        held, labels, index, finite = (self._held(name) for name in ("embeddings", "labels", "index", "finite"))
+        states = [self._state(name) for name in DTYPES]
         shared = dist.is_available() and dist.is_initialized()
         rank, num_processes = (
             (dist.get_rank(self.process_group), dist.get_world_size(self.process_group)) if shared else (0, 1)
         )
         if shared and not self._is_synced:
-            held, labels, index, finite = (
-                torch.cat(gather_rows(rows, self.process_group)) for rows in (held, labels, index, finite)
-            )
+            states = [gather_rows(rows, self.process_group) for rows in states]
+        embeddings, labels, index, finite = states
         if len(index) == 0:
             raise ValueError("RetrievalMetrics.compute before any update")
         if not finite.all():
@@ -130,54 +130,39 @@ class RetrievalMetrics(Metric):
                 f"{len(first)} different samples were scored, {self.num_samples} were expected; "
                 "look at the sampler, and at whether `index` is the index in the data set"
             )
-        items = torch.arange(len(first), device=first.device)
-        if not (len(first) == len(index) and torch.equal(first, items)):  # indexing copies all embeddings
-            held, labels, index = held[first], labels[first], index[first]
-        asks = None if self.is_query is None else self.is_query.to(index.device)[index]
-        queries, gallery = (items, items) if asks is None else (items[asks], items[~asks])
-        excludes_self = asks is None
-        num_relevant = count_relevant(labels, labels[gallery], excludes_self)
-        matched = queries[num_relevant[queries] > 0]
-        if len(matched) == 0:
-            raise ValueError(f"none of the {len(queries)} samples shares its label with another")
-        if bool((labels[gallery] == labels[gallery[0]]).all()):
-            raise ValueError(
-                f"all {len(gallery)} samples have the label {int(labels[gallery[0]])}; two labels are needed"
+        if not torch.equal(first, torch.arange(len(index), device=first.device)):  # indexing copies all embeddings
+            embeddings, labels, index = embeddings[first], labels[first], index[first]
+        queries, gallery, query_labels, gallery_labels = embeddings, embeddings, labels, labels
+        if self.is_query is not None:
+            asks = self.is_query.to(index.device)[index]
+            queries, gallery, query_labels, gallery_labels = (
+                each[which] for each in (embeddings, labels) for which in (asks, ~asks)
             )
-        own = self._own_scores(held, labels) if self.own else {}
+        if self.distance == "euclidean":
+            queries, gallery = (each.float() for each in at_one_scale(queries, gallery))
+        excludes_self = self.is_query is None
+        ranking = Ranking(queries, query_labels, gallery, gallery_labels, self.distance, excludes_self)
+        matched = ranking.matched_Q
+        compared = embeddings if embeddings.is_floating_point() or not self.user_metrics else unpack_signs(embeddings)
+        by_user = {name: user_score(name, compared, labels) for name in self.user_metrics}
         num_skipped = len(queries) - len(matched)
         if not self.wanted.rows:
-            return {**own, "num_skipped": num_skipped}
+            return {**by_user, "num_skipped": num_skipped}
         start, end = (len(matched) * r // num_processes for r in (rank, rank + 1))
-        asking, asked = (held, held) if excludes_self else (held[queries], held[gallery])
-        if self.distance == "euclidean":
-            asking, asked = (each.float() for each in at_one_scale(asking, asked))
-        scores = score_queries(
-            asking,
-            labels[queries],
-            asked,
-            labels[gallery],
-            torch.searchsorted(queries, matched[start:end]),
-            num_relevant[queries],
-            self.wanted,
-            similarity=DISTANCES[self.distance][1],
-            excludes_self=excludes_self,
-        )
-        table_QM = torch.stack([scores[name] for name in self.wanted.names], dim=1)
+        scores = ranking.score(matched[start:end], self.wanted)
+        scores_QM = torch.stack([scores[name] for name in self.wanted.rows], dim=1)
         if shared:  # scores, not sums: the mean equals that of one process to the last bit
-            table_QM = torch.cat(gather_rows(table_QM.view(torch.int64), self.process_group)).view(torch.float64)
-        self.query_labels = labels[matched]
-        self.query_scores = dict(zip(self.wanted.names, table_QM.T.contiguous(), strict=True))
+            scores_QM = gather_rows(scores_QM, self.process_group)
+        self.query_labels = query_labels[matched]
+        self.query_scores = dict(zip(self.wanted.rows, scores_QM.T.contiguous(), strict=True))
         found = {name: float(values.sum() / len(matched)) for name, values in self.query_scores.items()}
-        return {**found, **own, "num_skipped": num_skipped}
+        return {**found, **by_user, "num_skipped": num_skipped}
 
-    def _own_scores(self, held: Tensor, labels: Int64[Tensor, " items"]) -> dict[str, float]:
-        embeddings = held if held.is_floating_point() else unpack_signs(held)
-        return {name: own_score(name, embeddings, labels) for name in self.own}
-
-    def _held(self, state: str) -> Tensor:
-        rows = getattr(self, state)
-        return dim_zero_cat(rows) if len(rows) else torch.empty(0, dtype=torch.float32, device=self.device)
+    def _state(self, state: str) -> Tensor:
+        if len(rows := getattr(self, state)):  # a list, or a tensor once torchmetrics has gathered it
+            return dim_zero_cat(rows)
+        dtype = torch.uint8 if self.distance == "hamming" and state == "embeddings" else DTYPES[state]
+        return torch.empty((0, 0) if state == "embeddings" else 0, dtype=dtype, device=self.device)
 
 
 def first_of_each(index_N: Int64[Tensor, " items"]) -> Int64[Tensor, " unique"]:
@@ -188,17 +173,6 @@ def first_of_each(index_N: Int64[Tensor, " items"]) -> Int64[Tensor, " unique"]:
     return order_N[is_first_N]
 
 
-def gather_rows(rows: Tensor, group: Any = None) -> list[Tensor]:
-    """The tensors of all processes. Their first dimensions may differ; a process without data gives an empty one."""
-    width = rows.shape[1] if rows.ndim == 2 else 0
-    mine = torch.tensor([len(rows), width, DTYPES.index(rows.dtype)], device=rows.device)
-    shapes = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(shapes, mine, group=group)
-    lengths, widths, dtypes = (each.tolist() for each in torch.stack(shapes).unbind(1))
-    width, dtype = max(widths), DTYPES[max(dtypes)]  # a process without data knows neither
-    padded = rows.new_zeros((max(lengths), width) if width else (max(lengths),), dtype=dtype)
-    if len(rows):
-        padded[: len(rows)] = rows
-    gathered = [torch.empty_like(padded) for _ in lengths]
-    dist.all_gather(gathered, padded, group=group)
-    return [tensor[:length] for tensor, length in zip(gathered, lengths, strict=True)]
+def gather_rows(rows: Tensor, group: Any = None) -> Tensor:
+    """The rows of all processes."""
+    return torch.cat([each for each in gather_all_tensors(rows, group) if len(each)] or [rows])

@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float64, Integer, Num
 from torch import Tensor
 
-from levelfield.metrics.checks import check_embeddings
-from levelfield.metrics.distances import normalize
+from levelfield.metrics.distances import check_embeddings, normalize
 
 
 @dataclass(frozen=True)

@@ -3,36 +3,15 @@
 Shapes: N queries given, Q of them scored, G gallery items, B queries of one block, K neighbours.
 """
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float64, Integer, Num
 from torch import Tensor
 
-from levelfield.metrics.checks import check_embeddings
-from levelfield.metrics.distances import DISTANCES, check_sets, full_precision, prepared_sets
-from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET, SimilarityRows, count_relevant
-from levelfield.metrics.ranking import tie_free_keys
-from levelfield.metrics.table import hierarchical_precision
-from levelfield.metrics.ties import steps_from
-
-# For each similarity: the value, its key and the temporaries of keys.
-SIMILARITY_BYTES = 32
-
-
-@dataclass(frozen=True)
-class Hits:
-    """What a query finds among its R nearest, where R other items are of its class.
-
-    Attributes:
-        of_class_Q: items of its class.
-        of_coarse_Q: items of its coarse class, including those of its class.
-        num_relevant_Q: R, at least 1.
-    """
-
-    of_class_Q: Float64[Tensor, " queries"]
-    of_coarse_Q: Float64[Tensor, " queries"]
-    num_relevant_Q: Float64[Tensor, " queries"]
+from levelfield.metrics.counts import Hits
+from levelfield.metrics.definitions import hierarchical_precision
+from levelfield.metrics.distances import DISTANCES, MIN_BLOCK, check_embeddings, check_sets, prepared_sets
+from levelfield.metrics.nearest import SIMILARITY_BYTES, nearest
+from levelfield.metrics.ranking import DEFAULT_MEMORY_BUDGET, count_relevant, tie_positions
 
 
 def hierarchical_precision_at_r(
@@ -87,20 +66,18 @@ def hierarchical_precision_at_r(
     if len(scored_Q) == 0:
         return found_N
     sets = prepared_sets(embeddings, gallery, distance=distance)
-    held, asked, similarity = sets[0], sets[-1], DISTANCES[distance][1]
-    depth = int(num_relevant_N.max())
-    bytes_a_row = SIMILARITY_BYTES * (len(asked) + depth)
-    rows = SimilarityRows(held, asked, scored_Q, similarity, excludes_self, memory_budget, bytes_a_row)
-    with torch.inference_mode(), full_precision(held.device):
-        for positions_B, similarities_BG in rows.blocks():
-            queries_B = scored_Q[positions_B]
-            keys_BG = tie_free_keys(similarities_BG, steps_from(rows.starts_Q[positions_B], rows.tie_places_G))
-            nearest_BK = keys_BG.topk(depth, dim=1).indices
-            within_BK = torch.arange(depth, device=held.device) < num_relevant_N[queries_B, None]
+    _, starts_N = tie_positions(len(sets[0]), len(sets[-1]), excludes_self, labels.device)
+    depth, similarity = int(num_relevant_N.max()), DISTANCES[distance][1]
+    for queries_B in scored_Q.split(max(MIN_BLOCK, memory_budget // (SIMILARITY_BYTES * len(sets[-1])))):
+        itself_B = queries_B if excludes_self else None
+        nearest_BK = nearest(
+            sets[0][queries_B], sets[-1], depth, itself_B, similarity, memory_budget, starts_N[queries_B]
+        )[1]
+        within_BK = torch.arange(depth, device=labels.device) < num_relevant_N[queries_B, None]
 
-            def hits(own_N: Tensor, theirs_G: Tensor) -> Tensor:
-                return ((theirs_G[nearest_BK] == own_N[queries_B, None]) & within_BK).sum(1).double()  # noqa: B023
+        def hits(own_N: Tensor, theirs_G: Tensor) -> Tensor:
+            return ((theirs_G[nearest_BK] == own_N[queries_B, None]) & within_BK).sum(1).double()  # noqa: B023
 
-            found = Hits(hits(labels, gallery_labels), hits(coarse, gallery_coarse), num_relevant_N[queries_B].double())
-            found_N[queries_B] = hierarchical_precision(found)
+        found = Hits(hits(labels, gallery_labels), hits(coarse, gallery_coarse), num_relevant_N[queries_B].double())
+        found_N[queries_B] = hierarchical_precision(found)
     return found_N

@@ -11,13 +11,15 @@ from torch import Tensor
 class PCA:
     """Projection on the directions of largest variance, fitted on one set and applied to another.
 
-    Deterministic: eigenvectors of the covariance in float64, each signed so that its largest entry is positive.
+    Deterministic: scikit-learn's eigenvectors of the covariance in float64, each signed so that its largest entry is
+    positive.
 
     Args:
         num_components: dimensions to keep.
 
     Raises:
-        ValueError: at `fit`, fewer embeddings or dimensions than components, or values that are not finite.
+        ValueError: at `fit`, fewer embeddings or dimensions than components, or values that are not finite; at
+            `transform`, embeddings of another dimension.
 
     Example:
         >>> reduced = PCA(1).fit(torch.tensor([[0.0, 0.0], [3.0, 4.0]])).transform(torch.tensor([[6.0, 8.0]]))
@@ -35,24 +37,17 @@ class PCA:
 
     def fit(self, embeddings: Float[Tensor, "items dim"]) -> "PCA":
         """Find mean and components of (N, D) embeddings; returns itself."""
-        if embeddings.ndim != 2:
-            raise ValueError(f"embeddings must have shape (N, D), not {tuple(embeddings.shape)}")
-        num_items, dim = embeddings.shape
-        if num_items < self.num_components:
-            raise ValueError(f"PCA to {self.num_components} components needs as many embeddings, got {num_items}")
-        if dim < self.num_components:
-            raise ValueError(f"PCA to {self.num_components} components needs as many dimensions, got {dim}")
+        from sklearn import decomposition  # takes a second
+
         if not torch.isfinite(embeddings).all():
             raise ValueError("embeddings hold NaN or infinite values")
-        exact_ND = embeddings.detach().double()
-        mean_D = exact_ND.mean(dim=0)
-        centred_ND = exact_ND - mean_D
-        variances_D, directions_DD = torch.linalg.eigh(centred_ND.T @ centred_ND / max(num_items - 1, 1))
-        components_DC = directions_DD.flip(1)[:, : self.num_components]
-        largest_C = components_DC.abs().argmax(dim=0, keepdim=True)
-        self.mean_D = mean_D
-        self.components_DC = components_DC * components_DC.gather(0, largest_C).sign()
-        self.explained_variance_C = variances_D.flip(0)[: self.num_components].clamp(min=0)
+        exact_ND = embeddings.detach().cpu().double()
+        self.mean_D = exact_ND.mean(dim=0)
+        # Centred before: scikit-learn subtracts the square of the mean, which cancels digits.
+        found = decomposition.PCA(self.num_components, svd_solver="covariance_eigh")
+        found.fit((exact_ND - self.mean_D).numpy())
+        self.components_DC = torch.from_numpy(found.components_).T
+        self.explained_variance_C = torch.from_numpy(found.explained_variance_)
         return self
 
     def transform(self, embeddings: Float[Tensor, "items dim"]) -> Float[Tensor, "items components"]:

@@ -1,61 +1,349 @@
-"""Exact places in the similarity ranking, in bounded memory.
+"""Exact ranks of the items that share a query's label, in bounded memory, and the scores that follow from them.
 
-Equal similarities are ranked in the order of `levelfield.metrics.ties`.
+Equal similarities are ranked in an order that depends on no label, so collapsed embeddings score as by chance. Each
+item has a position on a circle, a hash of its number. A query ranks equal items in the order of the circle, starting at
+its own position. So each item comes first for equally many queries, and sorted labels score like shuffled ones. With
+one order for all queries, the class of its first item would decide.
 
-Shapes: Q queries, G gallery items, B queries of one block, K neighbours, P items with the query's label, D dimensions,
-C classes.
+Shapes: N queries given, Q of them scored, G gallery items, B queries of one block, P items with the query's label,
+V largest values, T items of one tile, D dimensions, C classes.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64, Integer, Num
+from jaxtyping import Bool, Float, Float64, Int64, Integer, Num
 from torch import Tensor
 
-from levelfield.metrics.distances import MIN_BLOCK
-from levelfield.metrics.ties import CIRCLE, steps_from
+from levelfield.metrics.counts import Ranks
+from levelfield.metrics.definitions import Wanted
+from levelfield.metrics.distances import DISTANCES, MIN_BLOCK, full_precision
 
-# The similarity of two blocks, written into `out` if given.
-Similarity = Callable[..., Tensor]
+DEFAULT_MEMORY_BUDGET = 400 * 2**20
+# Part of a GPU's free memory that is the default there.
+FREE_SHARE = 4
+# Larger blocks are not faster. On a GPU smaller ones would wait for the starts of their operations.
+MAX_BLOCK, MAX_GPU_VALUES = 512, 2**28
+# Columns of a product at a time on the CPU.
+COLUMNS = 1024
+# For each item of the class: ranks, precisions and their temporaries, in int64 and float64.
+MEMBER_BYTES = 120
+# For each value that a GPU selects: its column, its copies and a sort's.
+SELECTED_BYTES = 32
+# The largest values of an item among earlier ones; to keep more takes as long as the other half of the products.
+MOST_KEPT = 256
 # Values of the rows whose ties are resolved at a time.
 TEMPORARY_VALUES = 2**20
 # Values among which the largest are selected at a time, so that they stay in the processor's cache.
 CACHED_VALUES = 2**18
 # Smaller groups do not pay.
 LEAST_GROUP = 2
+# Positions on the circle of ties.
+CIRCLE = 2**32
+# Products of numbers that take one thread about five milliseconds.
+LEAST_SHARED = 2**28
+# Does something with each of some jobs.
+Each = Callable[[Callable[[Any], None], Iterable[Any]], object]
 
 
-def block_starts(num_rows: int, block: int) -> list[tuple[int, int]]:
-    """Cut `num_rows` into (start, stop) blocks of at most `block` rows, none under 32 rows unless there are fewer."""
-    num_blocks = max(1, min(-(-num_rows // max(block, 1)), num_rows // MIN_BLOCK))
-    edges = [num_rows * i // num_blocks for i in range(num_blocks + 1)]
-    return list(pairwise(edges))
+class Ranking:
+    """Queries and the gallery that they are ranked against, as `DISTANCES` prepares both.
+
+    Args:
+        excludes_self: the queries are the gallery, and none retrieves itself.
+
+    Attributes:
+        num_relevant_N: gallery items with each query's label, without the query itself.
+        matched_Q: ascending numbers of the queries that have any.
+
+    Raises:
+        ValueError: all items of the gallery have one label, or no query shares its label with another item.
+    """
+
+    def __init__(
+        self,
+        queries_ND: Num[Tensor, "queries dim"],
+        labels_N: Integer[Tensor, " queries"],
+        gallery_GD: Num[Tensor, "gallery dim"],
+        gallery_labels_G: Integer[Tensor, " gallery"],
+        distance: str,
+        excludes_self: bool,
+    ) -> None:
+        self.queries_ND, self.gallery_GD, self.excludes_self = queries_ND, gallery_GD, excludes_self
+        # Few operators support other unsigned integers.
+        self.labels_N, self.gallery_labels_G = labels_N.long(), gallery_labels_G.long()
+        self.similarity = DISTANCES[distance][1]
+        self.num_relevant_N = count_relevant(self.labels_N, self.gallery_labels_G, excludes_self)
+        self.matched_Q = (self.num_relevant_N > 0).nonzero().squeeze(1)
+        if len(self.matched_Q) == 0:
+            raise ValueError(f"none of the {len(labels_N)} queries shares its label with another item of the gallery")
+        if bool((self.gallery_labels_G == self.gallery_labels_G[0]).all()):
+            label = int(self.gallery_labels_G[0])
+            raise ValueError(f"all {len(gallery_GD)} gallery items have the label {label}; use two")
+        num_queries, num_gallery = len(queries_ND), len(gallery_GD)
+        self.positions_G, self.starts_N = tie_positions(num_queries, num_gallery, excludes_self, labels_N.device)
+
+    def score(
+        self, scored_Q: Int64[Tensor, " scored"], wanted: Wanted, memory_budget: int | None = None
+    ) -> dict[str, Float64[Tensor, " scored"]]:
+        """Score queries, each of which has a match.
+
+        Args:
+            scored_Q: their ascending numbers.
+            memory_budget: bytes for similarities and their temporaries; None takes `default_memory_budget`.
+        """
+        device, num_gallery = self.gallery_GD.device, len(self.gallery_GD)
+        scores = {name: torch.zeros(len(scored_Q), dtype=torch.float64, device=device) for name in wanted.rows}
+        if len(scored_Q) == 0:
+            return scores
+        if memory_budget is None:
+            memory_budget = default_memory_budget(device)
+        num_relevant_Q = self.num_relevant_N[scored_Q]
+        depth = num_gallery
+        if not wanted.needs_full_ranking:
+            depth = min(depth, wanted.num_neighbors(int(num_relevant_Q.max())))
+        largest_class = int(num_relevant_Q.max()) + int(self.excludes_self)
+        # Float32 similarities, their sorted values down to the depth, and temporaries for each item of a class.
+        bytes_a_row = 4 * num_gallery + 4 * (depth + 1) + MEMBER_BYTES * largest_class
+        if device.type != "cpu":
+            bytes_a_row += SELECTED_BYTES * depth * (1 + group_size(num_gallery, depth))
+        most = MAX_BLOCK if device.type == "cpu" else MAX_GPU_VALUES // num_gallery
+        kept_bytes = 4 * num_gallery * (depth + 1 + largest_class)
+        is_half_enough = (
+            self.excludes_self
+            and device.type == "cpu"
+            and len(scored_Q) == len(self.matched_Q) > num_gallery // 2
+            and depth < MOST_KEPT
+            and kept_bytes <= memory_budget // 4
+        )
+        block = min(most, (memory_budget - is_half_enough * kept_bytes) // bytes_a_row)
+        members = ClassMembers(self.gallery_labels_G, largest_class)
+
+        def keep(positions_B: Int64[Tensor, " block"], ranks_BP: Int64[Tensor, "block items"]) -> None:
+            ranks = Ranks(ranks_BP.double(), ranks_BP <= depth, num_relevant_Q[positions_B].double())
+            for name, (metric, numbers) in wanted.rows.items():
+                scores[name][positions_B] = metric.score(ranks, *numbers)
+
+        threads = by_threads(device, len(scored_Q) * self.gallery_GD.numel())
+        with torch.inference_mode(), full_precision(device), threads as each:
+            if is_half_enough:
+                Halves(self, members, depth, block).rank(scored_Q, keep, each)
+            else:
+                shares = num_shares(device)
+                edges = block_starts(len(scored_Q), max(1, block // shares))
+                parts = [edges[share::shares] for share in range(shares)]
+                each(partial(self._rank_rows, members, depth, scored_Q, keep), parts)
+        return scores
+
+    def _rank_rows(
+        self,
+        members: "ClassMembers",
+        depth: int,
+        scored_Q: Int64[Tensor, " scored"],
+        keep: Callable[[Tensor, Tensor], None],
+        edges: list[tuple[int, int]],
+    ) -> None:
+        """Rank some blocks of rows, all by one thread: what a core has computed stays in its cache."""
+        num_gallery = len(self.gallery_GD)
+        # New memory for each block would add a tenth to the time of the product, by page faults.
+        height = max((stop - start for start, stop in edges), default=0)
+        buffer_BG = torch.empty((height, num_gallery), dtype=torch.float32, device=scored_Q.device)
+        for start, stop in edges:
+            queries_B = scored_Q[start:stop]
+            rows_BG = self.similarities_of(queries_B, buffer_BG[: stop - start])
+            items_BP, valid_BP = members.of(self.labels_N[queries_B])
+            sorted_BV = largest_values(rows_BG, min(depth + 1, num_gallery))
+            values_BP = rows_BG.gather(1, items_BP)
+            ranks_BP = self.ranks_of(queries_B, sorted_BV, values_BP, items_BP, valid_BP, depth, rows_BG)
+            keep(torch.arange(start, stop, device=scored_Q.device), ranks_BP)
+
+    def similarities_of(
+        self, queries_B: Int64[Tensor, " block"], rows_BG: Float[Tensor, "block gallery"] | None = None
+    ) -> Float[Tensor, "block gallery"]:
+        """Similarities of queries and gallery, written into `rows_BG` if given; -inf for a query with itself."""
+        num_gallery, device = len(self.gallery_GD), queries_B.device
+        if rows_BG is None:
+            rows_BG = torch.empty((len(queries_B), num_gallery), dtype=torch.float32, device=device)
+        width = num_gallery
+        if device.type == "cpu":  # narrow results stay in the cache: 100 GFLOPS a core instead of 85
+            threads = num_shares(device)
+            width = -(-num_gallery // (threads * math.ceil(num_gallery / (threads * COLUMNS))))
+        queries_BD = self.queries_ND[queries_B]
+        for start, stop in block_starts(num_gallery, width):
+            self.similarity(queries_BD, self.gallery_GD[start:stop], out=rows_BG[:, start:stop])
+        return rows_BG.scatter_(1, queries_B[:, None], -torch.inf) if self.excludes_self else rows_BG
+
+    def ranks_of(
+        self,
+        queries_B: Int64[Tensor, " block"],
+        sorted_BV: Float[Tensor, "block values"],
+        values_BP: Float[Tensor, "block items"],
+        items_BP: Int64[Tensor, "block items"],
+        valid_BP: Bool[Tensor, "block items"],
+        depth: int,
+        rows_BG: Float[Tensor, "block gallery"] | None = None,
+    ) -> Int64[Tensor, "block items"]:
+        """Ascending ranks (1 = nearest) of each row's items; `depth + 1` for those not valid or further down.
+
+        Each item's value is looked up among the largest. Rows in which such a value occurs more than once are sorted
+        again, by keys without ties.
+
+        Args:
+            sorted_BV: the `depth + 1` largest values of each row, ascending: the last shows whether that before ties.
+            rows_BG: all similarities; None computes those of rows with ties again.
+        """
+        num_gallery = len(self.gallery_GD)
+        if self.excludes_self:
+            valid_BP = valid_BP & (items_BP != queries_B[:, None])
+        ranks_BP, tied_BP = look_up(sorted_BV, values_BP)
+        tied_T = (tied_BP & valid_BP & (ranks_BP <= depth)).any(dim=1).nonzero().squeeze(1)
+        room = max(MIN_BLOCK if rows_BG is None else 1, TEMPORARY_VALUES // num_gallery)
+        for rows_R in tied_T.split(room) if len(tied_T) else ():
+            tied_RG = self.similarities_of(queries_B[rows_R]) if rows_BG is None else rows_BG[rows_R]
+            keys_RG = tie_free_keys(tied_RG, steps_from(self.starts_N[queries_B[rows_R]], self.positions_G))
+            ranks_BP[rows_R] = look_up(largest_values(keys_RG, depth), keys_RG.gather(1, items_BP[rows_R]))[0]
+        ranks_BP = ranks_BP.masked_fill(~valid_BP, depth + 1).clamp(max=depth + 1)
+        if ranks_BP.device.type != "cpu":
+            return ranks_BP.sort(dim=1).values
+        return torch.from_numpy(np.sort(ranks_BP.numpy(), axis=1))
+
+
+class Halves:
+    """Ranks in a set against itself on the CPU. As S = S^T, only tiles on and above the diagonal are computed.
+
+    A tile's rows are whole when those before them are done: of their similarities to earlier items, the largest are
+    kept, and those to items of the same class.
+    """
+
+    def __init__(self, ranking: Ranking, members: "ClassMembers", depth: int, block: int) -> None:
+        self.ranking, self.members, self.depth = ranking, members, depth
+        num_items = len(ranking.gallery_GD)
+        self.edges = block_starts(num_items, block)
+        self.num_values = min(depth + 1, num_items)
+        self.kept_GV = np.full((num_items, self.num_values), -np.inf, np.float32)
+        self.own_GP = torch.full((num_items, members.largest), -torch.inf, dtype=torch.float32)
+
+    def rank(self, scored_Q: Int64[Tensor, " scored"], keep: Callable[[Tensor, Tensor], None], each: Each) -> None:
+        num_items, shares = len(self.ranking.gallery_GD), num_shares(scored_Q.device)
+        buffer = torch.empty(num_items * max(stop - start for start, stop in self.edges), dtype=torch.float32)
+        for i, (start, stop) in enumerate(self.edges):
+            rows_BT = buffer[: (stop - start) * (num_items - start)].view(stop - start, -1)
+            each(partial(self._fill, rows_BT, start), self.edges[i:])
+            positions_B = torch.arange(*torch.searchsorted(scored_Q, torch.tensor([start, stop])).tolist())
+            if len(positions_B) == 0:
+                continue
+            if len(positions_B) < len(rows_BT):
+                rows_BT = rows_BT[scored_Q[positions_B] - start]
+            parts = zip(positions_B.tensor_split(shares), rows_BT.tensor_split(shares), strict=True)
+
+            def score(part: tuple[Tensor, Tensor], start: int = start, stop: int = stop) -> None:
+                positions_B, rows_BT = part
+                keep(positions_B, self._ranks(scored_Q[positions_B], rows_BT, start, stop))
+
+            each(score, parts)
+
+    def _fill(self, rows_BT: Float[Tensor, "block later"], start: int, columns: tuple[int, int]) -> None:
+        first, end = columns
+        tile_BT = rows_BT[:, first - start : end - start]
+        items_GD = self.ranking.gallery_GD
+        self.ranking.similarity(items_GD[start : start + len(rows_BT)], items_GD[first:end], out=tile_BT)
+        if first == start:
+            tile_BT.fill_diagonal_(-torch.inf)
+        else:
+            keep_largest(self.kept_GV[first:end], tile_BT.numpy())
+
+    def _ranks(
+        self, queries_B: Int64[Tensor, " block"], rows_BT: Float[Tensor, "block later"], start: int, stop: int
+    ) -> Int64[Tensor, "block items"]:
+        """The ranks of `Ranking.ranks_of` from the rows' similarities to the items from `start` on."""
+        items_BP, valid_BP = self.members.of(self.ranking.labels_N[queries_B])
+        later_BP = rows_BT.gather(1, (items_BP - start).clamp(min=0))
+        values_BP = torch.where(items_BP >= start, later_BP, self.own_GP[queries_B])
+        later_R, slots_R = (valid_BP & (items_BP >= stop)).nonzero(as_tuple=True)
+        self.own_GP[items_BP[later_R, slots_R], self.members.slots_G[queries_B[later_R]]] = values_BP[later_R, slots_R]
+        largest_BV = largest_values(rows_BT, min(self.num_values, rows_BT.shape[1])).numpy()
+        both = np.concatenate([self.kept_GV[queries_B.numpy()], largest_BV], axis=1)
+        both.sort(axis=1)
+        sorted_BV = torch.from_numpy(both[:, -self.num_values :].copy())
+        return self.ranking.ranks_of(queries_B, sorted_BV, values_BP, items_BP, valid_BP, self.depth)
+
+
+def keep_largest(kept_TV: np.ndarray, tile_BT: np.ndarray) -> None:
+    """Make each row of `kept_TV` the largest of its values and of the tile's column, the least first."""
+    grown_T = np.flatnonzero((tile_BT > kept_TV[:, 0]).any(axis=0))
+    if len(grown_T):
+        both = np.concatenate([kept_TV[grown_T], tile_BT.T[grown_T]], axis=1)
+        both.partition(len(tile_BT), axis=1)
+        kept_TV[grown_T] = both[:, len(tile_BT) :]
 
 
 class ClassMembers:
-    """Which items of a gallery have a label."""
+    """Which items of a gallery have a label.
 
-    def __init__(self, labels_G: Integer[Tensor, " gallery"]) -> None:
+    Args:
+        largest: P, the size of the largest class among the labels that `of` gets.
+
+    Attributes:
+        slots_G: the position of each item among those with its label.
+    """
+
+    def __init__(self, labels_G: Integer[Tensor, " gallery"], largest: int) -> None:
+        self.largest = largest
         self.order_G = labels_G.argsort(stable=True)
-        self.classes_C, self.counts_C = labels_G.unique(return_counts=True)
+        self.classes_C, classes_G, self.counts_C = labels_G.unique(return_inverse=True, return_counts=True)
         self.starts_C = self.counts_C.cumsum(0) - self.counts_C
+        self.slots_G = self.order_G.argsort() - self.starts_C[classes_G]
 
     def of(
-        self, labels_B: Integer[Tensor, " block"], largest: int
+        self, labels_B: Integer[Tensor, " block"]
     ) -> tuple[Int64[Tensor, "block items"], Bool[Tensor, "block items"]]:
-        """Ascending indices of the items with each label (all in the gallery), padded, and a mask of the real ones.
-
-        Args:
-            largest: P, the size of the largest class among the labels.
-        """
+        """Ascending numbers of the items with each label (all in the gallery), padded, and a mask of the real ones."""
         slots_B = torch.searchsorted(self.classes_C, labels_B.contiguous())
-        counts_B = self.counts_C[slots_B]
-        steps_P = torch.arange(largest, device=labels_B.device)
-        valid_BP = steps_P < counts_B[:, None]
+        steps_P = torch.arange(self.largest, device=labels_B.device)
+        valid_BP = steps_P < self.counts_C[slots_B][:, None]
         return self.order_G[torch.where(valid_BP, self.starts_C[slots_B, None] + steps_P, 0)], valid_BP
+
+
+def count_relevant(
+    query_labels_N: Integer[Tensor, " queries"], gallery_labels_G: Integer[Tensor, " gallery"], excludes_self: bool
+) -> Int64[Tensor, " queries"]:
+    """Number of gallery items with each query's label, without the query itself if `excludes_self`."""
+    if len(gallery_labels_G) == 0:
+        return torch.zeros_like(query_labels_N)
+    classes_C, counts_C = gallery_labels_G.unique(return_counts=True)
+    slots_N = torch.searchsorted(classes_C, query_labels_N.contiguous()).clamp(max=len(classes_C) - 1)
+    counts_N = torch.where(classes_C[slots_N] == query_labels_N, counts_C[slots_N], 0)
+    return counts_N - int(excludes_self)
+
+
+def tie_positions(
+    num_queries: int, num_gallery: int, excludes_self: bool, device: torch.device
+) -> tuple[Int64[Tensor, " gallery"], Int64[Tensor, " queries"]]:
+    """Positions of the items on the circle, and of the queries, which are numbered after a gallery apart.
+
+    All differ: they are the 32-bit finaliser of MurmurHash3, a bijection, of the numbers 0, 1, ...
+
+    Source: Appleby, https://github.com/aappleby/smhasher/blob/master/src/MurmurHash3.cpp (`fmix32`).
+    """
+    hashed = np.arange(num_gallery + (0 if excludes_self else num_queries), dtype=np.uint32)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        hashed = (hashed ^ (hashed >> np.uint32(shift))) * np.uint32(factor)
+    positions = torch.from_numpy(hashed.astype(np.int64)).to(device)
+    return positions[:num_gallery], positions if excludes_self else positions[num_gallery:]
+
+
+def steps_from(
+    starts_B: Int64[Tensor, " block"], positions_G: Int64[Tensor, " gallery"]
+) -> Int64[Tensor, "block gallery"]:
+    """How far around the circle each position is from each start."""
+    return (positions_G - starts_B[:, None]) & (CIRCLE - 1)
 
 
 def tie_free_keys(
@@ -67,36 +355,11 @@ def tie_free_keys(
     return bits_BG.long().mul_(CIRCLE).add_(CIRCLE - 1).sub_(steps_BG)
 
 
-def places_of(
-    similarities_BG: Float[Tensor, "block gallery"],
-    items_BP: Int64[Tensor, "block items"],
-    valid_BP: Bool[Tensor, "block items"],
-    depth: int,
-    starts_B: Int64[Tensor, " block"],
-    tie_places_G: Int64[Tensor, " gallery"],
-) -> Int64[Tensor, "block items"]:
-    """Ascending places of chosen items in each row's ranking; `depth + 1` for those not valid or further down.
-
-    The `depth` largest values are sorted, and the value of each item is looked up. Rows in which such a value occurs
-    more than once are sorted again, by keys without ties.
-
-    Args:
-        starts_B: the queries' places on the circle of `levelfield.metrics.ties`.
-        tie_places_G: the items' places on it.
-    """
-    num_gallery = similarities_BG.shape[1]
-    depth = min(depth, num_gallery)
-    # One value more than `depth` shows whether the last one occurs more than once.
-    sorted_BV = largest_values(similarities_BG, min(depth + 1, num_gallery))
-    places_BP, tied_BP = look_up(sorted_BV, similarities_BG.gather(1, items_BP))
-    tied_T = (tied_BP & valid_BP & (places_BP <= depth)).any(dim=1).nonzero().squeeze(1)
-    for rows_R in tied_T.split(max(1, TEMPORARY_VALUES // num_gallery)) if len(tied_T) else ():
-        keys_RG = tie_free_keys(similarities_BG[rows_R], steps_from(starts_B[rows_R], tie_places_G))
-        places_BP[rows_R] = look_up(largest_values(keys_RG, depth), keys_RG.gather(1, items_BP[rows_R]))[0]
-    places_BP = places_BP.masked_fill(~valid_BP, depth + 1).clamp(max=depth + 1)
-    if places_BP.device.type != "cpu":
-        return places_BP.sort(dim=1).values
-    return torch.from_numpy(np.sort(places_BP.numpy(), axis=1))
+def block_starts(num_rows: int, block: int) -> list[tuple[int, int]]:
+    """Cut `num_rows` into (start, stop) blocks of at most `block` rows, none under 32 rows unless there are fewer."""
+    num_blocks = max(1, min(-(-num_rows // max(block, 1)), num_rows // MIN_BLOCK))
+    edges = [num_rows * i // num_blocks for i in range(num_blocks + 1)]
+    return list(pairwise(edges))
 
 
 def look_up(
@@ -118,6 +381,8 @@ def largest_values(similarities_BG: Num[Tensor, "block gallery"], count: int) ->
     num_gallery = similarities_BG.shape[1]
     group = group_size(num_gallery, count)
     if similarities_BG.device.type != "cpu":
+        if count == num_gallery:
+            return similarities_BG.sort(dim=1).values
         if group >= LEAST_GROUP:
             similarities_BG = values_of_best_groups(similarities_BG, count, group)
         return similarities_BG.topk(count, dim=1).values.flip(1).contiguous()
@@ -175,3 +440,45 @@ def values_of_best_groups(values_BG: Num[Tensor, "block gallery"], count: int, g
     columns_BV = (groups_BK[:, :, None] + torch.arange(0, group * width, width, device=values_BG.device)).flatten(1)
     found_BV = values_BG.gather(1, columns_BV.clamp(max=num_gallery - 1))
     return torch.where(columns_BV < num_gallery, found_BV, bounds_BK.amin(1, keepdim=True))
+
+
+def default_memory_budget(device: torch.device) -> int:
+    """400 MiB; on a GPU a quarter of the memory that is free or that torch holds unused."""
+    if device.type != "cuda":
+        return DEFAULT_MEMORY_BUDGET
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return (torch.cuda.mem_get_info(device)[0] + unused) // FREE_SHARE
+
+
+def num_shares(device: torch.device) -> int:
+    """How many jobs are done at a time: as many as torch has threads on the CPU."""
+    return torch.get_num_threads() if device.type == "cpu" else 1
+
+
+def in_turn(do: Callable[[Any], None], jobs: Iterable[Any]) -> None:
+    for job in jobs:
+        do(job)
+
+
+@contextmanager
+def by_threads(device: torch.device, num_products: int) -> Iterator[Each]:
+    """Threads that each compute on one core, and wait for each other once for all jobs.
+
+    Those within torch's operators wait at the end of each operator: ten times as long on a machine that others load.
+
+    Args:
+        num_products: of numbers; a few are not worth a second thread.
+    """
+    num_threads = num_shares(device)
+    if num_threads == 1:
+        yield in_turn
+        return
+    try:
+        if num_products < LEAST_SHARED:
+            torch.set_num_threads(1)
+            yield in_turn
+            return
+        with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield lambda do, jobs: list(pool.map(torch.inference_mode()(do), jobs))
+    finally:
+        torch.set_num_threads(num_threads)  # the number of later threads, too

@@ -10,9 +10,9 @@ from jaxtyping import Float, Integer, Num
 from torch import Tensor
 
 from levelfield.core.seeds import seed_of
-from levelfield.metrics.distances import DISTANCES, check_sets, prepared_sets
-from levelfield.metrics.query_scores import count_relevant, score_queries
-from levelfield.metrics.scores import Wanted
+from levelfield.metrics.definitions import Wanted
+from levelfield.metrics.distances import check_sets, prepared_sets
+from levelfield.metrics.ranking import Ranking
 
 
 def retrieval_metrics(
@@ -32,7 +32,7 @@ def retrieval_metrics(
     """Score how well each embedding retrieves the others that share its label.
 
     Without a gallery each embedding is a query against all others and never retrieves itself. Equal similarities are
-    ranked in an order that depends on no label (`levelfield.metrics.ties`), so collapsed embeddings score as by
+    ranked in an order that depends on no label (`levelfield.metrics.ranking`), so collapsed embeddings score as by
     chance. A query without another item of its label is left out of the means.
 
     Args:
@@ -68,40 +68,20 @@ def retrieval_metrics(
 
     Source: Musgrave et al., A Metric Learning Reality Check, ECCV 2020, section 3.2.
     """
-    wanted = Wanted.parse(metrics, recall_at)
+    wanted = Wanted.parse(metrics, "queries", recall_at)
     if num_queries is not None and num_queries < 2:
         raise ValueError(f"num_queries={num_queries}: an interval needs at least 2")
     check_sets(embeddings, labels, gallery, gallery_labels, distance)
-    excludes_self = gallery is None
-    if gallery_labels is None:
-        gallery_labels = labels
-    if bool((gallery_labels == gallery_labels[0]).all()):
-        raise ValueError(f"all {len(gallery_labels)} gallery items have the label {int(gallery_labels[0])}; use two")
-
-    labels, gallery_labels = labels.long(), gallery_labels.long()  # few operators support other unsigned integers
-    num_relevant = count_relevant(labels, gallery_labels, excludes_self)
-    scored = (num_relevant > 0).nonzero().squeeze(1)
-    num_skipped, num_matched = len(labels) - len(scored), len(scored)
-    if num_matched == 0:
-        raise ValueError(f"none of the {len(labels)} queries shares its label with another item of the gallery")
+    prepared = prepared_sets(embeddings, gallery, distance=distance)
+    own_or_theirs = labels if gallery_labels is None else gallery_labels
+    ranking = Ranking(prepared[0], labels, prepared[-1], own_or_theirs, distance, excludes_self=gallery is None)
+    scored, num_matched = ranking.matched_Q, len(ranking.matched_Q)
+    num_skipped = len(labels) - num_matched
     if num_queries is not None:
         generator = torch.Generator().manual_seed(seed_of("queries", seed))
         drawn = torch.randperm(num_matched, generator=generator)[:num_queries]
         scored = scored[drawn.sort().values.to(scored.device)]
-
-    held = prepared_sets(embeddings, gallery, distance=distance)
-    scores = score_queries(
-        held[0],
-        labels,
-        held[-1],
-        gallery_labels,
-        scored,
-        num_relevant,
-        wanted,
-        similarity=DISTANCES[distance][1],
-        excludes_self=excludes_self,
-        memory_budget=memory_budget,
-    )
+    scores = ranking.score(scored, wanted, memory_budget)
     if per_query:
         padded: dict[str, Tensor] = {"num_skipped": torch.tensor(num_skipped)}
         for name, values in scores.items():

@@ -9,15 +9,15 @@ Shapes: N queries, G items of the gallery, T thresholds, R rows and C columns of
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64, Integer, Num
+from jaxtyping import Float, Int64, Integer, Num
 from torch import Tensor
 
 from levelfield.core.numerics import CLIP_RADIUS
+from levelfield.metrics.counts import Roc
+from levelfield.metrics.definitions import Wanted
 from levelfield.metrics.distances import DISTANCES, check_sets, full_precision, prepared_sets
-from levelfield.metrics.query_scores import DEFAULT_MEMORY_BUDGET
-from levelfield.metrics.table import PAIR_METRICS, Metric, named
+from levelfield.metrics.ranking import DEFAULT_MEMORY_BUDGET
 
 # Similarities are rounded to multiples of 1 / STEPS.
 STEPS = 2**21
@@ -27,33 +27,6 @@ PAIR_BYTES = 32
 FEWEST_ERRORS = 30
 # The default false accept rates 10^-n, by n.
 FAR_EXPONENTS = (2, 3, 4, 5, 6)
-
-
-@dataclass(frozen=True)
-class Roc:
-    """Share of accepted pairs, from a threshold above all similarities to one below all.
-
-    Attributes:
-        far_T: of the pairs of two classes, ascending from 0 to 1.
-        tar_T: of the pairs of one class.
-    """
-
-    far_T: Float64[np.ndarray, " thresholds"]
-    tar_T: Float64[np.ndarray, " thresholds"]
-
-    @classmethod
-    def of(cls, same_T: np.ndarray, other_T: np.ndarray) -> "Roc":
-        """From the counts of pairs by falling similarity; pairs that tie are accepted together."""
-        far_T, tar_T = (np.concatenate([[0.0], counts.cumsum() / counts.sum()]) for counts in (other_T, same_T))
-        return cls(far_T, tar_T)
-
-    def last_accepted(self, far: float) -> int:
-        """The last threshold whose FAR is at most this."""
-        return int(np.searchsorted(self.far_T, far, side="right")) - 1
-
-    def tar_at(self, far: float) -> float:
-        """TAR at the last threshold whose FAR is at most this."""
-        return float(self.tar_T[self.last_accepted(far)])
 
 
 @dataclass(frozen=True)
@@ -111,13 +84,13 @@ def verification_metrics(
 
     Source: Doddington et al., The NIST speaker recognition evaluation, Speech Communication 2000, for 30 errors.
     """
-    wanted = _wanted(metrics)
+    wanted = Wanted.parse(metrics, "pairs", FAR_EXPONENTS)
     check_sets(embeddings, labels, gallery, gallery_labels, distance)
-    held = prepared_sets(embeddings, gallery, distance=distance)
+    prepared = prepared_sets(embeddings, gallery, distance=distance)
     classes = [each for each in (labels, gallery_labels) if each is not None]
-    likeness, shown = _likeness(distance, DISTANCES[distance][1], held)
+    likeness, shown = _likeness(distance, DISTANCES[distance][1], prepared)
     with torch.inference_mode(), full_precision(embeddings.device):
-        same_T, other_T = _counts(held, classes, likeness, memory_budget // PAIR_BYTES)
+        same_T, other_T = _counts(prepared, classes, likeness, memory_budget // PAIR_BYTES)
     for kind, counts_T in (("one class", same_T), ("two classes", other_T)):
         if not counts_T.any():
             raise ValueError(f"there is no pair of {kind} among the {len(torch.cat(classes).unique())} labels' items")
@@ -125,7 +98,7 @@ def verification_metrics(
 
 
 def _counts(
-    held: list[Num[Tensor, "items dim"]],
+    prepared: list[Num[Tensor, "items dim"]],
     labels: list[Integer[Tensor, " items"]],
     likeness: Callable[[Tensor, Tensor], Tensor],
     room: int,
@@ -136,43 +109,29 @@ def _counts(
         room: largest number of pairs at a time, but at least one row.
     """
     device, no_pair = labels[0].device, 2 * STEPS + 1
-    numbers_G = torch.arange(len(held[-1]), device=device)
+    numbers_G = torch.arange(len(prepared[-1]), device=device)
     all_T, same_T = (torch.zeros(no_pair + 1, dtype=torch.int64, device=device) for _ in range(2))
-    for rows_R in torch.arange(len(held[0]), device=device).split(max(1, room // len(held[-1]))):
-        first = int(rows_R[0]) if len(held) == 1 else 0
-        bins_RC = likeness(held[0][rows_R], held[-1][first:]).mul_(STEPS).round_().long()
+    for rows_R in torch.arange(len(prepared[0]), device=device).split(max(1, room // len(prepared[-1]))):
+        first = int(rows_R[0]) if len(prepared) == 1 else 0
+        bins_RC = likeness(prepared[0][rows_R], prepared[-1][first:]).mul_(STEPS).round_().long()
         bins_RC = bins_RC.add_(STEPS).clamp_(0, 2 * STEPS)
-        if len(held) == 1:
+        if len(prepared) == 1:
             bins_RC.masked_fill_(numbers_G[first:] <= rows_R[:, None], no_pair)
         all_T += bins_RC.flatten().bincount(minlength=no_pair + 1)
         same_T += bins_RC[labels[0][rows_R, None] == labels[-1][first:]].bincount(minlength=no_pair + 1)
     return same_T[:no_pair], (all_T - same_T)[:no_pair]
 
 
-def _wanted(metrics: Iterable[str] | None) -> dict[str, tuple[Metric, tuple[int, ...]]]:
-    """Row and number by key."""
-    if isinstance(metrics, str):
-        raise ValueError(f"metrics={metrics!r} is one string; pass a tuple of names, for example ({metrics!r},)")
-    usual = [key.replace("<n>", str(n)) for key in PAIR_METRICS for n in (FAR_EXPONENTS if "<n>" in key else (0,))]
-    rows = {}
-    for name in usual if metrics is None else metrics:
-        row = named(name)
-        if row is None or row[0].key not in PAIR_METRICS or min(row[1], default=1) < 1:
-            raise ValueError(f"no such metric {name!r}; known are {', '.join(PAIR_METRICS)}")
-        rows[name] = row
-    return rows
-
-
 def _likeness(
-    distance: str, similarity: Callable[[Tensor, Tensor], Tensor], held: list[Num[Tensor, "items dim"]]
+    distance: str, similarity: Callable[[Tensor, Tensor], Tensor], prepared: list[Num[Tensor, "items dim"]]
 ) -> tuple[Callable[[Tensor, Tensor], Tensor], Callable[[float], float]]:
     """Similarities in [-1, 1], and what such a similarity means: a cosine, a distance, a number of bits."""
     if distance == "hamming":
-        bits = 8 * held[0].shape[1]
+        bits = 8 * prepared[0].shape[1]
         return lambda *blocks: similarity(*blocks).div_(bits), lambda value: round(bits * (1 - value) / 2)
     if distance == "euclidean":
         # No distance is larger; the bound is the same if the gallery holds the same embeddings.
-        bound = max(sum(float(each.double().norm(dim=1).max()) for each in (held[0], held[-1])), 1e-30)
+        bound = max(sum(float(each.double().norm(dim=1).max()) for each in (prepared[0], prepared[-1])), 1e-30)
 
         def nearness(*blocks: Tensor) -> Float[Tensor, "rows columns"]:
             return similarity(*blocks).mul_(-2).clamp_(min=0).sqrt_().div_(-bound).add_(1)
@@ -187,7 +146,7 @@ def _likeness(
 def _scored(
     same_T: Int64[Tensor, " bins"],
     other_T: Int64[Tensor, " bins"],
-    wanted: dict[str, tuple[Metric, tuple[int, ...]]],
+    wanted: Wanted,
     shown: Callable[[float], float],
 ) -> Verification:
     used_T = ((same_T + other_T) > 0).nonzero().squeeze(1).flip(0)
@@ -196,7 +155,7 @@ def _scored(
     scores: dict[str, float] = {}
     thresholds: dict[str, float] = {}
     not_given: dict[str, str] = {}
-    for name, (metric, numbers) in wanted.items():
+    for name, (metric, numbers) in wanted.rows.items():
         accepted = num_other // 10 ** numbers[0] if numbers else FEWEST_ERRORS
         if accepted < FEWEST_ERRORS:
             not_given[name] = (
@@ -204,7 +163,7 @@ def _scored(
             )
             continue
         scores[name] = float(metric.score(roc, *numbers))
-        place = roc.last_accepted(float(f"1e-{numbers[0]}")) if numbers else 0
-        if place > 0:
-            thresholds[name] = shown(int(used_T[place - 1]) / STEPS - 1)
+        last = roc.last_accepted(float(f"1e-{numbers[0]}")) if numbers else 0
+        if last > 0:
+            thresholds[name] = shown(int(used_T[last - 1]) / STEPS - 1)
     return Verification(scores, thresholds, not_given, num_same, num_other)

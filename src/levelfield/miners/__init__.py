@@ -10,14 +10,4 @@ from levelfield.miners.multi_similarity import MultiSimilarityMiner
 from levelfield.miners.triplet_margin import TripletMarginMiner
 from levelfield.miners.uniform_histogram import UniformHistogramMiner
 
-__all__ = [
-    "AngularMiner",
-    "BatchEasyHardMiner",
-    "BatchHardMiner",
-    "DistanceWeightedMiner",
-    "HDCMiner",
-    "Miner",
-    "MultiSimilarityMiner",
-    "TripletMarginMiner",
-    "UniformHistogramMiner",
-]
+__all__ = [name for name in dir() if name[0].isupper()]

@@ -3,7 +3,6 @@
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from levelfield.miners.base import Mask, Matrix, Miner, distances
@@ -24,6 +23,8 @@ class BatchEasyHardMiner(Miner):
     Paper: Xuan et al. 2020, "Improved Embeddings with Easy Positive Triplet Mining", arXiv:1904.04370.
     """
 
+    matrix = staticmethod(distances)
+
     def __init__(
         self,
         pos_strategy: Literal["easy", "hard"] = "easy",
@@ -36,9 +37,6 @@ class BatchEasyHardMiner(Miner):
             raise ValueError(f"neg_strategy='{neg_strategy}' must be 'semihard', 'hard' or 'easy'")
         self.pos_strategy, self.neg_strategy = pos_strategy, neg_strategy
 
-    def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-        return distances(anchors, others)
-
     def mine(self, matrix: Matrix, positives: Mask, negatives: Mask) -> tuple[Tensor, ...]:
         p = _nearest(matrix, positives) if self.pos_strategy == "easy" else _nearest(-matrix, positives)
         if self.neg_strategy == "semihard":
@@ -48,5 +46,5 @@ class BatchEasyHardMiner(Miner):
         return a, p[a], a, n[a]
 
 
-def _nearest(matrix: Float[Tensor, "N M"], among: Bool[Tensor, "N M"]) -> Tensor:
+def _nearest(matrix: Matrix, among: Mask) -> Tensor:
     return matrix.masked_fill(~among, torch.inf).argmin(1)

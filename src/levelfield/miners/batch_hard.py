@@ -1,7 +1,6 @@
 """Batch hard miner."""
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from levelfield.miners.base import Mask, Matrix, Miner, distances
@@ -15,8 +14,7 @@ class BatchHardMiner(Miner):
     Paper: Hermans et al. 2017, "In Defense of the Triplet Loss for Person Re-Identification", arXiv:1703.07737.
     """
 
-    def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-        return distances(anchors, others)
+    matrix = staticmethod(distances)
 
     def mine(self, matrix: Matrix, positives: Mask, negatives: Mask) -> tuple[Tensor, ...]:
         farthest = matrix.masked_fill(~positives, -torch.inf).argmax(1)

@@ -30,7 +30,7 @@ class DistanceWeightedMiner(Miner):
         self.cutoff = cutoff
         self.nonzero_loss_cutoff = nonzero_loss_cutoff
 
-    def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
+    def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Matrix:
         """log 1/q(d), and minus infinity where d is too large to be drawn."""
         D = anchors.shape[1]
         dist = distances(anchors, others)

@@ -2,7 +2,6 @@
 
 import math
 
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from levelfield.miners.base import Mask, Matrix, Miner
@@ -30,7 +29,7 @@ class HDCMiner(Miner):
     def mine(self, matrix: Matrix, positives: Mask, negatives: Mask) -> tuple[Tensor, ...]:
         return *self._hardest(-matrix, positives), *self._hardest(matrix, negatives)
 
-    def _hardest(self, hardness: Float[Tensor, "N M"], pairs: Bool[Tensor, "N M"]) -> tuple[Tensor, Tensor]:
+    def _hardest(self, hardness: Matrix, pairs: Mask) -> tuple[Tensor, Tensor]:
         rows, columns = pairs.nonzero(as_tuple=True)
         count = math.ceil(self.filter_percentage * len(rows))
         hardest = hardness[rows, columns].topk(count).indices

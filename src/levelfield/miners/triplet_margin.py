@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-from jaxtyping import Float
 from torch import Tensor
 
 from levelfield.miners.base import Mask, Matrix, Miner, distances
@@ -24,6 +23,8 @@ class TripletMarginMiner(Miner):
     Paper: Schroff et al. 2015, "FaceNet: A Unified Embedding for Face Recognition and Clustering", arXiv:1503.03832.
     """
 
+    matrix = staticmethod(distances)
+
     def __init__(
         self, margin: float = 0.2, type_of_triplets: Literal["all", "hard", "semihard", "easy"] = "all"
     ) -> None:
@@ -32,9 +33,6 @@ class TripletMarginMiner(Miner):
             raise ValueError(f"type_of_triplets='{type_of_triplets}' must be 'all', 'hard', 'semihard' or 'easy'")
         self.margin = margin
         self.type_of_triplets = type_of_triplets
-
-    def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-        return distances(anchors, others)
 
     def mine(self, matrix: Matrix, positives: Mask, negatives: Mask) -> tuple[Tensor, ...]:
         a, p = positives.nonzero(as_tuple=True)

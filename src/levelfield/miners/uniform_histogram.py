@@ -1,7 +1,6 @@
 """Uniform histogram miner."""
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from levelfield.miners.base import Mask, Matrix, Miner, distances
@@ -22,6 +21,8 @@ class UniformHistogramMiner(Miner):
     Paper: Musgrave et al. 2020, "PyTorch Metric Learning", arXiv:2008.09164, the library that has it.
     """
 
+    matrix = staticmethod(distances)
+
     def __init__(self, num_bins: int = 100, pos_per_bin: int = 10, neg_per_bin: int = 10) -> None:
         super().__init__()
         for name, value in (("num_bins", num_bins), ("pos_per_bin", pos_per_bin), ("neg_per_bin", neg_per_bin)):
@@ -29,13 +30,10 @@ class UniformHistogramMiner(Miner):
                 raise ValueError(f"{name}={value} must be at least 1")
         self.num_bins, self.pos_per_bin, self.neg_per_bin = num_bins, pos_per_bin, neg_per_bin
 
-    def matrix(self, anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Float[Tensor, "N M"]:
-        return distances(anchors, others)
-
     def mine(self, matrix: Matrix, positives: Mask, negatives: Mask) -> tuple[Tensor, ...]:
         return *self._drawn(matrix, positives, self.pos_per_bin), *self._drawn(matrix, negatives, self.neg_per_bin)
 
-    def _drawn(self, matrix: Float[Tensor, "N M"], pairs: Bool[Tensor, "N M"], count: int) -> tuple[Tensor, Tensor]:
+    def _drawn(self, matrix: Matrix, pairs: Mask, count: int) -> tuple[Tensor, Tensor]:
         rows, columns = (pairs & ~matrix.isnan()).nonzero(as_tuple=True)
         if len(rows) == 0:
             return rows, columns

@@ -13,17 +13,4 @@ from levelfield.models.embedders import (
 from levelfield.models.text import TransformersTrunk
 from levelfield.models.trunks import ModuleTrunk, TimmTrunk, Trunk
 
-__all__ = [
-    "BNInceptionTrunk",
-    "Embedder",
-    "IdentityEmbedder",
-    "LayerNormEmbedder",
-    "LayerNormLinearEmbedder",
-    "LinearEmbedder",
-    "LoRA",
-    "MLPEmbedder",
-    "ModuleTrunk",
-    "TimmTrunk",
-    "TransformersTrunk",
-    "Trunk",
-]
+__all__ = [name for name in dir() if name[0].isupper()]

@@ -8,4 +8,4 @@ from levelfield.regularizers.spherical_constraint import SphericalConstraint
 from levelfield.regularizers.uniformity import Uniformity
 from levelfield.regularizers.zero_mean import ZeroMean
 
-__all__ = ["AntiCollapse", "CenterInvariance", "KoLeo", "Regularizer", "SphericalConstraint", "Uniformity", "ZeroMean"]
+__all__ = [name for name in dir() if name[0].isupper()]

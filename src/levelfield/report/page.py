@@ -1,26 +1,23 @@
 """`report/index.html`: a study as one page, from its folder; the same folder gives the same bytes."""
 
+import base64
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, compare_all
-from levelfield.analysis.conclusion import baselines_of, conclusion, mean_scores
 from levelfield.analysis.conditions import collapsed, differing_conditions, warnings
-from levelfield.analysis.integrity import changed_files
-from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, collect_rows, embedding_kinds, summarise
-from levelfield.analysis.selection import selected
+from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, embedding_kinds, mean_scores, summarise
+from levelfield.analysis.selection import selected, setting_text
 from levelfield.analysis.shown_names import shown_names
-from levelfield.analysis.verdicts import all_in_words, better_than, caveat, named
+from levelfield.analysis.verdict import all_in_words, baselines_of, better_than, caveat, conclusion
 from levelfield.core.files import write_atomically
-from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS, as_shown, title_of
-from levelfield.report.conditions_and_origin import headline, origin, setting_text, setup
-from levelfield.report.cost_and_commands import commands, costs
-from levelfield.report.figures import Results, report_figures
-from levelfield.report.figures.style import style, to_svg
+from levelfield.metrics.definitions import SELECTED_BY, SHOWN_METRICS, as_shown, title_of
+from levelfield.report.facts import commands, costs, headline, origin, setup
+from levelfield.report.figures import Results, draw_figures, report_figures
 from levelfield.report.table import COLLAPSED, METRICS, rows_in_order, score_text, unit
-from levelfield.report.template import inside, render, size_of
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import StudySpec, is_baseline, one_pca
 
@@ -43,12 +40,21 @@ def write_report(study: StudyFolder) -> Path:
     Raises:
         UserError: a result is damaged.
     """
-    folder, results = study.report_folder, Results(study, collect_rows(study), changed_files(study))
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    folder, results = study.report_folder, Results.of(study)
     declared, drawn = report_figures(), draw_figures(results)
-    figures = [(declared[name], inside(content), size_of(content)) for name, content in drawn.items()]
-    own = list(dict.fromkeys(each.section for each, *_ in figures if each.section not in SECTIONS))
-    contents = _contents(study, results.rows, results.changed)
-    page = render("page.html.j2", figures=figures, own_sections=own, **contents)
+    figures = [(declared[name], _data_url(content), _size(content)) for name, content in drawn.items()]
+    own = dict.fromkeys(each.section for each, *_ in figures if each.section not in SECTIONS)
+    environment = Environment(
+        loader=PackageLoader("levelfield.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    template = environment.get_template("page.html.j2")
+    page = template.render(figures=figures, own_sections=[*own], **_contents(results))
     with study.writing():
         for name in declared:
             if name in drawn:
@@ -59,18 +65,22 @@ def write_report(study: StudyFolder) -> Path:
     return folder / "index.html"
 
 
-def draw_figures(results: Results) -> dict[str, bytes]:
-    """Name to SVG of each figure that has something to draw."""
-    with style():
-        figures = {name: figure.draw(results) for name, figure in report_figures().items()}
-        return {name: to_svg(figure) for name, figure in figures.items() if figure is not None}
+def _data_url(svg: bytes) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
 
 
-def _contents(study: StudyFolder, rows: Sequence[ResultRow], changed: Mapping[Path, str]) -> dict[str, Any]:
+def _size(svg: bytes) -> list[int]:
+    """Width and height in pixels, so that the page reserves the figure's space."""
+    drawing = ElementTree.fromstring(svg)
+    return [round(float(drawing.attrib[side].removesuffix("pt")) * 96 / 72) for side in ("width", "height")]
+
+
+def _contents(results: Results) -> dict[str, Any]:
     """Everything in the template except the figures."""
     from levelfield.report.retrieval import retrieval_of  # imports torch, which `study status` does not need
 
-    spec, state, marked, names = study.spec, study.state, collapsed(study), shown_names(study.spec)
+    study, rows = results.study, results.rows
+    spec, state, marked = study.spec, study.state, collapsed(study)
     order, kinds = rows_in_order(rows, spec), embedding_kinds(spec)
     untrained = [row for row in order if is_baseline(row)][:FIRST_UNTRAINED]
     first = [*untrained, *(row for row in order if not is_baseline(row))][:FIRST_ROWS]
@@ -79,14 +89,13 @@ def _contents(study: StudyFolder, rows: Sequence[ResultRow], changed: Mapping[Pa
     return {
         "name": spec.name,
         "headline": headline(study),
-        "names": names,
+        "names": shown_names(spec),
         "conclusion": conclusion(study, rows),
-        "warnings": warnings(study, changed),
+        "warnings": warnings(study, results.changed),
         "first_scores": _scores(spec, rows, first, kinds[:1], METRICS, marked),
         "left_out": len(order) - len(first),
         "all_scores": _scores(spec, rows, order, kinds, (*SHOWN_METRICS, *spec.own_metrics), marked, full=True),
         "unit": unit(spec),
-        "folds": spec.folds,
         "whole_half": spec.whole_half,
         "setup": setup(study),
         "conditions": differing_conditions(spec),
@@ -98,7 +107,7 @@ def _contents(study: StudyFolder, rows: Sequence[ResultRow], changed: Mapping[Pa
         "selected_by": title_of(spec.selected_by),
         "searches": _searches(study) if spec.search.trials else [],
         "costs": costs(study),
-        "commands": commands(study, list(rows)),
+        "commands": commands(study, rows),
         "ledger": study.evaluations(),
         "origin": origin(study),
         "archived": sorted(study.archived),
@@ -125,9 +134,8 @@ def _scores(
     papers = _papers(spec)
     groups: dict[str, list[dict[str, Any]]] = {}
     for kind in kinds:
-        one_by_one = dict.fromkeys(name for row in names for name in (row, one_pca(row)))
-        groups[kind] = lines = []
-        for name in names if kind == "separated" else one_by_one:
+        groups[kind] = []
+        for name in dict.fromkeys(each for row in names for each in (row, one_pca(row))):
             if name not in names and (name, kind, SELECTED_BY) not in scores:
                 continue
             found = [scores.get((name, kind, metric)) for metric in metrics]
@@ -137,7 +145,7 @@ def _scores(
                 runs = next((row.n for row in found if row is not None), 0)
                 cells.append({"text": str(runs), "value": runs})
             mark = COLLAPSED * (name in marked)
-            lines.append({"row": name, "mark": mark, "paper": papers.get(name), "cells": cells})
+            groups[kind].append({"row": name, "mark": mark, "paper": papers.get(name), "cells": cells})
     more = [f"validation {title_of(spec.selected_by)}", "runs"] if full else []
     return {"columns": [*map(title_of, metrics), *more], "groups": groups, "full": full}
 
@@ -158,28 +166,23 @@ def _papers(spec: StudySpec) -> dict[str, str]:
 def _comparisons(spec: StudySpec, rows: Sequence[ResultRow]) -> tuple[list[str], list[dict[str, Any]]]:
     """Which methods are better by separated MAP@R, and all sentences, in groups with a title."""
     names, baselines = shown_names(spec), baselines_of(mean_scores(rows), spec)
-    beats: list[str] = []
-    groups: list[dict[str, Any]] = []
+    found = {}
     for embedding in EMBEDDING_KINDS:
         compared = compare_all(rows, list(spec.methods), SELECTED_BY, embedding, baselines, spec.halves)
-        found = [named(each, names) for each in compared]
-        if embedding == "separated":
-            beats = better_than([each for each in found if each.kind == PAIR])
-        sentences = list(zip(found, all_in_words(found), strict=True))
+        found[embedding] = [each.named(names) for each in compared]
+    groups = []
+    for embedding, compared in found.items():
+        sentences = list(zip(compared, all_in_words(compared), strict=True))
         for kind, heading in KINDS.items():
-            of_kind = [sentence for each, sentence in sentences if each.kind == kind]
-            if of_kind:
+            if of_kind := [sentence for each, sentence in sentences if each.kind == kind]:
                 groups.append({"title": f"{heading}, {embedding} ({len(of_kind)})", "sentences": of_kind})
-    return beats, groups
+    return better_than([each for each in found["separated"] if each.kind == PAIR]), groups
 
 
 def _searches(study: StudyFolder) -> list[dict[str, Any]]:
-    return [
-        {
-            **vars(selection),
-            "setting": setting_text(selection.parameters),
-            "value": None if selection.value is None else as_shown(study.spec.selected_by, selection.value),
-        }
-        for selection in selected(study).values()
-        if study.spec.trials(selection.method)
-    ]
+    found = []
+    for each in selected(study).values():
+        if study.spec.trials(each.method):
+            value = None if each.value is None else as_shown(study.spec.selected_by, each.value)
+            found.append({**vars(each), "setting": setting_text(each.parameters), "value": value})
+    return found

@@ -1,128 +1,120 @@
-"""Retrieved neighbours and confused classes of the test samples, as plain values for the page."""
+"""Retrieved neighbours of test samples by three rows, as plain values for the page."""
 
-from collections.abc import Mapping, Sequence
+import base64
+import io
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from levelfield.analysis.conclusion import best_method, best_untrained, mean_scores
-from levelfield.analysis.neighbours import Retrieval
-from levelfield.analysis.results import ResultRow
-from levelfield.analysis.shown_names import shown_names
-from levelfield.analysis.stored_embeddings import SHOWN_FOLD, SHOWN_RUN, one_model_each
-from levelfield.core.errors import UserError
-from levelfield.report.scored_samples import ScoredSamples, scored_samples
-from levelfield.report.table import rows_in_order
-from levelfield.report.thumbnails import thumbnails
-from levelfield.study.folder import StudyFolder
-from levelfield.study.spec import first_search, is_baseline
+import numpy as np
+from PIL import Image, ImageOps
 
+from levelfield.analysis.neighbours import Retrieval
+from levelfield.analysis.results import ResultRow, mean_scores
+from levelfield.analysis.stored_embeddings import data_here, stored_embeddings
+from levelfield.core.errors import UserError
+from levelfield.data.dataset import MetricDataset
+from levelfield.data.index import SampleIndex
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import folds_of
+from levelfield.study.spec import first_search, is_baseline
+from levelfield.study.test_scores import EmbeddedTest
+
+RUN, FOLD = 0, 0
 QUERIES = 3  # of the best, of the median and of the worst
 NEIGHBOURS = {"image": 8, "text": 4}
-CONFUSED, EXAMPLES = 6, 4
+SIDE, QUALITY = 96, 72  # of an image
 LONGEST = 160  # characters of a text
+NOT_HERE = (
+    "The data set was not here when this page was written. Set LEVELFIELD_DATA to its folder and run levelfield study "
+    "report again."
+)
+OTHER_SAMPLES = (
+    "The data set's files are not the ones that were scored. Restore them and run levelfield study report again."
+)
 
 
 def retrieval_of(study: StudyFolder, rows: Sequence[ResultRow]) -> dict[str, Any] | None:
-    """Everything for the template and its script; None without stored embeddings of an evaluation.
+    """Everything for the template; None without stored embeddings of an evaluation.
 
     Raises:
         UserError: a file is damaged, or the ledger has no line of its evaluation.
     """
-    models = one_model_each(study)
-    trained = [method for method in models if not is_baseline(method)]
-    if not trained:
+    models = _shown_models(study, rows)
+    if not models:
         return None
-    shown = _order(study, rows, list(models))
-    found = scored_samples(study, models[shown[0]].data)
-    retrievals = {method: Retrieval(embedded, study.distance_of(method)) for method, embedded in models.items()}
-    contents: dict[str, Any] = {
-        "run": SHOWN_RUN,
-        "fold": SHOWN_FOLD,
-        "shown": shown,
-        "methods": list(models),
-        "why_not": found if isinstance(found, str) else None,
-        "modality": "image",
-        "style": "",
-        "left_out": 0,
-    }
-    names: Mapping[int, str] | tuple[str, ...]
-    if isinstance(found, ScoredSamples):
-        names, contents["modality"] = found.class_names, found.dataset.modality
-    else:
-        names = {int(label): f"class {label}" for label in set(retrievals[shown[0]].labels.tolist())}
-    gallery = _gallery(retrievals, shown[0], NEIGHBOURS[contents["modality"]])
-    confusions = _confusions(retrievals, shown)
-    looked_at = {query["sample"] for query in gallery}
-    looked_at |= {each for query in gallery for nearest in query["neighbours"].values() for each in nearest}
-    looked_at |= {each for pair in confusions for example in pair["examples"] for each in example}
-    if isinstance(found, ScoredSamples) and contents["modality"] == "image":
-        rules, left_out = thumbnails(found, sorted(looked_at))
-        contents |= {"style": "\n".join(rules), "left_out": left_out}
-    labels = retrievals[shown[0]].labels
-    listed = sorted(looked_at) if isinstance(found, ScoredSamples) else []
-    contents["program"] = {
-        "kind": contents["modality"],
-        "methods": contents["methods"],
-        "shown": shown,
-        "names": shown_names(study.spec),
-        "classes": {str(label): names[label] for label in sorted({int(labels[each]) for each in listed})},
-        "labels": {str(each): int(labels[each]) for each in listed},
-        "texts": _texts(found, listed) if contents["modality"] == "text" else {},
-        "gallery": gallery if isinstance(found, ScoredSamples) else [],
-        "confusions": confusions if isinstance(found, ScoredSamples) else [],
-    }
-    return contents
-
-
-def _order(study: StudyFolder, rows: Sequence[ResultRow], there: Sequence[str]) -> list[str]:
-    """The best method, the next one and the best untrained row, as far as they have embeddings."""
-    means, best = mean_scores(rows), best_method(rows, study.spec)
-    ordered = [row for row in rows_in_order(rows, study.spec) if row in there]
-    ranked = sorted((row for row in ordered if not is_baseline(row)), key=lambda row: row != best)
-    others = [row for row in ranked if first_search(row) != first_search(ranked[0])]
-    untrained = best_untrained({row: means[row] for row in ordered if row in means}, study.spec, ranked[0])
-    return [ranked[0], *others[:1], *filter(None, [untrained])]
-
-
-def _gallery(retrievals: Mapping[str, Retrieval], best: str, count: int) -> list[dict[str, Any]]:
-    """Queries chosen by the best method's MAP@R, with the neighbours that every row retrieves."""
-    scores = dict(zip(retrievals[best].queries.tolist(), retrievals[best].scores.tolist(), strict=True))
-    chosen = retrievals[best].examples(QUERIES)
-    flat = [(group, query) for group, queries in chosen.items() for query in queries]
-    nearest = {
-        method: each.nearest([query for _, query in flat], count).tolist() for method, each in retrievals.items()
-    }
-    return [
-        {
-            "group": group,
-            "sample": query,
-            "score": round(100 * scores[query], 1),
-            "neighbours": {method: found[place] for method, found in nearest.items()},
-        }
-        for place, (group, query) in enumerate(flat)
-    ]
-
-
-def _confusions(retrievals: Mapping[str, Retrieval], shown: Sequence[str]) -> list[dict[str, Any]]:
-    """The pairs of classes that the best method confuses most, with the counts of the other rows shown."""
-    return [
-        {
-            "classes": list(pair.classes),
-            "queries": pair.queries,
-            "counts": {method: retrievals[method].confused(pair.classes) for method in shown},
-            "examples": [list(example) for example in pair.examples],
-        }
-        for pair in retrievals[shown[0]].confusions(CONFUSED, EXAMPLES)
-    ]
-
-
-def _texts(samples: ScoredSamples | str, positions: Sequence[int]) -> dict[str, str]:
+    best = next(iter(models))
+    samples = scored_samples(study, models[best].data)
+    contents: dict[str, Any] = {"best": best, "run": RUN, "fold": FOLD, "why_not": None}
     if isinstance(samples, str):
-        return {}
-    found = {}
-    for position in positions:
+        return contents | {"why_not": samples}
+    dataset, index = samples
+    names = [index.class_names[label] for label in np.unique(index.labels)]
+    retrievals = {row: Retrieval(embedded, study.distance_of(row)) for row, embedded in models.items()}
+    labels, examples = retrievals[best].labels, retrievals[best].examples(QUERIES)
+    score_of = dict(zip(retrievals[best].queries.tolist(), retrievals[best].scores.tolist(), strict=True))
+    flat = [query for queries in examples.values() for query in queries]
+    nearest = {row: each.nearest(flat, NEIGHBOURS[dataset.modality]).tolist() for row, each in retrievals.items()}
+
+    @cache
+    def shown(position: int) -> str:
+        """A text, or an image as a data URL; empty if it cannot be opened."""
         try:
-            text = " ".join(str(samples.load(position)).split())
+            return _shortened(dataset.load(index.keys[position]))
         except UserError:
-            text = "(cannot be read)"
-        found[str(position)] = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+            return ""
+
+    def sample(position: int, query: int) -> dict[str, Any]:
+        label, key = labels[position], str(index.keys[position])
+        return {"shown": shown(position), "key": key, "name": names[label], "hit": bool(label == labels[query])}
+
+    def answers(query: int) -> dict[str, list[dict[str, Any]]]:
+        return {row: [sample(each, query) for each in found[flat.index(query)]] for row, found in nearest.items()}
+
+    groups = {
+        group: [{**sample(q, q), "score": f"{100 * score_of[q]:.1f}", "answers": answers(q)} for q in queries]
+        for group, queries in examples.items()
+    }
+    return contents | {"kind": dataset.modality, "groups": groups}
+
+
+def _shown_models(study: StudyFolder, rows: Sequence[ResultRow]) -> dict[str, EmbeddedTest]:
+    """The best method, the next one and the best untrained row, as far as they have embeddings of the same samples."""
+    means, tests, found = mean_scores(rows), study.tests(), dict[str, EmbeddedTest]()
+    for untrained, most in ((False, 2), (True, 1)):
+        group = [row for row in means if is_baseline(row) == untrained and row == first_search(row)]
+        usable = list[str]()
+        for row in sorted(group, key=lambda row: -means[row].mean):
+            if len(usable) < most and (row, RUN) in tests:
+                job = folds_of(study.spec, row, RUN)[FOLD]
+                embedded = stored_embeddings(study, job, tests[row, RUN]["evaluation"])
+                if isinstance(embedded, EmbeddedTest) and embedded.data == next(iter(found.values()), embedded).data:
+                    found[row] = embedded
+                    usable.append(row)
+        if not usable and not untrained:
+            return {}
     return found
+
+
+def scored_samples(study: StudyFolder, fingerprint: str) -> tuple[MetricDataset, SampleIndex] | str:
+    """The test samples in the order of the stored embeddings, or a sentence why they cannot be shown.
+
+    Args:
+        fingerprint: Of the samples that were scored.
+    """
+    if (data := data_here(study)) is None:
+        return NOT_HERE
+    try:
+        test = data.half("test")
+        return (data.dataset, test) if data.dataset.fingerprint(test) == fingerprint else OTHER_SAMPLES
+    except UserError:
+        return NOT_HERE
+
+
+def _shortened(sample: Image.Image | str) -> str:
+    if isinstance(sample, str):
+        text = " ".join(sample.split())
+        return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    content = io.BytesIO()
+    ImageOps.contain(sample.convert("RGB"), (SIDE, SIDE)).save(content, "WEBP", quality=QUALITY, method=4)
+    return f"data:image/webp;base64,{base64.b64encode(content.getvalue()).decode()}"

@@ -10,15 +10,14 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from levelfield.analysis.conclusion import conclusion, mean_scores
 from levelfield.analysis.conditions import collapsed, warnings
-from levelfield.analysis.integrity import changed_files
-from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise
+from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, mean_scores, summarise
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.statistics import SMALLEST_SAMPLE
+from levelfield.analysis.verdict import conclusion
+from levelfield.analysis.verify import changed_files
 from levelfield.core.terminal import printable
-from levelfield.metrics.own import is_own
-from levelfield.metrics.table import SELECTED_BY, as_shown, title_of
+from levelfield.metrics.definitions import SELECTED_BY, as_shown, is_user_metric, title_of
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import FEATURES, StudySpec, is_baseline
 
@@ -46,7 +45,7 @@ def rows_in_order(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
 
 def unit(spec: StudySpec) -> str:
     """What the numbers of a table mean."""
-    own = [*dict.fromkeys(filter(is_own, (*spec.metrics, spec.selected_by)))]
+    own = [*dict.fromkeys(filter(is_user_metric, (*spec.metrics, spec.selected_by)))]
     percent = f"percent ({', '.join(own)}: the number itself)" if own else "percent"
     interval = ", ± half a 95% interval" if spec.runs >= SMALLEST_SAMPLE else ""
     return f"{percent} on unseen classes, mean of {spec.runs} run{'s' * (spec.runs != 1)}{interval}"

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise
-from levelfield.analysis.verdicts import verdict_lines
+from levelfield.analysis.verdict import verdict_lines
 from levelfield.core.configuration import init_args
 from levelfield.study.folder import StudyFolder
 from levelfield.training.trackers import QUIET, TENSORBOARD, WANDB, left_out

@@ -10,8 +10,7 @@ from levelfield.core.configuration import (
     FOLDERS,
     SHIPPED,
     Config,
-    find_configuration,
-    nearest_configuration,
+    read_named,
     read_yaml,
     set_dotted,
     shipped_files,
@@ -32,24 +31,16 @@ def added_methods(given: Sequence[str]) -> dict[str, Config]:
     """
     found: dict[str, Config] = {}
     for words in given:
-        file = _method_file(words)
-        name, config = (file.stem, read_yaml(file)) if file is not None else method_of_loss(words)
+        if (shipped := _shipped_methods().get(words)) is not None:
+            name, config = shipped.stem, read_yaml(shipped)
+        elif words.endswith((".yaml", ".yml")):
+            name, config = Path(words).stem, read_named(words, "--add-method", "method")
+        else:
+            name, config = method_of_loss(words)
         if name in found:
             raise UserError(f"--add-method {words}: two added methods are named {name!r}; rename one")
         found[name] = config
     return found
-
-
-def _method_file(words: str) -> Path | None:
-    """The file of a method; None if a loss is named."""
-    if (shipped := _shipped_methods().get(words)) is not None:
-        return shipped
-    if not words.endswith((".yaml", ".yml")):
-        return None
-    file = find_configuration(words, "method")
-    if file is None:
-        raise UserError(f"--add-method {words}: no such file{nearest_configuration(words)}")
-    return file
 
 
 def method_of_loss(path: str) -> tuple[str, Config]:

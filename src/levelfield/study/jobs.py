@@ -13,7 +13,7 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import explain_write_errors, file_hash, make_durable, write_json
 from levelfield.core.seeds import seed_of
 from levelfield.core.shape import TEXT_OR_NONE, count, finite, has_shape, number
-from levelfield.metrics.table import SELECTED_BY
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.spec import OF, PCA, UNTRAINED, WHOLE_HALF, StudySpec, is_baseline, row_folder, second_search
 
 RESULT = "result.json"

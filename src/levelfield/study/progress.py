@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from levelfield.core.terminal import printable, say
-from levelfield.metrics.table import as_shown, title_of
+from levelfield.metrics.definitions import as_shown, title_of
 from levelfield.study.jobs import Job, failed
 from levelfield.study.spec import is_baseline
 from levelfield.study.state import StudyState

@@ -10,8 +10,7 @@ from typing import Any
 from levelfield.core.configuration import SECTIONS, Config, as_list, init_args, merge, set_dotted, stack
 from levelfield.core.errors import UserError, nearest
 from levelfield.core.paths import find_own_modules
-from levelfield.metrics.own import is_own
-from levelfield.metrics.table import METRICS, SELECTED_BY, can_select, named
+from levelfield.metrics.definitions import METRICS, SELECTED_BY, can_select, is_user_metric, named
 from levelfield.study.search_space import read_space
 from levelfield.study.spec import (
     ALPHA,
@@ -380,7 +379,7 @@ def read_metrics(path: Path, given: Any) -> list[str]:
     """
     kinds, names = ("queries", "partition"), [] if given is None else as_list(given)
     for name in names:
-        if is_own(str(name)):  # the study imports it when it runs
+        if is_user_metric(str(name)):  # the study imports it when it runs
             continue
         found = named(str(name))
         if found is None or found[0].shown or found[0].kind not in kinds or min(found[1], default=1) < 1:

@@ -8,7 +8,7 @@ from rich.console import Console
 from levelfield.core.errors import UserError
 from levelfield.core.processes import launched_together
 from levelfield.core.terminal import say
-from levelfield.metrics.own import own_metric
+from levelfield.metrics.user_metric import user_metric
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, Task, write_result
 from levelfield.study.progress import Progress
@@ -120,7 +120,7 @@ class _Running:
 
         study = self.study
         for name in study.spec.own_metrics:
-            own_metric(name)  # fails before anything is computed
+            user_metric(name)  # fails before anything is computed
         with fixed_threads(study.spec.threads):
             data, weights = dict[str, str](), dict[str, str | None]()
             if study.state.to_do and not stop_here:

@@ -16,8 +16,7 @@ from levelfield.core.configuration import Config, flatten, init_args, merge, rea
 from levelfield.core.errors import UserError
 from levelfield.core.shape import count, has_shape
 from levelfield.core.source_identity import DEFAULTS
-from levelfield.metrics.own import is_own
-from levelfield.metrics.table import SELECTED_BY
+from levelfield.metrics.definitions import SELECTED_BY, is_user_metric
 from levelfield.study.search_space import Space, configured, read_space
 from levelfield.training.trackers import drop_loggers
 
@@ -50,7 +49,7 @@ NOT_IDENTITY = ("root", "num_workers", "cache")
 # Settings of the data that do not affect an untrained trunk.
 TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "sampler", "steps_per_epoch")
 # Settings that determine the training and the test half.
-HALVED_BY = ("dataset", "split", "split_seed")
+HALVED_BY = ("dataset", "split", "split_seed", "keep_groups")
 NAME = r"[A-Za-z0-9_.-]+"
 ROW = rf"(?![_.-]){NAME}(\[[A-Za-z0-9_.,-]+\])?(@[0-9]+)?"
 
@@ -87,8 +86,9 @@ class StudySpec:
             with other seeds, to measure how much a method differs from itself.
         search: The search for arguments.
         spaces: Row to its search space, dotted keys to ranges; a row without a space is not searched.
-        metrics: Test scores in addition to MAP@R, R-precision and precision@1: names in `levelfield.metrics.table`, or
-            import paths of your own functions of embeddings and labels, `my_metric.hubness`.
+        metrics: Test scores in addition to MAP@R, R-precision and precision@1: names in
+            `levelfield.metrics.definitions`, or import paths of your own functions of embeddings and labels,
+            `my_metric.hubness`.
         sweep: The dotted keys with several values: `softmax[64]` and `softmax[128]`.
         blocks: Blocks of the training classes, each the validation classes of one fold; None for one per fold. With
             fewer folds only the first blocks are validated.
@@ -165,7 +165,7 @@ class StudySpec:
     @property
     def own_metrics(self) -> list[str]:
         """The user's own functions among the test scores."""
-        return [name for name in self.metrics if is_own(name)]
+        return [name for name in self.metrics if is_user_metric(name)]
 
     # The untrained rows.
 
@@ -264,7 +264,7 @@ class StudySpec:
     def class_settings(self, row: str) -> Any:
         """The settings that name the classes of a row, and your own metric that selects its epochs."""
         config = self.config_of(row)
-        metrics = [self.selected_by] if is_own(self.selected_by) else []
+        metrics = [self.selected_by] if is_user_metric(self.selected_by) else []
         if is_baseline(row) and self.reference_of(row) != UNTRAINED:
             data = {key: value for key, value in config["data"].items() if key not in TRAINING_BATCHES}
             return [config["model"].get("trunk") or DEFAULTS["model.trunk"], data, *metrics]

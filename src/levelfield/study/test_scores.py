@@ -13,10 +13,10 @@ from torch.nn.functional import normalize
 
 from levelfield.core.files import write_atomically
 from levelfield.metrics import clustering_metrics, retrieval_metrics
+from levelfield.metrics.definitions import PARTITION_METRICS, SHOWN_METRICS, is_user_metric
 from levelfield.metrics.distances import DISTANCES, unpack_signs
 from levelfield.metrics.health import effective_rank
-from levelfield.metrics.own import is_own, own_score
-from levelfield.metrics.table import PARTITION_METRICS, SHOWN_METRICS
+from levelfield.metrics.user_metric import user_score
 from levelfield.training.embed import EmbeddedSet
 
 # k-means runs exact iterations up to this number of samples; the method must not depend on installed packages.
@@ -115,7 +115,7 @@ def score_samples(
     Args:
         device: for retrieval; None is that of the embeddings.
     """
-    own = [metric for metric in metrics if is_own(metric)]
+    own = [metric for metric in metrics if is_user_metric(metric)]
     retrieval = [metric for metric in metrics if metric not in (*PARTITION_METRICS, *own)]
     found: dict[str, Any] = {}
     if retrieval:
@@ -127,7 +127,7 @@ def score_samples(
     if own:
         held = DISTANCES[distance][0](embeddings)
         compared = held if held.is_floating_point() else unpack_signs(held)
-        found |= {metric: own_score(metric, compared, labels) for metric in own}
+        found |= {metric: user_score(metric, compared, labels) for metric in own}
     return found
 
 

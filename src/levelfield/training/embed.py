@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from levelfield.core.paths import strip_paths
 from levelfield.core.source_identity import sources
-from levelfield.core.versions import library_versions, package_versions, processor
+from levelfield.core.versions import library_versions, processor
 from levelfield.data.loaders import opened_ahead
 from levelfield.models.trunks import ModuleTrunk, Trunk
 from levelfield.training.batches import Batch, match_dtype
@@ -102,7 +102,7 @@ class TrunkExtractor:
             "class": name,
             "arguments": [strip_paths(arguments), dict(trunk.checkpoint_args), trunk.mean, trunk.std],
             "sources": sources(name),
-            "libraries": {**library_versions(), **package_versions(trunk)},
+            "libraries": library_versions(trunk),
             "device": torch.cuda.get_device_name(self.device) if on_gpu else processor(),
             "threads": None if on_gpu else torch.get_num_threads(),
         }

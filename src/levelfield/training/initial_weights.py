@@ -64,8 +64,8 @@ def start_from_checkpoint(
 
 def refuse_other_dataset(then: Mapping[str, Any], now: Mapping[str, Any], path: Path | str) -> None:
     """Raise UserError if the datamodule's arguments name another data set than those of a checkpoint."""
-    classes, here = ({"dataset": each["dataset"]["class_path"]} for each in (then, now))
-    _refuse_other("data", ("dataset",), classes, here, path)
+    named = [{"dataset": each["dataset"]["class_path"]} for each in (then, now)]
+    _refuse_other("data", ("dataset",), named[0], named[1], path)
 
 
 def refuse_other_data(then: Mapping[str, Any], now: Mapping[str, Any], path: Path | str) -> None:

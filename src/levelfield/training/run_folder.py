@@ -7,19 +7,20 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import yaml
+from filelock import FileLock, Timeout
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
 from levelfield.core.errors import UserError
-from levelfield.core.files import LOCKS, Lock, explain_write_errors, make_durable, write_atomically
+from levelfield.core.files import LOCKS, explain_write_errors, make_durable, write_atomically
 from levelfield.core.paths import HERE, moved
 from levelfield.core.processes import restarted
 from levelfield.core.signals import Stopped
@@ -42,11 +43,13 @@ class RunFolder:
 
     def __init__(self, path: Path, state: Literal["new", "unfinished", "finished"] = "new") -> None:
         self.path, self.state = path, state
-        self._lock = Lock(path, "fit", "fit")
+        self._lock = FileLock(path / LOCKS / "fit.lock", thread_local=False)
 
     def hold(self) -> bool:
         """Lock the folder, unless a running process has locked it; returns whether it is locked."""
-        return self._lock.acquire()
+        with suppress(Timeout):
+            self._lock.acquire(blocking=False)
+        return self._lock.is_locked
 
     def release(self) -> None:
         """Unlock the folder of an unfinished fit; delete it if it has no file."""

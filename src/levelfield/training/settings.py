@@ -339,7 +339,9 @@ def _describe(key: str, owner: str, said: dict[str, str], subtypes: re.Match | N
     if (name := said.get("unknown")) in SUPPLIED and key.endswith("loss"):
         return f"--{key}.{name} is set from the training classes: leave it out"
     if name and key:
-        known = inspect.signature(pkgutil.resolve_name(owner)).parameters if owner else ()
+        from levelfield.training.loss_factory import parameters  # it imports this module
+
+        known = parameters(pkgutil.resolve_name(owner)) if owner else ()
         return f"--{key}: no such argument '{name}'{nearest(name, known, '')}"
     if name:
         return _no_such_option(f"{said['group']}.{name}" if "group" in said else name, parser)

@@ -4,6 +4,7 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -16,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from levelfield.core.configuration import Loader
 from levelfield.core.errors import UserError
-from levelfield.core.paths import goes_upwards, is_address, is_place
+from levelfield.core.paths import is_place
 from levelfield.core.shape import has_shape
 from levelfield.data.dataset import MetricDataset
 from levelfield.data.samplers import TrainingBatchSampler
@@ -241,7 +242,7 @@ def check_callbacks(states: Any, origin: object) -> None:
     Raises:
         UserError: an address, or a path with a part `..`.
     """
-    _check_values({"callbacks": states}, origin, lambda text: is_address(text) or goes_upwards(text))
+    _check_values({"callbacks": states}, origin, partial(is_place, absolute=False))
 
 
 def _check_values(described: Any, origin: object, is_refused: Callable[[str], bool]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from levelfield.core.files import file_hash, read_json, write_atomically, write_json
-from levelfield.metrics.table import title_of
+from levelfield.metrics.definitions import title_of
 from levelfield.training.trust import own_packages
 from levelfield.use.scores import Score
 
@@ -52,27 +52,33 @@ def write_card(
     hashes = [file_hash(path) for path in paths]
     tested = (read_json(paths[0].with_name(SCORES)) or {}) if len(paths) == 1 else {}
     scores = _scores(tested) if tested.get("checkpoint") == hashes[0] else NOT_TESTED
-    write_atomically(folder / CARD, card(paths, checkpoints, modality, scores, hashes).encode())
+    given = paths[0] if len(paths) == 1 else paths[0].parent.parent
+    elsewhere = given.parent.resolve() != folder.resolve()  # an export has no checkpoint
+    place = f"CHECKPOINTS/{given.name}" if elsewhere else given.name
+    write_atomically(folder / CARD, card(place, checkpoints, modality, scores, hashes).encode())
     return folder / CARD
 
 
 def card(
-    paths: Sequence[Path],
+    place: str,
     checkpoints: Sequence[Mapping[str, Any]],
     modality: str | None,
     scores: str,
     hashes: Sequence[str],
 ) -> str:
-    """The card as Markdown, with the metadata that model hubs read."""
-    checkpoint, several = checkpoints[0], len(paths) > 1
+    """The card as Markdown, with the metadata that model hubs read.
+
+    Args:
+        place: `--ckpt_path` of its commands.
+    """
+    checkpoint = checkpoints[0]
     arguments, own = checkpoint["hyper_parameters"], checkpoint["levelfield"]
     trained = [each["levelfield"].get("data") or {} for each in checkpoints]
     data = trained[0]
     # your own learner may not have it
     sizes = [each["hyper_parameters"].get("embedding_size") for each in checkpoints]
-    of = f", concatenated from {len(paths)} models" if several else ""
+    of = f", concatenated from {len(checkpoints)} models" if len(checkpoints) > 1 else ""
     into = f" into {sum(sizes)} numbers" if all(sizes) else ""
-    given = paths[0].parent.parent.name if several else paths[0].name
     licence = own.get("licence")
     head = {
         "library_name": "levelfield",
@@ -82,7 +88,7 @@ def card(
     trunk, loss = _named(arguments.get("trunk")), _named(arguments.get("loss"))
     dataset = data.get("dataset", {}).get("class_path", "its own loaders")
     sections = {"model": arguments, "data": checkpoint.get("datamodule_hyper_parameters")}
-    use = " ".join([f"--ckpt_path {given}", *(f"--trust {name}" for name in sorted(own_packages(sections)))])
+    use = " ".join([f"--ckpt_path {place}", *(f"--trust {name}" for name in sorted(own_packages(sections)))])
     what = {"image": "images", "text": "texts"}.get(modality or "", "samples")
     lines = [
         f"# {loss.partition(' (')[0]} on {dataset.rpartition('.')[2]}",
@@ -94,7 +100,7 @@ def card(
         "## Licence",
         f"Initial weights of the trunk: {own.get('weights', 'unknown')}. Licence of these weights: "
         f"{licence or 'not given by their source'}.",
-        "## Use",
+        "## Use" + "\n\nCHECKPOINTS is the folder of the checkpoint, which is not here." * ("/" in place),
         f"    levelfield predict {use} --data PATH\n"
         f"    levelfield search {use} --gallery PATH --query {QUERIES.get(modality or '', 'WHAT')}",
         "## Versions",

@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 
 from levelfield.core.configuration import OURS, Config, merge
 from levelfield.metrics import retrieval_metrics
-from levelfield.metrics.table import SELECTED_BY
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.models import LinearEmbedder
 from levelfield.study.progress import duration
 from levelfield.study.spec import FEATURES
@@ -165,22 +165,28 @@ def make_plan(
         blocks: Blocks of classes; each fold validates one.
         budget: Seconds of one core.
     """
-    first = next(iter(trunks.values()))
-    sizes, measured, why = _sizes(dataset, index, merge(base, first))
     usual = STEPS[dataset.modality]
     trained = len(index.keys) - tested
     counts = Counts(round(trained * (1 - 1 / blocks)), round(trained / blocks), tested)
     with fixed_threads(1), tempfile.TemporaryDirectory() as folder:
-        at_measured = merge(merge(base, with_size(measured)), first)
-        costs = _measure(at_measured, blocks, Path(folder))
-        budget -= costs.sample * sum((len(trunks) - 1) * part for part in (trained, tested))
-        lengths = choose(costs, counts, blocks, usual, USABLE * budget, sizes, measured or 1)
-        settings = {name: merge(merge(base, with_size(lengths.size)), each) for name, each in trunks.items()}
-        scores = {name: _scores(each, lengths.folds, blocks, Path(folder)) for name, each in settings.items()}
+        looked = {name: _sizes(dataset, index, merge(base, each)) for name, each in trunks.items()}
+        at_measured = {name: merge(merge(base, with_size(looked[name][1])), each) for name, each in trunks.items()}
+        costs = {name: _measure(each, blocks, Path(folder)) for name, each in at_measured.items()}
+        planned = {}
+        for name, (sizes, measured, _) in looked.items():
+            others = sum(costs[other].sample * (trained + tested) for other in trunks if other != name)
+            usable = USABLE * (budget - others)
+            planned[name] = choose(costs[name], counts, blocks, usual, usable, sizes, measured or 1)
+        folds = min(each.folds for each in planned.values())  # of all, so that the scores are comparable
+        settings = {name: merge(merge(base, with_size(planned[name].size)), each) for name, each in trunks.items()}
+        scores = {name: _scores(each, folds, blocks, Path(folder)) for name, each in settings.items()}
     trunk = max(scores, key=lambda name: scores[name][0][FEATURES])
     found, num_features, size = scores[trunk]
     start = max(STARTS, key=lambda kind: found[kind])
-    now = costs if lengths.size is None or measured is None else costs.at(lengths.size, measured)
+    lengths, (_, measured, why) = planned[trunk], looked[trunk]
+    now = costs[trunk]
+    if lengths.size is not None and measured is not None:
+        now = now.at(lengths.size, measured)
     lines = [f"images: {why}, so crops of {lengths.size} px fit the time"] if lengths.size else []
     lines.append(
         f"timing: {now.step:.2f} s a training step of 32, {1000 * now.sample:.1f} ms to embed a sample: "

@@ -13,7 +13,7 @@ from tiny_fit import TINY
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from levelfield.analysis.integrity import validation_scores
+from levelfield.analysis.verify import validation_scores
 from levelfield.core.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.models.trunks import ModuleTrunk

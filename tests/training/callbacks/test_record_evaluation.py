@@ -86,7 +86,7 @@ def test_loaders_of_ones_own_have_lines_in_their_folder(tmp_path, monkeypatch) -
         record = RecordEvaluation(reason="a colleague asked" if count == 2 else "")
         trainer(tmp_path / folder, record).test(it, DataLoader(images, batch_size=5), verbose=False)
         assert record.count == count
-    assert len(list(tmp_path.glob("cache/evaluations/*/"))) == 1
+    assert len(list(tmp_path.glob("cache/evaluations/*.txt"))) == 1
     evaluations = lines(tmp_path / "a")
     assert [line["event"] for line in evaluations] == ["evaluated", "finished"] * 2
     assert [line["reason"] for line in evaluations[::2]] == ["", "a colleague asked"]

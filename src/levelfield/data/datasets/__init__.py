@@ -16,20 +16,4 @@ from levelfield.data.datasets.sop import StanfordOnlineProducts
 from levelfield.data.datasets.text_table import TextTable
 from levelfield.data.index import SampleIndex
 
-__all__ = [
-    "CLINC150",
-    "CUB200",
-    "Banking77",
-    "Cars196",
-    "Glyphs",
-    "GroceryStore",
-    "ImageFolder",
-    "ImageTable",
-    "InShopClothes",
-    "MetricDataset",
-    "News20",
-    "Omniglot",
-    "SampleIndex",
-    "StanfordOnlineProducts",
-    "TextTable",
-]
+__all__ = [name for name in dir() if name[0].isupper()]

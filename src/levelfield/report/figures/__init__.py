@@ -1,17 +1,22 @@
 """The figures of the page, one file each; a new file in this folder is a new figure."""
 
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
+
+from levelfield.analysis.results import ResultRow, collect_rows
+from levelfield.analysis.verify import changed_files
+from levelfield.core.files import write_atomically
+from levelfield.report.figures.style import style, to_pdf, to_svg
+from levelfield.study.folder import StudyFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from levelfield.analysis.results import ResultRow
-    from levelfield.study.folder import StudyFolder
+PAPER_WIDTH = 6.9  # inches: two columns of a conference page
 
 
 @dataclass(frozen=True)
@@ -22,9 +27,13 @@ class Results:
         changed: `changed_files` of the study.
     """
 
-    study: "StudyFolder"
-    rows: "Sequence[ResultRow]"
+    study: StudyFolder
+    rows: Sequence[ResultRow]
     changed: Mapping[Path, str]
+
+    @classmethod
+    def of(cls, study: StudyFolder) -> Self:
+        return cls(study, collect_rows(study), changed_files(study))
 
 
 @dataclass(frozen=True)
@@ -48,3 +57,31 @@ def report_figures() -> dict[str, ReportFigure]:
     """The figures by the names of their files, in order."""
     modules = {module.name: import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)}
     return {name: module.FIGURE for name, module in sorted(modules.items()) if hasattr(module, "FIGURE")}
+
+
+def _drawn(results: Results) -> "Iterator[tuple[str, Figure]]":
+    """Name and drawing of each figure that has something to draw."""
+    with style():
+        for name, declared in report_figures().items():
+            if (figure := declared.draw(results)) is not None:
+                yield name, figure
+
+
+def draw_figures(results: Results) -> dict[str, bytes]:
+    """Name to SVG of each figure that has something to draw."""
+    return {name: to_svg(figure) for name, figure in _drawn(results)}
+
+
+def write_figures(study: StudyFolder, folder: Path) -> list[Path]:
+    """Write each figure of the report for a paper, as SVG and PDF, all of one width and font; return the paths.
+
+    The files contain their letters (outlines in SVG, the font in PDF) and no dates. The same study and the same version
+    of matplotlib give the same bytes. Figures with nothing to draw are left out.
+    """
+    written = []
+    for name, figure in _drawn(Results.of(study)):
+        figure.set_figwidth(PAPER_WIDTH)
+        for kind, content in (("svg", to_svg(figure)), ("pdf", to_pdf(figure))):
+            written.append(folder / f"{name}.{kind}")
+            write_atomically(written[-1], content)
+    return written

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from levelfield.analysis.conclusion import best_method, best_untrained, mean_scores
-from levelfield.analysis.results import run_scores
+from levelfield.analysis.results import mean_scores, run_scores
 from levelfield.analysis.shown_names import shown_names
-from levelfield.metrics.table import SELECTED_BY, title_of
+from levelfield.analysis.verdict import best_method, best_untrained
+from levelfield.metrics.definitions import SELECTED_BY, title_of
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, INK, new_figure, rows_of_methods
 from levelfield.report.table import rows_in_order

@@ -1,14 +1,17 @@
-"""Search curves: the best validation score after each trial, one panel per method."""
+"""The search of each method: the best validation score so far, then every trial against each argument."""
 
 from collections.abc import Mapping, Sequence
-from textwrap import fill
+from itertools import accumulate
+from math import inf
 from typing import TYPE_CHECKING
 
+from levelfield.analysis.selection import short_key
 from levelfield.analysis.shown_names import shown_names
-from levelfield.metrics.table import SELECTED_BY
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.report.figures import ReportFigure, Results
-from levelfield.report.figures.style import BLUE, FAINT, TITLE, VERMILION, small_panels, validation_axis, whole_numbers
-from levelfield.study.suggest import Trial
+from levelfield.report.figures.style import BLUE, FAINT, VERMILION, small_panels, validation_axis, whole_numbers
+from levelfield.study.search_space import Choice, Space, coordinates
+from levelfield.study.suggest import Trial, best_trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,67 +19,64 @@ if TYPE_CHECKING:
 
 
 def _draw(results: Results) -> "Figure | None":
-    state, names = results.study.state, shown_names(results.study.spec)
-    searches = {names[row]: trials for row in state.spec.methods if (trials := state.trials(row))}
-    chosen = {names[row]: trial.number for row in state.spec.methods if (trial := state.chosen(row)) is not None}
-    return search_figure(searches, chosen, state.spec.selected_by) if searches else None
+    state, spec, names = results.study.state, results.study.spec, shown_names(results.study.spec)
+    searches = {names[row]: (spec.space(row), trials) for row in spec.methods if (trials := state.trials(row))}
+    return search_figure(searches, spec.selected_by) if searches else None
 
 
-FIGURE = ReportFigure("Search", "Best validation score after each trial, a panel a method", _draw)
+FIGURE = ReportFigure(
+    "Search",
+    "Best validation score after each trial, and the score of every trial against each argument, a panel each",
+    _draw,
+    note="A dot is a trial, the line the best so far, a cross a failed trial. The ring is the chosen trial.",
+)
 
 
 def best_so_far(trials: Sequence[Trial]) -> list[tuple[int, float]]:
     """(trial, best value so far), from the first trial with a value."""
-    curve: list[tuple[int, float]] = []
-    for trial in sorted(trials, key=lambda trial: trial.number):
-        best = max([value for _, value in curve[-1:]] + ([] if trial.value is None else [trial.value]), default=None)
-        if best is not None:
-            curve.append((trial.number, best))
-    return curve
+    ordered = sorted(trials, key=lambda trial: trial.number)
+    best = accumulate((-inf if trial.value is None else trial.value for trial in ordered), max)
+    return [(trial.number, value) for trial, value in zip(ordered, best, strict=True) if value > -inf]
 
 
-def search_figure(
-    searches: Mapping[str, Sequence[Trial]], chosen: Mapping[str, int], score: str = SELECTED_BY
-) -> "Figure":
-    """One panel per method: dots are trials, the line is the best so far, the chosen trial has a ring.
+def search_figure(searches: Mapping[str, tuple[Space, Sequence[Trial]]], score: str = SELECTED_BY) -> "Figure":
+    """For each method a panel over the trials, then one for each argument.
 
     Args:
-        chosen: Method to the number of its chosen trial.
+        searches: Method to its space and trials.
         score: The validation score.
     """
     factor, label = validation_axis(score)
-    figure, panels = small_panels(len(searches), 1.6, "trial", label)
-    for axes, (method, trials) in zip(panels, searches.items(), strict=True):
-        axes.set_title(fill(method, TITLE))
-        curve = best_so_far(trials)
-        scored = [(trial.number, trial.value) for trial in trials if trial.value is not None]
-        axes.plot([n for n, _ in scored], [factor * v for _, v in scored], "o", color=FAINT, markersize=4, mew=0)
-        axes.step([n for n, _ in curve], [factor * v for _, v in curve], where="post", color=BLUE, linewidth=1.5)
-        for number, value in scored:
-            if number == chosen.get(method):
-                axes.plot([number], [factor * value], "o", color=BLUE, markerfacecolor="none", markersize=7)
-        _without_value(axes, [t.number for t in trials if t.failure is not None], "x", VERMILION)
-        whole_numbers(axes)
-    figure.legend(handles=_legend(searches), loc="outside upper center", ncols=5, fontsize=8.5, handletextpad=0.3)
+    panels = [(method, key) for method, (space, _) in searches.items() for key in ("", *space)]
+    figure, grid = small_panels(len(panels), 1.55, "", label, shared=False)
+    for axes, (method, key) in zip(grid, panels, strict=True):
+        space, trials = searches[method]
+        scored = [trial for trial in trials if trial.value is not None]
+        axes.set_title(f"{method}\n{short_key(key) or 'trial'}", fontsize=8)
+        axes.tick_params(labelsize=7)
+        points = [(coordinates(space, t.parameters)[key] if key else t.number, factor * (t.value or 0)) for t in scored]
+        axes.plot([x for x, _ in points], [y for _, y in points], "o", color=BLUE, alpha=0.45, markersize=3, mew=0)
+        if key:
+            _name_argument(axes, space, key)
+        else:
+            curve = best_so_far(trials)
+            axes.step([n for n, _ in curve], [factor * v for _, v in curve], where="post", color=BLUE, linewidth=1.5)
+            failed = [trial.number for trial in trials if trial.failure is not None]
+            edge = axes.get_xaxis_transform()
+            axes.plot(failed, [0.03] * len(failed), "x", color=VERMILION, markersize=4, transform=edge, in_layout=False)
+            whole_numbers(axes)
+        if (chosen := best_trial(scored)) is not None:
+            axes.plot(*points[scored.index(chosen)], "o", color=VERMILION, mfc="none", markersize=7, mew=1.6)
     return figure
 
 
-def _without_value(axes: "Axes", numbers: Sequence[int], marker: str, colour: str) -> None:
-    """Mark trials on the lower edge of the panel."""
-    edge = axes.get_xaxis_transform()
-    (marks,) = axes.plot(numbers, [0.03] * len(numbers), marker, color=colour, markersize=4, transform=edge)
-    marks.set_in_layout(False)
-
-
-def _legend(searches: Mapping[str, Sequence[Trial]]) -> list:
-    from matplotlib.lines import Line2D
-
-    trials = [trial for found in searches.values() for trial in found]
-    handles = [
-        Line2D([], [], color=FAINT, marker="o", markersize=4, linewidth=0, mew=0, label="a trial"),
-        Line2D([], [], color=BLUE, linewidth=1.5, label="best so far"),
-        Line2D([], [], color=BLUE, marker="o", markerfacecolor="none", markersize=7, linewidth=0, label="chosen"),
-    ]
-    if any(trial.failure is not None for trial in trials):
-        handles.append(Line2D([], [], color=VERMILION, marker="x", markersize=4, linewidth=0, label="failed"))
-    return handles
+def _name_argument(axes: "Axes", space: Space, key: str) -> None:
+    place = space[key]
+    if isinstance(place, Choice):
+        axes.set_xticks(range(len(place.options)), [str(option.get(key, "")) for option in place.options])
+        return
+    if place.scale == "log":
+        axes.set_xscale("log")
+        axes.minorticks_off()
+    for bound in (place.low, place.high):
+        axes.axvline(bound, color=FAINT, linewidth=0.8, linestyle=(0, (1, 2)))

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from levelfield.metrics.own import is_own
-from levelfield.metrics.table import title_of
+from levelfield.metrics.definitions import is_user_metric, title_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,13 +64,15 @@ def new_figure(height: float, width: float = WIDTH) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def small_panels(number: int, height: float, xlabel: str, ylabel: str) -> "tuple[Figure, list[Axes]]":
-    """A figure of `number` equal panels with common axes, four in a row, each `height` inches."""
+def small_panels(
+    number: int, height: float, xlabel: str, ylabel: str, shared: bool = True
+) -> "tuple[Figure, list[Axes]]":
+    """A figure of `number` equal panels, `shared` with common axes, four in a row, each `height` inches."""
     columns = min(number, PANELS_IN_A_ROW)
     rows = -(-number // columns)
     width = WIDTH * max(columns, 2.6) / PANELS_IN_A_ROW  # one or two panels need room for the legend
     figure = new_figure(height * rows + 0.5, width)
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    grid = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False)
     panels = list(grid.flat)
     for spare in panels[number:]:
         spare.remove()
@@ -84,7 +85,7 @@ def small_panels(number: int, height: float, xlabel: str, ylabel: str) -> "tuple
 
 def validation_axis(metric: str) -> tuple[int, str]:
     """Factor and label of an axis of validation scores: percent, or the plain number of the user's own metric."""
-    return (1, f"validation {metric}") if is_own(metric) else (100, f"validation {title_of(metric)}, percent")
+    return (1, f"validation {metric}") if is_user_metric(metric) else (100, f"validation {title_of(metric)}, percent")
 
 
 def rows_of_methods(axes: "Axes", names: Sequence[str]) -> None:

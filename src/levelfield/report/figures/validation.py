@@ -6,9 +6,9 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
-from levelfield.analysis.integrity import validation_scores
 from levelfield.analysis.shown_names import shown_names
-from levelfield.metrics.table import SELECTED_BY
+from levelfield.analysis.verify import validation_scores
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import INK, PALETTE, TITLE, small_panels, validation_axis, whole_numbers
 from levelfield.study.jobs import METRICS_FILE, failed

@@ -15,23 +15,4 @@ from levelfield.training.callbacks.validate_first import ValidateFirst
 from levelfield.training.callbacks.wandb_neighbours import WandbNeighbours
 from levelfield.training.steps import CheckFirstBatch, LogLosses, SeedSteps
 
-__all__ = [
-    "AverageWithStart",
-    "BestEpoch",
-    "CheckFirstBatch",
-    "CollectEmbeddings",
-    "CompileTrunk",
-    "GradientCaching",
-    "GradientCheckpointing",
-    "HeadFirst",
-    "LastEpoch",
-    "LogLosses",
-    "RecordEvaluation",
-    "RetrievalValidation",
-    "SeedSteps",
-    "TimmSyncBatchNorm",
-    "TrackTraining",
-    "UntilDone",
-    "ValidateFirst",
-    "WandbNeighbours",
-]
+__all__ = [name for name in dir() if name[0].isupper()]

@@ -16,10 +16,11 @@ from torch.utils.data import DistributedSampler
 
 from levelfield.core.errors import TrainingFailed, UserError
 from levelfield.metrics import RetrievalMetrics
+from levelfield.metrics.definitions import COLLAPSED_RANK, MONITOR, SELECTED_BY, SHOWN_METRICS, can_select
+from levelfield.metrics.definitions import is_user_metric as is_own
 from levelfield.metrics.distances import unpack_signs
 from levelfield.metrics.health import effective_rank
-from levelfield.metrics.own import is_own, own_metric
-from levelfield.metrics.table import COLLAPSED_RANK, MONITOR, SELECTED_BY, SHOWN_METRICS, can_select
+from levelfield.metrics.user_metric import user_metric as own_metric
 from levelfield.training.batches import Batch, broken_samples
 from levelfield.training.weight_averaging import follow_until_first_update
 

@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from levelfield.core.errors import UserError
-from levelfield.metrics.table import MONITOR
+from levelfield.metrics.definitions import MONITOR
 from levelfield.training.callbacks.retrieval_validation import monitor_of
 
 

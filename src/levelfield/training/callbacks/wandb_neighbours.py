@@ -12,9 +12,9 @@ from levelfield.core.errors import UserError, refuse_below
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.loaders import ClassSubset
 from levelfield.metrics import retrieval_metrics
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.metrics.distances import DISTANCES
 from levelfield.metrics.nearest import nearest
-from levelfield.metrics.table import SELECTED_BY
 from levelfield.training.callbacks.best_epoch import best_checkpoints
 from levelfield.training.embed import embed
 

@@ -15,17 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def is_own(name: str) -> bool:
-    """Whether a name is the import path of your own function: no shipped metric has a dot in its name.
-
-    Example:
-        >>> is_own("my_metric.hubness"), is_own("map_at_r")
-        (True, False)
-    """
-    return "." in name
-
-
-def own_metric(name: str) -> Callable[[Tensor, Tensor], Any]:
+def user_metric(name: str) -> Callable[[Tensor, Tensor], Any]:
     """The function at `my_metric.hubness`; the module may be in the working directory.
 
     Raises:
@@ -38,7 +28,7 @@ def own_metric(name: str) -> Callable[[Tensor, Tensor], Any]:
     return metric
 
 
-def own_score(name: str, embeddings: Float[Tensor, "samples dim"], labels: Integer[Tensor, " samples"]) -> float:
+def user_score(name: str, embeddings: Float[Tensor, "samples dim"], labels: Integer[Tensor, " samples"]) -> float:
     """The value of your metric for embeddings in the order of the data set.
 
     It gets copies on the CPU, float32 and int64, so that NumPy and scikit-learn accept them.
@@ -47,7 +37,7 @@ def own_score(name: str, embeddings: Float[Tensor, "samples dim"], labels: Integ
         UserError: it does not return one number.
         TrainingFailed: the number is not finite, e.g. of collapsed embeddings; a search continues with the next trial.
     """
-    found = own_metric(name)(embeddings.detach().float().cpu().clone(), labels.detach().long().cpu().clone())
+    found = user_metric(name)(embeddings.detach().float().cpu().clone(), labels.detach().long().cpu().clone())
     try:
         value = float(found)
     except (TypeError, ValueError, RuntimeError):

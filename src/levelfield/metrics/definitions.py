@@ -6,23 +6,18 @@ To add a metric: its function, its row in `METRICS`, its test.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
-
-from levelfield.metrics.own import is_own
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
     from torch import Tensor
 
-    from levelfield.metrics.hierarchy import Hits
-    from levelfield.metrics.partitions import Partitions
-    from levelfield.metrics.scores import Places
-    from levelfield.metrics.verification import Roc
+    from levelfield.metrics.counts import Hits, Partitions, Ranks, Roc
 
 
-def map_at_r(places: Places) -> Float64[Tensor, " queries"]:
+def map_at_r(ranks: Ranks) -> Float64[Tensor, " queries"]:
     """Mean average precision of the R nearest.
 
         1/R sum over m(i) <= R of i/m(i)
@@ -31,10 +26,10 @@ def map_at_r(places: Places) -> Float64[Tensor, " queries"]:
 
     Paper: Musgrave et al. 2020, "A Metric Learning Reality Check", arXiv:2003.08505, equations 3 and 4.
     """
-    return (places.precision_QP * places.within_r_QP).sum(1) / places.num_relevant_Q
+    return (ranks.precision_QP * ranks.within_r_QP).sum(1) / ranks.num_relevant_Q
 
 
-def r_precision(places: Places) -> Float64[Tensor, " queries"]:
+def r_precision(ranks: Ranks) -> Float64[Tensor, " queries"]:
     """Share of the R nearest that match.
 
         |{i: m(i) <= R}| / R
@@ -43,10 +38,10 @@ def r_precision(places: Places) -> Float64[Tensor, " queries"]:
 
     Paper: Musgrave et al. 2020, "A Metric Learning Reality Check", arXiv:2003.08505, section 3.2.
     """
-    return places.within_r_QP.sum(1) / places.num_relevant_Q
+    return ranks.within_r_QP.sum(1) / ranks.num_relevant_Q
 
 
-def precision_at_1(places: Places) -> Float64[Tensor, " queries"]:
+def precision_at_1(ranks: Ranks) -> Float64[Tensor, " queries"]:
     """Whether the nearest sample matches.
 
         [m(1) <= 1]
@@ -55,10 +50,10 @@ def precision_at_1(places: Places) -> Float64[Tensor, " queries"]:
 
     Paper: Musgrave et al. 2020, "A Metric Learning Reality Check", arXiv:2003.08505, section 3.2.
     """
-    return (places.first_Q <= 1).double()
+    return (ranks.first_Q <= 1).double()
 
 
-def recall_at_k(places: Places, k: int) -> Float64[Tensor, " queries"]:
+def recall_at_k(ranks: Ranks, k: int) -> Float64[Tensor, " queries"]:
     """Whether one of the k nearest matches; not the share of matches found.
 
         [m(1) <= k]
@@ -67,10 +62,10 @@ def recall_at_k(places: Places, k: int) -> Float64[Tensor, " queries"]:
 
     Paper: Oh Song et al. 2016, "Deep Metric Learning via Lifted Structured Feature Embedding", arXiv:1511.06452.
     """
-    return (places.first_Q <= k).double()
+    return (ranks.first_Q <= k).double()
 
 
-def mean_average_precision(places: Places) -> Float64[Tensor, " queries"]:
+def mean_average_precision(ranks: Ranks) -> Float64[Tensor, " queries"]:
     """Average precision of the full ranking.
 
         1/R sum of i/m(i)
@@ -80,10 +75,10 @@ def mean_average_precision(places: Places) -> Float64[Tensor, " queries"]:
     Paper: Manning et al. 2008, "Introduction to Information Retrieval", https://nlp.stanford.edu/IR-book/,
     chapter 8.4.
     """
-    return places.precision_QP.sum(1) / places.num_relevant_Q
+    return ranks.precision_QP.sum(1) / ranks.num_relevant_Q
 
 
-def map_at_n(places: Places, n: int) -> Float64[Tensor, " queries"]:
+def map_at_n(ranks: Ranks, n: int) -> Float64[Tensor, " queries"]:
     """Average precision of the n nearest.
 
         1/min(R, n) sum over m(i) <= n of i/m(i)
@@ -93,10 +88,10 @@ def map_at_n(places: Places, n: int) -> Float64[Tensor, " queries"]:
     Paper: Manning et al. 2008, "Introduction to Information Retrieval", https://nlp.stanford.edu/IR-book/,
     chapter 8.4, cut at n.
     """
-    return (places.precision_QP * (places.places_QP <= n)).sum(1) / places.num_relevant_Q.clamp(max=n)
+    return (ranks.precision_QP * (ranks.ranks_QP <= n)).sum(1) / ranks.num_relevant_Q.clamp(max=n)
 
 
-def mrr(places: Places) -> Float64[Tensor, " queries"]:
+def mrr(ranks: Ranks) -> Float64[Tensor, " queries"]:
     """Reciprocal rank of the first match.
 
         1/m(1)
@@ -106,7 +101,7 @@ def mrr(places: Places) -> Float64[Tensor, " queries"]:
     Paper: Voorhees 1999, "The TREC-8 Question Answering Track Report",
     https://trec.nist.gov/pubs/trec8/papers/qa_report.pdf.
     """
-    return 1 / places.first_Q
+    return 1 / ranks.first_Q
 
 
 def hierarchical_precision(hits: Hits) -> Float64[Tensor, " queries"]:
@@ -133,7 +128,7 @@ def nmi(partitions: Partitions) -> float:
     Paper: Manning et al. 2008, "Introduction to Information Retrieval", https://nlp.stanford.edu/IR-book/,
     chapter 16.3.
     """
-    return partitions.ratio(partitions.information, partitions.mean_entropy())
+    return partitions.normalized_information(partitions.average)
 
 
 def nmi_geometric(partitions: Partitions) -> float:
@@ -145,7 +140,7 @@ def nmi_geometric(partitions: Partitions) -> float:
 
     Paper: Strehl and Ghosh 2002, "Cluster Ensembles", https://jmlr.org/papers/v3/strehl02a.html.
     """
-    return partitions.ratio(partitions.information, partitions.mean_entropy("geometric"))
+    return partitions.normalized_information("geometric")
 
 
 def ami(partitions: Partitions) -> float:
@@ -159,7 +154,8 @@ def ami(partitions: Partitions) -> float:
     https://jmlr.org/papers/v11/vinh10a.html, equation 24a.
     """
     expected = partitions.expected_information
-    return partitions.ratio(partitions.information - expected, partitions.mean_entropy() - expected)
+    room = partitions.mean_entropy - expected
+    return (partitions.information - expected) / room if abs(room) >= 1e-12 else nmi(partitions)
 
 
 def f1(partitions: Partitions) -> float:
@@ -172,7 +168,8 @@ def f1(partitions: Partitions) -> float:
     Paper: Manning et al. 2008, "Introduction to Information Retrieval", https://nlp.stanford.edu/IR-book/,
     chapter 16.3.
     """
-    return partitions.ratio(2 * partitions.pairs_in_both, partitions.pairs_in_each)
+    (_, false), (missed, found) = partitions.pair_counts.tolist()
+    return 2 * found / (2 * found + false + missed) if found + false + missed else 1.0
 
 
 def tar_at_far(pairs: Roc, n: int) -> float:
@@ -199,10 +196,10 @@ def eer(pairs: Roc) -> float:
     https://www.isca-archive.org/eurospeech_1997/martin97b_eurospeech.html.
     """
     misses_T = 1 - pairs.tar_T
-    place = int((pairs.far_T >= misses_T).argmax())
-    open_before = misses_T[place - 1] - pairs.far_T[place - 1]
-    closed = open_before + pairs.far_T[place] - misses_T[place]
-    return float(pairs.far_T[place - 1] + open_before / closed * (pairs.far_T[place] - pairs.far_T[place - 1]))
+    after = int((pairs.far_T >= misses_T).argmax())
+    open_before = misses_T[after - 1] - pairs.far_T[after - 1]
+    closed = open_before + pairs.far_T[after] - misses_T[after]
+    return float(pairs.far_T[after - 1] + open_before / closed * (pairs.far_T[after] - pairs.far_T[after - 1]))
 
 
 def auroc(pairs: Roc) -> float:
@@ -228,7 +225,7 @@ class Metric:
         title: as tables and figures show it.
         kind: `queries`, a retrieval score of each query, `partition`, of a clustering of the embeddings; `coarse`, of
             classes in groups, or `pairs`, of a threshold on similarities, only in Python.
-        score: function of a `Places` and the key's number, a `Partitions`, `Hits`, or a `Roc` and the key's number.
+        score: function of `Ranks` and the key's number, a `Partitions`, `Hits`, or a `Roc` and the key's number.
         depth: neighbours that it needs: the number in the `key`, the query's `R`, or `all`.
         usual: whether a call that names no metric computes it, `recall_at_<k>` for the k of `recall_at`.
         shown: whether validation and studies compute it by default, and tables and figures show it.
@@ -264,12 +261,71 @@ METRICS = (
 )
 SHOWN_METRICS = {metric.key: metric.title for metric in METRICS if metric.shown}
 PARTITION_METRICS = {metric.key: metric for metric in METRICS if metric.kind == "partition"}
-PAIR_METRICS = {metric.key: metric for metric in METRICS if metric.kind == "pairs"}
 # The metric that ranks methods, and selects epoch and trial unless a training or study sets another; its logged name.
 SELECTED_BY = "map_at_r"
 MONITOR = f"val/{SELECTED_BY}"
 # Embeddings of a lower effective rank have collapsed: nearly all lie on one line.
 COLLAPSED_RANK = 1.5
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The requested scores: row and number by key of the result, in order."""
+
+    rows: dict[str, tuple[Metric, tuple[int, ...]]]
+
+    @classmethod
+    def parse(cls, metrics: Iterable[str] | None, kind: str, numbers: Sequence[int] = ()) -> Wanted:
+        """The rows of these names. None means the usual metrics of the kind.
+
+        Args:
+            numbers: that a usual metric with `<k>` or `<n>` has; `recall` alone means `recall_at_<k>` for each.
+
+        Raises:
+            ValueError: an unknown name, or a number below 1.
+        """
+        if isinstance(metrics, str):
+            raise ValueError(f"metrics={metrics!r} is one string; pass a tuple of names, for example ({metrics!r},)")
+        of_kind = [metric.key for metric in METRICS if metric.kind == kind]
+        usual = {
+            re.sub("(_at_|_1e-)<.>", "", metric.key): [re.sub("<.>", str(number), metric.key) for number in numbers]
+            if "<" in metric.key
+            else [metric.key]
+            for metric in METRICS
+            if metric.kind == kind and metric.usual
+        }
+        rows = {}
+        for name in [name for given in (usual if metrics is None else metrics) for name in usual.get(given, [given])]:
+            row = named(name)
+            if row is None or row[0].kind != kind:
+                known = ", ".join(dict.fromkeys((*usual, *of_kind)))
+                raise ValueError(f"no such metric {name!r}; known are {known}")
+            if min(row[1], default=1) < 1:
+                raise ValueError(f"{name!r}: the number must be at least 1")
+            rows[name] = row
+        if not rows:
+            raise ValueError("metrics is empty; name at least one, or pass None for all")
+        return cls(rows)
+
+    @property
+    def needs_full_ranking(self) -> bool:
+        """Whether a score needs all ranks, however far down."""
+        return any(metric.depth == "all" for metric, _ in self.rows.values())
+
+    def num_neighbors(self, max_relevant: int) -> int:
+        """Length of the ranking that the other scores need, where a query has at most `max_relevant` matches."""
+        depth = max([1, *(number for _, numbers in self.rows.values() for number in numbers)])
+        return max(depth, max_relevant) if any(metric.depth == "R" for metric, _ in self.rows.values()) else depth
+
+
+def is_user_metric(name: str) -> bool:
+    """Whether a name is the import path of your own function: no shipped metric has a dot in its name.
+
+    Example:
+        >>> is_user_metric("my_metric.hubness"), is_user_metric("map_at_r")
+        (True, False)
+    """
+    return "." in name
 
 
 def title_of(key: str) -> str:
@@ -285,13 +341,13 @@ def as_shown(key: str, value: float, digits: int = 4) -> str:
         >>> as_shown("map_at_r", 0.3123), as_shown("my_metric.hubness", -0.83214)
         ('31.2', '-0.8321')
     """
-    return f"{value:.{digits}g}" if is_own(key) else f"{100 * value:.1f}"
+    return f"{value:.{digits}g}" if is_user_metric(key) else f"{100 * value:.1f}"
 
 
 def can_select(key: str) -> bool:
     """Whether validation can compute it and select the best epoch: a score of queries, or your own metric."""
     found = named(key)
-    return is_own(key) or (found is not None and found[0].kind == "queries" and min(found[1], default=1) > 0)
+    return is_user_metric(key) or (found is not None and found[0].kind == "queries" and min(found[1], default=1) > 0)
 
 
 def named(key: str) -> tuple[Metric, tuple[int, ...]] | None:

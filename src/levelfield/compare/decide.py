@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from levelfield.analysis.results import collect_rows
-from levelfield.metrics.table import SELECTED_BY, SHOWN_METRICS
+from levelfield.metrics.definitions import SELECTED_BY, SHOWN_METRICS
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import folds_of
 from levelfield.study.spec import BASELINE, FEATURES, PCA, WHITENING, StudySpec, is_baseline, value_of

@@ -1,0 +1,197 @@
+"""A study in plain sentences: whether training pays, the best method, each comparison of two methods, evaluations."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison, compare_all
+from levelfield.analysis.conditions import cap_lines
+from levelfield.analysis.results import ResultRow, SummaryRow, mean_scores
+from levelfield.analysis.shown_names import shown_names
+from levelfield.analysis.statistics import SMALLEST_SAMPLE, TOO_FEW_RUNS
+from levelfield.metrics.definitions import SHOWN_METRICS
+from levelfield.study.folder import StudyFolder
+from levelfield.study.spec import StudySpec, first_search, is_baseline
+
+MOST_NAMED = 4  # methods listed by name; more are counted
+CAVEAT = (
+    "The intervals say how scores vary with the seed. They do not cover the luck of the search or other test classes."
+)
+SEEDS_ONLY = "The intervals hold for other seeds, not for another search (second_searches) or other test classes."
+
+
+def conclusion(study: StudyFolder, rows: Sequence[ResultRow]) -> list[str]:
+    """The sentences below the table and at the top of the page."""
+    cap = [f", and {sentence}" for sentence in cap_lines(study)] or ["."]
+    return [*verdict(rows, study.spec), evaluated(study.evaluations()) + cap[0]]
+
+
+def verdict(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
+    """Whether the best method beats the best untrained row, then its rivals; by separated test MAP@R."""
+    means, names, methods = mean_scores(rows), shown_names(spec), _first_searches(spec)
+    if not set(methods) & set(means):
+        return ["No method has test scores yet."]
+    best = best_method(rows, spec)
+    found = compare_all(rows, methods, baselines=baselines_of(means, spec), halves=spec.halves)
+    pairs = [each for each in found if each.kind == PAIR and best in (each.method, each.other)]
+    rivals = [each.other if each.method == best else each.method for each in pairs if not each.shown]
+    named_rivals = [names[each] for each in sorted(rivals, key=lambda method: -means[method].mean)]
+    mean, ci95, runs = means[best].mean, means[best].ci95, means[best].n
+    score = f"{100 * mean:.1f}{'' if ci95 is None else f' ± {100 * ci95:.1f}'} percent"
+    highest = f"{names[best]} has the highest MAP@R on unseen classes, {score}"
+    if not pairs:
+        first = f"{names[best]} has {score} MAP@R on unseen classes."
+    elif not rivals:
+        others = "the other method" if len(pairs) == 1 else f"all {len(pairs)} other methods"
+        first = f"{names[best]} has the best MAP@R on unseen classes, {score}, significantly above {others}."
+    elif all(each.p is None for each in pairs) and runs >= SMALLEST_SAMPLE:
+        same = "score" if all(each.difference == 0 for each in pairs) else "difference"
+        first = f"{highest}, with the same {same} in every run."
+    elif all(each.p is None for each in pairs):
+        first = f"{highest}, with too few runs to rule out chance."
+    elif len(rivals) > MOST_NAMED:
+        first = f"{highest}, but {len(rivals)} of {len(pairs)} other methods may be as good."
+    else:
+        *most, last = named_rivals
+        listed = f"{', '.join(most)} and {last}" if most else last
+        first = f"{highest}, but {listed} may be as good."
+    return [*_training(best, found, names), first, *[SEEDS_ONLY] * (caveat(spec) == SEEDS_ONLY)]
+
+
+def _training(best: str, found: Sequence[Comparison], names: Mapping[str, str]) -> list[str]:
+    """Whether the best method beats the best untrained row, and how many methods are above or below it."""
+    over = [each for each in found if each.kind == OVER_BASELINE]
+    own = next((each for each in over if each.method == best), None)
+    if own is None:
+        return []
+    if own.p is None:
+        pays = "Training may pay" if own.difference > 0 else "Training may not pay"
+    elif own.shown:
+        pays = "Training pays" if own.difference > 0 else "Training does not pay"
+    else:
+        pays = "Training brings no significant gain"
+    points, where = 100 * abs(own.difference), "above" if own.difference > 0 else "below"
+    gap = f"{points:.{1 if points >= 0.05 else 2}f} points {where} the best untrained row ({names[own.other]})"
+    sentences = [f"{pays}: {names[best]} is {gap}."]
+    same = [each for each in over if each.other == own.other]
+    if len(same) > 1 and own.p is None:
+        sentences.append(f"{sum(each.difference > 0 for each in same)} of {len(same)} methods end above it.")
+    elif len(same) > 1:
+        for where, sign in (("above", 1), ("below", -1)):
+            count = sum(each.shown and sign * each.difference > 0 for each in same)
+            sentences += [f"{count} of {len(same)} methods are significantly {where} it."] * (count > 0)
+    return [" ".join(sentences)]
+
+
+def _first_searches(spec: StudySpec) -> list[str]:
+    """The trained methods; `arcface@2` is compared with `arcface` only."""
+    return [method for method in spec.methods if not is_baseline(method) and method == first_search(method)]
+
+
+def best_method(rows: Sequence[ResultRow], spec: StudySpec) -> str:
+    """The trained method with the highest test MAP@R."""
+    means = mean_scores(rows)
+    return max(sorted(set(_first_searches(spec)) & set(means)), key=lambda method: means[method].mean)
+
+
+def best_untrained(means: Mapping[str, SummaryRow], spec: StudySpec, method: str) -> str | None:
+    """The untrained row with the highest test MAP@R on the same test classes as `method`."""
+    same = [row for row in means if is_baseline(row) and spec.halves.get(row) == spec.halves.get(method)]
+    return max(same, key=lambda row: means[row].mean, default=None)
+
+
+def baselines_of(means: Mapping[str, SummaryRow], spec: StudySpec) -> dict[str, str]:
+    """Trained row to the best untrained row on the same test classes."""
+    return {row: best_untrained(means, spec, row) or usual for row, usual in spec.baselines.items()}
+
+
+def evaluated(evaluations: Sequence[Mapping[str, Any]]) -> str:
+    """How often the test classes were evaluated, by the ledger; without a full stop.
+
+    Example:
+        >>> evaluated([{"by": "study smoke"}, {"by": "levelfield test", "reason": "a better crop"}])
+        'The test classes were evaluated 2 times'
+    """
+    if not evaluations:
+        return "The test classes have not been evaluated"
+    return f"The test classes were evaluated {'once' if len(evaluations) == 1 else f'{len(evaluations)} times'}"
+
+
+def caveat(spec: StudySpec) -> str:
+    """What the intervals do not cover: `SEEDS_ONLY` if methods are searched and none of them twice."""
+    once = any(map(spec.trials, spec.methods)) and all(first_search(method) == method for method in spec.methods)
+    return SEEDS_ONLY if once and spec.runs >= SMALLEST_SAMPLE else CAVEAT
+
+
+def in_words(comparison: Comparison, second_search: Comparison | None = None) -> str:
+    """One sentence; of two methods the better one comes first.
+
+    Args:
+        second_search: The largest difference of two searches of one method. The sentence says so if a significant
+            difference is no larger.
+
+    Example:
+        arcface is not significantly better than contrastive: +0.4 points MAP@R, 95% interval -0.1 to +0.9
+    """
+    if comparison.kind != OVER_BASELINE and comparison.difference < 0:
+        comparison = comparison.turned()
+    method, other, amount = comparison.method, comparison.other, _amount(comparison)
+    if comparison.kind == SECOND_SEARCH:
+        return (
+            f"two searches of {first_search(method)} ({method} and {other}) differ by {amount.removeprefix('+')}: "
+            "smaller differences between methods may come from their searches"
+        )
+    if comparison.low is None or comparison.high is None or comparison.p_holm is None:
+        few = comparison.n < SMALLEST_SAMPLE
+        reason = TOO_FEW_RUNS if few else f"no interval, the same in all {comparison.n} runs"
+        return f"{method} over {other}: {amount}, {reason}"
+    order = f"significantly {'worse' if comparison.difference < 0 else 'better'} than {other}"
+    sentence = f"{method} is {'' if comparison.shown else 'not '}{order}: {amount}"
+    if comparison.shown or comparison.low > 0 or comparison.high < 0:
+        # Cut off instead of rounded, so that 0.0499 reads as significant.
+        p = "< 0.001" if comparison.p_holm < 0.001 else f"= {math.floor(1000 * comparison.p_holm) / 1000:.3f}"
+        sentence += f", Holm's p {p} over {comparison.family} comparisons"
+    if comparison.shown and second_search is not None and abs(comparison.difference) <= abs(second_search.difference):
+        gap = f"{100 * abs(second_search.difference):.1f} points"
+        sentence += f"; two searches of {first_search(second_search.method)} differ by as much ({gap})"
+    return sentence
+
+
+def all_in_words(comparisons: Sequence[Comparison]) -> list[str]:
+    """A sentence for each comparison, in order."""
+    second_searches = [c for c in comparisons if c.kind == SECOND_SEARCH]
+    largest = max(second_searches, key=lambda c: abs(c.difference), default=None)
+    return [in_words(c, largest) for c in comparisons]
+
+
+def verdict_lines(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
+    """The significant differences in separated MAP@R; the page has all metrics and all pairs."""
+    comparisons = compare_all(rows, list(spec.methods), baselines=spec.baselines, halves=spec.halves)
+    sentences = dict(zip(comparisons, all_in_words(comparisons), strict=True))
+    pairs = [comparison for comparison in comparisons if comparison.kind == PAIR]
+    shown = [sentences[comparison] for comparison in pairs if comparison.shown]
+    lines = [*shown, *(sentences[comparison] for comparison in comparisons if comparison.kind == SECOND_SEARCH)]
+    if spec.runs >= SMALLEST_SAMPLE and len(pairs) > len(shown):
+        lines.append(f"{len(pairs) - len(shown)} of {len(pairs)} pairs of methods do not differ significantly.")
+    return [*lines, caveat(spec)] if lines else []
+
+
+def better_than(pairs: Sequence[Comparison]) -> list[str]:
+    """One sentence for each method that is significantly better than another; the one that beats most comes first."""
+    worse: dict[str, list[str]] = {}
+    for pair in pairs:
+        if pair.shown:
+            better = pair if pair.difference > 0 else pair.turned()
+            worse.setdefault(better.method, []).append(better.other)
+    order = sorted(worse, key=lambda method: -len(worse[method]))
+    return [f"{method} is significantly better than {', '.join(worse[method])}" for method in order]
+
+
+def _amount(comparison: Comparison) -> str:
+    """Difference and interval, with enough decimals (at most 3) to show on which side of zero the ends are."""
+    ends = [100 * end for end in (comparison.low, comparison.high) if end is not None]
+    decimals = next((d for d in (1, 2) if all(round(end, d) != 0 for end in ends)), 3)
+    # `+ 0.0` shows no negative zero.
+    difference, *shown = (f"{round(v, decimals) + 0.0:+.{decimals}f}" for v in (100 * comparison.difference, *ends))
+    interval = f", 95% interval {' to '.join(shown)}" if ends else ""
+    return f"{difference} points {SHOWN_METRICS.get(comparison.metric, comparison.metric)}{interval}"

@@ -1,0 +1,206 @@
+"""The setup of a study, the origin and the cost of its numbers, and the commands that repeat it, from its folder."""
+
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from levelfield.analysis.results import ResultRow
+from levelfield.analysis.shown_names import shown_names
+from levelfield.analysis.verdict import best_method
+from levelfield.analysis.written_config import LEARNER, class_name, whole_config
+from levelfield.core.configuration import SHIPPED, init_args, shipped_files
+from levelfield.core.paths import strip_paths
+from levelfield.core.source_identity import sources
+from levelfield.data import datasets
+from levelfield.data.dataset import has_root
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import CONFIG, EMBEDDINGS_FILE, Job, folds_of
+from levelfield.study.progress import duration
+from levelfield.study.rows import load_spec
+from levelfield.study.spec import OF, StudySpec, is_baseline, second_search
+
+Facts = list[tuple[str, str]]
+
+
+def headline(study: StudyFolder) -> str:
+    """Data set, trunk, repetitions and length of a training, in one line."""
+    spec, config = study.spec, whole_config(study.folder, next(iter(study.spec.methods)))
+    data = [result["data"]["dataset"] for result in study.state.results.values() if result.get("data")]
+    words = [class_name(each) for each in data[:1]]
+    if config is not None and set(config["model"]) >= LEARNER:
+        trunk, frozen = config["model"]["trunk"], config["model"].get("freeze_trunk")
+        words.append(
+            f"{_plain(init_args(trunk).get('name') or class_name(trunk))}, {'frozen' if frozen else 'trained'}"
+        )
+    words.append(f"{_count(spec.runs, 'run')} × {_count(spec.folds, 'fold')}")
+    if config is not None:
+        steps = config["trainer"]["max_epochs"] * config["data"]["steps_per_epoch"]
+        words.append(f"{'' if spec.whole_half else 'at most '}{steps:,} steps per training")
+    return " · ".join(words)
+
+
+def setup(study: StudyFolder) -> Facts:
+    """Data, split, trunk, batches and repetitions; settings that differ among methods are the first method's."""
+    spec, names = study.spec, shown_names(study.spec)
+    config = whole_config(study.folder, next(iter(spec.methods)))
+    facts = [("methods", ", ".join(map(names.__getitem__, spec.methods)))]
+    data = next((result["data"] for result in study.state.results.values() if result.get("data")), None)
+    if data is not None:
+        facts += [("data set", _call(data["dataset"])), ("split", _split(data, study))]
+    if config is not None:
+        model, batches, trainer = config["model"], config["data"], config["trainer"]
+        if set(model) >= LEARNER:
+            norm = f"trained, batch norm {'frozen' if model['freeze_batch_norm'] else 'trained'}"
+            frozen, part = ("frozen", "embedder") if model.get("freeze_trunk") else (norm, "trunk")
+            rate = f"{model[f'{part}_lr']:g} of the {part}"
+            facts.append(("trunk", f"{_call(model['trunk'], ('mean', 'std'))}, {frozen}"))
+            facts.append(("embedding", f"{model['embedding_size']} numbers by {_call(model['embedder'])}"))
+            facts.append(("optimizer", f"{class_name(model['optimizer'])}, learning rate {rate}"))
+        sampler = class_name(batches["sampler"])
+        by = "" if sampler == "MPerClassBatchSampler" else f" by {sampler}"
+        composition = f"{batches['samples_per_class']} of a class{by}"
+        shuffled = sampler == "ShuffledBatchSampler"
+        facts.append(("batch", f"{batches['batch_size']} samples, {'shuffled' if shuffled else composition}"))
+        epochs = f"{_count(trainer['max_epochs'], 'epoch')} of {batches['steps_per_epoch']} steps"
+        facts.append(("training", f"{'' if spec.whole_half else 'at most '}{epochs}"))
+    again = [names[method] for method in spec.methods if second_search(method)]
+    seeds = "the same seeds for all methods" + (f" except {', '.join(again)}" if again else "")
+    trained = "on the whole training half" if spec.whole_half else f"of {spec.folds} folds"
+    return [*facts, ("repetitions", f"{_count(spec.runs, 'run')} {trained}, {seeds}")]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _call(value: Any, hidden: Sequence[str] = ()) -> str:
+    """`TimmTrunk(name: resnet50, weights: pretrained)` from a class path with its arguments."""
+    arguments = value.get("init_args") if isinstance(value, Mapping) else None
+    listed = ", ".join(f"{key}: {_plain(v)}" for key, v in (arguments or {}).items() if key not in (*hidden, "root"))
+    return f"{class_name(value)}({listed})" if listed else class_name(value)
+
+
+def _plain(value: Any) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(strip_paths(value))
+
+
+def _split(data: Mapping[str, Any], study: StudyFolder) -> str:
+    """Training and test classes; the test classes are unknown before they are evaluated."""
+    from safetensors import safe_open
+
+    folds = f"trained and validated in {study.spec.folds} class-disjoint folds"
+    folds = "all trained, no validation" if study.spec.whole_half else folds
+    text = f"{data['split']}: {len({*data['train_classes'], *data['val_classes']})} classes {folds}"
+    path = study.folder / Job(study.spec.rows[0], "run", 0, 0).path / EMBEDDINGS_FILE
+    if not path.exists():
+        return text
+    with safe_open(path, framework="numpy") as file:
+        labels = file.get_tensor("labels").tolist()
+    return f"{text}, {len(set(labels))} test classes with {len(labels):,} samples"
+
+
+def origin(study: StudyFolder) -> Facts:
+    """Code, libraries, devices, seeds, data and compute; if values differ, each has its number of jobs."""
+    spec, results = study.spec, list(study.state.results.values())
+    known = [r["provenance"] for r in results if r.get("provenance")]
+    seconds = sum(r.get("seconds", 0.0) for r in results)
+    return [
+        ("code", _counted(_version(p["code"]) for p in known)),
+        ("libraries", _counted(", ".join(f"{k} {v}" for k, v in p["libraries"].items()) for p in known)),
+        ("device", _counted(p.get("gpu") or p.get("device", "unknown") for p in known)),
+        ("processor", _counted(p["processor"] for p in known)),
+        ("trunk weights", _counted(p.get("weights") or "unknown" for p in known)),
+        ("threads per job", str(spec.threads)),
+        ("study seed", str(spec.seed)),
+        ("data fingerprint", _counted(r["data"]["fingerprint"] for r in results if r.get("data"))),
+        ("configuration", spec.configuration_hash()),
+        ("compute", f"{duration(seconds)} in {len(results)} jobs, without the tests"),
+    ]
+
+
+def _version(code: Mapping[str, Any]) -> str:
+    commit = f", commit {code['commit'][:12]}" if code["commit"] else ", not a checkout"
+    return f"levelfield {code['levelfield']}{commit}{' with changes' if code['modified'] else ''}"
+
+
+def _counted(values: Iterable[str]) -> str:
+    counts = Counter(values)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return "; ".join(f"{value} ({count} jobs)" for value, count in sorted(counts.items())) or "unknown"
+
+
+def costs(study: StudyFolder) -> list[dict[str, Any]]:
+    """One row per method with its trainings and their time, without the tests, then a row for all."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: {"trial": [], "run": []})
+    for job, result in study.state.results.items():
+        for name in (job.method, "all"):
+            found[name][job.stage].append(result.get("seconds", 0.0))
+    rows = []
+    for name in sorted(found, key="all".__eq__):
+        searches, runs = found[name]["trial"], found[name]["run"]
+        seconds, trainings = sum(searches) + sum(runs), len(searches) + len(runs)
+        search, run = (duration(sum(each)) if sum(each) else "-" for each in (searches, runs))
+        cells = [str(trainings), search, run, f"{seconds / 3600:.2f}", f"{seconds / trainings:.1f} s"]
+        rows.append({"method": name, "cells": cells})
+    return rows
+
+
+def commands(study: StudyFolder, rows: Sequence[ResultRow]) -> list[tuple[str, str]]:
+    """Purpose and words of each command; those of a method only where its files are."""
+    spec, known = study.spec, [r["provenance"] for r in study.state.results.values() if r.get("provenance")]
+    found = [("Install the same versions", _install(each)) for each in known[:1]]
+    if (shipped := _shipped_as(spec)) is not None:
+        words = f"levelfield study run {shlex.quote(shipped)}" + " --data.root DIR" * _has_root(spec)
+        found.append(("Run the study again", words))
+    # The page names no folder of the machine: `outputs` is where a study is without --output.
+    usual = study.folder.parent.name == "outputs"
+    folder = Path("outputs", study.folder.name) if usual else Path("FOLDER")
+    also = "" if usual else "; FOLDER is the study's folder"
+    name = shlex.quote(str(folder))
+    words = f"levelfield study report {name}\nlevelfield study verify {name}"
+    found.append((f"Write this page again, and check all numbers{also}", words))
+    trained = [method for method in spec.methods if not is_baseline(method)]
+    if not any(row.stage == "test" and row.method in trained for row in rows):
+        return found
+    best = source = best_method(rows, spec)
+    while source in spec.derived:  # no training of its own
+        source = spec.derived[source][OF]
+    job, model = folds_of(spec, source, 0)[0], study.checkpoint(folds_of(spec, best, 0)[0])
+    config = job.path / CONFIG
+    if (study.folder / config).is_file():
+        words = f"levelfield fit --config {shlex.quote(str(folder / config))}"
+        found.append((f"Repeat one training: {job}", words))
+    if model.is_file():
+        own = {Path(file).parts[0].removesuffix(".py") for file in sources(spec.class_settings(best))} - {"levelfield"}
+        words = f"levelfield search --ckpt_path {shlex.quote(str(folder / model.relative_to(study.folder)))}"
+        words += "".join(f" --trust {name}" for name in sorted(own)) + " --gallery IMAGES_OR_TEXTS --query ONE"
+        found.append(("Search with its model" if best == source else f"Search with {best}", words))
+    return found
+
+
+def _install(known: Mapping[str, Any]) -> str:
+    code = known["code"]
+    # A registry has no local versions, such as torch's 2.9.0+cpu.
+    libraries = " ".join(f"{name}=={version.partition('+')[0]}" for name, version in known["libraries"].items())
+    own = f"pip install levelfield=={code['levelfield']}"
+    if code["commit"]:
+        own = f"git checkout {code['commit'][:12]}\npip install -e ."
+    return f"{own} {libraries}"
+
+
+def _has_root(spec: StudySpec) -> bool:
+    """Whether the study's data set is a shipped one with a folder, `--data.root`."""
+    kind = getattr(datasets, class_name(next(iter(spec.methods.values()))["data"]["dataset"]), None)
+    return kind is not None and has_root(kind)
+
+
+def _shipped_as(spec: StudySpec) -> str | None:
+    """The name of the shipped study with exactly these settings; None without one."""
+    for name, path in shipped_files("study", [SHIPPED]).items():
+        of_this_name = f"name: {spec.name}\n" in path.read_text(encoding="utf-8")
+        if of_this_name and load_spec(path).configuration_hash() == spec.configuration_hash():
+            return name.removeprefix("study/")
+    return None
