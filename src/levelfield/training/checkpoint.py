@@ -48,7 +48,7 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     return checkpoint
 
 
-def add_own_part(learner: Any, checkpoint: dict[str, Any], datamodule: Any = None) -> None:
+def add_levelfield_part(learner: Any, checkpoint: dict[str, Any], datamodule: Any = None) -> None:
     """Add data, classes and the origin of the trunk's weights to a checkpoint.
 
     Local folders are removed, so a checkpoint does not depend on them.

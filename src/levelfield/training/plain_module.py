@@ -19,7 +19,7 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.training.batches import Batch
 from levelfield.training.callbacks import CollectEmbeddings
 from levelfield.training.callbacks.retrieval_validation import embeddings_of
-from levelfield.training.checkpoint import add_own_part
+from levelfield.training.checkpoint import add_levelfield_part
 from levelfield.training.embed import EmbeddedSet
 from levelfield.training.learner import MetricLearner
 from levelfield.training.loss_factory import parameters
@@ -80,7 +80,7 @@ def complete_checkpoint(module: LightningModule, datamodule: Any, checkpoint: di
     if is_plain(module):
         save_average(module, checkpoint)
         checkpoint.setdefault("datamodule_hyper_parameters", dict(datamodule.hparams))
-        add_own_part(module, checkpoint, datamodule)
+        add_levelfield_part(module, checkpoint, datamodule)
 
 
 def adapted(module: LightningModule) -> LightningModule:
