@@ -95,8 +95,8 @@ $(OLDEST)/installed: pyproject.toml
 	touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo "levelfield needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 4))' \
+		|| { echo "levelfield needs Python 3.11.4 or newer: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
 	@echo "installing levelfield and its packages into $(VENV): 2 to 10 minutes, mostly PyTorch"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .

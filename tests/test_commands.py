@@ -280,7 +280,7 @@ def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.Mon
         raise UserError(WOULD_RUN)
 
     # An executor's options are read before it looks for its cluster.
-    longer = ["study.run.run_study", "use.ladder.make_plan"]
+    longer = ["study.run.run_study", "compare.plan.make_plan"]
     longer += ["cli.study_output.print_jobs"]
     longer += ["study.executors.ray._connected"] * (REPOSITORY / RAY).exists()
     longer += ["use.export.export"] * (REPOSITORY / EXPORT).exists()

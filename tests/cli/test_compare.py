@@ -12,7 +12,8 @@ import yaml
 from forked import Forked, levelfield
 from tiny_text import own_texts, tiny_text_model
 
-from levelfield.cli.compare import WRITTEN, _unbroken
+from levelfield.cli.compare import WRITTEN
+from levelfield.compare import samples
 from levelfield.compare.whole_half import whole_half_command
 from levelfield.core.errors import UserError
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable
@@ -190,7 +191,7 @@ def test_the_table_of_unbroken_images_is_of_the_folder_that_is_asked_for(tmp_pat
 
     def unbroken(folder: Path, has_begun: bool = False) -> ImageTable | ImageFolder:
         file = tmp_path / "outputs/compare_letters.yaml"
-        return _unbroken(str(folder), ImageFolder(folder), {}, True, file, has_begun)
+        return samples.unbroken(str(folder), ImageFolder(folder), {}, True, file, has_begun)
 
     for place, classes in (("one", 2), ("other", 3)):
         folder = letters(tmp_path / place / "letters", classes, samples=2)

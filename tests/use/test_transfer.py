@@ -11,11 +11,11 @@ from refused import refused
 from scipy import stats
 
 import levelfield
+from levelfield.compare import plan
+from levelfield.compare.plan import HEAD_SECONDS, SIZES, Costs, Counts, Lengths, choose, seconds
 from levelfield.core import ledger
 from levelfield.data.datasets import Glyphs, ImageTable
 from levelfield.metrics import clustering_metrics, retrieval_metrics
-from levelfield.use import ladder
-from levelfield.use.ladder import HEAD_SECONDS, SIZES, Costs, Counts, Lengths, choose, seconds
 from levelfield.use.scores import class_interval, scores_of
 
 
@@ -126,14 +126,14 @@ def test_the_lengths_are_those_of_the_trunk_that_is_chosen(monkeypatch: pytest.M
     costs, quality = {"small": Costs(0.01, 0.0001), "slow": Costs(5.0, 0.05)}, {"small": 0.2, "slow": 0.6}
     own = {"data": {"transforms": {"crop_size": 518}}}
     trunks = {"small": {"model": {"trunk": "small"}}, "slow": {"model": {"trunk": "slow"}, **own}}
-    monkeypatch.setattr(ladder, "_measure", lambda config, *_: costs[config["model"]["trunk"]])
-    starts = dict.fromkeys(ladder.STARTS, 0.1)
+    monkeypatch.setattr(plan, "_measure", lambda config, *_: costs[config["model"]["trunk"]])
+    starts = dict.fromkeys(plan.STARTS, 0.1)
     of = {name: ({"features": score, **starts}, 384, 128) for name, score in quality.items()}
-    monkeypatch.setattr(ladder, "_scores", lambda config, *_: of[config["model"]["trunk"]])
+    monkeypatch.setattr(plan, "_scores", lambda config, *_: of[config["model"]["trunk"]])
     dataset = Glyphs(num_classes=40)
-    plan = ladder.make_plan(dataset, dataset.read_index(), 100, {"data": {}}, trunks, 4, 3600.0)
-    assert (plan.trunk, plan.lengths.size) == ("slow", None)
+    made = plan.make_plan(dataset, dataset.read_index(), 100, {"data": {}}, trunks, 4, 3600.0)
+    assert (made.trunk, made.lengths.size) == ("slow", None)
     trained = len(dataset.read_index().keys) - 100
     counts = Counts(round(0.75 * trained), round(0.25 * trained), 100)
-    assert 0 <= plan.lengths.steps < 600, "the small trunk has time for 2,400"
-    assert seconds(costs["slow"], counts, plan.lengths.folds, plan.lengths.steps) <= 3600
+    assert 0 <= made.lengths.steps < 600, "the small trunk has time for 2,400"
+    assert seconds(costs["slow"], counts, made.lengths.folds, made.lengths.steps) <= 3600

@@ -32,6 +32,7 @@ class Retrieval:
 
     def __init__(self, embedded: EmbeddedTest, distance: str = "cosine") -> None:
         self.samples, self.is_query, self.distance = embedded.samples, embedded.is_query, distance
+        self.groups = embedded.groups
         self.labels = embedded.samples.labels.numpy()
         everything = torch.arange(len(self.labels))
         self.queries = everything if self.is_query is None else everything[self.is_query]
@@ -48,7 +49,7 @@ class Retrieval:
     @cached_property
     def scores(self) -> Float[np.ndarray, " Q"]:
         """MAP@R of each query; NaN without a match and for queries that were not drawn."""
-        sets = retrieval_sets(self.samples.embeddings, self.samples.labels, self.is_query)
+        sets = retrieval_sets(self.samples.embeddings, self.samples.labels, self.is_query, groups=self.groups)
         drawn = MOST_QUERIES if len(self.queries) > MOST_QUERIES else None
         scores = retrieval_metrics(
             **sets, metrics=(SELECTED_BY,), distance=self.distance, per_query=True, num_queries=drawn

@@ -1,14 +1,12 @@
 """`levelfield compare PATH`: finds the best embedding for your data, from pretrained features to a trained trunk."""
 
-import csv
-import io
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -21,16 +19,13 @@ from levelfield.core.files import write_atomically
 from levelfield.core.processes import cores_here
 from levelfield.core.terminal import say
 from levelfield.experiment import Study
-from levelfield.study.spec import COUNTS, STUDY
+from levelfield.study.spec import STUDY
 
 if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset
-    from levelfield.data.index import SampleIndex
 
-MOST_NAMED = 20
 # How a study file of `compare` begins.
 WRITTEN = b"# Written by levelfield compare.\n"
-USUAL_TRUNK = {"image": "efficientnet_lite0", "text": "minilm"}
 
 
 def main(given: Namespace) -> int:
@@ -46,7 +41,8 @@ def main(given: Namespace) -> int:
     path = given.file
     for key in given.overrides:
         _check_option(key, path)
-    from levelfield.data.own import dataset_from_path  # imports torch, which the help does not need
+    from levelfield.compare.samples import blocks_of, split_of, unbroken
+    from levelfield.data.own import dataset_from_path
 
     dataset = dataset_from_path(path, given.overrides.get("data.root"))
     if dataset is None:
@@ -62,9 +58,9 @@ def main(given: Namespace) -> int:
     has_begun = (folder / STUDY).is_file() and file.is_file()
     if folder.is_file() or (file.exists() and not file.read_bytes().startswith(WRITTEN)):
         raise UserError(f"{folder if folder.is_file() else file} is a file of yours: choose another --output")
-    split = _split(dataset, given.overrides)
-    blocks = _blocks(path, dataset, split)
-    dataset = _unbroken(path, dataset, split, given.skip_broken, file, has_begun)
+    split = split_of(dataset, given.overrides)
+    blocks = blocks_of(path, dataset, split)
+    dataset = unbroken(path, dataset, split, given.skip_broken, file, has_begun)
     if has_begun:
         _check_begun(file, dataset, given)
     else:
@@ -93,25 +89,18 @@ def _check_option(key: str, path: str) -> None:
         )
 
 
-def _split(dataset: "MetricDataset", overrides: Config) -> Config:
-    """A random split of the classes, unless the data or an option give another."""
-    keys = ("split", "split_seed", "keep_groups")
-    given = {key: overrides[f"data.{key}"] for key in keys if f"data.{key}" in overrides}
-    is_given = "split" in given or dataset.halves(dataset.index())[0] == "official"
-    return given if is_given else {**given, "split": "random"}
-
-
 def _write_study(
     file: Path, name: str, dataset: "MetricDataset", split: Config, blocks: int, given: Namespace
 ) -> Sequence[str]:
     """Measure, plan and write the study file; returns the plan's lines for the user."""
     import numpy as np
 
-    from levelfield.use.ladder import HEADS, PAIR, definition, make_plan
+    from levelfield.compare.plan import HEADS, PAIR, definition, make_plan
+    from levelfield.compare.samples import USUAL_TRUNK, data_settings
 
     index = dataset.read_index()
     tested = int(np.isin(index.labels, dataset.halves(index, **split)[2]).sum())
-    data: Config = {"data": {**_own_data(dataset, given.overrides.get("data.root")), **split}}
+    data: Config = {"data": {**data_settings(dataset, given.overrides.get("data.root")), **split}}
     for key, value in given.overrides.items():
         if key.startswith("data."):
             data = set_dotted(data, key, value)
@@ -141,9 +130,11 @@ def _check_begun(file: Path, dataset: "MetricDataset", given: Namespace) -> None
     Raises:
         UserError: it has begun with other data.
     """
+    from levelfield.compare.samples import data_settings
+
     _, data, *_ = yaml.safe_load(file.read_bytes())["base"]
     there, here = (
-        dict(each["dataset"]) for each in (data["data"], _own_data(dataset, given.overrides.get("data.root")))
+        dict(each["dataset"]) for each in (data["data"], data_settings(dataset, given.overrides.get("data.root")))
     )
     if there != here:
         places = [next(iter(each["init_args"].values())) for each in (there, here)]
@@ -151,142 +142,6 @@ def _check_begun(file: Path, dataset: "MetricDataset", given: Namespace) -> None
     for option, value in (("--minutes", given.minutes), ("--trunk", given.trunk)):
         if value:
             say(f"note: {option} has no effect: the comparison has begun with the plan in {file}", file=sys.stderr)
-
-
-def _blocks(path: str, dataset: "MetricDataset", split: Config) -> int:
-    """Blocks of classes that a fold can validate.
-
-    Raises:
-        UserError: too few classes for two blocks; names the command that still works.
-    """
-    from levelfield.data.splits import MIN_VALIDATION_CLASSES
-    from levelfield.data.verify import counted
-
-    index = dataset.read_index()
-    classes = len(index.class_names)
-    trained = classes - len(dataset.halves(index, **split)[2])
-    blocks = min(COUNTS["folds"], trained // MIN_VALIDATION_CLASSES)
-    if blocks >= 2:
-        return blocks
-    kind, key = _of(dataset)
-    files = [f"configs/data/{kind}.yaml", f"configs/trunk/{USUAL_TRUNK[dataset.modality]}.yaml"]
-    files += ["configs/protocol/heads.yaml", "configs/method/contrastive.yaml"]
-    words = [part for file in files for part in ("--config", file)]
-    fit = shlex.join(["levelfield", "fit", *words, f"--data.dataset.{key}", path, "--data.fold", "none"])
-    raise UserError(
-        f"{path} has {counted(classes, 'class')}, {trained} of them to train and validate; compare needs 4 there "
-        f"(8 in all): add classes, or only train: {fit}"
-    )
-
-
-def _of(dataset: "MetricDataset") -> tuple[str, str]:
-    """The file of configs/data for the data, and the argument that names them."""
-    if dataset.modality == "text":
-        return "own_texts", "table"
-    return ("image_folder", "folder") if hasattr(dataset, "folder") else ("own_images", "table")
-
-
-def _own_data(dataset: "MetricDataset", root: Any) -> Config:
-    """The section `data` of the study."""
-    from levelfield.data.dataset import find_file
-
-    kind, key = _of(dataset)
-    place = str(find_file(getattr(dataset, key), root).resolve())
-    own = {"class_path": f"levelfield.data.datasets.{type(dataset).__name__}", "init_args": {key: place}}
-    shipped = stack(f"{OURS}data/{kind}.yaml", Path(), "compare")["data"]
-    shipped.pop("transforms", None)  # the plan sets the size of images
-    return {**shipped, "dataset": own}
-
-
-def _unbroken(
-    path: str,
-    dataset: "MetricDataset",
-    split: Config,
-    skip_broken: bool,
-    file: Path,
-    has_begun: bool,
-) -> "MetricDataset":
-    """The data set, or a table of those images that can be opened, written next to the study file.
-
-    A study that has begun opens only images that are not in its table.
-
-    Raises:
-        UserError: some cannot be opened, and `skip_broken` is not set; or the study has begun with other images.
-    """
-    from levelfield.data.datasets import ImageTable
-
-    chosen = file.with_name(f"{file.stem}_unbroken.csv")
-    if has_begun and not chosen.is_file():
-        return dataset
-    before = chosen.read_bytes() if has_begun else b""
-    index = dataset.read_index()
-    listed = {row["path"] for row in csv.DictReader(io.StringIO(before.decode(), newline=""))}
-    whole = _openable(path, dataset, index, skip_broken, listed)
-    if whole.all():
-        return dataset
-    table = _table(dataset, index, split, whole)
-    if has_begun and table != before:
-        raise UserError(
-            f"{file.with_suffix('')} has begun with other images (listed in {chosen}) than those in {path} that open "
-            "now: choose another --output"
-        )
-    write_atomically(chosen, table)
-    return ImageTable(chosen)
-
-
-def _openable(path: str, dataset: "MetricDataset", index: "SampleIndex", skip_broken: bool, listed: Set[str]) -> Any:
-    """Which samples can be opened. It opens all before training, because the test half would fail only at the end.
-
-    Args:
-        listed: files that opened before.
-
-    Raises:
-        UserError: some cannot, and `skip_broken` is not set.
-    """
-    import numpy as np
-
-    broken: dict[int, str] = {}
-    if dataset.modality == "image":
-        for position, key in enumerate(index.keys):
-            try:
-                if not listed or _place(dataset, key) not in listed:
-                    dataset.load(key)
-            except UserError as error:
-                broken[position] = str(error)
-    named = list(broken.values())[:MOST_NAMED]
-    if len(broken) > MOST_NAMED:
-        named.append(f"and {len(broken) - MOST_NAMED:,} more (all: levelfield data verify {path})")
-    say(*named, file=sys.stderr)
-    if broken and not skip_broken:
-        raise UserError(
-            f"{len(broken):,} of {len(index.keys):,} images in {path} cannot be opened: replace them, or skip them "
-            "with --skip-broken"
-        )
-    if broken:
-        say(f"{len(broken):,} of {len(index.keys):,} images are left out", file=sys.stderr)
-    return ~np.isin(np.arange(len(index.keys)), list(broken))
-
-
-def _table(dataset: "MetricDataset", index: "SampleIndex", split: Config, whole: Any) -> bytes:
-    """A table of the images that can be opened; each class keeps its half."""
-    tested = set(dataset.halves(index, **split)[2].tolist())
-    table = io.StringIO(newline="")
-    writer = csv.writer(table)
-    writer.writerow(["path", "label", "split", *(["role"] if index.roles else [])])
-    for position in whole.nonzero()[0].tolist():
-        label = int(index.labels[position])
-        role = [index.roles[position]] if index.roles else []
-        half = "test" if label in tested else "train"
-        writer.writerow([_place(dataset, index.keys[position]), index.class_names[label], half, *role])
-    return table.getvalue().encode()
-
-
-def _place(dataset: "MetricDataset", key: str) -> str:
-    file = dataset.file_of(key)
-    assert file is not None  # each sample is an image
-    if file.suffix.lower() == ".parquet":
-        raise UserError(f"{file} has the images themselves: remove the rows that cannot be opened from it")
-    return str(file.parent.resolve() / file.name)  # does not resolve a link to another image
 
 
 def _conclusion(finished: Study, dataset: "MetricDataset") -> tuple[list[str], list[str]]:

@@ -167,7 +167,7 @@ class MetricDataset(ABC):
         return paths if len(paths) == len(keys) else None
 
     def fingerprint(self, index: SampleIndex, again: bool = False, contents: Sequence[str] | None = None) -> str:
-        """SHA-256 of the class names, and of key, class and content of the samples in `index` only.
+        """SHA-256 of the class names, and of key, class, content and group of the samples in `index` only.
 
         Args:
             again: whether to read all files again, without stored hashes.
@@ -180,6 +180,9 @@ class MetricDataset(ABC):
         contents = self.contents_of(keys, again) if contents is None else contents
         samples = zip(keys, index.labels.tolist(), contents, strict=True)
         lines = [*index.class_names, *(f"{key}\t{label}\t{content}" for key, label, content in samples)]
+        if index.groups is not None:  # each as the place of its first sample here
+            _, first, number = np.unique(index.groups, return_index=True, return_inverse=True)
+            lines += map(str, first[number].tolist())
         return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
 
     def halves(

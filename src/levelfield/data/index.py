@@ -25,7 +25,8 @@ class SampleIndex:
         left_out: a line for each kind of file or row that is not a sample.
         coarse_names: the coarse class of each class; None without coarse classes.
         positions: the position of each sample in the data set; None for a complete index.
-        groups: the group of each sample (a camera, a session, a patient) as a number; None without groups.
+        groups: the group of each sample (a camera, a session) as a number; samples of the query's class and group leave
+            its gallery. None without groups.
     """
 
     keys: Sequence[str]

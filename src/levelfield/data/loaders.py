@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.distributed as dist
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, default_collate
 
@@ -74,6 +74,11 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         if not any(self.index.roles or ()):
             return None
         return np.array([role == "query" for role in self.index.roles or ()])
+
+    @property
+    def groups(self) -> Int[np.ndarray, " samples"] | None:
+        """The group of each sample; those of the query's class and group leave its gallery."""
+        return self.index.groups
 
     @cached_property
     def images(self) -> CachedImages | None:

@@ -38,6 +38,8 @@ class RetrievalMetrics(Metric):
         distance: `cosine`, `euclidean`, `hamming` or `poincare`, as in `retrieval_metrics`.
         is_query: which samples are queries, by their index in the data set; the others are the gallery. None
             compares each with all others.
+        groups: a number of each sample, such as its camera, by its index in the data set: samples with the query's
+            label and group leave its gallery.
         **kwargs: `torchmetrics.Metric`'s own.
 
     Attributes:
@@ -71,6 +73,7 @@ class RetrievalMetrics(Metric):
         num_samples: int | None = None,
         distance: str = "cosine",
         is_query: Bool[np.ndarray, " samples"] | None = None,
+        groups: Int64[np.ndarray, " samples"] | None = None,
         **kwargs: Any,
     ) -> None:
         # `compute` gathers from the other processes itself, only what it needs.
@@ -83,6 +86,7 @@ class RetrievalMetrics(Metric):
             raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
         self.distance = distance
         self.is_query = None if is_query is None else torch.as_tensor(is_query)
+        self.groups = None if groups is None else torch.as_tensor(groups)
         self.query_scores: dict[str, Float64[Tensor, " queries"]] = {}
         self.query_labels: Int64[Tensor, " queries"] = torch.empty(0, dtype=torch.int64)
         for state in DTYPES:
@@ -132,16 +136,14 @@ class RetrievalMetrics(Metric):
             )
         if not torch.equal(first, torch.arange(len(index), device=first.device)):  # indexing copies all embeddings
             embeddings, labels, index = embeddings[first], labels[first], index[first]
-        queries, gallery, query_labels, gallery_labels = embeddings, embeddings, labels, labels
-        if self.is_query is not None:
-            asks = self.is_query.to(index.device)[index]
-            queries, gallery, query_labels, gallery_labels = (
-                each[which] for each in (embeddings, labels) for which in (asks, ~asks)
-            )
+        parts = [embeddings, labels] + ([] if self.groups is None else [self.groups.to(index.device)[index]])
+        asks = None if self.is_query is None else self.is_query.to(index.device)[index]
+        (queries, gallery), (query_labels, gallery_labels), *grouped = (
+            (part, part) if asks is None else (part[asks], part[~asks]) for part in parts
+        )
         if self.distance == "euclidean":
             queries, gallery = (each.float() for each in at_one_scale(queries, gallery))
-        excludes_self = self.is_query is None
-        ranking = Ranking(queries, query_labels, gallery, gallery_labels, self.distance, excludes_self)
+        ranking = Ranking(queries, query_labels, gallery, gallery_labels, self.distance, asks is None, *grouped)
         matched = ranking.matched_Q
         compared = embeddings if embeddings.is_floating_point() or not self.user_metrics else unpack_signs(embeddings)
         by_user = {name: user_score(name, compared, labels) for name in self.user_metrics}

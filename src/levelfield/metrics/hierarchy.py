@@ -11,7 +11,7 @@ from levelfield.metrics.counts import Hits
 from levelfield.metrics.definitions import hierarchical_precision
 from levelfield.metrics.distances import DISTANCES, MIN_BLOCK, check_embeddings, check_sets, prepared_sets
 from levelfield.metrics.nearest import SIMILARITY_BYTES, nearest
-from levelfield.metrics.ranking import DEFAULT_MEMORY_BUDGET, count_relevant, tie_positions
+from levelfield.metrics.ranking import DEFAULT_MEMORY_BUDGET, count_equal, tie_positions
 
 
 def hierarchical_precision_at_r(
@@ -60,7 +60,7 @@ def hierarchical_precision_at_r(
     if both.shape[1] != len(both[0].unique()):
         repeated = both[0][1:][both[0].diff() == 0]
         raise ValueError(f"the class {int(repeated[0])} is of several coarse classes")
-    num_relevant_N = count_relevant(labels, gallery_labels, excludes_self)
+    num_relevant_N = count_equal(labels, gallery_labels) - int(excludes_self)
     scored_Q = (num_relevant_N > 0).nonzero().squeeze(1)
     found_N = torch.full(labels.shape, torch.nan, dtype=torch.float64, device=labels.device)
     if len(scored_Q) == 0:

@@ -58,9 +58,10 @@ class Ranking:
 
     Args:
         excludes_self: the queries are the gallery, and none retrieves itself.
+        groups: a number of each query and of each item; items with the query's label and group leave its gallery.
 
     Attributes:
-        num_relevant_N: gallery items with each query's label, without the query itself.
+        num_relevant_N: items with each query's label in its gallery.
         matched_Q: ascending numbers of the queries that have any.
 
     Raises:
@@ -75,12 +76,19 @@ class Ranking:
         gallery_labels_G: Integer[Tensor, " gallery"],
         distance: str,
         excludes_self: bool,
+        groups: tuple[Integer[Tensor, " queries"], Integer[Tensor, " gallery"]] | None = None,
     ) -> None:
         self.queries_ND, self.gallery_GD, self.excludes_self = queries_ND, gallery_GD, excludes_self
         # Few operators support other unsigned integers.
         self.labels_N, self.gallery_labels_G = labels_N.long(), gallery_labels_G.long()
         self.similarity = DISTANCES[distance][1]
-        self.num_relevant_N = count_relevant(self.labels_N, self.gallery_labels_G, excludes_self)
+        self.groups = groups
+        self.in_class_N = count_equal(self.labels_N, self.gallery_labels_G)
+        self.num_relevant_N = self.in_class_N - int(excludes_self)
+        if groups is not None:
+            both = torch.stack([torch.cat([self.labels_N, self.gallery_labels_G]), torch.cat(groups)])
+            pairs = both.unique(dim=1, return_inverse=True)[1]
+            self.num_relevant_N = self.in_class_N - count_equal(pairs[: len(labels_N)], pairs[len(labels_N) :])
         self.matched_Q = (self.num_relevant_N > 0).nonzero().squeeze(1)
         if len(self.matched_Q) == 0:
             raise ValueError(f"none of the {len(labels_N)} queries shares its label with another item of the gallery")
@@ -109,7 +117,7 @@ class Ranking:
         depth = num_gallery
         if not wanted.needs_full_ranking:
             depth = min(depth, wanted.num_neighbors(int(num_relevant_Q.max())))
-        largest_class = int(num_relevant_Q.max()) + int(self.excludes_self)
+        largest_class = int(self.in_class_N[scored_Q].max())
         # Float32 similarities, their sorted values down to the depth, and temporaries for each item of a class.
         bytes_a_row = 4 * num_gallery + 4 * (depth + 1) + MEMBER_BYTES * largest_class
         if device.type != "cpu":
@@ -118,6 +126,7 @@ class Ranking:
         kept_bytes = 4 * num_gallery * (depth + 1 + largest_class)
         is_half_enough = (
             self.excludes_self
+            and self.groups is None
             and device.type == "cpu"
             and len(scored_Q) == len(self.matched_Q) > num_gallery // 2
             and depth < MOST_KEPT
@@ -159,6 +168,11 @@ class Ranking:
             queries_B = scored_Q[start:stop]
             rows_BG = self.similarities_of(queries_B, buffer_BG[: stop - start])
             items_BP, valid_BP = members.of(self.labels_N[queries_B])
+            if self.groups is not None:
+                same_BP = valid_BP & (self.groups[1][items_BP] == self.groups[0][queries_B, None])
+                valid_BP = valid_BP & ~same_BP
+                rows_R, slots_R = same_BP.nonzero(as_tuple=True)
+                rows_BG[rows_R, items_BP[rows_R, slots_R]] = -torch.inf
             sorted_BV = largest_values(rows_BG, min(depth + 1, num_gallery))
             values_BP = rows_BG.gather(1, items_BP)
             ranks_BP = self.ranks_of(queries_B, sorted_BV, values_BP, items_BP, valid_BP, depth, rows_BG)
@@ -311,16 +325,15 @@ class ClassMembers:
         return self.order_G[torch.where(valid_BP, self.starts_C[slots_B, None] + steps_P, 0)], valid_BP
 
 
-def count_relevant(
-    query_labels_N: Integer[Tensor, " queries"], gallery_labels_G: Integer[Tensor, " gallery"], excludes_self: bool
+def count_equal(
+    query_labels_N: Integer[Tensor, " queries"], gallery_labels_G: Integer[Tensor, " gallery"]
 ) -> Int64[Tensor, " queries"]:
-    """Number of gallery items with each query's label, without the query itself if `excludes_self`."""
+    """Number of gallery items with each query's label."""
     if len(gallery_labels_G) == 0:
         return torch.zeros_like(query_labels_N)
     classes_C, counts_C = gallery_labels_G.unique(return_counts=True)
     slots_N = torch.searchsorted(classes_C, query_labels_N.contiguous()).clamp(max=len(classes_C) - 1)
-    counts_N = torch.where(classes_C[slots_N] == query_labels_N, counts_C[slots_N], 0)
-    return counts_N - int(excludes_self)
+    return torch.where(classes_C[slots_N] == query_labels_N, counts_C[slots_N], 0)
 
 
 def tie_positions(

@@ -28,6 +28,8 @@ def retrieval_metrics(
     num_queries: int | None = None,
     seed: int = 0,
     memory_budget: int | None = None,
+    groups: Integer[Tensor, " queries"] | None = None,
+    gallery_groups: Integer[Tensor, " gallery"] | None = None,
 ) -> dict[str, float] | dict[str, Tensor]:
     """Score how well each embedding retrieves the others that share its label.
 
@@ -53,6 +55,9 @@ def retrieval_metrics(
         seed: of that sample.
         memory_budget: bytes for similarities and their temporaries, in addition to a float32 copy of the embeddings;
             None takes 400 MiB, on a GPU a quarter of its free memory.
+        groups: (N,) integers, such as cameras: items with the query's label and group leave its gallery, as in
+            re-identification.
+        gallery_groups: (G,) those of a gallery.
 
     Returns:
         Fractions between 0 and 1 by metric, and `num_skipped`, the number of queries without a match.
@@ -73,8 +78,14 @@ def retrieval_metrics(
         raise ValueError(f"num_queries={num_queries}: an interval needs at least 2")
     check_sets(embeddings, labels, gallery, gallery_labels, distance)
     prepared = prepared_sets(embeddings, gallery, distance=distance)
+    if groups is not None and gallery is None:
+        gallery_groups = groups
+    for name, given, count in (("groups", groups, len(labels)), ("gallery_groups", gallery_groups, len(prepared[-1]))):
+        if (given is None) != (groups is None) or (given is not None and given.shape != (count,)):
+            raise ValueError(f"{name} must hold {count} integers, one for each item; for both sets or none")
+    both = None if groups is None or gallery_groups is None else (groups, gallery_groups)
     own_or_theirs = labels if gallery_labels is None else gallery_labels
-    ranking = Ranking(prepared[0], labels, prepared[-1], own_or_theirs, distance, excludes_self=gallery is None)
+    ranking = Ranking(prepared[0], labels, prepared[-1], own_or_theirs, distance, gallery is None, both)
     scored, num_matched = ranking.matched_Q, len(ranking.matched_Q)
     num_skipped = len(labels) - num_matched
     if num_queries is not None:

@@ -57,7 +57,8 @@ def _fit(task: Task, features: "_Features", earlier: Sequence[str]) -> dict[str,
     score, scores = training.selected_by, dict[str, Any]()
     if len(val_labels):
         device = training.trainer.strategy.root_device
-        scores = score_samples(project(val_NF), val_labels, None, metrics=(score,), device=device)
+        groups = module.val_subset.groups
+        scores = score_samples(project(val_NF), val_labels, None, metrics=(score,), device=device, groups=groups)
     found = {
         "validation": {key: value for key, value in scores.items() if key == score},
         "seconds": time.monotonic() - started,

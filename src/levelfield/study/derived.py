@@ -101,7 +101,8 @@ def _validate(training: Training) -> float | None:
         return None
     score, device = training.selected_by, training.trainer.strategy.root_device
     found = embed(learner, data.eval_dataloader(data.val_subset), device=device)
-    return float(score_samples(found.embeddings, found.labels, None, learner.distance, (score,), device)[score])
+    how = learner.distance, (score,), device, data.val_subset.groups
+    return float(score_samples(found.embeddings, found.labels, None, *how)[score])
 
 
 def _set_pca(learner: MetricLearner, training: Training) -> None:

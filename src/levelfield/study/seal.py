@@ -273,8 +273,8 @@ def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     with fixed_threads(task.threads), memory_errors():
         training, loader = _test_data(task)
         data, device = training.datamodule, training.trainer.strategy.root_device
-        fingerprint, is_query = data.dataset.fingerprint(data.test_subset.index), data.test_subset.is_query
-        queries = None if is_query is None else torch.from_numpy(is_query)
+        fingerprint, known = data.dataset.fingerprint(data.test_subset.index), data.test_subset
+        queries, groups = (None if each is None else torch.from_numpy(each) for each in (known.is_query, known.groups))
         folds = task.stored()
         missing = [n for n, fold in enumerate(folds) if fold is None or fold.data != fingerprint]
         paths = [task.checkpoints[n][0] for n in missing]
@@ -285,7 +285,7 @@ def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
         elif missing:
             embedded = _embed(not is_baseline(task.row), paths, training, loader)
         for n, (samples, one_pca) in zip(missing, embedded, strict=True):
-            folds[n] = fold = EmbeddedTest(samples, queries, fingerprint, one_pca)
+            folds[n] = fold = EmbeddedTest(samples, queries, fingerprint, one_pca, groups)
             fold.save(*task.embeddings()[n])
         whole = [fold for fold in folds if fold is not None]
         return task.write(whole, provenance(training.trainer, training.model), device)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import safetensors.torch
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,20 +28,27 @@ RANKS_KEY = "effective_rank"
 
 
 class EmbeddedTest(NamedTuple):
-    """The test embeddings of a fold, and which samples are queries.
+    """The test embeddings of a fold, which samples are queries, and their groups.
 
-    If `is_query` is None, each sample is a query among all others. `data` is the fingerprint of the samples. The first
-    fold of an untrained row also has the embeddings by one PCA to folds x size.
+    If `is_query` is None, each sample is a query among all others. Samples of the query's class and group leave its
+    gallery. `data` is the fingerprint of the samples. The first fold of an untrained row also has the embeddings by one
+    PCA to folds x size.
     """
 
     samples: EmbeddedSet
     is_query: Bool[Tensor, " samples"] | None
     data: str
     one_pca: Float[Tensor, "samples components"] | None = None
+    groups: Int[Tensor, " samples"] | None = None
 
     def save(self, path: Path, origin: dict[str, str]) -> None:
         """Write `tested.safetensors`, with the origin of the embeddings as metadata."""
-        tensors = {**self.samples._asdict(), "is_query": self.is_query, ONE_PCA_KEY: self.one_pca}
+        tensors = {
+            **self.samples._asdict(),
+            "is_query": self.is_query,
+            ONE_PCA_KEY: self.one_pca,
+            "groups": self.groups,
+        }
         known = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         write_atomically(path, safetensors.torch.save(known, metadata={**origin, "data": self.data}))
 
@@ -57,7 +65,7 @@ class EmbeddedTest(NamedTuple):
         if metadata != origin:
             return None
         samples = EmbeddedSet(*(tensors[name] for name in EmbeddedSet._fields))
-        return cls(samples, tensors.get("is_query"), data, tensors.get(ONE_PCA_KEY))
+        return cls(samples, tensors.get("is_query"), data, tensors.get(ONE_PCA_KEY), tensors.get("groups"))
 
 
 def score_folds(
@@ -83,7 +91,7 @@ def score_folds(
     signs_or_cosine = "hamming" if distance == "hamming" else "cosine"
 
     def scores(embeddings: Tensor, by: str) -> dict[str, Any]:
-        return score_samples(embeddings, labels, is_query, by, wanted, device)
+        return score_samples(embeddings, labels, is_query, by, wanted, device, folds[0].groups)
 
     separated = [scores(fold.samples.embeddings, distance) for fold in folds]
     found: dict[str, Any] = {
@@ -107,6 +115,7 @@ def score_samples(
     distance: str = "cosine",
     metrics: Sequence[str] = tuple(SHOWN_METRICS),
     device: torch.device | str | None = None,
+    groups: Int[Tensor | np.ndarray, " samples"] | None = None,
 ) -> dict[str, Any]:
     """Scores of the queries among the other samples, or of each sample among all others without queries.
 
@@ -114,12 +123,13 @@ def score_samples(
 
     Args:
         device: for retrieval; None is that of the embeddings.
+        groups: samples of the query's class and group leave its gallery.
     """
     own = [metric for metric in metrics if is_user_metric(metric)]
     retrieval = [metric for metric in metrics if metric not in (*PARTITION_METRICS, *own)]
     found: dict[str, Any] = {}
     if retrieval:
-        sets = retrieval_sets(embeddings, labels, is_query, device)
+        sets = retrieval_sets(embeddings, labels, is_query, device, groups)
         found = retrieval_metrics(**sets, metrics=retrieval, distance=distance)
     if clustering := [metric for metric in metrics if metric in PARTITION_METRICS]:
         method = "exact" if len(labels) <= EXACT_SAMPLES else "mini-batch"
@@ -136,13 +146,20 @@ def retrieval_sets(
     labels: Int[Tensor, " samples"],
     is_query: Bool[Tensor, " samples"] | None,
     device: torch.device | str | None = None,
+    groups: Int[Tensor | np.ndarray, " samples"] | None = None,
 ) -> dict[str, Any]:
-    """The first arguments of `retrieval_metrics`: all samples, or queries and gallery, on a device."""
+    """The sets that `retrieval_metrics` takes: all samples, or queries and gallery, on a device."""
     there = device or embeddings.device
+    whole = {"embeddings": embeddings, "labels": labels}
+    if groups is not None:
+        whole["groups"] = torch.as_tensor(groups)
     if is_query is None:
-        return {"embeddings": embeddings.to(there), "labels": labels.to(there)}
-    gallery = {"gallery": embeddings[~is_query].to(there), "gallery_labels": labels[~is_query].to(there)}
-    return {"embeddings": embeddings[is_query].to(there), "labels": labels[is_query].to(there), **gallery}
+        return {name: each.to(there) for name, each in whole.items()}
+    names = {"embeddings": "gallery", "labels": "gallery_labels", "groups": "gallery_groups"}
+    return {
+        **{name: each[is_query].to(there) for name, each in whole.items()},
+        **{names[name]: each[~is_query].to(there) for name, each in whole.items()},
+    }
 
 
 def concatenate(folds: Sequence[Float[Tensor, "samples embedding"]]) -> Float[Tensor, "samples folds*embedding"]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -32,6 +33,7 @@ def scores_of(
     is_query: Bool[Tensor, " samples"] | None = None,
     distance: str = "cosine",
     device: torch.device | str | None = None,
+    groups: Int[np.ndarray, " samples"] | None = None,
 ) -> tuple[dict[str, Score], int]:
     """The usual retrieval scores, with intervals, and clustering scores; the number of queries that were left out.
 
@@ -39,8 +41,9 @@ def scores_of(
         is_query: which samples are queries; None makes each sample a query among all others.
         distance: as in `retrieval_metrics`.
         device: for retrieval; None is that of the embeddings.
+        groups: samples of the query's class and group leave its gallery.
     """
-    sets = retrieval_sets(embeddings, labels, is_query, device)
+    sets = retrieval_sets(embeddings, labels, is_query, device, groups)
     found: Any = retrieval_metrics(**sets, distance=distance, per_query=True)
     skipped = int(found.pop("num_skipped"))
     clustered = {metric: Score(value, None) for metric, value in clustering_metrics(embeddings, labels).items()}

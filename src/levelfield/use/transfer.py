@@ -70,7 +70,8 @@ def transfer(
     asks = _asks(kept)
     is_query = None if asks is None else torch.from_numpy(asks)
     labels = torch.from_numpy(kept.labels)
-    scores, skipped = scores_of(embedded.embeddings, labels, is_query, encoder.distance, encoder.device)
+    how = encoder.distance, encoder.device, kept.groups
+    scores, skipped = scores_of(embedded.embeddings, labels, is_query, *how)
     finish(evaluation, {}, folder)
     used = [kept.class_names[label] for label in np.unique(kept.labels)]
     learnt = _learnt(encoder)

@@ -23,8 +23,8 @@ class ImageTable(TableDataset):
 
     A column `split` (`train`, `test`) sets the test classes; by default they are the second half of the sorted classes.
     With a column `role` (`query`, `gallery`), test queries are searched only in the gallery; by default each test image
-    is a query among all others. Roles of training rows have no effect. A column `group` (camera, sequence, session,
-    patient) is in `SampleIndex.groups`.
+    is a query among all others. Roles of training rows have no effect. With a column `group` (camera, session,
+    patient), samples of the query's class and group leave its gallery.
 
     Args:
         table: the file: .csv, .tsv (both also with .gz) or .parquet.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Shaped
 from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins import MixedPrecision
@@ -98,7 +98,8 @@ class RetrievalValidation(Callback):
                 metrics=self.metrics,
                 num_samples=_num_samples(loader),
                 distance=getattr(pl_module, "distance", "cosine"),
-                is_query=_is_query(getattr(loader, "dataset", None)) if stage == "test" else None,
+                is_query=_by_position(getattr(loader, "dataset", None), "is_query") if stage == "test" else None,
+                groups=_by_position(getattr(loader, "dataset", None), "groups"),
             )
             self._scores.append(scores.to(pl_module.device))
 
@@ -236,12 +237,12 @@ def flat(loaders: Any) -> list[Any]:
     return CombinedLoader(loaders).flattened
 
 
-def _is_query(samples: Any) -> Bool[np.ndarray, " samples"] | None:
-    """Which samples are queries, by position in the data set."""
-    of_subset, positions = getattr(samples, "is_query", None), getattr(samples, "positions", None)
+def _by_position(samples: Any, name: str) -> Shaped[np.ndarray, " samples"] | None:
+    """Which samples are queries, or their groups, by position in the data set."""
+    of_subset, positions = getattr(samples, name, None), getattr(samples, "positions", None)
     if of_subset is None or positions is None:
         return of_subset
-    found = np.zeros(positions.max(initial=-1) + 1, dtype=bool)
+    found = np.zeros(positions.max(initial=-1) + 1, of_subset.dtype)
     found[positions] = of_subset
     return found
 

@@ -320,6 +320,7 @@ def _scores(config: Config, folds: int, blocks: int, folder: Path) -> tuple[dict
             start_embedder(head, start, train_NF, train_labels)
             embeddings[start] = head(val_NF).detach()
         for kind, scores in found.items():
-            result = retrieval_metrics(normalize(embeddings[kind]), val_labels, metrics=(SELECTED_BY,))
+            groups = None if data.val_subset.groups is None else torch.from_numpy(data.val_subset.groups)
+            result = retrieval_metrics(normalize(embeddings[kind]), val_labels, metrics=(SELECTED_BY,), groups=groups)
             scores.append(float(result[SELECTED_BY]))
     return {kind: fmean(scores) for kind, scores in found.items()}, shapes[0][1], min(EMBEDDING_SIZE, *map(min, shapes))
