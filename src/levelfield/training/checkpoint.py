@@ -20,8 +20,16 @@ from levelfield.core.paths import strip_paths
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
 from levelfield.training.import_paths import class_named, is_buildable, plain_value
-from levelfield.training.loss_factory import parameters
-from levelfield.training.settings import SUPPLIED, Text, class_parser, classes_named, instantiate, parse, restricted
+from levelfield.training.settings import (
+    SUPPLIED,
+    Text,
+    class_parser,
+    classes_named,
+    instantiate,
+    parameters,
+    parse,
+    restricted,
+)
 from levelfield.training.trust import Missing, check_content, checked, named_class
 
 # Parts that embedding does not need, and those without which a fit would train otherwise.

@@ -22,8 +22,8 @@ from levelfield.training.callbacks.retrieval_validation import embeddings_of
 from levelfield.training.checkpoint import add_levelfield_part
 from levelfield.training.embed import EmbeddedSet
 from levelfield.training.learner import MetricLearner
-from levelfield.training.loss_factory import parameters
 from levelfield.training.optimization import Optimization
+from levelfield.training.settings import parameters
 from levelfield.training.weight_averaging import save_average
 
 # The key of a class in its section, the default class, and the required base class.

@@ -24,8 +24,7 @@ from levelfield.data.samplers import TrainingBatchSampler
 from levelfield.data.transforms import Transforms
 from levelfield.models.adapters import LoRA
 from levelfield.models.text_files import architecture
-from levelfield.training.loss_factory import parameters
-from levelfield.training.settings import classes_named
+from levelfield.training.settings import classes_named, parameters
 
 SECTIONS = ("hyper_parameters", "datamodule_hyper_parameters", "levelfield")
 # Text of a data set, which no code uses as a path.
