@@ -152,6 +152,8 @@ OF_MODEL = [
     (f"{MODEL}.miner", POPEN),
     (f"{MODEL}.embedding_size", POPEN),
     (f"{MODEL}.callbacks", [POPEN]),
+    (MODEL, lambda content, _: {**content[MODEL], "trunk.init_args.weights": "package:planted.weights"}),
+    (MODEL, lambda content, _: {**content[MODEL], "noise": {"planted.Loss"}}),
 ]
 OF_DATA = [
     (DATASET, spec("torch.nn.Linear", in_features=3, out_features=3)),
@@ -224,8 +226,6 @@ SHAPES: list[tuple[str, Callable[[dict[str, Any], Path], Any]]] = [
     (f"{MODEL}.regularizer", lambda *_: within("boom", 11, times=10)),
     (f"{DATA}.features", lambda *_: within([], 300)),
     (MODEL, lambda *_: []),
-    (MODEL, lambda content, _: {**content[MODEL], "trunk.init_args.weights": "package:planted.weights"}),
-    (MODEL, lambda content, _: {**content[MODEL], "noise": {"planted.Loss"}}),
     (MODEL, lambda _, place: Command(place / "written")),
     ("levelfield", lambda *_: "nothing"),
     ("levelfield.data.train_classes", lambda *_: [{"class_path": "subprocess.Popen"}]),
@@ -397,7 +397,7 @@ def test_an_attack(number, kind, key, value, checkpoint, place, refused) -> None
 
 def test_doors_of_fit(checkpoint, place, run, asked) -> None:
     """They take tensors only, and no class. Each calls what the other attacks are given to."""
-    compared = (TRUNK, f"{MODEL}.embedder", f"{MODEL}.embedding_size", DATASET)
+    compared = (TRUNK, f"{MODEL}.embedder", f"{MODEL}.embedding_size", DATASET, MODEL)
     changed = copy.copy(checkpoint)
     for section, attacks in ((MODEL, OF_MODEL), (DATA, OF_DATA)):
         of_all = {key.rpartition(".")[2]: value for key, value in attacks if key not in compared}
@@ -466,6 +466,7 @@ def test_entries_of_a_text_model_that_its_network_does_not_need(place) -> None:
     assert not {"_name_or_path", "architectures", "id2label"} & set(kept)
 
 
+@pytest.mark.filterwarnings("ignore:.*without its loss")
 def test_a_text_trunk_without_its_tokenizer(place, asked) -> None:
     folder = tiny_text_model(place / "model")
     learner = MetricLearner(TransformersTrunk(str(folder), weights=None, max_length=64), ContrastiveLoss)
@@ -482,6 +483,10 @@ def test_a_text_trunk_without_its_tokenizer(place, asked) -> None:
         if tokenizer == "absent":
             del content["state_dict"]["trunk._extra_state"]
         content[MODEL]["trunk"]["init_args"]["name"] = name
+        torch.save(content, place / "it.ckpt")
+        with pytest.raises(UserError, match=r"it\.ckpt"):
+            MetricLearner.load_from_checkpoint(place / "it.ckpt", strict=strict)
+        content[MODEL]["loss"] = spec("pytorch_metric_learning.losses.NoSuchLoss")
         torch.save(content, place / "it.ckpt")
         with pytest.raises(UserError, match=r"it\.ckpt"):
             MetricLearner.load_from_checkpoint(place / "it.ckpt", strict=strict)

@@ -150,7 +150,7 @@ def _conclusion(finished: Study, dataset: "MetricDataset") -> tuple[list[str], l
     from levelfield.compare.whole_half import whole_half_command
     from levelfield.study.jobs import CHECKPOINT, CONFIG, Job
     from levelfield.study.spec import ALPHA, is_baseline
-    from levelfield.training.trust import own_packages
+    from levelfield.training.trust import user_packages
 
     study = finished.record()
     table = rungs(study)
@@ -162,7 +162,7 @@ def _conclusion(finished: Study, dataset: "MetricDataset") -> tuple[list[str], l
         checkpoint = finished.folder / written.relative_to(study.folder)
     else:
         checkpoint = finished.folder / Job(decision.row, "run", 0, 0).path / CHECKPOINT
-    trusted = own_packages(yaml.safe_load(checkpoint.with_name(CONFIG).read_bytes()))
+    trusted = user_packages(yaml.safe_load(checkpoint.with_name(CONFIG).read_bytes()))
     embed = ["levelfield", "predict", "--ckpt_path", str(checkpoint)]
     embed += [word for name in sorted(trusted) for word in ("--trust", name)]
     lines = [f"checkpoint: {checkpoint} (fold 0): {decision.of_fold}"]

@@ -24,7 +24,7 @@ from levelfield.training.callbacks.validate_first import BEFORE_TRAINING
 from levelfield.training.initial_weights import start_from_checkpoint
 from levelfield.training.run_folder import BEST, LAST, RunFolder, claim, interruptible, is_first_process
 from levelfield.training.settings import plain
-from levelfield.training.trust import own_packages
+from levelfield.training.trust import user_packages
 
 # `seed_everything` sets these, so a printed configuration has them.
 LINKED = ("model.seed", "data.seed")
@@ -183,7 +183,7 @@ class Fit(Training):
         """The last lines of a fit: its batches, its best score, and the next command."""
         notes, root = self.datamodule.notes, self.config_dump["data"].get("root")
         lines = [self.datamodule.summary(), *([f"note: {notes}"] if notes else [])]
-        trusted = [word for name in sorted(own_packages(self.config_dump)) for word in ("--trust", name)]
+        trusted = [word for name in sorted(user_packages(self.config_dump)) for word in ("--trust", name)]
         best = f"{self.folder}/{BEST}"
         words = shlex.join(["--ckpt_path", best, *trusted, *(["--data.root", root] if root else [])])
         if self.kept_last:

@@ -21,7 +21,7 @@ from levelfield.training.embed import embed
 from levelfield.training.embedder_start import start_embedder
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.learner import MetricLearner
-from levelfield.training.trust import own_packages
+from levelfield.training.trust import user_packages
 
 CANDIDATES = (1.0, 0.75, 0.5, 0.25)  # of equal scores the first is selected: the trained weights
 
@@ -72,7 +72,7 @@ def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _trained(source: Path, training: Training) -> dict[str, Any]:
-    learner = MetricLearner.load_from_checkpoint(source / CHECKPOINT, trust=own_packages(training.config_dump))
+    learner = MetricLearner.load_from_checkpoint(source / CHECKPOINT, trust=user_packages(training.config_dump))
     if any(True for _ in learner.embedder.parameters()):
         raise UserError(
             f"{source / CHECKPOINT}: a derived row needs a trunk without a head; set for its method "

@@ -114,13 +114,13 @@ def load_spec(
 
 def _modules(methods: Mapping[str, Config]) -> list[str]:
     """The rows whose learner is not a `MetricLearner`. If no row names a learner, nothing is imported."""
-    paths = {row: str((config.get("model") or {}).get("learner") or "") for row, config in methods.items()}
-    if not any(paths.values()):
+    learners = {row: model for row, config in methods.items() if (model := config.get("model") or {}).get("learner")}
+    if not learners:
         return []
     from levelfield.training.learner import MetricLearner
     from levelfield.training.plain_module import user_class
 
-    kinds = {row: user_class("model", path) for row, path in paths.items() if path}
+    kinds = {row: user_class("model", model) for row, model in learners.items()}
     return [row for row, kind in kinds.items() if not issubclass(kind, MetricLearner)]
 
 

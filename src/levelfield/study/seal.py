@@ -34,7 +34,7 @@ from levelfield.training.checkpoint import has_frozen_trunk_of, load_learner
 from levelfield.training.embed import EmbeddedSet, TrunkExtractor, embed
 from levelfield.training.learner import MetricLearner
 from levelfield.training.plain_module import embed_by_steps, is_plain
-from levelfield.training.trust import own_packages
+from levelfield.training.trust import user_packages
 
 FIRST = "first evaluation of this study"
 CHANGED = "rows or results have changed since the last one"
@@ -353,7 +353,7 @@ def _embed(
 
 def _load(path: Path, training: Training, **parts: Any) -> Any:
     """The model of a job. Its classes are trusted, because they come from the user's study file."""
-    trust = own_packages(training.config_dump)
+    trust = user_packages(training.config_dump)
     return load_learner(type(training.model), path, "cpu", True, trust, parts)
 
 

@@ -129,10 +129,10 @@ class Training:
         self._tracked = tracked
         find_own_modules(config)
         _silence_expected_notices()
-        named = {key: (config.get(key) or {}) for key in ("model", "data")}
-        self._model_class = user_class("model", named["model"].get("learner"))
-        classes = self._model_class, user_class("data", named["data"].get("datamodule"))
-        self.parser, self.config = parse_training(*classes, config, command, complete, settings_of_others(classes[0]))
+        learner, datamodule = (user_class(section, config.get(section)) for section in ("model", "data"))
+        ignored = settings_of_others(learner)
+        self.parser, self.config = parse_training(learner, datamodule, config, command, complete, ignored)
+        self._model_class = learner
         if complete:
             fill_loss_defaults(self.config)
         seed = self.config.seed_everything

@@ -20,8 +20,16 @@ from levelfield.core.paths import strip_paths
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
 from levelfield.training.import_paths import class_named, is_buildable, plain_value
-from levelfield.training.loss_factory import parameters
-from levelfield.training.settings import SUPPLIED, Text, class_parser, classes_named, instantiate, parse, restricted
+from levelfield.training.settings import (
+    SUPPLIED,
+    Text,
+    class_parser,
+    classes_named,
+    instantiate,
+    parameters,
+    parse,
+    restricted,
+)
 from levelfield.training.trust import Missing, check_content, checked, named_class
 
 # Parts that embedding does not need, and those without which a fit would train otherwise.
@@ -48,7 +56,7 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     return checkpoint
 
 
-def add_own_part(learner: Any, checkpoint: dict[str, Any], datamodule: Any = None) -> None:
+def add_levelfield_part(learner: Any, checkpoint: dict[str, Any], datamodule: Any = None) -> None:
     """Add data, classes and the origin of the trunk's weights to a checkpoint.
 
     Local folders are removed, so a checkpoint does not depend on them.
@@ -128,10 +136,11 @@ def load_weights(learner: Any, checkpoint: dict[str, Any], origin: object, with_
     Raises:
         UserError: the learner has others.
     """
-    state, own = checkpoint["state_dict"], learner.state_dict()
-    if not with_loss:
+    state = checkpoint["state_dict"]
+    if not with_loss:  # the state of the learner would have its tokenizer, which may be read by its name
+        loss = getattr(learner, "loss", None)
         state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
-        state |= {name: tensor for name, tensor in own.items() if name.startswith("loss.")}
+        state |= loss.state_dict(prefix="loss.") if isinstance(loss, nn.Module) else {}
     try:
         return learner.load_state_dict(state, strict=strict).missing_keys
     except (RuntimeError, TypeError, AttributeError) as error:

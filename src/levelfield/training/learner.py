@@ -232,10 +232,10 @@ class MetricLearner(LightningModule):
         return [kind() for kind in kinds if not any(isinstance(each, kind) for each in given)]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        from levelfield.training.checkpoint import add_own_part
+        from levelfield.training.checkpoint import add_levelfield_part
 
         save_average(self, checkpoint)
-        add_own_part(self, checkpoint)
+        add_levelfield_part(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         own = checkpoint.get("levelfield", {})

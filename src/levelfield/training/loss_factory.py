@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 
 from levelfield.core.errors import UserError
-from levelfield.training.settings import OF_THE_LOSS, SUPPLIED
+from levelfield.training.settings import OF_THE_LOSS, SUPPLIED, parameters
 
 
 class LossForm(NamedTuple):
@@ -135,19 +135,6 @@ def is_normalized(loss: Any, asked: bool | None) -> bool:
             category=UserWarning,
         )
     return asked
-
-
-def parameters(kind: Any) -> dict[str, inspect.Parameter]:
-    """The parameters of a class or function, and those of base classes behind `**kwargs`."""
-    found = dict[str, inspect.Parameter]()
-    classes = [base for base in kind.__mro__ if "__init__" in vars(base)] if inspect.isclass(kind) else []
-    for function in [vars(base)["__init__"] for base in classes] or [kind]:
-        taken = inspect.signature(function).parameters
-        found |= {name: each for name, each in taken.items() if name not in found}  # those of the class come first
-        if all(each.kind != each.VAR_KEYWORD for each in taken.values()):
-            break
-    collected = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return {name: each for name, each in found.items() if name != "self" and each.kind not in collected}
 
 
 def _values(loss: Any, option: str) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from levelfield.core.errors import UserError, nearest, refuse_below
 from levelfield.core.option_hints import OF_TRAINING, option_here
-from levelfield.training.loss_factory import loss_attribute, parameters
+from levelfield.training.loss_factory import loss_attribute
+from levelfield.training.settings import parameters
 
 OptimizerFactory = Callable[[Iterable], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -83,10 +84,10 @@ class Optimization:
         if isinstance(scheduler, ReduceLROnPlateau):
             if scheduler.mode == "min":
                 raise UserError("ReduceLROnPlateau watches MAP@R, which rises: give --model.lr_scheduler.mode max")
-            from levelfield.training.callbacks.retrieval_validation import monitor_of
-
             trainer: Any = learner._trainer
-            schedule["monitor"] = monitor_of(trainer.callbacks if trainer is not None else ())
+            callbacks = () if trainer is None else trainer.callbacks
+            score = next((each.selected_by for each in callbacks if hasattr(each, "selected_by")), "map_at_r")
+            schedule["monitor"] = f"val/{score}"
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def groups(self, learner: nn.Module) -> list[dict[str, Any]]:

@@ -19,35 +19,36 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.training.batches import Batch
 from levelfield.training.callbacks import CollectEmbeddings
 from levelfield.training.callbacks.retrieval_validation import embeddings_of
-from levelfield.training.checkpoint import add_own_part
+from levelfield.training.checkpoint import add_levelfield_part
 from levelfield.training.embed import EmbeddedSet
 from levelfield.training.learner import MetricLearner
-from levelfield.training.loss_factory import parameters
 from levelfield.training.optimization import Optimization
+from levelfield.training.settings import parameters
 from levelfield.training.weight_averaging import save_average
 
-# The default class of a section, and the required base class.
-CLASSES: dict[str, tuple[type, type]] = {
-    "model": (MetricLearner, LightningModule),
-    "data": (MetricDataModule, MetricDataModule),
+# The key of a class in its section, the default class, and the required base class.
+CLASSES: dict[str, tuple[str, type, type]] = {
+    "model": ("learner", MetricLearner, LightningModule),
+    "data": ("datamodule", MetricDataModule, MetricDataModule),
 }
 
 
-def user_class(section: str, path: Any) -> type:
+def user_class(section: str, settings: Any) -> type:
     """The class of `--model` or `--data`. A subclass of the default must take all arguments of the default.
 
     Args:
         section: `model` or `data`.
-        path: import path; None for the default.
+        settings: those of the section, which may name a class.
 
     Raises:
         UserError: no such class, or a wrong one.
     """
-    usual, base = CLASSES[section]
-    if path is None:
+    key, usual, base = CLASSES[section]
+    named = settings.get(key) if isinstance(settings, Mapping) else None
+    if named is None:
         return usual
-    option = f"--{section} {path}"
-    if "." not in (path := str(path)):
+    path, option = str(named), f"--{section} {named}"
+    if "." not in path:
         raise UserError(f"{option}: give a class with its module (my_module.{path}), or a file with --config")
     kind = import_named(path, option)
     if not (isinstance(kind, type) and issubclass(kind, base)):
@@ -79,7 +80,7 @@ def complete_checkpoint(module: LightningModule, datamodule: Any, checkpoint: di
     if is_plain(module):
         save_average(module, checkpoint)
         checkpoint.setdefault("datamodule_hyper_parameters", dict(datamodule.hparams))
-        add_own_part(module, checkpoint, datamodule)
+        add_levelfield_part(module, checkpoint, datamodule)
 
 
 def adapted(module: LightningModule) -> LightningModule:

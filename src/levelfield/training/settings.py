@@ -311,6 +311,19 @@ def _classes(value: Any) -> Iterator[dict[str, Any]]:
         yield from _classes(part)
 
 
+def parameters(kind: Any) -> dict[str, inspect.Parameter]:
+    """The parameters of a class or function, and those of base classes behind `**kwargs`."""
+    found = dict[str, inspect.Parameter]()
+    classes = [base for base in kind.__mro__ if "__init__" in vars(base)] if inspect.isclass(kind) else []
+    for function in [vars(base)["__init__"] for base in classes] or [kind]:
+        taken = inspect.signature(function).parameters
+        found |= {name: each for name, each in taken.items() if name not in found}  # those of the class come first
+        if all(each.kind != each.VAR_KEYWORD for each in taken.values()):
+            break
+    collected = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name: each for name, each in found.items() if name != "self" and each.kind not in collected}
+
+
 # Mistakes.
 
 
@@ -339,8 +352,6 @@ def _describe(key: str, owner: str, said: dict[str, str], subtypes: re.Match | N
     if (name := said.get("unknown")) in SUPPLIED and key.endswith("loss"):
         return f"--{key}.{name} is set from the training classes: leave it out"
     if name and key:
-        from levelfield.training.loss_factory import parameters  # it imports this module
-
         known = parameters(pkgutil.resolve_name(owner)) if owner else ()
         return f"--{key}: no such argument '{name}'{nearest(name, known, '')}"
     if name:

@@ -24,8 +24,7 @@ from levelfield.data.samplers import TrainingBatchSampler
 from levelfield.data.transforms import Transforms
 from levelfield.models.adapters import LoRA
 from levelfield.models.text_files import architecture
-from levelfield.training.loss_factory import parameters
-from levelfield.training.settings import classes_named
+from levelfield.training.settings import classes_named, parameters
 
 SECTIONS = ("hyper_parameters", "datamodule_hyper_parameters", "levelfield")
 # Text of a data set, which no code uses as a path.
@@ -187,7 +186,7 @@ def _without_weights(key: str, kind: Any, given: dict[str, Any]) -> dict[str, An
 
 
 def _is_allowed(name: str, packages: Iterable[str]) -> bool:
-    return any(f"{name}.".startswith(f"{each}.") for each in packages) or own_and_imported(name)
+    return any(f"{name}.".startswith(f"{each}.") for each in packages) or imported_by_user(name)
 
 
 def _returned(found: Any) -> Any:
@@ -200,7 +199,7 @@ def _returned(found: Any) -> Any:
         return None
 
 
-def own_and_imported(name: str) -> bool:
+def imported_by_user(name: str) -> bool:
     """Whether a class is in a module of the user that the running program has already imported."""
     root, _, rest = name.partition(".")
     if root in TRUSTED_PACKAGES or root in sys.stdlib_module_names or not rest:
@@ -212,7 +211,7 @@ def own_and_imported(name: str) -> bool:
     return not any({"site-packages", "dist-packages"} & set(Path(file).parts) for file in files)
 
 
-def own_packages(config: Any) -> set[str]:
+def user_packages(config: Any) -> set[str]:
     """The user's own packages in the configuration of learner and data."""
     sections = [(name, config.get(name)) for name in ("model", "data")] if isinstance(config, dict) else []
     parts = [(f"{name}.{key}", part) for name, section in sections if section for key, part in section.items()]

@@ -9,7 +9,7 @@ import yaml
 
 from levelfield.core.files import file_hash, read_json, write_atomically, write_json
 from levelfield.metrics.definitions import title_of
-from levelfield.training.trust import own_packages
+from levelfield.training.trust import user_packages
 from levelfield.use.scores import Score
 
 CARD, SCORES = "README.md", "test_scores.json"
@@ -88,7 +88,7 @@ def card(
     trunk, loss = _named(arguments.get("trunk")), _named(arguments.get("loss"))
     dataset = data.get("dataset", {}).get("class_path", "its own loaders")
     sections = {"model": arguments, "data": checkpoint.get("datamodule_hyper_parameters")}
-    use = " ".join([f"--ckpt_path {place}", *(f"--trust {name}" for name in sorted(own_packages(sections)))])
+    use = " ".join([f"--ckpt_path {place}", *(f"--trust {name}" for name in sorted(user_packages(sections)))])
     what = {"image": "images", "text": "texts"}.get(modality or "", "samples")
     lines = [
         f"# {loss.partition(' (')[0]} on {dataset.rpartition('.')[2]}",
