@@ -203,7 +203,7 @@ def test_samples_that_are_not_those_that_were_scored_are_not_shown(study: Path, 
     unpack_study(write_archive(record, tmp_path / "toy.tar.xz"), tmp_path / "unpacked")
     _, pieces = written(tmp_path / "unpacked")
     assert any("no embeddings: arcface, contrastive, pretrained" in piece for piece in pieces)
-    assert not [piece for piece in pieces if piece.startswith(("levelfield fit", "levelfield search"))], "no such files"
+    assert not [piece for piece in pieces if piece.startswith("levelfield search")], "an archive has no checkpoint"
     config = record.spec.methods["contrastive"]
     config["data"]["dataset"] = {"class_path": "Omniglot", "init_args": {"root": str(study / "nowhere")}}
     assert scored_samples(record, data) == NOT_HERE
@@ -221,8 +221,8 @@ def test_every_command_of_the_page_works_as_printed(
     _, pieces = written(study)
     lines = [line for piece in pieces for line in re.split(" (?=levelfield study verify)", piece)]
     lines = [line for line in lines if re.match("levelfield [a-z]+ .*outputs/toy", line)]
-    assert [line.split()[1] for line in lines] == ["study", "study", "fit", "search"]
-    for line in lines:
+    assert [line.split()[1] for line in lines] == ["study", "study", "study", "fit", "search"]
+    for line in [f"{lines[0]} --dry-run", *lines[1:]]:
         words = line.replace("IMAGES_OR_TEXTS", "images").replace("ONE", "images/a/0.png").split()
         code, _, complaint = run(*words[1:])
         assert code == 0, complaint
@@ -239,24 +239,15 @@ def test_a_study_elsewhere_is_a_folder_to_fill_in_and_versions_are_those_of_a_re
     assert "torch==2.9.0 " in commands(record, [])[0][1]
 
 
-def words_of(spec: StudySpec, folder: Path) -> list[str]:
-    return [words for _, words in commands(StudyFolder(folder, spec), [])]
-
-
-def test_the_command_of_a_shipped_study_reads_nothing_here_and_asks_for_its_data(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A stranger's study of this name in the working directory would import what it names."""
-    for name in ("study/smoke.yaml", "data/glyphs.yaml", "method/contrastive.yaml"):
-        planted = tmp_path / "configs" / name
-        planted.parent.mkdir(parents=True)
-        planted.write_text("name: smoke\nmodel: {learner: no_such_module.Learner}\n")
+def test_the_command_asks_for_the_data_of_a_shipped_set(whole: tuple[Path, str, list[str]], tmp_path: Path) -> None:
     smoke, laptop = load_spec(find_study("smoke")), load_spec(find_study("laptop/banking77"))
-    monkeypatch.chdir(tmp_path)
-    assert "levelfield study run smoke.yaml" in words_of(smoke, tmp_path)
-    assert "levelfield study run laptop/banking77.yaml --data.root DIR" in words_of(laptop, tmp_path)
-    monkeypatch.setattr("levelfield.report.facts._shipped_as", lambda spec: "study.yaml")
+
+    def again(spec: StudySpec) -> str:
+        return dict(commands(StudyFolder(tmp_path / "outputs/mine", spec), []))["Run the study again"]
+
+    assert again(smoke) == "levelfield study run outputs/mine/study.yaml --output outputs/again"
+    assert again(laptop) == f"{again(smoke)} --data.root DIR"
     for dataset, root in (({"class_path": "Banking77"}, " --data.root DIR"), ("a_module_elsewhere.Letters", "")):
         for config in laptop.methods.values():
             config["data"]["dataset"] = dataset
-        assert f"levelfield study run study.yaml{root}" in words_of(laptop, tmp_path)
+        assert again(laptop) == f"{again(smoke)}{root}"
