@@ -10,7 +10,7 @@ from levelfield.analysis.results import ResultRow
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verdict import best_method
 from levelfield.analysis.written_config import LEARNER, class_name, whole_config
-from levelfield.core.configuration import init_args
+from levelfield.core.configuration import SHIPPED, init_args, shipped_files
 from levelfield.core.paths import strip_paths
 from levelfield.core.source_identity import sources
 from levelfield.data import datasets
@@ -18,7 +18,8 @@ from levelfield.data.dataset import has_root
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import CONFIG, EMBEDDINGS_FILE, Job, folds_of
 from levelfield.study.progress import duration
-from levelfield.study.spec import OF, STUDY, StudySpec, is_baseline, second_search
+from levelfield.study.rows import load_spec
+from levelfield.study.spec import OF, StudySpec, is_baseline, second_search
 
 Facts = list[tuple[str, str]]
 
@@ -151,16 +152,16 @@ def commands(study: StudyFolder, rows: Sequence[ResultRow]) -> list[tuple[str, s
     """Purpose and words of each command; those of a method only where its files are."""
     spec, known = study.spec, [r["provenance"] for r in study.state.results.values() if r.get("provenance")]
     found = [("Install the same versions", _install(each)) for each in known[:1]]
+    if (shipped := _shipped_as(spec)) is not None:
+        words = f"levelfield study run {shlex.quote(shipped)}" + " --data.root DIR" * _has_root(spec)
+        found.append(("Run the study again", words))
     # The page names no folder of the machine: `outputs` is where a study is without --output.
     usual = study.folder.parent.name == "outputs"
     folder = Path("outputs", study.folder.name) if usual else Path("FOLDER")
     also = "" if usual else "; FOLDER is the study's folder"
     name = shlex.quote(str(folder))
-    again = shlex.quote(str(folder / STUDY))
-    root = " --data.root DIR" * _has_root(spec)
-    found.append((f"Run the study again{also}", f"levelfield study run {again} --output outputs/again{root}"))
     words = f"levelfield study report {name}\nlevelfield study verify {name}"
-    found.append(("Write this page again, and check all numbers", words))
+    found.append((f"Write this page again, and check all numbers{also}", words))
     trained = [method for method in spec.methods if not is_baseline(method)]
     if not any(row.stage == "test" and row.method in trained for row in rows):
         return found
@@ -194,3 +195,12 @@ def _has_root(spec: StudySpec) -> bool:
     """Whether the study's data set is a shipped one with a folder, `--data.root`."""
     kind = getattr(datasets, class_name(next(iter(spec.methods.values()))["data"]["dataset"]), None)
     return kind is not None and has_root(kind)
+
+
+def _shipped_as(spec: StudySpec) -> str | None:
+    """The name of the shipped study with exactly these settings; None without one."""
+    for name, path in shipped_files("study", [SHIPPED]).items():
+        of_this_name = f"name: {spec.name}\n" in path.read_text(encoding="utf-8")
+        if of_this_name and load_spec(path).configuration_hash() == spec.configuration_hash():
+            return name.removeprefix("study/")
+    return None
