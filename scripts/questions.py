@@ -104,7 +104,7 @@ class Kept:
                     if job.stage == "run" and (by := result.get("ending", {}).get("stopped_by")):
                         found.setdefault(job.method, []).append(by)
                 ends |= found
-                bounds += [f"`{row}`: {advice}" for row, each in selected(study).items() for advice in each.advice]
+                bounds += [f"`{row}`: {advice}" for row, each in selected(study).items() for advice in each.remarks]
         stopped = [by for each in ends.values() for by in each]
         return stopped.count("cap"), len(stopped), bounds
 

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,11 +13,12 @@ from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows
 from levelfield.cli.main import main
 from levelfield.report.figures import PAPER_WIDTH, Results, scores, write_figures
 from levelfield.report.figures.differences import differences_figure
-from levelfield.report.figures.search import best_so_far
-from levelfield.report.figures.style import style, to_svg
+from levelfield.report.figures.search import best_so_far, search_figure
+from levelfield.report.figures.style import style, to_bytes
 from levelfield.report.figures.sweep import sweep_figure
 from levelfield.study.archive import unpack_study
 from levelfield.study.folder import StudyFolder
+from levelfield.study.search_space import read_space
 from levelfield.study.suggest import Trial
 
 
@@ -54,7 +56,30 @@ def test_the_better_method_is_named_first_and_the_other_panel_has_the_same_pairs
         assert names == ["m1 over m0", "m2 over m0", "m2 over m1"]
         # Runs 0, 1 and 2 add 0, 0.1 and 0.2 points to m1, twice that to m2: 0.1 and 0.2 on average.
         assert drawn(figure) == [[1.1, 2.2, 1.1], [-0.9, -1.8, -0.9]]
-        assert to_svg(figure) == to_svg(differences_figure(comparisons(3)))
+        assert to_bytes(figure) == to_bytes(differences_figure(comparisons(3)))
+
+
+def test_more_pairs_than_fit_are_those_with_the_best_method_also_if_they_form_a_circle() -> None:
+    """If runs failed, pairs have different runs, and no method need beat all others."""
+    pair = comparisons(2)[0]
+    pairs = [replace(pair, method=f"m{a}", other=f"m{b}", difference=0.01) for a in range(9) for b in range(a + 1, 9)]
+    circle = [replace(c, difference=-0.01) if (c.method, c.other) == ("m0", "m8") else c for c in pairs]
+    for found, names in (
+        (pairs, [f"m0 over m{k}" for k in range(1, 9)]),
+        (circle, [*(f"m0 over m{k}" for k in range(1, 8)), "m8 over m0"]),
+    ):
+        with style():
+            figure = differences_figure(found)
+            assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == names
+
+
+def test_a_search_whose_trials_all_failed_has_one_panel_with_crosses() -> None:
+    space = read_space({"model.loss_lr": {"low": 1e-4, "high": 1.0, "scale": "log"}}, "here")
+    found = {"a": [Trial(0, {"model.loss_lr": 0.01}, 0.5)], "b": [Trial(0, {"model.loss_lr": 0.1}, None, "NaN")]}
+    with style():
+        figure = search_figure({name: (space, trials) for name, trials in found.items()})
+        assert [axes.get_title("left") for axes in figure.axes] == ["a\ntrial", "a\nloss_lr", "b\ntrial"]
+        assert "x" in [line.get_marker() for line in figure.axes[2].lines if len(line.get_xdata())]
 
 
 def test_a_sweep_is_a_curve_a_method_and_a_line_for_what_is_not_swept() -> None:

@@ -5,12 +5,14 @@ import csv
 import json
 import re
 import shutil
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from toy_study import evaluated
 
@@ -201,9 +203,40 @@ def test_samples_that_are_not_those_that_were_scored_are_not_shown(study: Path, 
     unpack_study(write_archive(record, tmp_path / "toy.tar.xz"), tmp_path / "unpacked")
     _, pieces = written(tmp_path / "unpacked")
     assert any("no embeddings: arcface, contrastive, pretrained" in piece for piece in pieces)
+    assert not [piece for piece in pieces if piece.startswith("levelfield search")], "an archive has no checkpoint"
     config = record.spec.methods["contrastive"]
     config["data"]["dataset"] = {"class_path": "Omniglot", "init_args": {"root": str(study / "nowhere")}}
     assert scored_samples(record, data) == NOT_HERE
+
+
+@pytest.mark.slow
+def test_every_command_of_the_page_works_as_printed(
+    finished: Path, tmp_path: Path, run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Path(shutil.copytree(finished, tmp_path / "outputs/toy"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "images/a").mkdir(parents=True)
+    for number in range(2):
+        Image.effect_noise((32, 32), 60 + number).convert("RGB").save(tmp_path / f"images/a/{number}.png")
+    _, pieces = written(study)
+    lines = [line for piece in pieces for line in re.split(" (?=levelfield study verify)", piece)]
+    lines = [line for line in lines if re.match("levelfield [a-z]+ .*outputs/toy", line)]
+    assert [line.split()[1] for line in lines] == ["study", "study", "fit", "search"]
+    for line in lines:
+        words = line.replace("IMAGES_OR_TEXTS", "images").replace("ONE", "images/a/0.png").split()
+        code, _, complaint = run(*words[1:])
+        assert code == 0, complaint
+
+
+def test_a_study_elsewhere_is_a_folder_to_fill_in_and_versions_are_those_of_a_registry(whole) -> None:
+    """The page names no folder of the machine, and no registry has torch 2.9.0+cpu."""
+    study, _, pieces = whole
+    assert "levelfield study report FOLDER levelfield study verify FOLDER" in pieces
+    assert any("FOLDER is the study's folder" in piece for piece in pieces)
+    record = StudyFolder.begun(study)
+    for each in record.state.results.values():
+        each["provenance"]["libraries"]["torch"] = "2.9.0+cpu"
+    assert "torch==2.9.0 " in commands(record, [])[0][1]
 
 
 def words_of(spec: StudySpec, folder: Path) -> list[str]:

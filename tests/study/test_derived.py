@@ -21,7 +21,7 @@ from study_engine import run_file, tables
 from torch.nn.functional import normalize
 from toy_study import TOY, run_study
 
-from levelfield.analysis.results import collect_rows
+from levelfield.analysis.results import ResultRow, collect_rows
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verify import verify_study
 from levelfield.core.errors import UserError
@@ -29,6 +29,7 @@ from levelfield.core.ledger import EVALUATED, read_lines
 from levelfield.core.source_identity import sources
 from levelfield.data import datamodule
 from levelfield.metrics import retrieval_metrics
+from levelfield.report.facts import commands
 from levelfield.report.page import write_report
 from levelfield.report.table import study_table
 from levelfield.study.baseline import run_untrained
@@ -99,6 +100,13 @@ def test_a_mean_of_two_heads_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ladder.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(UserError, match="IdentityEmbedder"):
         run_file(tmp_path / "ladder.yaml", tmp_path / "out")
+
+
+def test_the_page_repeats_the_training_that_the_best_row_is_made_of(ladder: StudyFolder) -> None:
+    rows = [ResultRow("small", "test", None, 0, 0, "separated", "map_at_r", 1.0)]
+    fit, search = (words for _, words in commands(ladder, rows)[-2:])
+    assert fit == "levelfield fit --config FOLDER/jobs/trunk/run0/fold0/config.yaml"
+    assert "--ckpt_path FOLDER/jobs/small/run0/fold0/best.ckpt" in search
 
 
 def test_a_mean_of_the_weights_before_and_after(ladder: StudyFolder, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from statistics import fmean
 from typing import Any
 
@@ -47,10 +47,6 @@ class ResultRow:
     embedding: str
     metric: str
     value: float
-
-    def sort_key(self) -> tuple[Any, ...]:
-        numbers = tuple(-1 if number is None else number for number in (self.trial, self.run, self.fold))
-        return (self.method, self.stage, *numbers, self.embedding, self.metric)
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,7 @@ def collect_rows(study: StudyFolder, tests: Mapping[tuple[str, int], dict[str, A
             add(scores, method, "test", run, fold)
         add(tested["concatenated"], method, "test", run)
         add(tested.get("one_pca", {}), one_pca(method), "test", run)
-    return sorted(rows, key=ResultRow.sort_key)
+    return sorted(rows, key=lambda row: [-1 if value is None else value for value in vars(row).values()])
 
 
 def run_scores(rows: Iterable[ResultRow], stage: str = "test") -> dict[tuple[str, str, str], list[float]]:
@@ -123,7 +119,7 @@ def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRo
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(field.name for field in fields(kind))
-    writer.writerows(map(astuple, rows))
+    writer.writerows(vars(row).values() for row in rows)
     return text.getvalue().encode()
 
 

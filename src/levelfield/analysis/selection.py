@@ -1,49 +1,35 @@
 """The setting that the search chose for each method."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from levelfield.analysis.written_config import class_name
 from levelfield.study.folder import StudyFolder
-from levelfield.study.suggest import at_bound
+from levelfield.study.suggest import Trial, at_bound
 
 
-@dataclass(frozen=True)
-class Selection:
-    """The setting of a method's runs.
+class Selection(NamedTuple):
+    """The search of a method so far.
 
     Args:
-        trial: The best trial, from 0; None without a search or without a trial that has a score.
-        parameters: Its arguments, dotted key to value.
-        value: Its mean over folds of the best validation score, MAP@R as a fraction.
-        advice: One sentence for each argument at a bound of its space.
-        failures: One sentence for each trial that failed.
+        trial: The best trial, whose setting the runs have; None without a search or without a trial that has a score.
+        remarks: One sentence for each argument at a bound of its space, then one for each trial that failed.
     """
 
-    method: str
-    trial: int | None
-    parameters: dict[str, Any]
-    value: float | None
-    advice: list[str]
-    failures: list[str]
+    trial: Trial | None
+    remarks: list[str]
 
 
 def selected(study: StudyFolder) -> dict[str, Selection]:
     """Method to its best setting so far."""
-    spec, state = study.spec, study.state
     found = {}
-    for method in spec.methods:
-        failures = [
-            f"{job.stage} {job.number} fold {job.fold}: {why}"
-            for job, why in state.failures("trial").items()
-            if job.method == method
-        ]
-        best = state.chosen(method)
-        found[method] = Selection(method, None, {}, None, [], failures)
-        if best is not None:
-            advice = at_bound(spec.space(method), best.parameters)
-            found[method] = Selection(method, best.number, best.parameters, best.value, advice, failures)
+    for method in study.spec.methods:
+        best = study.state.chosen(method)
+        remarks = [] if best is None else at_bound(study.spec.space(method), best.parameters)
+        for job, why in study.state.failures("trial").items():
+            if job.method == method:
+                remarks.append(f"trial {job.number} fold {job.fold}: {why}")
+        found[method] = Selection(best, remarks)
     return found
 
 

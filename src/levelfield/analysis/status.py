@@ -5,9 +5,8 @@ from typing import Any
 
 from levelfield.analysis.conditions import cap_lines
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import CONFIG, Job, row_runs
+from levelfield.study.jobs import CONFIG, row_runs
 from levelfield.study.progress import duration, seconds_left
-from levelfield.study.state import StudyState
 
 
 def status_lines(study: StudyFolder) -> list[str]:
@@ -33,8 +32,12 @@ def status_lines(study: StudyFolder) -> list[str]:
 def status(study: StudyFolder) -> dict[str, Any]:
     """The progress of a study as plain values: `to_do` without running jobs, `seconds_left` None where unknown."""
     state, holder = study.state, study.holder()
-    running = {} if holder is None else begun_jobs(study)
-    to_do = state.to_do
+    to_do, running = state.to_do, {}
+    for job in to_do if holder is not None else ():
+        config = study.folder / job.path / CONFIG  # which a job writes first
+        if config.is_file():
+            running[str(job)] = max(time.time() - config.stat().st_mtime, 0.0)
+    broken = {(job.method, job.number) for job in state.failures("run")}
     seconds = {job: result["seconds"] for job, result in state.results.items()}
     left = seconds_left(to_do, seconds, max(len(running), 1)) if to_do else 0.0
     return {
@@ -43,26 +46,11 @@ def status(study: StudyFolder) -> dict[str, Any]:
         "jobs": len(state.jobs),
         "to_do": len(to_do) - len(running),
         "process": holder,
-        "running": [{"job": str(job), "seconds": spent} for job, spent in running.items()],
+        "running": [{"job": job, "seconds": spent} for job, spent in running.items()],
         "failed": {str(job): why for stage in ("trial", "run") for job, why in state.failures(stage).items()},
         "without_setting": state.without_setting(),
         "cap": cap_lines(study),
         "tested": len(study.tests()),
-        "to_test": len(_runs_to_test(state)),
+        "to_test": len(set(row_runs(state.spec)) - broken),
         "seconds_left": left,
     }
-
-
-def begun_jobs(study: StudyFolder) -> dict[Job, float]:
-    """Running jobs, which have a configuration and no result, with the seconds since their start."""
-    found = {}
-    for job in study.state.to_do:
-        config = study.folder / job.path / CONFIG
-        if config.is_file():
-            found[job] = max(time.time() - config.stat().st_mtime, 0.0)
-    return found
-
-
-def _runs_to_test(state: StudyState) -> set[tuple[str, int]]:
-    broken = {(job.method, job.number) for job in state.failures("run")}
-    return {each for each in row_runs(state.spec) if each not in broken}

@@ -181,8 +181,10 @@ def _comparisons(spec: StudySpec, rows: Sequence[ResultRow]) -> tuple[list[str],
 
 def _searches(study: StudyFolder) -> list[dict[str, Any]]:
     found = []
-    for each in selected(study).values():
-        if study.spec.trials(each.method):
-            value = None if each.value is None else as_shown(study.spec.selected_by, each.value)
-            found.append({**vars(each), "setting": setting_text(each.parameters), "value": value})
+    for method, (trial, remarks) in selected(study).items():
+        cells: list[Any] = []
+        if trial is not None and trial.value is not None:
+            cells = [setting_text(trial.parameters), trial.number, as_shown(study.spec.selected_by, trial.value)]
+        if study.spec.trials(method):
+            found.append({"method": method, "cells": cells, "remarks": remarks})
     return found

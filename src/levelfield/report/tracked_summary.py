@@ -10,7 +10,8 @@ import yaml
 
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise
 from levelfield.analysis.verdict import verdict_lines
-from levelfield.core.configuration import init_args
+from levelfield.analysis.written_config import class_name
+from levelfield.core.configuration import as_list, init_args
 from levelfield.study.folder import StudyFolder
 from levelfield.training.trackers import QUIET, TENSORBOARD, WANDB, left_out
 
@@ -24,33 +25,42 @@ def track_summary(study: StudyFolder) -> None:
     summary, verdicts = summarise(rows), verdict_lines(rows, study.spec)
     with study.writing():
         if WANDB in trackers:
-            _to_wandb(study, trackers[WANDB], rows, summary, verdicts)
+            _to_wandb(study, init_args(trackers[WANDB]), rows, summary, verdicts)
         if TENSORBOARD in trackers:
-            _to_tensorboard(study, summary, verdicts)
+            from torch.utils.tensorboard import SummaryWriter
+
+            with SummaryWriter(str(study.folder / "tensorboard")) as writer:
+                for key, value in scores_by_key(summary).items():
+                    writer.add_scalar(key, value)
+                writer.add_text("verdicts", "\n\n".join(verdicts))
 
 
 def _trackers(study: StudyFolder) -> dict[str, Any]:
     """Class name to tracker, of the first method with trackers."""
     for config in study.spec.methods.values():
-        given = config["trainer"].get("logger")
-        loggers = given if isinstance(given, list) else [given] if isinstance(given, dict | str) else []
-        named = {str(each["class_path"] if isinstance(each, dict) else each): each for each in loggers}
-        if named:
-            return {name.rpartition(".")[2]: each for name, each in named.items()}
+        given = [each for each in as_list(config["trainer"].get("logger")) if isinstance(each, dict | str)]
+        if given:
+            return {class_name(each): each for each in given}
     return {}
 
 
 def _to_wandb(
-    study: StudyFolder, logger: Any, rows: list[ResultRow], summary: list[SummaryRow], verdicts: Sequence[str]
+    study: StudyFolder,
+    arguments: dict[str, Any],
+    rows: Sequence[ResultRow],
+    summary: Sequence[SummaryRow],
+    verdicts: Sequence[str],
 ) -> None:
     import wandb
+
+    def table(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]) -> Any:
+        return wandb.Table(columns=[field.name for field in fields(kind)], data=[list(astuple(row)) for row in rows])
 
     spec = study.spec
     identity = f"{spec.name} {spec.configuration_hash()} {[*map(astuple, rows)]} {[*verdicts]}"
     number = hashlib.sha256(identity.encode()).hexdigest()[:16]
     if list(study.folder.glob(f"wandb/*run-*-{number}")):
         return
-    arguments = init_args(logger)
     run = wandb.init(
         project=arguments.get("project") or os.environ.get("WANDB_PROJECT", "lightning_logs"),  # as Lightning
         entity=arguments.get("entity"),
@@ -64,24 +74,9 @@ def _to_wandb(
         config={"study": spec.name, **yaml.safe_load(spec.to_yaml())},
     )
     lines = wandb.Table(columns=["verdict"], data=[[line] for line in verdicts])
-    run.log({"results": _table(rows, ResultRow), "summary": _table(summary, SummaryRow), "verdicts": lines})
+    run.log({"results": table(rows, ResultRow), "summary": table(summary, SummaryRow), "verdicts": lines})
     run.summary.update(scores_by_key(summary))
     run.finish()
-
-
-def _table(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]) -> Any:
-    import wandb
-
-    return wandb.Table(columns=[field.name for field in fields(kind)], data=[list(astuple(row)) for row in rows])
-
-
-def _to_tensorboard(study: StudyFolder, summary: Sequence[SummaryRow], verdicts: Sequence[str]) -> None:
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(study.folder / "tensorboard")) as writer:
-        for key, value in scores_by_key(summary).items():
-            writer.add_scalar(key, value)
-        writer.add_text("verdicts", "\n\n".join(verdicts))
 
 
 def scores_by_key(summary: Sequence[SummaryRow]) -> dict[str, float]:

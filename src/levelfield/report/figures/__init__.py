@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from levelfield.analysis.results import ResultRow, collect_rows
 from levelfield.analysis.verify import changed_files
 from levelfield.core.files import write_atomically
-from levelfield.report.figures.style import style, to_pdf, to_svg
+from levelfield.report.figures.style import WITHOUT_DATES, style, to_bytes
 from levelfield.study.folder import StudyFolder
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _drawn(results: Results) -> "Iterator[tuple[str, Figure]]":
 
 def draw_figures(results: Results) -> dict[str, bytes]:
     """Name to SVG of each figure that has something to draw."""
-    return {name: to_svg(figure) for name, figure in _drawn(results)}
+    return {name: to_bytes(figure) for name, figure in _drawn(results)}
 
 
 def write_figures(study: StudyFolder, folder: Path) -> list[Path]:
@@ -81,7 +81,7 @@ def write_figures(study: StudyFolder, folder: Path) -> list[Path]:
     written = []
     for name, figure in _drawn(Results.of(study)):
         figure.set_figwidth(PAPER_WIDTH)
-        for kind, content in (("svg", to_svg(figure)), ("pdf", to_pdf(figure))):
+        for kind in WITHOUT_DATES:
             written.append(folder / f"{name}.{kind}")
-            write_atomically(written[-1], content)
+            write_atomically(written[-1], to_bytes(figure, kind))
     return written

@@ -47,15 +47,18 @@ def search_figure(searches: Mapping[str, tuple[Space, Sequence[Trial]]], score: 
         score: The validation score.
     """
     factor, label = validation_axis(score)
-    panels = [(method, key) for method, (space, _) in searches.items() for key in ("", *space)]
+    scored = {
+        method: [trial for trial in trials if trial.value is not None] for method, (_, trials) in searches.items()
+    }
+    panels = [(m, key) for m, (space, _) in searches.items() for key in ("", *(space if scored[m] else ()))]
     figure, grid = small_panels(len(panels), 1.55, "", label, shared=False)
     for axes, (method, key) in zip(grid, panels, strict=True):
         space, trials = searches[method]
-        scored = [trial for trial in trials if trial.value is not None]
         axes.set_title(f"{method}\n{short_key(key) or 'trial'}", fontsize=8)
         axes.tick_params(labelsize=7)
-        points = [(coordinates(space, t.parameters)[key] if key else t.number, factor * (t.value or 0)) for t in scored]
-        axes.plot([x for x, _ in points], [y for _, y in points], "o", color=BLUE, alpha=0.45, markersize=3, mew=0)
+        places = [coordinates(space, trial.parameters)[key] if key else trial.number for trial in scored[method]]
+        values = [factor * (trial.value or 0.0) for trial in scored[method]]
+        axes.plot(places, values, "o", color=BLUE, alpha=0.45, markersize=3, mew=0)
         if key:
             _name_argument(axes, space, key)
         else:
@@ -65,8 +68,9 @@ def search_figure(searches: Mapping[str, tuple[Space, Sequence[Trial]]], score: 
             edge = axes.get_xaxis_transform()
             axes.plot(failed, [0.03] * len(failed), "x", color=VERMILION, markersize=4, transform=edge, in_layout=False)
             whole_numbers(axes)
-        if (chosen := best_trial(scored)) is not None:
-            axes.plot(*points[scored.index(chosen)], "o", color=VERMILION, mfc="none", markersize=7, mew=1.6)
+        if (chosen := best_trial(trials)) is not None:
+            at = scored[method].index(chosen)
+            axes.plot(places[at], values[at], "o", color=VERMILION, mfc="none", markersize=7, mew=1.6)
     return figure
 
 

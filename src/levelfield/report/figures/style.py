@@ -45,6 +45,11 @@ RC: Any = {
     "svg.hashsalt": "levelfield",  # otherwise ids in the file are random
 }
 
+WITHOUT_DATES: dict[str, Any] = {
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+
 
 @contextmanager
 def style() -> Iterator[None]:
@@ -103,15 +108,8 @@ def whole_numbers(axes: "Axes") -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
 
 
-def to_svg(figure: "Figure") -> bytes:
-    """The figure as SVG: the same bytes for the same content (no date, no random ids)."""
+def to_bytes(figure: "Figure", kind: str = "svg") -> bytes:
+    """The figure as SVG or PDF, with its letters inside: the same bytes for the same content."""
     content = io.BytesIO()
-    figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
-    return content.getvalue()
-
-
-def to_pdf(figure: "Figure") -> bytes:
-    """The figure as PDF with its font inside: the same bytes for the same content (no date, no version)."""
-    content = io.BytesIO()
-    figure.savefig(content, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    figure.savefig(content, format=kind, metadata=WITHOUT_DATES[kind])
     return content.getvalue()

@@ -1,14 +1,11 @@
 """Validation curves: the score after each epoch, one panel per method, one colour per fold."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verify import validation_scores
-from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import INK, PALETTE, TITLE, small_panels, validation_axis, whole_numbers
 from levelfield.study.jobs import METRICS_FILE, failed
@@ -18,14 +15,31 @@ if TYPE_CHECKING:
 
 
 def _draw(results: Results) -> "Figure | None":
-    study, curves, names = results.study, defaultdict(list), shown_names(results.study.spec)
-    score = study.spec.selected_by
-    for job, result in study.state.results.items():
-        if job.stage == "run" and study.spec.trains(job.method) and not failed(result) and result["validation"]:
-            metrics = job.path / METRICS_FILE
-            if metrics not in results.changed:
-                curves[job.method].append(read_curve(study.folder / metrics, job.fold, result["best_epoch"], score))
-    return validation_figure({names[row]: found for row, found in curves.items()}, score) if curves else None
+    from matplotlib.lines import Line2D
+
+    spec, runs = results.study.spec, defaultdict(list)
+    for job, result in results.study.state.results.items():
+        usable = job.stage == "run" and spec.trains(job.method) and not failed(result) and result["validation"]
+        if usable and job.path / METRICS_FILE not in results.changed:
+            runs[job.method].append((job, result["best_epoch"]))
+    if not runs:
+        return None
+    factor, label = validation_axis(spec.selected_by)
+    figure, panels = small_panels(len(runs), 1.6, "epochs trained", label)
+    colours = {fold: PALETTE[fold % len(PALETTE)] for fold in range(spec.folds)}
+    for axes, (method, found) in zip(panels, runs.items(), strict=True):
+        axes.set_title(fill(shown_names(spec)[method], TITLE))
+        for job, best in found:
+            scores = validation_scores(results.study.folder / job.path / METRICS_FILE, spec.selected_by)
+            curve = {epoch + 1: factor * score for epoch, score in scores.items()}
+            axes.plot([*curve], [*curve.values()], color=colours[job.fold], linewidth=0.9, alpha=0.7)
+            kept = [epoch for epoch in curve if epoch == best + 1]
+            axes.plot(kept, [curve[epoch] for epoch in kept], "o", color=colours[job.fold], markersize=3.5, mew=0)
+        whole_numbers(axes)
+    handles = [Line2D([], [], color=colour, label=f"fold {fold}") for fold, colour in colours.items()]
+    handles.append(Line2D([], [], color=INK, marker="o", markersize=3.5, linewidth=0, mew=0, label="kept"))
+    figure.legend(handles=handles, loc="outside upper center", ncols=8, fontsize=8.5)
+    return figure
 
 
 FIGURE = ReportFigure(
@@ -34,40 +48,3 @@ FIGURE = ReportFigure(
     _draw,
     note="A dot is the checkpoint that was kept.",
 )
-
-
-class Curve(NamedTuple):
-    """Validation scores of one training, and the epoch of the checkpoint that was kept."""
-
-    fold: int
-    epochs: list[int]
-    scores: list[float]
-    best: int
-
-
-def read_curve(metrics: Path, fold: int, best_epoch: int, score: str = SELECTED_BY) -> Curve:
-    """The validation scores in a job's `metrics.csv`, where epochs count from 0; in the curve from 1."""
-    scores = validation_scores(metrics, score)
-    return Curve(fold, [epoch + 1 for epoch in scores], list(scores.values()), best_epoch + 1)
-
-
-def validation_figure(curves: Mapping[str, Sequence[Curve]], score: str = SELECTED_BY) -> "Figure":
-    """One panel per method; a line is one training, its dot the checkpoint that was kept."""
-    from matplotlib.lines import Line2D
-
-    factor, label = validation_axis(score)
-    figure, panels = small_panels(len(curves), 1.6, "epochs trained", label)
-    folds = sorted({curve.fold for found in curves.values() for curve in found})
-    colours = {fold: PALETTE[number % len(PALETTE)] for number, fold in enumerate(folds)}
-    for axes, (method, found) in zip(panels, curves.items(), strict=True):
-        axes.set_title(fill(method, TITLE))
-        for curve in found:
-            colour = colours[curve.fold]
-            axes.plot(curve.epochs, [factor * s for s in curve.scores], color=colour, linewidth=0.9, alpha=0.7)
-            kept = [(e, factor * s) for e, s in zip(curve.epochs, curve.scores, strict=True) if e == curve.best]
-            axes.plot([e for e, _ in kept], [s for _, s in kept], "o", color=colour, markersize=3.5, mew=0)
-        whole_numbers(axes)
-    handles = [Line2D([], [], color=colours[fold], label=f"fold {fold}") for fold in folds]
-    handles.append(Line2D([], [], color=INK, marker="o", markersize=3.5, linewidth=0, mew=0, label="kept"))
-    figure.legend(handles=handles, loc="outside upper center", ncols=8, fontsize=8.5)
-    return figure

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from levelfield.analysis.neighbours import Retrieval
 from levelfield.metrics import retrieval_metrics
+from levelfield.report.retrieval import Retrieval
 from levelfield.study.test_scores import EmbeddedTest
 from levelfield.training.embed import EmbeddedSet
 
