@@ -103,7 +103,8 @@ def test_validation_and_test_leave_the_query_s_group_out(tmp_path: Path, quiet: 
     sizes = ImageTransforms(crop_size=16, resize=16)
     data = MetricDataModule(ImageTable(tmp_path / "table.csv"), transforms=sizes, num_folds=2)
     learner = MetricLearner(TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), embedding_size=8)
-    trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False)
+    settings = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = Trainer(accelerator="cpu", default_root_dir=tmp_path, **settings)
     (validated,), (tested,) = trainer.validate(learner, data, verbose=False), trainer.test(learner, data, verbose=False)
     for subset, score in ((data.val_subset, validated["val/map_at_r"]), (data.test_subset, tested["test/map_at_r"])):
         embedded = embed(learner, data.eval_dataloader(subset, divided=False))
