@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import is_dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from jsonargparse import Namespace
+from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch import LightningModule
 from torch import nn
 
@@ -197,7 +198,7 @@ def built(kind: type, section: str, values: Mapping[str, Any], trusted: tuple[st
     if kind is not _WithLoss and isinstance(loss, dict) and not loss.get("init_args", {}).keys().isdisjoint(SUPPLIED):
         made = built(_WithLoss, section, {"loss": given.pop("loss")}, trusted)
     allowed = {pkgutil.resolve_name(path) for path in classes_named(given)}
-    parser = class_parser(kind, section, instantiate=False)
+    parser = _parser(kind, section)
     parsed = parse(parser, {section: given}, complete=False, in_any=True)
     for path in classes_named([parsed[section].get(name) for name in given]):
         kind_here = pkgutil.resolve_name(path)
@@ -218,6 +219,11 @@ def _keep_texts(given: Any, parsed: Any) -> Any:
         if isinstance(parsed, list) or name in parsed:
             parsed[name] = _keep_texts(given[name], parsed[name])
     return parsed
+
+
+@cache  # making it takes as long as some training steps
+def _parser(kind: type, section: str) -> ArgumentParser:
+    return class_parser(kind, section, instantiate=False)
 
 
 class _WithLoss:
