@@ -42,7 +42,7 @@ def _import_torchmetrics_later() -> None:
     module, parts = module_from_spec(spec), {"Metric": "metric", "MetricCollection": "collections"}
 
     def of_module(name: str) -> Any:
-        if name in parts:
+        with suppress(ImportError, AttributeError, KeyError):  # of a name that is not in `parts`, or has moved
             import_module("torchmetrics.utilities")  # first, for the others import each other
             return vars(module).setdefault(name, getattr(import_module(f"torchmetrics.{parts[name]}"), name))
         vars(module).pop("__getattr__", None)
@@ -69,6 +69,8 @@ def quick_imports() -> Iterator[None]:
     finally:
         if hides:
             sys.modules.pop("wandb", None)
+        if "torchmetrics.utilities" not in sys.modules:  # nothing has used it
+            sys.modules.pop("torchmetrics", None)
         if collects and young:  # a new process, which has few other objects
             gc.freeze()
             atexit.register(gc.unfreeze)  # libraries warn about objects that are not destroyed at exit
