@@ -10,7 +10,6 @@ import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.accelerators import CUDAAccelerator
-from lightning.pytorch.loggers import TensorBoardLogger
 from plain_lightning import Pooled
 from pretended_gpu import pretended_gpu
 from small_fit import small_data, small_learner, small_trainer
@@ -24,8 +23,6 @@ from levelfield.regularizers import CenterInvariance
 from levelfield.training.callbacks import (
     GradientCaching,
     GradientCheckpointing,
-    HeadFirst,
-    TrackTraining,
 )
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
@@ -199,15 +196,3 @@ class OnTheGpu:
 def test_a_step_waits_for_nothing(precision, shows_a_bar):
     given = {"accelerator": "cuda", "devices": 1, "precision": precision, "enable_progress_bar": shows_a_bar}
     small_trainer(NoWaiting(), limit_val_batches=0, log_every_n_steps=10, **given).fit(small_learner(), OnTheGpu())
-
-
-def test_what_a_tracker_is_told_while_the_trunk_waits_lies_on_one_device(device, tmp_path):
-    told: list[dict[str, float]] = []
-
-    class Board(TensorBoardLogger):
-        def log_metrics(self, metrics, step=None) -> None:
-            told.append(dict(metrics))
-
-    fitted(small_learner(), device, HeadFirst(epochs=1), TrackTraining(every_n_steps=1), logger=Board(tmp_path))
-    trunks = [numbers["grad_norm/trunk"] for numbers in told if "grad_norm/trunk" in numbers]
-    assert trunks == [0.0] * 3

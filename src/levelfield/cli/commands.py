@@ -450,7 +450,7 @@ def read(name: str, words: Sequence[str]) -> Namespace:
         if name == "predict" and {word.partition("=")[0] for word in words} & {"--data", "-h", "--help"}:
             options, module = PREDICT_DATA, "use"
         options.siblings = next((group for group in SIBLINGS if options in group.values()), {})
-        given = options.read(words)
+        given = options.read(words or ["--help"] * (name in ("compare", "init")))
     given.module, given.words = f"levelfield.cli.{module}", list(words)
     return given
 

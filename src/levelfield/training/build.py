@@ -85,6 +85,9 @@ class NoProfiler(PassThroughProfiler):
         return _NOTHING
 
 
+_no_profiler = NoProfiler()  # one for all trainings: a Ctrl-C within its `__del__` would be lost
+
+
 class Training:
     """Trainer, learner and datamodule of a configuration. The constructor checks it; `build` builds the parts.
 
@@ -216,7 +219,7 @@ class Training:
         else:
             config["logger"] = False
         if config.get("profiler") is None:
-            config["profiler"] = NoProfiler()
+            config["profiler"] = _no_profiler
         if not self._progress:
             config["enable_progress_bar"] = False
         for key, smallest in LEAST.items():
