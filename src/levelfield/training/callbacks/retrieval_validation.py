@@ -16,11 +16,17 @@ from torch.utils.data import DistributedSampler
 
 from levelfield.core.errors import TrainingFailed, UserError
 from levelfield.metrics import RetrievalMetrics
-from levelfield.metrics.definitions import COLLAPSED_RANK, MONITOR, SELECTED_BY, SHOWN_METRICS, can_select
-from levelfield.metrics.definitions import is_user_metric as is_own
+from levelfield.metrics.definitions import (
+    COLLAPSED_RANK,
+    MONITOR,
+    SELECTED_BY,
+    SHOWN_METRICS,
+    can_select,
+    is_user_metric,
+)
 from levelfield.metrics.distances import unpack_signs
 from levelfield.metrics.health import effective_rank
-from levelfield.metrics.user_metric import user_metric as own_metric
+from levelfield.metrics.user_metric import user_metric
 from levelfield.training.batches import Batch, broken_samples
 from levelfield.training.weight_averaging import follow_until_first_update
 
@@ -59,8 +65,8 @@ class RetrievalValidation(Callback):
             raise UserError(f"selected_by is {selected_by}: give a retrieval score such as map, or your own metric")
         self.selected_by = selected_by
         self.metrics = tuple(metrics) if selected_by in metrics else (*metrics, selected_by)
-        for name in filter(is_own, self.metrics):
-            own_metric(name)  # fails before an epoch is trained
+        for name in filter(is_user_metric, self.metrics):
+            user_metric(name)  # fails before an epoch is trained
         self.of_queries: list[tuple[dict[str, Tensor], Tensor]] = []
         self._scores: list[RetrievalMetrics] = []  # of each loader
         self._outputs: list[dict[str, Any]] = []  # what Lightning returns and prints of each loader
@@ -79,7 +85,7 @@ class RetrievalValidation(Callback):
     def _warn_of_minimum(self, callbacks: Iterable[Any]) -> None:
         for each in callbacks:
             score = str(getattr(each, "monitor", "")).removeprefix("val/").partition("/dataloader_idx_")[0]
-            is_best_if_large = score == self.selected_by or (can_select(score) and not is_own(score))
+            is_best_if_large = score == self.selected_by or (can_select(score) and not is_user_metric(score))
             if is_best_if_large and getattr(each, "mode", "max") != "max":
                 rank_zero_warn(
                     f"{type(each).__name__} takes the smallest {each.monitor} for the best: give it mode='max'",
