@@ -21,7 +21,7 @@ from tiny_fit import REPOSITORY, TINY
 from torch.utils.data import DataLoader
 
 from levelfield.cli.main import main
-from levelfield.core.signals import Stopped
+from levelfield.core.signals import Stopped, stopping
 from levelfield.training.run_folder import interruptible
 
 Run = Callable[..., tuple[int, str, str]]
@@ -300,6 +300,21 @@ def test_a_signal_to_several_processes_is_one_line(who: str, tmp_path: Path) -> 
     assert printed.count("levelfield: stopped by SIGTERM; ") == 1
     assert "--resume" in printed
     assert "Traceback" not in printed
+
+
+def test_a_loader_process_that_ends_after_the_signal_is_not_an_error() -> None:
+    """As when a cluster signals the whole group: torch raises an error wherever this process is, also in the line."""
+    earlier = signal.getsignal(signal.SIGCHLD)
+    batches = iter(DataLoader(RandomDataset(32, 8), num_workers=1))
+    next(batches)
+    try:
+        with pytest.raises(Stopped), stopping():
+            signal.raise_signal(signal.SIGTERM)
+        (loader,) = batches._workers  # type: ignore[attr-defined]
+        os.kill(loader.pid, signal.SIGTERM)
+        os.waitid(os.P_PID, loader.pid, os.WEXITED | os.WNOWAIT)  # as joining would hide how it ended
+    finally:
+        signal.signal(signal.SIGCHLD, earlier)
 
 
 class LoaderEndedError(RuntimeError):

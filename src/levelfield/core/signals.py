@@ -44,6 +44,7 @@ def stopping() -> Iterator[list[int]]:
     def handle(number: int, frame: FrameType | None) -> None:
         if os.getpid() == process:
             received.append(number)
+            signal.signal(signal.SIGCHLD, lambda *_: None)  # torch's raises when a loader process ends
             raise Stopped(number)
         if number == signal.SIGTERM:
             os._exit(EXIT_CODE)
