@@ -306,12 +306,11 @@ def test_a_loader_process_that_ends_after_the_signal_is_not_an_error() -> None:
     """As when a cluster signals the whole group: torch raises an error wherever this process is, also in the line."""
     earlier = signal.getsignal(signal.SIGCHLD)
     batches = iter(DataLoader(RandomDataset(32, 8), num_workers=1))
-    next(batches)
     try:
         with pytest.raises(Stopped), stopping():
             signal.raise_signal(signal.SIGTERM)
         (loader,) = batches._workers  # type: ignore[attr-defined]
-        os.kill(loader.pid, signal.SIGTERM)
+        os.kill(loader.pid, signal.SIGKILL)
         os.waitid(os.P_PID, loader.pid, os.WEXITED | os.WNOWAIT)  # as joining would hide how it ended
     finally:
         signal.signal(signal.SIGCHLD, earlier)
