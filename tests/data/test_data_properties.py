@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import chain
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from levelfield.core.errors import UserError
 from levelfield.data.samplers import MPerClassBatchSampler, ShuffledBatchSampler, TrainingBatchSampler
-from levelfield.data.splits import class_folds, split_classes
+from levelfield.data.splits import Split, class_folds, split_classes
 from papers.zhai_wu.samplers import ClassBalancedBatchSampler
 
 FEW = settings(max_examples=25, deadline=None, derandomize=True)
@@ -64,7 +65,9 @@ def test_batches_of_any_labels(kind, sizes, classes, samples, seed, again) -> No
 @FEW
 @given(
     classes=st.lists(st.integers(-50, 50), min_size=16, max_size=40, unique=True),
-    variant=st.sampled_from(["half", "powerful-benchmarker", "vasilev-dyakonov", "random", "all", "official"]),
+    variant=st.sampled_from(
+        ["half", "powerful-benchmarker", "vasilev-dyakonov", "random", "random-swapped", "all", "official"]
+    ),
     folds=st.integers(2, 4),
     seed=st.integers(0, 99),
     order=st.randoms(use_true_random=False),
