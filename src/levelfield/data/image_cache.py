@@ -21,10 +21,9 @@ from levelfield.data.caches import CannotWrite, digest, made_once
 from levelfield.data.dataset import MetricDataset
 from levelfield.data.index import SampleIndex
 from levelfield.data.own import dataset_spec
-from levelfield.data.transforms import ImageTransforms, Picture, load
+from levelfield.data.transforms import ImageTransforms, Picture
 
-# Number of images that are opened to estimate the size.
-LOOKED_AT = 16
+BYTES_EACH = 4  # of an image of 4:3, for each pixel of the square of its shorter side
 SIZE = np.dtype("<i4")  # of a side, in pixels
 
 
@@ -74,8 +73,8 @@ def cached_images(
         index: the images; no other one is opened.
         half: names of the split and the half, which have their own file.
         content: returns a digest of the images' bytes.
-        where_it_pays: None instead of an error without files or space, and for images of more than half of the free
-            disk or memory.
+        where_it_pays: None instead of an error without files or space, for images of more than half of the free disk
+            or memory, and where training and evaluation begin differently, because the size is unknown.
 
     Raises:
         UserError: an image that cannot be opened, a data set without files, or no space.
@@ -88,14 +87,14 @@ def cached_images(
     import torchvision  # slow to import
 
     spec, folder = dataset_spec(dataset), os.path.dirname(os.path.abspath(first))
-    settings = [transforms.reduced, transforms.square, transforms.interpolation, transforms.draft]
+    settings = [transforms.reduced, transforms.square, transforms.interpolation]
     name = f"{dataset.name}-{digest(spec, folder, half, settings)}"
     made_by = sources({"dataset": spec}), PIL.__version__, torchvision.__version__
     file = cache_root() / "images" / f"{name}-{digest(content(), *made_by)}.bin"
     positions = np.arange(len(index.keys)) if index.positions is None else index.positions
 
     def read(key: str) -> Picture:
-        return transforms.reduce()(load(dataset, key, transforms.reduced and transforms.evaluate()))
+        return transforms.reduce()(dataset.load(key))
 
     def write() -> Iterator[bytes]:
         for old in file.parent.glob(f"{name}-*"):
@@ -103,7 +102,7 @@ def cached_images(
         print(f"decoding {len(index.keys):,} images once, into {file}", file=sys.stderr)
         return _pixels(index.keys, read)
 
-    if where_it_pays and not file.exists() and _leaves_out(file.parent, index.keys, read):
+    if where_it_pays and not file.exists() and not _pays(file.parent, len(index.keys), transforms.reduced):
         return None
     try:
         title = f"image cache of {dataset.name}"
@@ -125,25 +124,23 @@ def _pixels(keys: Sequence[str], read: Callable[[str], Picture]) -> Iterator[byt
     print(f"it takes {3 * np.prod(sizes, axis=1).sum() / 1e6:,.0f} MB", file=sys.stderr)
 
 
-def _leaves_out(folder: Path, keys: Sequence[str], read: Callable[[str], Picture]) -> bool:
-    """Whether `auto` writes no cache: the folder is not writable, or the images are too large. Says so in one line."""
+def _pays(folder: Path, images: int, side: int | None) -> bool:
+    """Whether `auto` writes a cache. It says in one line that the images are too large."""
+    if side is None:
+        return False
     try:
         folder.mkdir(parents=True, exist_ok=True)
         free = {"disk": shutil.disk_usage(folder).free, "memory": free_memory()}
     except OSError:
-        return True
-    if not os.access(folder, os.W_OK):
-        return True
-    some = keys[:: max(1, len(keys) // LOOKED_AT)]
-    room = len(keys) * sum(np.asarray(read(key)).size for key in some) // len(some)
-    kind = min(free, key=lambda each: free[each])
-    if is_left_out := room > free[kind] // 2:
+        return False
+    room, kind = BYTES_EACH * images * side**2, min(free, key=lambda each: free[each])
+    if room > free[kind] // 2:
         _note(
             f"no image cache: resized, the images take {room / 1e9:.1f} GB, over half of the free {kind} "
             f"({free[kind] / 1e9:.1f} GB), so each epoch decodes them; --data.cache true stores them all the same, in "
             f"LEVELFIELD_CACHE ({cache_root()})"
         )
-    return is_left_out
+    return room <= free[kind] // 2
 
 
 @cache

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -22,7 +21,7 @@ from levelfield.data.dataset import MetricDataset
 from levelfield.data.image_cache import CachedImages
 from levelfield.data.index import SampleIndex
 from levelfield.data.samplers import Draw
-from levelfield.data.transforms import Crops, load, stacked, stacked_floats
+from levelfield.data.transforms import Crops, stacked, stacked_floats
 
 # Enough for a GPU with an image cache; more would only use memory.
 MOST_PROCESSES = 8
@@ -99,7 +98,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         position = int(self.positions[row])
         transform, is_ours = self.transform, isinstance(self.transform, Crops)
         if self.images is None:
-            sample = load(self.dataset, self.index.keys[row], transform)
+            sample = self.dataset.load(self.index.keys[row])
         else:
             sample = self.images[position] if is_ours else Image.fromarray(self.images[position])
         if isinstance(transform, Crops) and not transform.draws:
@@ -161,23 +160,6 @@ def batch_of(samples: Sequence[Any], as_bytes: bool) -> Any:
     if isinstance(samples[0], np.ndarray) and samples[0].dtype == np.uint8:
         return stacked(samples) if as_bytes else stacked_floats(samples)
     return default_collate([*samples])
-
-
-def opened_ahead(batches: DataLoader) -> Iterator[Any]:
-    """The batches of a loader; without loader processes, a thread opens the next batch of images in advance.
-
-    Random crops run in the caller's thread, because they share the generator of the process. The thread ends with the
-    last batch, or when the iterator is closed.
-    """
-    opened, crops = iter(batches), getattr(batches.dataset, "transform", None)
-    if batches.num_workers or not isinstance(crops, Crops) or crops.draws:
-        yield from opened
-        return
-    with ThreadPoolExecutor(1, "next batch") as thread:
-        following = thread.submit(next, opened, None)
-        while (batch := following.result()) is not None:
-            following = thread.submit(next, opened, None)
-            yield batch
 
 
 def loader_processes(
