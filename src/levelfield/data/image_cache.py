@@ -94,7 +94,7 @@ def cached_images(
     positions = np.arange(len(index.keys)) if index.positions is None else index.positions
 
     def read(key: str) -> Picture:
-        return transforms.reduce()(dataset.load(key))
+        return transforms.reduce()(dataset.load(key))  # type: ignore[arg-type] # no text
 
     def write() -> Iterator[bytes]:
         for old in file.parent.glob(f"{name}-*"):

@@ -98,7 +98,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         position = int(self.positions[row])
         transform, is_ours = self.transform, isinstance(self.transform, Crops)
         if self.images is None:
-            sample = self.dataset.load(self.index.keys[row])
+            sample: Any = self.dataset.load(self.index.keys[row])
         else:
             sample = self.images[position] if is_ours else Image.fromarray(self.images[position])
         if isinstance(transform, Crops) and not transform.draws:

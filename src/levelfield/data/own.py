@@ -14,9 +14,8 @@ from levelfield.core.configuration import Loader
 from levelfield.core.errors import UserError
 from levelfield.core.init_args import plain
 from levelfield.core.paths import strip_paths
-from levelfield.data.dataset import MetricDataset, find_file
+from levelfield.data.dataset import TABLES, MetricDataset, find_file
 from levelfield.data.datasets import ImageFolder, ImageTable, TextTable
-from levelfield.data.rows import TABLES
 
 MAX_CHARACTERS = 1 << 20  # that are read of a `config.yaml`
 
