@@ -13,9 +13,8 @@ import numpy as np
 import PIL
 from jaxtyping import Int, UInt8
 
-from levelfield.core.errors import UserError
 from levelfield.core.paths import cache_root
-from levelfield.core.processes import cores_here, free_memory
+from levelfield.core.processes import cores_here
 from levelfield.core.source_identity import sources
 from levelfield.data.caches import CannotWrite, digest, made_once
 from levelfield.data.dataset import MetricDataset
@@ -23,7 +22,7 @@ from levelfield.data.index import SampleIndex
 from levelfield.data.own import dataset_spec
 from levelfield.data.transforms import ImageTransforms, Picture
 
-BYTES_EACH = 4  # of an image of 4:3, for each pixel of the square of its shorter side
+LOOKED_AT = 16  # images that are opened to estimate the size
 SIZE = np.dtype("<i4")  # of a side, in pixels
 
 
@@ -57,12 +56,7 @@ class CachedImages:
 
 
 def cached_images(
-    dataset: MetricDataset,
-    index: SampleIndex,
-    half: str,
-    content: Callable[[], str],
-    transforms: ImageTransforms,
-    where_it_pays: bool = False,
+    dataset: MetricDataset, index: SampleIndex, half: str, content: Callable[[], str], transforms: ImageTransforms
 ) -> CachedImages | None:
     """The images of `index` from their file below `LEVELFIELD_CACHE`, which is first written if it is missing.
 
@@ -73,17 +67,17 @@ def cached_images(
         index: the images; no other one is opened.
         half: names of the split and the half, which have their own file.
         content: returns a digest of the images' bytes.
-        where_it_pays: None instead of an error without files or space, for images of more than half of the free disk
-            or memory, and where training and evaluation begin differently, because the size is unknown.
+
+    Returns:
+        None for texts and drawn images; and, with a line for the user, for images of more than half of the free disk or
+        a folder that cannot be written.
 
     Raises:
-        UserError: an image that cannot be opened, a data set without files, or no space.
+        UserError: an image that cannot be opened.
     """
     first = dataset.file_of(index.keys[0]) if len(index.keys) else None
     if dataset.modality == "text" or first is None:
-        if where_it_pays:
-            return None
-        raise UserError(f"--data.cache is for image files, but {dataset.name} has none: leave it out")
+        return None
     import torchvision  # slow to import
 
     spec, folder = dataset_spec(dataset), os.path.dirname(os.path.abspath(first))
@@ -97,20 +91,29 @@ def cached_images(
         return transforms.reduce()(dataset.load(key))  # type: ignore[arg-type] # no text
 
     def write() -> Iterator[bytes]:
+        _check_room(file.parent, index.keys, read)
         for old in file.parent.glob(f"{name}-*"):
             old.unlink()
         print(f"decoding {len(index.keys):,} images once, into {file}", file=sys.stderr)
-        return _pixels(index.keys, read)
+        yield from _pixels(index.keys, read)
 
-    if where_it_pays and not file.exists() and not _pays(file.parent, len(index.keys), transforms.reduced):
-        return None
     try:
         title = f"image cache of {dataset.name}"
         return made_once(file, lambda file: CachedImages(file, positions), write, title, "--data.cache")
-    except CannotWrite:
-        if where_it_pays:
-            return None
-        raise
+    except CannotWrite as error:
+        _note(f"no image cache, so each epoch decodes the images: {error}")
+        return None
+
+
+def _check_room(folder: Path, keys: Sequence[str], read: Callable[[str], Picture]) -> None:
+    """Raise CannotWrite for images of more than half of the free disk."""
+    some = keys[:: max(1, len(keys) // LOOKED_AT)]
+    room = len(keys) * sum(np.asarray(read(key)).size for key in some) // len(some)
+    if room > (free := shutil.disk_usage(folder).free) // 2:
+        raise CannotWrite(
+            f"resized, they take {room / 1e9:.1f} GB, over half of the free disk ({free / 1e9:.1f} GB); set the "
+            f"environment variable LEVELFIELD_CACHE ({cache_root()}) to a larger one"
+        )
 
 
 def _pixels(keys: Sequence[str], read: Callable[[str], Picture]) -> Iterator[bytes]:
@@ -122,25 +125,6 @@ def _pixels(keys: Sequence[str], read: Callable[[str], Picture]) -> Iterator[byt
                 yield image.tobytes()
     yield np.array(sizes, SIZE).tobytes()
     print(f"it takes {3 * np.prod(sizes, axis=1).sum() / 1e6:,.0f} MB", file=sys.stderr)
-
-
-def _pays(folder: Path, images: int, side: int | None) -> bool:
-    """Whether `auto` writes a cache. It says in one line that the images are too large."""
-    if side is None:
-        return False
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        free = {"disk": shutil.disk_usage(folder).free, "memory": free_memory()}
-    except OSError:
-        return False
-    room, kind = BYTES_EACH * images * side**2, min(free, key=lambda each: free[each])
-    if room > free[kind] // 2:
-        _note(
-            f"no image cache: resized, the images take {room / 1e9:.1f} GB, over half of the free {kind} "
-            f"({free[kind] / 1e9:.1f} GB), so each epoch decodes them; --data.cache true stores them all the same, in "
-            f"LEVELFIELD_CACHE ({cache_root()})"
-        )
-    return room <= free[kind] // 2
 
 
 @cache
