@@ -21,7 +21,7 @@ from levelfield.data.features import Extractor, FeatureSubset, features_of, whol
 from levelfield.data.image_cache import CachedImages, cached_images
 from levelfield.data.index import SampleIndex
 from levelfield.data.loaders import ClassSubset, LedgerLoader, embedded_together, loader, loader_processes
-from levelfield.data.own import dataset_spec, plain_arguments, unused_root
+from levelfield.data.own import dataset_spec, plain_arguments
 from levelfield.data.samplers import MPerClassBatchSampler, SamplerFactory, TrainingBatchSampler
 from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds
 from levelfield.data.transforms import ImageTransforms, Transforms, as_floats
@@ -287,8 +287,7 @@ class MetricDataModule(LightningDataModule):
 
     def overview(self) -> list[str]:
         """Lines with the counts of the data set, omitted samples and likely mistakes."""
-        lines = overview(self.dataset, self.dataset.index(), self._halves()[2])
-        return lines + unused_root(self.dataset, self.root)
+        return overview(self.dataset, self.dataset.index(), self._halves()[2])
 
     def check_test_half(self) -> None:
         """Check, from the list of samples only, that the test half can be scored.

@@ -40,19 +40,6 @@ def dataset_from_path(path: str, root: str | None = None) -> MetricDataset | Non
     return TextTable(path, root) if "text" in columns and "path" not in columns else ImageTable(path, root)
 
 
-def unused_root(dataset: object, root: str | Path | None) -> list[str]:
-    """A line if `--data.root` is given without effect; else empty."""
-    if root is None:
-        return []
-    if not hasattr(dataset, "root"):
-        return [f"--data.root {root} has no effect: {type(dataset).__name__} reads nothing from it"]
-    path = getattr(dataset, "table", getattr(dataset, "folder", None))
-    found = find_file(path, root) if isinstance(path, str | Path) else Path(root)
-    if Path(os.path.abspath(found)).is_relative_to(os.path.abspath(root)):
-        return []
-    return [f"--data.root {root} has no effect: {path} exists without it"]
-
-
 def dataset_without_paths(dataset: Mapping[str, Any]) -> dict[str, Any]:
     """A data set's import path and arguments, without its root, and with only the last name of each path."""
     arguments = strip_paths(dataset.get("init_args") or {})
