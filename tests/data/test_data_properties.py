@@ -21,7 +21,7 @@ LABELS = st.lists(st.integers(1, 9), min_size=6, max_size=14).filter(lambda size
 
 def epoch(sampler: TrainingBatchSampler, number: int) -> list[list[tuple[int, int]]]:
     sampler.set_epoch(number)
-    return [[(draw.index, draw.number) for draw in batch] for batch in sampler]
+    return [[(int(draw), draw.number) for draw in batch] for batch in sampler]
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
