@@ -2,7 +2,6 @@
 
 from collections import Counter
 from itertools import chain
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from levelfield.core.errors import UserError
 from levelfield.data.samplers import MPerClassBatchSampler, ShuffledBatchSampler, TrainingBatchSampler
-from levelfield.data.splits import Split, class_folds, split_classes
+from levelfield.data.splits import class_folds, split_classes
 from papers.zhai_wu.samplers import ClassBalancedBatchSampler
 
 FEW = settings(max_examples=25, deadline=None, derandomize=True)
