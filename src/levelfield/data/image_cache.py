@@ -113,8 +113,8 @@ def _check_room(folder: Path, keys: Sequence[str], read: Callable[[str], Picture
     if room > free // 2:
         elsewhere = f", or LEVELFIELD_CACHE ({cache_root()}) on another disk" if kind == "disk" else ""
         raise CannotWrite(
-            f"resized, they take {room / 1e9:.1f} GB, over half of the free {kind} ({free / 1e9:.1f} GB); give a smaller "
-            f"--data.transforms.resize{elsewhere}"
+            f"resized, they take {room / 1e9:.1f} GB, over half of the free {kind} ({free / 1e9:.1f} GB); give a "
+            f"smaller --data.transforms.resize{elsewhere}"
         )
 
 
