@@ -1,5 +1,6 @@
 """The base classes of data sets: an index of keys and labels, read without opening samples, and a way to open one."""
 
+import csv
 import hashlib
 import inspect
 import os
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from levelfield.data.tables import SampleTable
 
 
+ARCHIVES = Path(__file__).with_name("datasets") / "archives.csv"
 TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 
 
@@ -69,6 +71,16 @@ def refuse_problems(problems: Sequence[str]) -> None:
     if problems:
         others = f" ({len(problems) - 1} more like this)" if len(problems) > 1 else ""
         raise UserError(problems[0] + others)
+
+
+def published_files(name: str) -> tuple[Archive, ...]:
+    """The files of a data set in the table of all publishers' files."""
+    with ARCHIVES.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["data_set"] == name]
+    return tuple(
+        Archive(row["address"], int(row["size"] or 0) or None, row["sha256"] or None, row["gives"] or None)
+        for row in rows
+    )
 
 
 class MetricDataset(ABC):
@@ -144,14 +156,12 @@ class MetricDataset(ABC):
             again: whether to read all files again, without stored hashes.
 
         Raises:
-            UserError: a file is missing or cannot be read; or, except with `again`, `verify` found it rotten.
+            UserError: a file is missing or cannot be read.
         """
-        contents, rotten = self._contents(keys, again)
-        refuse_problems([] if again else rotten)
-        return contents
+        return self.contents_and_rot(keys, again)[0]
 
-    def _contents(self, keys: Sequence[str], again: bool) -> tuple[list[str], list[str]]:
-        """`contents_of`, and a line for each rotten file."""
+    def contents_and_rot(self, keys: Sequence[str], again: bool) -> tuple[list[str], list[str]]:
+        """`contents_of`, and with `again` a line for each file whose bytes differ from its stored hash."""
         paths = self._paths(keys) if self.hashes_files() else None
         if paths is None:
             return [self.content_of(key) for key in keys], []

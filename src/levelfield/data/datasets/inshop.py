@@ -1,6 +1,6 @@
 """In-shop Clothes: garments of an online shop, each from several views."""
 
-from levelfield.data.dataset import Archive, NamedDataset
+from levelfield.data.dataset import NamedDataset, published_files
 from levelfield.data.index import Role, SampleIndex, index_of_classes
 
 PARTITION = "list_eval_partition.txt"
@@ -26,7 +26,7 @@ class InShopClothes(NamedDataset):
     own_split_by_default = True
     num_classes_published = 7982
     num_samples_published = 52712
-    archives = (Archive("img.zip", gives="img"), Archive(PARTITION))
+    archives = published_files("inshop")
 
     def read_index(self) -> SampleIndex:
         with self.sound(self.named_folder() / PARTITION):
