@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 from levelfield.core.paths import cache_root
 from levelfield.core.source_identity import sources
-from levelfield.data.caches import digest, made_once
-from levelfield.data.index import SampleIndex
+from levelfield.data.dataset import SampleIndex
+from levelfield.data.image_cache import digest, made_once
 from levelfield.data.loaders import ClassSubset
 from levelfield.data.own import dataset_spec, transforms_spec
 from levelfield.data.samplers import Draw

@@ -17,9 +17,8 @@ from levelfield.core.errors import UserError, refused_file
 from levelfield.core.ledger import Evaluation, begin
 from levelfield.core.processes import cores_here, in_processes
 from levelfield.core.seeds import seed_of
-from levelfield.data.dataset import MetricDataset
+from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.image_cache import CachedImages
-from levelfield.data.index import SampleIndex
 from levelfield.data.samplers import Draw
 from levelfield.data.transforms import Crops, as_floats, stacked
 

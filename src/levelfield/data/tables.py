@@ -26,9 +26,8 @@ from pyarrow import parquet
 from levelfield.core.errors import UserError
 from levelfield.core.files import Lock, explain_write_errors
 from levelfield.core.paths import cache_root
-from levelfield.data.dataset import TABLES
+from levelfield.data.dataset import TABLES, SampleIndex, class_order
 from levelfield.data.hashes import file_state
-from levelfield.data.index import SampleIndex, class_order
 
 # The optional columns of samples with their values; a group is any value.
 OPTIONAL_COLUMNS: dict[str, list[str]] = {"split": ["train", "test"], "role": ["query", "gallery", ""], "group": []}

@@ -10,9 +10,8 @@ import numpy as np
 from jaxtyping import Int
 
 from levelfield.core.errors import UserError
-from levelfield.data.dataset import MetricDataset
+from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.images import is_nearly_black
-from levelfield.data.index import SampleIndex
 from levelfield.data.splits import MIN_VALIDATION_CLASSES
 
 MAX_NAMES = 20

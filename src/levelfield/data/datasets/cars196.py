@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from levelfield.data.dataset import NamedDataset, published_files
-from levelfield.data.index import SampleIndex, index_of_classes
+from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes, published_files
 
 TEST_IMAGES = "cars_test_annos_withlabels.mat"
 

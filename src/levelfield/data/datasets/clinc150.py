@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from levelfield.data.dataset import NamedTextDataset, published_files
-from levelfield.data.index import SampleIndex
+from levelfield.data.dataset import NamedTextDataset, SampleIndex, published_files
 
 # Domain of each intent, from data/domains.json of the official repository.
 DOMAINS = Path(__file__).with_suffix(".csv")

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from levelfield.data.dataset import NamedDataset, published_files
-from levelfield.data.index import SampleIndex, index_of_classes
+from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes, published_files
 
 
 class CUB200(NamedDataset):

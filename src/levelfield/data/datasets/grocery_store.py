@@ -1,7 +1,6 @@
 """Grocery Store: photographs of fruit, vegetables and cartons, taken in shops with a phone."""
 
-from levelfield.data.dataset import NamedDataset, published_files
-from levelfield.data.index import SampleIndex, index_of_classes
+from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes, published_files
 
 PARTS = ("train", "val", "test")
 

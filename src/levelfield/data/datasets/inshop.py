@@ -1,7 +1,6 @@
 """In-shop Clothes: garments of an online shop, each from several views."""
 
-from levelfield.data.dataset import NamedDataset, published_files
-from levelfield.data.index import Role, SampleIndex, index_of_classes
+from levelfield.data.dataset import NamedDataset, Role, SampleIndex, index_of_classes, published_files
 
 PARTITION = "list_eval_partition.txt"
 ROLE_OF: dict[str, Role] = {"train": "", "query": "query", "gallery": "gallery"}

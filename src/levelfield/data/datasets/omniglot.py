@@ -8,9 +8,8 @@ from zipfile import ZipFile
 
 from PIL import Image
 
-from levelfield.data.dataset import NamedDataset, published_files
+from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes, published_files
 from levelfield.data.images import decode_image
-from levelfield.data.index import SampleIndex, index_of_classes
 
 PARTS = ("images_background", "images_evaluation")
 

@@ -1,7 +1,6 @@
 """Stanford Online Products: 22,634 products, with a few photographs of each."""
 
-from levelfield.data.dataset import NamedDataset, published_files
-from levelfield.data.index import SampleIndex, index_of_classes
+from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes, published_files
 
 
 class StanfordOnlineProducts(NamedDataset):
