@@ -64,7 +64,9 @@ def test_batches_of_any_labels(kind, sizes, classes, samples, seed, again) -> No
 @FEW
 @given(
     classes=st.lists(st.integers(-50, 50), min_size=16, max_size=40, unique=True),
-    variant=st.sampled_from(["half", "powerful-benchmarker", "vasilev-dyakonov", "random", "all", "official"]),
+    variant=st.sampled_from(
+        ["half", "powerful-benchmarker", "vasilev-dyakonov", "random", "random-swapped", "all", "official"]
+    ),
     folds=st.integers(2, 4),
     seed=st.integers(0, 99),
     order=st.randoms(use_true_random=False),

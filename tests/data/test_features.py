@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from levelfield.data import Glyphs, ImageTransforms
 from levelfield.data.features import features_of, in_words
 from levelfield.data.images import open_image
 from levelfield.data.loaders import ClassSubset, loader
+from levelfield.data.transforms import load
 
 TRANSFORMS = ImageTransforms(crop_size=8, resize=8)
 DATASET = Glyphs(num_classes=4, image_size=8)
@@ -92,10 +93,12 @@ def test_each_setting_that_changes_an_evaluated_image_has_features_of_its_own(da
     file, usual = tmp_path / "it.jpg", ImageTransforms(64, 80)
     open_image(next(data_root.glob("grocery_store/**/*.jpg"))).resize((640, 480)).save(file)
     others = {"crop_size": 60, "resize": 90, "eval_resize": 90, "square": True, "interpolation": "bicubic"}
+    others |= {"draft": True}
     same = {"scale": (0.5, 1.0), "ratio": (1.0, 1.0), "horizontal_flip": False, "random_crop": True}
     assert {each.name for each in fields(ImageTransforms)} == {*others, *same}
+    source = SimpleNamespace(load=open_image)
     for name, value in {**others, **same}.items():
         transforms = replace(usual, **{name: value})
-        images = [each.evaluate()(open_image(file)) for each in (usual, transforms)]
+        images = [each.evaluate()(load(source, file, each.evaluate())) for each in (usual, transforms)]
         changes = not np.array_equal(*images)
         assert changes == (in_words(transforms) != in_words(usual)) == (name in others), name

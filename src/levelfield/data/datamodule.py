@@ -21,7 +21,7 @@ from levelfield.data.image_cache import CachedImages, cached_images, digest
 from levelfield.data.loaders import ClassSubset, LedgerLoader, embedded_together, loader, loader_processes
 from levelfield.data.own import dataset_spec, plain_arguments
 from levelfield.data.samplers import MPerClassBatchSampler, SamplerFactory, TrainingBatchSampler
-from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds
+from levelfield.data.splits import NO_FOLD, RANDOM, Split, check_validation_classes, class_folds
 from levelfield.data.transforms import ImageTransforms, Transforms, as_floats
 from levelfield.data.verify import check_test_split, overview
 
@@ -139,7 +139,7 @@ class MetricDataModule(LightningDataModule):
         refuse_below(1, "data", samples_per_class=self.samples_per_class, steps_per_epoch=self.steps_per_epoch)
         refuse_below(1, "data", eval_batch_size=size, num_folds=self.num_folds)
         refuse_below(2, "data", batch_size=self.batch_size)
-        if self.split_seed and self.split != "random":
+        if self.split_seed and self.split not in RANDOM:
             raise UserError(
                 f"--data.split_seed {self.split_seed} needs --data.split random: give both, or leave it out"
             )
@@ -302,7 +302,7 @@ class MetricDataModule(LightningDataModule):
     def summary(self) -> str:
         """One line: the split, the fold, and the numbers of training and validation classes."""
         identity = self.identity()
-        seed = f" {self.split_seed}" if identity["split"] == "random" else ""
+        seed = f" {self.split_seed}" if identity["split"] in RANDOM else ""
         split, trained = f"split {identity['split']}{seed}", f"{len(identity['train_classes'])} classes trained on"
         if self.fold == NO_FOLD:
             return f"{split}, the whole training half: {trained}, none validated"

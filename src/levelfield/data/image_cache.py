@@ -19,11 +19,11 @@ from jaxtyping import Int, UInt8
 from levelfield.core.errors import FileRefused, UserError
 from levelfield.core.files import Lock, replaced
 from levelfield.core.paths import cache_root
-from levelfield.core.processes import cores_here
+from levelfield.core.processes import cores_here, free_memory
 from levelfield.core.source_identity import sources
 from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.own import dataset_spec
-from levelfield.data.transforms import ImageTransforms, Picture
+from levelfield.data.transforms import ImageTransforms, Picture, load
 
 LOOKED_AT = 16  # images that are opened to estimate the size
 SIZE = np.dtype("<i4")  # of a side, in pixels
@@ -134,7 +134,7 @@ def cached_images(
 
     Returns:
         None for texts and drawn images; and, with a line for the user, for images of more than half of the free disk or
-        a folder that cannot be written.
+        memory, or a folder that cannot be written.
 
     Raises:
         UserError: an image that cannot be opened.
@@ -145,14 +145,14 @@ def cached_images(
     import torchvision  # slow to import
 
     spec, folder = dataset_spec(dataset), os.path.dirname(os.path.abspath(first))
-    settings = [transforms.reduced, transforms.square, transforms.interpolation]
+    settings = [transforms.reduced, transforms.square, transforms.interpolation, transforms.draft]
     name = f"{dataset.name}-{digest(spec, folder, half, settings)}"
     made_by = sources({"dataset": spec}), PIL.__version__, torchvision.__version__
     file = cache_root() / "images" / f"{name}-{digest(content(), *made_by)}.bin"
     positions = np.arange(len(index.keys)) if index.positions is None else index.positions
 
     def read(key: str) -> Picture:
-        return transforms.reduce()(dataset.load(key))  # type: ignore[arg-type] # no text
+        return transforms.reduce()(load(dataset, key, transforms.reduced and transforms.evaluate()))
 
     def write() -> Iterator[bytes]:
         _check_room(file.parent, index.keys, read)
@@ -170,13 +170,15 @@ def cached_images(
 
 
 def _check_room(folder: Path, keys: Sequence[str], read: Callable[[str], Picture]) -> None:
-    """Raise CannotWrite for images of more than half of the free disk."""
+    """Raise CannotWrite for images of more than half of the free disk or memory, which a file is read through."""
     some = keys[:: max(1, len(keys) // LOOKED_AT)]
     room = len(keys) * sum(np.asarray(read(key)).size for key in some) // len(some)
-    if room > (free := shutil.disk_usage(folder).free) // 2:
+    free, kind = min((shutil.disk_usage(folder).free, "disk"), (free_memory(), "memory"))
+    if room > free // 2:
+        elsewhere = f", or LEVELFIELD_CACHE ({cache_root()}) on another disk" if kind == "disk" else ""
         raise CannotWrite(
-            f"resized, they take {room / 1e9:.1f} GB, over half of the free disk ({free / 1e9:.1f} GB); set the "
-            f"environment variable LEVELFIELD_CACHE ({cache_root()}) to a larger one"
+            f"resized, they take {room / 1e9:.1f} GB, over half of the free {kind} ({free / 1e9:.1f} GB); give a "
+            f"smaller --data.transforms.resize{elsewhere}"
         )
 
 

@@ -20,7 +20,7 @@ from levelfield.core.seeds import seed_of
 from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.image_cache import CachedImages
 from levelfield.data.samplers import Draw
-from levelfield.data.transforms import Crops, as_floats, stacked
+from levelfield.data.transforms import Crops, as_floats, load, stacked
 
 # Enough for a GPU with an image cache; more would only use memory.
 MOST_PROCESSES = 8
@@ -97,7 +97,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         position = int(self.positions[row])
         transform, is_ours = self.transform, isinstance(self.transform, Crops)
         if self.images is None:
-            sample: Any = self.dataset.load(self.index.keys[row])
+            sample: Any = load(self.dataset, self.index.keys[row], transform)
         else:
             sample = self.images[position] if is_ours else Image.fromarray(self.images[position])
         if isinstance(transform, Crops) and not transform.draws:
