@@ -109,7 +109,9 @@ def features_of(
 
 def in_words(transforms: Any) -> Any:
     """The settings of the transforms that features depend on."""
-    if transforms is None or isinstance(transforms, ImageTransforms):
-        return repr(transforms and transforms.evaluate())
+    if transforms is None:
+        return None
+    if isinstance(transforms, ImageTransforms):
+        return [getattr(transforms, each) for each in ("crop_size", "eval_side", "square", "interpolation", "draft")]
     spec = transforms_spec(transforms)
     return spec, sources(spec)

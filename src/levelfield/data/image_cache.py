@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 import PIL
 import torch
-from jaxtyping import Int, UInt8
+from jaxtyping import Int
+from PIL import Image
 
 from levelfield.core.errors import FileRefused, UserError
 from levelfield.core.files import Lock, replaced
@@ -23,7 +24,7 @@ from levelfield.core.processes import cores_here, free_memory
 from levelfield.core.source_identity import sources
 from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.own import dataset_spec
-from levelfield.data.transforms import ImageTransforms, Picture, load
+from levelfield.data.transforms import ImageTransforms, load
 
 LOOKED_AT = 16  # images that are opened to estimate the size
 SIZE = np.dtype("<i4")  # of a side, in pixels
@@ -91,7 +92,7 @@ def _without_os_errors(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class CachedImages:
-    """The resized images of an index: `images[position]` is a copy-on-write view, (height, width, 3) bytes.
+    """The resized images of an index: `images[position]` is that of a sample of the data set.
 
     The file has the bytes of all images in a row, then height and width of each.
 
@@ -111,9 +112,9 @@ class CachedImages:
         if self._starts[-1] + sizes.size != len(self._bytes):
             raise ValueError(f"{file} is damaged")
 
-    def __getitem__(self, position: int) -> UInt8[np.ndarray, "height width 3"]:
+    def __getitem__(self, position: int) -> Image.Image:
         row = int(np.searchsorted(self.positions, position))
-        return self._bytes[self._starts[row] : self._starts[row + 1]].reshape(*self._sizes[row], 3)
+        return Image.fromarray(self._bytes[self._starts[row] : self._starts[row + 1]].reshape(*self._sizes[row], 3))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CachedImages, (self.file, self.positions)  # each loader process opens the file itself
@@ -151,7 +152,7 @@ def cached_images(
     file = cache_root() / "images" / f"{name}-{digest(content(), *made_by)}.bin"
     positions = np.arange(len(index.keys)) if index.positions is None else index.positions
 
-    def read(key: str) -> Picture:
+    def read(key: str) -> Image.Image:
         return transforms.reduce()(load(dataset, key, transforms.reduced and transforms.evaluate()))
 
     def write() -> Iterator[bytes]:
@@ -169,7 +170,7 @@ def cached_images(
         return None
 
 
-def _check_room(folder: Path, keys: Sequence[str], read: Callable[[str], Picture]) -> None:
+def _check_room(folder: Path, keys: Sequence[str], read: Callable[[str], Image.Image]) -> None:
     """Raise CannotWrite for images of more than half of the free disk or memory, which a file is read through."""
     some = keys[:: max(1, len(keys) // LOOKED_AT)]
     room = len(keys) * sum(np.asarray(read(key)).size for key in some) // len(some)
@@ -182,7 +183,7 @@ def _check_room(folder: Path, keys: Sequence[str], read: Callable[[str], Picture
         )
 
 
-def _pixels(keys: Sequence[str], read: Callable[[str], Picture]) -> Iterator[bytes]:
+def _pixels(keys: Sequence[str], read: Callable[[str], Image.Image]) -> Iterator[bytes]:
     sizes, together = [], 4 * cores_here()
     with ThreadPoolExecutor(cores_here()) as threads:  # Pillow decodes and resizes without Python's global lock
         for first in range(0, len(keys), together):
