@@ -33,8 +33,8 @@ def print_jobs(console: Console, study: StudyFolder) -> None:
     runs_in_all = len(jobs) - untrained - in_search
     each = f"in each of {spec.replicates} replicates " * (spec.replicates > 1)
     lines = [
-        f"{len(jobs):,} jobs {each}in {study.folder}: {in_search:,} trainings in the search, {runs_in_all:,} in the runs, "
-        f"{untrained} fits of the untrained rows"
+        f"{len(jobs):,} jobs {each}in {study.folder}: {in_search:,} trainings in the search, {runs_in_all:,} in "
+        f"the runs, {untrained} fits of the untrained rows"
     ]
     if unsearched := [row for row in spec.methods if spec.search.trials and not spec.trials(row)]:
         lines.append(f"trained without a search, because they have no search space: {', '.join(unsearched)}")
