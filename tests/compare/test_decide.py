@@ -2,17 +2,25 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from levelfield.compare.decide import Rung, decide, decision_lines
+from levelfield.analysis.class_interval import ClassScores
+from levelfield.compare.decide import Rung, decide, decision_lines, row_in_words
 from levelfield.study.spec import StudySpec
 
 FEATURES = "pretrained[features]"
 
 
-def rung(row: str, validation: float, map_at_r: float, precision: float) -> Rung:
+NOISE = np.random.default_rng(0).normal(0, 1, (2, 10))
+
+
+def rung(row: str, validation: float, map_at_r: float = 50, precision: float = 50) -> Rung:
+    """Ten classes around the score, with two points of noise of their own and two that all rows share."""
     scores = {"map_at_r": map_at_r / 100, "precision_at_1": precision / 100}
-    return Rung(row, validation / 100, scores, scores, 1.0)
+    own = np.random.default_rng(len(row)).normal(0, 2, 10)
+    of_classes = validation + 2 * (NOISE[0] - NOISE[0].mean()) + own - own.mean()
+    return Rung(row, validation / 100, scores, scores, 1.0, ClassScores(of_classes / 10, np.full(10, 10)))
 
 
 @pytest.fixture
@@ -21,16 +29,34 @@ def three(spec: StudySpec) -> StudySpec:
 
 
 @pytest.mark.parametrize(
-    ("validation", "row"),
+    ("validation", "row", "clear"),
     [
-        ({FEATURES: 70.5, "pretrained": 69.0, "head_ntxent": 70.4}, FEATURES),
-        ({"pretrained": 70.5, FEATURES: 70.5, "head_ntxent": 70.5}, FEATURES),  # of equals the cheapest
-        ({FEATURES: 70.5, "pretrained": 71.0, "head_ntxent": 71.5, "trunk_ntxent": 75.6}, "trunk_ntxent"),
+        ({FEATURES: 70.5, "pretrained": 69.0, "head_ntxent": 70.4}, FEATURES, 0),
+        ({FEATURES: 70.5, "pretrained": 70.9, "head_ntxent": 71.5}, FEATURES, 0),  # as chance may make them
+        ({FEATURES: 70.5, "pretrained": 71.0, "head_ntxent": 74.5, "trunk_ntxent": 78.6}, "trunk_ntxent", 2),
     ],
 )
-def test_the_highest_validation_score_is_taken(validation: dict[str, float], row: str) -> None:
-    found = [rung(name, score, 50, 50) for name, score in validation.items()]
-    assert decide(found).row == row
+def test_the_best_row_clearly_above_the_features_is_taken(validation: dict[str, float], row: str, clear: int) -> None:
+    found = [rung(name, score) for name, score in validation.items()]
+    assert (decide(found).row, decide(found).clear) == (row, clear)
+    few = [replace(each, classes=ClassScores(each.classes.sums_K[:7], each.classes.queries_K[:7])) for each in found]
+    unknown = [replace(each, classes=None) for each in found]
+    assert decide(few).row == decide(unknown).row == FEATURES, "fewer than eight classes cannot tell"
+
+
+def test_the_cheapest_that_is_about_as_good_is_taken_on_request() -> None:
+    rows = {FEATURES: 60.0, "head_ntxent": 74.0, "trunk_ntxent": 78.0, "trunk_ntxent_averaged": 78.2}
+    found = [rung(name, score) for name, score in rows.items()]
+    assert decide(found).row == "trunk_ntxent_averaged"
+    assert decide(found, cheapest=True).row == "trunk_ntxent"
+
+
+def test_rows_have_words() -> None:
+    assert row_in_words("trunk_normalized_softmax_averaged") == (
+        "the whole trunk trained with normalized softmax, averaged with its start (trunk_normalized_softmax_averaged)"
+    )
+    assert row_in_words("mine") == "mine"
+    assert row_in_words("pretrained[whitening128]") == "a whitening of the features to 128 numbers"
 
 
 @pytest.mark.parametrize(
@@ -44,11 +70,15 @@ def test_the_highest_validation_score_is_taken(validation: dict[str, float], row
 def test_the_first_line_says_what_to_use_and_what_it_is_worth(three, part, map_at_r, precision, gains):
     """The checkpoint and the commands are those of `row`, as the first line says."""
     row, features = f"{part}_ntxent", rung(FEATURES, 70.5, 49.7, 88.8)
-    found = [features, rung(row, 71.0, map_at_r, precision)]
-    lines = decision_lines(decide(found), found, three)
-    assert lines[0] == f"Use {row}: on unseen classes MAP@R {gains}, in percent."
-    assert "2 of 4 folds" in lines[1]
+    found = [features, rung(row, 75.0, map_at_r, precision)]
+    lines = decision_lines(decide(found), found, three, ["A is better than B."])
+    assert lines[0] == f"Use {row_in_words(row)}: on unseen classes MAP@R {gains}, in percent."
+    assert lines[1] == ("Of 1 rows clearly above the features on 10 validation classes (2 of 4 folds) it is the best.")
+    assert lines[2] == "A is better than B."
     table = [line.split() for line in lines if line.startswith((FEATURES, row))]
-    assert table == [[FEATURES, "70.5", "49.7", "88.8", "1"], [row, "71.0", str(map_at_r), str(precision), "1", "<"]]
-    none = [features, rung(row, 69.0, map_at_r, precision)]
-    assert decision_lines(decide(none), none, three)[0].startswith("Use the features as they are")
+    assert table == [[FEATURES, "70.5", "49.7", "88.8", "1"], [row, "75.0", str(map_at_r), str(precision), "1", "<"]]
+    none = [features, replace(rung(row, 71.0, map_at_r, precision), same_as="trunk_ntxent")]
+    lines = decision_lines(decide(none), none, three)
+    assert lines[0].startswith("Use the features as they are: no row is clearly above them on 10 validation classes")
+    assert "has +0.5 points there; it would have to be at least" in lines[1]
+    assert any(line.endswith("the same as trunk_ntxent") for line in lines)

@@ -107,13 +107,15 @@ def test_costs_grow_with_the_number_of_pixels() -> None:
     assert CARS.at(112, 224) == Costs(step=0.5, sample=0.005)
 
 
-def test_more_time_is_spent_on_larger_images_then_folds_then_steps() -> None:
+def test_more_time_is_spent_on_folds_then_larger_images_then_steps() -> None:
     assert choose(Costs(0.3, 0.005), COUNTS, 3, 400, 3600.0, (), 1).size is None, "texts have no size"
     found = [choose(CARS, COUNTS, 4, 600, 60.0 * minutes, SIZES, 224) for minutes in (1, 5, 15, 30, 60, 120, 240, 2000)]
     assert found[0] == Lengths(64, 4, 0)
     assert found[-1] == Lengths(224, 4, 2400)
-    order = [(each.size, each.folds * each.steps) for each in found]
+    order = [(each.folds, each.size, each.steps) for each in found if each.steps]
     assert order == sorted(order)
+    sizes = {each.size for each in found if 0 < each.folds < 4 and each.steps == 600}
+    assert max(sizes) < 224, "a fold more comes before a larger image"
     for minutes, lengths in zip((5, 15, 30, 60, 120, 240, 2000), found[1:], strict=True):
         if lengths.steps:
             spent = seconds(CARS.at(lengths.size, 224), COUNTS, lengths.folds, lengths.steps)

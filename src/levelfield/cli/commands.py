@@ -360,13 +360,14 @@ COMPARE = Options(
 Finds the best embedding for your data, and whether training pays. The command compares, from cheap to expensive: the
 features of a pretrained trunk, their PCA and whitening, a linear layer trained on the frozen trunk, and the whole trunk
 trained with two losses, with and without averaging its weights with the pretrained ones. It splits the classes at
-random: one half trains and validates, the other half is tested once, at the end. Validation selects the method. At the
-end it prints which method to use and the command to use it. The same command continues a stopped comparison.""",
+random: one half trains and validates, the other half is tested once, at the end. Validation selects the method: the
+features, unless another row is clearly above them. At the end it prints which method to use and the command to use it.
+The same command continues a stopped comparison.""",
     [
         _argument("file", "PATH", f"{LABELLED_DATA}; at least 8 classes"),
         _option(
             "--minutes N",
-            f"training time on this machine (default: {MINUTES:g}); more time: larger images, more folds and steps",
+            f"training time on this machine (default: {MINUTES:g}); more time: more folds, larger images, more steps",
             type=float,
         ),
         _option(
@@ -375,6 +376,9 @@ end it prints which method to use and the command to use it. The same command co
             **{"nargs": "+", "action": "extend", "default": []},
         ),
         _option("--skip-broken", "leave out images that cannot be opened (default: stop)"),
+        _option(
+            "--cheapest", "of the rows clearly above the features, use the cheapest that is about as good as the best"
+        ),
         *(ADD_METHOD, *STOP, JSON, *STUDY_FOLDER),
         *((names, {**how, "help": SUPPRESS}) for names, how in (ARCHIVE, *RUNS)),
     ],

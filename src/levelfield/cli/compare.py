@@ -70,7 +70,7 @@ def main(given: Namespace) -> int:
     given.file = str(file)
     if not given.options and given.executor == "local":
         given.options = {"workers": cores_here()}
-    return answer(given, Ending(["levelfield", "compare", *given.words], partial(_conclusion, dataset=dataset)))
+    return answer(given, Ending(["levelfield", "compare", *given.words], partial(_conclusion, cheapest=given.cheapest)))
 
 
 def _check_option(key: str, path: str) -> None:
@@ -144,9 +144,9 @@ def _check_begun(file: Path, dataset: "MetricDataset", given: Namespace) -> None
             say(f"note: {option} has no effect: the comparison has begun with the plan in {file}", file=sys.stderr)
 
 
-def _conclusion(finished: Study, dataset: "MetricDataset") -> tuple[list[str], list[str]]:
+def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
     """The decision with its table, and the next commands."""
-    from levelfield.compare.decide import decide, decision_lines, rungs
+    from levelfield.compare.decide import decide, decision_lines, measured, rungs
     from levelfield.compare.whole_half import whole_half_command
     from levelfield.study.jobs import CHECKPOINT, CONFIG, Job
     from levelfield.study.spec import ALPHA, is_baseline
@@ -154,7 +154,7 @@ def _conclusion(finished: Study, dataset: "MetricDataset") -> tuple[list[str], l
 
     study = finished.record()
     table = rungs(study)
-    decision = decide(table)
+    decision = decide(table, cheapest)
     if is_baseline(decision.row):
         from levelfield.use.untrained_checkpoint import write_untrained_checkpoint
 
@@ -169,4 +169,5 @@ def _conclusion(finished: Study, dataset: "MetricDataset") -> tuple[list[str], l
     if study.spec.trains(decision.row) or ALPHA in study.spec.derived.get(decision.row, {}):
         fit = whole_half_command(study, decision.row, finished.folder)
         lines.append(f"or train it on all training classes first: {shlex.join(fit)}")
-    return decision_lines(decision, table, study.spec), [*lines, f"next: embed with it: {shlex.join(embed)}"]
+    sentences = decision_lines(decision, table, study.spec, measured(study, decision))
+    return sentences, [*lines, f"next: embed with it: {shlex.join(embed)}"]

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 SIZES = (64, 80, 96, 112, 128, 144, 160, 192, 224)
 LOOKED_AT = 200  # number of images whose headers are read for their size
 NATIVE = 224  # side of images without files
+ENOUGH = 128  # larger images come after more folds
 # Training steps of a trunk, and how often they may be doubled if there is time.
 STEPS = {"image": 600, "text": 400}
 DOUBLINGS = 2
@@ -123,24 +124,27 @@ def seconds(costs: Costs, counts: Counts, folds: int, steps: int) -> float:
 def choose(
     costs: Costs, counts: Counts, most_folds: int, usual: int, budget: float, sizes: Sequence[int], measured: int
 ) -> Lengths:
-    """Choose what fits into `budget` seconds of a core: largest images with usual steps, then folds, then more steps.
+    """Choose what fits into `budget` seconds of a core: folds, whose classes decide, then larger images, then steps.
 
     Args:
         costs: The costs at the image size `measured`.
         usual: The usual number of steps.
         sizes: Possible sides; empty if there is no choice.
     """
-    size, here = None, costs
-    for size in sorted(sizes, reverse=True):
-        here = costs.at(size, measured)
-        if seconds(here, counts, 1, usual) <= budget:
-            break
+
+    def fits(size: int | None, folds: int) -> bool:
+        return seconds(costs if size is None else costs.at(size, measured), counts, folds, usual) <= budget
+
+    usable: list[int | None] = [*sorted(sizes)] or [None]
+    enough = [size for size in usable if size is None or size <= ENOUGH] or usable
+    folds = max([1, *(k for k in range(2, most_folds + 1) if fits(enough[-1], k))])
+    size = ([each for each in usable if fits(each, folds)] or usable[:1])[-1]
+    here = costs if size is None else costs.at(size, measured)
     fixed = seconds(here, counts, 1, 1)
     fitting = int((budget - fixed) / (2 * here.step)) // FEWEST_STEPS * FEWEST_STEPS
-    if fitting < FEWEST_STEPS:
+    if fitting < FEWEST_STEPS:  # of one fold
         return Lengths(size, most_folds, 0)
     steps = min(usual, fitting)
-    folds = max(k for k in range(1, most_folds + 1) if k == 1 or seconds(here, counts, k, steps) <= budget)
     for _ in range(DOUBLINGS):
         if seconds(here, counts, folds, 2 * steps) <= budget:
             steps *= 2

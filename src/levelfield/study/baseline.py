@@ -15,7 +15,7 @@ from levelfield.data.loaders import ClassSubset
 from levelfield.study.jobs import Task, write_result
 from levelfield.study.projection import fit_projection
 from levelfield.study.spec import PCA, UNTRAINED
-from levelfield.study.test_scores import score_samples
+from levelfield.study.test_scores import score_validation
 from levelfield.study.training_job import check_sources, fixed_threads, memory_errors
 from levelfield.training.build import Training, build
 from levelfield.training.embed import TrunkExtractor, embed
@@ -54,13 +54,14 @@ def _fit(task: Task, features: "_Features", earlier: Sequence[str]) -> dict[str,
         whole, labels = torch.cat([train_NF, val_NF]), torch.cat([train_labels, val_labels])
         one = fit_projection(PCA, whole, labels, folds * size)
     project.save(task.checkpoint, one)
-    score, scores = training.selected_by, dict[str, Any]()
+    scored: dict[str, Any] = {"validation": {}}
     if len(val_labels):
-        device = training.trainer.strategy.root_device
+        score, device = training.selected_by, training.trainer.strategy.root_device
         groups = module.val_subset.groups
-        scores = score_samples(project(val_NF), val_labels, None, metrics=(score,), device=device, groups=groups)
+        value, classes = score_validation(project(val_NF), val_labels, score, device=device, groups=groups)
+        scored = {"validation": {score: value}, "classes": classes}
     found = {
-        "validation": {key: value for key, value in scores.items() if key == score},
+        **scored,
         "seconds": time.monotonic() - started,
         "data": module.identity(),
         "provenance": provenance(training.trainer, training.model),
@@ -76,14 +77,14 @@ def _keep_untrained(task: Task, earlier: Sequence[str]) -> dict[str, Any]:
     training.write_config()
     module, trainer = training.datamodule, training.trainer
     module.setup("fit")
-    score, scores = training.selected_by, dict[str, float]()
+    score, scored = training.selected_by, dict[str, Any](validation={})
     trainer.strategy.connect(training.model)  # for `save_checkpoint`
     if len(module.val_subset):
         trainer.validate(training.model, module.val_dataloader(), verbose=False)
-        scores = {score: float(trainer.callback_metrics[f"val/{score}"])}
+        scored["validation"] = {score: float(trainer.callback_metrics[f"val/{score}"])}
     trainer.save_checkpoint(task.checkpoint, weights_only=True)
     found = {
-        "validation": scores,
+        **scored,
         "seconds": time.monotonic() - started,
         "data": module.identity(),
         "provenance": provenance(trainer, training.model),

@@ -13,7 +13,7 @@ from levelfield.core.versions import provenance
 from levelfield.models import LinearEmbedder
 from levelfield.study.jobs import CHECKPOINT, JOB_SHAPE, RESULT, Task, failed, read_result, write_result
 from levelfield.study.spec import ALPHA, OF, VALIDATED
-from levelfield.study.test_scores import score_samples
+from levelfield.study.test_scores import score_validation
 from levelfield.study.training_job import check_sources, fixed_threads, memory_errors
 from levelfield.training.build import Training, build
 from levelfield.training.callbacks.average_with_start import between
@@ -56,12 +56,16 @@ def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
         else:
             learner.trunk.load_state_dict(trained)
             _set_pca(learner, training)
-        score = source["validation"].get(training.selected_by) if alpha == 1 else _validate(training)
+        scored: dict[str, Any]
+        if alpha == 1:
+            scored = {key: source[key] for key in ("validation", "classes") if key in source}
+        else:
+            scored = _validate(training)
         # Lightning saves only a module that a Trainer has run; this embeds no sample.
         training.trainer.predict(learner, datamodule=training.datamodule, return_predictions=False)
         training.trainer.save_checkpoint(task.checkpoint, weights_only=True)
         found = {
-            "validation": {} if score is None else {training.selected_by: score},
+            **scored,
             "best_epoch": source.get("best_epoch"),
             **({} if alpha is None else {ALPHA: alpha}),
             "seconds": time.monotonic() - started,
@@ -88,21 +92,22 @@ def _best_alpha(given: Any, start: dict[str, Any], trained: dict[str, Any], trai
     scores = {}
     for alpha in CANDIDATES:
         training.model.trunk.load_state_dict(between(start, trained, alpha))
-        if (score := _validate(training)) is None:
+        if not (found := _validate(training)["validation"]):
             raise UserError("derived: 'alpha: validated' needs a validation fold; give a number")
-        scores[alpha] = score
+        scores[alpha] = found[training.selected_by]
     return max(scores, key=scores.__getitem__)  # if equal, the trained weights
 
 
-def _validate(training: Training) -> float | None:
-    """The validation score that selects epochs; None without validation classes."""
+def _validate(training: Training) -> dict[str, Any]:
+    """The validation score that selects epochs, and MAP@R by class; without validation classes, no score."""
     data, learner = training.datamodule, training.model
     if not len(data.val_subset):
-        return None
+        return {"validation": {}}
     score, device = training.selected_by, training.trainer.strategy.root_device
     found = embed(learner, data.eval_dataloader(data.val_subset), device=device)
-    how = learner.distance, (score,), device, data.val_subset.groups
-    return float(score_samples(found.embeddings, found.labels, None, *how)[score])
+    how = score, learner.distance, device, data.val_subset.groups
+    value, classes = score_validation(found.embeddings, found.labels, *how)
+    return {"validation": {score: value}, "classes": classes}
 
 
 def _set_pca(learner: MetricLearner, training: Training) -> None:

@@ -43,6 +43,7 @@ JOB_SHAPE = COMMON | {
     **dict.fromkeys(("checkpoint?", "failure?"), str),
     **{key: {str: str} for key in ("sources?", "files?")},
     "validation?": SCORES,
+    "classes?": [[number]],  # MAP@R of each validation class: sum and number of queries
     "best_epoch?": int,  # -1: the start was best
     "alpha?": finite,
     "ending?": {"steps": count, "best_step": count, "stopped_by?": str},

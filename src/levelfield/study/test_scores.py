@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from levelfield.core.files import write_atomically
 from levelfield.metrics import clustering_metrics, retrieval_metrics
-from levelfield.metrics.definitions import PARTITION_METRICS, SHOWN_METRICS, is_user_metric
+from levelfield.metrics.definitions import PARTITION_METRICS, SELECTED_BY, SHOWN_METRICS, is_user_metric
 from levelfield.metrics.distances import DISTANCES, unpack_signs
 from levelfield.metrics.health import effective_rank
 from levelfield.metrics.user_metric import user_score
@@ -139,6 +139,30 @@ def score_samples(
         compared = held if held.is_floating_point() else unpack_signs(held)
         found |= {metric: user_score(metric, compared, labels) for metric in own}
     return found
+
+
+def score_validation(
+    embeddings: Float[Tensor, "samples embedding"],
+    labels: Int[Tensor, " samples"],
+    score: str,
+    distance: str = "cosine",
+    device: torch.device | str | None = None,
+    groups: Int[Tensor | np.ndarray, " samples"] | None = None,
+) -> tuple[float, list[list[float]]]:
+    """The validation score that selects, and MAP@R by class, `class_sums`."""
+    found = score_samples(embeddings, labels, None, distance, (score,), device, groups)
+    sets = retrieval_sets(embeddings, labels, None, device, groups)
+    of_queries = retrieval_metrics(**sets, metrics=(SELECTED_BY,), distance=distance, per_query=True)[SELECTED_BY]
+    return float(found[score]), class_sums(torch.as_tensor(of_queries), labels)
+
+
+def class_sums(scores_Q: Float[Tensor, " queries"], labels_Q: Int[Tensor, " queries"]) -> list[list[float]]:
+    """`[sum, number]` of the scores of each class, in the order of the labels; NaN is of a query without a match."""
+    scores_Q, labels_Q = scores_Q.double().cpu(), labels_Q.cpu()
+    is_scored_Q = ~scores_Q.isnan()
+    _, slots_Q = labels_Q.unique(return_inverse=True)
+    sums_K = torch.bincount(slots_Q, scores_Q.nan_to_num())
+    return [[float(a), int(b)] for a, b in zip(sums_K, torch.bincount(slots_Q, is_scored_Q.double()), strict=True)]
 
 
 def retrieval_sets(

@@ -28,7 +28,9 @@ from levelfield.core.errors import OutOfMemory, TrainingFailed, UserError
 from levelfield.core.processes import OF_A_LAUNCHER, end_with_parent, keep_freed_memory
 from levelfield.core.source_identity import sources
 from levelfield.core.versions import provenance
+from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.jobs import Job, Task, write_result
+from levelfield.study.test_scores import class_sums
 from levelfield.study.workers import Ended, Outcome, attempt
 from levelfield.training.build import Training, build
 from levelfield.training.frozen_trunk import TRUNKS
@@ -96,8 +98,12 @@ def _train(task: Task) -> dict[str, Any]:
         except TrainingFailed as error:
             task.checkpoint.unlink(missing_ok=True)
             return {"failure": str(error)}
+        best, classes = training.best_queries, dict[str, Any]()
+        if best is not None and SELECTED_BY in best[0]:
+            classes = {"classes": class_sums(best[0][SELECTED_BY], best[1])}
         return {
             "validation": {} if training.kept_last else {training.selected_by: training.best_score},
+            **classes,
             "best_epoch": training.best_epoch,
             "ending": training.ending,
             "data": training.datamodule.identity(),

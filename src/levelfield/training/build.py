@@ -19,6 +19,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.profilers import PassThroughProfiler
+from torch import Tensor
 
 from levelfield.core.configuration import Config, as_list
 from levelfield.core.errors import UserError, refuse_below
@@ -299,6 +300,12 @@ class Training:
         if not self.validated:
             raise UserError("nothing was validated, so there is no best.ckpt: check the limits and epochs of --trainer")
         return float(self._best.best_model_score)  # type: ignore[union-attr, arg-type]
+
+    @property
+    def best_queries(self) -> tuple[dict[str, Tensor], Tensor] | None:
+        """`RetrievalValidation.best_queries`."""
+        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
+        return next((each.best_queries for each in callbacks if isinstance(each, RetrievalValidation)), None)
 
     @property
     def best_epoch(self) -> int:

@@ -1,5 +1,6 @@
 """Score the held-out classes by retrieval at each validation and test."""
 
+import math
 from collections.abc import Iterable, Mapping, Sized
 from contextlib import nullcontext
 from typing import Any
@@ -53,6 +54,7 @@ class RetrievalValidation(Callback):
     Attributes:
         of_queries: for each loader of the last validation or test, the scores of its queries by metric, and their
             labels, on the learner's device; the same on every process.
+        best_queries: `of_queries` of the first loader in the validation with the best `selected_by`; None before.
 
     Raises:
         TrainingFailed: an embedding that is not finite, on every process.
@@ -68,6 +70,8 @@ class RetrievalValidation(Callback):
         for name in filter(is_user_metric, self.metrics):
             user_metric(name)  # fails before an epoch is trained
         self.of_queries: list[tuple[dict[str, Tensor], Tensor]] = []
+        self.best_queries: tuple[dict[str, Tensor], Tensor] | None = None
+        self._highest = -math.inf
         self._scores: list[RetrievalMetrics] = []  # of each loader
         self._outputs: list[dict[str, Any]] = []  # what Lightning returns and prints of each loader
         self._logged: list[list[str]] = []
@@ -79,6 +83,7 @@ class RetrievalValidation(Callback):
             steps = ("val_step_context", "test_step_context", "predict_step_context")
             vars(trainer.precision_plugin).update(dict.fromkeys(steps, nullcontext))
         if stage == "fit":
+            self._highest, self.best_queries = -math.inf, None
             follow_until_first_update(trainer.callbacks)  # type: ignore[attr-defined]
             self._warn_of_minimum(trainer.callbacks)  # type: ignore[attr-defined]
 
@@ -159,6 +164,9 @@ class RetrievalValidation(Callback):
                 # All processes have the same number. Its maximum is exact; a mean may round.
                 pl_module.log(name, value, prog_bar=is_shown, sync_dist=True, reduce_fx="max", add_dataloader_idx=False)
             self._logged.append([*named])
+            score = float(np.float32(scores[self.selected_by]))  # as checkpoints compare it
+            if stage == "val" and number == 0 and score > self._highest:
+                self._highest, self.best_queries = score, self.of_queries[0]
         self._scores = []
         self._outputs = trainer._evaluation_loop._logged_outputs
 

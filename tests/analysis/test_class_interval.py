@@ -1,0 +1,129 @@
+"""Intervals over classes against plain loops: classes really removed, pairs fitted by least squares."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import t
+
+from levelfield.analysis.class_interval import (
+    ClassScores,
+    class_interval,
+    class_scores,
+    from_sums,
+    in_words,
+    neighbours_needed,
+)
+from levelfield.metrics import retrieval_metrics
+from levelfield.metrics.nearest import nearest
+from levelfield.study.test_scores import class_sums
+
+METRICS = ("map_at_r", "precision_at_1")
+
+
+def made(seed: int, classes: int = 9, spread: float = 1.0, fewest: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Embeddings and labels of classes of unequal sizes."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(fewest, 7, classes)
+    sizes[0] = max(sizes[0], 2)
+    labels = np.repeat(np.arange(classes), sizes)
+    points = rng.normal(size=(classes, 4))[labels] + spread * rng.normal(size=(len(labels), 4))
+    return points / np.linalg.norm(points, axis=1, keepdims=True), labels
+
+
+def ours(points: np.ndarray, labels: np.ndarray, metric: str = "map_at_r") -> ClassScores:
+    rows = torch.tensor(points).float()
+    _, items = nearest(rows, rows, neighbours_needed(labels), torch.arange(len(rows)))
+    return class_scores(items.numpy(), 3 * labels + 1, metric)
+
+
+def of_query(points: np.ndarray, labels: np.ndarray, query: int, kept: set[int], metric: str) -> float:
+    others = [i for i in range(len(labels)) if i != query and labels[i] in kept]
+    others.sort(key=lambda i: -points[query] @ points[i])
+    hits = [labels[i] == labels[query] for i in others]
+    if metric == "precision_at_1":
+        return float(hits[0])
+    relevant = sum(hits)
+    return sum(sum(hits[: k + 1]) / (k + 1) for k in range(relevant) if hits[k]) / relevant
+
+
+def loops(points: np.ndarray, labels: np.ndarray, metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sums, numbers and changes [removed, of class]."""
+    every = {int(label) for label in labels}
+    sums, numbers, changes = np.zeros(len(every)), np.zeros(len(every), int), np.zeros((len(every), len(every)))
+    for query, own in enumerate(labels):
+        if (labels == own).sum() > 1:
+            score = of_query(points, labels, query, every, metric)
+            sums[own] += score
+            numbers[own] += 1
+            for removed in every - {int(own)}:
+                changes[removed, own] += of_query(points, labels, query, every - {removed}, metric) - score
+    return sums, numbers, changes
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("seed", range(4))
+def test_scores_of_classes_and_their_changes_without_each_other(seed: int, metric: str) -> None:
+    points, labels = made(seed)
+    found, (sums, numbers, changes) = ours(points, labels, metric), loops(points, labels, metric)
+    assert found.sums_K == pytest.approx(sums)
+    assert found.queries_K.tolist() == numbers.tolist()
+    assert found.changes_KK.toarray() == pytest.approx(changes, abs=1e-12)
+    score = retrieval_metrics(torch.tensor(points).float(), torch.tensor(labels), metrics=(metric,))[metric]
+    assert found.mean == pytest.approx(score, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_variance_is_that_of_its_definition(seed: int) -> None:
+    (one, labels), (other, _) = made(seed, 10, fewest=4), made(seed, 10, spread=1.5, fewest=4)
+    found = ours(one, labels) - ours(other, labels)
+    (sums, numbers, changes), (less, _, changes_less) = (loops(each, labels, "map_at_r") for each in (one, other))
+    sums, changes, k, total = sums - less, changes - changes_less, 10, numbers.sum()
+    mean = sums.sum() / total
+    fixed = k / (k - 1) * sum(((sums[i] - mean * numbers[i]) / total) ** 2 for i in range(k))
+    left = [sum(sums[j] + changes[i, j] for j in range(k) if j != i) / (total - numbers[i]) for i in range(k)]
+    jackknife = (k - 1) / k * sum((value - np.mean(left)) ** 2 for value in left)
+    pairs = [(i, j) for i in range(k) for j in range(i + 1, k)]
+    shares = [-k / total * (changes[i, j] + changes[j, i]) for i, j in pairs]
+    design = np.array([[1.0, *(float(c in pair) for c in range(k))] for pair in pairs])
+    residual = shares - design @ np.linalg.lstsq(design, shares, rcond=None)[0]
+    twice = (residual**2).sum() / (k * (k - 3) / 2) * (k - 1) / (2 * k)
+    assert found.variance() == pytest.approx(max(fixed, jackknife - twice))
+    assert ClassScores(found.sums_K, found.queries_K).variance() == pytest.approx(fixed)
+    interval = class_interval(found, of_training=1e-4)
+    half = t.ppf(0.975, (numbers > 0).sum() - 1) * np.sqrt(found.variance() + 1e-4)
+    assert (interval.low, interval.high) == pytest.approx((mean - half, mean + half))
+
+
+def test_equal_classes_with_the_gallery_as_given_are_a_paired_t_test() -> None:
+    scores = np.random.default_rng(0).random((2, 12))
+    labels = torch.arange(12).repeat_interleave(3)
+    first, second = (from_sums(class_sums(torch.tensor(each)[labels], labels)) for each in scores)
+    found = class_interval(first - second)
+    differences = scores[0] - scores[1]
+    half = t.ppf(0.975, 11) * differences.std(ddof=1) / 12**0.5
+    assert (found.difference, found.needed) == pytest.approx((differences.mean(), half))
+
+
+def test_class_sums_are_in_the_order_of_the_labels() -> None:
+    scores = torch.tensor([0.5, 1.0, 0.25, float("nan")])  # the last has no match
+    assert class_sums(scores, torch.tensor([7, 2, 7, 9])) == [[1.0, 1], [0.75, 2], [0.0, 0]]
+
+
+ANSWERS = [
+    ([0.1, 0.11, 0.12, 0.1, 0.1, 0.1, 0.12, 0.11, 0.1, 0.1], "A is better than B by 10.6 points MAP@R [10.0, 11.2]"),
+    ([-0.1, -0.11, -0.12, -0.1, -0.1, -0.1, -0.12, -0.11, -0.1, -0.1], "B is better than A by 10.6 points MAP@R [10.0"),
+    (
+        [0.1, -0.1] * 5,
+        "cannot tell A from B with 10 unseen classes: +0.0 points MAP@R [-7.5, +7.5]; the difference would",
+    ),
+    ([0.1] * 5 + [0.0] * 5, "cannot tell A from B by MAP@R: they differ in fewer than 6 classes"),
+    ([0.1, 0.2] * 3, "cannot tell A from B by MAP@R"),
+]
+
+
+@pytest.mark.parametrize(("differences", "answer"), ANSWERS)
+def test_there_are_three_answers(differences: list[float], answer: str) -> None:
+    found = class_interval(ClassScores(np.array(differences), np.ones(len(differences), int)))
+    assert in_words(found, "A", "B").startswith(answer)
+    assert found.is_better == answer.startswith("A is")
+    assert found.is_worse == answer.startswith("B is")
