@@ -150,10 +150,15 @@ def score_validation(
     groups: Int[Tensor | np.ndarray, " samples"] | None = None,
 ) -> tuple[float, list[list[float]]]:
     """The validation score that selects, and MAP@R by class, `class_sums`."""
-    found = score_samples(embeddings, labels, None, distance, (score,), device, groups)
     sets = retrieval_sets(embeddings, labels, None, device, groups)
-    of_queries = retrieval_metrics(**sets, metrics=(SELECTED_BY,), distance=distance, per_query=True)[SELECTED_BY]
-    return float(found[score]), class_sums(torch.as_tensor(of_queries), labels)
+    ranked = dict.fromkeys(name for name in (SELECTED_BY, score) if not is_user_metric(name))
+    of_queries = retrieval_metrics(**sets, metrics=ranked, distance=distance, per_query=True)
+    if score in of_queries:
+        values_Q = torch.as_tensor(of_queries[score])
+        value = values_Q[~values_Q.isnan()].mean().item()
+    else:
+        value = float(score_samples(embeddings, labels, None, distance, (score,))[score])
+    return value, class_sums(torch.as_tensor(of_queries[SELECTED_BY]), labels)
 
 
 def class_sums(scores_Q: Float[Tensor, " queries"], labels_Q: Int[Tensor, " queries"]) -> list[list[float]]:
