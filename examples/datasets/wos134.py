@@ -7,13 +7,13 @@ levelfield fit --config data/own_texts --data.dataset examples.datasets.wos134.W
     --config trunk/distilbert --data.split vasilev-dyakonov --model.loss ContrastiveLoss
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from pathlib import Path
 
-from levelfield.data.dataset import NamedDataset, TextDataset
-from levelfield.data.index import SampleIndex, index_of_classes
+from levelfield.data.dataset import NamedTextDataset
 
 
-class WOS134(TextDataset, NamedDataset):
+class WOS134(NamedTextDataset):
     """Kowsari et al., "HDLTex: Hierarchical Deep Learning for Text Classification", 2017: the set WOS-46985.
 
     A line of `X.txt` is an abstract; the same line of `Y.txt` is the number of its area, the class.
@@ -30,11 +30,7 @@ class WOS134(TextDataset, NamedDataset):
     num_classes_published = 134
     num_samples_published = 46985
 
-    def read_texts(self) -> tuple[SampleIndex, Mapping[str, str], list[str]]:
+    def read_samples(self, folder: Path) -> Iterator[tuple[str, str, str]]:
         texts, areas = ([line.strip() for line in self.lines(name)] for name in ("X.txt", "Y.txt"))
-        with self.sound(self.named_folder()):
-            numbers = {area: int(area) for area in areas}
-            names = {area: area for area in sorted(numbers, key=numbers.__getitem__)}
-            keys = [f"X.txt row {row}" for row in range(1, len(texts) + 1)]
-            samples = zip(keys, areas, strict=True)
-            return index_of_classes(samples, names), dict(zip(keys, texts, strict=True)), []
+        for row, (text, area) in enumerate(zip(texts, areas, strict=True), start=1):
+            yield f"X.txt row {row}", text, str(int(area))

@@ -21,6 +21,8 @@ from levelfield.report.tracked_summary import track_summary
 from levelfield.study.added_method import added_methods
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import study_jobs
+from levelfield.study.replicates import FOLDER as REPLICATES
+from levelfield.study.replicates import run_replicates
 from levelfield.study.rows import load_spec, with_options
 from levelfield.study.spec import STUDY, StudySpec
 from levelfield.study.study_file import find_study
@@ -91,7 +93,8 @@ class Study:
         why = "trained without a search, because they have no search space"
         return (
             f"{spec.name}: pretrained baseline and {', '.join(spec.methods)}; {trials}{folds}, {spec.runs} "
-            f"run{'s' * (spec.runs != 1)}, {len(study_jobs(spec))} jobs in {self.folder}"
+            f"run{'s' * (spec.runs != 1)}, {len(study_jobs(spec))} jobs "
+            f"{f'in each of {spec.replicates} replicates ' * (spec.replicates > 1)}in {self.folder}"
         ) + (f"\n{why}: {', '.join(unsearched)} (docs/losses.md)" if unsearched else "")
 
     def record(self) -> StudyFolder:
@@ -118,6 +121,8 @@ class Study:
     ) -> Self:
         """Run all remaining jobs, score the runs on the test classes, and write `results.csv` and `summary.csv`.
 
+        A study with replicates runs one after the other, and writes tables of each and of all.
+
         Args:
             workers: Parallel jobs, `--executor.workers`. With `local`, 1 means this process; None takes the executor's
                 default.
@@ -141,17 +146,22 @@ class Study:
             from levelfield.study.executors import make_slots
             from levelfield.study.run import run_study
 
-        self.asked = run_study(
-            self.asked,
-            make_slots(self.asked.spec, executor, {**options, **({} if workers is None else {"workers": workers})}),
-            console,
-            recompute=recompute,
-            retest=reopen_test,
-            without_failed=test_without_failed_runs,
-            stop_here=stop_here,
-            machine=machine,
-            debug=debug,
-        )
+        def run(study: StudyFolder) -> StudyFolder:
+            study = run_study(
+                study,
+                make_slots(study.spec, executor, {**options, **({} if workers is None else {"workers": workers})}),
+                console,
+                recompute=recompute,
+                retest=reopen_test,
+                without_failed=test_without_failed_runs,
+                stop_here=stop_here,
+                machine=machine,
+                debug=debug,
+            )
+            write_tables(study)
+            return study
+
+        self.asked = run_replicates(self.asked, run, console)
         write_tables(self.asked)
         track_summary(self.asked)
         return self
@@ -215,6 +225,8 @@ class Study:
         """
         from levelfield.study.archive import SUFFIX, write_archive
 
+        if self.asked.spec.replicates > 1:
+            raise UserError(f"{self.folder}: archive its replicates one by one: {self.folder / REPLICATES}/0, ...")
         return write_archive(self.record(), Path(file or f"{self.folder}{SUFFIX}"))
 
     def verify(self) -> list[str]:

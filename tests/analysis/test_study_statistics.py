@@ -1,16 +1,17 @@
 """Intervals, comparisons, Holm's correction and ranks against tables, hand calculation and SciPy."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import exp
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp, ttest_rel
+from scipy.stats import f, t, ttest_1samp, ttest_rel
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison, compare_all
 from levelfield.analysis.ranks import Ranks, rank_methods
 from levelfield.analysis.results import ResultRow
-from levelfield.analysis.statistics import holm, paired_comparison, t_interval
+from levelfield.analysis.statistics import holm, paired_comparison, search_variance, swapped_halves_test, t_interval
 from levelfield.core.errors import UserError
 
 
@@ -182,8 +183,79 @@ def test_a_copy_is_compared_with_its_own_loss_outside_the_family(scores: dict[st
     same = [c for c in with_second if c.kind == SECOND_SEARCH]
     assert [(c.method, c.other) for c in same] == [("a@2", "a"), ("a@3", "a"), ("a@3", "a@2")]
     assert all(c.p is not None and c.p_holm is None and not c.shown for c in same)
-    assert with_second[:3] == compare_all(rows, list(scores))
     assert len(with_second) == 6
+
+
+def test_the_variance_of_searches_by_hand() -> None:
+    # Squares of deviations: 2 from (1, 3), 8 from (0, 2, 4), none from a lone search; 1 + 2 degrees of freedom.
+    assert search_variance([[1.0, 3.0], [0.0, 2.0, 4.0], [7.0]]) == pytest.approx((10 / 3, 3))
+    assert search_variance([[7.0], [8.0]]) is None
+    assert search_variance([[0.1 + 0.2, 0.3], [0.5]]) is None, "equal up to rounding"
+
+
+def regression(groups: list[list[float]], first: int, second: int) -> tuple[float, float, float, float]:
+    """Difference of two groups, its interval and p, of a least-squares fit with a mean for each group."""
+    design = np.array([[i == j for j in range(len(groups))] for i, group in enumerate(groups) for _ in group], float)
+    values = np.concatenate(groups)
+    means, (squares,), rank, _ = np.linalg.lstsq(design, values, rcond=None)
+    degrees, contrast = len(values) - rank, np.zeros(len(groups))
+    contrast[first], contrast[second] = 1, -1
+    error = (squares / degrees * contrast @ np.linalg.inv(design.T @ design) @ contrast) ** 0.5
+    half = t.ppf(0.975, degrees) * error
+    difference = contrast @ means
+    return difference, difference - half, difference + half, 2 * t.sf(abs(difference) / error, degrees)
+
+
+def test_where_a_method_is_searched_twice_the_searches_are_compared(scores: dict[str, np.ndarray]) -> None:
+    again = {"a@2": scores["a"] + 0.01, "a@3": scores["a"] - 0.03, "b@2": scores["b"] + 0.02}
+    methods = ["a", "a@2", "a@3", "b", "b@2", "c"]
+    untrained = rows_of("pretrained", np.full((1, FOLDS), 0.3))
+    rows = [row for m, values in (scores | again).items() for row in rows_of(m, values)]
+    found = compare_all(rows + untrained, methods)
+    groups = [[(scores | again)[m].mean() for m in methods if m[0] == name] for name in "abc"]
+    for c, (first, second) in zip(found, [(0, 1), (0, 2), (1, 2)], strict=False):
+        assert (c.difference, c.low, c.high, c.p) == pytest.approx(regression(groups, first, second))
+        assert (c.over, c.family) == ("searches", 3)
+    (over,) = [c for c in found if c.kind == OVER_BASELINE and c.method == "a"]
+    variance, degrees = search_variance(groups)
+    assert over.p == pytest.approx(2 * t.sf(abs(over.difference) / (variance / 3) ** 0.5, degrees))
+    assert over.difference == pytest.approx(np.mean(groups[0]) - 0.3)
+
+
+def test_swapped_halves_are_alpaydins_f_with_any_number_of_cuts() -> None:
+    # One cut: (1 + 9) / (2 · 2) = 2.5 with 2 and 1 degrees of freedom, P(F > x) = 1 / √(1 + 2 x).
+    assert swapped_halves_test(np.array([[1.0, 3.0]])) == pytest.approx(6**-0.5)
+    differences = np.random.default_rng(6).normal(1, 1, (5, 2))
+    squares = sum(np.var(cut, ddof=0) * 2 for cut in differences)
+    expected = sum(value**2 for cut in differences for value in cut) / (2 * squares)
+    assert swapped_halves_test(differences) == pytest.approx(f.sf(expected, 10, 5))
+
+
+@pytest.mark.parametrize("replicates", [2, 3, 4])
+def test_replicates_are_the_unit_where_there_are_three(replicates: int) -> None:
+    drawn = np.random.default_rng(7).normal(0.3, 0.01, (replicates, 2, 2, 5, FOLDS))  # method, search, run, fold
+    drawn[:, 0] += 0.02
+    rows = [
+        replace(row, replicate=number)
+        for number, of_methods in enumerate(drawn)
+        for name, of_searches in zip("ab", of_methods, strict=True)
+        for suffix, values in zip(("", "@2"), of_searches, strict=True)
+        for row in rows_of(name + suffix, values)
+    ]
+    pair, *searches = compare_all(rows, ["a", "a@2", "b", "b@2"])
+    means = drawn.mean(axis=(2, 3, 4))
+    assert pair.difference == pytest.approx((means[:, 0] - means[:, 1]).mean())
+    if replicates == 2:
+        groups = drawn.mean(axis=(3, 4)).reshape(4, 2)
+        error = (groups.var(axis=1, ddof=1).mean() * 4 / 2 / 4) ** 0.5  # of a mean of two differences of means of two
+        assert (pair.over, pair.p) == ("searches", pytest.approx(2 * t.sf(abs(pair.difference) / error, 4)))
+        return
+    expected = ttest_rel(*means.T)
+    assert (pair.low, pair.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    p = swapped_halves_test((means[:, 0] - means[:, 1]).reshape(2, 2)) if replicates == 4 else expected.pvalue
+    assert (pair.over, pair.n, pair.p) == ("replicates", replicates, pytest.approx(p))
+    ours = [c for c in searches if (c.method, c.other) == ("a@2", "a")]
+    assert ours[0].difference == pytest.approx((drawn[:, 0, 1] - drawn[:, 0, 0]).mean())
 
 
 def test_a_method_without_scores_counts_in_the_family(scores: dict[str, np.ndarray]) -> None:

@@ -60,7 +60,7 @@ def test_they_are_computed_once_and_change_no_later_draw(cache: Path):
         assert torch.equal(torch.rand(4), later)
     assert made.asked == [7] * (SAMPLES // 7) + [SAMPLES % 7] * (SAMPLES % 7 > 0)
     features(Counted(), batch_size=9)
-    assert len([*cache.glob("features/*.npy")]) == 2, "the batch affects the rounding"
+    assert len([*cache.glob("features/*.f32")]) == 2, "the batch affects the rounding"
 
 
 def test_a_killed_process_leaves_nothing(cache: Path):
@@ -72,7 +72,7 @@ def test_a_killed_process_leaves_nothing(cache: Path):
 @pytest.mark.parametrize("damage", [lambda content: content[:-4], lambda content: b"no array" * 100])
 def test_a_damaged_file_is_computed_again(damage, cache: Path):
     features(Counted())
-    (file,) = cache.glob("features/*.npy")
+    (file,) = cache.glob("features/*.f32")
     content = file.read_bytes()
     file.unlink()  # what is mapped stays
     file.write_bytes(damage(content))
@@ -92,10 +92,8 @@ def test_of_two_that_come_at_once_one_computes():
 def test_each_setting_that_changes_an_evaluated_image_has_features_of_its_own(data_root: Path, tmp_path) -> None:
     file, usual = tmp_path / "it.jpg", ImageTransforms(64, 80)
     open_image(next(data_root.glob("grocery_store/**/*.jpg"))).resize((640, 480)).save(file)
-    others = {
-        **{"crop_size": 60, "resize": 90, "eval_resize": 90},
-        **{"square": True, "interpolation": "bicubic", "draft": True},
-    }
+    others = {"crop_size": 60, "resize": 90, "eval_resize": 90, "square": True, "interpolation": "bicubic"}
+    others |= {"draft": True}
     same = {"scale": (0.5, 1.0), "ratio": (1.0, 1.0), "horizontal_flip": False, "random_crop": True}
     assert {each.name for each in fields(ImageTransforms)} == {*others, *same}
     source = SimpleNamespace(load=open_image)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from PIL import Image
 from levelfield.core.errors import UserError
 from levelfield.data import Glyphs, ImageFolder, ImageTable, ImageTransforms
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.image_cache import cached_images
+from levelfield.data.image_cache import LOOKED_AT, cached_images
 from levelfield.data.transforms import load
 
 TRANSFORMS = ImageTransforms(crop_size=24, resize=32)
@@ -49,9 +50,10 @@ def table(tmp_path: Path) -> Path:
     return table
 
 
-def datamodule(table: Path, cache: bool | str = True, transforms: ImageTransforms = TRANSFORMS, fold: int = 0):
+def datamodule(table: Path, cache: bool = True, transforms: ImageTransforms = TRANSFORMS, fold: int = 0):
     data = MetricDataModule(ImageTable(table), transforms=transforms, cache=cache, fold=fold)
     data.setup("fit")
+    _ = data.train_subset.images  # made at the first use
     return data
 
 
@@ -76,14 +78,16 @@ def test_each_half_is_cached_once_for_all_folds_and_no_other_image_is_opened(tab
     expected = plain.test_subset[5][0]
     hidden = (table.parent / "40.png").rename(table.parent / "hidden")
     datamodule(table, fold=3)
-    with pytest.raises(UserError, match=r"row 42: no file .*40\.png"):
-        data.setup("test")
-    hidden.rename(table.parent / "40.png")
     data.setup("test")
+    with pytest.raises(UserError, match=r"row 42: no file .*40\.png"):
+        _ = data.test_subset.images
+    hidden.rename(table.parent / "40.png")
+    _ = data.test_subset.images
     assert len(files(cache)) == 2, "the test half has its own file"
     monkeypatch.setattr(ImageTable, "load", lambda *_: pytest.fail("opened an image"))
     again = datamodule(table, fold=3)
     again.setup("test")
+    assert again.test_subset.images is not None
     assert again.train_subset[0][0].shape == (24, 24, 3)
     assert np.array_equal(again.test_subset[5][0], expected)
 
@@ -127,14 +131,14 @@ def no_room(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_no_room_is_one_line_and_leaves_nothing_behind(table: Path, cache: Path) -> None:
+def test_without_room_each_epoch_decodes_and_nothing_is_left_behind(table: Path, cache: Path, capsys) -> None:
     with no_room(20_000):
-        with pytest.raises(UserError, match=r"cannot write the image cache .*\(File too large\): ") as caught:
-            datamodule(table)
-        auto = next(iter(datamodule(table, "auto").val_dataloader()))[0]
-    assert "\n" not in str(caught.value)
+        decoded = next(iter(datamodule(table).val_dataloader()))[0]
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("no image cache, so each epoch decodes the images: cannot write the image cache")
+    assert "(File too large): " in said
     assert [path for path in (cache / "images").iterdir() if path.is_file()] == []
-    assert torch.equal(auto, next(iter(datamodule(table).val_dataloader()))[0])
+    assert torch.equal(decoded, next(iter(datamodule(table).val_dataloader()))[0])
 
 
 class Plain:
@@ -146,54 +150,30 @@ class Plain:
     evaluate = train
 
 
-def test_what_cannot_be_cached_is_refused(cache: Path, table: Path) -> None:
-    with pytest.raises(UserError, match="image files, but glyphs has none: leave it out"):
-        MetricDataModule(Glyphs(num_classes=40), cache=True).setup("fit")
-    for other, value in {"features": True, "transforms": Plain()}.items():
-        with pytest.raises(UserError, match=rf"data\.cache.*data\.{other}"):
-            MetricDataModule(ImageTable(table), cache=True, **{other: value}).setup("fit")
+def test_what_cannot_be_cached_is_decoded(cache: Path, table: Path, capsys) -> None:
+    glyphs, own = (MetricDataModule(each, **given) for each, given in (
+        (Glyphs(num_classes=40), {}), (ImageTable(table), {"transforms": Plain()}),
+    ))  # fmt: skip
+    for data in (glyphs, own):
+        data.setup("fit")
+        assert data.train_subset.images is None
+    assert capsys.readouterr().err == ""
     shutil.rmtree(cache)
     cache.write_text("a file where the folder should be")
-    with pytest.raises(UserError, match=r"image cache .* \(Not a directory\): .*LEVELFIELD_CACHE"):
-        datamodule(table)
-    MetricDataModule(Glyphs(num_classes=40), cache="auto").setup("fit")
-    assert np.array_equal(datamodule(table, "auto").train_subset[3][0], datamodule(table, False).train_subset[3][0])
+    assert np.array_equal(datamodule(table).train_subset[3][0], datamodule(table, False).train_subset[3][0])
+    assert "(Not a directory): " in capsys.readouterr().err
 
 
-def test_auto_caches_what_takes_little_room(table: Path, cache: Path, monkeypatch, capsys) -> None:
-    """32 images of 32 x 32 and more take over 98,304 bytes; the last look finds them there, whatever the bound."""
+def test_a_cache_takes_at_most_half_of_the_free_disk(table: Path, cache: Path, monkeypatch, capsys) -> None:
+    """32 images of 32 x 32 and more take over 98,304 bytes; the last look finds them there, whatever is free."""
     plain = datamodule(table, False).train_subset[1][0]
-    for free, told, there in (
-        (196_000, "so each epoch decodes them; --data.cache true", 0),
-        (10**6, "0 MB", 1),
-        (0, "", 1),
-    ):
-        monkeypatch.setattr("levelfield.data.image_cache.free_memory", lambda free=free: free)
-        assert np.array_equal(datamodule(table, "auto").train_subset[1][0], plain)
+    for free, told, there in ((196_000, "over half of the free disk", 0), (10**6, "0 MB", 1), (0, "", 1)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        assert np.array_equal(datamodule(table).train_subset[1][0], plain)
         said = capsys.readouterr().err
         assert (told in said, bool(said), len(files(cache))) == (True, bool(told), there)
     monkeypatch.setattr(ImageTable, "load", lambda *_: pytest.fail("opened an image"))
-    assert np.array_equal(datamodule(table, "auto").train_subset[1][0], plain)
-
-
-def test_drafts_of_large_photographs_are_nearly_the_same_and_whole_by_default(tmp_path: Path, data_root: Path) -> None:
-    photograph = Image.open(next(data_root.glob("grocery_store/**/*.jpg"))).convert("RGB").resize((1200, 900))
-    for number in range(40):
-        (folder := tmp_path / "photos" / f"{number // 5}").mkdir(parents=True, exist_ok=True)
-        photograph.save(folder / f"{number}.jpg", quality=95)
-    dataset, whole = ImageFolder(tmp_path / "photos"), ImageTransforms(64, 64)
-    assert not whole.draft
-    drafted = replace(whole, draft=True)
-    key = dataset.read_index().keys[0]
-    assert load(dataset, key, whole.evaluate()).size == (1200, 900)
-    assert load(dataset, key, drafted.evaluate()).size == (300, 225)  # an eighth would be below 2 x 64
-    views = []
-    for transforms, cache in ((whole, False), (drafted, False), (drafted, True)):
-        data = MetricDataModule(dataset, split="random", num_folds=2, transforms=transforms, cache=cache)
-        data.setup("fit")
-        views.append(data.val_subset[0][0].astype(float))
-    assert np.array_equal(views[1], views[2]), "the cache has drafts too"
-    assert 0 < abs(views[0] - views[1]).mean() < 0.01 * 255
+    assert np.array_equal(datamodule(table).train_subset[1][0], plain)
 
 
 def test_own_transforms_get_images_of_pillow(table: Path) -> None:
@@ -221,8 +201,9 @@ def test_a_broken_image_is_no_error_of_writing(table: Path, cache: Path) -> None
         def load(self, key: str) -> Image.Image:
             raise OSError(f"no access to {key}")
 
+    (own := MetricDataModule(Own(table), transforms=TRANSFORMS)).setup("fit")
     with pytest.raises(UserError, match=r"^cannot open a sample: no access to"):
-        MetricDataModule(Own(table), transforms=TRANSFORMS, cache=True).setup("fit")
+        _ = own.train_subset.images
     assert not files(cache)
 
 
@@ -242,7 +223,7 @@ def test_two_that_come_at_once_decode_each_image_once(table: Path) -> None:
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(cached, range(2)))
     keys = ImageTable(table).read_index().keys
-    assert sorted(opened) == sorted(keys)
+    assert (set(opened), len(opened)) == (set(keys), len(keys) + LOOKED_AT)
     for each in found:
         assert all(np.array_equal(each[position], reduced(table, key)) for position, key in enumerate(keys))
 
@@ -271,3 +252,22 @@ def test_another_load_of_an_own_data_set_renews_the_cache(table, cache, tmp_path
         data.setup("fit")
         assert data.val_subset[0][0].mean() == value
     assert len(files(cache)) == 1
+
+
+def test_drafts_of_large_photographs_are_nearly_the_same_and_whole_by_default(tmp_path: Path, data_root: Path) -> None:
+    photograph = Image.open(next(data_root.glob("grocery_store/**/*.jpg"))).convert("RGB").resize((1200, 900))
+    for number in range(40):
+        (folder := tmp_path / "photos" / f"{number // 5}").mkdir(parents=True, exist_ok=True)
+        photograph.save(folder / f"{number}.jpg", quality=95)
+    dataset, whole = ImageFolder(tmp_path / "photos"), ImageTransforms(64, 64)
+    assert not whole.draft
+    drafted = replace(whole, draft=True)
+    key = dataset.read_index().keys[0]
+    assert load(dataset, key, whole.evaluate()).size == (1200, 900)
+    assert load(dataset, key, drafted.evaluate()).size == (300, 225)  # an eighth would be below 2 x 64
+    views = []
+    for transforms, cache in ((whole, False), (drafted, False), (drafted, True)):
+        data = MetricDataModule(dataset, split="random", num_folds=2, transforms=transforms, cache=cache)
+        data.setup("fit")
+        views.append(data.val_subset[0][0].astype(float))
+    assert np.array_equal(views[1], views[2]), "the cache has drafts too"

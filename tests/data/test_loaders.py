@@ -4,7 +4,6 @@ import os
 import random
 import subprocess
 import sys
-import threading
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +15,10 @@ from lightning.pytorch import Trainer
 from own_images import noise_images
 from torch.utils.data import DataLoader
 
-from levelfield.core.errors import UserError
 from levelfield.core.processes import SIDE_BY_SIDE
 from levelfield.data import Glyphs, ImageTable, ImageTransforms
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.index import Sample
-from levelfield.data.loaders import ClassSubset, loader, loader_processes, opened_ahead
+from levelfield.data.loaders import ClassSubset, loader, loader_processes
 from levelfield.data.samplers import Draw
 from levelfield.data.transforms import as_floats, stacked
 
@@ -32,21 +29,9 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return noise_images(tmp_path_factory.mktemp("images"), 192, 12, 40, 36, ".jpg")
 
 
-class Watched(ImageTable):
-    """Notes who opens which pictures; the one at `broken` cannot be opened."""
-
-    broken: int | None = None
-
-    def load(self, key: str) -> Sample:
-        self.by.append(threading.current_thread())
-        if len(self.by) - 1 == self.broken:
-            raise UserError(f"{key} is broken")
-        return super().load(key)
-
-
-def datamodule(images: Path, dataset: ImageTable | None = None, **options) -> MetricDataModule:
+def datamodule(images: Path, **options) -> MetricDataModule:
     given = {"transforms": ImageTransforms(24, 32), "batch_size": 8, "steps_per_epoch": 2, "eval_batch_size": 4}
-    data = MetricDataModule(dataset or ImageTable(images), **given, **options)
+    data = MetricDataModule(ImageTable(images), **given, **options)
     data.setup("fit")
     return data
 
@@ -55,7 +40,7 @@ def first(batches, count: int = 2) -> list[list[torch.Tensor]]:
     return [batch for batch, _ in zip(batches, range(count), strict=False)]
 
 
-@pytest.mark.parametrize("cache", [False, "auto"])
+@pytest.mark.parametrize("cache", [False, True])
 def test_a_batch_is_its_samples_side_by_side(cache, images: Path) -> None:
     data = datamodule(images, cache=cache)
     loading = data.train_dataloader()
@@ -148,30 +133,6 @@ def test_a_gpu_has_processes_for_what_is_decoded_and_larger_batches(images: Path
         assert (data.val_dataloader().batch_size, data.train_dataloader().num_workers) == (64, 0)
         data.device = torch.device("cuda")
         assert (data.val_dataloader().batch_size, data.train_dataloader().num_workers) == (256, processes)
-
-
-def test_a_thread_opens_the_next_batch_and_no_more(images: Path) -> None:
-    dataset = Watched(images)
-    dataset.by = []
-    batches = datamodule(images, dataset, cache=False).val_dataloader()
-    expected = first(batches, 3)
-    dataset.by.clear()
-    dataset.broken = 4 * 4 + 1
-    ahead = opened_ahead(batches)
-    given = [next(ahead)]
-    (thread,) = set(dataset.by)
-    given += [next(ahead), next(ahead)]
-    assert thread is not threading.current_thread()
-    assert len(dataset.by) <= 4 * 4
-    for batch, alone in zip(given, expected, strict=True):
-        assert all(torch.equal(part, other) for part, other in zip(batch, alone, strict=True))
-    next(ahead)
-    with pytest.raises(UserError, match="is broken"):  # where its batch is requested
-        next(ahead)
-    assert not thread.is_alive()
-    dataset.by.clear()
-    next(opened_ahead(datamodule(images, dataset, cache=False).train_dataloader()))
-    assert set(dataset.by) == {threading.current_thread()}, "crops that draw are cut here"
 
 
 TRANSFORMS = ImageTransforms(crop_size=32, resize=32)

@@ -112,7 +112,7 @@ def test_texts_come_from_the_file(tmp_path: Path) -> None:
     copied = pickle.loads(pickle.dumps(dataset))
     assert [copied.load(key) for key in index.keys] == texts
     for gone in ("row 0", "row 41", "row 007", "text"):
-        with pytest.raises(UserError, match=f"no text {gone}"):
+        with pytest.raises(UserError, match=f"has no {gone}"):
             dataset.load(gone)
     in_memory = TextTable(tmp_path / "few.parquet")
     write(tmp_path / "few.parquet", text=texts[:3], label=[0, 1, 0])

@@ -50,7 +50,7 @@ def test_what_cannot_be_split_is_refused() -> None:
     with pytest.raises(UserError, match="num_folds"):
         class_folds(range(9), num_folds=1)
     for split in (split_classes, class_folds):
-        with pytest.raises(UserError, match="'vasilev-dyakonov', 'random' or 'all'"):
+        with pytest.raises(UserError, match="'random', 'random-swapped' or 'all'"):
             split(np.arange(8), variant="thirds")
     with pytest.raises(UserError, match=r"--data\.split"):
         split_classes(np.arange(8), "official")  # the data set has none
@@ -70,6 +70,8 @@ def test_a_random_split_is_the_order_of_hashes(seed: int) -> None:
     trainval, test = split_classes(classes, "random", seed=seed)
     assert trainval.tolist() == sorted(by_hash(classes, "split", seed)[:20])
     assert test.tolist() == sorted({*classes} - {*trainval.tolist()})
+    exchanged = split_classes(classes, "random-swapped", seed=seed)
+    assert [half.tolist() for half in exchanged] == [test.tolist(), trainval.tolist()]
     shuffled = by_hash(trainval.tolist(), "folds", seed)
     folds = class_folds(trainval, variant="random", seed=seed)
     assert [val.tolist() for _, val in folds] == [sorted(shuffled[5 * k : 5 * k + 5]) for k in range(4)]

@@ -11,7 +11,7 @@ from refused import refused
 from tiny_text import own_texts
 
 from levelfield.core.errors import UserError
-from levelfield.data.dataset import NamedDataset, TextDataset
+from levelfield.data.dataset import NamedDataset
 from levelfield.data.datasets import CLINC150, Banking77, News20, TextTable
 from levelfield.data.splits import split_classes
 from levelfield.data.verify import verify
@@ -81,7 +81,7 @@ def files(folder: Path, contents: dict[str, bytes]) -> Path:
     return folder
 
 
-def table(content: bytes) -> Callable[[Path], TextDataset]:
+def table(content: bytes) -> Callable[[Path], TextTable]:
     return lambda folder: TextTable(files(folder, {"t.csv": content}) / "t.csv")
 
 

@@ -28,7 +28,8 @@ runs: 3
 seed: 7
 threads: 1
 """
-SEARCHED = f"{STUDY}search: {{trials: 2}}\n"
+MARGIN = "{model.loss.init_args.margin: {low: 0.0, high: 1.0}}"
+SEARCHED = f"{STUDY}search: {{trials: 2}}\nspaces: {{contrastive: {MARGIN}, arcface: {MARGIN}}}\n"
 
 
 @pytest.fixture
@@ -73,17 +74,17 @@ def test_another_class_drops_the_arguments_of_the_old_one() -> None:
 @pytest.mark.parametrize(
     ("asked", "options", "second"),
     [
-        ("all", {}, "contrastive@2 arcface@2"),
-        ("{all: 2, arcface: 0}", {}, "contrastive@2 contrastive@3"),
-        ("{}", {"all": 1}, "contrastive@2 arcface@2"),
-        ("[contrastive]", {"contrastive": 0, "arcface": 1}, "arcface@2"),
-        ("[contrastive]", {"all": 0}, ""),
+        ("2", {}, "contrastive@2 arcface@2"),
+        ("{contrastive: 3}", {}, "contrastive@2 contrastive@3"),
+        ("{}", {"searches": 2}, "contrastive@2 arcface@2"),
+        ("{contrastive: 2}", {"searches.contrastive": 1, "searches.arcface": 2}, "arcface@2"),
+        ("{contrastive: 2}", {"searches": 1}, ""),
     ],
 )
 def test_methods_are_searched_again(study: Path, asked: str, options: dict[str, int], second: str) -> None:
     once = load_spec(study)
-    study.write_text(f"{SEARCHED}second_searches: {asked}\n")
-    spec = load_spec(study, {f"second_searches.{name}": number for name, number in options.items()})
+    study.write_text(f"{SEARCHED}searches: {asked}\n")
+    spec = load_spec(study, options)
     assert [*spec.methods] == [*once.methods, *second.split()]
     assert all(spec.methods[name] == once.methods[name.partition("@")[0]] for name in second.split())
 
@@ -94,7 +95,7 @@ prune: true | prune
 search: {trials: 3, final: 2} | final
 search: {sampler: gpp, trials: 1} | gp
 spaces: {arcfase: {}} | arcface
-second_searches: [arcface] | arcface: nothing is searched; give --search.trials
+searches: {arcface: 2} | searches 2: nothing is searched; give --search.trials
 references: [lad] | features, lda
 references: [pca0] | pca0
 references: [lda, lda] | references:
@@ -115,7 +116,7 @@ derived: {pretrained: {of: arcface, alpha: 0.5}} | another row has this name"""
         ("data.yaml,", "dat.yaml,", r"study\.yaml.*'dat\.yaml'.*'data\.yaml'"),
         ("contrastive: ", "pretrained: ", "'pretrained'"),
         ("methods:", "methods: []\nname: [", r"study\.yaml"),
-        ("methods:", "second_searches: [al]\nmethods:", "second_searches: .*'all'"),
+        ("methods:", "searches: {arcfase: 2}\nmethods:", "searches: .*'arcface'"),
         ("seed: 7", "seed: 7\nruns: 4", r"study\.yaml.* line \d+: 'runs'"),
         ("folds: 2", "  arcface: {}\nfolds: 2", "'arcface'"),
         ("contrastive: ", "yes: ", "True"),
@@ -139,7 +140,7 @@ def test_mistakes_in_the_file_are_named(study: Path, old: str, new: str, key: st
 
 MISTAKEN = """
 data.fold 1 data.fold, model.loss 1 --add-method, dta.root 1 'data', run 1 'runs', search.sampler tpe search.trials,
-metrics [recal_at_5] 'recall_at_<k>', model.embedding_size 3 --model.embedding_size, second_searches.arcfase 1 'arcface
+metrics [recal_at_5] 'recall_at_<k>', model.embedding_size 3 --model.embedding_size, searches.arcfase 1 'arcface
 """
 
 
@@ -273,7 +274,7 @@ def test_an_extending_file_lays_methods_over_and_clears_overrides(tmp_path: Path
 def test_a_spec_reads_back_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     values = "{16: {data.samples_per_class: 2}, 32: {data.samples_per_class: 1}}"
     space = f"spaces: {{arcface: {{data.batch_size: {{values: {values}}}}}}}"
-    spec = read(tmp_path, f"second_searches: all\nsearch: {{trials: 2}}\n{space}")
+    spec = read(tmp_path, f"searches: 2\nsearch: {{trials: 2}}\n{space}")
     file = tmp_path / "study.yaml"
     file.write_text(spec.to_yaml())
     assert StudySpec.read(file) == spec

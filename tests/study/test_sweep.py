@@ -57,7 +57,7 @@ sweep:
 
 
 def test_spaces_and_second_searches_are_those_of_the_method(tmp_path: Path) -> None:
-    text = SWEPT + "search: {trials: 2}\nsecond_searches: all\n"
+    text = SWEPT + "search: {trials: 2}\nsearches: 2\n"
     text += "spaces: {softmax: {model.loss.init_args.temperature: {low: 0.01, high: 1.0}}, fixed: {}}\n"
     spec = study(tmp_path, text)
     assert [spec.trials(name) for name in ("softmax[4]", "bits[8]", "softmax[8]@2", "fixed")] == [2, 0, 2, 0]

@@ -36,7 +36,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def files(cache: Path) -> list[str]:
-    return sorted(path.name for path in cache.glob("features/*.npy"))
+    return sorted(path.name for path in cache.glob("features/*.f32"))
 
 
 def learner_of(trunk=None, loss=ArcFaceLoss, **arguments) -> MetricLearner:

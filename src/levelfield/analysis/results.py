@@ -4,7 +4,7 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from statistics import fmean
 from typing import Any
 
@@ -13,10 +13,12 @@ from levelfield.core.files import write_atomically
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import failed
+from levelfield.study.replicates import replicates_of
 from levelfield.study.spec import StudySpec, one_pca
 
 # A run's folds are scored one by one, and with their embeddings concatenated.
 EMBEDDING_KINDS = ("separated", "concatenated")
+REPLICATE = "replicate"  # a column of studies with replicates
 
 
 def embedding_kinds(spec: StudySpec) -> tuple[str, ...]:
@@ -37,6 +39,8 @@ class ResultRow:
         fold: Fold, from 0; None if the folds' embeddings are concatenated.
         embedding: `separated` (one fold's) or `concatenated`.
         value: The score, a fraction, or the unchanged value of the user's own metric.
+        replicate: Repetition of the whole study with other halves, from 0; None in a study without replicates, whose
+            table has no such column.
     """
 
     method: str
@@ -47,6 +51,7 @@ class ResultRow:
     embedding: str
     metric: str
     value: float
+    replicate: int | None = None
 
 
 @dataclass(frozen=True)
@@ -55,9 +60,9 @@ class SummaryRow:
 
     Args:
         embedding: `separated`: mean of the folds' scores; `concatenated`: score of the concatenated embeddings.
-        mean: Mean over the runs, of `ResultRow.value`.
+        mean: Mean over the runs or replicates, of `ResultRow.value`.
         ci95: Half width of the 95% t-interval; None with too few runs.
-        n: Number of runs.
+        n: Number of runs, or of replicates.
     """
 
     method: str
@@ -74,6 +79,9 @@ def collect_rows(study: StudyFolder, tests: Mapping[tuple[str, int], dict[str, A
     Args:
         tests: Test scores by method and run; None reads the stored ones.
     """
+    if study.spec.replicates > 1:
+        found = [(int(each.folder.name), collect_rows(each)) for each in replicates_of(study)]
+        return [replace(row, replicate=number) for number, rows in found for row in rows]
     rows = list[ResultRow]()
 
     def add(scores: Mapping[str, float], method: str, stage: str, number: int, fold: int | None = None) -> None:
@@ -94,17 +102,33 @@ def collect_rows(study: StudyFolder, tests: Mapping[tuple[str, int], dict[str, A
     return sorted(rows, key=lambda row: [-1 if value is None else value for value in vars(row).values()])
 
 
+def by_replicate(rows: Iterable[ResultRow]) -> dict[int, list[ResultRow]]:
+    """The rows of each replicate by its number; all rows are those of replicate 0 in a study without."""
+    found: dict[int, list[ResultRow]] = defaultdict(list)
+    for row in rows:
+        found[row.replicate or 0].append(row)
+    return dict(sorted(found.items()))
+
+
 def run_scores(rows: Iterable[ResultRow], stage: str = "test") -> dict[tuple[str, str, str], list[float]]:
-    """Score of each run, the mean of its folds' scores, by method, embedding and metric, sorted."""
-    scores: dict[tuple[str, str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    """Score of each run, the mean of its folds' scores, by method, embedding and metric, sorted.
+
+    In a study with replicates, the score of each replicate, the mean over its runs.
+    """
+    scores: dict[tuple[str, str, str], dict[int, dict[int, list[float]]]]
+    scores = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for row in rows:
         if row.stage == stage:
-            scores[row.method, row.embedding, row.metric][row.run or 0].append(row.value)
-    return {key: [fmean(values) for _, values in sorted(by_run.items())] for key, by_run in sorted(scores.items())}
+            scores[row.method, row.embedding, row.metric][row.replicate or 0][row.run or 0].append(row.value)
+    found = {}
+    for key, replicates in sorted(scores.items()):
+        runs = [[fmean(values) for _, values in sorted(each.items())] for _, each in sorted(replicates.items())]
+        found[key] = runs[0] if len(runs) == 1 else [fmean(each) for each in runs]
+    return found
 
 
 def summarise(rows: Iterable[ResultRow], stage: str = "test") -> list[SummaryRow]:
-    """Mean over runs with its interval, per method, embedding and metric, sorted."""
+    """Mean over runs or replicates with its interval, per method, embedding and metric, sorted."""
     found = run_scores(rows, stage).items()
     return [SummaryRow(*key, fmean(runs), t_interval(runs), len(runs)) for key, runs in found]
 
@@ -115,11 +139,13 @@ def mean_scores(rows: Iterable[ResultRow]) -> dict[str, SummaryRow]:
 
 
 def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]) -> bytes:
-    """CSV with one column per field; floats without loss, and None as an empty cell."""
+    """CSV with one column per field, `replicate` only if rows have one; floats without loss, None as an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(field.name for field in fields(kind))
-    writer.writerows(vars(row).values() for row in rows)
+    replicated = any(getattr(row, REPLICATE, None) is not None for row in rows)
+    names = [each.name for each in fields(kind) if each.name != REPLICATE or replicated]
+    writer.writerow(names)
+    writer.writerows([getattr(row, name) for name in names] for row in rows)
     return text.getvalue().encode()
 
 

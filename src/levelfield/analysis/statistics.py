@@ -1,7 +1,7 @@
-"""Means over runs with intervals, paired comparisons of methods, and Holm's correction."""
+"""Means with intervals; tests of a difference over runs, over searches and over halves; Holm's correction."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
@@ -101,6 +101,53 @@ def paired_comparison(
     test = ttest_1samp(np.where(constant[..., None], np.nan, differences), 0, axis=-1)
     interval = test.confidence_interval(0.95)
     return PairedComparison(difference, interval.low, interval.high, test.pvalue, constant)
+
+
+def search_variance(groups: Iterable[Sequence[float]]) -> tuple[float, int] | None:
+    """The variance of what a search ends at: s² = Σ_g Σ_i (y_gi - mean(y_g))² / Σ_g (n_g - 1).
+
+    y_gi is the score of search i of a method, the mean over its runs and folds, so s² has the luck of the seeds in it.
+    A method in one replicate is a group. All groups are taken to have the same variance, because two searches of one
+    method say too little alone.
+
+    Args:
+        groups: The scores of the searches of each method.
+
+    Returns:
+        s² and its degrees of freedom; None if nothing is searched twice, or if all searches of a method are equal.
+    """
+    several = [group for group in groups if len(group) > 1]
+    degrees = sum(len(group) - 1 for group in several)
+    if all(np.ptp(group) <= ROUNDING * np.abs(group).max() for group in several):
+        return None
+    squares = math.fsum((value - fmean(group)) ** 2 for group in several for value in group)
+    return squares / degrees, degrees
+
+
+def t_test(difference: float, error: float, degrees: int) -> tuple[float, float, float]:
+    """Low and high end of the 95% interval of a difference with this standard error, and the two-sided p-value."""
+    from scipy.special import stdtr
+
+    half = t_quantile(degrees) * error
+    return difference - half, difference + half, 2 * float(stdtr(degrees, -abs(difference) / error))
+
+
+def swapped_halves_test(differences: Float[np.ndarray, "cuts 2"]) -> float:
+    """The p-value of no difference, from random cuts of the classes whose halves were both tested.
+
+    d_c1 and d_c2 are the differences of two methods on the halves of cut c (each trained on the other half), and
+
+        F = Σ_c (d_c1² + d_c2²) / (2 Σ_c s_c²),  s_c² = (d_c1 - d_c2)² / 2
+
+    has about 2 C and C degrees of freedom: "Combined 5x2 cv F Test" (Alpaydin, 1999), with C cuts for 5 and halves of
+    the classes for halves of the samples. Halves of different cuts share classes. A t-test over all of them takes them
+    for independent; here only the halves of one cut, which share none, estimate the variance.
+    """
+    from scipy.special import fdtrc
+
+    variances = (differences[:, 0] - differences[:, 1]) ** 2 / 2
+    cuts = len(differences)
+    return float(fdtrc(2 * cuts, cuts, (differences**2).sum() / (2 * variances.sum())))
 
 
 def holm(p: Float[np.ndarray, "*studies comparisons"]) -> Float[np.ndarray, "*studies comparisons"]:

@@ -7,10 +7,21 @@ from levelfield.analysis.conditions import cap_lines
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import CONFIG, row_runs
 from levelfield.study.progress import duration, seconds_left
+from levelfield.study.replicates import replicates_of
 
 
 def status_lines(study: StudyFolder) -> list[str]:
     """The progress of a study, one fact a line."""
+    if study.spec.replicates > 1:
+        parts = [status(part) for part in replicates_of(study)]
+        done = [
+            f"{each['study']}: {each['done']} of {each['jobs']} jobs, {each['tested']} runs scored" for each in parts
+        ]
+        return [
+            f"{study.spec.name} in {study.folder}",
+            *done,
+            f"to do    {study.spec.replicates - len(parts)} replicates",
+        ]
     stands = status(study)
     lines = [f"{stands['study']} in {study.folder}", f"done     {stands['done']} of {stands['jobs']} jobs"]
     lines += [f"running  {each['job']} for {duration(each['seconds'])}" for each in stands["running"]]
@@ -31,6 +42,8 @@ def status_lines(study: StudyFolder) -> list[str]:
 
 def status(study: StudyFolder) -> dict[str, Any]:
     """The progress of a study as plain values: `to_do` without running jobs, `seconds_left` None where unknown."""
+    if study.spec.replicates > 1:
+        return {"study": study.spec.name, "replicates": [status(part) for part in replicates_of(study)]}
     state, holder = study.state, study.holder()
     to_do, running = state.to_do, {}
     for job in to_do if holder is not None else ():

@@ -2,33 +2,39 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
-from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison, compare_all
+from levelfield.analysis.comparison import OVER_BASELINE, PAIR, RUNS, SECOND_SEARCH, Comparison, compare_all
 from levelfield.analysis.conditions import cap_lines
 from levelfield.analysis.results import ResultRow, SummaryRow, mean_scores
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.statistics import SMALLEST_SAMPLE, TOO_FEW_RUNS
 from levelfield.metrics.definitions import SHOWN_METRICS
 from levelfield.study.folder import StudyFolder
+from levelfield.study.replicates import replicates_of
 from levelfield.study.spec import StudySpec, first_search, is_baseline
 
 MOST_NAMED = 4  # methods listed by name; more are counted
 CAVEAT = (
     "The intervals say how scores vary with the seed. They do not cover the luck of the search or other test classes."
 )
-SEEDS_ONLY = "The intervals hold for other seeds, not for another search (second_searches) or other test classes."
+SEEDS_ONLY = "The intervals hold for other seeds, not for another search (searches: 2) or other test classes."
+OTHER_SEARCHES = "The intervals hold for other searches and seeds, not for other test classes (replicates)."
+OTHER_HALVES = "The intervals hold for other halves of these classes, searches and seeds, not for another data set."
 
 
 def conclusion(study: StudyFolder, rows: Sequence[ResultRow]) -> list[str]:
     """The sentences below the table and at the top of the page."""
     cap = [f", and {sentence}" for sentence in cap_lines(study)] or ["."]
-    return [*verdict(rows, study.spec), evaluated(study.evaluations()) + cap[0]]
+    evaluations = {line["id"]: line for each in replicates_of(study) for line in each.evaluations()}
+    return [*verdict(rows, study.spec), evaluated([*evaluations.values()]) + cap[0]]
 
 
 def verdict(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
     """Whether the best method beats the best untrained row, then its rivals; by separated test MAP@R."""
-    means, names, methods = mean_scores(rows), shown_names(spec), _first_searches(spec)
+    means, names, methods = _means(rows), shown_names(spec), _first_searches(spec)
     if not set(methods) & set(means):
         return ["No method has test scores yet."]
     best = best_method(rows, spec)
@@ -88,9 +94,18 @@ def _first_searches(spec: StudySpec) -> list[str]:
     return [method for method in spec.methods if not is_baseline(method) and method == first_search(method)]
 
 
+def _means(rows: Sequence[ResultRow]) -> dict[str, SummaryRow]:
+    """`mean_scores`; of a method with several searches, the mean over them, without an interval."""
+    found: dict[str, list[SummaryRow]] = {}
+    for row, score in mean_scores(rows).items():
+        found.setdefault(first_search(row), []).append(score)
+    mean = {row: fmean(score.mean for score in scores) for row, scores in found.items()}
+    return {row: replace(s[0], mean=mean[row], ci95=None) if len(s) > 1 else s[0] for row, s in found.items()}
+
+
 def best_method(rows: Sequence[ResultRow], spec: StudySpec) -> str:
-    """The trained method with the highest test MAP@R."""
-    means = mean_scores(rows)
+    """The trained method with the highest test MAP@R, the mean of its searches."""
+    means = _means(rows)
     return max(sorted(set(_first_searches(spec)) & set(means)), key=lambda method: means[method].mean)
 
 
@@ -118,17 +133,16 @@ def evaluated(evaluations: Sequence[Mapping[str, Any]]) -> str:
 
 
 def caveat(spec: StudySpec) -> str:
-    """What the intervals do not cover: `SEEDS_ONLY` if methods are searched and none of them twice."""
-    once = any(map(spec.trials, spec.methods)) and all(first_search(method) == method for method in spec.methods)
-    return SEEDS_ONLY if once and spec.runs >= SMALLEST_SAMPLE else CAVEAT
+    """What the intervals cover, and what they do not."""
+    if spec.replicates >= SMALLEST_SAMPLE:
+        return OTHER_HALVES
+    if any(first_search(method) != method for method in spec.methods):
+        return OTHER_SEARCHES
+    return SEEDS_ONLY if any(map(spec.trials, spec.methods)) and spec.runs >= SMALLEST_SAMPLE else CAVEAT
 
 
-def in_words(comparison: Comparison, second_search: Comparison | None = None) -> str:
+def in_words(comparison: Comparison) -> str:
     """One sentence; of two methods the better one comes first.
-
-    Args:
-        second_search: The largest difference of two searches of one method. The sentence says so if a significant
-            difference is no larger.
 
     Example:
         arcface is not significantly better than contrastive: +0.4 points MAP@R, 95% interval -0.1 to +0.9
@@ -137,13 +151,10 @@ def in_words(comparison: Comparison, second_search: Comparison | None = None) ->
         comparison = comparison.turned()
     method, other, amount = comparison.method, comparison.other, _amount(comparison)
     if comparison.kind == SECOND_SEARCH:
-        return (
-            f"two searches of {first_search(method)} ({method} and {other}) differ by {amount.removeprefix('+')}: "
-            "smaller differences between methods may come from their searches"
-        )
+        return f"two searches of {first_search(method)} ({method} and {other}) differ by {amount.removeprefix('+')}"
     if comparison.low is None or comparison.high is None or comparison.p_holm is None:
         few = comparison.n < SMALLEST_SAMPLE
-        reason = TOO_FEW_RUNS if few else f"no interval, the same in all {comparison.n} runs"
+        reason = TOO_FEW_RUNS if few else f"no interval, the same in all {comparison.n} {comparison.over}"
         return f"{method} over {other}: {amount}, {reason}"
     order = f"significantly {'worse' if comparison.difference < 0 else 'better'} than {other}"
     sentence = f"{method} is {'' if comparison.shown else 'not '}{order}: {amount}"
@@ -151,26 +162,15 @@ def in_words(comparison: Comparison, second_search: Comparison | None = None) ->
         # Cut off instead of rounded, so that 0.0499 reads as significant.
         p = "< 0.001" if comparison.p_holm < 0.001 else f"= {math.floor(1000 * comparison.p_holm) / 1000:.3f}"
         sentence += f", Holm's p {p} over {comparison.family} comparisons"
-    if comparison.shown and second_search is not None and abs(comparison.difference) <= abs(second_search.difference):
-        gap = f"{100 * abs(second_search.difference):.1f} points"
-        sentence += f"; two searches of {first_search(second_search.method)} differ by as much ({gap})"
     return sentence
-
-
-def all_in_words(comparisons: Sequence[Comparison]) -> list[str]:
-    """A sentence for each comparison, in order."""
-    second_searches = [c for c in comparisons if c.kind == SECOND_SEARCH]
-    largest = max(second_searches, key=lambda c: abs(c.difference), default=None)
-    return [in_words(c, largest) for c in comparisons]
 
 
 def verdict_lines(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
     """The significant differences in separated MAP@R; the page has all metrics and all pairs."""
     comparisons = compare_all(rows, list(spec.methods), baselines=spec.baselines, halves=spec.halves)
-    sentences = dict(zip(comparisons, all_in_words(comparisons), strict=True))
     pairs = [comparison for comparison in comparisons if comparison.kind == PAIR]
-    shown = [sentences[comparison] for comparison in pairs if comparison.shown]
-    lines = [*shown, *(sentences[comparison] for comparison in comparisons if comparison.kind == SECOND_SEARCH)]
+    shown = [comparison for comparison in pairs if comparison.shown]
+    lines = [*map(in_words, shown), *(in_words(each) for each in comparisons if each.kind == SECOND_SEARCH)]
     if spec.runs >= SMALLEST_SAMPLE and len(pairs) > len(shown):
         lines.append(f"{len(pairs) - len(shown)} of {len(pairs)} pairs of methods do not differ significantly.")
     return [*lines, caveat(spec)] if lines else []
@@ -193,5 +193,6 @@ def _amount(comparison: Comparison) -> str:
     decimals = next((d for d in (1, 2) if all(round(end, d) != 0 for end in ends)), 3)
     # `+ 0.0` shows no negative zero.
     difference, *shown = (f"{round(v, decimals) + 0.0:+.{decimals}f}" for v in (100 * comparison.difference, *ends))
-    interval = f", 95% interval {' to '.join(shown)}" if ends else ""
+    over = "" if comparison.over == RUNS else f" over {comparison.over}"
+    interval = f", 95% interval{over} {' to '.join(shown)}" if ends else ""
     return f"{difference} points {SHOWN_METRICS.get(comparison.metric, comparison.metric)}{interval}"

@@ -4,7 +4,7 @@ Nothing is written.
 """
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from levelfield.core.ledger import EVALUATED, FINISHED, LEDGER, compare_copy, re
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.jobs import EMBEDDINGS_FILE, LOGS, METRICS_FILE, RESULT, failed, folds_of, job_seed
+from levelfield.study.replicates import replicates_of
 from levelfield.study.same_study import changed_sources, differing_origins
 
 # Archives do not have the curves of the trainings.
@@ -78,6 +79,13 @@ def verify_study(study: StudyFolder) -> list[str]:
     Raises:
         UserError: a result or the ledger is damaged, or the ledger misses an evaluation that has scores.
     """
+    if study.spec.replicates > 1:
+        found = [
+            f"{part.folder.relative_to(study.folder)}: {each}"
+            for part in replicates_of(study)
+            for each in verify_study(part)
+        ]
+        return [*found, *_differing_tables(study, collect_rows(study))]
     stored, changed = study.tests(), changed_files(study)
     problems = [*_settings_and_curves(study, changed), *_evaluations(study, stored), *compare_copy(study.folder)]
     problems += [f"{path}: {what}" for path, what in changed.items() if what != NOT_ARCHIVED]
@@ -89,9 +97,12 @@ def verify_study(study: StudyFolder) -> list[str]:
     for each, tested in recomputed.items():
         problems += _differing_scores(study.test_file(*each).relative_to(study.folder), stored[each], tested)
     rows = collect_rows(study, {**stored, **recomputed})
-    problems += _differing_lines(study.results_file, to_csv(rows, ResultRow))
-    problems += _differing_lines(study.summary_file, to_csv(summarise(rows), SummaryRow))
-    return problems
+    return [*problems, *_differing_tables(study, rows)]
+
+
+def _differing_tables(study: StudyFolder, rows: Sequence[ResultRow]) -> Iterator[str]:
+    yield from _differing_lines(study.results_file, to_csv(rows, ResultRow))
+    yield from _differing_lines(study.summary_file, to_csv(summarise(rows), SummaryRow))
 
 
 def remarks(study: StudyFolder) -> list[str]:

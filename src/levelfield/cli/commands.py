@@ -80,7 +80,7 @@ settings:
   --executor.workers N  parallel jobs (default: as many as cores, memory and GPUs allow)
   --executor.devices    the GPUs that the workers take in turn: [0,1]
   --search.trials N     settings to try for each method before its runs; also --search.folds N, --search.batch N,
-                        --search.sampler gp|tpe|random, --second_searches.all N
+                        --search.sampler gp|tpe|random, --searches.arcface N
   --SECTION.KEY VALUE   any setting of levelfield fit, for all methods: --data.root DIR, --trainer.max_epochs 2
 
 """
@@ -283,6 +283,10 @@ RUNS = (
     ),
     _option("--folds N", "class folds, each validated once; 1 trains on all classes and validates nothing", type=int),
     _option("--runs N", "repetitions with new seeds", type=int),
+    _option(
+        "--searches N", "searches of each method, each with its own seed; 2 show what is luck of the search", type=int
+    ),
+    _option("--replicates N", "repetitions of the whole study with other halves, folds, searches and seeds", type=int),
     _option("--seed N", "the seed that the seeds of all jobs follow from", type=int),
     _option("--threads N", "CPU threads of a job; another number gives slightly different weights", type=int),
     _option(

@@ -77,7 +77,7 @@ def _check_option(key: str, path: str) -> None:
     section = key.partition(".")[0]
     if f"{key}.".startswith("data.dataset."):
         raise UserError(f"--{key}: PATH ({path}) gives the data; leave the option out")
-    if section in ("model", "search", "second_searches") or key in (
+    if section in ("model", "search", "searches") or key in (
         "folds",
         "runs",
         "selected_by",

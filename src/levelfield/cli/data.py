@@ -32,11 +32,11 @@ def main(arguments: Namespace) -> int:
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH)
     if arguments.command == "list":
-        return _list(console, datasets, arguments.root, asked_for=bool(arguments.names))
+        return _list(console, datasets, asked_for=bool(arguments.names))
     if arguments.command == "prepare":
         given = [Path(file) for file in arguments.archive]
-        return max(_prepare(console, dataset, given, arguments.root) for dataset in datasets)
-    return max(_verify(console, dataset, arguments.root, asked_for=bool(arguments.names)) for dataset in datasets)
+        return max(_prepare(console, dataset, given) for dataset in datasets)
+    return max(_verify(console, dataset, asked_for=bool(arguments.names)) for dataset in datasets)
 
 
 def named_datasets() -> "dict[str, type[MetricDataset]]":
@@ -77,12 +77,11 @@ def _build(kind: "type[MetricDataset]", root: str | None) -> "MetricDataset":
     return kind(root=root) if has_root(kind) else kind()  # type: ignore[call-arg]
 
 
-def _list(console: Console, datasets: "Sequence[MetricDataset]", root: str | None, asked_for: bool) -> int:
+def _list(console: Console, datasets: "Sequence[MetricDataset]", asked_for: bool) -> int:
     from levelfield.cli.data_cards import card_of, table_of
-    from levelfield.data.own import unused_root
 
     if asked_for:
-        say("\n\n".join("\n".join([card_of(one), *unused_root(one, root)]) for one in datasets), console=console)
+        say("\n\n".join(map(card_of, datasets)), console=console)
         return 0
     table, broken = table_of(datasets)
     console.print(table, highlight=False, markup=False)
@@ -91,18 +90,16 @@ def _list(console: Console, datasets: "Sequence[MetricDataset]", root: str | Non
     return 0
 
 
-def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path], root: str | None) -> int:
+def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path]) -> int:
     from levelfield.cli.data_cards import folder_of, why_not_ready
     from levelfield.data.dataset import has_root
-    from levelfield.data.own import unused_root
     from levelfield.data.prepare import prepare
 
     reason = why_not_ready(dataset)
     if given and (reason is None or not has_root(type(dataset))):
         say(f"note: --archive {given[0]} has no effect: {dataset.name} needs no download", console=console)
     if not has_root(type(dataset)):
-        lines = [f"{dataset.name}: {reason or 'ready, no download needed'}", *unused_root(dataset, root)]
-        say("\n".join(lines), console=console)
+        say(f"{dataset.name}: {reason or 'ready, no download needed'}", console=console)
         return 2 if reason else 0
     folder = folder_of(dataset)
     if folder is None:
@@ -126,8 +123,7 @@ def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path], 
     return 0
 
 
-def _verify(console: Console, dataset: "MetricDataset", root: str | None, asked_for: bool) -> int:
-    from levelfield.data.own import unused_root
+def _verify(console: Console, dataset: "MetricDataset", asked_for: bool) -> int:
     from levelfield.data.verify import verify
 
     try:
@@ -141,7 +137,6 @@ def _verify(console: Console, dataset: "MetricDataset", root: str | None, asked_
     count = len(report.problems)
     verdict = f"{published}every sample opens" if report.ok else f"{count} problem{'s' * (count > 1)}"
     found, *left_out = report.overview
-    left_out += unused_root(dataset, root)
     lines = [f"{found}; {verdict}", *(f"  {line}" for line in (*left_out, *report.problems, *report.duplicates))]
     say("\n".join(lines), console=console)
     return 0 if report.ok else 2

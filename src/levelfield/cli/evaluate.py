@@ -17,7 +17,7 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically
 from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
 from levelfield.core.terminal import say
-from levelfield.data.own import dataset_with_paths, unused_root
+from levelfield.data.own import dataset_with_paths
 from levelfield.training.batches import gather_rows
 from levelfield.training.build import Training
 from levelfield.training.callbacks import RecordEvaluation, RetrievalValidation
@@ -118,9 +118,6 @@ class Evaluation(Training):
         self.trainer = self.make_trainer()
         self.datamodule.device = self.trainer.strategy.root_device
         refuse_other_data(self.checkpoint["levelfield"]["data"], self.datamodule.identity(), self.checkpoint_path)
-        if is_first_process():
-            lines = unused_root(self.datamodule.dataset, self.datamodule.root)
-            say(*(f"note: {line}" for line in lines))
 
     def validate(self) -> None:
         """Score the checkpoint's validation fold."""

@@ -22,7 +22,11 @@ def with_overrides(given: Namespace) -> Namespace:
     """
     if given.command not in ("run", "resume"):
         return given
-    own = {key: value for key in (*COUNTS, "metrics", "selected_by") if (value := getattr(given, key)) is not None}
+    own = {
+        key: value
+        for key in (*COUNTS, "searches", "metrics", "selected_by")
+        if (value := getattr(given, key)) is not None
+    }
     asked = {**own, **dotted(given.config, given.settings)}
     given.options = {key[9:]: asked.pop(key) for key in list(asked) if key.startswith("executor.")}
     given.overrides = asked

@@ -25,6 +25,7 @@ from levelfield.experiment import Study
 from levelfield.report.table import TABLE_WIDTH
 from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.dry_run import print_jobs
+from levelfield.study.replicates import replicates_of
 from levelfield.study.same_study import check_archived, with_rows_of
 from levelfield.study.study_file import find_study
 
@@ -175,9 +176,10 @@ def _run(
             debug=arguments.debug,
         )
     except (KeyboardInterrupt, Stopped) as stop:
-        state = study.asked.read_again()
+        states = [part.read_again() for part in replicates_of(study.asked, begun=False)]
         again = ["levelfield", "study", *arguments.words] if ending is None else list(ending.again)
-        done = f"stopped with {len(state.results)} of {len(state.jobs)} jobs done"
+        finished, jobs = (sum(map(len, each)) for each in zip(*((s.results, s.jobs) for s in states), strict=True))
+        done = f"stopped with {finished} of {jobs} jobs done"
         print(f"{done}; continue with: {shlex.join(again)}", file=sys.stderr)
         if isinstance(stop, Stopped):
             raise  # the command line names the signal

@@ -21,9 +21,9 @@ from levelfield.data.features import Extractor, FeatureSubset, features_of, whol
 from levelfield.data.image_cache import CachedImages, cached_images
 from levelfield.data.index import SampleIndex
 from levelfield.data.loaders import ClassSubset, LedgerLoader, embedded_together, loader, loader_processes
-from levelfield.data.own import dataset_spec, plain_arguments, unused_root
+from levelfield.data.own import dataset_spec, plain_arguments
 from levelfield.data.samplers import MPerClassBatchSampler, SamplerFactory, TrainingBatchSampler
-from levelfield.data.splits import NO_FOLD, Split, check_validation_classes, class_folds
+from levelfield.data.splits import NO_FOLD, RANDOM, Split, check_validation_classes, class_folds
 from levelfield.data.transforms import ImageTransforms, Transforms, as_floats
 from levelfield.data.verify import check_test_split, overview
 
@@ -59,9 +59,9 @@ class MetricDataModule(LightningDataModule):
             memory or more.
         transforms: crops and flips of images, or your own class with the methods `train()` and `evaluate()`. Set one
             with `--data.transforms.crop_size 64`, name your class with `--data.transforms my_aug.Mine`.
-        cache: decode and resize the images once and read them from a file (`levelfield.data.image_cache`); the results
-            are the same. The test half has its own file, written at the first evaluation. `auto` caches image files
-            that take at most half of the free disk and of the free memory; it says where it does not.
+        cache: decode and resize image files once and read them from a file, if they take at most half of the free disk
+            (`levelfield.data.image_cache`); the results are the same. The test half has its own file, written at the
+            first evaluation. Your own transforms get the files themselves.
         seed: seed of batches and augmentation. None takes that of `seed_everything`, or 0.
         features: train on features of the frozen trunk, computed once (`levelfield.data.features`). It needs
             `--model.freeze_trunk true`. The test half has its own file, written at the first evaluation.
@@ -101,7 +101,7 @@ class MetricDataModule(LightningDataModule):
         eval_batch_size: int | Literal["auto"] = "auto",
         num_workers: int | Literal["auto"] = "auto",
         transforms: ImageTransforms | Transforms | None = None,
-        cache: bool | Literal["auto"] = "auto",
+        cache: bool = True,
         seed: int | None = None,
         features: bool = False,
         split_seed: int = 0,
@@ -141,7 +141,7 @@ class MetricDataModule(LightningDataModule):
         refuse_below(1, "data", samples_per_class=self.samples_per_class, steps_per_epoch=self.steps_per_epoch)
         refuse_below(1, "data", eval_batch_size=size, num_folds=self.num_folds)
         refuse_below(2, "data", batch_size=self.batch_size)
-        if self.split_seed and self.split != "random":
+        if self.split_seed and self.split not in RANDOM:
             raise UserError(
                 f"--data.split_seed {self.split_seed} needs --data.split random: give both, or leave it out"
             )
@@ -225,17 +225,11 @@ class MetricDataModule(LightningDataModule):
             self.train_subset = None
 
     def _images(self, index: SampleIndex, half: str, content: Callable[[], str]) -> Callable[[], CachedImages | None]:
-        """Returns the image cache of a half. `auto` makes it at the first use: a list of classes needs no image."""
+        """Returns the image cache of a half, made at the first use: a list of classes needs no image."""
         transforms = self.transforms
-        if self.cache is True and (self.features or not isinstance(transforms, ImageTransforms)):
-            other = "--data.features" if self.features else "your own --data.transforms"
-            raise UserError(f"--data.cache true has no effect with {other}: leave it out")
         if not self.cache or self.features or not isinstance(transforms, ImageTransforms):
             return lambda: None
-        made = cache(lambda: cached_images(self.dataset, index, half, content, transforms, self.cache == "auto"))
-        if self.cache is True:
-            made()
-        return made
+        return cache(lambda: cached_images(self.dataset, index, half, content, transforms))
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> NoReturn:
@@ -293,8 +287,7 @@ class MetricDataModule(LightningDataModule):
 
     def overview(self) -> list[str]:
         """Lines with the counts of the data set, omitted samples and likely mistakes."""
-        lines = overview(self.dataset, self.dataset.index(), self._halves()[2])
-        return lines + unused_root(self.dataset, self.root)
+        return overview(self.dataset, self.dataset.index(), self._halves()[2])
 
     def check_test_half(self) -> None:
         """Check, from the list of samples only, that the test half can be scored.
@@ -311,7 +304,7 @@ class MetricDataModule(LightningDataModule):
     def summary(self) -> str:
         """One line: the split, the fold, and the numbers of training and validation classes."""
         identity = self.identity()
-        seed = f" {self.split_seed}" if identity["split"] == "random" else ""
+        seed = f" {self.split_seed}" if identity["split"] in RANDOM else ""
         split, trained = f"split {identity['split']}{seed}", f"{len(identity['train_classes'])} classes trained on"
         if self.fold == NO_FOLD:
             return f"{split}, the whole training half: {trained}, none validated"

@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,14 @@ from jaxtyping import Int
 from levelfield.core.errors import UserError
 from levelfield.data.hashes import file_hash, file_hashes
 from levelfield.data.images import open_image
-from levelfield.data.index import Sample, SampleIndex, index_of_classes
-from levelfield.data.rows import refuse_problems
+from levelfield.data.index import Sample, SampleIndex, class_order, index_of_classes
 from levelfield.data.splits import Split, joined_classes, split_classes
 
 if TYPE_CHECKING:
     from levelfield.data.tables import SampleTable
+
+
+TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,13 @@ def find_file(path: str | Path, root: str | Path | None) -> Path:
         if base is not None and os.path.exists(Path(base, path)):  # False for a name that is too long
             return Path(base, path)
     return Path(path)
+
+
+def refuse_problems(problems: Sequence[str]) -> None:
+    """Raise the first problem and count the others, if there are any."""
+    if problems:
+        others = f" ({len(problems) - 1} more like this)" if len(problems) > 1 else ""
+        raise UserError(problems[0] + others)
 
 
 class MetricDataset(ABC):
@@ -319,35 +328,16 @@ class NamedDataset(MetricDataset):
 
 
 class TableDataset(MetricDataset):
-    """Samples in a table, whose column `content` has their paths or texts."""
+    """Samples in a table, whose column `content` has their paths or texts; a Parquet table may have the images."""
 
     own_split_by_default = True
     content: ClassVar[str]
 
+    _inside: Any = None  # content by key; empty if the samples are files
+
     def __init__(self, table: str | Path, root: str | Path | None = None) -> None:
         self.table = table
         self.root = root
-
-    def read_table(self) -> "SampleTable":
-        from levelfield.data.tables import SampleTable  # imports pyarrow
-
-        return SampleTable(find_file(self.table, self.root), self.content)
-
-
-class TextDataset(MetricDataset):
-    """Texts, kept in memory since the index was last read, and identified by their content."""
-
-    modality = "text"
-
-    _texts: Mapping[str, str] | None = None
-
-    @abstractmethod
-    def read_texts(self) -> tuple[SampleIndex, Mapping[str, str], list[str]]:
-        """The index and the texts by key of all usable samples, and a line for each other sample.
-
-        Raises:
-            UserError: a file is missing or cannot be read.
-        """
 
     def read_index(self) -> SampleIndex:
         index, problems = self.read_all()
@@ -355,8 +345,54 @@ class TextDataset(MetricDataset):
         return index
 
     def read_all(self) -> tuple[SampleIndex, list[str]]:
-        index, self._texts, problems = self.read_texts()
-        return index, problems
+        table = self.read_table()
+        return table.index(), table.problem_lines
+
+    def read_table(self) -> "SampleTable":
+        from levelfield.data.tables import SampleTable  # imports pyarrow
+
+        table = SampleTable(find_file(self.table, self.root), self.content)
+        self._inside = table.inside
+        return table
+
+    def hashes_files(self) -> bool:
+        if self._inside is None:
+            self.read_table()
+        return not self._inside
+
+    def inside(self, key: str) -> Any:
+        """The text of a sample, or the bytes of its image; None if it is a file."""
+        if self.hashes_files():
+            return None
+        try:
+            return self._inside[key]
+        except KeyError:
+            raise UserError(f"{self.table} has no {key}: it has changed; start the command again") from None
+
+    def content_of(self, key: str) -> str:
+        if (content := self.inside(key)) is None:
+            return super().content_of(key)
+        return hashlib.sha256(content if isinstance(content, bytes) else content.encode()).hexdigest()
+
+
+class NamedTextDataset(NamedDataset):
+    """A named data set of texts, kept in memory; classes are in the order of their names, or of their numbers."""
+
+    modality = "text"
+
+    _texts: dict[str, str] | None = None
+
+    @abstractmethod
+    def read_samples(self, folder: Path) -> Iterable[tuple[str, str, str]]:
+        """Key, text and class name of each sample. It may raise anything for a damaged file: see `sound`."""
+
+    def read_index(self) -> SampleIndex:
+        folder = self.named_folder()
+        with self.sound(folder):
+            samples = list(self.read_samples(folder))
+        self._texts = {key: text for key, text, _ in samples}
+        classes = {name: name for name in class_order(name for *_, name in samples)}
+        return index_of_classes(((key, name) for key, _, name in samples), classes)
 
     def load(self, key: str) -> str:
         if self._texts is None:
@@ -371,19 +407,3 @@ class TextDataset(MetricDataset):
 
     def content_of(self, key: str) -> str:
         return hashlib.sha256(self.load(key).encode()).hexdigest()
-
-
-class NamedTextDataset(TextDataset, NamedDataset):
-    """A named data set of texts; classes are in the order of their names."""
-
-    @abstractmethod
-    def read_samples(self, folder: Path) -> Iterable[tuple[str, str, str]]:
-        """Key, text and class name of each sample. It may raise anything for a damaged file: see `sound`."""
-
-    def read_texts(self) -> tuple[SampleIndex, Mapping[str, str], list[str]]:
-        folder = self.named_folder()
-        with self.sound(folder):
-            samples = list(self.read_samples(folder))
-        classes = {name: name for name in sorted({name for *_, name in samples})}
-        index = index_of_classes(((key, name) for key, _, name in samples), classes)
-        return index, {key: text for key, text, _ in samples}, []

@@ -1,6 +1,5 @@
 """Features of a frozen trunk, computed once into a memory-mapped file; batches are rows of it."""
 
-import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -94,33 +93,23 @@ def features_of(
     dataset, samples = subset.dataset, len(subset)
     spec = dataset_spec(dataset)
     made_by = sources({"dataset": spec}), in_words(transforms), batches.batch_size, dict(extractor.identity)
-    file = cache_root() / "features" / f"{dataset.name}-{digest(content, spec, *made_by)}.npy"
+    file = cache_root() / "features" / f"{dataset.name}-{digest(content, spec, *made_by)}.f32"
 
     def read(file: Path) -> Tensor:
         # Copy on write, because torch takes no read-only array; nothing is written.
-        array = np.load(file, mmap_mode="c", allow_pickle=False)
-        if array.ndim != 2 or len(array) != samples:
-            raise ValueError(f"{file} is damaged")
-        return torch.from_numpy(array)
+        return torch.from_numpy(np.memmap(file, "<f4", "c").reshape(samples, -1).view(np.ndarray))
 
     def write() -> Iterator[bytes]:
         print(f"computing the features of {samples:,} samples once, into {file}", file=sys.stderr)
-        for number, rows in enumerate(extractor(batch[0] for batch in batches)):
-            if number == 0:
-                shape = {"descr": "<f4", "fortran_order": False, "shape": (samples, rows.shape[1])}
-                np.lib.format.write_array_header_1_0(header := io.BytesIO(), shape)
-                yield header.getvalue()
+        for rows in extractor(batch[0] for batch in batches):
             yield np.ascontiguousarray(rows, "<f4").tobytes()
 
     return made_once(file, read, write, f"features of {dataset.name}", "--data.features")
 
 
-def in_words(transforms: Any) -> dict[str, Any]:
+def in_words(transforms: Any) -> Any:
     """The settings of the transforms that features depend on."""
-    if transforms is None:
-        return {}
-    if not isinstance(transforms, ImageTransforms):
-        spec = transforms_spec(transforms)
-        return {"own": spec, "sources": sources(spec)}
-    evaluated = {name: getattr(transforms, name) for name in ("crop_size", "square", "interpolation", "draft")}
-    return {**evaluated, "resize": transforms.eval_side}
+    if transforms is None or isinstance(transforms, ImageTransforms):
+        return repr(transforms and transforms.evaluate())
+    spec = transforms_spec(transforms)
+    return spec, sources(spec)

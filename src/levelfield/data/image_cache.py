@@ -13,7 +13,6 @@ import numpy as np
 import PIL
 from jaxtyping import Int, UInt8
 
-from levelfield.core.errors import UserError
 from levelfield.core.paths import cache_root
 from levelfield.core.processes import cores_here, free_memory
 from levelfield.core.source_identity import sources
@@ -23,8 +22,7 @@ from levelfield.data.index import SampleIndex
 from levelfield.data.own import dataset_spec
 from levelfield.data.transforms import ImageTransforms, Picture, load
 
-# Number of images that are opened to estimate the size.
-LOOKED_AT = 16
+LOOKED_AT = 16  # images that are opened to estimate the size
 SIZE = np.dtype("<i4")  # of a side, in pixels
 
 
@@ -58,12 +56,7 @@ class CachedImages:
 
 
 def cached_images(
-    dataset: MetricDataset,
-    index: SampleIndex,
-    half: str,
-    content: Callable[[], str],
-    transforms: ImageTransforms,
-    where_it_pays: bool = False,
+    dataset: MetricDataset, index: SampleIndex, half: str, content: Callable[[], str], transforms: ImageTransforms
 ) -> CachedImages | None:
     """The images of `index` from their file below `LEVELFIELD_CACHE`, which is first written if it is missing.
 
@@ -74,17 +67,17 @@ def cached_images(
         index: the images; no other one is opened.
         half: names of the split and the half, which have their own file.
         content: returns a digest of the images' bytes.
-        where_it_pays: None instead of an error without files or space, and for images of more than half of the free
-            disk or memory.
+
+    Returns:
+        None for texts and drawn images; and, with a line for the user, for images of more than half of the free disk or
+        memory, or a folder that cannot be written.
 
     Raises:
-        UserError: an image that cannot be opened, a data set without files, or no space.
+        UserError: an image that cannot be opened.
     """
     first = dataset.file_of(index.keys[0]) if len(index.keys) else None
     if dataset.modality == "text" or first is None:
-        if where_it_pays:
-            return None
-        raise UserError(f"--data.cache is for image files, but {dataset.name} has none: leave it out")
+        return None
     import torchvision  # slow to import
 
     spec, folder = dataset_spec(dataset), os.path.dirname(os.path.abspath(first))
@@ -98,20 +91,31 @@ def cached_images(
         return transforms.reduce()(load(dataset, key, transforms.reduced and transforms.evaluate()))
 
     def write() -> Iterator[bytes]:
+        _check_room(file.parent, index.keys, read)
         for old in file.parent.glob(f"{name}-*"):
             old.unlink()
         print(f"decoding {len(index.keys):,} images once, into {file}", file=sys.stderr)
-        return _pixels(index.keys, read)
+        yield from _pixels(index.keys, read)
 
-    if where_it_pays and not file.exists() and _leaves_out(file.parent, index.keys, read):
-        return None
     try:
         title = f"image cache of {dataset.name}"
         return made_once(file, lambda file: CachedImages(file, positions), write, title, "--data.cache")
-    except CannotWrite:
-        if where_it_pays:
-            return None
-        raise
+    except CannotWrite as error:
+        _note(f"no image cache, so each epoch decodes the images: {error}")
+        return None
+
+
+def _check_room(folder: Path, keys: Sequence[str], read: Callable[[str], Picture]) -> None:
+    """Raise CannotWrite for images of more than half of the free disk or memory, which a file is read through."""
+    some = keys[:: max(1, len(keys) // LOOKED_AT)]
+    room = len(keys) * sum(np.asarray(read(key)).size for key in some) // len(some)
+    free, kind = min((shutil.disk_usage(folder).free, "disk"), (free_memory(), "memory"))
+    if room > free // 2:
+        elsewhere = f", or LEVELFIELD_CACHE ({cache_root()}) on another disk" if kind == "disk" else ""
+        raise CannotWrite(
+            f"resized, they take {room / 1e9:.1f} GB, over half of the free {kind} ({free / 1e9:.1f} GB); give a "
+            f"smaller --data.transforms.resize{elsewhere}"
+        )
 
 
 def _pixels(keys: Sequence[str], read: Callable[[str], Picture]) -> Iterator[bytes]:
@@ -123,27 +127,6 @@ def _pixels(keys: Sequence[str], read: Callable[[str], Picture]) -> Iterator[byt
                 yield image.tobytes()
     yield np.array(sizes, SIZE).tobytes()
     print(f"it takes {3 * np.prod(sizes, axis=1).sum() / 1e6:,.0f} MB", file=sys.stderr)
-
-
-def _leaves_out(folder: Path, keys: Sequence[str], read: Callable[[str], Picture]) -> bool:
-    """Whether `auto` writes no cache: the folder is not writable, or the images are too large. Says so in one line."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        free = {"disk": shutil.disk_usage(folder).free, "memory": free_memory()}
-    except OSError:
-        return True
-    if not os.access(folder, os.W_OK):
-        return True
-    some = keys[:: max(1, len(keys) // LOOKED_AT)]
-    room = len(keys) * sum(np.asarray(read(key)).size for key in some) // len(some)
-    kind = min(free, key=lambda each: free[each])
-    if is_left_out := room > free[kind] // 2:
-        _note(
-            f"no image cache: resized, the images take {room / 1e9:.1f} GB, over half of the free {kind} "
-            f"({free[kind] / 1e9:.1f} GB), so each epoch decodes them; --data.cache true stores them all the same, in "
-            f"LEVELFIELD_CACHE ({cache_root()})"
-        )
-    return is_left_out
 
 
 @cache

@@ -64,6 +64,13 @@ def _taken(values: Any, positions: Int[np.ndarray, " chosen"]) -> Any:
     return values[positions] if not isinstance(values, tuple) else tuple(values[i] for i in positions)
 
 
+def class_order(names: Iterable[str]) -> list[str]:
+    """Different names by number if all are whole numbers, else by name."""
+    different = set(names)
+    whole = all(name.removeprefix("-").isdecimal() for name in different)
+    return sorted(different, key=lambda name: (int(name) if whole else 0, name))
+
+
 def index_of_classes(samples: Iterable[tuple[str, Class]], names: Mapping[Class, str], **further: Any) -> SampleIndex:
     """The index of (key, class) pairs; labels follow the order of `names`. `further` are fields of `SampleIndex`."""
     label_of, listed = {each: label for label, each in enumerate(names)}, list(samples)

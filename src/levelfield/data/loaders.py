@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -22,7 +21,7 @@ from levelfield.data.dataset import MetricDataset
 from levelfield.data.image_cache import CachedImages
 from levelfield.data.index import SampleIndex
 from levelfield.data.samplers import Draw
-from levelfield.data.transforms import Crops, load, stacked, stacked_floats
+from levelfield.data.transforms import Crops, as_floats, load, stacked
 
 # Enough for a GPU with an image cache; more would only use memory.
 MOST_PROCESSES = 8
@@ -99,7 +98,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         position = int(self.positions[row])
         transform, is_ours = self.transform, isinstance(self.transform, Crops)
         if self.images is None:
-            sample = load(self.dataset, self.index.keys[row], transform)
+            sample: Any = load(self.dataset, self.index.keys[row], transform)
         else:
             sample = self.images[position] if is_ours else Image.fromarray(self.images[position])
         if isinstance(transform, Crops) and not transform.draws:
@@ -159,25 +158,8 @@ def _triples(samples: list[tuple[Any, int, int]], as_bytes: bool) -> list[Any]:
 def batch_of(samples: Sequence[Any], as_bytes: bool) -> Any:
     """Squares of bytes as one tensor of floats in [0, 1] or of bytes; other samples by torch's `default_collate`."""
     if isinstance(samples[0], np.ndarray) and samples[0].dtype == np.uint8:
-        return stacked(samples) if as_bytes else stacked_floats(samples)
+        return stacked(samples) if as_bytes else as_floats(stacked(samples))
     return default_collate([*samples])
-
-
-def opened_ahead(batches: DataLoader) -> Iterator[Any]:
-    """The batches of a loader; without loader processes, a thread opens the next batch of images in advance.
-
-    Random crops run in the caller's thread, because they share the generator of the process. The thread ends with the
-    last batch, or when the iterator is closed.
-    """
-    opened, crops = iter(batches), getattr(batches.dataset, "transform", None)
-    if batches.num_workers or not isinstance(crops, Crops) or crops.draws:
-        yield from opened
-        return
-    with ThreadPoolExecutor(1, "next batch") as thread:
-        following = thread.submit(next, opened, None)
-        while (batch := following.result()) is not None:
-            following = thread.submit(next, opened, None)
-            yield batch
 
 
 def loader_processes(
@@ -246,20 +228,17 @@ def first_process_does(work: Callable[[], str]) -> str:
     """
     if not _in_group():
         return work()
-    outcome: list[Any] = [None, None]
+    outcome: list[Any] = ["", None]
     failed: Exception | None = None
     if dist.get_rank() == 0:
         try:
             outcome[0] = work()
         except Exception as error:
             failed = (refused_file(error) if isinstance(error, OSError) else None) or error
-            outcome[1] = isinstance(failed, UserError), str(failed)
+            outcome[1] = (UserError if isinstance(failed, UserError) else RuntimeError)(str(failed))
     dist.broadcast_object_list(outcome)  # if only the first process raised the error, the others would wait for it
-    if failed is not None:
-        raise failed
-    if outcome[1] is not None:
-        is_mistake, line = outcome[1]
-        raise (UserError if is_mistake else RuntimeError)(line)
+    if failed or outcome[1]:
+        raise failed or outcome[1]
     return outcome[0]
 
 

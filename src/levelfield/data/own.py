@@ -14,9 +14,8 @@ from levelfield.core.configuration import Loader
 from levelfield.core.errors import UserError
 from levelfield.core.init_args import plain
 from levelfield.core.paths import strip_paths
-from levelfield.data.dataset import MetricDataset, find_file
+from levelfield.data.dataset import TABLES, MetricDataset, find_file
 from levelfield.data.datasets import ImageFolder, ImageTable, TextTable
-from levelfield.data.rows import TABLES
 
 MAX_CHARACTERS = 1 << 20  # that are read of a `config.yaml`
 
@@ -39,19 +38,6 @@ def dataset_from_path(path: str, root: str | None = None) -> MetricDataset | Non
         return None
     columns = column_names(file)
     return TextTable(path, root) if "text" in columns and "path" not in columns else ImageTable(path, root)
-
-
-def unused_root(dataset: object, root: str | Path | None) -> list[str]:
-    """A line if `--data.root` is given without effect; else empty."""
-    if root is None:
-        return []
-    if not hasattr(dataset, "root"):
-        return [f"--data.root {root} has no effect: {type(dataset).__name__} reads nothing from it"]
-    path = getattr(dataset, "table", getattr(dataset, "folder", None))
-    found = find_file(path, root) if isinstance(path, str | Path) else Path(root)
-    if Path(os.path.abspath(found)).is_relative_to(os.path.abspath(root)):
-        return []
-    return [f"--data.root {root} has no effect: {path} exists without it"]
 
 
 def dataset_without_paths(dataset: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,8 +26,8 @@ class Draw(int):
 
     Example:
         >>> draw = Draw(1, number=64)
-        >>> "abc"[draw], draw.index, draw.number
-        ('b', 1, 64)
+        >>> "abc"[draw], draw.number
+        ('b', 64)
     """
 
     number: int
@@ -39,10 +39,6 @@ class Draw(int):
 
     def __reduce__(self) -> tuple[type["Draw"], tuple[int, int]]:
         return Draw, (int(self), self.number)
-
-    @property
-    def index(self) -> int:
-        return int(self)
 
 
 class TrainingBatchSampler(DistributedSampler[list[Draw]]):
@@ -262,7 +258,7 @@ class ShuffledBatchSampler(TrainingBatchSampler):
 
     Example:
         >>> sampler = ShuffledBatchSampler([0, 0, 0, 0, 1, 1], batch_size=2, samples_per_class=1, num_batches=3)
-        >>> sorted(draw.index for batch in sampler for draw in batch)
+        >>> sorted(int(draw) for batch in sampler for draw in batch)
         [0, 1, 2, 3, 4, 5]
     """
 

@@ -11,7 +11,8 @@ from levelfield.core.seeds import seed_of
 
 # Instead of a fold's number: train on all classes of the training half, and validate on none.
 NO_FOLD = "none"
-Split = Literal["half", "powerful-benchmarker", "official", "vasilev-dyakonov", "random", "all"]
+Split = Literal["half", "powerful-benchmarker", "official", "vasilev-dyakonov", "random", "random-swapped", "all"]
+RANDOM = ("random", "random-swapped")
 Fold = tuple[Shaped[np.ndarray, " train"], Shaped[np.ndarray, " val"]]
 
 MIN_VALIDATION_CLASSES = 2
@@ -28,12 +29,12 @@ def split_classes(
     `half` and `powerful-benchmarker` take the first half for training; with an odd number, the extra class is a test
     class. `official` tests on `official_test_classes`. `vasilev-dyakonov` draws halves like "Deep Metric Learning: Loss
     Functions Comparison": scikit-learn's GroupShuffleSplit, half, random_state 0. `random` takes the first half in the
-    order of the SHA-256 of `split/<seed>/<position among the sorted classes>`. The official split of Stanford Online
-    Products differs from `half` by one class: label 11317 is officially a training class and a test class in `half`.
-    `all` has no test class, for a final model.
+    order of the SHA-256 of `split/<seed>/<position among the sorted classes>`, and `random-swapped` tests on that half.
+    The official split of Stanford Online Products differs from `half` by one class: label 11317 is officially a
+    training class and a test class in `half`. `all` has no test class, for a final model.
 
     Args:
-        seed: seed of `random`; other variants ignore it.
+        seed: seed of `random` and `random-swapped`; other variants ignore it.
 
     Raises:
         UserError: an unknown variant, or no official split.
@@ -63,9 +64,10 @@ def split_classes(
         train, test = next(shuffle.split(classes, groups=classes))
         return classes[np.sort(train)], classes[np.sort(test)]
     half = len(classes) // 2
-    if variant == "random":
+    if variant in RANDOM:
         classes = _shuffled(classes, "split", seed)
-    return np.sort(classes[:half]), np.sort(classes[half:])
+    first, second = np.sort(classes[:half]), np.sort(classes[half:])
+    return (second, first) if variant == "random-swapped" else (first, second)
 
 
 def class_folds(
@@ -79,7 +81,7 @@ def class_folds(
     The folds cover every class, larger blocks first. `variant="powerful-benchmarker"` has the folds of the Reality
     Check program: fold k starts at class `int(k * n / num_folds)`, trains on the next `n - n // num_folds` classes
     (cyclically) and validates the `n // num_folds` classes after them. So fold 0 validates the last block, and if n is
-    not a multiple of `num_folds`, no fold validates the remaining classes. `variant="random"` first shuffles the
+    not a multiple of `num_folds`, no fold validates the remaining classes. The random variants first shuffle the
     classes by `seed`, because neighbours in the alphabet are often similar.
 
     Raises:
@@ -108,7 +110,7 @@ def class_folds(
             turned = np.roll(classes, -(k * len(classes) // num_folds))
             folds.append((np.sort(turned[:-num_val]), np.sort(turned[-num_val:])))
         return folds
-    blocks = np.array_split(_shuffled(classes, "folds", seed) if variant == "random" else classes, num_folds)
+    blocks = np.array_split(_shuffled(classes, "folds", seed) if variant in RANDOM else classes, num_folds)
     return [(np.sort(np.concatenate(blocks[:k] + blocks[k + 1 :])), np.sort(blocks[k])) for k in range(num_folds)]
 
 

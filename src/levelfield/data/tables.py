@@ -26,9 +26,9 @@ from pyarrow import parquet
 from levelfield.core.errors import UserError
 from levelfield.core.files import Lock, explain_write_errors
 from levelfield.core.paths import cache_root
+from levelfield.data.dataset import TABLES
 from levelfield.data.hashes import file_state
-from levelfield.data.index import SampleIndex
-from levelfield.data.rows import TABLES, ByName, content_fault, number_classes
+from levelfield.data.index import SampleIndex, class_order
 
 # The optional columns of samples with their values; a group is any value.
 OPTIONAL_COLUMNS: dict[str, list[str]] = {"split": ["train", "test"], "role": ["query", "gallery", ""], "group": []}
@@ -69,6 +69,24 @@ class Keys(Sequence[Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:  # another process maps the file, too
         return Keys, (self.source, self.rows)
+
+
+class ByName:
+    """From the name of a row (`row 7`) of a table to its content; both are `Keys`."""
+
+    def __init__(self, names: Keys, contents: Keys) -> None:
+        self.names, self.contents = names, contents
+
+    def __getitem__(self, name: str) -> Any:
+        number = name.removeprefix("row ")
+        wanted = int(number) if number.isdecimal() and len(number) < 10 else -1
+        place = int(np.searchsorted(self.names.rows, np.int32(wanted)))  # another type would copy all numbers
+        if place == len(self) or self.names[place] != name:
+            raise KeyError(name)
+        return self.contents[place]
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
 class Table:
@@ -152,7 +170,7 @@ class SampleTable(Table):
     Attributes:
         contents: the content of each row.
         keys: paths; else names such as `row 7`.
-        images: from each key to the image inside the table; empty if there are none.
+        inside: from each key to the text or image inside the table; empty for paths.
 
     Raises:
         UserError: as `Table`; or there are no rows.
@@ -167,7 +185,7 @@ class SampleTable(Table):
             raise UserError(f"{file} has no rows: give one row per sample, with {content} and {label}")
         self.contents = Keys(self._stored or self.rows[1], np.arange(len(self.rows), dtype=np.int32))
         self.keys = self.contents if content == "path" else Keys(None, self.numbers)
-        self.images = ByName(self.keys, self.contents) if self._images else {}
+        self.inside: ByName | dict[str, Any] = {} if content == "path" else ByName(self.keys, self.contents)
 
     @property
     def numbers(self) -> Int[np.ndarray, " rows"]:
@@ -212,7 +230,10 @@ class SampleTable(Table):
         Raises:
             UserError: an unknown split or role, an empty group, or a class in both halves.
         """
-        labels, class_names = number_classes(*_names(self.rows[2]))
+        names, codes = _names(self.rows[2])
+        class_names = tuple(class_order(names[code] for code in np.flatnonzero(np.bincount(codes))))
+        label_of = {name: label for label, name in enumerate(class_names)}
+        labels = np.array([label_of.get(name, -1) for name in names], np.int64)[codes]
         split, role, group = map(self._checked, OPTIONAL_COLUMNS)
         left_out = f"columns ignored: {', '.join(self.ignored)}"
         return SampleIndex(
@@ -255,6 +276,16 @@ class SampleTable(Table):
                 "split the classes in halves"
             )
         return tuple(classes[tested[first_rows]].tolist())
+
+
+def content_fault(column: str, content: str) -> str:
+    """The fault of a value that was decoded with `surrogateescape`, and the remedy; empty without a fault."""
+    if not content:
+        return f"{column} is empty; fill it in or remove the row"
+    if "\0" in content:
+        return f"{column} has a NUL byte; remove it"
+    strange = re.search("[\ud800-\udfff]", content)
+    return f"{column} is not UTF-8 (byte 0x{ord(strange[0]) & 0xFF:02X}); save the file as UTF-8" if strange else ""
 
 
 def column_names(file: Path) -> list[str]:

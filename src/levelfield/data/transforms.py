@@ -193,12 +193,6 @@ def stacked(squares: Sequence[UInt8[np.ndarray, "height width 3"]]) -> UInt8[Ten
     return torch.from_numpy(np.stack(squares)).permute(0, 3, 1, 2)
 
 
-def stacked_floats(squares: Sequence[UInt8[np.ndarray, "height width 3"]]) -> Float[Tensor, "batch 3 height width"]:
-    """The same bits as `as_floats(stacked(squares))`, with NumPy: torch would start threads in each thread."""
-    floats = np.multiply(np.stack(squares), np.float32(1 / 255), dtype=np.float32)
-    return torch.from_numpy(floats).permute(0, 3, 1, 2)
-
-
 def as_floats(pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch 3 height width"]:
     """The input of a trunk: values in [0, 1]."""
     return v2.functional.to_dtype(pixels, torch.float32, scale=True)

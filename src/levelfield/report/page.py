@@ -12,7 +12,7 @@ from levelfield.analysis.conditions import collapsed, differing_conditions, warn
 from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, embedding_kinds, mean_scores, summarise
 from levelfield.analysis.selection import selected, setting_text
 from levelfield.analysis.shown_names import shown_names
-from levelfield.analysis.verdict import all_in_words, baselines_of, better_than, caveat, conclusion
+from levelfield.analysis.verdict import baselines_of, better_than, caveat, conclusion, in_words
 from levelfield.core.files import write_atomically
 from levelfield.metrics.definitions import SELECTED_BY, SHOWN_METRICS, as_shown, title_of
 from levelfield.report.facts import commands, costs, headline, origin, setup
@@ -172,9 +172,8 @@ def _comparisons(spec: StudySpec, rows: Sequence[ResultRow]) -> tuple[list[str],
         found[embedding] = [each.named(names) for each in compared]
     groups = []
     for embedding, compared in found.items():
-        sentences = list(zip(compared, all_in_words(compared), strict=True))
         for kind, heading in KINDS.items():
-            if of_kind := [sentence for each, sentence in sentences if each.kind == kind]:
+            if of_kind := [in_words(each) for each in compared if each.kind == kind]:
                 groups.append({"title": f"{heading}, {embedding} ({len(of_kind)})", "sentences": of_kind})
     return better_than([each for each in found["separated"] if each.kind == PAIR]), groups
 

@@ -47,8 +47,9 @@ def unit(spec: StudySpec) -> str:
     """What the numbers of a table mean."""
     own = [*dict.fromkeys(filter(is_user_metric, (*spec.metrics, spec.selected_by)))]
     percent = f"percent ({', '.join(own)}: the number itself)" if own else "percent"
-    interval = ", ± half a 95% interval" if spec.runs >= SMALLEST_SAMPLE else ""
-    return f"{percent} on unseen classes, mean of {spec.runs} run{'s' * (spec.runs != 1)}{interval}"
+    number, what = (spec.replicates, "replicate") if spec.replicates > 1 else (spec.runs, "run")
+    interval = ", ± half a 95% interval" if number >= SMALLEST_SAMPLE else ""
+    return f"{percent} on unseen classes, mean of {number} {what}{'s' * (number != 1)}{interval}"
 
 
 @dataclass(frozen=True, repr=False)

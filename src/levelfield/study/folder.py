@@ -297,11 +297,14 @@ class StudyFolder:
         tests = [self.read_test(*each) for each in self.state.tested_runs()]
         return all(test is not None and test["evaluation"] == evaluation["id"] for test in tests)
 
-    def is_foreign(self) -> bool:
-        """Whether the folder has something other than a study."""
+    def refuse_foreign(self) -> None:
+        """Raise UserError if the folder has something other than a study."""
         if not self.folder.is_dir() or self.spec_file.exists():
-            return self.folder.exists() and not self.folder.is_dir()
-        return any(not path.name.startswith(".") for path in self.folder.iterdir())  # a killed study leaves such files
+            foreign = self.folder.exists() and not self.folder.is_dir()
+        else:  # a killed study leaves hidden files
+            foreign = any(not path.name.startswith(".") for path in self.folder.iterdir())
+        if foreign:
+            raise UserError(f"{self.folder} is not empty and has no {STUDY}; choose another --output")
 
     # Locks.
 

@@ -32,7 +32,7 @@ from levelfield.study.spec import (
 from levelfield.study.study_file import PER_JOB, mapping, read_study_file, sort_options, whole_number
 from levelfield.study.suggest import SAMPLERS
 
-ALL = "all"
+ALL = ""  # of `searches: 2`, which is for all methods
 # Settings of a Trainer that would leave nothing trained, validated or kept.
 WITHOUT_CHECKPOINT = {
     "enable_checkpointing": (False,),
@@ -77,9 +77,7 @@ def load_spec(
     search = read_search(path, mapping(content.get("search") or {}, f"{path}: search"), sections["search"])
     sweep, values = read_sweep(path, content.get("sweep"))
     rows = dict(_rows(path, content, base, layers, search, (sweep, values), of_methods))
-    for row, number in _second_searches(path, content.get("second_searches"), sections["second_searches"], list(rows)):
-        if not search.trials:
-            raise UserError(f"{path}: second_searches.{row}: nothing is searched; give --search.trials too")
+    for row, number in _second_searches(path, content.get("searches", 1), sections["searches"], dict(rows)):
         rows[f"{row}@{number}"] = rows[row]
     derived = dict[str, Config]()
     for row, config, made in _derived(path, content.get("derived"), rows):
@@ -132,8 +130,8 @@ def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
     """
     path = Path("options")
     own, sections, of_methods = sort_options(options)
-    if sections["second_searches"]:
-        raise UserError("--second_searches: a study cannot change its searches after it began; choose another --output")
+    if sections["searches"]:
+        raise UserError("--searches: a study cannot change its searches after it began; choose another --output")
     methods = dict(spec.methods)
     for key, value in of_methods.items():
         methods = {row: set_dotted(config, key, value) for row, config in methods.items()}
@@ -308,15 +306,17 @@ def read_search(path: Path, search: Config, options: Config) -> SearchSettings:
     return settings if settings.trials else SearchSettings()
 
 
-def _second_searches(path: Path, given: Any, options: Config, rows: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """(row, number from 2) of every further search, from `all`, `[method, ...]` or `{all: 2}` and the options."""
-    of_file = given if isinstance(given, dict) else dict.fromkeys(map(str, as_list(given or [])), 1)
+def _second_searches(path: Path, given: Any, options: Config, rows: Mapping[str, Row]) -> Iterator[tuple[str, int]]:
+    """(row, number from 2) of every further search, from `2` or `{arcface: 2}` and the options."""
+    of_file = given if isinstance(given, dict) else {ALL: given}
     numbers = dict(options) if ALL in options else {**of_file, **options}
-    mapping({**of_file, **options}, f"{path}: second_searches", (ALL, *rows))
+    mapping(numbers, f"{path}: searches", (ALL, *rows))
     for name, number in numbers.items():
-        whole_number(f"{path}: second_searches.{name}", number, 0)
-    for row in rows:
-        for number in range(2, 2 + numbers.get(row, numbers.get(ALL, 0))):
+        whole_number(f"{path}: searches{f'.{name}' * (name != ALL)}", number, 1)
+        if number > 1 and not any(row.space for key, row in rows.items() if name in (ALL, key)):
+            raise UserError(f"{path}: searches {number}: nothing is searched; give --search.trials and a search space")
+    for row, found in rows.items():
+        for number in range(2, 1 + numbers.get(row, numbers.get(ALL, 1) if found.space else 1)):
             yield row, number
 
 

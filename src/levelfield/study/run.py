@@ -21,7 +21,7 @@ from levelfield.study.same_study import (
     row_sources,
     with_rows_of,
 )
-from levelfield.study.spec import STUDY, is_baseline
+from levelfield.study.spec import is_baseline
 from levelfield.study.suggest import suggest
 from levelfield.study.workers import GivenUp, Here, Slots, Unit, do_all
 
@@ -63,8 +63,7 @@ def run_study(
     if (launched := launched_together()) is not None:
         raise UserError(f"{launched[0]} started this study as {launched[2]}: start one process only (srun --ntasks=1)")
     try:
-        if study.is_foreign():
-            raise UserError(f"{study.folder} is not empty and has no {STUDY}; choose another --output")
+        study.refuse_foreign()
         with study.only_one():
             if study.spec_file.is_file():
                 begun = StudyFolder.begun(study.folder)

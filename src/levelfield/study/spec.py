@@ -23,7 +23,7 @@ from levelfield.training.trackers import drop_loggers
 STUDY = "study.yaml"
 BASELINE = "pretrained"
 ONE_PCA = "pretrained_one_pca"
-COUNTS = {"folds": 4, "runs": 2, "seed": 0, "threads": 2}
+COUNTS = {"folds": 4, "runs": 2, "replicates": 1, "seed": 0, "threads": 2}
 # `data.fold` of a job that trains on all training classes.
 WHOLE_HALF = "none"
 WHOLE_OR_NONE = (int, type(None))
@@ -35,6 +35,7 @@ SHAPE = {
     **{key: {str: dict} for key in ("methods", "spaces", "derived?", "trunks?")},
     **{key: [str] for key in ("metrics", "sweep", "references", "modules?")},
     "blocks?": WHOLE_OR_NONE,
+    "replicates?": count,
 }
 MOST_JOBS = 200_000
 # Maps of the trunk's features in untrained rows.
@@ -100,6 +101,8 @@ class StudySpec:
         modules: Rows whose learner is a LightningModule but not a `MetricLearner`.
         selected_by: The validation score that selects the best epoch and trial; the largest is best. A score of
             queries, or an import path as in `metrics`.
+        replicates: Repetitions of the whole study with other halves of the classes, folds, searches and seeds, each a
+            study in its own folder, `levelfield.study.replicates`.
     """
 
     name: str
@@ -118,13 +121,13 @@ class StudySpec:
     references: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
     selected_by: str = SELECTED_BY
+    replicates: int = 1
 
     def __post_init__(self) -> None:
         each = self.runs * self.folds + self.search.trials * self.folds_of("trial")
-        if len(self.methods) * each > MOST_JOBS:
+        if (jobs := self.replicates * len(self.methods) * each) > MOST_JOBS:
             raise UserError(
-                f"{self.name}: {len(self.methods) * each:,} jobs, but a study has at most {MOST_JOBS:,}: give fewer "
-                "folds, runs or trials"
+                f"{self.name}: {jobs:,} jobs, but a study has at most {MOST_JOBS:,}: give fewer folds, runs or trials"
             )
 
     @property

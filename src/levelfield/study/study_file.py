@@ -10,14 +10,14 @@ from levelfield.core.errors import UserError, nearest
 from levelfield.study.spec import COUNTS, STUDY
 
 KEYS = (
-    *("name", "base", "overrides", "methods", "sweep", "search", "spaces", "second_searches", "references", "metrics"),
+    *("name", "base", "overrides", "methods", "sweep", "search", "spaces", "searches", "references", "metrics"),
     *("selected_by", "blocks", "derived", "trunks"),
     *COUNTS,
 )
 # The study sets these for each job.
 PER_JOB = ("data.fold", "data.num_folds", "seed_everything")
 # Options of the study itself that have a section.
-OWN_SECTIONS = ("search", "second_searches")
+OWN_SECTIONS = ("search", "searches")
 
 
 def find_study(name: str) -> Path:
@@ -100,7 +100,7 @@ def _with_whole_paths(layers: Any, folder: Path) -> Any:
 
 
 def sort_options(options: Mapping[str, Any]) -> tuple[Config, dict[str, Config], Config]:
-    """Sort dotted options: keys of the study, its `search` and `second_searches`, settings of all methods.
+    """Sort dotted options: keys of the study, its `search` and `searches`, settings of all methods.
 
     Raises:
         UserError: an option that a study does not have.

@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 from levelfield.core.paths import strip_paths
 from levelfield.core.source_identity import sources
 from levelfield.core.versions import library_versions, processor
-from levelfield.data.loaders import opened_ahead
 from levelfield.models.trunks import ModuleTrunk, Trunk
 from levelfield.training.batches import Batch, match_dtype
 from levelfield.training.frozen_trunk import trunk_hash
@@ -49,7 +48,7 @@ def embed(
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
     parts, seen = [], 0
     with evaluated(module, device):
-        for number, batch in enumerate(opened_ahead(dataloader), start=1):
+        for number, batch in enumerate(dataloader, start=1):
             samples, labels, index, are_features = Batch.read(batch)
             index = torch.arange(seen, seen + len(labels)) if index is None else index
             seen += len(labels)

@@ -17,7 +17,7 @@ from levelfield.core.processes import in_processes
 from levelfield.core.terminal import say
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.loaders import batch_of, embedded_together, loader_processes
-from levelfield.data.transforms import Crops, ImageTransforms, load
+from levelfield.data.transforms import Crops, ImageTransforms
 from levelfield.study.test_scores import concatenate
 from levelfield.training.checkpoint import built, one_line, read_checkpoint
 from levelfield.training.embed import EmbeddedSet
@@ -237,7 +237,7 @@ class Opened(Dataset[tuple[Any, int, int]]):
     def __getitem__(self, position: int) -> tuple[Any, int, int]:
         broken = 0
         try:
-            sample = load(self.source, self.keys[position], self.transform)
+            sample = self.source.load(self.keys[position])
         except UserError as error:
             if not self.skip_broken:
                 raise UserError(f"{error}; or skip such images with --skip-broken") from None

@@ -11,13 +11,12 @@ from PIL import Image
 
 from levelfield.core.errors import UserError
 from levelfield.core.ledger import Evaluation, begin
-from levelfield.data.dataset import MetricDataset, find_file
+from levelfield.data.dataset import TABLES, MetricDataset, find_file, refuse_problems
 from levelfield.data.datasets.image_folder import counts_by_reason, images_below
 from levelfield.data.images import as_rgb, image_suffixes, open_image
 from levelfield.data.index import Sample
 from levelfield.data.own import dataset_from_path
-from levelfield.data.rows import TABLES, content_fault, refuse_problems
-from levelfield.data.tables import Table, column_names, image_column
+from levelfield.data.tables import Table, column_names, content_fault, image_column
 
 Modality = Literal["image", "text"]
 COLUMNS = {"image": "path", "text": "text"}

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,9 +46,8 @@ class CLINC150(NamedTextDataset):
                 for number, (text, intent) in enumerate(parts[part]):
                     yield f"{part}[{number}]", text, intent
 
-    def read_texts(self) -> tuple[SampleIndex, Mapping[str, str], list[str]]:
-        index, texts, problems = super().read_texts()
+    def read_index(self) -> SampleIndex:
+        index = super().read_index()
         with DOMAINS.open(encoding="utf-8", newline="") as rows:
             domains = {row["intent"]: row["domain"] for row in csv.DictReader(rows)}
-        coarse_names = tuple(domains.get(name, "") for name in index.class_names)
-        return replace(index, coarse_names=coarse_names), texts, problems
+        return replace(index, coarse_names=tuple(domains.get(name, "") for name in index.class_names))

@@ -1,6 +1,5 @@
 """Your own images, listed in a table or inside one."""
 
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +9,6 @@ from PIL import Image
 from levelfield.core.errors import UserError
 from levelfield.data.dataset import TableDataset, find_file
 from levelfield.data.images import decode_image, open_image, other_spelling
-from levelfield.data.index import SampleIndex
-from levelfield.data.rows import refuse_problems
 
 
 class ImageTable(TableDataset):
@@ -37,36 +34,16 @@ class ImageTable(TableDataset):
     name = "image_table"
     content = "path"
 
-    _images: Mapping[str, bytes] | None = None  # inside the table; empty if they are files
     _row_of: Mapping[str, int] | None = None
     _has_texts = False
 
-    def read_index(self) -> SampleIndex:
-        index, problems = self.read_all()
-        refuse_problems(problems)
-        return index
-
-    def read_all(self) -> tuple[SampleIndex, list[str]]:
-        table, self._row_of = self.read_table(), None
-        self._images = table.images
-        return table.index(), table.problem_lines
-
     def load(self, key: str) -> Image.Image:
-        if not (images := self._inside()):
+        if (content := self.inside(key)) is None:
             return open_image(self.file_of(key))
-        if key not in images:
-            raise UserError(f"{self.table} has no {key}: it has changed; start the command again")
-        return decode_image(images[key], f"{self.table}, {key}")
-
-    def content_of(self, key: str) -> str:
-        images = self._inside()
-        return hashlib.sha256(images[key]).hexdigest() if images else super().content_of(key)
-
-    def hashes_files(self) -> bool:
-        return not self._inside()
+        return decode_image(content, f"{self.table}, {key}")
 
     def files_folder(self) -> Path | None:
-        return None if self._inside() else find_file(self.table, self.root).parent
+        return find_file(self.table, self.root).parent if self.hashes_files() else None
 
     def file_of(self, key: str) -> Path:
         folder = self.files_folder()
@@ -82,8 +59,3 @@ class ImageTable(TableDataset):
             remedy = other_spelling(file) or f"paths are relative to the folder of the table{texts}"
             raise UserError(f"{self.table}, row {self._row_of.get(key, '?')}: no file {file}; {remedy}")
         return file
-
-    def _inside(self) -> Mapping[str, bytes]:
-        if self._images is None:
-            self._images = self.read_table().images
-        return self._images

@@ -1,13 +1,9 @@
 """Your own texts, listed in a table."""
 
-from collections.abc import Mapping
-
-from levelfield.data.dataset import TableDataset, TextDataset
-from levelfield.data.index import SampleIndex
-from levelfield.data.rows import ByName
+from levelfield.data.dataset import TableDataset
 
 
-class TextTable(TableDataset, TextDataset):
+class TextTable(TableDataset):
     """Texts in a CSV or Parquet table with the columns `text,label`; a CSV file is UTF-8.
 
     Samples are in the order of the table and named by their row numbers in an editor. Classes are in the order of their
@@ -25,7 +21,7 @@ class TextTable(TableDataset, TextDataset):
 
     name = "text_table"
     content = "text"
+    modality = "text"
 
-    def read_texts(self) -> tuple[SampleIndex, Mapping[str, str], list[str]]:
-        table = self.read_table()
-        return table.index(), ByName(table.keys, table.contents), table.problem_lines
+    def load(self, key: str) -> str:
+        return str(self.inside(key))

@@ -1,0 +1,85 @@
+"""A study repeated over other halves of the classes, folds, searches and seeds: `replicates: 10` in its file."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from rich.console import Console
+
+from levelfield.core.configuration import merge
+from levelfield.core.errors import UserError
+from levelfield.core.seeds import seed_of
+from levelfield.core.terminal import say
+from levelfield.study.folder import StudyFolder
+from levelfield.study.same_study import with_rows_of
+from levelfield.study.spec import STUDY, StudySpec
+
+FOLDER = "replicates"
+# Replicates 2 c and 2 c + 1 are the cut of seed c and its exchanged halves, so that each half is tested once.
+SPLITS = ("random", "random-swapped")
+
+
+def replicate(spec: StudySpec, number: int) -> StudySpec:
+    """A replicate, which is an ordinary study in a folder of its own, `replicates/<number>`.
+
+    Raises:
+        UserError: a row has a split of its own.
+    """
+    data = {"data": {"split": SPLITS[number % 2], "split_seed": number // 2}}
+    for row, config in spec.methods.items():
+        if config["data"].get("split", "half") not in ("half", SPLITS[0]) or "data.split_seed" in spec.sweep:
+            raise UserError(
+                f"{spec.name}: replicates draw their halves at random: leave replicates out, or data.split (and "
+                f"data.split_seed in a sweep) of {row}"
+            )
+    methods = {row: merge(config, data) for row, config in spec.methods.items()}
+    return replace(
+        spec,
+        name=f"{spec.name} {number}",
+        replicates=1,
+        seed=seed_of(spec.seed, FOLDER, number, bits=31),
+        methods=methods,
+    )
+
+
+def replicates_of(study: StudyFolder, *, begun: bool = True) -> list[StudyFolder]:
+    """The replicates of a study; the study itself if it has none.
+
+    Args:
+        begun: Only those that have begun, with the rows in their folders.
+    """
+    if study.spec.replicates == 1:
+        return [study]
+    folders = [study.folder / FOLDER / str(number) for number in range(study.spec.replicates)]
+    if begun:
+        return [StudyFolder.begun(folder) for folder in folders if (folder / STUDY).is_file()]
+    return [StudyFolder(folder, replicate(study.spec, number)) for number, folder in enumerate(folders)]
+
+
+def run_replicates(
+    study: StudyFolder, run: Callable[[StudyFolder], StudyFolder], console: Console | None = None
+) -> StudyFolder:
+    """Run the replicates of a study one after the other, or the study itself if it has none.
+
+    A replicate is a study, so a stopped one goes on where it stopped. More of them may be added later.
+
+    Returns:
+        The study with all rows of its folder.
+
+    Raises:
+        UserError: as `run_study`.
+    """
+    if study.spec.replicates == 1:
+        return run(study)
+    parts = replicates_of(study, begun=False)  # refuses what cannot be repeated
+    study.refuse_foreign()
+    with study.only_one():
+        if study.spec_file.is_file():
+            begun = StudyFolder.begun(study.folder)
+            kept = [row for row in begun.spec.methods if any(part.has_results(row) for part in replicates_of(begun))]
+            study = StudyFolder(study.folder, with_rows_of(study.spec, begun.spec, kept))
+            parts = replicates_of(study, begun=False)
+        study.write_spec()
+        for number, part in enumerate(parts, 1):
+            say(f"replicate {number} of {len(parts)}", console=console)
+            study.had_work |= run(part).had_work
+    return study
