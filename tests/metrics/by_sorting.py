@@ -42,7 +42,7 @@ def scores_by_sorting(similarities, labels, gallery_labels=None, groups=None, pe
         similarities, shared = similarities.masked_fill(gone, -torch.inf), shared.masked_fill(gone, 0)
     shared = shared.gather(1, ranked(similarities, gallery_labels is None))
     matched = shared.any(1)
-    hits, gains = shared[matched] > 0, shared[matched].double()
+    hits = shared[matched] > 0
     relevant, rank = hits.sum(1).double(), torch.arange(1, hits.shape[1] + 1)
     precision = hits * hits.cumsum(1) / rank.double()
     first = hits.int().argmax(1).double() + 1
@@ -53,10 +53,11 @@ def scores_by_sorting(similarities, labels, gallery_labels=None, groups=None, pe
         "map": precision.sum(1) / relevant,
         "mrr": 1 / first,
         "map_at_5": precision[:, :5].sum(1) / relevant.clamp(max=5),
-        "ndcg_at_5": torch.tensor([ndcg_score([row.tolist()], [(-rank).tolist()], k=5) for row in gains]),
         **{f"recall_at_{k}": (first <= k).double() for k in (1, 2, 3, 4, 8)},
     }
     if per_query:
+        gained = [ndcg_score([row.tolist()], [(-rank).tolist()], k=5) for row in shared[matched]]
+        scores["ndcg_at_5"] = rank.new_tensor(gained, dtype=torch.float64)
         nothing = torch.full(matched.shape, torch.nan, dtype=torch.float64)
         return {name: nothing.masked_scatter(matched, values.double()) for name, values in scores.items()}
     means = {name: float(values.double().mean()) for name, values in scores.items()}
