@@ -21,6 +21,43 @@ ARGUMENTS = {
 }
 
 
+# Settings that change what is computed, for tests over all losses; those without a row have their defaults.
+SETTINGS = {
+    **{name: [given] for name, given in ARGUMENTS.items()},
+    "AngularLoss": [{}, {"normalize": False, "alpha": 20.0}],
+    "CentroidTripletLoss": [{}, {"power": 2, "normalize_centroids": False}],
+    "ContrastiveLoss": [{}, {"hinge_power": 2}],
+    "HISTLoss": [{"hidden_size": 8}],
+    "LiftedStructureLoss": [{}, {"normalize": False}],
+    "MarginLoss": [ARGUMENTS["MarginLoss"], {}, {"pairs": True}, {"learn_beta": True, "nu": 0.1}],
+    "NPairsLoss": [{}, {"l2_reg": 0.1, "symmetric": True}],
+    "NTXentLoss": [{}, {"probability_floor": 1e-3}],
+    "NormalizedSoftmaxLoss": [{"label_smoothing": 0.1}],
+    "PNPLoss": [{"variant": "Dq", "anneal": 0.1}],
+    "PrototypicalLoss": [{}, {"squared": False, "normalize": True}, {"num_support": 1}],
+    "ProxyNCALoss": [{}, {"exclude_positive": True}],
+    "ProxyTripletLoss": [{}, {"reduction": "mean"}],
+    "RankedListLoss": [ARGUMENTS["RankedListLoss"], {**ARGUMENTS["RankedListLoss"], "reduction": "nonzero"}],
+    "RecallAtKLoss": [{"rank_temperature": 0.1}],
+    "SignalToNoiseRatioContrastiveLoss": [{}, {"regularizer_weight": 0.3}],
+    "SoftTripleLoss": [{}, {"reg_weight": 0.2}],
+    "TripletMarginLoss": [
+        {}, {"power": 2}, {"swap": True}, {"smooth_loss": True}, {"triplets_per_anchor": "semihard"},
+        {"triplets_per_anchor": "semihard", "smooth_loss": True},
+    ],
+}  # fmt: skip
+# Settings with which a loss draws.
+DRAWING = {
+    "ArcFaceLoss": {"class_fraction": 0.6},
+    "MarginLoss": {"triplets_per_anchor": 3},
+    "NormalizedSoftmaxLoss": {"label_smoothing": 0.1, "class_fraction": 0.6},
+    "PotentialFieldLoss": {"class_fraction": 0.6},
+    "RecallAtKLoss": {"similarity_mixup": True},
+    "SoftTripleLoss": {"class_fraction": 0.6},
+    "TripletMarginLoss": {"triplets_per_anchor": 3},
+}
+
+
 def shipped() -> list[type[nn.Module]]:
     """The losses that one can name: those that no other extends, without the two that hold others."""
     listed = [getattr(losses, name) for name in losses.__all__]
