@@ -80,17 +80,6 @@ def test_classes_that_are_cliques_of_their_own_lose_nothing_in_context():
     assert loss(points, labels) == pytest.approx(0)
 
 
-def test_the_two_means_of_contrastive_are_separate():
-    points = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])  # one positive pair at sqrt(2), no active negative
-    labels = torch.tensor([0, 0, 1])
-    torch.testing.assert_close(losses.ContrastiveLoss(0, 1)(points, labels), torch.tensor(2.0).sqrt())
-    mixed = losses.ContrastiveLoss(0, 2)(
-        points, labels
-    )  # (1,2) and (2,1) at sqrt(2); (0,2) and (2,0) at 2 are not active
-    torch.testing.assert_close(mixed, torch.tensor(2.0**0.5 + 2 - 2**0.5))
-    assert losses.ContrastiveLoss(2, 0)(points, labels) == 0
-
-
 @pytest.mark.parametrize(("dtype", "dim"), [(torch.float32, 2), (torch.float32, 128), (torch.float64, 128)])
 def test_pairs_that_coincide_are_not_active(dtype, dim):
     """Half of the positive pairs are duplicates: the mean is over the other half."""
