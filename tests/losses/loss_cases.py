@@ -118,9 +118,15 @@ class Batch:
     def other_y(self) -> list:
         return (self.y if self.ref_y is None else self.ref_y).tolist()
 
-    def chosen_of(self, i: int) -> tuple[list[int], list[int]]:
-        """Positives and negatives of a sample, each once."""
-        return sorted(set(self.P[i])), sorted(set(self.N[i]))
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The positive pairs."""
+        return [(i, p) for i, row in enumerate(self.P) for p in row]
+
+    @property
+    def anchors(self) -> list[tuple[int, list[int], list[int]]]:
+        """Samples with positives: they, their positives and their negatives, each once."""
+        return [(i, sorted(set(self.P[i])), sorted(set(self.N[i]))) for i in range(len(self.y)) if self.P[i]]
 
     def w(self, k: int) -> Tensor:
         """Class weight k of the loss, of length 1."""
