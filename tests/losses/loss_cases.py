@@ -156,6 +156,16 @@ class Batch:
         return self.x, self.y, self.chosen, self.ref, self.ref_y
 
 
+def in_memory(x: Tensor, y: Tensor, memory: tuple[Tensor, Tensor], places: Tensor | None, also: tuple = ()) -> Batch:
+    """All pairs of a batch and a memory except each sample with itself at its place, and those of `also`."""
+    everything, chosen = Batch(x, y, None, *memory), ()
+    for k, pairs in enumerate((everything.P, everything.N)):
+        listed = [(i, j) for i, row in enumerate(pairs) for j in row if places is None or j != places[i]]
+        listed += zip(*(indices.tolist() for indices in also[2 * k : 2 * k + 2]), strict=True) if also else []
+        chosen += tuple(torch.tensor(listed).T)
+    return Batch(x, y, chosen, *memory)
+
+
 def batch(situation: str = "raw", labels: list | None = None, dim: int = 5, seed: int = 0) -> Batch:
     """A batch with gradient, in one of SITUATIONS."""
     generator = torch.Generator().manual_seed(seed)
