@@ -10,8 +10,7 @@ levelfield fit --config data/cub200 --data.dataset examples.datasets.dogs130.Tsi
 from pathlib import Path
 
 from levelfield.data import ImageFolder
-from levelfield.data.dataset import NamedDataset
-from levelfield.data.index import SampleIndex
+from levelfield.data.dataset import NamedDataset, SampleIndex
 
 
 class TsinghuaDogs130(NamedDataset):

@@ -39,7 +39,6 @@ def test_a_line_is_in_the_ledger_and_in_the_copy(tmp_path: Path, cache: Path) ->
     assert line["samples"] == hashlib.sha256("".join(sorted(BIRDS.samples)).encode()).hexdigest()
     assert ledger.has_line(identity, tmp_path)
     assert not ledger.has_line("another", tmp_path)
-    assert ledger.compare_copy(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -90,24 +89,12 @@ def test_an_interrupted_evaluation_goes_on_and_a_finished_one_does_not(tmp_path:
     assert len({first, second, *others}) == len(ledger.evaluations_of(BIRDS.samples)) == 6
 
 
-def test_a_copy_without_a_line_or_with_another_is_told(tmp_path: Path) -> None:
-    for _ in range(2):
-        ledger.finish(ledger.begin(BIRDS, tmp_path), {}, tmp_path)
-    whole = (tmp_path / LEDGER).read_bytes()
-    (tmp_path / LEDGER).write_bytes(whole[: whole.rstrip().rfind(b"\n") + 1])
-    [problem] = ledger.compare_copy(tmp_path)
-    assert "is missing" in problem
-    (tmp_path / LEDGER).write_bytes(whole.replace(b'"study birds"', b'"study of ...."'))
-    assert len(ledger.compare_copy(tmp_path)) == 4
-
-
-def test_another_users_copy_is_not_compared_and_what_a_kill_left_is_repaired(tmp_path, cache, monkeypatch) -> None:
+def test_what_a_kill_left_is_repaired_and_another_user_sees_the_copy(tmp_path, cache, monkeypatch) -> None:
     identity = ledger.begin(BIRDS, tmp_path)
     (cache / "evaluations" / LEDGER).unlink()  # a kill between the copy and the ledger
     assert ledger.begin(BIRDS, tmp_path) == identity
     assert [line["id"] for line in ledger.evaluations_of(BIRDS.samples)] == [identity]
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "elsewhere"))
-    assert ledger.compare_copy(tmp_path) == []
     assert [line["id"] for line in ledger.evaluations_beside(tmp_path)] == [identity]
 
 

@@ -105,15 +105,6 @@ def test_dinov2_s_own_file(tmp_path):
     assert all(torch.equal(value, ours[key]) for key, value in found.items())
 
 
-def test_positions_of_another_size_are_brought_to_this_one_s(tmp_path):
-    large = small("siglip_base", arguments=SMALL | {"img_size": 96})
-    torch.save(large.model.state_dict(), tmp_path / "w.pt")
-    found = small("siglip_base", weights=str(tmp_path / "w.pt"), arguments=SMALL | {"img_size": 64}).model
-    assert found.pos_embed.shape == (1, 16, 24)
-    expected = timm.layers.resample_abs_pos_embed(large.model.pos_embed, (4, 4), (6, 6), num_prefix_tokens=0)
-    torch.testing.assert_close(found.pos_embed, expected)
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "side", "line"),
     [

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, to_csv
 from levelfield.core.errors import UserError
 from levelfield.core.files import file_hash
-from levelfield.core.ledger import EVALUATED, FINISHED, LEDGER, compare_copy, read_lines
+from levelfield.core.ledger import EVALUATED, FINISHED, LEDGER, read_lines
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.jobs import EMBEDDINGS_FILE, LOGS, METRICS_FILE, RESULT, failed, folds_of, job_seed
@@ -87,7 +87,7 @@ def verify_study(study: StudyFolder) -> list[str]:
         ]
         return [*found, *_differing_tables(study, collect_rows(study))]
     stored, changed = study.tests(), changed_files(study)
-    problems = [*_settings_and_curves(study, changed), *_evaluations(study, stored), *compare_copy(study.folder)]
+    problems = [*_settings_and_curves(study, changed), *_evaluations(study, stored)]
     problems += [f"{path}: {what}" for path, what in changed.items() if what != NOT_ARCHIVED]
     problems += _changed_data(study, stored)
     problems += [

@@ -30,8 +30,8 @@ from levelfield.training.embed import TrunkExtractor
 from levelfield.training.embedder_start import EmbedderInit, start_embedder
 
 if TYPE_CHECKING:
+    from levelfield.data.dataset import SampleIndex
     from levelfield.data.datasets import MetricDataset
-    from levelfield.data.index import SampleIndex
 
 # Sides of training crops, in pixels; all are multiples of 16.
 SIZES = (64, 80, 96, 112, 128, 144, 160, 192, 224)

@@ -17,9 +17,8 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically
 from levelfield.core.processes import cores_here
 from levelfield.core.terminal import say
-from levelfield.data.dataset import MetricDataset, find_file
+from levelfield.data.dataset import MetricDataset, SampleIndex, find_file
 from levelfield.data.datasets import ImageTable
-from levelfield.data.index import SampleIndex
 from levelfield.data.splits import MIN_VALIDATION_CLASSES
 from levelfield.data.verify import counted
 from levelfield.study.spec import COUNTS

@@ -120,23 +120,6 @@ def evaluations_beside(folder: Path) -> list[Line]:
     return [*found.values()]
 
 
-def compare_copy(folder: Path) -> list[str]:
-    """Differences between a folder's copy and the user's ledger, if the ledger has lines of the folder.
-
-    It has none of an archive or of a copied or moved folder, and none after the caches were removed.
-    """
-    copy, there, here = read_lines(folder / LEDGER), _user_lines(), _hash_of(folder)
-    data = {line["samples"] for line in _evaluations(copy).values()}
-    own = {line["id"] for line in there if line.get("folder") == here and line["samples"] in data}
-    of_folder = [line for line in copy if own and (line["id"] in own or line.get("folder") == here)]
-    strange = [("is not in", line) for line in of_folder if line not in there]
-    missing = [("is missing here, but in", line) for line in there if line["id"] in own and line not in copy]
-    return [
-        f"{LEDGER}: the line '{line['event']}' of {line['time']} ({line['id'][:8]}) {what} the user's ledger"
-        for what, line in strange + missing
-    ]
-
-
 def read_lines(path: Path) -> list[Line]:
     """The lines of a ledger or copy, without an unfinished last line: no label was read after it.
 

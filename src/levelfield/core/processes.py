@@ -57,18 +57,14 @@ def _import_torchmetrics_later() -> None:
 def quick_imports() -> Iterator[None]:
     """Import torch and its libraries in two thirds of the time.
 
-    Nothing is garbage: imported objects stay. timm imports wandb for a function that is never called.
+    Nothing is garbage: imported objects stay.
     """
     _import_torchmetrics_later()
-    collects, young, hides = gc.isenabled(), "torch" not in sys.modules, "wandb" not in sys.modules
-    if hides:
-        sys.modules["wandb"] = None  # type: ignore[assignment] # a missing module
+    collects, young = gc.isenabled(), "torch" not in sys.modules
     gc.disable()
     try:
         yield
     finally:
-        if hides:
-            sys.modules.pop("wandb", None)
         if "torchmetrics.utilities" not in sys.modules:  # nothing has used it
             sys.modules.pop("torchmetrics", None)
         if collects and young:  # a new process, which has few other objects

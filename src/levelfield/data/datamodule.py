@@ -15,11 +15,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from levelfield.core.errors import UserError, refuse_below
 from levelfield.core.seeds import global_seed
-from levelfield.data.caches import digest
-from levelfield.data.dataset import MetricDataset
+from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.features import Extractor, FeatureSubset, features_of, whole_batch
-from levelfield.data.image_cache import CachedImages, cached_images
-from levelfield.data.index import SampleIndex
+from levelfield.data.image_cache import CachedImages, cached_images, digest
 from levelfield.data.loaders import ClassSubset, LedgerLoader, embedded_together, loader, loader_processes
 from levelfield.data.own import dataset_spec, plain_arguments
 from levelfield.data.samplers import MPerClassBatchSampler, SamplerFactory, TrainingBatchSampler

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 from levelfield.core.paths import cache_root
 from levelfield.core.source_identity import sources
-from levelfield.data.caches import digest, made_once
-from levelfield.data.index import SampleIndex
+from levelfield.data.dataset import SampleIndex
+from levelfield.data.image_cache import digest, made_once
 from levelfield.data.loaders import ClassSubset
 from levelfield.data.own import dataset_spec, transforms_spec
 from levelfield.data.samplers import Draw
@@ -109,7 +109,9 @@ def features_of(
 
 def in_words(transforms: Any) -> Any:
     """The settings of the transforms that features depend on."""
-    if transforms is None or isinstance(transforms, ImageTransforms):
-        return repr(transforms and transforms.evaluate())
+    if transforms is None:
+        return None
+    if isinstance(transforms, ImageTransforms):
+        return [getattr(transforms, each) for each in ("crop_size", "eval_side", "square", "interpolation", "draft")]
     spec = transforms_spec(transforms)
     return spec, sources(spec)

@@ -1,33 +1,98 @@
-"""The image cache: the images of a half decoded and resized once, in one memory-mapped file."""
+"""Cache files, made once, complete or absent; the image cache: the images of a half, decoded and resized once."""
 
+import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import PIL
-from jaxtyping import Int, UInt8
+import torch
+from jaxtyping import Int
+from PIL import Image
 
+from levelfield.core.errors import FileRefused, UserError
+from levelfield.core.files import Lock, replaced
 from levelfield.core.paths import cache_root
 from levelfield.core.processes import cores_here, free_memory
 from levelfield.core.source_identity import sources
-from levelfield.data.caches import CannotWrite, digest, made_once
-from levelfield.data.dataset import MetricDataset
-from levelfield.data.index import SampleIndex
+from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.own import dataset_spec
-from levelfield.data.transforms import ImageTransforms, Picture, load
+from levelfield.data.transforms import ImageTransforms, load
 
 LOOKED_AT = 16  # images that are opened to estimate the size
 SIZE = np.dtype("<i4")  # of a side, in pixels
+Held = TypeVar("Held")
+
+
+class CannotWrite(UserError):  # noqa: N818
+    """A cache cannot be written."""
+
+
+def digest(*values: Any) -> str:
+    """SHA-256 of plain values, shortened for the name of a file."""
+    return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def made_once(
+    file: Path, read: Callable[[Path], Held], write: Callable[[], Iterable[bytes]], title: str, option: str
+) -> Held:
+    """The content of a file. If it is missing or damaged, one process writes it while others wait.
+
+    Args:
+        read: raises ValueError for a damaged file.
+        write: yields the bytes of the file.
+        title: what it is, for users of waiting processes.
+        option: the option that needs it, for messages.
+
+    Raises:
+        CannotWrite: no space, or no permission.
+    """
+    found = _read(file, read)
+    if found is None:
+        try:
+            with Lock(file.parent, file.stem, title):
+                if (found := _read(file, read)) is None:
+                    # Loaders draw, and later draws must not depend on whether the file existed.
+                    with torch.random.fork_rng(devices=[]), replaced(file) as opened:
+                        for part in _without_os_errors(write()):
+                            opened.write(part)
+        except (OSError, FileRefused) as error:
+            raise CannotWrite(
+                f"cannot write the {title} into {file} ({error.strerror}): free space there, set the environment "
+                f"variable LEVELFIELD_CACHE to another folder, or give {option} false"
+            ) from None
+        if found is None:
+            found = _read(file, read)
+    assert found is not None
+    return found
+
+
+def _read(file: Path, read: Callable[[Path], Held]) -> Held | None:
+    try:
+        return read(file)
+    except (FileNotFoundError, NotADirectoryError, ValueError, EOFError):  # missing or damaged
+        return None
+    except OSError as error:
+        raise UserError(f"cannot read {file} ({error.strerror}): get the permission, or delete it") from None
+
+
+def _without_os_errors(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """`parts`; a sample that cannot be read is no error of writing."""
+    try:
+        yield from parts
+    except OSError as error:
+        raise UserError(f"cannot open a sample: {error}") from error
 
 
 class CachedImages:
-    """The resized images of an index: `images[position]` is a copy-on-write view, (height, width, 3) bytes.
+    """The resized images of an index: `images[position]` is that of a sample of the data set.
 
     The file has the bytes of all images in a row, then height and width of each.
 
@@ -47,9 +112,9 @@ class CachedImages:
         if self._starts[-1] + sizes.size != len(self._bytes):
             raise ValueError(f"{file} is damaged")
 
-    def __getitem__(self, position: int) -> UInt8[np.ndarray, "height width 3"]:
+    def __getitem__(self, position: int) -> Image.Image:
         row = int(np.searchsorted(self.positions, position))
-        return self._bytes[self._starts[row] : self._starts[row + 1]].reshape(*self._sizes[row], 3)
+        return Image.fromarray(self._bytes[self._starts[row] : self._starts[row + 1]].reshape(*self._sizes[row], 3))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CachedImages, (self.file, self.positions)  # each loader process opens the file itself
@@ -87,7 +152,7 @@ def cached_images(
     file = cache_root() / "images" / f"{name}-{digest(content(), *made_by)}.bin"
     positions = np.arange(len(index.keys)) if index.positions is None else index.positions
 
-    def read(key: str) -> Picture:
+    def read(key: str) -> Image.Image:
         return transforms.reduce()(load(dataset, key, transforms.reduced and transforms.evaluate()))
 
     def write() -> Iterator[bytes]:
@@ -105,7 +170,7 @@ def cached_images(
         return None
 
 
-def _check_room(folder: Path, keys: Sequence[str], read: Callable[[str], Picture]) -> None:
+def _check_room(folder: Path, keys: Sequence[str], read: Callable[[str], Image.Image]) -> None:
     """Raise CannotWrite for images of more than half of the free disk or memory, which a file is read through."""
     some = keys[:: max(1, len(keys) // LOOKED_AT)]
     room = len(keys) * sum(np.asarray(read(key)).size for key in some) // len(some)
@@ -118,7 +183,7 @@ def _check_room(folder: Path, keys: Sequence[str], read: Callable[[str], Picture
         )
 
 
-def _pixels(keys: Sequence[str], read: Callable[[str], Picture]) -> Iterator[bytes]:
+def _pixels(keys: Sequence[str], read: Callable[[str], Image.Image]) -> Iterator[bytes]:
     sizes, together = [], 4 * cores_here()
     with ThreadPoolExecutor(cores_here()) as threads:  # Pillow decodes and resizes without Python's global lock
         for first in range(0, len(keys), together):

@@ -10,16 +10,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from jaxtyping import Bool, Int
-from PIL import Image
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from levelfield.core.errors import UserError, refused_file
 from levelfield.core.ledger import Evaluation, begin
 from levelfield.core.processes import cores_here, in_processes
 from levelfield.core.seeds import seed_of
-from levelfield.data.dataset import MetricDataset
+from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.image_cache import CachedImages
-from levelfield.data.index import SampleIndex
 from levelfield.data.samplers import Draw
 from levelfield.data.transforms import Crops, as_floats, load, stacked
 
@@ -96,15 +94,13 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
     def _open(self, draw: Draw | int) -> tuple[Any, int, int]:
         row, number = int(draw), draw.number if isinstance(draw, Draw) else int(draw)
         position = int(self.positions[row])
-        transform, is_ours = self.transform, isinstance(self.transform, Crops)
-        if self.images is None:
-            sample: Any = load(self.dataset, self.index.keys[row], transform)
-        else:
-            sample = self.images[position] if is_ours else Image.fromarray(self.images[position])
+        transform = self.transform
+        images = self.images
+        sample: Any = images[position] if images is not None else load(self.dataset, self.index.keys[row], transform)
         if isinstance(transform, Crops) and not transform.draws:
             sample = transform(sample)
         elif transform is not None:
-            with _seeded("sample", self.seed, number, every=not is_ours):
+            with _seeded("sample", self.seed, number, every=not isinstance(transform, Crops)):
                 sample = transform(sample)
         return sample, int(self.labels[row]), position
 

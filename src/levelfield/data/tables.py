@@ -11,7 +11,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from itertools import chain, compress, islice
 from pathlib import Path, PurePosixPath
@@ -26,9 +26,8 @@ from pyarrow import parquet
 from levelfield.core.errors import UserError
 from levelfield.core.files import Lock, explain_write_errors
 from levelfield.core.paths import cache_root
-from levelfield.data.dataset import TABLES
+from levelfield.data.dataset import TABLES, SampleIndex, class_order
 from levelfield.data.hashes import file_state
-from levelfield.data.index import SampleIndex, class_order
 
 # The optional columns of samples with their values; a group is any value.
 OPTIONAL_COLUMNS: dict[str, list[str]] = {"split": ["train", "test"], "role": ["query", "gallery", ""], "group": []}
@@ -341,18 +340,18 @@ def _repeated(rows: pa.Table) -> dict[int, str]:
     if rows.column_names[1] != "path":
         return {}
 
-    def paths() -> Iterator[str]:
-        return chain.from_iterable(part.to_pylist() for part in rows["path"].chunks)
+    def files() -> Iterator[str]:
+        paths = chain.from_iterable(part.to_pylist() for part in rows["path"].chunks)
+        return (os.path.normpath(path) if ".." in path else path for path in paths)
 
-    files = (os.path.normpath(path) if ".." in path else path for path in paths())
-    hashes = np.fromiter(map(hash, files), np.int64, len(rows))
+    hashes = np.fromiter(map(hash, files()), np.int64, len(rows))
     ordered = np.sort(hashes)
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
     first_row, faults = dict[str, int](), dict[int, str]()
-    numbered = zip(rows["number"].to_numpy().tolist(), paths(), strict=True) if len(twice) else ()
-    for number, path in compress(numbered, np.isin(hashes, twice)):
-        if (first := first_row.setdefault(os.path.normpath(path), number)) != number:
-            faults[number] = f"{path} is already in row {first}; remove one"
+    numbered = zip(rows["number"].to_numpy().tolist(), files(), strict=True) if len(twice) else ()
+    for number, file in compress(numbered, np.isin(hashes, twice)):
+        if (first := first_row.setdefault(file, number)) != number:
+            faults[number] = f"{file} is already in row {first}; remove one"
     return faults
 
 
@@ -395,17 +394,18 @@ def _names(column: pa.ChunkedArray) -> Names:
 
 def _header(file: Path, wanted: Sequence[str] = ()) -> tuple[str, list[str]]:
     """Separator and names: the most wanted columns, then the most columns; the comma if all are equal."""
-    found, fault = [], None
-    for separator in SEPARATORS:
-        try:
-            names = [name.strip() for name in next(_csv_rows(file, separator), (1, []))[1]]
-        except UserError as error:  # the separator leaves quotes inside the names
-            names, fault = [], fault or error
-        different = {name.lower() for name in names}
-        found.append((len(different.intersection(wanted)), len(different), separator, names))
-    *_, separator, names = max(found, key=lambda each: each[:2])
-    if fault and not names:
-        raise fault
+
+    def names_by(separator: str) -> list[str]:
+        return [name.strip() for name in next(_csv_rows(file, separator), (1, []))[1]]
+
+    def columns(separator: str) -> tuple[int, int]:
+        with suppress(UserError):  # the separator leaves quotes inside the names
+            different = {name.lower() for name in names_by(separator)}
+            return len(different.intersection(wanted)), len(different)
+        return 0, 0
+
+    separator = max(SEPARATORS, key=columns)
+    names = names_by(separator)
     if re.search("[\0\ud800-\udfff]", "".join(names)):
         raise UserError(f"{file} is not a CSV file in UTF-8: save it as CSV in UTF-8")
     return separator, names

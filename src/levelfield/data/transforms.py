@@ -16,7 +16,6 @@ from torchvision.transforms import v2
 from levelfield.core.errors import UserError
 from levelfield.data.images import drafts
 
-Picture = Image.Image | UInt8[np.ndarray, "height width 3"]
 Interpolation = Literal["bilinear", "bicubic"]
 
 
@@ -95,7 +94,7 @@ class ImageTransforms:
         """The size after `reduce`; None if training and evaluation begin differently."""
         return self.resize if self.resize == self.eval_side else None
 
-    def reduce(self) -> Callable[[Picture], Picture]:
+    def reduce(self) -> Callable[[Image.Image], Image.Image]:
         """The first, fixed step of `train` and `evaluate`; it leaves a reduced image unchanged."""
         return partial(resized, side=self.reduced, square=self.square, interpolation=self.interpolation)
 
@@ -103,14 +102,11 @@ class ImageTransforms:
         """The random crops of training, drawn from torch's global generator."""
         crop = partial(v2.RandomResizedCrop, scale=self.scale, ratio=self.ratio)
         box = v2.RandomCrop(self.crop_size) if self.random_crop else crop(self.crop_size)
-        return self._crops(self.resize, box, self.horizontal_flip)
+        return Crops(self, self.resize, box, self.horizontal_flip)
 
     def evaluate(self) -> "Crops":
         """The centre crop of evaluation."""
-        return self._crops(self.eval_side, None, False)
-
-    def _crops(self, side: int | None, box: v2.RandomResizedCrop | v2.RandomCrop | None, flip: bool) -> "Crops":
-        return Crops(self.crop_size, side, self.square, self.interpolation, box, flip, self.draft)
+        return Crops(self, self.eval_side, None, False)
 
 
 @dataclass(frozen=True)
@@ -121,35 +117,28 @@ class Crops:
     own mean and std.
 
     Args:
-        crop_size: side of the square, in pixels.
+        settings: size of the square and how to resize.
         side: first resize the shorter side, or with `square` both sides, to this; None does not resize.
         box: draws the box with torch's global generator, given the image's size; None takes the centre.
         flip: whether to mirror half of the images; drawn after the box.
-        draft: whether `load` may decode JPEG files at a reduced scale.
     """
 
-    crop_size: int
+    settings: ImageTransforms
     side: int | None
-    square: bool
-    interpolation: Interpolation
     box: v2.RandomResizedCrop | v2.RandomCrop | None
     flip: bool
-    draft: bool
 
     @property
     def draws(self) -> bool:
         """Whether the crop is random."""
         return self.box is not None or self.flip
 
-    def __call__(self, image: Picture) -> UInt8[np.ndarray, "height width 3"]:
-        """The square of a Pillow image or of its bytes."""
-        image = resized(image, self.side, self.square, self.interpolation)
-        top, left, height, width = self._box(*_size(image))
-        if isinstance(image, Image.Image):
-            image = image.crop((left, top, left + width, top + height))
-        else:
-            image = image[top : top + height, left : left + width]
-        square = np.asarray(resized(image, self.crop_size, True, self.interpolation))
+    def __call__(self, image: Image.Image) -> UInt8[np.ndarray, "height width 3"]:
+        """The square of an image."""
+        size, how = self.settings.crop_size, self.settings.interpolation
+        image = resized(image, self.side, self.settings.square, how)
+        top, left, height, width = self._box(image.height, image.width)
+        square = np.asarray(resized(image.crop((left, top, left + width, top + height)), size, True, how))
         return square[:, ::-1] if self.flip and torch.rand(1).item() < 0.5 else square
 
     def _box(self, height: int, width: int) -> tuple[int, int, int, int]:
@@ -157,35 +146,34 @@ class Crops:
         if self.box is not None:
             drawn = self.box.make_params([torch.empty(3, height, width, device="meta")])
             return drawn["top"], drawn["left"], drawn["height"], drawn["width"]
-        size = self.crop_size
+        size = self.settings.crop_size
         return round((height - size) / 2), round((width - size) / 2), size, size
 
 
 def load(dataset: Any, key: Any, transform: Any) -> Any:
     """A sample for a transform: a JPEG file with twice the pixels a side that `Crops` with `draft` resizes to."""
-    if not (isinstance(transform, Crops) and transform.draft and transform.side):
+    if not (isinstance(transform, Crops) and transform.settings.draft and transform.side):
         return dataset.load(key)
     with drafts(2 * transform.side):
         return dataset.load(key)
 
 
-def resized(image: Picture, side: int | None, square: bool, interpolation: Interpolation) -> Picture:
+def resized(image: Image.Image, side: int | None, square: bool, interpolation: Interpolation) -> Image.Image:
     """Resize an image so that its shorter side, or with `square` both sides, is `side`; None does not resize.
 
     Raises:
         UserError: the resized image of a thin one would have more pixels than Pillow accepts.
     """
-    sides = _size(image)
-    if side is None or (side == min(sides) and not (square and max(sides) > side)):
+    shorter, longer = sorted(image.size)
+    if side is None or (side == shorter and not (square and longer > side)):
         return image
-    pillow = image if isinstance(image, Image.Image) else Image.fromarray(np.ascontiguousarray(image))
-    width, height = (side if square else int(side * each / min(sides)) for each in pillow.size)
+    width, height = (side if square else int(side * each / shorter) for each in image.size)
     if width * height > (Image.MAX_IMAGE_PIXELS or math.inf):
         raise UserError(
-            f"{getattr(pillow, 'filename', 'an image')} has {pillow.width} x {pillow.height} pixels, too many when "
+            f"{getattr(image, 'filename', 'an image')} has {image.width} x {image.height} pixels, too many when "
             f"resized to {width} x {height}: crop the image or remove it from the data set"
         )
-    return pillow.resize((width, height), Image.Resampling[interpolation.upper()])
+    return image.resize((width, height), Image.Resampling[interpolation.upper()])
 
 
 def stacked(squares: Sequence[UInt8[np.ndarray, "height width 3"]]) -> UInt8[Tensor, "batch 3 height width"]:
@@ -196,7 +184,3 @@ def stacked(squares: Sequence[UInt8[np.ndarray, "height width 3"]]) -> UInt8[Ten
 def as_floats(pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch 3 height width"]:
     """The input of a trunk: values in [0, 1]."""
     return v2.functional.to_dtype(pixels, torch.float32, scale=True)
-
-
-def _size(image: Picture) -> tuple[int, int]:
-    return (image.height, image.width) if isinstance(image, Image.Image) else image.shape[:2]

@@ -10,9 +10,8 @@ import numpy as np
 from jaxtyping import Int
 
 from levelfield.core.errors import UserError
-from levelfield.data.dataset import MetricDataset
+from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.images import is_nearly_black
-from levelfield.data.index import SampleIndex
 from levelfield.data.splits import MIN_VALIDATION_CLASSES
 
 MAX_NAMES = 20
@@ -75,7 +74,7 @@ def verify(dataset: MetricDataset) -> VerifyReport:
     if dark and dataset.num_classes_published is None:
         count = counted(len(dark), "image")
         report.overview.append(f"nearly black: {count}, such as {dark[0]}; scale 12 bits in a 16-bit file by 16")
-    report.problems += dataset._contents(list(digests), again=True)[1]
+    report.problems += dataset.contents_and_rot(list(digests), again=True)[1]
     report.duplicates = _duplicates(index, test_classes, digests)
     return report
 

@@ -19,8 +19,7 @@ from levelfield.analysis.results import ResultRow, mean_scores
 from levelfield.analysis.stored_embeddings import data_here, stored_embeddings
 from levelfield.core.errors import UserError
 from levelfield.core.seeds import seed_of
-from levelfield.data.dataset import MetricDataset
-from levelfield.data.index import SampleIndex
+from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.metrics.distances import DISTANCES

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from levelfield.core.versions import provenance
-from levelfield.data.index import SampleIndex
+from levelfield.data.dataset import SampleIndex
 from levelfield.data.loaders import ClassSubset
 from levelfield.study.jobs import Task, write_result
 from levelfield.study.projection import fit_projection

@@ -244,7 +244,7 @@ class Opened(Dataset[tuple[Any, int, int]]):
             from PIL import Image
 
             assert self.transform is not None
-            sample, broken = Image.new("RGB", (self.transform.crop_size,) * 2, "white"), 1
+            sample, broken = Image.new("RGB", (self.transform.settings.crop_size,) * 2, "white"), 1
         return sample if self.transform is None else self.transform(sample), broken, position
 
 

@@ -11,10 +11,9 @@ from PIL import Image
 
 from levelfield.core.errors import UserError
 from levelfield.core.ledger import Evaluation, begin
-from levelfield.data.dataset import TABLES, MetricDataset, find_file, refuse_problems
+from levelfield.data.dataset import TABLES, MetricDataset, Sample, find_file, refuse_problems
 from levelfield.data.datasets.image_folder import counts_by_reason, images_below
 from levelfield.data.images import as_rgb, image_suffixes, open_image
-from levelfield.data.index import Sample
 from levelfield.data.own import dataset_from_path
 from levelfield.data.tables import Table, column_names, content_fault, image_column
 

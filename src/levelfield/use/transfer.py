@@ -11,8 +11,7 @@ from jaxtyping import Bool
 
 from levelfield.core.errors import UserError
 from levelfield.core.ledger import LEDGER, Evaluation, begin, evaluations_of, finish
-from levelfield.data.dataset import MetricDataset
-from levelfield.data.index import SampleIndex
+from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.use.encoder import Encoder
 from levelfield.use.samples import of_dataset
 from levelfield.use.scores import Score, scores_of

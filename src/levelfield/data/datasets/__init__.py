@@ -1,6 +1,6 @@
 """Data sets, one file each."""
 
-from levelfield.data.dataset import MetricDataset
+from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.datasets.banking77 import Banking77
 from levelfield.data.datasets.cars196 import Cars196
 from levelfield.data.datasets.clinc150 import CLINC150
@@ -14,6 +14,5 @@ from levelfield.data.datasets.news20 import News20
 from levelfield.data.datasets.omniglot import Omniglot
 from levelfield.data.datasets.sop import StanfordOnlineProducts
 from levelfield.data.datasets.text_table import TextTable
-from levelfield.data.index import SampleIndex
 
 __all__ = [name for name in dir() if name[0].isupper()]

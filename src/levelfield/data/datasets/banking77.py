@@ -4,9 +4,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from levelfield.data.dataset import Archive, NamedTextDataset
-
-URL = "https://raw.githubusercontent.com/PolyAI-LDN/task-specific-datasets/master/banking_data"
+from levelfield.data.dataset import NamedTextDataset, published_files
 
 
 class Banking77(NamedTextDataset):
@@ -23,10 +21,7 @@ class Banking77(NamedTextDataset):
     name = "banking77"
     licence = "CC BY 4.0"
     source = "https://github.com/PolyAI-LDN/task-specific-datasets"
-    archives = (
-        Archive(f"{URL}/train.csv", 839_073, "b06e26ac675513959a63135f11b94ea7786ed02da65db93a5650d8838cbc664b"),
-        Archive(f"{URL}/test.csv", 239_961, "d12d6e3bc4c3103966ae786dc435913c0c563dfa328f5a3646d0e62cfeeb474d"),
-    )
+    archives = published_files("banking77")
     num_classes_published = 77
     num_samples_published = 13083
 

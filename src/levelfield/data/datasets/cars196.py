@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from levelfield.data.dataset import Archive, NamedDataset
-from levelfield.data.index import SampleIndex, index_of_classes
+from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes, published_files
 
 TEST_IMAGES = "cars_test_annos_withlabels.mat"
 
@@ -26,31 +25,7 @@ class Cars196(NamedDataset):
     num_classes_published = 196
     num_samples_published = 16185
     splits = "half, vasilev-dyakonov"
-    archives = (
-        Archive(
-            "https://ai.stanford.edu/~jkrause/car196/cars_train.tgz",
-            979_269_282,
-            "512b227b30e2f0a8aab9e09485786ab4479582073a144998da74d64b801fd288",
-            gives="cars_train",
-        ),
-        Archive(
-            "https://ai.stanford.edu/~jkrause/car196/cars_test.tgz",
-            977_350_468,
-            "bffea656d6f425cba3c91c6d83336e4c5f86c6cffd8975b0f375d3a10da8e243",
-            gives="cars_test",
-        ),
-        Archive(
-            "https://ai.stanford.edu/~jkrause/cars/car_devkit.tgz",
-            330_960,
-            "b97deb463af7d58b6bfaa18b2a4de9829f0f79e8ce663dfa9261bf7810e9accd",
-            gives="devkit",
-        ),
-        Archive(
-            f"https://ai.stanford.edu/~jkrause/car196/{TEST_IMAGES}",
-            185_758,
-            "790f75be8ea34eeded134cc559332baf23e30e91367e9ddca97d26ed9b895f05",
-        ),
-    )
+    archives = published_files("cars196")
 
     def read_index(self) -> SampleIndex:
         samples: list[tuple[str, int]] = []

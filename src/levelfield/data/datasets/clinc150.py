@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from levelfield.data.dataset import Archive, NamedTextDataset
-from levelfield.data.index import SampleIndex
+from levelfield.data.dataset import NamedTextDataset, SampleIndex, published_files
 
 # Domain of each intent, from data/domains.json of the official repository.
 DOMAINS = Path(__file__).with_suffix(".csv")
@@ -28,14 +27,7 @@ class CLINC150(NamedTextDataset):
     name = "clinc150"
     licence = "CC BY 3.0"
     source = "https://github.com/clinc/oos-eval"
-    archives = (
-        Archive(
-            "https://raw.githubusercontent.com/clinc/oos-eval/"
-            "828f8093932c8fe6ca7936c3d2e52903b1c523de/data/data_full.json",
-            2_495_390,
-            "36923c3705a59e08fe9c3883d8bc2dd966ef93e22cb78ac41171782a698d56e0",
-        ),
-    )
+    archives = published_files("clinc150")
     num_classes_published = 150
     num_samples_published = 22500
 

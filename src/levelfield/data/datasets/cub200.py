@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from levelfield.data.dataset import Archive, NamedDataset
-from levelfield.data.index import SampleIndex, index_of_classes
+from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes, published_files
 
 
 class CUB200(NamedDataset):
@@ -25,14 +24,7 @@ class CUB200(NamedDataset):
     num_classes_published = 200
     num_samples_published = 11788
     splits = "half, vasilev-dyakonov"
-    archives = (
-        Archive(
-            "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
-            1_150_585_339,
-            "0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081",
-            gives="CUB_200_2011",
-        ),
-    )
+    archives = published_files("cub200")
 
     def read_index(self) -> SampleIndex:
         with self.sound(self.named_folder()):

@@ -9,9 +9,8 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from levelfield.core.errors import UserError
-from levelfield.data.dataset import MetricDataset
+from levelfield.data.dataset import MetricDataset, SampleIndex, index_of_classes
 from levelfield.data.hashes import file_hash
-from levelfield.data.index import SampleIndex, index_of_classes
 
 FACES = (
     *(f"DejaVuSans{style}" for style in ("", "-Bold", "-BoldOblique", "-Oblique")),

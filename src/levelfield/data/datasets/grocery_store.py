@@ -1,7 +1,6 @@
 """Grocery Store: photographs of fruit, vegetables and cartons, taken in shops with a phone."""
 
-from levelfield.data.dataset import Archive, NamedDataset
-from levelfield.data.index import SampleIndex, index_of_classes
+from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes, published_files
 
 PARTS = ("train", "val", "test")
 
@@ -24,12 +23,7 @@ class GroceryStore(NamedDataset):
     source = "https://github.com/marcusklasson/GroceryStoreDataset"
     num_classes_published = 81
     num_samples_published = 5421
-    archives = (
-        Archive(
-            "https://github.com/marcusklasson/GroceryStoreDataset/archive/refs/heads/master.zip",
-            gives="GroceryStoreDataset-master/dataset",
-        ),
-    )
+    archives = published_files("grocery_store")
 
     def read_index(self) -> SampleIndex:
         with self.sound(self.named_folder()):

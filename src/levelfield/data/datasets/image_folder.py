@@ -9,9 +9,8 @@ from pathlib import Path
 from PIL import Image
 
 from levelfield.core.errors import UserError
-from levelfield.data.dataset import MetricDataset, find_file
+from levelfield.data.dataset import MetricDataset, SampleIndex, find_file, index_of_classes
 from levelfield.data.images import image_suffixes, open_image
-from levelfield.data.index import SampleIndex, index_of_classes
 
 # Files of macOS, Windows, network storage and notebooks.
 LEFT_BEHIND = frozenset(

@@ -1,7 +1,6 @@
 """In-shop Clothes: garments of an online shop, each from several views."""
 
-from levelfield.data.dataset import Archive, NamedDataset
-from levelfield.data.index import Role, SampleIndex, index_of_classes
+from levelfield.data.dataset import NamedDataset, Role, SampleIndex, index_of_classes, published_files
 
 PARTITION = "list_eval_partition.txt"
 ROLE_OF: dict[str, Role] = {"train": "", "query": "query", "gallery": "gallery"}
@@ -26,7 +25,7 @@ class InShopClothes(NamedDataset):
     own_split_by_default = True
     num_classes_published = 7982
     num_samples_published = 52712
-    archives = (Archive("img.zip", gives="img"), Archive(PARTITION))
+    archives = published_files("inshop")
 
     def read_index(self) -> SampleIndex:
         with self.sound(self.named_folder() / PARTITION):

@@ -4,7 +4,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from levelfield.data.dataset import Archive, NamedTextDataset
+from levelfield.data.dataset import NamedTextDataset, published_files
 
 ARCHIVE = "20news-bydate.tar.gz"
 
@@ -27,12 +27,7 @@ class News20(NamedTextDataset):
     licence = "none stated; for your own use"
     source = "http://qwone.com/~jason/20Newsgroups/"
     splits = "half, vasilev-dyakonov"
-    archives = (
-        Archive(
-            "http://qwone.com/~jason/20Newsgroups/20news-bydate.tar.gz",
-            sha256="8f1b2514ca22a5ade8fbb9cfa5727df95fa587f4c87b786e15c759fa66d95610",
-        ),
-    )
+    archives = published_files("news20")
     num_classes_published = 20
     num_samples_published = 18846
 

@@ -8,9 +8,8 @@ from zipfile import ZipFile
 
 from PIL import Image
 
-from levelfield.data.dataset import Archive, NamedDataset
+from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes, published_files
 from levelfield.data.images import decode_image
-from levelfield.data.index import SampleIndex, index_of_classes
 
 PARTS = ("images_background", "images_evaluation")
 
@@ -33,18 +32,7 @@ class Omniglot(NamedDataset):
     source = "https://github.com/brendenlake/omniglot"
     num_classes_published = 1623
     num_samples_published = 32460
-    archives = (
-        Archive(
-            "https://github.com/brendenlake/omniglot/raw/master/python/images_background.zip",
-            9_464_212,
-            "ad41ab679c8b5d90b271ef46be6987cc81211774a695c29dcc5367b2b26ee640",
-        ),
-        Archive(
-            "https://github.com/brendenlake/omniglot/raw/master/python/images_evaluation.zip",
-            6_462_886,
-            "1f61a8f3366785b057fc117d9228e78a16e3d976c8953b2a10fcc74cf0609cee",
-        ),
-    )
+    archives = published_files("omniglot")
 
     def read_index(self) -> SampleIndex:
         keys = [key for part in PARTS for key in sorted(self._part(part).namelist()) if key.endswith(".png")]

@@ -1,7 +1,6 @@
 """Stanford Online Products: 22,634 products, with a few photographs of each."""
 
-from levelfield.data.dataset import Archive, NamedDataset
-from levelfield.data.index import SampleIndex, index_of_classes
+from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes, published_files
 
 
 class StanfordOnlineProducts(NamedDataset):
@@ -23,14 +22,7 @@ class StanfordOnlineProducts(NamedDataset):
     num_classes_published = 22634
     num_samples_published = 120053
     splits = "half, official, vasilev-dyakonov"
-    archives = (
-        Archive(
-            "http://ftp.cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
-            3_083_860_082,
-            "b04fa78210e69fab050ce73939550e1cd0f96890bdd98ec9fee732c3b756ef48",
-            gives="Stanford_Online_Products",
-        ),
-    )
+    archives = published_files("sop")
 
     def read_index(self) -> SampleIndex:
         with self.sound(self.named_folder()):
