@@ -105,8 +105,16 @@ def magface(
     return of_classes(case, logit) + regularizer_weight * mean(pulls)
 
 
-def normalized_softmax(case: Batch, temperature):
-    return of_classes(case, lambda i, c, own: case.u(i) @ case.w(c) / temperature)
+def normalized_softmax(case: Batch, temperature, label_smoothing=0.0):
+    """Smoothing mixes in the mean over the classes."""
+
+    def logit(i, c, own):
+        return case.u(i) @ case.w(c) / temperature
+
+    plain, C = of_classes(case, logit), case.loss.num_classes
+    logits = [torch.stack([logit(i, c, False) for c in range(C)]) for i in range(len(case.y))]
+    smooth = mean([-w * row.log_softmax(0).mean() for w, row in zip(case.sample_weights(), logits, strict=True)])
+    return (1 - label_smoothing) * plain + label_smoothing * smooth
 
 
 def potential_field(case: Batch, centers_per_class, delta, alpha):
@@ -152,9 +160,9 @@ def proxy_nca(case: Batch, softmax_scale, exclude_positive=False):
 
 def proxy_triplet(case: Batch, margin, reduction):
     terms = []
-    for i, own in enumerate(case.y.tolist()):
+    for i, (own, weight) in enumerate(zip(case.y.tolist(), case.sample_weights(), strict=True)):
         squares = [(case.u(i) - case.w(c)).square().sum() for c in range(case.loss.num_classes)]
-        terms += [(squares[own] - d + margin).clamp_min(0) for c, d in enumerate(squares) if c != own]
+        terms += [weight * (squares[own] - d + margin).clamp_min(0) for c, d in enumerate(squares) if c != own]
     return nonzero_mean(terms) if reduction == "nonzero" else mean(terms)
 
 

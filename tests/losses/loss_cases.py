@@ -21,6 +21,43 @@ ARGUMENTS = {
 }
 
 
+# Settings that change what is computed, for tests over all losses; those without a row have their defaults.
+SETTINGS = {
+    **{name: [given] for name, given in ARGUMENTS.items()},
+    "AngularLoss": [{}, {"normalize": False, "alpha": 20.0}],
+    "CentroidTripletLoss": [{}, {"power": 2, "normalize_centroids": False}],
+    "ContrastiveLoss": [{}, {"hinge_power": 2}],
+    "HISTLoss": [{"hidden_size": 8}],
+    "LiftedStructureLoss": [{}, {"normalize": False}],
+    "MarginLoss": [ARGUMENTS["MarginLoss"], {}, {"pairs": True}, {"learn_beta": True, "nu": 0.1}],
+    "NPairsLoss": [{}, {"l2_reg": 0.1, "symmetric": True}],
+    "NTXentLoss": [{}, {"probability_floor": 1e-3}],
+    "NormalizedSoftmaxLoss": [{"label_smoothing": 0.1}],
+    "PNPLoss": [{"variant": "Dq", "anneal": 0.1}],
+    "PrototypicalLoss": [{}, {"squared": False, "normalize": True}, {"num_support": 1}],
+    "ProxyNCALoss": [{}, {"exclude_positive": True}],
+    "ProxyTripletLoss": [{}, {"reduction": "mean"}],
+    "RankedListLoss": [ARGUMENTS["RankedListLoss"], {**ARGUMENTS["RankedListLoss"], "reduction": "nonzero"}],
+    "RecallAtKLoss": [{"rank_temperature": 0.1}],
+    "SignalToNoiseRatioContrastiveLoss": [{}, {"regularizer_weight": 0.3}],
+    "SoftTripleLoss": [{}, {"reg_weight": 0.2}],
+    "TripletMarginLoss": [
+        {}, {"power": 2}, {"swap": True}, {"smooth_loss": True}, {"triplets_per_anchor": "semihard"},
+        {"triplets_per_anchor": "semihard", "smooth_loss": True},
+    ],
+}  # fmt: skip
+# Settings with which a loss draws.
+DRAWING = {
+    "ArcFaceLoss": {"class_fraction": 0.6},
+    "MarginLoss": {"triplets_per_anchor": 3},
+    "NormalizedSoftmaxLoss": {"label_smoothing": 0.1, "class_fraction": 0.6},
+    "PotentialFieldLoss": {"class_fraction": 0.6},
+    "RecallAtKLoss": {"similarity_mixup": True},
+    "SoftTripleLoss": {"class_fraction": 0.6},
+    "TripletMarginLoss": {"triplets_per_anchor": 3},
+}
+
+
 def shipped() -> list[type[nn.Module]]:
     """The losses that one can name: those that no other extends, without the two that hold others."""
     listed = [getattr(losses, name) for name in losses.__all__]
@@ -81,9 +118,15 @@ class Batch:
     def other_y(self) -> list:
         return (self.y if self.ref_y is None else self.ref_y).tolist()
 
-    def chosen_of(self, i: int) -> tuple[list[int], list[int]]:
-        """Positives and negatives of a sample, each once."""
-        return sorted(set(self.P[i])), sorted(set(self.N[i]))
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The positive pairs."""
+        return [(i, p) for i, row in enumerate(self.P) for p in row]
+
+    @property
+    def anchors(self) -> list[tuple[int, list[int], list[int]]]:
+        """Samples with positives: they, their positives and their negatives, each once."""
+        return [(i, sorted(set(self.P[i])), sorted(set(self.N[i]))) for i in range(len(self.y)) if self.P[i]]
 
     def w(self, k: int) -> Tensor:
         """Class weight k of the loss, of length 1."""
@@ -111,6 +154,16 @@ class Batch:
 
     def arguments(self) -> tuple:
         return self.x, self.y, self.chosen, self.ref, self.ref_y
+
+
+def in_memory(x: Tensor, y: Tensor, memory: tuple[Tensor, Tensor], places: Tensor | None, also: tuple = ()) -> Batch:
+    """All pairs of a batch and a memory except each sample with itself at its place, and those of `also`."""
+    everything, chosen = Batch(x, y, None, *memory), ()
+    for k, pairs in enumerate((everything.P, everything.N)):
+        listed = [(i, j) for i, row in enumerate(pairs) for j in row if places is None or j != places[i]]
+        listed += zip(*(indices.tolist() for indices in also[2 * k : 2 * k + 2]), strict=True) if also else []
+        chosen += tuple(torch.tensor(listed).T)
+    return Batch(x, y, chosen, *memory)
 
 
 def batch(situation: str = "raw", labels: list | None = None, dim: int = 5, seed: int = 0) -> Batch:

@@ -28,10 +28,9 @@ def angular(case: Batch, alpha=40.0, normalize=True):
     a = [case.u(i) if normalize else case.x[i] for i in range(len(case.y))]
     b = [case.v(j) if normalize else case.others[j] for j in range(len(case.other_y))]
     terms = []
-    for i, row in enumerate(case.P):
-        for p in row:
-            negatives = [n for n, label in enumerate(case.other_y) if label != int(case.y[i])]
-            terms.append(log1p_exp([4 * t * (a[i] + b[p]) @ b[n] - 2 * (1 + t) * (a[i] @ b[p]) for n in negatives]))
+    for i, p in case.pairs:
+        negatives = [n for n, label in enumerate(case.other_y) if label != int(case.y[i])]
+        terms.append(log1p_exp([4 * t * (a[i] + b[p]) @ b[n] - 2 * (1 + t) * (a[i] @ b[p]) for n in negatives]))
     return mean(terms)
 
 
@@ -101,7 +100,7 @@ def contextual(case: Batch, k, epsilon, pos_margin, neg_margin, context_weight, 
 
 
 def contrastive(case: Batch, pos_margin=0.0, neg_margin=1.0, hinge_power=1):
-    pulls = [(case.d(i, p) - pos_margin).clamp_min(0) ** hinge_power for i, row in enumerate(case.P) for p in row]
+    pulls = [(case.d(i, p) - pos_margin).clamp_min(0) ** hinge_power for i, p in case.pairs]
     pushes = [(neg_margin - case.d(i, n)).clamp_min(0) ** hinge_power for i, row in enumerate(case.N) for n in row]
     return nonzero_mean(pulls) + nonzero_mean(pushes)
 
@@ -146,11 +145,9 @@ def hyperbolic_distance(x: Tensor, y: Tensor) -> Tensor:
 
 def hyperbolic_cross_entropy(case: Batch, temperature):
     losses = []
-    for i in range(len(case.y)):
-        against = [torch.exp(-hyperbolic_distance(case.x[i], case.others[n]) / temperature) for n in case.N[i]]
-        for p in case.P[i]:
-            near = torch.exp(-hyperbolic_distance(case.x[i], case.others[p]) / temperature)
-            losses.append(-torch.log(near / (near + sum(against))))
+    for i, p in case.pairs:
+        logits = [-hyperbolic_distance(case.x[i], case.others[j]) / temperature for j in (p, *case.N[i])]
+        losses.append(cross_entropy(logits, 0))
     return mean(losses)
 
 
@@ -159,16 +156,12 @@ def lifted_structure(case: Batch, neg_margin=1.0, pos_margin=0.0, normalize=True
         return (a / a.norm() - b / b.norm() if normalize else a - b).norm()
 
     terms = []
-    for i, row in enumerate(case.P):
-        for p in row:
-            pushes = [neg_margin - distance(case.x[i], case.others[n]) for n in case.N[i]]
-            if case.ref is None:
-                pushes += [neg_margin - distance(case.x[p], case.x[n]) for n in case.N[p]]
-            else:
-                own = [n for n, label in enumerate(case.other_y) if label != case.other_y[p]]
-                pushes += [neg_margin - distance(case.ref[p], case.ref[n]) for n in own]
-            joined = torch.stack(pushes).logsumexp(0)
-            terms.append((joined + distance(case.x[i], case.others[p]) - pos_margin).clamp_min(0) ** 2 / 2)
+    for i, p in case.pairs:
+        of_p = case.N[p] if case.ref is None else [n for n, y in enumerate(case.other_y) if y != case.other_y[p]]
+        pushes = [neg_margin - distance(case.x[i], case.others[n]) for n in case.N[i]]
+        pushes += [neg_margin - distance(case.others[p], case.others[n]) for n in of_p]
+        joined = torch.stack(pushes).logsumexp(0)
+        terms.append((joined + distance(case.x[i], case.others[p]) - pos_margin).clamp_min(0) ** 2 / 2)
     return mean(terms)
 
 
@@ -211,21 +204,14 @@ def n_pairs(case: Batch, l2_reg=0.0, symmetric=False, normalize=True, temperatur
 
 
 def ntxent(case: Batch, temperature):
-    return mean(
-        [
-            cross_entropy([case.s(i, j) / temperature for j in (p, *case.N[i])], 0)
-            for i, row in enumerate(case.P)
-            for p in row
-        ]
-    )
+    return mean([cross_entropy([case.s(i, j) / temperature for j in (p, *case.N[i])], 0) for i, p in case.pairs])
 
 
 def decoupled_contrastive(case: Batch, temperature):
     terms = []
-    for i, row in enumerate(case.P):
+    for i, p in case.pairs:
         if case.N[i]:
-            push = sum((case.s(i, n) / temperature).exp() for n in case.N[i]).log()
-            terms += [push - case.s(i, p) / temperature for p in row]
+            terms.append(sum(((case.s(i, n) - case.s(i, p)) / temperature).exp() for n in case.N[i]).log())
     return mean(terms)
 
 
@@ -241,11 +227,9 @@ PENALTIES = {
 def pnp(case: Batch, b, alpha, anneal, variant):
     """`b` and `alpha` are those of the penalties: 3 and 4."""
     losses = []
-    for i in range(len(case.y)):
-        positives, negatives = case.chosen_of(i)
+    for i, positives, negatives in case.anchors:
         before = [sum((sigmoid((case.s(i, n) - case.s(i, p)) / anneal) for n in negatives), ZERO) for p in positives]
-        if positives:
-            losses.append(mean([PENALTIES[variant](R) for R in before]))
+        losses.append(mean([PENALTIES[variant](R) for R in before]))
     return mean(losses)
 
 
@@ -288,10 +272,7 @@ def ranked_list(case: Batch, margin, Tn, imbalance=0.5, alpha=None, Tp=0.0, redu
 def recall_at_k(case: Batch, recall_at, recall_temperature, rank_temperature, unit=True):
     cosine = case.s if unit else (lambda i, j: case.x[i] @ case.x[j])
     losses = []
-    for i in range(len(case.y)):
-        positives, negatives = case.chosen_of(i)
-        if not positives:
-            continue
+    for i, positives, negatives in case.anchors:
         s = {j: cosine(i, j) for j in positives + negatives}
         ranks = {p: 1 + sum(sigmoid((s[j] - s[p]) / rank_temperature) for j in s if j != p) for p in positives}
         recalls = [mean([sigmoid((k - ranks[p]) / recall_temperature) for p in positives]) for k in recall_at]
@@ -307,10 +288,7 @@ def roadmap(case: Batch, temperature, rho, delta, weight):
         return sigmoid(x / temperature) + 0.5 if x <= delta else rho * (x - delta) + at_delta + 0.5
 
     losses = []
-    for i in range(len(case.y)):
-        positives, negatives = case.chosen_of(i)
-        if not positives:
-            continue
+    for i, positives, negatives in case.anchors:
         s = {j: case.s(i, j) for j in positives + negatives}
         precision = pull = push = 0.0
         for p in positives:
@@ -337,17 +315,14 @@ def signal_to_noise_ratio(case: Batch, pos_margin=0.0, neg_margin=1.0, regulariz
     def snr(i, j):
         return (case.u(i) - case.v(j)).var() / case.u(i).var()
 
-    pulls = [(snr(i, p) - pos_margin).clamp_min(0) for i, row in enumerate(case.P) for p in row]
+    pulls = [(snr(i, p) - pos_margin).clamp_min(0) for i, p in case.pairs]
     pushes = [(neg_margin - snr(i, n)).clamp_min(0) for i, row in enumerate(case.N) for n in row]
     return nonzero_mean(pulls) + nonzero_mean(pushes) + regularizer_weight * mean([abs(sum(row)) for row in case.x])
 
 
 def smooth_ap(case: Batch, temperature):
     losses = []
-    for i in range(len(case.y)):
-        positives, negatives = case.chosen_of(i)
-        if not positives:
-            continue
+    for i, positives, negatives in case.anchors:
         precision = 0.0
         for p in positives:
             same = 1 + sum(sigmoid((case.s(i, q) - case.s(i, p)) / temperature) for q in positives if q != p)
@@ -359,21 +334,18 @@ def smooth_ap(case: Batch, temperature):
 
 def soft_nearest_neighbor(case: Batch, temperature):
     rows = []
-    for i in range(len(case.y)):
-        if case.P[i]:
-            same = torch.stack([case.s(i, p) for p in case.P[i]]) / temperature
-            everything = torch.stack([case.s(i, j) for j in case.P[i] + case.N[i]]) / temperature
-            rows.append(everything.logsumexp(0) - same.logsumexp(0))
+    for i in {i for i, _ in case.pairs}:
+        same = torch.stack([case.s(i, p) for p in case.P[i]]) / temperature
+        everything = torch.stack([case.s(i, j) for j in case.P[i] + case.N[i]]) / temperature
+        rows.append(everything.logsumexp(0) - same.logsumexp(0))
     return mean(rows)
 
 
 def supcon(case: Batch, temperature):
     rows = []
-    for i in range(len(case.y)):
-        P, N = case.chosen_of(i)
-        if P:
-            everything = torch.stack([case.s(i, j) / temperature for j in P + N]).logsumexp(0)
-            rows.append(-mean([case.s(i, p) / temperature - everything for p in P]))
+    for i, positives, negatives in case.anchors:
+        everything = torch.stack([case.s(i, j) / temperature for j in positives + negatives]).logsumexp(0)
+        rows.append(-mean([case.s(i, p) / temperature - everything for p in positives]))
     return nonzero_mean(rows)
 
 
@@ -394,18 +366,16 @@ def triplet_margin(case: Batch, margin=0.05, swap=False, smooth_loss=False, powe
 def semihard(case: Batch, margin, triplets_per_anchor="semihard"):
     """FaceNet's rule: the nearest negative that is farther than the positive, else the farthest."""
     terms = []
-    for i in range(len(case.y)):
-        for p in case.P[i] if case.N[i] else []:
-            farther = [n for n in case.N[i] if case.d(i, n) > case.d(i, p)]
-            n = min(farther, key=lambda n: case.d(i, n)) if farther else max(case.N[i], key=lambda n: case.d(i, n))
-            terms.append((case.d(i, p) - case.d(i, n) + margin).clamp_min(0))
+    for i, p in case.pairs:
+        farther = [n for n in case.N[i] if case.d(i, n) > case.d(i, p)]
+        n = min(farther, key=lambda n: case.d(i, n)) if farther else max(case.N[i], key=lambda n: case.d(i, n))
+        terms.append((case.d(i, p) - case.d(i, n) + margin).clamp_min(0))
     return mean(terms)
 
 
 def tuplet_margin(case: Batch, margin, scale):
     terms = []
-    for i, row in enumerate(case.P):
-        for p in row:
-            target = torch.cos(torch.acos(case.s(i, p)) - degrees(margin))
-            terms.append(log1p_exp([scale * (case.s(i, n) - target) for n in case.N[i]]))
+    for i, p in case.pairs:
+        target = torch.cos(torch.acos(case.s(i, p)) - degrees(margin))
+        terms.append(log1p_exp([scale * (case.s(i, n) - target) for n in case.N[i]]))
     return mean(terms)

@@ -58,23 +58,6 @@ def test_magface_s_pull_is_up_to_the_upper_norm():
         assert x.grad[0, 0].item() == pytest.approx(35 * (1 / 81 - 1 / norm**2), rel=1e-4)
 
 
-def test_label_smoothing_mixes_in_the_mean_over_classes():
-    loss = losses.NormalizedSoftmaxLoss(6, 5, label_smoothing=0.3).double()
-    case = class_batch("raw")
-    directions = loss.class_weights / loss.class_weights.norm(dim=1, keepdim=True)
-    log_p = torch.stack([((case.u(i) @ directions.T) / 0.05).log_softmax(0) for i in range(len(case.y))])
-    expected = -(0.7 * log_p[range(len(case.y)), case.y] + 0.3 * log_p.mean(1)).mean()
-    torch.testing.assert_close(loss(case.x, case.y), expected)
-
-
-def test_a_miner_weighs_the_samples_of_proxy_triplet():
-    loss = losses.ProxyTripletLoss(6, 5, margin=5.0).double()  # every term is active
-    case = class_batch("raw")
-    named = torch.tensor([0, 0, 1])
-    first, second = (loss(case.x[[i]], case.y[[i]]) for i in (0, 1))
-    torch.testing.assert_close(loss(case.x, case.y, (named, named, named)), (first + second / 2) / 2)
-
-
 def test_a_large_gamma_is_the_mean_of_the_centres_and_a_small_one_the_nearest():
     cosines = torch.tensor([[[0.9], [0.1], [-0.4]]], dtype=torch.float64)
     for gamma, expected in ((1e6, 0.2), (1e-3, 0.9)):

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from loss_cases import in_memory
 from pytorch_metric_learning import losses as peers
 
 from levelfield.losses import (
@@ -74,38 +75,29 @@ def test_the_memory_is_part_of_the_state():
 
 def test_an_outside_choice_within_the_batch_adds_to_the_memorys():
     """Its indices mean the batch, wherever in the memory that lies (the peer takes them for places in the memory)."""
-    memory, plain = (CrossBatchMemory(ContrastiveLoss(), 5, memory_size=20).double() for _ in range(2))
+    memory = CrossBatchMemory(ContrastiveLoss(), 5, memory_size=20).double()
     for step, (x, y) in enumerate(batches(4)):
         a, p, n = TripletMarginMiner()(x, y)
-        plain(x, y)
-        places = (8 * step + torch.arange(8)) % 20
-        size = min(8 * step + 8, 20)
-        same = y[:, None] == plain.memory_labels[None, :size]
-        positives = same.clone()
-        positives[torch.arange(8), places] = False
-        (a1, q), (a2, m) = positives.nonzero(as_tuple=True), (~same).nonzero(as_tuple=True)
-        everything = (torch.cat([a1, a]), torch.cat([q, places[p]]), torch.cat([a2, a]), torch.cat([m, places[n]]))
-        expected = ContrastiveLoss()(x, y, everything, plain.memory[:size], plain.memory_labels[:size])
-        torch.testing.assert_close(memory(x, y, (a, p, n)), expected)
+        value, places, size = memory(x, y, (a, p, n)), (8 * step + torch.arange(8)) % 20, min(8 * step + 8, 20)
+        held = memory.memory[:size], memory.memory_labels[:size]
+        compared = in_memory(x, y, held, places, (a, places[p], a, places[n]))
+        torch.testing.assert_close(value, ContrastiveLoss()(*compared.arguments()))
 
 
 def test_in_evaluation_a_choice_within_the_batch_counts_too():
     """The batch is compared with the memory, and the chosen pairs of the batch among themselves."""
     memory = CrossBatchMemory(ContrastiveLoss(), 5, memory_size=20).double()
     (x, y), (later, later_y), *_ = batches(2)
-    choice = TripletMarginMiner()(later, later_y)
+    a, p, n = choice = TripletMarginMiner()(later, later_y)
     memory.eval()
     torch.testing.assert_close(memory(later, later_y, choice), ContrastiveLoss()(later, later_y, choice))  # still empty
     memory.train()
     memory(x, y)
     memory.eval()
     before = memory.memory.clone()
-    same = later_y[:, None] == y[None, :]
-    (a1, p), (a2, n) = same.nonzero(as_tuple=True), (~same).nonzero(as_tuple=True)
-    a, q, m = choice
-    everything = (torch.cat([a1, a]), torch.cat([p, 8 + q]), torch.cat([a2, a]), torch.cat([n, 8 + m]))
-    references = torch.cat([x.detach(), later.detach()]), torch.cat([y, later_y])
-    expected = ContrastiveLoss()(later, later_y, everything, *references)
+    compared = in_memory(later, later_y, (x.detach(), y), None, (a, 8 + p, a, 8 + n))
+    both = torch.cat([x.detach(), later.detach()]), torch.cat([y, later_y])
+    expected = ContrastiveLoss()(later, later_y, compared.chosen, *both)
     torch.testing.assert_close(memory(later, later_y, choice), expected)
     assert torch.equal(memory.memory, before)
     assert memory(later, later_y) != expected

@@ -3,7 +3,7 @@
 import pair_loops as of_pairs
 import pytest
 import torch
-from loss_cases import Batch, assert_equals_loop, assert_same, batch, nonzero_mean
+from loss_cases import Batch, assert_equals_loop, assert_same, batch, in_memory, nonzero_mean
 from pytorch_metric_learning import losses as peers
 
 from levelfield import losses, miners
@@ -60,13 +60,8 @@ def test_a_memory_of_label_sets_equals_a_loop(loss, loop, given):
         assert torch.equal(restored(case.x, case.y), found)
         size = min(10 * step + 10, 16)
         places = (10 * step + torch.arange(10)) % 16
-        references = memory.memory[:size], memory.memory_labels[:size]
-        everything, chosen = Batch(case.x, case.y, None, *references), ()
-        for pairs in (everything.P, everything.N):
-            listed = [(i, j) for i, row in enumerate(pairs) for j in row if j != places[i]]
-            chosen += tuple(torch.tensor(listed).T)
-        expected = loop(Batch(case.x, case.y, chosen, *references), *given)
-        assert_same(found, expected, case.x, value=1e-10, gradient=1e-9)
+        compared = in_memory(case.x, case.y, (memory.memory[:size], memory.memory_labels[:size]), places)
+        assert_same(found, loop(compared, *given), case.x, value=1e-10, gradient=1e-9)
 
 
 def test_empty_sets_match_nothing_and_are_not_their_own_negatives():

@@ -4,37 +4,20 @@ import copy
 
 import pytest
 import torch
-from loss_cases import ARGUMENTS, batch, class_batch, needs_classes, shipped, value_and_gradients
+from loss_cases import DRAWING, SETTINGS, batch, class_batch, needs_classes, shipped, value_and_gradients
 from pretended_gpu import any_device
 from torch import Tensor, nn
 
 from levelfield import losses
-from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, MarginLoss, TripletMarginLoss
+from levelfield.losses import ContrastiveLoss, CrossBatchMemory
 from levelfield.miners import MultiSimilarityMiner
 
 device = any_device
 SITUATIONS = ("raw", "duplicates", "pairs", "triplets", "repeats", "reference")
-OPTIONS = {
-    "AngularLoss": [{}, {"normalize": False, "alpha": 20.0}],
-    "CentroidTripletLoss": [{}, {"power": 2, "normalize_centroids": False}],
-    "LiftedStructureLoss": [{}, {"normalize": False}],
-    "MarginLoss": [ARGUMENTS["MarginLoss"], {}, {"pairs": True}, {"learn_beta": True, "nu": 0.1}],
-    "NPairsLoss": [{}, {"l2_reg": 0.1, "symmetric": True}],
-    "NTXentLoss": [{}, {"probability_floor": 1e-20}],
-    "PNPLoss": [{"variant": "Dq", "anneal": 0.1}],
-    "PrototypicalLoss": [{}, {"squared": False, "normalize": True}, {"num_support": 1}],
-    "ProxyNCALoss": [{}, {"exclude_positive": True}],
-    "RecallAtKLoss": [{"rank_temperature": 0.1}],
-    "SoftTripleLoss": [{}, {"reg_weight": 0.2}],
-    "TripletMarginLoss": [
-        {}, {"power": 2}, {"swap": True}, {"smooth_loss": True}, {"triplets_per_anchor": "semihard"},
-        {"triplets_per_anchor": "semihard", "smooth_loss": True},
-    ],
-}  # fmt: skip
 CASES = [
     pytest.param(loss, options, id=f"{loss.__name__}-{','.join(options)}")
     for loss in shipped()
-    for options in OPTIONS.get(loss.__name__, [ARGUMENTS.get(loss.__name__, {})])
+    for options in SETTINGS.get(loss.__name__, [{}])
 ]
 
 
@@ -108,9 +91,8 @@ def test_a_label_that_is_no_class_makes_the_loss_nan_on_a_gpu(name, device):
 
 
 RANDOM = [
-    pytest.param(TripletMarginLoss, {"triplets_per_anchor": 3}, id="TripletMarginLoss-random"),
-    pytest.param(MarginLoss, {"triplets_per_anchor": 3}, id="MarginLoss-random"),
-    pytest.param(ArcFaceLoss, {"class_fraction": 0.8}, id="ArcFaceLoss-class_fraction"),
+    pytest.param(getattr(losses, name), DRAWING[name], id=f"{name}-random")
+    for name in ("ArcFaceLoss", "MarginLoss", "TripletMarginLoss")
 ]
 
 

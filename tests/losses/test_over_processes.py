@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from forked import fork, run_script
 from lightning.pytorch import Callback, LightningDataModule, Trainer
-from loss_cases import needs_classes, shipped
+from loss_cases import DRAWING, SETTINGS, needs_classes, shipped
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -26,25 +26,6 @@ from levelfield.training.callbacks import GradientCaching
 from levelfield.training.learner import MetricLearner
 
 LABELS = [4, 4, 4, 4, 1, 1, 4, 1, 0, 2, 3, 5]  # the second of two processes has no positive pair among its own rows
-ARGUMENTS = {
-    "MarginLoss": [{}, {"learn_beta": True, "nu": 0.1}, {"learn_beta": True, "nu": 0.1, "num_classes": 12},
-                   {"triplets_per_anchor": 2}, {"pairs": True}],
-    "MagFaceLoss": [{"lower_norm": 1.0, "upper_norm": 5.0}],
-    "RankedListLoss": [{"margin": 0.4, "Tn": 10}, {"margin": 0.4, "Tn": 10, "reduction": "nonzero"}],
-    "TripletMarginLoss": [{}, {"triplets_per_anchor": "semihard"}, {"triplets_per_anchor": 3}, {"swap": True},
-                          {"smooth_loss": True}, {"power": 2}],
-    "ContrastiveLoss": [{}, {"hinge_power": 2}],
-    "SignalToNoiseRatioContrastiveLoss": [{}, {"regularizer_weight": 0.3}],
-    "NTXentLoss": [{}, {"probability_floor": 1e-3}],
-    "RecallAtKLoss": [{}, {"similarity_mixup": True}],
-    "SoftTripleLoss": [{}, {"reg_weight": 0.2}, {"class_fraction": 0.6}],
-    "PotentialFieldLoss": [{}, {"class_fraction": 0.6}],
-    "HISTLoss": [{"hidden_size": 8}],
-    "ProxyTripletLoss": [{}, {"reduction": "mean"}],
-    "ProxyNCALoss": [{}, {"exclude_positive": True}],
-    "ArcFaceLoss": [{}, {"class_fraction": 0.6}],
-    "NormalizedSoftmaxLoss": [{"label_smoothing": 0.1, "class_fraction": 0.6}],
-}  # fmt: skip
 # A loss sees all of the embeddings, in chunks or not: those that draw, keep a state, or hold weights or other losses.
 IN_CHUNKS = [
     "AdaFaceLoss()", "ArcFaceLoss(class_fraction=0.6)", "ContrastiveLoss()", "HISTLoss(hidden_size=8)",
@@ -75,29 +56,30 @@ class Case(NamedTuple):
 def cases() -> dict[str, Case]:
     found: dict[str, Case] = {}
     for kind in shipped():
-        for arguments in ARGUMENTS.get(kind.__name__, [{}]):
+        drawing = [DRAWING[kind.__name__]] if kind.__name__ in DRAWING else []
+        for arguments in SETTINGS.get(kind.__name__, [{}]) + drawing:
             torch.manual_seed(3)
-            sizes = {"num_classes": 12, "embedding_size": 6} if needs_classes(kind) else {}
+            sizes = {"num_classes": 20, "embedding_size": 6} if needs_classes(kind) else {}
             options = ", ".join(f"{name}={value}" for name, value in arguments.items())
             found[f"{kind.__name__}({options})"] = Case(kind(**sizes, **arguments))
     torch.manual_seed(3)
-    parts = {"a": losses.ContrastiveLoss(), "b": losses.LiftedStructureLoss(), "c": losses.ArcFaceLoss(12, 6)}
+    parts = {"a": losses.ContrastiveLoss(), "b": losses.LiftedStructureLoss(), "c": losses.ArcFaceLoss(20, 6)}
     found["WeightedSum()"] = Case(losses.WeightedSum(parts, {"c": 0.3}))
     found["CrossBatchMemory()"] = Case(losses.CrossBatchMemory(losses.ContrastiveLoss(), 6, 24))
     found |= {f"{name}, in chunks": found[name]._replace(chunk_size=3) for name in IN_CHUNKS}
     for name, miner in MINERS.items():
         found[f"{name}()"] = Case(losses.TripletMarginLoss(), miner)
-    found["ArcFaceLoss() with a miner"] = Case(losses.ArcFaceLoss(12, 6), MINERS["MultiSimilarityMiner"])
+    found["ArcFaceLoss() with a miner"] = Case(losses.ArcFaceLoss(20, 6), MINERS["MultiSimilarityMiner"])
     for name in regularizers.__all__:
         if name != "Regularizer":
-            found[f"{name}()"] = Case(losses.ArcFaceLoss(12, 6), None, getattr(regularizers, name)())
+            found[f"{name}()"] = Case(losses.ArcFaceLoss(20, 6), None, getattr(regularizers, name)())
     return found
 
 
 class Points(LightningDataModule):
     """One batch, of which each process has its share."""
 
-    num_train_classes = 12
+    num_train_classes = 20
 
     def train_dataloader(self) -> DataLoader:
         points = torch.randn(len(LABELS), 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

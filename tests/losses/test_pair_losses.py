@@ -12,7 +12,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from torch.nn.functional import normalize
 
 from levelfield import losses
-from levelfield.losses import angular, contextual, lifted_structure
+from levelfield.losses import contextual
 from levelfield.losses.pairs import distances
 
 
@@ -27,35 +27,6 @@ def test_angular_equals_the_peer_on_unit_vectors(situation):
     torch.testing.assert_close(value, peer_value, rtol=1e-5, atol=0)
     along = x * (x * peer_gradient).sum(1, keepdim=True)
     torch.testing.assert_close(gradient, peer_gradient - along, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("with_references", [False, True])
-def test_angular_pairs_in_parts_have_the_same_value_and_derivatives(with_references, monkeypatch):
-    case = batch("raw", labels=[0] * 12 + [1] * 12)
-    others, other_y = batch("raw", labels=[0, 1] * 10, seed=1).x, torch.tensor([0, 1] * 10)
-    references = (None, others, other_y) if with_references else ()
-    found = []
-    for room in (2**24, 1):
-        monkeypatch.setattr(angular, "ROW_VALUES", room)
-        value = losses.AngularLoss()(case.x, case.y, *references)
-        first = torch.autograd.grad(value, [case.x, *references[1:2]], create_graph=True)
-        second = torch.autograd.grad(sum(g.square().sum() for g in first), case.x)
-        found.append((value, *first, *second))
-    for whole, in_parts in zip(*found, strict=True):
-        torch.testing.assert_close(in_parts, whole)
-
-
-def test_lifted_structure_in_parts_of_the_references_has_the_same_value_and_gradients(monkeypatch):
-    case = batch("raw", labels=[0, 0, 1, 1, 2])
-    other_y = torch.arange(90) % 4  # some are of a class that the batch lacks
-    others = batch("raw", labels=other_y.tolist(), seed=1).x
-    found = []
-    for room in (2**24, 1):
-        monkeypatch.setattr(lifted_structure, "ROW_VALUES", room)
-        value = losses.LiftedStructureLoss()(case.x, case.y, None, others, other_y)
-        found.append((value, *torch.autograd.grad(value, (case.x, others))))
-    for whole, in_parts in zip(*found, strict=True):
-        torch.testing.assert_close(in_parts, whole)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
@@ -78,17 +49,6 @@ def test_classes_that_are_cliques_of_their_own_lose_nothing_in_context():
     torch.testing.assert_close(alike, (labels[:, None] == labels[None]).double())
     loss = losses.ContextualLoss(context_weight=1.0, similarity_weight=0.0)
     assert loss(points, labels) == pytest.approx(0)
-
-
-def test_the_two_means_of_contrastive_are_separate():
-    points = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])  # one positive pair at sqrt(2), no active negative
-    labels = torch.tensor([0, 0, 1])
-    torch.testing.assert_close(losses.ContrastiveLoss(0, 1)(points, labels), torch.tensor(2.0).sqrt())
-    mixed = losses.ContrastiveLoss(0, 2)(
-        points, labels
-    )  # (1,2) and (2,1) at sqrt(2); (0,2) and (2,0) at 2 are not active
-    torch.testing.assert_close(mixed, torch.tensor(2.0**0.5 + 2 - 2**0.5))
-    assert losses.ContrastiveLoss(2, 0)(points, labels) == 0
 
 
 @pytest.mark.parametrize(("dtype", "dim"), [(torch.float32, 2), (torch.float32, 128), (torch.float64, 128)])

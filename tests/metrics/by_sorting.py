@@ -4,6 +4,7 @@ from functools import lru_cache
 
 import pytest
 import torch
+from sklearn.metrics import ndcg_score
 from torch.nn.functional import normalize
 
 
@@ -32,15 +33,19 @@ def ranked(similarities, excludes_self):
     return order[:, :-1] if excludes_self else order
 
 
-def scores_by_sorting(similarities, labels, gallery_labels=None):
-    """Textbook definitions."""
-    order = ranked(similarities, gallery_labels is None)
-    hits = (labels if gallery_labels is None else gallery_labels)[order] == labels[:, None]
-    relevant = hits.sum(1)
-    hits, relevant = hits[relevant > 0], relevant[relevant > 0]
-    rank = torch.arange(1, hits.shape[1] + 1)
+def scores_by_sorting(similarities, labels, gallery_labels=None, groups=None, per_query=False):
+    """Textbook definitions, of labels or label sets; groups are of the queries and of the gallery."""
+    theirs = labels if gallery_labels is None else gallery_labels
+    shared = (labels[:, None] & theirs).sum(2) if labels.ndim == 2 else (labels[:, None] == theirs).long()
+    if groups is not None:
+        gone = (shared > 0) & (groups[0][:, None] == groups[1])
+        similarities, shared = similarities.masked_fill(gone, -torch.inf), shared.masked_fill(gone, 0)
+    shared = shared.gather(1, ranked(similarities, gallery_labels is None))
+    matched = shared.any(1)
+    hits = shared[matched] > 0
+    relevant, rank = hits.sum(1).double(), torch.arange(1, hits.shape[1] + 1)
     precision = hits * hits.cumsum(1) / rank.double()
-    first = hits.int().argmax(1) + 1
+    first = hits.int().argmax(1).double() + 1
     scores = {
         "map_at_r": (precision * (rank <= relevant[:, None])).sum(1) / relevant,
         "r_precision": (hits * (rank <= relevant[:, None])).sum(1) / relevant,
@@ -50,6 +55,11 @@ def scores_by_sorting(similarities, labels, gallery_labels=None):
         "map_at_5": precision[:, :5].sum(1) / relevant.clamp(max=5),
         **{f"recall_at_{k}": (first <= k).double() for k in (1, 2, 3, 4, 8)},
     }
+    if per_query:
+        gained = [ndcg_score([row.tolist()], [(-rank).tolist()], k=5) for row in shared[matched]]
+        scores["ndcg_at_5"] = rank.new_tensor(gained, dtype=torch.float64)
+        nothing = torch.full(matched.shape, torch.nan, dtype=torch.float64)
+        return {name: nothing.masked_scatter(matched, values.double()) for name, values in scores.items()}
     means = {name: float(values.double().mean()) for name, values in scores.items()}
     return {**means, "num_skipped": len(labels) - len(hits)}
 

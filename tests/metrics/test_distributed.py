@@ -157,7 +157,7 @@ def test_a_trainers_true_precision_changes_no_score(dtype, distance):
             embeddings, labels, metrics=("map_at_r",), distance=distance, memory_budget=40_000
         )
         table = retrieval_metrics(embeddings, labels, distance=distance, num_queries=40, memory_budget=40_000)
-        return metric.compute(), by_halves, table, verification_metrics(embeddings, labels, distance=distance).scores
+        return metric.compute(), by_halves, table, verification_metrics(embeddings, labels).scores
 
     expected = scored()
     torch.set_default_dtype(getattr(torch, dtype))

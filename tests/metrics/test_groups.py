@@ -1,14 +1,14 @@
-"""Groups, whose items leave the query's gallery, and label sets, against a plain loop."""
+"""Groups, whose items leave the query's gallery, and label sets, against sorting."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from by_sorting import cosines, scores_by_sorting
 from lightning.pytorch import Trainer
 from own_images import own_images
 from pretended_gpu import any_device
-from sklearn.metrics import ndcg_score
 from torch import Tensor
 
 from levelfield.data import MetricDataModule
@@ -20,40 +20,8 @@ from levelfield.models import TimmTrunk
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 
-METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall_at_2", "map", "mrr")
+METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall_at_2", "map", "mrr", "ndcg_at_5")
 device = any_device
-
-
-def plain(
-    queries: Tensor, labels: Tensor, groups: Tensor | None, gallery: Tensor, of: Tensor, theirs: Tensor | None
-) -> dict:
-    """Each query's scores by its definition; NaN without a match. Without groups, no query retrieves itself."""
-    found = {name: [] for name in (*METRICS, "ndcg_at_5")}
-    similar = torch.nn.functional.normalize(queries) @ torch.nn.functional.normalize(gallery).T
-    for i, (row, label) in enumerate(zip(similar, labels, strict=True)):
-        shared = (of & label).sum(1) if of.ndim == 2 else (of == label).long()
-        stays = torch.ones_like(row, dtype=torch.bool)
-        if groups is not None:
-            stays = ~((shared > 0) & (theirs == groups[i]))
-        elif gallery is queries:
-            stays[i] = False
-        order = row[stays].argsort(descending=True)
-        hits = (shared[stays][order] > 0).double()
-        r = int(hits.sum())
-        if r:
-            gains = shared[stays][None].numpy()
-            found["ndcg_at_5"].append(float(ndcg_score(gains, row[stays][None].numpy(), k=5)))
-        else:
-            found["ndcg_at_5"].append(float("nan"))
-        precision = hits.cumsum(0) / torch.arange(1, len(hits) + 1)
-        first = int(hits.argmax()) + 1 if r else 0
-        scores = (
-            *((precision[:r] * hits[:r]).sum() / r, hits[:r].mean(), hits[:1].sum(), hits[:2].amax()),
-            *((precision * hits).sum() / r, 1 / first if r else 0),
-        )
-        for name, value in zip(METRICS, scores, strict=True):
-            found[name].append(float(value) if r else float("nan"))
-    return found
 
 
 def drawn(number: int, seed: int, sets: bool = False) -> tuple[Tensor, Tensor, Tensor]:
@@ -69,19 +37,19 @@ def drawn(number: int, seed: int, sets: bool = False) -> tuple[Tensor, Tensor, T
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize(("sets", "grouped"), [(False, True), (True, True), (True, False)])
-def test_scores_are_those_of_a_plain_loop(seed: int, apart: bool, sets: bool, grouped: bool, device: str) -> None:
+def test_scores_are_those_of_sorting(seed: int, apart: bool, sets: bool, grouped: bool, device: str) -> None:
     queries, labels, groups = drawn(150, seed, sets)
     gallery, of, theirs = drawn(210, seed + 10, sets) if apart else (queries, labels, groups)
     groups, theirs = (groups, theirs) if grouped else (None, None)
     others = {"gallery": gallery, "gallery_labels": of, "gallery_groups": theirs} if apart else {}
     given = {"embeddings": queries, "labels": labels, "groups": groups, **others}
     there = {name: None if each is None else each.to(device) for name, each in given.items()}
-    names = (*METRICS, "ndcg_at_5")
-    found = retrieval_metrics(**there, metrics=names, per_query=True, memory_budget=2**15 * (1 + seed))
-    expected = plain(queries, labels, groups, gallery, of, theirs)
-    for name in names:
+    found = retrieval_metrics(**there, metrics=METRICS, per_query=True, memory_budget=2**15 * (1 + seed))
+    both = (groups, theirs) if grouped else None
+    expected = scores_by_sorting(cosines(queries, gallery), labels, of if apart else None, both, per_query=True)
+    for name in METRICS:
         np.testing.assert_allclose(found[name].cpu().numpy(), expected[name], rtol=1e-12, err_msg=name)
-    assert int(found["num_skipped"]) == sum(np.isnan(expected["mrr"]))
+    assert int(found["num_skipped"]) == expected["mrr"].isnan().sum()
     if not apart and grouped and not sets:
         without = retrieval_metrics(queries, labels, metrics=METRICS, groups=torch.arange(len(labels)))
         assert without == retrieval_metrics(queries, labels, metrics=METRICS), "each alone is left out by itself"
@@ -116,7 +84,7 @@ def test_one_hot_sets_give_the_bits_of_integers() -> None:
     one_hot = torch.eye(12, dtype=torch.bool)[labels]
     for grouped in (None, groups):
         by_integers, by_sets = (
-            retrieval_metrics(embeddings, own, metrics=(*METRICS, "ndcg_at_5"), per_query=True, groups=grouped)
+            retrieval_metrics(embeddings, own, metrics=METRICS, per_query=True, groups=grouped)
             for own in (labels, one_hot)
         )
         for name, values in by_integers.items():

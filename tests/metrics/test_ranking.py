@@ -283,7 +283,7 @@ def test_the_largest_values_are_the_last_of_a_sort(length, count, numbers, devic
 
 def test_keys_order_numbers_of_both_signs_and_zero_has_one_key():
     numbers = torch.tensor([[-2.0, -1.0, -0.0, 0.0, 1e-30, 1.0]])
-    keys = ranking.tie_free_keys(numbers, torch.zeros(1, 6, dtype=torch.long))[0]
+    keys = ranking.tie_free_keys(numbers, *torch.zeros(2, 1, dtype=torch.long))[0]
     assert (keys.diff() >= 0).all()
     assert (keys.diff() == 0).tolist() == [False, False, True, False, False]
 

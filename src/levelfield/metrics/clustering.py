@@ -15,7 +15,6 @@ from levelfield.metrics.definitions import Wanted
 from levelfield.metrics.distances import check_embeddings, normalize
 
 METHODS = ("auto", "exact", "mini-batch", "faiss")
-AVERAGES = ("arithmetic", "geometric")
 EXACT_ITEMS = 20_000  # that `auto` clusters exactly
 
 
@@ -25,7 +24,6 @@ def clustering_metrics(
     seed: int = 0,
     *,
     method: str = "auto",
-    average: str = "arithmetic",
     metrics: Iterable[str] | None = None,
 ) -> dict[str, float]:
     """Compare the labels with a k-means of the L2-normalised embeddings into as many clusters.
@@ -37,7 +35,6 @@ def clustering_metrics(
         method: scikit-learn's `exact` Lloyd iterations or `mini-batch`; `auto` is exact up to 20,000 items and
             mini-batch beyond; `faiss`, if it is installed, on the GPUs for embeddings of a GPU if it is the one for
             GPUs. Their clusters differ: compare only scores of one method.
-        average: mean of the two entropies that NMI and AMI divide by: `arithmetic` or `geometric`; papers use both.
         metrics: as in `partition_scores`.
 
     Returns:
@@ -45,7 +42,7 @@ def clustering_metrics(
 
     Raises:
         ValueError: empty or non-finite embeddings, shapes that do not match, labels that are not integers or
-            fewer than two, or an unknown method, average or metric.
+            fewer than two, or an unknown method or metric.
         ImportError: `method="faiss"` without faiss.
 
     Example:
@@ -55,45 +52,36 @@ def clustering_metrics(
     """
     if method not in METHODS:
         raise ValueError(f"no such method {method!r}; known are {', '.join(METHODS)}")
-    _check_average(average)
-    check_embeddings(embeddings, labels, "embeddings", "labels")
+    check_embeddings(embeddings, labels)
     classes = labels.unique()
     if len(classes) < 2:
         raise ValueError(f"all {len(labels)} embeddings have the label {int(labels[0])}; two labels are needed")
     # scikit-learn gets the numbers of a CPU: last bits move clusters.
     points = normalize(embeddings if method == "faiss" else embeddings.cpu())
     clusters = k_means(points, len(classes), seed, method)
-    return partition_scores(clusters, labels, average, metrics)
+    return partition_scores(clusters, labels, metrics)
 
 
 def partition_scores(
     clusters: Integer[Tensor, " items"],
     labels: Integer[Tensor, " items"],
-    average: str = "arithmetic",
     metrics: Iterable[str] | None = None,
 ) -> dict[str, float]:
     """Compare clusters with labels, by scikit-learn; the formulas are in `levelfield.metrics.definitions`.
 
     Where a ratio is 0 / 0 it is 1 if the partitions are the same, otherwise 0: one cluster of everything against
-    several labels has NMI = AMI = 0 whatever the average.
+    several labels has NMI = AMI = 0.
 
     Args:
-        average: mean of the entropies in `nmi` and `ami`, `arithmetic` or `geometric`; papers use both.
         metrics: any of `nmi`, `nmi_geometric`, `ami` and `f1`; None for all but the second.
 
     Raises:
-        ValueError: different lengths, no items, or an unknown metric or average.
+        ValueError: different lengths, no items, or an unknown metric.
     """
     if clusters.shape != labels.shape or clusters.ndim != 1 or len(labels) == 0:
         raise ValueError(f"{tuple(clusters.shape)} clusters and {tuple(labels.shape)} labels, of (N,) each")
-    _check_average(average)
-    partitions = Partitions(clusters.cpu().numpy(), labels.cpu().numpy(), average)
+    partitions = Partitions(clusters.cpu().numpy(), labels.cpu().numpy())
     return {key: row.score(partitions) for key, (row, _) in Wanted.parse(metrics, "partition").rows.items()}
-
-
-def _check_average(average: str) -> None:
-    if average not in AVERAGES:
-        raise ValueError(f"no such average {average!r}; known are {', '.join(AVERAGES)}")
 
 
 def k_means(

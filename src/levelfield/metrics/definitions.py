@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float64
     from torch import Tensor
 
-    from levelfield.metrics.counts import Hits, Partitions, Ranks, Roc
+    from levelfield.metrics.counts import Partitions, Ranks, Roc
 
 
 def map_at_r(ranks: Ranks) -> Float64[Tensor, " queries"]:
@@ -119,7 +119,11 @@ def mrr(ranks: Ranks) -> Float64[Tensor, " queries"]:
     return 1 / ranks.first_Q
 
 
-def hierarchical_precision(hits: Hits) -> Float64[Tensor, " queries"]:
+def hierarchical_precision(
+    of_class_Q: Float64[Tensor, " queries"],
+    of_coarse_Q: Float64[Tensor, " queries"],
+    num_relevant_Q: Float64[Tensor, " queries"],
+) -> Float64[Tensor, " queries"]:
     """Share of the R nearest that match; a match of only the coarse class counts half.
 
         (|{i <= R: same class}| + |{i <= R: same coarse class}|) / 2R
@@ -130,20 +134,20 @@ def hierarchical_precision(hits: Hits) -> Float64[Tensor, " queries"]:
     https://doi.org/10.1109/CVPR.2011.5995516; Barz and Denzler 2019, "Hierarchy-based Image Embeddings for Semantic
     Image Retrieval", arXiv:1809.09924, with two levels.
     """
-    return (hits.of_class_Q + hits.of_coarse_Q) / (2 * hits.num_relevant_Q)
+    return (of_class_Q + of_coarse_Q) / (2 * num_relevant_Q)
 
 
 def nmi(partitions: Partitions) -> float:
     """Normalised mutual information of clusters and labels.
 
-        I / avg(H_1, H_2)
+        2 I / (H_1 + H_2)
 
     When: comparison with older work; with many small classes chance alone gives a high value.
 
     Paper: Manning et al. 2008, "Introduction to Information Retrieval", https://nlp.stanford.edu/IR-book/,
     chapter 16.3.
     """
-    return partitions.normalized_information(partitions.average)
+    return partitions.normalized_information("arithmetic")
 
 
 def nmi_geometric(partitions: Partitions) -> float:
@@ -161,7 +165,7 @@ def nmi_geometric(partitions: Partitions) -> float:
 def ami(partitions: Partitions) -> float:
     """Mutual information beyond what chance gives partitions of these sizes.
 
-        (I - E[I]) / (avg(H_1, H_2) - E[I])
+        (I - E[I]) / ((H_1 + H_2) / 2 - E[I])
 
     When: you want clusters; chance gives 0.
 
@@ -240,11 +244,11 @@ class Metric:
         title: as tables and figures show it.
         kind: `queries`, a retrieval score of each query, `partition`, of a clustering of the embeddings; `coarse`, of
             classes in groups, or `pairs`, of a threshold on similarities, only in Python.
-        score: function of `Ranks` and the key's number, a `Partitions`, `Hits`, or a `Roc` and the key's number.
+        score: function of `Ranks` and the key's number, a `Partitions`, three counts of items found among the R nearest
+            (of the class, of its group, R), or a `Roc` and the key's number.
         depth: neighbours that it needs: the number in the `key`, the query's `R`, or `all`.
         usual: whether a call that names no metric computes it, `recall_at_<k>` for the k of `recall_at`.
         shown: whether validation and studies compute it by default, and tables and figures show it.
-        also: other names in papers.
     """
 
     key: str
@@ -254,13 +258,12 @@ class Metric:
     depth: Literal["key", "R", "all"] = "key"
     usual: bool = True
     shown: bool = False
-    also: tuple[str, ...] = ()
 
 
 METRICS = (
     Metric("map_at_r", "MAP@R", "queries", map_at_r, depth="R", shown=True),
     Metric("r_precision", "R-precision", "queries", r_precision, depth="R", shown=True),
-    Metric("precision_at_1", "P@1", "queries", precision_at_1, shown=True, also=("recall_at_1",)),
+    Metric("precision_at_1", "P@1", "queries", precision_at_1, shown=True),
     Metric("recall_at_<k>", "R@k", "queries", recall_at_k),
     Metric("map", "MAP", "queries", mean_average_precision, depth="all"),
     Metric("map_at_<n>", "MAP@n", "queries", map_at_n, usual=False),

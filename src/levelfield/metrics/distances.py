@@ -7,6 +7,7 @@ R rows of one.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -181,13 +182,13 @@ def check_sets(
     """Raise ValueError unless the sets can be compared by this distance; without a gallery, the first with itself."""
     if distance not in DISTANCES:
         raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
-    may_be_bits = distance == "hamming"
-    check_embeddings(embeddings, labels, "embeddings", "labels", may_be_bits, takes_sets)
+    check = partial(check_embeddings, packed=distance == "hamming", takes_sets=takes_sets)
+    check(embeddings, labels)
     if (gallery is None) != (gallery_labels is None):
         raise ValueError("gallery and gallery_labels go together: pass both or neither")
     if gallery is None or gallery_labels is None:
         return
-    check_embeddings(gallery, gallery_labels, "gallery", "gallery_labels", may_be_bits, takes_sets)
+    check(gallery, gallery_labels, "gallery", "gallery_labels")
     check_alike(labels, gallery_labels, "gallery_labels")
     of_bits = [each.dtype == torch.uint8 for each in (embeddings, gallery)]
     if gallery.shape[1] != embeddings.shape[1] or of_bits[0] != of_bits[1]:
@@ -200,22 +201,19 @@ def check_sets(
 
 
 def check_embeddings(
-    embeddings: Tensor, labels: Tensor, name: str, labels_name: str, packed: bool = False, takes_sets: bool = False
+    embeddings: Tensor,
+    labels: Tensor,
+    name: str = "embeddings",
+    labels_name: str = "labels",
+    *,
+    packed: bool = False,
+    takes_sets: bool = False,
+    look: bool = True,
 ) -> None:
-    """Raise ValueError unless `embeddings` is a finite (N, D) float tensor (or packed bits) and `labels` N integers."""
-    check_shapes(embeddings, labels, name, labels_name, packed, takes_sets)
-    finite_N = torch.isfinite(embeddings).all(dim=1)
-    if not finite_N.all():
-        row = int((~finite_N).nonzero()[0])
-        raise ValueError(
-            f"{int((~finite_N).sum())} of {len(embeddings)} {name} have NaN or infinite values, the first is row {row}"
-        )
+    """Raise ValueError unless `embeddings` is a finite (N, D) float tensor (or packed bits) with N labels.
 
-
-def check_shapes(
-    embeddings: Tensor, labels: Tensor, name: str, labels_name: str, packed: bool = False, takes_sets: bool = False
-) -> None:
-    """`check_embeddings` without a look at the values, for which a GPU would have to finish."""
+    Without `look` the values are not read, for which a GPU would have to finish.
+    """
     is_valid_type = embeddings.is_floating_point() or (packed and embeddings.dtype == torch.uint8)
     if embeddings.ndim != 2 or not is_valid_type:
         raise ValueError(
@@ -226,6 +224,11 @@ def check_shapes(
         raise ValueError(f"{name} is empty: shape {tuple(embeddings.shape)}")
     if embeddings.device != labels.device:
         raise ValueError(f"{name} are on {embeddings.device}, {labels_name} are on {labels.device}")
+    if look and not (finite_N := torch.isfinite(embeddings).all(dim=1)).all():
+        row = int((~finite_N).nonzero()[0])
+        raise ValueError(
+            f"{int((~finite_N).sum())} of {len(embeddings)} {name} have NaN or infinite values, the first is row {row}"
+        )
 
 
 def prepared_sets(*given: Num[Tensor, "items dim"] | None, distance: str) -> list[Num[Tensor, "items dim"]]:

@@ -14,7 +14,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from levelfield.core.labels import Labels, LabelSets
 from levelfield.metrics.definitions import SHOWN_METRICS, Wanted, is_user_metric
-from levelfield.metrics.distances import DISTANCES, at_one_scale, check_shapes, unpack_signs
+from levelfield.metrics.distances import DISTANCES, at_one_scale, check_embeddings, unpack_signs
 from levelfield.metrics.ranking import Ranking
 from levelfield.metrics.user_metric import user_score
 
@@ -104,7 +104,7 @@ class RetrievalMetrics(Metric):
         index: Integer[Tensor, " batch"],
     ) -> None:
         """Add a batch: (B, D) embeddings of any floating type, (B,) labels, (B,) indices in the data set."""
-        check_shapes(embeddings, labels, "embeddings", "labels", takes_sets=True)
+        check_embeddings(embeddings, labels, takes_sets=True, look=False)
         if labels.shape[1:] != self.label_shape:
             raise ValueError(f"labels are of shape {tuple(labels.shape)}, but num_labels={self.num_labels}")
         if index.shape != labels.shape[:1] or index.is_floating_point():
@@ -179,10 +179,7 @@ class RetrievalMetrics(Metric):
 
 def first_of_each(index_N: Int64[Tensor, " items"]) -> Int64[Tensor, " unique"]:
     """Positions of the first occurrence of each value, ordered by value."""
-    sorted_N, order_N = index_N.sort(stable=True)
-    is_first_N = torch.ones_like(sorted_N, dtype=torch.bool)
-    is_first_N[1:] = sorted_N[1:] != sorted_N[:-1]
-    return order_N[is_first_N]
+    return torch.from_numpy(np.unique(index_N.cpu().numpy(), return_index=True)[1]).to(index_N.device)
 
 
 def gather_rows(rows: Tensor, group: Any = None) -> Tensor:

@@ -41,7 +41,7 @@ def embedding_health(embeddings: Num[Tensor, "items dim"], labels: Integer[Tenso
 
     Source: Roy and Vetterli, The Effective Rank, EUSIPCO 2007.
     """
-    check_embeddings(embeddings, labels, "embeddings", "labels")
+    check_embeddings(embeddings, labels)
     unit_ND = normalize(embeddings)
     _, slots_N, counts_C = labels.unique(return_inverse=True, return_counts=True)
     num_items, num_classes = len(labels), len(counts_C)

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int64, Num
 from torch import Tensor
 
 from levelfield.metrics.distances import Similarity, full_precision, product
-from levelfield.metrics.ranking import block_starts, default_memory_budget, steps_from, tie_free_keys, tie_positions
+from levelfield.metrics.ranking import block_starts, default_memory_budget, tie_free_keys, tie_positions
 
 # For each similarity: the value, its key, and the selected ones.
 SIMILARITY_BYTES = 32
@@ -48,7 +48,7 @@ def nearest(
             similarities_BG = similarity(queries_ND[start:stop], gallery_GD)
             if itself_N is not None:
                 similarities_BG.scatter_(1, itself_N[start:stop, None], -torch.inf)
-            keys_BG = tie_free_keys(similarities_BG, steps_from(starts_N[start:stop], positions_G))
+            keys_BG = tie_free_keys(similarities_BG, starts_N[start:stop], positions_G)
             items_NK[start:stop] = keys_BG.topk(count, dim=1).indices
             similarities_NK[start:stop] = similarities_BG.gather(1, items_NK[start:stop])
     return similarities_NK, items_NK

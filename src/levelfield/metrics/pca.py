@@ -33,7 +33,6 @@ class PCA:
         self.num_components = num_components
         self.mean_D: Float[Tensor, " dim"] | None = None
         self.components_DC: Float[Tensor, "dim components"] | None = None
-        self.explained_variance_C: Float[Tensor, " components"] | None = None
 
     def fit(self, embeddings: Float[Tensor, "items dim"]) -> "PCA":
         """Find mean and components of (N, D) embeddings; returns itself."""
@@ -47,7 +46,6 @@ class PCA:
         found = decomposition.PCA(self.num_components, svd_solver="covariance_eigh")
         found.fit((exact_ND - self.mean_D).numpy())
         self.components_DC = torch.from_numpy(found.components_).T
-        self.explained_variance_C = torch.from_numpy(found.explained_variance_)
         return self
 
     def transform(self, embeddings: Float[Tensor, "items dim"]) -> Float[Tensor, "items components"]:

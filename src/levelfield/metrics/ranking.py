@@ -50,6 +50,8 @@ LEAST_GROUP = 2
 CIRCLE = 2**32
 # Products of numbers that take one thread about five milliseconds.
 LEAST_SHARED = 2**28
+# A group of each query and of each item of the gallery.
+Groups = tuple[Integer[Tensor, " queries"], Integer[Tensor, " gallery"]]
 # Does something with each of some jobs.
 Each = Callable[[Callable[[Any], None], Iterable[Any]], object]
 
@@ -65,6 +67,7 @@ class Ranking:
     Attributes:
         num_relevant_N: R, items of its gallery that share a label with each query.
         matched_Q: ascending numbers of the queries that have any.
+        largest: P, the largest number of items that match a query, with itself.
 
     Raises:
         ValueError: no query matches another item, or those that do match all.
@@ -78,26 +81,26 @@ class Ranking:
         gallery_labels_G: Labels | LabelSets,
         distance: str,
         excludes_self: bool,
-        groups: tuple[Integer[Tensor, " queries"], Integer[Tensor, " gallery"]] | None = None,
+        groups: Groups | None = None,
     ) -> None:
         self.queries_ND, self.gallery_GD, self.excludes_self = queries_ND, gallery_GD, excludes_self
         self.has_sets = labels_N.ndim == 2
         # Few operators support other unsigned integers.
-        both_labels = (each if self.has_sets else each.long() for each in (labels_N, gallery_labels_G))
-        self.labels_N, self.gallery_labels_G = both_labels
+        self.labels_N = labels_N if self.has_sets else labels_N.long()
+        self.members = SetMembers(gallery_labels_G) if self.has_sets else ClassMembers(gallery_labels_G.long())
         self.similarity = DISTANCES[distance][1]
         self.groups = groups
-        count = count_sharing if self.has_sets else count_equal
-        self.in_class_N = count(self.labels_N, self.gallery_labels_G)
-        left_out = int(excludes_self) if groups is None else count(self.labels_N, self.gallery_labels_G, groups)
-        self.num_relevant_N = self.in_class_N - left_out
+        in_class_N = self.members.count(self.labels_N)
+        left_out = int(excludes_self) if groups is None else self.members.count(self.labels_N, groups)
+        self.num_relevant_N = in_class_N - left_out
         self.matched_Q = (self.num_relevant_N > 0).nonzero().squeeze(1)
         if len(self.matched_Q) == 0:
             raise ValueError(f"none of the {len(labels_N)} queries shares its label with another item of the gallery")
-        if bool((self.in_class_N[self.matched_Q] == len(gallery_GD)).all()):
+        self.largest = int(in_class_N[self.matched_Q].max())
+        if bool((in_class_N[self.matched_Q] == len(gallery_GD)).all()):
             raise ValueError(f"all {len(gallery_GD)} gallery items share a label with every query; use two labels")
-        num_queries, num_gallery = len(queries_ND), len(gallery_GD)
-        self.positions_G, self.starts_N = tie_positions(num_queries, num_gallery, excludes_self, labels_N.device)
+        sizes = len(queries_ND), len(gallery_GD)
+        self.positions_G, self.starts_N = tie_positions(*sizes, excludes_self, labels_N.device)
 
     def score(
         self, scored_Q: Int64[Tensor, " scored"], wanted: Wanted, memory_budget: int | None = None
@@ -112,20 +115,17 @@ class Ranking:
         scores = {name: torch.zeros(len(scored_Q), dtype=torch.float64, device=device) for name in wanted.rows}
         if len(scored_Q) == 0:
             return scores
-        if memory_budget is None:
-            memory_budget = default_memory_budget(device)
+        memory_budget = default_memory_budget(device) if memory_budget is None else memory_budget
         num_relevant_Q = self.num_relevant_N[scored_Q]
-        depth = num_gallery
-        if not wanted.needs_full_ranking:
-            depth = min(depth, wanted.num_neighbors(int(num_relevant_Q.max())))
-        largest_class = int(self.in_class_N[scored_Q].max())
+        neighbors = num_gallery if wanted.needs_full_ranking else wanted.num_neighbors(int(num_relevant_Q.max()))
+        depth = min(num_gallery, neighbors)
         # Float32 similarities, their sorted values down to the depth, and temporaries for each item of a class.
         # Label sets also need how many labels each item shares, and whether it shares any.
-        bytes_a_row = (9 if self.has_sets else 4) * num_gallery + 4 * (depth + 1) + MEMBER_BYTES * largest_class
+        bytes_a_row = (9 if self.has_sets else 4) * num_gallery + 4 * (depth + 1) + MEMBER_BYTES * self.largest
         if device.type != "cpu":
             bytes_a_row += SELECTED_BYTES * depth * (1 + group_size(num_gallery, depth))
         most = MAX_BLOCK if device.type == "cpu" else MAX_GPU_VALUES // num_gallery
-        kept_bytes = 4 * num_gallery * (depth + 1 + largest_class)
+        kept_bytes = 4 * num_gallery * (depth + 1 + self.largest)
         is_half_enough = (
             self.excludes_self
             and self.groups is None
@@ -136,7 +136,6 @@ class Ranking:
             and kept_bytes <= memory_budget // 4
         )
         block = min(most, (memory_budget - is_half_enough * kept_bytes) // bytes_a_row)
-        members: Members = (SetMembers if self.has_sets else ClassMembers)(self.gallery_labels_G, largest_class)
 
         def keep(
             positions_B: Int64[Tensor, " block"],
@@ -156,18 +155,17 @@ class Ranking:
 
         threads = by_threads(device, len(scored_Q) * self.gallery_GD.numel())
         with torch.inference_mode(), full_precision(device), threads as each:
-            if is_half_enough and isinstance(members, ClassMembers):
-                Halves(self, members, depth, block).rank(scored_Q, keep, each)
+            if is_half_enough:
+                Halves(self, depth, block).rank(scored_Q, keep, each)
             else:
                 shares = num_shares(device)
                 edges = block_starts(len(scored_Q), max(1, block // shares))
                 parts = [edges[share::shares] for share in range(shares)]
-                each(partial(self._rank_rows, members, depth, scored_Q, keep), parts)
+                each(partial(self._rank_rows, depth, scored_Q, keep), parts)
         return scores
 
     def _rank_rows(
         self,
-        members: "Members",
         depth: int,
         scored_Q: Int64[Tensor, " scored"],
         keep: Callable[..., None],
@@ -181,7 +179,7 @@ class Ranking:
         for start, stop in edges:
             queries_B = scored_Q[start:stop]
             rows_BG = self.similarities_of(queries_B, buffer_BG[: stop - start])
-            items_BP, valid_BP, *gains_BP = self.matches_of(queries_B, members)
+            items_BP, valid_BP, *gains_BP = self.matches_of(queries_B)
             if self.groups is not None:
                 same_BP = valid_BP & (self.groups[1][items_BP] == self.groups[0][queries_B, None])
                 valid_BP = valid_BP & ~same_BP
@@ -192,9 +190,9 @@ class Ranking:
             ranks_BP = self.ranks_of(queries_B, sorted_BV, values_BP, items_BP, valid_BP, depth, rows_BG)
             keep(torch.arange(start, stop, device=scored_Q.device), ranks_BP, *(each * valid_BP for each in gains_BP))
 
-    def matches_of(self, queries_B: Int64[Tensor, " block"], members: "Members") -> tuple[Tensor, ...]:
-        """What `members` knows of the queries; none matches itself."""
-        items_BP, valid_BP, *gains_BP = members.of(self.labels_N[queries_B])
+    def matches_of(self, queries_B: Int64[Tensor, " block"]) -> tuple[Tensor, ...]:
+        """What the members know of the queries; none matches itself."""
+        items_BP, valid_BP, *gains_BP = self.members.of(self.labels_N[queries_B], self.largest)
         if self.excludes_self:
             valid_BP = valid_BP & (items_BP != queries_B[:, None])
         return items_BP, valid_BP, *gains_BP
@@ -240,7 +238,7 @@ class Ranking:
         room = max(MIN_BLOCK if rows_BG is None else 1, TEMPORARY_VALUES // num_gallery)
         for rows_R in tied_T.split(room) if len(tied_T) else ():
             tied_RG = self.similarities_of(queries_B[rows_R]) if rows_BG is None else rows_BG[rows_R]
-            keys_RG = tie_free_keys(tied_RG, steps_from(self.starts_N[queries_B[rows_R]], self.positions_G))
+            keys_RG = tie_free_keys(tied_RG, self.starts_N[queries_B[rows_R]], self.positions_G)
             ranks_BP[rows_R] = look_up(largest_values(keys_RG, depth), keys_RG.gather(1, items_BP[rows_R]))[0]
         return ranks_BP.masked_fill(~valid_BP, depth + 1).clamp(max=depth + 1)
 
@@ -252,13 +250,13 @@ class Halves:
     kept, and those to items of the same class.
     """
 
-    def __init__(self, ranking: Ranking, members: "ClassMembers", depth: int, block: int) -> None:
-        self.ranking, self.members, self.depth = ranking, members, depth
+    def __init__(self, ranking: Ranking, depth: int, block: int) -> None:
+        self.ranking, self.depth = ranking, depth
         num_items = len(ranking.gallery_GD)
         self.edges = block_starts(num_items, block)
         self.num_values = min(depth + 1, num_items)
         self.kept_GV = np.full((num_items, self.num_values), -np.inf, np.float32)
-        self.own_GP = torch.full((num_items, members.largest), -torch.inf, dtype=torch.float32)
+        self.own_GP = torch.full((num_items, ranking.largest), -torch.inf, dtype=torch.float32)
 
     def rank(self, scored_Q: Int64[Tensor, " scored"], keep: Callable[[Tensor, Tensor], None], each: Each) -> None:
         num_items, shares = len(self.ranking.gallery_GD), num_shares(scored_Q.device)
@@ -287,18 +285,25 @@ class Halves:
         self.ranking.similarity(items_GD[start : start + len(rows_BT)], items_GD[first:end], out=tile_BT)
         if first == start:
             tile_BT.fill_diagonal_(-torch.inf)
-        else:
-            keep_largest(self.kept_GV[first:end], tile_BT.numpy())
+            return
+        # Keep of each row the largest of its values and of the tile's column, the least first.
+        kept_TV, values_BT = self.kept_GV[first:end], tile_BT.numpy()
+        grown_T = np.flatnonzero((values_BT > kept_TV[:, 0]).any(axis=0))
+        if len(grown_T):
+            both = np.concatenate([kept_TV[grown_T], values_BT.T[grown_T]], axis=1)
+            both.partition(len(tile_BT), axis=1)
+            kept_TV[grown_T] = both[:, len(tile_BT) :]
 
     def _ranks(
         self, queries_B: Int64[Tensor, " block"], rows_BT: Float[Tensor, "block later"], start: int, stop: int
     ) -> Int64[Tensor, "block items"]:
         """The ranks of `Ranking.ranks_of` from the rows' similarities to the items from `start` on."""
-        items_BP, valid_BP = self.ranking.matches_of(queries_B, self.members)
+        items_BP, valid_BP = self.ranking.matches_of(queries_B)
         later_BP = rows_BT.gather(1, (items_BP - start).clamp(min=0))
         values_BP = torch.where(items_BP >= start, later_BP, self.own_GP[queries_B])
+        earlier_B = (valid_BP & (items_BP < queries_B[:, None])).sum(1)
         later_R, slots_R = (valid_BP & (items_BP >= stop)).nonzero(as_tuple=True)
-        self.own_GP[items_BP[later_R, slots_R], self.members.slots_G[queries_B[later_R]]] = values_BP[later_R, slots_R]
+        self.own_GP[items_BP[later_R, slots_R], earlier_B[later_R]] = values_BP[later_R, slots_R]
         largest_BV = largest_values(rows_BT, min(self.num_values, rows_BT.shape[1])).numpy()
         both = np.concatenate([self.kept_GV[queries_B.numpy()], largest_BV], axis=1)
         both.sort(axis=1)
@@ -306,90 +311,65 @@ class Halves:
         return self.ranking.ranks_of(queries_B, sorted_BV, values_BP, items_BP, valid_BP, self.depth)
 
 
-def keep_largest(kept_TV: np.ndarray, tile_BT: np.ndarray) -> None:
-    """Make each row of `kept_TV` the largest of its values and of the tile's column, the least first."""
-    grown_T = np.flatnonzero((tile_BT > kept_TV[:, 0]).any(axis=0))
-    if len(grown_T):
-        both = np.concatenate([kept_TV[grown_T], tile_BT.T[grown_T]], axis=1)
-        both.partition(len(tile_BT), axis=1)
-        kept_TV[grown_T] = both[:, len(tile_BT) :]
-
-
 class ClassMembers:
-    """Which items of a gallery have a label.
+    """Which items of a gallery have a label."""
 
-    Args:
-        largest: P, the size of the largest class among the labels that `of` gets.
-
-    Attributes:
-        slots_G: the position of each item among those with its label.
-    """
-
-    def __init__(self, labels_G: Integer[Tensor, " gallery"], largest: int) -> None:
-        self.largest = largest
+    def __init__(self, labels_G: Integer[Tensor, " gallery"]) -> None:
+        self.labels_G = labels_G
         self.order_G = labels_G.argsort(stable=True)
-        self.classes_C, classes_G, self.counts_C = labels_G.unique(return_inverse=True, return_counts=True)
+        self.classes_C, self.counts_C = labels_G.unique(return_counts=True)
         self.starts_C = self.counts_C.cumsum(0) - self.counts_C
-        self.slots_G = self.order_G.argsort() - self.starts_C[classes_G]
+
+    def count(self, labels_N: Integer[Tensor, " queries"], groups: Groups | None = None) -> Int64[Tensor, " queries"]:
+        """Number of items with each label; with groups, of those in the query's group."""
+        if groups is not None:
+            both = torch.stack([torch.cat([labels_N, self.labels_G]), torch.cat(groups)])
+            pairs = both.unique(dim=1, return_inverse=True)[1]
+            return ClassMembers(pairs[len(labels_N) :]).count(pairs[: len(labels_N)])
+        if len(self.classes_C) == 0:
+            return torch.zeros_like(labels_N)
+        slots_N = torch.searchsorted(self.classes_C, labels_N.contiguous()).clamp(max=len(self.classes_C) - 1)
+        return torch.where(self.classes_C[slots_N] == labels_N, self.counts_C[slots_N], 0)
 
     def of(
-        self, labels_B: Integer[Tensor, " block"]
+        self, labels_B: Integer[Tensor, " block"], largest: int
     ) -> tuple[Int64[Tensor, "block items"], Bool[Tensor, "block items"]]:
-        """Ascending numbers of the items with each label (all in the gallery), padded, and a mask of the real ones."""
+        """Ascending numbers of the items with each label (all in the gallery), padded, and a mask of the real ones.
+
+        Args:
+            largest: P, of the labels' classes.
+        """
         slots_B = torch.searchsorted(self.classes_C, labels_B.contiguous())
-        steps_P = torch.arange(self.largest, device=labels_B.device)
+        steps_P = torch.arange(largest, device=labels_B.device)
         valid_BP = steps_P < self.counts_C[slots_B][:, None]
         return self.order_G[torch.where(valid_BP, self.starts_C[slots_B, None] + steps_P, 0)], valid_BP
 
 
 class SetMembers:
-    """Which items of a gallery share a label with a set; arguments as of `ClassMembers`."""
+    """Which items of a gallery share a label with a set; methods as of `ClassMembers`."""
 
-    def __init__(self, sets_GL: LabelSets, largest: int) -> None:
-        self.sets_GL, self.largest = sets_GL, largest
+    def __init__(self, sets_GL: LabelSets) -> None:
+        self.sets_GL = sets_GL
 
-    def of(
-        self, sets_BL: LabelSets
-    ) -> tuple[Int64[Tensor, "block items"], Bool[Tensor, "block items"], Float64[Tensor, "block items"]]:
-        """As of `ClassMembers`, and how many labels each item shares."""
+    def count(self, sets_NL: LabelSets, groups: Groups | None = None) -> Int64[Tensor, " queries"]:
+        counts_N = torch.empty(len(sets_NL), dtype=torch.int64, device=sets_NL.device)
+        for rows_B in torch.arange(len(sets_NL), device=sets_NL.device).split(
+            1 + TEMPORARY_VALUES // len(self.sets_GL)
+        ):
+            matches_BG = num_shared(sets_NL[rows_B], self.sets_GL) > 0
+            if groups is not None:
+                matches_BG &= groups[0][rows_B, None] == groups[1]
+            counts_N[rows_B] = matches_BG.sum(1)
+        return counts_N
+
+    def of(self, sets_BL: LabelSets, largest: int) -> tuple[Tensor, ...]:
+        """Also how many labels each item shares."""
         shared_BG = num_shared(sets_BL, self.sets_GL)
         rows_M, items_M = shared_BG.nonzero(as_tuple=True)
-        counts_B = rows_M.bincount(minlength=len(sets_BL))
-        valid_BP = torch.arange(self.largest, device=sets_BL.device) < counts_B[:, None]
+        valid_BP = torch.arange(largest, device=sets_BL.device) < rows_M.bincount(minlength=len(sets_BL))[:, None]
         items_BP = torch.zeros(valid_BP.shape, dtype=torch.int64, device=sets_BL.device)
         items_BP.masked_scatter_(valid_BP, items_M)
         return items_BP, valid_BP, shared_BG.gather(1, items_BP).double()
-
-
-Members = ClassMembers | SetMembers
-# A pair of groups, of queries and gallery: only items with the query's group count.
-Groups = tuple[Integer[Tensor, " queries"], Integer[Tensor, " gallery"]] | None
-
-
-def count_sharing(sets_NL: LabelSets, gallery_sets_GL: LabelSets, groups: Groups = None) -> Int64[Tensor, " queries"]:
-    """Number of gallery items that share a label with each query."""
-    counts_N = torch.empty(len(sets_NL), dtype=torch.int64, device=sets_NL.device)
-    for rows_B in torch.arange(len(sets_NL), device=sets_NL.device).split(1 + TEMPORARY_VALUES // len(gallery_sets_GL)):
-        matches_BG = num_shared(sets_NL[rows_B], gallery_sets_GL) > 0
-        if groups is not None:
-            matches_BG &= groups[0][rows_B, None] == groups[1]
-        counts_N[rows_B] = matches_BG.sum(1)
-    return counts_N
-
-
-def count_equal(
-    query_labels_N: Integer[Tensor, " queries"], gallery_labels_G: Integer[Tensor, " gallery"], groups: Groups = None
-) -> Int64[Tensor, " queries"]:
-    """Number of gallery items with each query's label."""
-    if groups is not None:
-        both = torch.stack([torch.cat([query_labels_N, gallery_labels_G]), torch.cat(groups)])
-        pairs = both.unique(dim=1, return_inverse=True)[1]
-        query_labels_N, gallery_labels_G = pairs[: len(query_labels_N)], pairs[len(query_labels_N) :]
-    if len(gallery_labels_G) == 0:
-        return torch.zeros_like(query_labels_N)
-    classes_C, counts_C = gallery_labels_G.unique(return_counts=True)
-    slots_N = torch.searchsorted(classes_C, query_labels_N.contiguous()).clamp(max=len(classes_C) - 1)
-    return torch.where(classes_C[slots_N] == query_labels_N, counts_C[slots_N], 0)
 
 
 def tie_positions(
@@ -408,19 +388,15 @@ def tie_positions(
     return positions[:num_gallery], positions if excludes_self else positions[num_gallery:]
 
 
-def steps_from(
-    starts_B: Int64[Tensor, " block"], positions_G: Int64[Tensor, " gallery"]
-) -> Int64[Tensor, "block gallery"]:
-    """How far around the circle each position is from each start."""
-    return (positions_G - starts_B[:, None]) & (CIRCLE - 1)
-
-
 def tie_free_keys(
-    similarities_BG: Float[Tensor, "block gallery"], steps_BG: Int64[Tensor, "block gallery"]
+    similarities_BG: Float[Tensor, "block gallery"],
+    starts_B: Int64[Tensor, " block"],
+    positions_G: Int64[Tensor, " gallery"],
 ) -> Int64[Tensor, "block gallery"]:
-    """Integers in the order of the float32 similarities; of equal similarities, fewer steps give the larger integer."""
+    """Integers in the order of the float32 similarities; of equal ones, the first on the circle from the start wins."""
     bits_BG = (similarities_BG + 0.0).view(torch.int32)  # -0.0 becomes 0.0
     bits_BG = torch.where(bits_BG < 0, bits_BG ^ 0x7FFFFFFF, bits_BG)
+    steps_BG = (positions_G - starts_B[:, None]) & (CIRCLE - 1)
     return bits_BG.long().mul_(CIRCLE).add_(CIRCLE - 1).sub_(steps_BG)
 
 
@@ -524,11 +500,6 @@ def num_shares(device: torch.device) -> int:
     return torch.get_num_threads() if device.type == "cpu" else 1
 
 
-def in_turn(do: Callable[[Any], None], jobs: Iterable[Any]) -> None:
-    for job in jobs:
-        do(job)
-
-
 @contextmanager
 def by_threads(device: torch.device, num_products: int) -> Iterator[Each]:
     """Threads that each compute on one core, and wait for each other once for all jobs.
@@ -538,6 +509,11 @@ def by_threads(device: torch.device, num_products: int) -> Iterator[Each]:
     Args:
         num_products: of numbers; a few are not worth a second thread.
     """
+
+    def in_turn(do: Callable[[Any], None], jobs: Iterable[Any]) -> None:
+        for job in jobs:
+            do(job)
+
     num_threads = num_shares(device)
     if num_threads == 1:
         yield in_turn

@@ -1,25 +1,24 @@
 """Open-set measures: how well one threshold separates pairs of one class from pairs of two, in bounded memory.
 
-The similarity of a pair is scaled to [-1, 1] and rounded to 2^-21, about the rounding of float32 products. Then a
-histogram of all pairs is exact, ties included, and no N x N matrix is needed.
+The cosine of a pair is rounded to 2^-21, about the rounding of float32 products. Then a histogram of all pairs is
+exact, ties included, and no N x N matrix is needed.
 
 Shapes: N queries, G items of the gallery, T thresholds, R rows and C columns of one tile.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int64, Integer, Num
+from jaxtyping import Float, Int64, Integer
 from torch import Tensor
 
-from levelfield.core.numerics import CLIP_RADIUS
 from levelfield.metrics.counts import Roc
 from levelfield.metrics.definitions import Wanted
-from levelfield.metrics.distances import DISTANCES, check_sets, full_precision, prepared_sets
+from levelfield.metrics.distances import check_sets, full_precision, prepared_sets, product
 from levelfield.metrics.ranking import DEFAULT_MEMORY_BUDGET
 
-# Similarities are rounded to multiples of 1 / STEPS.
+# Cosines are rounded to multiples of 1 / STEPS.
 STEPS = 2**21
 # For each pair: its similarity, its bin and their temporaries.
 PAIR_BYTES = 32
@@ -35,8 +34,7 @@ class Verification:
 
     Attributes:
         scores: fractions by metric.
-        thresholds: for each TAR, the smallest accepted cosine; for `euclidean` and `poincare` the largest accepted
-            distance, for `hamming` the largest number of different bits. Missing where no pair can be accepted.
+        thresholds: for each TAR, the smallest accepted cosine. Missing where no pair can be accepted.
         not_given: metrics without a score, with the reason: too few pairs.
         num_same: pairs of one class.
         num_other: pairs of two classes.
@@ -50,16 +48,15 @@ class Verification:
 
 
 def verification_metrics(
-    embeddings: Num[Tensor, "queries dim"],
+    embeddings: Float[Tensor, "queries dim"],
     labels: Integer[Tensor, " queries"],
-    gallery: Num[Tensor, "gallery dim"] | None = None,
+    gallery: Float[Tensor, "gallery dim"] | None = None,
     gallery_labels: Integer[Tensor, " gallery"] | None = None,
     metrics: Iterable[str] | None = None,
     *,
-    distance: str = "cosine",
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
 ) -> Verification:
-    """Score how well one threshold on the similarity separates pairs of one class from pairs of two.
+    """Score how well one threshold on the cosine separates pairs of one class from pairs of two.
 
     Without a gallery the pairs are those of different embeddings, each once; with one, those of an embedding and an
     item of the gallery.
@@ -70,12 +67,11 @@ def verification_metrics(
         gallery: (G, D) items; None compares the embeddings with each other.
         gallery_labels: (G,) their labels.
         metrics: any of `tar_at_far_1e-<n>`, `eer` and `auroc`; None for all, the first with n from 2 to 6.
-        distance: `cosine`, `euclidean`, `hamming` or `poincare`, as in `retrieval_metrics`.
-        memory_budget: bytes for similarities at a time, in addition to the histograms (about 150 MB).
+        memory_budget: bytes for cosines at a time, in addition to the histograms (about 150 MB).
 
     Raises:
-        ValueError: empty or non-finite embeddings, shapes that do not match, an unknown metric or distance, or no
-            pair of one class, or of two.
+        ValueError: empty or non-finite embeddings, shapes that do not match, an unknown metric, or no pair of one
+            class, or of two.
 
     Example:
         >>> embeddings = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
@@ -85,70 +81,14 @@ def verification_metrics(
     Source: Doddington et al., The NIST speaker recognition evaluation, Speech Communication 2000, for 30 errors.
     """
     wanted = Wanted.parse(metrics, "pairs", FAR_EXPONENTS)
-    check_sets(embeddings, labels, gallery, gallery_labels, distance)
-    prepared = prepared_sets(embeddings, gallery, distance=distance)
+    check_sets(embeddings, labels, gallery, gallery_labels, "cosine")
+    prepared = prepared_sets(embeddings, gallery, distance="cosine")
     classes = [each for each in (labels, gallery_labels) if each is not None]
-    likeness, shown = _likeness(distance, DISTANCES[distance][1], prepared)
     with torch.inference_mode(), full_precision(embeddings.device):
-        same_T, other_T = _counts(prepared, classes, likeness, memory_budget // PAIR_BYTES)
+        same_T, other_T = _counts(prepared, classes, memory_budget // PAIR_BYTES)
     for kind, counts_T in (("one class", same_T), ("two classes", other_T)):
         if not counts_T.any():
             raise ValueError(f"there is no pair of {kind} among the {len(torch.cat(classes).unique())} labels' items")
-    return _scored(same_T, other_T, wanted, shown)
-
-
-def _counts(
-    prepared: list[Num[Tensor, "items dim"]],
-    labels: list[Integer[Tensor, " items"]],
-    likeness: Callable[[Tensor, Tensor], Tensor],
-    room: int,
-) -> tuple[Int64[Tensor, " bins"], Int64[Tensor, " bins"]]:
-    """Number of pairs of one class and of two by bin of similarity, among the items or between them and a gallery.
-
-    Args:
-        room: largest number of pairs at a time, but at least one row.
-    """
-    device, no_pair = labels[0].device, 2 * STEPS + 1
-    numbers_G = torch.arange(len(prepared[-1]), device=device)
-    all_T, same_T = (torch.zeros(no_pair + 1, dtype=torch.int64, device=device) for _ in range(2))
-    for rows_R in torch.arange(len(prepared[0]), device=device).split(max(1, room // len(prepared[-1]))):
-        first = int(rows_R[0]) if len(prepared) == 1 else 0
-        bins_RC = likeness(prepared[0][rows_R], prepared[-1][first:]).mul_(STEPS).round_().long()
-        bins_RC = bins_RC.add_(STEPS).clamp_(0, 2 * STEPS)
-        if len(prepared) == 1:
-            bins_RC.masked_fill_(numbers_G[first:] <= rows_R[:, None], no_pair)
-        all_T += bins_RC.flatten().bincount(minlength=no_pair + 1)
-        same_T += bins_RC[labels[0][rows_R, None] == labels[-1][first:]].bincount(minlength=no_pair + 1)
-    return same_T[:no_pair], (all_T - same_T)[:no_pair]
-
-
-def _likeness(
-    distance: str, similarity: Callable[[Tensor, Tensor], Tensor], prepared: list[Num[Tensor, "items dim"]]
-) -> tuple[Callable[[Tensor, Tensor], Tensor], Callable[[float], float]]:
-    """Similarities in [-1, 1], and what such a similarity means: a cosine, a distance, a number of bits."""
-    if distance == "hamming":
-        bits = 8 * prepared[0].shape[1]
-        return lambda *blocks: similarity(*blocks).div_(bits), lambda value: round(bits * (1 - value) / 2)
-    if distance == "euclidean":
-        # No distance is larger; the bound is the same if the gallery holds the same embeddings.
-        bound = max(sum(float(each.double().norm(dim=1).max()) for each in (prepared[0], prepared[-1])), 1e-30)
-
-        def nearness(*blocks: Tensor) -> Float[Tensor, "rows columns"]:
-            return similarity(*blocks).mul_(-2).clamp_(min=0).sqrt_().div_(-bound).add_(1)
-
-        return nearness, lambda value: bound * (1 - value)
-    if distance == "poincare":
-        farthest = 4 * CLIP_RADIUS  # distance of opposite points at the clipping radius
-        return lambda *blocks: similarity(*blocks).mul_(2 / farthest).add_(1), lambda value: farthest * (1 - value) / 2
-    return similarity, lambda value: value
-
-
-def _scored(
-    same_T: Int64[Tensor, " bins"],
-    other_T: Int64[Tensor, " bins"],
-    wanted: Wanted,
-    shown: Callable[[float], float],
-) -> Verification:
     used_T = ((same_T + other_T) > 0).nonzero().squeeze(1).flip(0)
     num_same, num_other = int(same_T.sum()), int(other_T.sum())
     roc = Roc.of(same_T[used_T].cpu().numpy(), other_T[used_T].cpu().numpy())
@@ -165,5 +105,27 @@ def _scored(
         scores[name] = float(metric.score(roc, *numbers))
         last = roc.last_accepted(float(f"1e-{numbers[0]}")) if numbers else 0
         if last > 0:
-            thresholds[name] = shown(int(used_T[last - 1]) / STEPS - 1)
+            thresholds[name] = int(used_T[last - 1]) / STEPS - 1
     return Verification(scores, thresholds, not_given, num_same, num_other)
+
+
+def _counts(
+    prepared: list[Float[Tensor, "items dim"]], labels: list[Integer[Tensor, " items"]], room: int
+) -> tuple[Int64[Tensor, " bins"], Int64[Tensor, " bins"]]:
+    """Number of pairs of one class and of two by bin of cosine, among the items or between them and a gallery.
+
+    Args:
+        room: largest number of pairs at a time, but at least one row.
+    """
+    device, no_pair = labels[0].device, 2 * STEPS + 1
+    numbers_G = torch.arange(len(prepared[-1]), device=device)
+    all_T, same_T = (torch.zeros(no_pair + 1, dtype=torch.int64, device=device) for _ in range(2))
+    for rows_R in torch.arange(len(prepared[0]), device=device).split(max(1, room // len(prepared[-1]))):
+        first = int(rows_R[0]) if len(prepared) == 1 else 0
+        bins_RC = product(prepared[0][rows_R], prepared[-1][first:]).mul_(STEPS).round_().long()
+        bins_RC = bins_RC.add_(STEPS).clamp_(0, 2 * STEPS)
+        if len(prepared) == 1:
+            bins_RC.masked_fill_(numbers_G[first:] <= rows_R[:, None], no_pair)
+        all_T += bins_RC.flatten().bincount(minlength=no_pair + 1)
+        same_T += bins_RC[labels[0][rows_R, None] == labels[-1][first:]].bincount(minlength=no_pair + 1)
+    return same_T[:no_pair], (all_T - same_T)[:no_pair]
