@@ -255,19 +255,17 @@ class MetricDataset(ABC):
         paths = [os.path.abspath(file) for file in map(self.file_of, keys) if file is not None]
         return paths if len(paths) == len(keys) else None
 
-    def fingerprint(self, index: SampleIndex, again: bool = False, contents: Sequence[str] | None = None) -> str:
+    def fingerprint(self, index: SampleIndex, again: bool = False) -> str:
         """SHA-256 of the class names, and of key, class, content and group of the samples in `index` only.
 
         Args:
             again: whether to read all files again, without stored hashes.
-            contents: the result of `contents_of`, if it is known.
 
         Raises:
             UserError: a file is missing or cannot be read.
         """
         keys = list(index.keys)
-        contents = self.contents_of(keys, again) if contents is None else contents
-        samples = zip(keys, index.labels.tolist(), contents, strict=True)
+        samples = zip(keys, index.labels.tolist(), self.contents_of(keys, again), strict=True)
         lines = [*index.class_names, *(f"{key}\t{label}\t{content}" for key, label, content in samples)]
         if index.groups is not None:  # each as the place of its first sample here
             _, first, number = np.unique(index.groups, return_index=True, return_inverse=True)

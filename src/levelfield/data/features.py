@@ -74,7 +74,7 @@ def whole_batch(batch: Any) -> Any:
 
 
 def features_of(
-    batches: DataLoader, content: str, transforms: Any, extractor: Extractor
+    batches: DataLoader, fingerprint: str, transforms: Any, extractor: Extractor
 ) -> Float[Tensor, "samples features"]:
     """The features of a loader's samples from their file below `LEVELFIELD_CACHE`, which is first computed if missing.
 
@@ -83,7 +83,7 @@ def features_of(
 
     Args:
         batches: each sample of a half once, in order, with the evaluation transform.
-        content: a digest of the samples' bytes.
+        fingerprint: that of the samples.
         transforms: the settings of the transform; None for texts.
 
     Raises:
@@ -93,7 +93,7 @@ def features_of(
     dataset, samples = subset.dataset, len(subset)
     spec = dataset_spec(dataset)
     made_by = sources({"dataset": spec}), in_words(transforms), batches.batch_size, dict(extractor.identity)
-    file = cache_root() / "features" / f"{dataset.name}-{digest(content, spec, *made_by)}.f32"
+    file = cache_root() / "features" / f"{dataset.name}-{digest(fingerprint, spec, *made_by)}.f32"
 
     def read(file: Path) -> Tensor:
         # Copy on write, because torch takes no read-only array; nothing is written.
