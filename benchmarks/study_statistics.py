@@ -2,23 +2,35 @@
 
     python benchmarks/study_statistics.py                  # half a minute on one core
     python benchmarks/study_statistics.py --studies 2000   # seconds, coarser
+    python benchmarks/study_statistics.py --searched 2000  # searched losses that are one function, two minutes
 
 A simulated score is the sum of what its fold does to every method, what its seed does to every method, what its run
 does to all its folds, and noise. The unit is the standard deviation of a run's score (mean over 4 folds) given fold and
 seed; the run has 0.7 of that variance, noise the rest.
+
+Searched losses: their searches, runs and folds vary as in a study of results/, drawn anew for each simulated study.
 """
 
 import argparse
+import csv
+import io
+import tarfile
 from collections.abc import Callable, Iterator
-from itertools import combinations
+from functools import cache
+from itertools import combinations, product
+from pathlib import Path
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import stdtr
-from scipy.stats import nct, t
+from scipy.stats import binomtest, nct, t
 
+from levelfield.analysis.comparison import PAIR, compare_all
 from levelfield.analysis.ranks import rank_methods
+from levelfield.analysis.results import ResultRow
 from levelfield.analysis.statistics import holm, paired_comparison, t_interval
+
+RESULTS = Path(__file__).parents[1] / "results"
 
 FOLDS = 4
 RUN_SD, NOISE_SD = 0.7**0.5, (0.3 * FOLDS) ** 0.5
@@ -121,6 +133,85 @@ def power_in_family(studies: int, runs: int, difference: float = 1.0, methods: i
     return float(np.mean(p[:, : methods - 1] < LEVEL))
 
 
+@cache
+def archived_spreads() -> list[tuple[float, float, float]]:
+    """Standard deviations of a search, a run and a fold, of each kept study with second searches, in points of MAP@R.
+
+    That of a search is half the mean square of the differences of two searches of a method, less what their runs add.
+    """
+    found = []
+    for archive in sorted(RESULTS.glob("*/archive.tar.xz")):
+        with tarfile.open(archive) as files:
+            table = files.extractfile("results.csv")
+            assert table is not None
+            lines = [*csv.DictReader(io.TextIOWrapper(table, newline=""))]
+        values: dict[str, dict[tuple[str, str], float]] = {}
+        for line in lines:
+            if (line["stage"], line["embedding"], line["metric"]) == ("test", "separated", "map_at_r"):
+                values.setdefault(line["method"], {})[line["run"], line["fold"]] = 100 * float(line["value"])
+        again = [name for name in values if name.endswith("@2")]
+        if again:
+            most = max(map(len, values.values()))
+            tables = {name: np.array([*v.values()]).reshape(-1, FOLDS) for name, v in values.items() if len(v) == most}
+            runs = most // FOLDS
+            rest = [x - x.mean(0) - x.mean(1, keepdims=True) + x.mean() for x in tables.values()]
+            fold = np.mean([(each**2).sum() for each in rest]) / ((runs - 1) * (FOLDS - 1))
+            of_run = np.mean([x.mean(1).var(ddof=1) for x in tables.values()])
+            gaps = [tables[name].mean() - tables[name.partition("@")[0]].mean() for name in again]
+            search = np.mean(np.square(gaps)) / 2 - of_run / runs
+            found.append(tuple(max(0.0, float(v)) ** 0.5 for v in (search, of_run - fold / FOLDS, fold)))
+    return found
+
+
+def searched_studies(
+    studies: int, replicates: int = 1, methods: int = 4, searches: int = 2, runs: int = 5, draw: Draw = normal
+) -> Iterator[list[ResultRow]]:
+    """Rows of simulated studies of searched losses that are one function."""
+    rng = np.random.default_rng(0)
+    for _ in range(studies):
+        spreads = archived_spreads()
+        search, run, fold = spreads[rng.integers(len(spreads))]
+        scores = (
+            FOLD_SD * draw(rng, (replicates, 1, 1, 1, FOLDS))
+            + search * draw(rng, (replicates, methods, searches, 1, 1))
+            + run * draw(rng, (replicates, methods, searches, runs, 1))
+            + fold * draw(rng, (replicates, methods, searches, runs, FOLDS))
+        )
+        names = [f"m{m}" + f"@{s + 1}" * (s > 0) for m in range(methods) for s in range(searches)]
+        yield [
+            ResultRow(names[m * searches + s], "test", None, r, f, "separated", "map_at_r", scores[n, m, s, r, f], n)
+            for n, m, s, r, f in product(*map(range, scores.shape))
+        ]
+
+
+def searched_errors(studies: int, by_runs: bool = False, replicates: int = 1, draw: Draw = normal) -> int:
+    """Number of these studies whose verdict calls any two losses different."""
+    methods = [f"m{m}{again}" for m in range(4) for again in ("", "@2")]
+    found = 0
+    for rows in searched_studies(studies, replicates, draw=draw):
+        pairs = [each for each in compare_all(rows, methods, by_runs=by_runs) if each.kind == PAIR]
+        found += any(each.shown for each in pairs)
+    return found
+
+
+def print_searched(studies: int) -> None:
+    print(f"{studies} studies of four losses that are one function, each searched twice, 5 runs, 4 folds")
+    print("| verdict | any two called different, percent | 95% interval |\n| --- | --- | --- |")
+    for name, draw in (("", normal), (", heavy tails", heavy_tails)):
+        for title, settings in (
+            ("over the runs of one search", {"by_runs": True}),
+            ("over the searches", {}),
+            ("over ten replicates, five cuts", {"replicates": 10}),
+        ):
+            number = studies if "replicates" not in settings else studies // 4
+            wrong = searched_errors(number, draw=draw, **settings)
+            ends = binomtest(wrong, number).proportion_ci(method="exact")
+            print(
+                f"| {title}{name} | {100 * wrong / number:.1f} | {100 * ends.low:.1f} to {100 * ends.high:.1f} |",
+                flush=True,
+            )
+
+
 def rank_errors(comparisons: int, datasets: int, methods: int, seed: int = 0) -> tuple[float, float]:
     """Shares of comparisons of equal methods: Friedman's p below the level, and any two mean ranks called apart."""
     drawn = np.random.default_rng(seed).random((comparisons, datasets, methods))
@@ -139,7 +230,12 @@ def detectable(runs: int, pairs: int = 1, power: float = 0.8) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--studies", type=int, default=20_000)
-    studies = parser.parse_args().studies
+    parser.add_argument("--searched", type=int, metavar="STUDIES", help="simulate only studies of searched losses")
+    given = parser.parse_args()
+    studies = given.studies
+    if given.searched is not None:
+        print_searched(given.searched)
+        return
     families = studies // 2
     print(f"{studies} studies a figure, {families} of 14 methods; percent")
     print("| | 3 runs | 5 runs | 10 runs |\n| --- | --- | --- | --- |")

@@ -79,7 +79,7 @@ def pairs() -> Iterator[Pair]:
             continue
         rows = dict.fromkeys(row.method for row in study.rows)
         methods = [row for row in rows if not row.startswith(BASELINE)]
-        found = compare_all(study.rows, methods)
+        found = compare_all(study.rows, methods, by_runs=True)
         of_study = [each for each in found if each.kind == PAIR]
         again = [each for each in found if each.kind == SECOND_SEARCH]
         for each in of_study:

@@ -264,6 +264,14 @@ def test_a_method_without_scores_counts_in_the_family(scores: dict[str, np.ndarr
     assert found.p_holm == pytest.approx(min(1, 3 * found.p))
 
 
+def test_a_planned_comparison_is_of_one_method_with_each_other(scores: dict[str, np.ndarray]) -> None:
+    rows = [row for m in scores for row in rows_of(m, scores[m])]
+    found = compare_all(rows, list(scores), planned="b")
+    assert [(c.method, c.other, c.family) for c in found] == [("b", "a", 2), ("b", "c", 2)]
+    assert found[1].p_holm == pytest.approx(min(1, 2 * found[1].p))
+    assert by_names(compare_all(rows, list(scores)))["b", "c"].p == found[1].p
+
+
 # Concatenated MAP@R on CUB, Cars and SOP, batch 32, of "A Metric Learning Reality Check".
 PUBLISHED_LINES = """
 ArcFace 26.45 27.22 47.41, Contrastive 26.53 24.89 44.39, CosFace 26.70 27.57 46.92, FastAP 23.53 23.14 43.57,

@@ -54,6 +54,14 @@ def test_folds_taken_for_runs_would_err_three_times_as_often() -> None:
     assert wrong > 0.15
 
 
+@pytest.mark.slow
+def test_losses_that_are_one_function_are_called_different_only_where_a_search_counts_as_fixed() -> None:
+    studies = 100
+    today, ours = (simulation.searched_errors(studies, by_runs=by_runs) for by_runs in (True, False))
+    assert ours / studies <= 0.05 + noise(0.05, studies)
+    assert today / studies > 0.3
+
+
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
     """`benchmarks/search.py`, whose table the docs show."""

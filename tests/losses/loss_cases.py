@@ -50,17 +50,16 @@ class Batch:
     loss: nn.Module | None = None
 
     def __post_init__(self) -> None:
-        y, ref_y = self.y.tolist(), self.other_y
+        y, ref_y, sets = self.y.tolist(), self.other_y, self.y.ndim == 2
         N = len(y)
         self.P: list[list[int]] = [[] for _ in range(N)]
         self.N: list[list[int]] = [[] for _ in range(N)]
         if self.chosen is None:
             for i in range(N):
                 for j in range(len(ref_y)):
-                    if y[i] != ref_y[j]:
-                        self.N[i].append(j)
-                    elif self.ref is not None or i != j:
-                        self.P[i].append(j)
+                    same = any(a and b for a, b in zip(y[i], ref_y[j], strict=True)) if sets else y[i] == ref_y[j]
+                    if self.ref is not None or i != j:
+                        (self.P if same else self.N)[i].append(j)
         else:
             a1, p, a2, n = self.chosen if len(self.chosen) == 4 else (*self.chosen[:2], *self.chosen[::2])
             for i, j in zip(a1.tolist(), p.tolist(), strict=True):
@@ -79,7 +78,7 @@ class Batch:
         return self.x if self.ref is None else self.ref
 
     @property
-    def other_y(self) -> list[int]:
+    def other_y(self) -> list:
         return (self.y if self.ref_y is None else self.ref_y).tolist()
 
     def chosen_of(self, i: int) -> tuple[list[int], list[int]]:
@@ -114,7 +113,7 @@ class Batch:
         return self.x, self.y, self.chosen, self.ref, self.ref_y
 
 
-def batch(situation: str = "raw", labels: list[int] | None = None, dim: int = 5, seed: int = 0) -> Batch:
+def batch(situation: str = "raw", labels: list | None = None, dim: int = 5, seed: int = 0) -> Batch:
     """A batch with gradient, in one of SITUATIONS."""
     generator = torch.Generator().manual_seed(seed)
     y = torch.tensor(LABELS if labels is None else labels)
@@ -124,7 +123,7 @@ def batch(situation: str = "raw", labels: list[int] | None = None, dim: int = 5,
         x[[1, len(y) - 1]], x[3] = x[[0, 2]], x[1]
     chosen = ref = ref_y = None
     if situation == "reference":
-        ref_y = y[torch.randperm(len(y), generator=generator)].repeat(2)[: len(y) + 4]
+        ref_y = y[torch.randperm(len(y), generator=generator).repeat(2)[: len(y) + 4]]
         ref = torch.randn(len(ref_y), dim, generator=generator, dtype=torch.float64).requires_grad_()
     elif situation in ("pairs", "triplets", "repeats"):
         everything = Batch(x, y)

@@ -161,6 +161,7 @@ def test_shapes_and_types_that_do_not_fit_raise_one_line(name):
         ((x, y[:3]), "3 labels for 4 embeddings"),
         ((x, y.float()), "labels must be an integer"),
         ((x, y[:, None]), "labels must be an integer"),
+        *((((x, y[:, None] == y), "no label sets are taken"),) if not loss.takes_label_sets else ()),
         ((x, y, None, x), "ref_emb is given without ref_labels"),
         ((x, y, None, x[:, :5], y), "ref_emb has 5 dimensions but embeddings have 6"),
         ((x, y, (y, y)), "indices_tuple must be"),

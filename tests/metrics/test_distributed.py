@@ -28,6 +28,12 @@ def validation_set(size):
     return embeddings, labels
 
 
+def label_sets(labels):
+    """Its own label modulo 10, and for every fourth sample another one."""
+    sets = torch.eye(10, dtype=torch.bool)[labels % 10]
+    return sets | (sets.roll(3, 1) & (torch.arange(len(labels)) % 4 == 0)[:, None])
+
+
 def queries_of(size):
     return (torch.arange(size) % 3 == 0).numpy()
 
@@ -69,6 +75,8 @@ def score_share(rank, folder):
             found[str(case)] = [metric.compute() for metric in metrics]
             found[f"queries of {case}"] = [metrics[0].query_labels.tolist(), metrics[0].query_scores["mrr"].tolist()]
         names = ("order_metric.first_minus_last", "map_at_r")
+        metric = RetrievalMetrics(METRICS, size, num_labels=10, process_group=group)
+        found["sets"] = filled(metric, (sets[0], label_sets(sets[1])), shares[2]).compute()
         found["own"] = filled(RetrievalMetrics(names, size, process_group=group), sets, dealt).compute()
         try:
             filled(RetrievalMetrics(METRICS, size + 1, process_group=group), sets, everything).compute()
@@ -101,6 +109,8 @@ def test_equal_on_one_two_and_three_processes(tmp_path):
             assert all(found[str(case)] == [scores] * 3 for case, scores in alone.items())
             assert found[f"queries of {CASES[0]}"] == [each[mrr.isfinite()].tolist() for each in (labels, mrr)]
             assert found["own"]["order_metric.first_minus_last"] == pytest.approx(by_order, abs=1e-5)
+            by_sets = retrieval_metrics(embeddings, label_sets(labels), metrics=METRICS)
+            assert found["sets"] == pytest.approx(by_sets, abs=1e-12)
             assert found["own"] == results[0][str(processes)]["own"]
             assert found["error"].startswith(f"{size} different samples were scored, {size + 1} were expected")
 

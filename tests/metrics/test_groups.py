@@ -1,4 +1,4 @@
-"""Groups: items with the query's label and group leave its gallery, against a plain loop."""
+"""Groups, whose items leave the query's gallery, and label sets, against a plain loop."""
 
 from pathlib import Path
 
@@ -7,29 +7,44 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 from own_images import own_images
+from pretended_gpu import any_device
+from sklearn.metrics import ndcg_score
 from torch import Tensor
 
 from levelfield.data import MetricDataModule
 from levelfield.data.datasets import ImageTable
 from levelfield.data.transforms import ImageTransforms
 from levelfield.losses import ContrastiveLoss
-from levelfield.metrics import RetrievalMetrics, retrieval_metrics
+from levelfield.metrics import RetrievalMetrics, retrieval_metrics, verification_metrics
 from levelfield.models import TimmTrunk
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 
 METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall_at_2", "map", "mrr")
+device = any_device
 
 
-def plain(queries: Tensor, labels: Tensor, groups: Tensor, gallery: Tensor, of: Tensor, theirs: Tensor) -> dict:
-    """Each query's scores by its definition; NaN without a match."""
-    found = {name: [] for name in METRICS}
+def plain(
+    queries: Tensor, labels: Tensor, groups: Tensor | None, gallery: Tensor, of: Tensor, theirs: Tensor | None
+) -> dict:
+    """Each query's scores by its definition; NaN without a match. Without groups, no query retrieves itself."""
+    found = {name: [] for name in (*METRICS, "ndcg_at_5")}
     similar = torch.nn.functional.normalize(queries) @ torch.nn.functional.normalize(gallery).T
-    for row, label, group in zip(similar, labels, groups, strict=True):
-        stays = ~((of == label) & (theirs == group))
+    for i, (row, label) in enumerate(zip(similar, labels, strict=True)):
+        shared = (of & label).sum(1) if of.ndim == 2 else (of == label).long()
+        stays = torch.ones_like(row, dtype=torch.bool)
+        if groups is not None:
+            stays = ~((shared > 0) & (theirs == groups[i]))
+        elif gallery is queries:
+            stays[i] = False
         order = row[stays].argsort(descending=True)
-        hits = (of[stays][order] == label).double()
+        hits = (shared[stays][order] > 0).double()
         r = int(hits.sum())
+        if r:
+            gains = shared[stays][None].numpy()
+            found["ndcg_at_5"].append(float(ndcg_score(gains, row[stays][None].numpy(), k=5)))
+        else:
+            found["ndcg_at_5"].append(float("nan"))
         precision = hits.cumsum(0) / torch.arange(1, len(hits) + 1)
         first = int(hits.argmax()) + 1 if r else 0
         scores = (
@@ -41,25 +56,33 @@ def plain(queries: Tensor, labels: Tensor, groups: Tensor, gallery: Tensor, of: 
     return found
 
 
-def drawn(number: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def drawn(number: int, seed: int, sets: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Embeddings, labels or sets of none to some of six labels, and groups."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, 12, (number,), generator=generator)
+    if sets:
+        labels = torch.rand(number, 6, generator=generator) < 0.2
     groups = torch.randint(0, 3, (number,), generator=generator)
     return torch.randn(number, 8, generator=generator), labels, groups
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("apart", [False, True])
-def test_scores_with_groups_are_those_of_a_plain_loop(seed: int, apart: bool) -> None:
-    queries, labels, groups = drawn(150, seed)
-    gallery, of, theirs = drawn(210, seed + 10) if apart else (queries, labels, groups)
-    sets = {"gallery": gallery, "gallery_labels": of, "gallery_groups": theirs} if apart else {}
-    found = retrieval_metrics(queries, labels, metrics=METRICS, per_query=True, groups=groups, **sets)
+@pytest.mark.parametrize(("sets", "grouped"), [(False, True), (True, True), (True, False)])
+def test_scores_are_those_of_a_plain_loop(seed: int, apart: bool, sets: bool, grouped: bool, device: str) -> None:
+    queries, labels, groups = drawn(150, seed, sets)
+    gallery, of, theirs = drawn(210, seed + 10, sets) if apart else (queries, labels, groups)
+    groups, theirs = (groups, theirs) if grouped else (None, None)
+    others = {"gallery": gallery, "gallery_labels": of, "gallery_groups": theirs} if apart else {}
+    given = {"embeddings": queries, "labels": labels, "groups": groups, **others}
+    there = {name: None if each is None else each.to(device) for name, each in given.items()}
+    names = (*METRICS, "ndcg_at_5")
+    found = retrieval_metrics(**there, metrics=names, per_query=True, memory_budget=2**15 * (1 + seed))
     expected = plain(queries, labels, groups, gallery, of, theirs)
-    for name in METRICS:
-        np.testing.assert_allclose(found[name].numpy(), expected[name], rtol=1e-12, err_msg=name)
+    for name in names:
+        np.testing.assert_allclose(found[name].cpu().numpy(), expected[name], rtol=1e-12, err_msg=name)
     assert int(found["num_skipped"]) == sum(np.isnan(expected["mrr"]))
-    if not apart:
+    if not apart and grouped and not sets:
         without = retrieval_metrics(queries, labels, metrics=METRICS, groups=torch.arange(len(labels)))
         assert without == retrieval_metrics(queries, labels, metrics=METRICS), "each alone is left out by itself"
 
@@ -86,6 +109,42 @@ def test_the_accumulated_metric_takes_groups_by_index(roles: bool) -> None:
     mine = embeddings[query], labels[query]
     expected = retrieval_metrics(*mine, groups=groups[query], metrics=METRICS, **(theirs if roles else {}))
     assert metric.compute() == pytest.approx(expected, rel=1e-12)
+
+
+def test_one_hot_sets_give_the_bits_of_integers() -> None:
+    embeddings, labels, groups = drawn(150, 0)
+    one_hot = torch.eye(12, dtype=torch.bool)[labels]
+    for grouped in (None, groups):
+        by_integers, by_sets = (
+            retrieval_metrics(embeddings, own, metrics=(*METRICS, "ndcg_at_5"), per_query=True, groups=grouped)
+            for own in (labels, one_hot)
+        )
+        for name, values in by_integers.items():
+            assert values.numpy().tobytes() == by_sets[name].numpy().tobytes(), name
+    by_integers, by_sets = RetrievalMetrics(METRICS), RetrievalMetrics(METRICS, num_labels=12)
+    for part in torch.arange(150).split(40):
+        by_integers.update(embeddings[part], labels[part], part)
+        by_sets.update(embeddings[part], one_hot[part], part)
+    assert by_integers.compute() == by_sets.compute()
+    assert torch.equal(by_sets.query_labels.int().argmax(1), by_integers.query_labels)
+
+
+def test_label_sets_that_do_not_fit_are_one_line() -> None:
+    embeddings, sets, _ = drawn(20, 0, sets=True)
+    everything = torch.ones(20, 1, dtype=torch.bool)
+    for call, key in (
+        (lambda: retrieval_metrics(embeddings, sets[:3]), "3 labels for 20 embeddings"),
+        (lambda: retrieval_metrics(embeddings, sets.long()), "int64 of shape"),
+        (lambda: retrieval_metrics(embeddings, sets, embeddings, sets[:, :4]), "sets of 4 labels .* sets of 6 labels"),
+        (lambda: retrieval_metrics(embeddings, sets & False), "none of the 20 queries"),
+        (lambda: retrieval_metrics(embeddings, everything), "all 20 gallery items"),
+        (lambda: verification_metrics(embeddings, sets), "no label sets"),
+        (lambda: RetrievalMetrics().update(embeddings, sets, torch.arange(20)), "num_labels=None"),
+        (lambda: RetrievalMetrics(num_labels=5).update(embeddings, sets, torch.arange(20)), "num_labels=5"),
+    ):
+        with pytest.raises(ValueError, match=key) as caught:
+            call()
+        assert "\n" not in str(caught.value)
 
 
 def test_groups_that_do_not_fit_are_one_line() -> None:

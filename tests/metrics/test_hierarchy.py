@@ -57,5 +57,5 @@ def test_mistakes_are_named():
         hierarchical_precision_at_r(embeddings, labels, torch.arange(50))
     with pytest.raises(ValueError, match="go together"):
         hierarchical_precision_at_r(embeddings, labels, coarse, embeddings, labels)
-    with pytest.raises(ValueError, match="50 embeddings but 49 coarse"):
+    with pytest.raises(ValueError, match="49 coarse for 50 embeddings"):
         hierarchical_precision_at_r(embeddings, labels, coarse[1:])

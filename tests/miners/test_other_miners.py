@@ -275,6 +275,8 @@ def test_bad_arguments_are_refused(miner, arguments, key):
 
 def test_shapes_that_do_not_fit_raise():
     with pytest.raises(ValueError, match=r"embeddings must be \(N, D\)"):
+        miners.MultiSimilarityMiner()(torch.randn(3), torch.zeros(3, dtype=torch.long))
+    with pytest.raises(ValueError, match="2 labels for 3 embeddings"):
         miners.MultiSimilarityMiner()(torch.randn(3, 4), torch.zeros(2, dtype=torch.long))
     with pytest.raises(ValueError, match="go together"):
         miners.MultiSimilarityMiner()(torch.randn(3, 4), torch.zeros(3, dtype=torch.long), ref_emb=torch.randn(3, 4))

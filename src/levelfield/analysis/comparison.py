@@ -89,6 +89,8 @@ def compare_all(
     embedding: str = "separated",
     baselines: Mapping[str, str] | str = BASELINE,
     halves: Mapping[str, str] = MappingProxyType({}),
+    by_runs: bool = False,
+    planned: str | None = None,
 ) -> list[Comparison]:
     """All comparisons of a study: pairs of methods, each method over an untrained row, two searches of one method.
 
@@ -105,6 +107,8 @@ def compare_all(
         methods: The study's methods in order.
         baselines: The untrained row that all methods are compared with, or one for each method.
         halves: `StudySpec.halves`; methods with different test classes are not compared.
+        planned: The only method that is compared with the others, decided before the test: the family is smaller.
+        by_runs: Test over the runs of the first search all the same, as if its settings were fixed.
 
     Returns:
         Pairs, then methods over untrained rows, then second searches, each in the order of `methods`. Methods without
@@ -120,11 +124,15 @@ def compare_all(
     if embedding == "concatenated":
         opponents = {m: one_pca(name) if one_pca(name) in scores else name for m, name in opponents.items()}
     families = {
-        PAIR: [(a, b) for a, b in combinations(first_searches, 2) if halves.get(a) == halves.get(b)],
+        PAIR: [
+            (b, a) if b == planned else (a, b)
+            for a, b in combinations(first_searches, 2)
+            if halves.get(a) == halves.get(b) and planned in (None, a, b)
+        ],
         OVER_BASELINE: [(method, opponents[method]) for method in trained],
         SECOND_SEARCH: [(b, a) for a, b in combinations(methods, 2) if first_search(a) == first_search(b)],
     }
-    luck = _luck([*means.values()])
+    luck = None if by_runs else _luck([*means.values()])
     found = []
     for kind, family in families.items():
         compared = []

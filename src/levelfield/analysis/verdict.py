@@ -38,7 +38,7 @@ def verdict(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
     if not set(methods) & set(means):
         return ["No method has test scores yet."]
     best = best_method(rows, spec)
-    found = compare_all(rows, methods, baselines=baselines_of(means, spec), halves=spec.halves)
+    found = compare_all(rows, methods, baselines=baselines_of(means, spec), halves=spec.halves, planned=spec.compare)
     pairs = [each for each in found if each.kind == PAIR and best in (each.method, each.other)]
     rivals = [each.other if each.method == best else each.method for each in pairs if not each.shown]
     named_rivals = [names[each] for each in sorted(rivals, key=lambda method: -means[method].mean)]
@@ -167,7 +167,8 @@ def in_words(comparison: Comparison) -> str:
 
 def verdict_lines(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
     """The significant differences in separated MAP@R; the page has all metrics and all pairs."""
-    comparisons = compare_all(rows, list(spec.methods), baselines=spec.baselines, halves=spec.halves)
+    methods, planned = list(spec.methods), spec.compare
+    comparisons = compare_all(rows, methods, baselines=spec.baselines, halves=spec.halves, planned=planned)
     pairs = [comparison for comparison in comparisons if comparison.kind == PAIR]
     shown = [comparison for comparison in pairs if comparison.shown]
     lines = [*map(in_words, shown), *(in_words(each) for each in comparisons if each.kind == SECOND_SEARCH)]

@@ -281,6 +281,7 @@ RUNS = (
         "--selected_by NAME",
         "the validation score that selects epochs and trials; the largest wins (default: map_at_r)",
     ),
+    _option("--compare METHOD", "compare only this method with the others: fewer comparisons, so a smaller correction"),
     _option("--folds N", "class folds, each validated once; 1 trains on all classes and validates nothing", type=int),
     _option("--runs N", "repetitions with new seeds", type=int),
     _option(

@@ -24,7 +24,7 @@ def with_overrides(given: Namespace) -> Namespace:
         return given
     own = {
         key: value
-        for key in (*COUNTS, "searches", "metrics", "selected_by")
+        for key in (*COUNTS, "searches", "metrics", "selected_by", "compare")
         if (value := getattr(given, key)) is not None
     }
     asked = {**own, **dotted(given.config, given.settings)}

@@ -16,11 +16,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, autocast, nn, no_grad, promote_types
 
 from levelfield.core.init_args import KeepsArguments
+from levelfield.core.labels import Labels, LabelSets, check_alike, check_labels
 
 IndicesTuple = tuple[Tensor, ...]
 # Types of the arguments of methods that subclasses write.
 Points = Float[Tensor, "N D"]
-Labels = Int[Tensor, " N"]
 Choice = IndicesTuple | None
 RefPoints = Float[Tensor, "M D"] | None
 RefLabels = Int[Tensor, " M"] | None
@@ -41,21 +41,26 @@ class MetricLoss(KeepsArguments, nn.Module):
     `levelfield.core.numerics` and their gradients are true float32, whatever precision is set. A batch without anything
     to compare gives 0 with a zero gradient. An embedding that is not finite never gives a finite loss. Random choices
     use torch's global generator, the CPU's or the GPU's, so processes with equal seeds choose equally.
+
+    With `takes_label_sets` the labels may be a boolean matrix, where samples match that share a label.
     """
+
+    takes_label_sets = False
 
     def forward(
         self,
         embeddings: Float[Tensor, "N D"],
-        labels: Labels,
+        labels: Labels | LabelSets,
         indices_tuple: IndicesTuple | None = None,
         ref_emb: Float[Tensor, "M D"] | None = None,
-        ref_labels: Int[Tensor, " M"] | None = None,
+        ref_labels: Int[Tensor, " M"] | Bool[Tensor, "M L"] | None = None,
     ) -> Scalar:
         """The loss.
 
         Args:
             embeddings: one row for each sample.
-            labels: their classes; any integers for a loss of pairs, 0..num_classes-1 for a loss with class weights.
+            labels: their classes; any integers for a loss of pairs, 0..num_classes-1 for a loss with class weights. Or
+                label sets, (N, L) boolean, if the loss takes them; a sample with an empty set matches no other.
             indices_tuple: the choice of a miner, (a, p, n) or (a1, p, a2, n); None compares everything.
             ref_emb: compare each embedding with all of these; None compares it with the rest of the batch.
             ref_labels: the classes of `ref_emb`.
@@ -64,7 +69,7 @@ class MetricLoss(KeepsArguments, nn.Module):
             ValueError: a shape or type that does not fit, or a class out of range. On a GPU or in compiled code such a
                 class makes the loss NaN instead, which costs no synchronisation.
         """
-        check_batch(embeddings, labels, ref_emb, ref_labels)
+        check_batch(embeddings, labels, ref_emb, ref_labels, self.takes_label_sets)
         if indices_tuple is not None:
             check_indices(indices_tuple)
         dtype = promote_types(embeddings.dtype, torch.float32)
@@ -137,14 +142,19 @@ def sum_of_zeros(embeddings: Tensor, constant: bool) -> Scalar:
     return torch.dist(embeddings, embeddings)
 
 
-def check_batch(embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_labels: Tensor | None) -> None:
+def check_batch(
+    embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_labels: Tensor | None, takes_label_sets: bool
+) -> None:
     """Raise ValueError if shapes or types do not fit."""
-    _check_points("embeddings", embeddings, "labels", labels)
+    _check_points("embeddings", embeddings)
+    check_labels(labels, len(embeddings), takes_sets=takes_label_sets)
     if (ref_emb is None) != (ref_labels is None):
         given, missing = ("ref_labels", "ref_emb") if ref_emb is None else ("ref_emb", "ref_labels")
         raise ValueError(f"{given} is given without {missing}; give both or neither")
     if ref_emb is not None and ref_labels is not None:
-        _check_points("ref_emb", ref_emb, "ref_labels", ref_labels)
+        _check_points("ref_emb", ref_emb)
+        check_labels(ref_labels, len(ref_emb), "ref_labels", "ref_emb", takes_label_sets)
+        check_alike(labels, ref_labels, "ref_labels")
         if ref_emb.shape[1] != embeddings.shape[1]:
             raise ValueError(
                 f"ref_emb has {ref_emb.shape[1]} dimensions but embeddings have {embeddings.shape[1]}; they must agree"
@@ -170,14 +180,7 @@ def check_above_0(**numbers: float) -> None:
         raise ValueError(f"{' and '.join(f'{name}={number}' for name, number in numbers.items())} must be above 0")
 
 
-def _check_points(name: str, points: Tensor, labels_name: str, labels: Tensor) -> None:
+def _check_points(name: str, points: Tensor) -> None:
     if points.ndim != 2 or not points.is_floating_point() or points.numel() == 0:
-        raise ValueError(f"{name} must be a non-empty floating-point (N, D) tensor, not {_describe(points)}")
-    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
-        raise ValueError(f"{labels_name} must be an integer (N,) tensor, not {_describe(labels)}")
-    if len(points) != len(labels):
-        raise ValueError(f"{len(labels)} {labels_name} for {len(points)} {name}; one label for each row is needed")
-
-
-def _describe(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+        given = f"{str(points.dtype).removeprefix('torch.')} of shape {tuple(points.shape)}"
+        raise ValueError(f"{name} must be a non-empty floating-point (N, D) tensor, not {given}")

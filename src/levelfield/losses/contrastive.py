@@ -11,7 +11,7 @@ class ContrastiveLoss(PairLoss):
 
         L = NZ_{(i,p)} [d_ip - m_pos]+^h  +  NZ_{(i,n)} [m_neg - d_in]+^h
 
-    d is the distance of unit vectors, in [0, 2]. NZ is the mean over the terms above 0.
+    d is the distance of unit vectors, in [0, 2]. NZ is the mean over the terms above 0. Takes label sets.
 
     Args:
         pos_margin: m_pos; at or below 0 positives are always pulled.
@@ -30,6 +30,7 @@ class ContrastiveLoss(PairLoss):
     """
 
     matrix = staticmethod(unit_distances)
+    takes_label_sets = True
 
     def __init__(self, pos_margin: float = 0.0, neg_margin: float = 1.0, hinge_power: int = 1) -> None:
         super().__init__()

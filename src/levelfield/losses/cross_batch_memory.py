@@ -3,9 +3,10 @@
 from inspect import signature
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from levelfield.core.labels import Labels, LabelSets, check_alike, matches
 from levelfield.losses.base import IndicesTuple, MetricLoss, PairMasks, Scalar, check_batch, check_indices
 from levelfield.losses.pairs import PairLoss, as_pairs
 
@@ -24,6 +25,7 @@ class CrossBatchMemory(MetricLoss):
         memory_size: number of embeddings that the memory holds, at least a batch.
         miner: chooses among batch x memory; None compares everything. If its forward takes `places`, as those of this
             package do, no sample is its own positive; otherwise such pairs are dropped from its choice.
+        num_labels: L, if labels are label sets, (N, L) boolean, which the loss must take; None for one label a sample.
 
     Cost: B x memory. When: batches too small to contain hard pairs.
     Paper: Wang et al. 2020, "Cross-Batch Memory for Embedding Learning", arXiv:1912.06798.
@@ -36,13 +38,20 @@ class CrossBatchMemory(MetricLoss):
     memory_labels: Tensor
 
     def __init__(
-        self, loss: PairLoss | nn.Module, embedding_size: int, memory_size: int = 1024, miner: nn.Module | None = None
+        self,
+        loss: PairLoss | nn.Module,
+        embedding_size: int,
+        memory_size: int = 1024,
+        miner: nn.Module | None = None,
+        num_labels: int | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(loss, nn.Module):
             raise ValueError(f"loss={loss!r} is no module: make it")
         if isinstance(loss, MetricLoss) and not isinstance(loss, PairLoss):
             raise ValueError(f"{type(loss).__name__} is no loss of pairs or triplets and takes no memory")
+        if num_labels is not None and not getattr(loss, "takes_label_sets", False):
+            raise ValueError(f"num_labels={num_labels}: {type(loss).__name__} takes no label sets")
         drawn = getattr(loss, "triplets_per_anchor", "all")
         if miner is None and drawn != "all":
             raise ValueError(
@@ -54,22 +63,24 @@ class CrossBatchMemory(MetricLoss):
         self.memory_size = memory_size
         self.entered = 0
         self.register_buffer("memory", torch.zeros(memory_size, embedding_size))
-        self.register_buffer("memory_labels", torch.zeros(memory_size, dtype=torch.long))
+        shape, dtype = ((), torch.long) if num_labels is None else ((num_labels,), torch.bool)
+        self.register_buffer("memory_labels", torch.zeros(memory_size, *shape, dtype=dtype))
 
     def forward(
         self,
         embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
+        labels: Labels | LabelSets,
         indices_tuple: IndicesTuple | None = None,
         ref_emb: Float[Tensor, "M D"] | None = None,
-        ref_labels: Int[Tensor, " M"] | None = None,
+        ref_labels: Int[Tensor, " M"] | Bool[Tensor, "M L"] | None = None,
     ) -> Scalar:
         """The loss of batch against memory; `indices_tuple` adds pairs within the batch, also in evaluation.
 
         Raises:
             ValueError: `ref_emb` is given, a batch larger than the memory, or a shape that does not fit.
         """
-        check_batch(embeddings, labels, ref_emb, ref_labels)
+        check_batch(embeddings, labels, ref_emb, ref_labels, takes_label_sets=True)
+        check_alike(self.memory_labels, labels, "labels", "those of the memory (num_labels)")
         if indices_tuple is not None:
             check_indices(indices_tuple)
         if ref_emb is not None:
@@ -94,16 +105,16 @@ class CrossBatchMemory(MetricLoss):
         return self.loss(embeddings, labels, chosen, memory, memory_labels)
 
     @torch.compiler.disable  # `entered` changes each step and would cause a recompilation
-    def _enter(self, embeddings: Float[Tensor, "N D"], labels: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
+    def _enter(self, embeddings: Float[Tensor, "N D"], labels: Labels | LabelSets) -> Int[Tensor, " N"]:
         """Write the batch over the oldest entries and return its positions."""
         places = (self.entered + torch.arange(len(labels), device=labels.device)) % self.memory_size
         self.memory[places] = embeddings.to(self.memory.dtype)
-        self.memory_labels[places] = labels.long()
+        self.memory_labels[places] = labels.to(self.memory_labels.dtype)
         self.entered += len(labels)
         return places
 
     @torch.compiler.disable
-    def _entered(self) -> tuple[Float[Tensor, "M D"], Int[Tensor, " M"]]:
+    def _entered(self) -> tuple[Float[Tensor, "M D"], Labels | LabelSets]:
         """A copy of what the memory holds."""
         size = min(self.entered, self.memory_size)
         return self.memory[:size].clone(), self.memory_labels[:size].clone()
@@ -111,14 +122,14 @@ class CrossBatchMemory(MetricLoss):
     def _choose(
         self,
         embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
+        labels: Labels | LabelSets,
         memory: Float[Tensor, "M D"],
-        memory_labels: Int[Tensor, " M"],
+        memory_labels: Labels | LabelSets,
         places: Int[Tensor, " N"] | None,
     ) -> IndicesTuple:
         """What to compare, without each sample with itself."""
         if self.miner is None or len(memory) == 0:
-            same = labels[:, None] == memory_labels[None, :]
+            same = matches(labels, memory_labels, places)
             masks = PairMasks(same, ~same)
             if places is not None:
                 same.scatter_(1, places[:, None], False)

@@ -13,7 +13,7 @@ class MultiSimilarityLoss(PairLoss):
         L = mean_i  (1/alpha) log(1 + sum_{p in P(i)} exp(-alpha (s_ip - base)))
                   + (1/beta)  log(1 + sum_{n in N(i)} exp( beta  (s_in - base)))
 
-    s is the cosine. Anchors without positives stay in the mean.
+    s is the cosine. Anchors without positives stay in the mean. Takes label sets.
 
     Args:
         alpha: sharpness for positives, above 0.
@@ -25,6 +25,7 @@ class MultiSimilarityLoss(PairLoss):
     """
 
     count_repeats = False
+    takes_label_sets = True
 
     def __init__(self, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5) -> None:
         super().__init__()

@@ -12,6 +12,7 @@ class NTXentLoss(PairLoss):
         L = mean_{(i,p)} -log( e^(s_ip/T) / (e^(s_ip/T) + sum_{n in N(i)} e^(s_in/T)) )
 
     s is the cosine. The anchor's other positives are not in the denominator. Exact at any temperature.
+    Takes label sets.
 
     Args:
         temperature: T, above 0.
@@ -22,6 +23,8 @@ class NTXentLoss(PairLoss):
     Papers: Sohn 2016, https://papers.nips.cc/paper/2016/hash/6b180037abbebea991d8b1232f8a8ca9-Abstract.html; Oord et
     al. 2018, arXiv:1807.03748; Chen et al. 2020, arXiv:2002.05709; this form Musgrave et al. 2020, arXiv:2003.08505.
     """
+
+    takes_label_sets = True
 
     def __init__(self, temperature: float = 0.07, probability_floor: float = 0.0) -> None:
         super().__init__()

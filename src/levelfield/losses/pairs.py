@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, no_grad
 from torch.nn.functional import threshold
 
+from levelfield.core.labels import LabelSets, matches
 from levelfield.core.numerics import inner_products, rounding_of, unit
 from levelfield.losses.base import Choice, IndicesTuple, Labels, MetricLoss, PairMasks, Points, RefLabels, RefPoints
 
@@ -134,18 +135,21 @@ class PairLoss(MetricLoss):
 
 @no_grad()
 def pair_weights(
-    labels: Labels, indices_tuple: Choice, ref_labels: RefLabels, dtype: torch.dtype, count_repeats: bool = True
+    labels: Labels | LabelSets,
+    indices_tuple: Choice,
+    ref_labels: RefLabels,
+    dtype: torch.dtype,
+    count_repeats: bool = True,
 ) -> tuple[Pairs, Pairs]:
     """How often each pair counts as a positive and as a negative: 0 or 1, more where a miner names it more often."""
-    others = labels if ref_labels is None else ref_labels
     if indices_tuple is None:
-        positives = (labels[:, None] == others[None, :]).to(dtype)
+        positives = matches(labels, ref_labels).to(dtype)
         negatives = 1 - positives
         return (positives.fill_diagonal_(0) if ref_labels is None else positives), negatives
     if isinstance(indices_tuple, PairMasks):
         return indices_tuple.positives.to(dtype), indices_tuple.negatives.to(dtype)
     a1, p, a2, n = as_pairs(indices_tuple)
-    weights = []
+    others, weights = labels if ref_labels is None else ref_labels, []
     for rows, columns in ((a1, p), (a2, n)):
         counts = torch.zeros(len(labels), len(others), dtype=dtype, device=labels.device)
         ones = torch.ones(len(rows), dtype=dtype, device=labels.device)

@@ -10,7 +10,7 @@ class SupConLoss(PairLoss):
         L = NZ_i -(1/#P(i)) sum_{p in P(i)} [ s_ip/T - log sum_{j != i} e^(s_ij/T) ]
 
     s is the cosine. NZ is the mean over the anchors whose term is above 0. Anchors without positives are left out. A
-    batch without any negative gives 0.
+    batch without any negative gives 0. Takes label sets.
 
     Args:
         temperature: T, above 0.
@@ -20,6 +20,7 @@ class SupConLoss(PairLoss):
     """
 
     count_repeats = False
+    takes_label_sets = True
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()

@@ -52,6 +52,7 @@ class WeightedSum(MetricLoss):
             if not isinstance(loss, nn.Module):
                 raise ValueError(f"losses {name}={loss!r} is no module: make it, or let a learner make the sum")
         self.losses = nn.ModuleDict(given)
+        self.takes_label_sets = all(getattr(loss, "takes_label_sets", False) for loss in given.values())
         self.weights = {name: float(weights.get(name, 1.0)) for name in given}
 
     def compute(

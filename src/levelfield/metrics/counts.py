@@ -1,6 +1,6 @@
 """What the formulas in `levelfield.metrics.definitions` take.
 
-Shapes: Q queries, P ranks (the most items that share a query's label), N items, A distinct cluster sizes of one
+Shapes: Q queries, P ranks (the most items that match a query), N items, A distinct cluster sizes of one
 partition, B of the other, C clusters, T thresholds.
 """
 
@@ -15,17 +15,19 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Ranks:
-    """Ranks of the items with a query's label; m(i) is the rank of the i-th, R their number.
+    """Ranks of the items that share a label with a query; m(i) is the rank of the i-th, R their number.
 
     Attributes:
         ranks_QP: ascending ranks (1 = nearest); entries that are not `found_QP` are ignored.
         found_QP: which ranks hold a value. An item beyond the ranking's end is not found.
         num_relevant_Q: R, at least 1.
+        gains_QP: how many labels the query shares with each item, 0 beyond R; None without label sets: 1 each.
     """
 
     ranks_QP: Float64[Tensor, "queries ranks"]
     found_QP: Bool[Tensor, "queries ranks"]
     num_relevant_Q: Float64[Tensor, " queries"]
+    gains_QP: Float64[Tensor, "queries ranks"] | None = None
 
     @cached_property
     def precision_QP(self) -> Float64[Tensor, "queries ranks"]:
@@ -42,6 +44,16 @@ class Ranks:
     def first_Q(self) -> Float64[Tensor, " queries"]:
         """m(1), infinite where nothing was found."""
         return torch.where(self.found_QP[:, 0], self.ranks_QP[:, 0], torch.inf)
+
+    def ndcg_at(self, n: int) -> Float64[Tensor, " queries"]:
+        """Gain of the n nearest, each divided by log2(1 + its rank), over that of the order with the largest gains."""
+        order_P = torch.arange(1, self.ranks_QP.shape[1] + 1, device=self.ranks_QP.device, dtype=torch.float64)
+        gains_QP = self.gains_QP
+        if gains_QP is None:
+            gains_QP = (order_P <= self.num_relevant_Q[:, None]).double()
+        best_QP = gains_QP.sort(dim=1, descending=True).values / (1 + order_P).log2()
+        reached_QP = torch.where(self.found_QP & (self.ranks_QP <= n), gains_QP / (1 + self.ranks_QP).log2(), 0.0)
+        return reached_QP.sum(1) / best_QP[:, :n].sum(1)
 
 
 @dataclass(frozen=True)

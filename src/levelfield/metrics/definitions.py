@@ -91,6 +91,21 @@ def map_at_n(ranks: Ranks, n: int) -> Float64[Tensor, " queries"]:
     return (ranks.precision_QP * (ranks.ranks_QP <= n)).sum(1) / ranks.num_relevant_Q.clamp(max=n)
 
 
+def ndcg_at_n(ranks: Ranks, n: int) -> Float64[Tensor, " queries"]:
+    """Gain of the n nearest, discounted by rank, over that of the best order.
+
+        sum over m(i) <= n of g(i)/log2(1 + m(i))  /  the same of the items by falling g
+
+    g is the number of labels that an item shares with the query.
+
+    When: label sets: items that share more labels should come first.
+
+    Paper: Järvelin and Kekäläinen 2002, "Cumulated Gain-Based Evaluation of IR Techniques",
+    https://doi.org/10.1145/582415.582418.
+    """
+    return ranks.ndcg_at(n)
+
+
 def mrr(ranks: Ranks) -> Float64[Tensor, " queries"]:
     """Reciprocal rank of the first match.
 
@@ -249,6 +264,7 @@ METRICS = (
     Metric("recall_at_<k>", "R@k", "queries", recall_at_k),
     Metric("map", "MAP", "queries", mean_average_precision, depth="all"),
     Metric("map_at_<n>", "MAP@n", "queries", map_at_n, usual=False),
+    Metric("ndcg_at_<n>", "nDCG@n", "queries", ndcg_at_n, usual=False),
     Metric("mrr", "MRR", "queries", mrr, depth="all"),
     Metric("hierarchical_precision", "HP@R", "coarse", hierarchical_precision, depth="R"),
     Metric("nmi", "NMI", "partition", nmi),

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Num, UInt8
 from torch import Tensor
 
+from levelfield.core.labels import check_alike, check_labels
 from levelfield.core.numerics import CLIP_RADIUS, CURVATURE, in_ball, true_float32, unit
 
 # The similarity of two sets in the form of a distance, written into `out` if given.
@@ -170,18 +171,24 @@ DISTANCES = {
 
 
 def check_sets(
-    embeddings: Tensor, labels: Tensor, gallery: Tensor | None, gallery_labels: Tensor | None, distance: str
+    embeddings: Tensor,
+    labels: Tensor,
+    gallery: Tensor | None,
+    gallery_labels: Tensor | None,
+    distance: str,
+    takes_sets: bool = False,
 ) -> None:
     """Raise ValueError unless the sets can be compared by this distance; without a gallery, the first with itself."""
     if distance not in DISTANCES:
         raise ValueError(f"no such distance {distance!r}; known are {', '.join(DISTANCES)}")
     may_be_bits = distance == "hamming"
-    check_embeddings(embeddings, labels, "embeddings", "labels", may_be_bits)
+    check_embeddings(embeddings, labels, "embeddings", "labels", may_be_bits, takes_sets)
     if (gallery is None) != (gallery_labels is None):
         raise ValueError("gallery and gallery_labels go together: pass both or neither")
     if gallery is None or gallery_labels is None:
         return
-    check_embeddings(gallery, gallery_labels, "gallery", "gallery_labels", may_be_bits)
+    check_embeddings(gallery, gallery_labels, "gallery", "gallery_labels", may_be_bits, takes_sets)
+    check_alike(labels, gallery_labels, "gallery_labels")
     of_bits = [each.dtype == torch.uint8 for each in (embeddings, gallery)]
     if gallery.shape[1] != embeddings.shape[1] or of_bits[0] != of_bits[1]:
         raise ValueError(
@@ -192,9 +199,11 @@ def check_sets(
         raise ValueError(f"gallery is on {gallery.device}, embeddings are on {embeddings.device}")
 
 
-def check_embeddings(embeddings: Tensor, labels: Tensor, name: str, labels_name: str, packed: bool = False) -> None:
+def check_embeddings(
+    embeddings: Tensor, labels: Tensor, name: str, labels_name: str, packed: bool = False, takes_sets: bool = False
+) -> None:
     """Raise ValueError unless `embeddings` is a finite (N, D) float tensor (or packed bits) and `labels` N integers."""
-    check_shapes(embeddings, labels, name, labels_name, packed)
+    check_shapes(embeddings, labels, name, labels_name, packed, takes_sets)
     finite_N = torch.isfinite(embeddings).all(dim=1)
     if not finite_N.all():
         row = int((~finite_N).nonzero()[0])
@@ -203,17 +212,16 @@ def check_embeddings(embeddings: Tensor, labels: Tensor, name: str, labels_name:
         )
 
 
-def check_shapes(embeddings: Tensor, labels: Tensor, name: str, labels_name: str, packed: bool = False) -> None:
+def check_shapes(
+    embeddings: Tensor, labels: Tensor, name: str, labels_name: str, packed: bool = False, takes_sets: bool = False
+) -> None:
     """`check_embeddings` without a look at the values, for which a GPU would have to finish."""
     is_valid_type = embeddings.is_floating_point() or (packed and embeddings.dtype == torch.uint8)
     if embeddings.ndim != 2 or not is_valid_type:
         raise ValueError(
             f"{name} must be floating point of shape (N, D), not {embeddings.dtype} {tuple(embeddings.shape)}"
         )
-    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise ValueError(f"{labels_name} must be integers of shape (N,), not {labels.dtype} {tuple(labels.shape)}")
-    if len(embeddings) != len(labels):
-        raise ValueError(f"{len(embeddings)} {name} but {len(labels)} {labels_name}")
+    check_labels(labels, len(embeddings), labels_name, name, takes_sets)
     if embeddings.numel() == 0:
         raise ValueError(f"{name} is empty: shape {tuple(embeddings.shape)}")
     if embeddings.device != labels.device:

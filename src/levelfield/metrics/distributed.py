@@ -12,6 +12,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 from torchmetrics.utilities.distributed import gather_all_tensors
 
+from levelfield.core.labels import Labels, LabelSets
 from levelfield.metrics.definitions import SHOWN_METRICS, Wanted, is_user_metric
 from levelfield.metrics.distances import DISTANCES, at_one_scale, check_shapes, unpack_signs
 from levelfield.metrics.ranking import Ranking
@@ -40,11 +41,13 @@ class RetrievalMetrics(Metric):
             compares each with all others.
         groups: a number of each sample, such as its camera, by its index in the data set: samples with the query's
             label and group leave its gallery.
+        num_labels: L, if labels are label sets, (B, L) boolean, where samples match that share a label; None for one
+            label a sample.
         **kwargs: `torchmetrics.Metric`'s own.
 
     Attributes:
         query_scores: by metric, the scores of the queries with a match that `compute` has averaged; (Q,) float64.
-        query_labels: (Q,) their labels.
+        query_labels: (Q,) their labels, or (Q, L) label sets.
 
     Raises:
         ValueError: at `update`, shapes that do not match; at `compute`, on every process, embeddings that are not
@@ -74,6 +77,7 @@ class RetrievalMetrics(Metric):
         distance: str = "cosine",
         is_query: Bool[np.ndarray, " samples"] | None = None,
         groups: Int64[np.ndarray, " samples"] | None = None,
+        num_labels: int | None = None,
         **kwargs: Any,
     ) -> None:
         # `compute` gathers from the other processes itself, only what it needs.
@@ -87,27 +91,31 @@ class RetrievalMetrics(Metric):
         self.distance = distance
         self.is_query = None if is_query is None else torch.as_tensor(is_query)
         self.groups = None if groups is None else torch.as_tensor(groups)
+        self.num_labels, self.label_shape = num_labels, () if num_labels is None else (num_labels,)
         self.query_scores: dict[str, Float64[Tensor, " queries"]] = {}
-        self.query_labels: Int64[Tensor, " queries"] = torch.empty(0, dtype=torch.int64)
+        self.query_labels: Labels | LabelSets = torch.empty(0, dtype=torch.int64)
         for state in DTYPES:
             self.add_state(state, default=[], dist_reduce_fx="cat")
 
     def update(
         self,
         embeddings: Float[Tensor, "batch dim"],
-        labels: Integer[Tensor, " batch"],
+        labels: Labels | LabelSets,
         index: Integer[Tensor, " batch"],
     ) -> None:
         """Add a batch: (B, D) embeddings of any floating type, (B,) labels, (B,) indices in the data set."""
-        check_shapes(embeddings, labels, "embeddings", "labels")
-        if index.shape != labels.shape or index.is_floating_point():
+        check_shapes(embeddings, labels, "embeddings", "labels", takes_sets=True)
+        if labels.shape[1:] != self.label_shape:
+            raise ValueError(f"labels are of shape {tuple(labels.shape)}, but num_labels={self.num_labels}")
+        if index.shape != labels.shape[:1] or index.is_floating_point():
             raise ValueError(f"index must hold {len(labels)} integers, not {index.dtype} {tuple(index.shape)}")
         prepared = DISTANCES[self.distance][0](embeddings)
         # Signs hide what is not finite, and float32 has a smaller range than the embeddings may have.
         finite = torch.isfinite(embeddings).all(dim=1) & torch.isfinite(prepared).all(dim=1)
         self.finite.append(finite.to(torch.uint8))
         self.embeddings.append(prepared)
-        self.labels.append(labels.detach().long())
+        # Not every backend sends booleans.
+        self.labels.append(labels.detach().to(torch.uint8 if self.label_shape else torch.int64))
         self.index.append(index.detach().long().to(labels.device))
 
     def compute(self) -> dict[str, float]:
@@ -120,6 +128,7 @@ class RetrievalMetrics(Metric):
         if shared and not self._is_synced:
             states = [gather_rows(rows, self.process_group) for rows in states]
         embeddings, labels, index, finite = states
+        labels = labels.bool() if self.label_shape else labels
         if len(index) == 0:
             raise ValueError("RetrievalMetrics.compute before any update")
         if not finite.all():
@@ -163,8 +172,9 @@ class RetrievalMetrics(Metric):
     def _state(self, state: str) -> Tensor:
         if len(rows := getattr(self, state)):  # a list, or a tensor once torchmetrics has gathered it
             return dim_zero_cat(rows)
-        dtype = torch.uint8 if self.distance == "hamming" and state == "embeddings" else DTYPES[state]
-        return torch.empty((0, 0) if state == "embeddings" else 0, dtype=dtype, device=self.device)
+        bits = (state == "embeddings" and self.distance == "hamming") or (state == "labels" and self.label_shape)
+        shape = {"embeddings": (0,), "labels": self.label_shape}.get(state, ())
+        return torch.empty((0, *shape), dtype=torch.uint8 if bits else DTYPES[state], device=self.device)
 
 
 def first_of_each(index_N: Int64[Tensor, " items"]) -> Int64[Tensor, " unique"]:

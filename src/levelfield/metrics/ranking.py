@@ -1,12 +1,12 @@
-"""Exact ranks of the items that share a query's label, in bounded memory, and the scores that follow from them.
+"""Exact ranks of the items that share a label with a query, in bounded memory, and the scores that follow from them.
 
 Equal similarities are ranked in an order that depends on no label, so collapsed embeddings score as by chance. Each
 item has a position on a circle, a hash of its number. A query ranks equal items in the order of the circle, starting at
 its own position. So each item comes first for equally many queries, and sorted labels score like shuffled ones. With
 one order for all queries, the class of its first item would decide.
 
-Shapes: N queries given, Q of them scored, G gallery items, B queries of one block, P items with the query's label,
-V largest values, T items of one tile, D dimensions, C classes.
+Shapes: N queries given, Q of them scored, G gallery items, B queries of one block, P items that share a label with
+the query, V largest values, T items of one tile, D dimensions, C classes, L labels of sets.
 """
 
 import math
@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Integer, Num
 from torch import Tensor
 
+from levelfield.core.labels import Labels, LabelSets, num_shared
 from levelfield.metrics.counts import Ranks
 from levelfield.metrics.definitions import Wanted
 from levelfield.metrics.distances import DISTANCES, MIN_BLOCK, full_precision
@@ -58,43 +59,43 @@ class Ranking:
 
     Args:
         excludes_self: the queries are the gallery, and none retrieves itself.
-        groups: a number of each query and of each item; items with the query's label and group leave its gallery.
+        groups: a number of each query and of each item; items that match the query and have its group leave its
+            gallery.
 
     Attributes:
-        num_relevant_N: items with each query's label in its gallery.
+        num_relevant_N: R, items of its gallery that share a label with each query.
         matched_Q: ascending numbers of the queries that have any.
 
     Raises:
-        ValueError: all items of the gallery have one label, or no query shares its label with another item.
+        ValueError: no query matches another item, or those that do match all.
     """
 
     def __init__(
         self,
         queries_ND: Num[Tensor, "queries dim"],
-        labels_N: Integer[Tensor, " queries"],
+        labels_N: Labels | LabelSets,
         gallery_GD: Num[Tensor, "gallery dim"],
-        gallery_labels_G: Integer[Tensor, " gallery"],
+        gallery_labels_G: Labels | LabelSets,
         distance: str,
         excludes_self: bool,
         groups: tuple[Integer[Tensor, " queries"], Integer[Tensor, " gallery"]] | None = None,
     ) -> None:
         self.queries_ND, self.gallery_GD, self.excludes_self = queries_ND, gallery_GD, excludes_self
+        self.has_sets = labels_N.ndim == 2
         # Few operators support other unsigned integers.
-        self.labels_N, self.gallery_labels_G = labels_N.long(), gallery_labels_G.long()
+        both_labels = (each if self.has_sets else each.long() for each in (labels_N, gallery_labels_G))
+        self.labels_N, self.gallery_labels_G = both_labels
         self.similarity = DISTANCES[distance][1]
         self.groups = groups
-        self.in_class_N = count_equal(self.labels_N, self.gallery_labels_G)
-        self.num_relevant_N = self.in_class_N - int(excludes_self)
-        if groups is not None:
-            both = torch.stack([torch.cat([self.labels_N, self.gallery_labels_G]), torch.cat(groups)])
-            pairs = both.unique(dim=1, return_inverse=True)[1]
-            self.num_relevant_N = self.in_class_N - count_equal(pairs[: len(labels_N)], pairs[len(labels_N) :])
+        count = count_sharing if self.has_sets else count_equal
+        self.in_class_N = count(self.labels_N, self.gallery_labels_G)
+        left_out = int(excludes_self) if groups is None else count(self.labels_N, self.gallery_labels_G, groups)
+        self.num_relevant_N = self.in_class_N - left_out
         self.matched_Q = (self.num_relevant_N > 0).nonzero().squeeze(1)
         if len(self.matched_Q) == 0:
             raise ValueError(f"none of the {len(labels_N)} queries shares its label with another item of the gallery")
-        if bool((self.gallery_labels_G == self.gallery_labels_G[0]).all()):
-            label = int(self.gallery_labels_G[0])
-            raise ValueError(f"all {len(gallery_GD)} gallery items have the label {label}; use two")
+        if bool((self.in_class_N[self.matched_Q] == len(gallery_GD)).all()):
+            raise ValueError(f"all {len(gallery_GD)} gallery items share a label with every query; use two labels")
         num_queries, num_gallery = len(queries_ND), len(gallery_GD)
         self.positions_G, self.starts_N = tie_positions(num_queries, num_gallery, excludes_self, labels_N.device)
 
@@ -119,7 +120,8 @@ class Ranking:
             depth = min(depth, wanted.num_neighbors(int(num_relevant_Q.max())))
         largest_class = int(self.in_class_N[scored_Q].max())
         # Float32 similarities, their sorted values down to the depth, and temporaries for each item of a class.
-        bytes_a_row = 4 * num_gallery + 4 * (depth + 1) + MEMBER_BYTES * largest_class
+        # Label sets also need how many labels each item shares, and whether it shares any.
+        bytes_a_row = (9 if self.has_sets else 4) * num_gallery + 4 * (depth + 1) + MEMBER_BYTES * largest_class
         if device.type != "cpu":
             bytes_a_row += SELECTED_BYTES * depth * (1 + group_size(num_gallery, depth))
         most = MAX_BLOCK if device.type == "cpu" else MAX_GPU_VALUES // num_gallery
@@ -127,22 +129,34 @@ class Ranking:
         is_half_enough = (
             self.excludes_self
             and self.groups is None
+            and not self.has_sets
             and device.type == "cpu"
             and len(scored_Q) == len(self.matched_Q) > num_gallery // 2
             and depth < MOST_KEPT
             and kept_bytes <= memory_budget // 4
         )
         block = min(most, (memory_budget - is_half_enough * kept_bytes) // bytes_a_row)
-        members = ClassMembers(self.gallery_labels_G, largest_class)
+        members: Members = (SetMembers if self.has_sets else ClassMembers)(self.gallery_labels_G, largest_class)
 
-        def keep(positions_B: Int64[Tensor, " block"], ranks_BP: Int64[Tensor, "block items"]) -> None:
-            ranks = Ranks(ranks_BP.double(), ranks_BP <= depth, num_relevant_Q[positions_B].double())
+        def keep(
+            positions_B: Int64[Tensor, " block"],
+            ranks_BP: Int64[Tensor, "block items"],
+            gains_BP: Float64[Tensor, "block items"] | None = None,
+        ) -> None:
+            if gains_BP is not None:
+                ranks_BP, order_BP = ranks_BP.sort(dim=1)
+                gains_BP = gains_BP.gather(1, order_BP)
+            elif device.type == "cpu":
+                ranks_BP = torch.from_numpy(np.sort(ranks_BP.numpy(), axis=1))
+            else:
+                ranks_BP = ranks_BP.sort(dim=1).values
+            ranks = Ranks(ranks_BP.double(), ranks_BP <= depth, num_relevant_Q[positions_B].double(), gains_BP)
             for name, (metric, numbers) in wanted.rows.items():
                 scores[name][positions_B] = metric.score(ranks, *numbers)
 
         threads = by_threads(device, len(scored_Q) * self.gallery_GD.numel())
         with torch.inference_mode(), full_precision(device), threads as each:
-            if is_half_enough:
+            if is_half_enough and isinstance(members, ClassMembers):
                 Halves(self, members, depth, block).rank(scored_Q, keep, each)
             else:
                 shares = num_shares(device)
@@ -153,10 +167,10 @@ class Ranking:
 
     def _rank_rows(
         self,
-        members: "ClassMembers",
+        members: "Members",
         depth: int,
         scored_Q: Int64[Tensor, " scored"],
-        keep: Callable[[Tensor, Tensor], None],
+        keep: Callable[..., None],
         edges: list[tuple[int, int]],
     ) -> None:
         """Rank some blocks of rows, all by one thread: what a core has computed stays in its cache."""
@@ -167,7 +181,7 @@ class Ranking:
         for start, stop in edges:
             queries_B = scored_Q[start:stop]
             rows_BG = self.similarities_of(queries_B, buffer_BG[: stop - start])
-            items_BP, valid_BP = members.of(self.labels_N[queries_B])
+            items_BP, valid_BP, *gains_BP = self.matches_of(queries_B, members)
             if self.groups is not None:
                 same_BP = valid_BP & (self.groups[1][items_BP] == self.groups[0][queries_B, None])
                 valid_BP = valid_BP & ~same_BP
@@ -176,7 +190,14 @@ class Ranking:
             sorted_BV = largest_values(rows_BG, min(depth + 1, num_gallery))
             values_BP = rows_BG.gather(1, items_BP)
             ranks_BP = self.ranks_of(queries_B, sorted_BV, values_BP, items_BP, valid_BP, depth, rows_BG)
-            keep(torch.arange(start, stop, device=scored_Q.device), ranks_BP)
+            keep(torch.arange(start, stop, device=scored_Q.device), ranks_BP, *(each * valid_BP for each in gains_BP))
+
+    def matches_of(self, queries_B: Int64[Tensor, " block"], members: "Members") -> tuple[Tensor, ...]:
+        """What `members` knows of the queries; none matches itself."""
+        items_BP, valid_BP, *gains_BP = members.of(self.labels_N[queries_B])
+        if self.excludes_self:
+            valid_BP = valid_BP & (items_BP != queries_B[:, None])
+        return items_BP, valid_BP, *gains_BP
 
     def similarities_of(
         self, queries_B: Int64[Tensor, " block"], rows_BG: Float[Tensor, "block gallery"] | None = None
@@ -204,7 +225,7 @@ class Ranking:
         depth: int,
         rows_BG: Float[Tensor, "block gallery"] | None = None,
     ) -> Int64[Tensor, "block items"]:
-        """Ascending ranks (1 = nearest) of each row's items; `depth + 1` for those not valid or further down.
+        """Rank (1 = nearest) of each row's items; `depth + 1` for those not valid or further down.
 
         Each item's value is looked up among the largest. Rows in which such a value occurs more than once are sorted
         again, by keys without ties.
@@ -214,8 +235,6 @@ class Ranking:
             rows_BG: all similarities; None computes those of rows with ties again.
         """
         num_gallery = len(self.gallery_GD)
-        if self.excludes_self:
-            valid_BP = valid_BP & (items_BP != queries_B[:, None])
         ranks_BP, tied_BP = look_up(sorted_BV, values_BP)
         tied_T = (tied_BP & valid_BP & (ranks_BP <= depth)).any(dim=1).nonzero().squeeze(1)
         room = max(MIN_BLOCK if rows_BG is None else 1, TEMPORARY_VALUES // num_gallery)
@@ -223,10 +242,7 @@ class Ranking:
             tied_RG = self.similarities_of(queries_B[rows_R]) if rows_BG is None else rows_BG[rows_R]
             keys_RG = tie_free_keys(tied_RG, steps_from(self.starts_N[queries_B[rows_R]], self.positions_G))
             ranks_BP[rows_R] = look_up(largest_values(keys_RG, depth), keys_RG.gather(1, items_BP[rows_R]))[0]
-        ranks_BP = ranks_BP.masked_fill(~valid_BP, depth + 1).clamp(max=depth + 1)
-        if ranks_BP.device.type != "cpu":
-            return ranks_BP.sort(dim=1).values
-        return torch.from_numpy(np.sort(ranks_BP.numpy(), axis=1))
+        return ranks_BP.masked_fill(~valid_BP, depth + 1).clamp(max=depth + 1)
 
 
 class Halves:
@@ -278,7 +294,7 @@ class Halves:
         self, queries_B: Int64[Tensor, " block"], rows_BT: Float[Tensor, "block later"], start: int, stop: int
     ) -> Int64[Tensor, "block items"]:
         """The ranks of `Ranking.ranks_of` from the rows' similarities to the items from `start` on."""
-        items_BP, valid_BP = self.members.of(self.ranking.labels_N[queries_B])
+        items_BP, valid_BP = self.ranking.matches_of(queries_B, self.members)
         later_BP = rows_BT.gather(1, (items_BP - start).clamp(min=0))
         values_BP = torch.where(items_BP >= start, later_BP, self.own_GP[queries_B])
         later_R, slots_R = (valid_BP & (items_BP >= stop)).nonzero(as_tuple=True)
@@ -326,10 +342,49 @@ class ClassMembers:
         return self.order_G[torch.where(valid_BP, self.starts_C[slots_B, None] + steps_P, 0)], valid_BP
 
 
+class SetMembers:
+    """Which items of a gallery share a label with a set; arguments as of `ClassMembers`."""
+
+    def __init__(self, sets_GL: LabelSets, largest: int) -> None:
+        self.sets_GL, self.largest = sets_GL, largest
+
+    def of(
+        self, sets_BL: LabelSets
+    ) -> tuple[Int64[Tensor, "block items"], Bool[Tensor, "block items"], Float64[Tensor, "block items"]]:
+        """As of `ClassMembers`, and how many labels each item shares."""
+        shared_BG = num_shared(sets_BL, self.sets_GL)
+        rows_M, items_M = shared_BG.nonzero(as_tuple=True)
+        counts_B = rows_M.bincount(minlength=len(sets_BL))
+        valid_BP = torch.arange(self.largest, device=sets_BL.device) < counts_B[:, None]
+        items_BP = torch.zeros(valid_BP.shape, dtype=torch.int64, device=sets_BL.device)
+        items_BP.masked_scatter_(valid_BP, items_M)
+        return items_BP, valid_BP, shared_BG.gather(1, items_BP).double()
+
+
+Members = ClassMembers | SetMembers
+# A pair of groups, of queries and gallery: only items with the query's group count.
+Groups = tuple[Integer[Tensor, " queries"], Integer[Tensor, " gallery"]] | None
+
+
+def count_sharing(sets_NL: LabelSets, gallery_sets_GL: LabelSets, groups: Groups = None) -> Int64[Tensor, " queries"]:
+    """Number of gallery items that share a label with each query."""
+    counts_N = torch.empty(len(sets_NL), dtype=torch.int64, device=sets_NL.device)
+    for rows_B in torch.arange(len(sets_NL), device=sets_NL.device).split(1 + TEMPORARY_VALUES // len(gallery_sets_GL)):
+        matches_BG = num_shared(sets_NL[rows_B], gallery_sets_GL) > 0
+        if groups is not None:
+            matches_BG &= groups[0][rows_B, None] == groups[1]
+        counts_N[rows_B] = matches_BG.sum(1)
+    return counts_N
+
+
 def count_equal(
-    query_labels_N: Integer[Tensor, " queries"], gallery_labels_G: Integer[Tensor, " gallery"]
+    query_labels_N: Integer[Tensor, " queries"], gallery_labels_G: Integer[Tensor, " gallery"], groups: Groups = None
 ) -> Int64[Tensor, " queries"]:
     """Number of gallery items with each query's label."""
+    if groups is not None:
+        both = torch.stack([torch.cat([query_labels_N, gallery_labels_G]), torch.cat(groups)])
+        pairs = both.unique(dim=1, return_inverse=True)[1]
+        query_labels_N, gallery_labels_G = pairs[: len(query_labels_N)], pairs[len(query_labels_N) :]
     if len(gallery_labels_G) == 0:
         return torch.zeros_like(query_labels_N)
     classes_C, counts_C = gallery_labels_G.unique(return_counts=True)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Integer, Num
 from torch import Tensor
 
+from levelfield.core.labels import Labels, LabelSets
 from levelfield.core.seeds import seed_of
 from levelfield.metrics.definitions import Wanted
 from levelfield.metrics.distances import check_sets, prepared_sets
@@ -17,9 +18,9 @@ from levelfield.metrics.ranking import Ranking
 
 def retrieval_metrics(
     embeddings: Num[Tensor, "queries dim"],
-    labels: Integer[Tensor, " queries"],
+    labels: Labels | LabelSets,
     gallery: Num[Tensor, "gallery dim"] | None = None,
-    gallery_labels: Integer[Tensor, " gallery"] | None = None,
+    gallery_labels: Labels | LabelSets | None = None,
     metrics: Iterable[str] | None = None,
     recall_at: Sequence[int] = (1, 2, 4, 8),
     *,
@@ -39,12 +40,12 @@ def retrieval_metrics(
 
     Args:
         embeddings: (N, D) floating point, any scale; converted to float32.
-        labels: (N,) integers, any values.
+        labels: (N,) integers, any values; or label sets, (N, L) boolean, where items match that share a label.
         gallery: (G, D) items to retrieve from; None takes the embeddings themselves.
         gallery_labels: (G,) their labels.
         metrics: any of `map_at_r`, `r_precision`, `precision_at_1`, `recall` (all of `recall_at`), `recall_at_<k>`,
-            `map` (full ranking), `map_at_<n>` (ranking cut at n neighbours) and `mrr`; None for the first four, `map`
-            and `mrr`.
+            `map` (full ranking), `map_at_<n>` (ranking cut at n neighbours), `ndcg_at_<n>` (which counts the labels
+            that two sets share) and `mrr`; None for the first four, `map` and `mrr`.
         recall_at: the k of recall@k.
         distance: `cosine`; `euclidean`, for embeddings that are not normalised; `hamming`, on signs packed into bits,
             ceil(D / 8) bytes an item (uint8 means that they are packed already, see `pack_bits`); `poincare`, of raw
@@ -76,7 +77,7 @@ def retrieval_metrics(
     wanted = Wanted.parse(metrics, "queries", recall_at)
     if num_queries is not None and num_queries < 2:
         raise ValueError(f"num_queries={num_queries}: an interval needs at least 2")
-    check_sets(embeddings, labels, gallery, gallery_labels, distance)
+    check_sets(embeddings, labels, gallery, gallery_labels, distance, takes_sets=True)
     prepared = prepared_sets(embeddings, gallery, distance=distance)
     if groups is not None and gallery is None:
         gallery_groups = groups

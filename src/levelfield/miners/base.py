@@ -6,6 +6,7 @@ from torch import Tensor, autocast, nn, no_grad, promote_types
 from torch.nn.functional import threshold
 
 from levelfield.core.init_args import KeepsArguments
+from levelfield.core.labels import Labels, LabelSets, check_alike, check_labels, matches
 from levelfield.core.numerics import inner_products, rounding_of, unit
 
 # Types of the arguments of `mine`, for subclasses.
@@ -24,9 +25,9 @@ class Miner(KeepsArguments, nn.Module):
     def forward(
         self,
         embeddings: Float[Tensor, "N D"],
-        labels: Int[Tensor, " N"],
+        labels: Labels | LabelSets,
         ref_emb: Float[Tensor, "M D"] | None = None,
-        ref_labels: Int[Tensor, " M"] | None = None,
+        ref_labels: Int[Tensor, " M"] | Bool[Tensor, "M L"] | None = None,
         places: Int[Tensor, " N"] | None = None,
     ) -> tuple[Tensor, ...]:
         """Indices of triplets (a, p, n) or of pairs (a1, p, a2, n); p and n index `ref_emb` where it is given.
@@ -43,11 +44,12 @@ class Miner(KeepsArguments, nn.Module):
         dtype = promote_types(embeddings.dtype, torch.float32)
         with autocast(embeddings.device.type, enabled=False):
             anchors = unit(embeddings.to(dtype))
-            others, other_labels = anchors, labels
+            others = anchors
             if ref_emb is not None and ref_labels is not None:
-                _check(ref_emb, ref_labels)
-                others, other_labels = unit(ref_emb.to(dtype)), ref_labels
-            same = labels[:, None] == other_labels[None, :]
+                _check(ref_emb, ref_labels, "ref_emb", "ref_labels")
+                check_alike(labels, ref_labels, "ref_labels")
+                others = unit(ref_emb.to(dtype))
+            same = matches(labels, ref_labels, places)
             positives = same.clone()
             if ref_emb is None:
                 positives.fill_diagonal_(False)
@@ -69,9 +71,7 @@ def distances(anchors: Float[Tensor, "N D"], others: Float[Tensor, "M D"]) -> Fl
     return threshold(2 - 2 * inner_products(anchors, others), rounding_of(anchors), 0.0).sqrt()
 
 
-def _check(embeddings: Tensor, labels: Tensor) -> None:
-    if embeddings.ndim != 2 or labels.ndim != 1 or len(embeddings) != len(labels) or len(labels) == 0:
-        raise ValueError(
-            f"embeddings must be (N, D) and labels (N,) with N > 0, "
-            f"not {tuple(embeddings.shape)} and {tuple(labels.shape)}"
-        )
+def _check(embeddings: Tensor, labels: Tensor, name: str = "embeddings", labels_name: str = "labels") -> None:
+    if embeddings.ndim != 2 or len(embeddings) == 0:
+        raise ValueError(f"{name} must be (N, D) with N > 0, not {tuple(embeddings.shape)}")
+    check_labels(labels, len(embeddings), labels_name, name, takes_sets=True)

@@ -168,7 +168,8 @@ def _comparisons(spec: StudySpec, rows: Sequence[ResultRow]) -> tuple[list[str],
     names, baselines = shown_names(spec), baselines_of(mean_scores(rows), spec)
     found = {}
     for embedding in EMBEDDING_KINDS:
-        compared = compare_all(rows, list(spec.methods), SELECTED_BY, embedding, baselines, spec.halves)
+        methods, planned = list(spec.methods), spec.compare
+        compared = compare_all(rows, methods, SELECTED_BY, embedding, baselines, spec.halves, planned=planned)
         found[embedding] = [each.named(names) for each in compared]
     groups = []
     for embedding, compared in found.items():

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from levelfield.study.spec import (
     VALIDATED,
     SearchSettings,
     StudySpec,
+    first_search,
     is_baseline,
     is_reference,
     value_of,
@@ -99,6 +100,7 @@ def load_spec(
         references=_references(path, content.get("references"), any(map(is_baseline, rows))),
         modules=_modules({row: found.config for row, found in rows.items()}),
         selected_by=_selected_by(path, content.get("selected_by", SELECTED_BY)),
+        compare=_compared(path, content.get("compare"), rows),
     )
     alike: dict[str | None, str] = {}
     for row in rows:
@@ -138,9 +140,17 @@ def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
     metrics = read_metrics(path, own.pop("metrics")) if "metrics" in own else spec.metrics
     selected_by = _selected_by(path, own.pop("selected_by", spec.selected_by))
     search = read_search(path, asdict(spec.search), sections["search"])
+    compare = _compared(path, own.pop("compare"), methods) if "compare" in own else spec.compare
     counts = _counts("--", own)
     spec = replace(spec, methods=methods, modules=_modules(methods))
-    return replace(spec, **counts, metrics=metrics, search=search, selected_by=selected_by)
+    return replace(spec, **counts, metrics=metrics, search=search, selected_by=selected_by, compare=compare)
+
+
+def _compared(path: Path, name: Any, rows: Iterable[str]) -> str | None:
+    methods = [row for row in rows if not is_baseline(row) and first_search(row) == row]
+    if name is not None and name not in methods:
+        raise UserError(f"{path}: compare {name!r}{nearest(str(name), methods)}")
+    return name
 
 
 def _counts(place: str, given: Config) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import yaml
 
 from levelfield.core.configuration import Config, flatten, init_args, merge, read_yaml
 from levelfield.core.errors import UserError
-from levelfield.core.shape import count, has_shape
+from levelfield.core.shape import TEXT_OR_NONE, count, has_shape
 from levelfield.core.source_identity import DEFAULTS
 from levelfield.metrics.definitions import SELECTED_BY, is_user_metric
 from levelfield.study.search_space import Space, configured, read_space
@@ -36,6 +36,7 @@ SHAPE = {
     **{key: [str] for key in ("metrics", "sweep", "references", "modules?")},
     "blocks?": WHOLE_OR_NONE,
     "replicates?": count,
+    "compare?": TEXT_OR_NONE,
 }
 MOST_JOBS = 200_000
 # Maps of the trunk's features in untrained rows.
@@ -103,6 +104,7 @@ class StudySpec:
             queries, or an import path as in `metrics`.
         replicates: Repetitions of the whole study with other halves of the classes, folds, searches and seeds, each a
             study in its own folder, `levelfield.study.replicates`.
+        compare: The only method that is compared with the others; None compares all pairs, with a larger correction.
     """
 
     name: str
@@ -122,6 +124,7 @@ class StudySpec:
     modules: list[str] = field(default_factory=list)
     selected_by: str = SELECTED_BY
     replicates: int = 1
+    compare: str | None = None
 
     def __post_init__(self) -> None:
         each = self.runs * self.folds + self.search.trials * self.folds_of("trial")

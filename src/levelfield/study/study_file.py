@@ -11,7 +11,7 @@ from levelfield.study.spec import COUNTS, STUDY
 
 KEYS = (
     *("name", "base", "overrides", "methods", "sweep", "search", "spaces", "searches", "references", "metrics"),
-    *("selected_by", "blocks", "derived", "trunks"),
+    *("selected_by", "blocks", "derived", "trunks", "compare"),
     *COUNTS,
 )
 # The study sets these for each job.
@@ -114,7 +114,7 @@ def sort_options(options: Mapping[str, Any]) -> tuple[Config, dict[str, Config],
             raise UserError(f"--{key}: a study sets it for each job; leave it out, or give --folds, --runs or --seed")
         if key in ("model.loss", "model.miner"):
             raise UserError(f"--{key} would be the same for every method; to add a method, give --add-method")
-        if key in (*COUNTS, "metrics", "selected_by"):
+        if key in (*COUNTS, "metrics", "selected_by", "compare"):
             own[key] = value
         elif section in sections:
             sections[section][rest] = value

@@ -93,13 +93,13 @@ PATIENCE = [
 
 @pytest.mark.parametrize(("steps", "more", "epochs"), PATIENCE)
 def test_patience_counts_validations(steps, more, epochs, run: Run, tmp_path: Path) -> None:
-    """With rates of 0 each validation scores the same."""
+    """With rates of 0 each validation scores the same, and the start is kept."""
     small = ["--data.steps_per_epoch", steps, "--data.batch_size", "8"]
     succeeded(run(*words(tmp_path, RARER), *small, *more))
     scores = validation_scores(tmp_path / "fit/it/0/metrics.csv")
-    assert [*scores] == epochs
+    assert [*scores] == [-1, *epochs]
     assert len(set(scores.values())) == 1
-    assert torch.load(tmp_path / "fit/it/0/best.ckpt", weights_only=True)["epoch"] == epochs[0]
+    assert torch.load(tmp_path / "fit/it/0/best.ckpt", weights_only=True)["epoch"] == -1
 
 
 def test_refused_arguments(run: Run, tmp_path: Path) -> None:

@@ -25,8 +25,11 @@ LOOKS: dict[str, Any] = {
 
 def _draw(results: Results) -> "Figure | None":
     spec, names = results.study.spec, shown_names(results.study.spec)
-    methods, halves = list(spec.methods), spec.halves
-    found = [c for kind in EMBEDDING_KINDS for c in compare_all(results.rows, methods, embedding=kind, halves=halves)]
+    of_each = [
+        compare_all(results.rows, list(spec.methods), embedding=kind, halves=spec.halves, planned=spec.compare)
+        for kind in EMBEDDING_KINDS
+    ]
+    found = [comparison for compared in of_each for comparison in compared]
     comparisons = [c.named(names) for c in found if c.kind != OVER_BASELINE]
     return differences_figure(comparisons) if comparisons else None
 

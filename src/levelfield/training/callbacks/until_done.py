@@ -9,10 +9,11 @@ from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from levelfield.core.errors import UserError
 from levelfield.metrics.definitions import MONITOR
 from levelfield.training.callbacks.retrieval_validation import monitor_of
+from levelfield.training.callbacks.validate_first import ValidateFirst
 
 
-class UntilDone(EarlyStopping):
-    """Validates after `first` steps, then whenever the steps have doubled, but at least every `every` steps.
+class UntilDone(ValidateFirst, EarlyStopping):
+    """Validates the start, after `first` steps, then whenever the steps have doubled, but every `every` steps at least.
 
     By default after 100, 200, 400 and 800 steps, then every 400. A validation runs at the end of the epoch that reaches
     such a step, and at the end of the last epoch, unless `max_steps` ends inside it. The training ends after `patience`
@@ -53,6 +54,7 @@ class UntilDone(EarlyStopping):
                 raise UserError(f"--trainer.{key}: UntilDone decides when to validate; leave one of the two out")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
         self._plan(trainer)  # for a resumed training, whose epoch does not start again
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

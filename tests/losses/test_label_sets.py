@@ -1,0 +1,154 @@
+"""Label sets: samples match that share a label; a loop over pairs, one-hot rows, empty rows, what is refused."""
+
+import pair_loops as of_pairs
+import pytest
+import torch
+from loss_cases import Batch, assert_equals_loop, assert_same, batch, nonzero_mean
+from pytorch_metric_learning import losses as peers
+
+from levelfield import losses, miners
+from levelfield.losses import CrossBatchMemory, WeightedSum
+
+# The third and the last are empty, the first two share two labels, and one label is of a single sample.
+SETS = [[k in labels for k in range(5)] for labels in ([0, 1], [0, 1], [], [1, 2], [2], [4], [0, 2], [1], [2, 3], [])]
+LOSSES = [
+    (losses.ContrastiveLoss, of_pairs.contrastive, (0.9, 1.2)),
+    (losses.MultiSimilarityLoss, of_pairs.multi_similarity, (2.0, 50.0, 0.5)),
+    (losses.NTXentLoss, of_pairs.ntxent, (0.07,)),
+    (losses.SupConLoss, of_pairs.supcon, (0.1,)),
+]
+ONE_HOT = torch.eye(12, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("situation", ["unit", "raw", "pairs", "triplets", "repeats", "reference"])
+@pytest.mark.parametrize(("loss", "loop", "given"), LOSSES)
+def test_label_sets_equal_a_loop_over_pairs(loss, loop, given, situation):
+    assert_equals_loop(loss(*given), lambda case: loop(case, *given), batch(situation, SETS))
+
+
+@pytest.mark.parametrize(("loss", "loop", "given"), LOSSES)
+def test_the_gradient_is_a_finite_difference(loss, loop, given):
+    case = batch("raw", SETS)
+    assert torch.autograd.gradcheck(lambda x: loss(*given)(x, case.y), [case.x], eps=1e-6, atol=1e-5, fast_mode=True)
+
+
+@pytest.mark.parametrize(("loss", "loop", "given"), LOSSES)
+@pytest.mark.parametrize("miner", [None, miners.MultiSimilarityMiner(), miners.TripletMarginMiner()])
+def test_one_hot_rows_give_the_bits_of_integers(loss, loop, given, miner):
+    memories = [CrossBatchMemory(loss(*given), 5, 20, miner, num_labels=n).double() for n in (None, 12)]
+    for seed in range(4):  # the memory fills and wraps
+        case = batch("reference", seed=seed)
+        x, y, ref, ref_y = case.x, case.y, case.ref, case.ref_y
+        kinds = [(y, ref_y), (ONE_HOT[y], ONE_HOT[ref_y])]
+        chosen = [miner and miner(x, own) for own, _ in kinds]
+        pairs = [[loss(*given)(x, own, choice) for (own, _), choice in zip(kinds, chosen, strict=True)]]
+        pairs += [[loss(*given)(x, own, None, ref, others) for own, others in kinds]]
+        pairs += [[memory(x, own) for memory, (own, _) in zip(memories, kinds, strict=True)]]
+        for values in pairs:
+            assert torch.equal(*values)
+            assert torch.equal(*(torch.autograd.grad(value, x)[0] for value in values))
+
+
+@pytest.mark.parametrize(("loss", "loop", "given"), LOSSES)
+def test_a_memory_of_label_sets_equals_a_loop(loss, loop, given):
+    """No sample meets itself there, as positive or, with an empty set, as negative. A state brings the memory back."""
+    memory, restored = (CrossBatchMemory(loss(*given), 5, 16, num_labels=5).double() for _ in range(2))
+    for step in range(4):
+        case = batch("raw", SETS, seed=step)
+        restored.load_state_dict(memory.state_dict())
+        found = memory(case.x, case.y)
+        assert torch.equal(restored(case.x, case.y), found)
+        size = min(10 * step + 10, 16)
+        places = (10 * step + torch.arange(10)) % 16
+        references = memory.memory[:size], memory.memory_labels[:size]
+        everything, chosen = Batch(case.x, case.y, None, *references), ()
+        for pairs in (everything.P, everything.N):
+            listed = [(i, j) for i, row in enumerate(pairs) for j in row if j != places[i]]
+            chosen += tuple(torch.tensor(listed).T)
+        expected = loop(Batch(case.x, case.y, chosen, *references), *given)
+        assert_same(found, expected, case.x, value=1e-10, gradient=1e-9)
+
+
+def test_empty_sets_match_nothing_and_are_not_their_own_negatives():
+    x, none = torch.randn(6, 5), torch.zeros(6, 3, dtype=torch.bool)
+    for positives_alone in (losses.ContrastiveLoss(neg_margin=-1.0), losses.NTXentLoss(), losses.SupConLoss()):
+        assert positives_alone(x, none) == 0
+    apart = torch.eye(6)[:, :5] + torch.eye(6)[:, 1:]
+    assert losses.ContrastiveLoss(neg_margin=0.1)(apart, none) == 0  # a sample is at distance 0 from itself
+    memory = CrossBatchMemory(losses.ContrastiveLoss(neg_margin=0.1), 5, 6, num_labels=3)
+    assert memory(apart, none) == 0
+    assert [len(part) for part in miners.MultiSimilarityMiner(epsilon=9.0)(x, none)] == [0, 0, 0, 0]
+
+
+def multi_supcon(case: Batch, temperature: float = 0.1, threshold: float = 0.5) -> torch.Tensor:
+    """MultiSupConLoss as version 3 of pytorch-metric-learning documents it: positives weigh by their Jaccard index."""
+    rows = []
+    for i, own in enumerate(case.y.tolist()):
+        others = [j for j in range(len(case.y)) if j != i]
+        jaccard = {}
+        for j in others:
+            both = list(zip(own, case.y[j].tolist(), strict=True))
+            jaccard[j] = sum(a and b for a, b in both) / sum(a or b for a, b in both)
+        near = [j for j in others if jaccard[j] >= threshold]
+        everything = torch.stack([case.s(i, j) / temperature for j in others]).logsumexp(0)
+        if near:
+            rows.append(-sum(jaccard[p] * (case.s(i, p) / temperature - everything) for p in near) / len(near))
+    return nonzero_mean(rows)
+
+
+def test_it_is_multi_supcon_where_sets_are_equal_or_apart():
+    """There each match has Jaccard index 1; elsewhere theirs is a threshold, and ours one shared label."""
+    case = batch("raw", [[k in labels for k in range(6)] for labels in ([0, 1], [0, 1], [2], [3, 4], [3, 4], [2], [5])])
+    ours = losses.SupConLoss()
+    assert_same(ours(case.x, case.y), multi_supcon(case), case.x, value=1e-10, gradient=1e-9)
+    if hasattr(peers, "MultiSupConLoss"):  # from version 3 on
+        assert_same(ours(case.x, case.y), peers.MultiSupConLoss()(case.x, case.y), case.x, value=1e-5, gradient=1e-4)
+    case = batch("raw", [[k in labels for k in range(3)] for labels in ([0, 1, 2], [0], [1], [1, 2])])
+    assert ours(case.x, case.y) != multi_supcon(case)
+
+
+def test_a_sum_takes_label_sets_if_all_its_losses_do():
+    x, sets = torch.randn(10, 5), torch.tensor(SETS)
+    parts = losses.SupConLoss(), losses.NTXentLoss()
+    both = WeightedSum({"supcon": parts[0], "ntxent": parts[1]}, {"ntxent": 0.5})
+    torch.testing.assert_close(both(x, sets), parts[0](x, sets) + 0.5 * parts[1](x, sets))
+    with pytest.raises(ValueError, match="no label sets are taken"):
+        WeightedSum({"supcon": parts[0], "arcface": losses.ArcFaceLoss(5, 5)})(x, sets)
+
+
+@pytest.mark.parametrize(
+    ("labels", "ref_labels", "key"),
+    [
+        (torch.ones(4, 3), None, "float32 of shape"),
+        (torch.ones(4, 3, dtype=torch.long), None, "int64 of shape"),
+        (torch.ones(4, dtype=torch.bool), None, "bool of shape"),
+        (torch.ones(3, 3, dtype=torch.bool), None, "3 labels for 4 embeddings"),
+        (ONE_HOT[:4], ONE_HOT[:4, :5], "ref_labels are sets of 5 labels but labels are sets of 12 labels"),
+        (torch.arange(4), ONE_HOT[:4], "ref_labels are sets of 12 labels but labels are integers"),
+    ],
+)
+def test_shapes_that_do_not_fit_raise_one_line(labels, ref_labels, key):
+    x = torch.randn(4, 5)
+    references = () if ref_labels is None else (x, ref_labels)
+    for call in (lambda: losses.SupConLoss()(x, labels, None, *references), lambda: MINER(x, labels, *references)):
+        with pytest.raises(ValueError, match=key) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+MINER = miners.MultiSimilarityMiner()
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "labels", "key"),
+    [
+        (None, ONE_HOT[:4], r"sets of 12 labels but those of the memory \(num_labels\) are integers"),
+        (5, ONE_HOT[:4], "sets of 12 labels but those of the memory .* sets of 5"),
+        (5, torch.arange(4), "integers but those of the memory"),
+    ],
+)
+def test_a_memory_of_other_labels_refuses(num_labels, labels, key):
+    with pytest.raises(ValueError, match=key):
+        CrossBatchMemory(losses.NTXentLoss(), 5, 8, num_labels=num_labels)(torch.randn(4, 5), labels)
+    with pytest.raises(ValueError, match="num_labels=5: CircleLoss takes no label sets"):
+        CrossBatchMemory(losses.CircleLoss(), 5, num_labels=5)
