@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, default_convert
 
 from levelfield.core.errors import UserError, refuse_below
 from levelfield.core.seeds import global_seed
 from levelfield.data.dataset import MetricDataset, SampleIndex
-from levelfield.data.features import Extractor, FeatureSubset, features_of, whole_batch
+from levelfield.data.features import Extractor, FeatureSubset, features_of
 from levelfield.data.image_cache import CachedImages, cached_images
 from levelfield.data.loaders import ClassSubset, LedgerLoader, embedded_together, loader, loader_processes
 from levelfield.data.own import dataset_spec, plain_arguments
@@ -393,7 +393,7 @@ class MetricDataModule(LightningDataModule):
         self, subset: ClassSubset, persistent: bool = False, kind: Callable[..., DataLoader] = DataLoader, **how: Any
     ) -> DataLoader:
         if isinstance(subset, FeatureSubset):
-            return kind(subset, collate_fn=whole_batch, pin_memory=self._on_gpu, **how)
+            return kind(subset, collate_fn=default_convert, pin_memory=self._on_gpu, **how)
         return loader(subset, self._processes(subset.images is None), self._on_gpu, persistent, kind, **how)
 
     def _processes(self, decodes: bool = True) -> int:

@@ -68,11 +68,6 @@ class FeatureSubset(ClassSubset):
         return {"features": taken, "labels": self._labels[drawn], "index": self._positions[drawn]}
 
 
-def whole_batch(batch: Any) -> Any:
-    """The `collate_fn` of a `FeatureSubset`'s loader: the batch is already complete."""
-    return batch
-
-
 def features_of(
     batches: DataLoader, fingerprint: str, transforms: Any, extractor: Extractor
 ) -> Float[Tensor, "samples features"]:
