@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -19,10 +19,6 @@ from levelfield.core.errors import UserError
 from levelfield.data.hashes import file_hash, file_hashes
 from levelfield.data.images import open_image
 from levelfield.data.splits import Split, joined_classes, split_classes
-
-if TYPE_CHECKING:
-    from levelfield.data.tables import SampleTable
-
 
 ARCHIVES = Path(__file__).with_name("datasets") / "archives.csv"
 TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
@@ -403,54 +399,6 @@ class NamedDataset(MetricDataset):
                 "(levelfield data prepare downloads data sets)"
             )
         return folder
-
-
-class TableDataset(MetricDataset):
-    """Samples in a table, whose column `content` has their paths or texts; a Parquet table may have the images."""
-
-    own_split_by_default = True
-    content: ClassVar[str]
-
-    _inside: Any = None  # content by key; empty if the samples are files
-
-    def __init__(self, table: str | Path, root: str | Path | None = None) -> None:
-        self.table = table
-        self.root = root
-
-    def read_index(self) -> SampleIndex:
-        index, problems = self.read_all()
-        refuse_problems(problems)
-        return index
-
-    def read_all(self) -> tuple[SampleIndex, list[str]]:
-        table = self.read_table()
-        return table.index(), table.problem_lines
-
-    def read_table(self) -> "SampleTable":
-        from levelfield.data.tables import SampleTable  # imports pyarrow
-
-        table = SampleTable(find_file(self.table, self.root), self.content)
-        self._inside = table.inside
-        return table
-
-    def hashes_files(self) -> bool:
-        if self._inside is None:
-            self.read_table()
-        return not self._inside
-
-    def inside(self, key: str) -> Any:
-        """The text of a sample, or the bytes of its image; None if it is a file."""
-        if self.hashes_files():
-            return None
-        try:
-            return self._inside[key]
-        except KeyError:
-            raise UserError(f"{self.table} has no {key}: it has changed; start the command again") from None
-
-    def content_of(self, key: str) -> str:
-        if (content := self.inside(key)) is None:
-            return super().content_of(key)
-        return hashlib.sha256(content if isinstance(content, bytes) else content.encode()).hexdigest()
 
 
 class NamedTextDataset(NamedDataset):
