@@ -224,22 +224,15 @@ class MetricDataset(ABC):
         Raises:
             UserError: a file is missing or cannot be read.
         """
-        return self.contents_and_rot(keys, again)[0]
-
-    def contents_and_rot(self, keys: Sequence[str], again: bool) -> tuple[list[str], list[str]]:
-        """`contents_of`, and with `again` a line for each file whose bytes differ from its stored hash."""
         paths = self._paths(keys) if self.hashes_files() else None
         if paths is None:
-            return [self.content_of(key) for key in keys], []
+            return [self.content_of(key) for key in keys]
         try:
-            found, rotten = file_hashes(paths, again)
+            return [content.tobytes().hex() for content in file_hashes(paths, again)]
         except UserError:
             for key in keys:
                 self.file_of(key)  # it may know the row of a missing file
             raise
-        fault = "its bytes have changed, but size, times and inode of its file have not: restore it from a copy"
-        problems = [f"{keys[i]}: {fault}" for i in np.flatnonzero(rotten).tolist()]
-        return [content.tobytes().hex() for content in found], problems
 
     def _paths(self, keys: Sequence[str]) -> list[str] | None:
         """The files of the samples; None if one has no file."""
