@@ -16,7 +16,7 @@ from levelfield.core.source_identity import sources
 from levelfield.data.dataset import SampleIndex
 from levelfield.data.image_cache import digest, made_once
 from levelfield.data.loaders import ClassSubset
-from levelfield.data.own import dataset_spec, transforms_spec
+from levelfield.data.own import class_and_arguments, dataset_spec
 from levelfield.data.samplers import Draw
 from levelfield.data.transforms import ImageTransforms
 
@@ -108,5 +108,5 @@ def in_words(transforms: Any) -> Any:
         return None
     if isinstance(transforms, ImageTransforms):
         return [getattr(transforms, each) for each in ("crop_size", "eval_side", "square", "interpolation", "draft")]
-    spec = transforms_spec(transforms)
+    spec = class_and_arguments(transforms)
     return spec, sources(spec)

@@ -105,16 +105,15 @@ def _seeded(*key: str | int, every: bool) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would also seed the generators of GPUs, which are not restored here.
         torch.default_generator.manual_seed(seed_of(*key))
-        if states is None:
-            yield
-            return
-        np.random.seed(seed_of(*key, bits=32))
-        random.seed(seed_of(*key))
+        if states:
+            np.random.seed(seed_of(*key, bits=32))
+            random.seed(seed_of(*key))
         try:
             yield
         finally:
-            np.random.set_state(states[0])
-            random.setstate(states[1])
+            if states:
+                np.random.set_state(states[0])
+                random.setstate(states[1])
 
 
 def loader(
