@@ -31,8 +31,9 @@ def print_jobs(console: Console, study: StudyFolder) -> None:
     untrained = sum(is_baseline(job.method) for job in jobs)
     in_search = sum(job.stage == "trial" for job in jobs)
     runs_in_all = len(jobs) - untrained - in_search
+    each = f"in each of {spec.replicates} replicates " * (spec.replicates > 1)
     lines = [
-        f"{len(jobs):,} jobs in {study.folder}: {in_search:,} trainings in the search, {runs_in_all:,} in the runs, "
+        f"{len(jobs):,} jobs {each}in {study.folder}: {in_search:,} trainings in the search, {runs_in_all:,} in the runs, "
         f"{untrained} fits of the untrained rows"
     ]
     if unsearched := [row for row in spec.methods if spec.search.trials and not spec.trials(row)]:
