@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 from filelock import FileLock, Timeout
 
 from levelfield.core.errors import UserError
-from levelfield.core.files import QUIET_SECONDS, Lock, temporary_name, write_atomically
+from levelfield.core.files import QUIET_SECONDS, Lock, write_atomically
 from levelfield.core.ledger import Evaluation, begin
 
 
@@ -52,7 +53,7 @@ def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     dead, alive, other = (
-        temporary_name(name, process)
+        f".{name}.{gethostname()}.{process}.00.tmp"
         for name, process in (("index", ended.pid), ("index", os.getppid()), ("index2", ended.pid))
     )
     for name in (dead, alive, other):

@@ -34,7 +34,7 @@ def test_a_sampler_is_a_class_and_a_checkpoint_names_it() -> None:
     data = datamodule(sampler=ClassBalancedBatchSampler, samples_per_class=5)
     data.setup("fit")
     assert [len(index) for _, _, index in data.train_dataloader()] == [30] * 3
-    assert data.notes == "batches hold 30 samples instead of 32, 5 of each of 6 classes"
+    assert data.notes == "batches hold 30 samples of 6 classes instead of 32 of 6"
     path = data.hparams["sampler"]["class_path"]
     assert path == "papers.zhai_wu.samplers.ClassBalancedBatchSampler"
 

@@ -1,7 +1,6 @@
 """One's own data as they lie on a disk: all commands say the same of them, and their place stays on the machine."""
 
 from pathlib import Path
-from threading import Barrier
 
 import numpy as np
 import pytest
@@ -139,16 +138,3 @@ def test_duplicates_come_with_what_they_cross(tmp_path: Path) -> None:
     broken = verify(dataset)
     assert len(broken.problems) == 1
     assert broken.duplicates[1:] == report.duplicates[2:]
-
-
-def test_samples_are_opened_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset, together = image_table(tmp_path, CONTENT), Barrier(len(CONTENT) // 2)
-    load = ImageTable.load
-
-    def waits(self: ImageTable, key: str) -> Image.Image:
-        if key != "a.png":
-            together.wait(30)
-        return load(self, key)
-
-    monkeypatch.setattr(ImageTable, "load", waits)
-    assert verify(dataset).ok

@@ -163,7 +163,6 @@ FAULTS = [
     ({"stops": True}, "it is damaged or another file: get CUB_200_2011.tgz from https://www.vision.caltech.edu"),
     ({"midway": lambda: time.sleep(1)}, "/CUB_200_2011.tgz (timed out): run the command again"),
     ({"content": PAGE, "believed": None}, "(file could not be opened successfully): get CUB_200_2011.tgz from"),
-    ({"believed": b"other birds"}, f"instead of {hashlib.sha256(b'other birds').hexdigest()}"),
     ({"content": zip_of({"cats/1.jpg": b""}), "believed": None}, "CUB_200_2011.tgz has no CUB_200_2011: get"),
 ]
 
@@ -201,12 +200,6 @@ def test_a_full_disk_and_no_network_are_one_line(prepare, small_cub, server, mon
     assert (code, f"cannot download {url} (<urlopen error [Errno " in printed) == (2, True), printed
 
 
-def test_without_a_published_checksum_it_says_unverified(prepare, small_cub) -> None:
-    small_cub(believed=None)
-    code, printed = prepare("cub200")
-    assert (code, f"SHA-256 {hashlib.sha256(BIRDS).hexdigest()}, unverified" in printed) == (0, True), printed
-
-
 def test_an_archive_given_by_hand_is_checked_and_left_alone(prepare, small_cub, server, tmp_path: Path) -> None:
     small_cub()
     mine = tmp_path / "CUB_200_2011.tgz"
@@ -216,6 +209,10 @@ def test_an_archive_given_by_hand_is_checked_and_left_alone(prepare, small_cub, 
     mine.write_bytes(BIRDS)
     code, printed = prepare("cub200", "--archive", mine)
     assert (code, mine.exists(), server.requests) == (0, True, []), printed
+    small_cub(believed=None)
+    (tmp_path / "data" / "cub200").rename(tmp_path / "away")
+    code, printed = prepare("cub200", "--archive", mine)
+    assert (code, f"SHA-256 {hashlib.sha256(BIRDS).hexdigest()}, unverified" in printed) == (0, True), printed
 
 
 def test_one_process_prepares_a_data_set_and_ctrl_c_leaves_it_to_the_next(prepare, small_cub, tmp_path: Path) -> None:
@@ -247,8 +244,6 @@ def tar_of(name: str, kind: bytes = tarfile.REGTYPE, points_to: str = "", conten
 UNSAFE = [
     (tar_of("../outside"), "outside the destination"),
     (tar_of("CUB_200_2011", tarfile.SYMTYPE, "/etc"), "absolute path"),
-    (tar_of("CUB_200_2011", tarfile.LNKTYPE, "../../outside"), "outside the destination"),
-    (tar_of("CUB_200_2011", tarfile.CHRTYPE), "special file"),
     (tar_of("/CUB_200_2011/images.txt", content=os.urandom(50_000))[:30_000], "ended before the end-of-stream"),
     (zip_of({"../../outside": b"", "/outside": b""}), "has no CUB_200_2011"),
     (BIRDS.replace(b"1 has_bill", b"2 has_bill"), "Bad CRC-32 for file 'attributes.txt'"),

@@ -88,7 +88,7 @@ def test_with_replacement_each_sample_is_drawn_from_its_whole_class() -> None:
 def test_what_differs_from_the_request_is_said() -> None:
     fold = np.repeat(np.arange(30), 5)  # a fold of Grocery Store: 30 classes, batches of 32 x 1
     sampler = MPerClassBatchSampler(fold, 32, 1, num_batches=5)
-    assert "30 classes instead of 32, 1.07 samples of each" in sampler.differences
+    assert "32 samples of 30 classes instead of 32 of 32" in sampler.differences
     for batch in indices(sampler):
         assert sorted(Counter(index // 5 for index in batch).values()) == [1] * 28 + [2] * 2
         assert len(set(batch)) == 32

@@ -96,7 +96,6 @@ FAULTS = {
     "a label column with gaps": (table(b"text,label\nok,a\nfine,\n"), r"t\.csv, row 3: label is empty; fill it in"),
     "a NUL byte": (table(b"text,label\nok,a\nn\0t,b\n"), r"t\.csv, row 3: text has a NUL byte; remove it"),
     "a comma without quotes": (table(b"text,label\nwell, no,a\n"), r"t\.csv, row 2: 3 values for 2 .*double quotes"),
-    "a table of no rows": (table(b"text,label\n"), "has no rows"),
     "a part that is missing": (named(Banking77, "banking77/train.csv", b"text,category\nhi,a\n"), r"read .*test\.csv"),
     "a row of other columns": (
         named(Banking77, "banking77/train.csv", b"text,category\nhi\n"),

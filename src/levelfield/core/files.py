@@ -51,7 +51,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
         process = left.name.split(".")[-3]
         if process.isdecimal() and not is_running(int(process)):
             left.unlink(missing_ok=True)
-    temporary = path.with_name(temporary_name(path.name, os.getpid()))
+    temporary = path.with_name(f".{path.name}.{gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as file:
             yield file
@@ -62,11 +62,6 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
         raise
     make_durable(path.parent)
-
-
-def temporary_name(name: str, process: int) -> str:
-    """The name of a new temporary file of a process: `.results.csv.node1.4711.9f3a61c2.tmp`."""
-    return f".{name}.{gethostname()}.{process}.{secrets.token_hex(4)}.tmp"
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Float
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, default_convert
 
 from levelfield.core.errors import UserError, refuse_below
 from levelfield.core.seeds import global_seed
 from levelfield.data.dataset import MetricDataset, SampleIndex
-from levelfield.data.features import Extractor, FeatureSubset, features_of, whole_batch
-from levelfield.data.image_cache import CachedImages, cached_images, digest
+from levelfield.data.features import Extractor, FeatureSubset, features_of
+from levelfield.data.image_cache import CachedImages, cached_images
 from levelfield.data.loaders import ClassSubset, LedgerLoader, embedded_together, loader, loader_processes
 from levelfield.data.own import dataset_spec, plain_arguments
 from levelfield.data.samplers import MPerClassBatchSampler, SamplerFactory, TrainingBatchSampler
@@ -177,7 +177,7 @@ class MetricDataModule(LightningDataModule):
         halves = f"{split} {self.split_seed} {self.keep_groups}"  # each has its own caches
         if stage == "test":
             test = self.half("test")
-            images = self._images(test, f"{halves}, test half", lambda: digest(self.dataset.contents_of(test.keys)))
+            images = self._images(test, f"{halves}, test half", lambda: self.dataset.fingerprint(test))
             self.test_subset = ClassSubset(self.dataset, test, self.transform(), self.seed, images)
         elif self.train_subset is None:
             train_classes, val_classes = trainval_classes, trainval_classes[:0]
@@ -195,16 +195,15 @@ class MetricDataModule(LightningDataModule):
                 check_validation_classes(folds, index.labels)
                 train_classes, val_classes = folds[int(self.fold)]
             trainval = self._trainval = self.half("training")
-            contents = self.dataset.contents_of(trainval.keys)
-            content = self._trainval_content = digest(contents)
-            images = self._images(trainval, f"{halves}, training half", lambda: content)
+            fingerprint = self.dataset.fingerprint(trainval)
+            images = self._images(trainval, f"{halves}, training half", lambda: fingerprint)
             train, val = (index.select(np.isin(index.labels, classes)) for classes in (train_classes, val_classes))
             self.train_subset = ClassSubset(self.dataset, train, self.transform(train=True), self.seed, images)
             self.val_subset = ClassSubset(self.dataset, val, self.transform(), self.seed, images)
             self._built = self._asked
             self._identity = {
                 "dataset": dataset_spec(self.dataset),
-                "fingerprint": self.dataset.fingerprint(trainval, contents=contents),
+                "fingerprint": fingerprint,
                 "fold": self.fold,
                 "num_folds": 1 if self.fold == NO_FOLD else self.num_folds,
                 "split": split,
@@ -222,12 +221,14 @@ class MetricDataModule(LightningDataModule):
             self.hparams.update({name: now[name] for name in self.hparams.keys() & now.keys()})
             self.train_subset = None
 
-    def _images(self, index: SampleIndex, half: str, content: Callable[[], str]) -> Callable[[], CachedImages | None]:
+    def _images(
+        self, index: SampleIndex, half: str, fingerprint: Callable[[], str]
+    ) -> Callable[[], CachedImages | None]:
         """Returns the image cache of a half, made at the first use: a list of classes needs no image."""
         transforms = self.transforms
         if not self.cache or self.features or not isinstance(transforms, ImageTransforms):
             return lambda: None
-        return cache(lambda: cached_images(self.dataset, index, half, content, transforms))
+        return cache(lambda: cached_images(self.dataset, index, half, fingerprint, transforms))
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> NoReturn:
@@ -250,12 +251,12 @@ class MetricDataModule(LightningDataModule):
         assert self.features
         if self.train_subset is not None and self.val_subset is not None:
             half = self._trainval
-            self._evaluated = self._features_of(half, self._trainval_content, extractor)
+            self._evaluated = self._features_of(half, self.identity()["fingerprint"], extractor)
             self.train_subset = FeatureSubset(self.train_subset, half, lambda: self._evaluated)
             self.val_subset = FeatureSubset(self.val_subset, half, lambda: self._evaluated)
         if self.test_subset is not None:
             test = self.test_subset.index
-            made = cache(lambda: self._features_of(test, digest(self.dataset.contents_of(test.keys)), extractor))
+            made = cache(lambda: self._features_of(test, self.dataset.fingerprint(test), extractor))
             self.test_subset = FeatureSubset(self.test_subset, test, made)
 
     def evaluated(self, subset: ClassSubset | None) -> Float[Tensor, "samples features"]:
@@ -263,10 +264,10 @@ class MetricDataModule(LightningDataModule):
         assert isinstance(subset, FeatureSubset)
         return self._evaluated.index_select(0, subset.rows)
 
-    def _features_of(self, index: SampleIndex, content: str, extractor: Extractor) -> Tensor:
+    def _features_of(self, index: SampleIndex, fingerprint: str, extractor: Extractor) -> Tensor:
         samples = ClassSubset(self.dataset, index, self.transform())
         batches = loader(samples, self._processes(), self._on_gpu, batch_size=self._eval_size)
-        return features_of(batches, content, self.transforms if self.transform() else None, extractor)
+        return features_of(batches, fingerprint, self.transforms if self.transform() else None, extractor)
 
     def identity(self) -> dict[str, Any]:
         """Plain values that a checkpoint needs for validation and test on the same classes.
@@ -392,7 +393,7 @@ class MetricDataModule(LightningDataModule):
         self, subset: ClassSubset, persistent: bool = False, kind: Callable[..., DataLoader] = DataLoader, **how: Any
     ) -> DataLoader:
         if isinstance(subset, FeatureSubset):
-            return kind(subset, collate_fn=whole_batch, pin_memory=self._on_gpu, **how)
+            return kind(subset, collate_fn=default_convert, pin_memory=self._on_gpu, **how)
         return loader(subset, self._processes(subset.images is None), self._on_gpu, persistent, kind, **how)
 
     def _processes(self, decodes: bool = True) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -19,10 +19,6 @@ from levelfield.core.errors import UserError
 from levelfield.data.hashes import file_hash, file_hashes
 from levelfield.data.images import open_image
 from levelfield.data.splits import Split, joined_classes, split_classes
-
-if TYPE_CHECKING:
-    from levelfield.data.tables import SampleTable
-
 
 ARCHIVES = Path(__file__).with_name("datasets") / "archives.csv"
 TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
@@ -228,22 +224,15 @@ class MetricDataset(ABC):
         Raises:
             UserError: a file is missing or cannot be read.
         """
-        return self.contents_and_rot(keys, again)[0]
-
-    def contents_and_rot(self, keys: Sequence[str], again: bool) -> tuple[list[str], list[str]]:
-        """`contents_of`, and with `again` a line for each file whose bytes differ from its stored hash."""
         paths = self._paths(keys) if self.hashes_files() else None
         if paths is None:
-            return [self.content_of(key) for key in keys], []
+            return [self.content_of(key) for key in keys]
         try:
-            found, rotten = file_hashes(paths, again)
+            return [content.tobytes().hex() for content in file_hashes(paths, again)]
         except UserError:
             for key in keys:
                 self.file_of(key)  # it may know the row of a missing file
             raise
-        fault = "its bytes have changed, but size, times and inode of its file have not: restore it from a copy"
-        problems = [f"{keys[i]}: {fault}" for i in np.flatnonzero(rotten).tolist()]
-        return [content.tobytes().hex() for content in found], problems
 
     def _paths(self, keys: Sequence[str]) -> list[str] | None:
         """The files of the samples; None if one has no file."""
@@ -255,19 +244,17 @@ class MetricDataset(ABC):
         paths = [os.path.abspath(file) for file in map(self.file_of, keys) if file is not None]
         return paths if len(paths) == len(keys) else None
 
-    def fingerprint(self, index: SampleIndex, again: bool = False, contents: Sequence[str] | None = None) -> str:
+    def fingerprint(self, index: SampleIndex, again: bool = False) -> str:
         """SHA-256 of the class names, and of key, class, content and group of the samples in `index` only.
 
         Args:
             again: whether to read all files again, without stored hashes.
-            contents: the result of `contents_of`, if it is known.
 
         Raises:
             UserError: a file is missing or cannot be read.
         """
         keys = list(index.keys)
-        contents = self.contents_of(keys, again) if contents is None else contents
-        samples = zip(keys, index.labels.tolist(), contents, strict=True)
+        samples = zip(keys, index.labels.tolist(), self.contents_of(keys, again), strict=True)
         lines = [*index.class_names, *(f"{key}\t{label}\t{content}" for key, label, content in samples)]
         if index.groups is not None:  # each as the place of its first sample here
             _, first, number = np.unique(index.groups, return_index=True, return_inverse=True)
@@ -405,54 +392,6 @@ class NamedDataset(MetricDataset):
                 "(levelfield data prepare downloads data sets)"
             )
         return folder
-
-
-class TableDataset(MetricDataset):
-    """Samples in a table, whose column `content` has their paths or texts; a Parquet table may have the images."""
-
-    own_split_by_default = True
-    content: ClassVar[str]
-
-    _inside: Any = None  # content by key; empty if the samples are files
-
-    def __init__(self, table: str | Path, root: str | Path | None = None) -> None:
-        self.table = table
-        self.root = root
-
-    def read_index(self) -> SampleIndex:
-        index, problems = self.read_all()
-        refuse_problems(problems)
-        return index
-
-    def read_all(self) -> tuple[SampleIndex, list[str]]:
-        table = self.read_table()
-        return table.index(), table.problem_lines
-
-    def read_table(self) -> "SampleTable":
-        from levelfield.data.tables import SampleTable  # imports pyarrow
-
-        table = SampleTable(find_file(self.table, self.root), self.content)
-        self._inside = table.inside
-        return table
-
-    def hashes_files(self) -> bool:
-        if self._inside is None:
-            self.read_table()
-        return not self._inside
-
-    def inside(self, key: str) -> Any:
-        """The text of a sample, or the bytes of its image; None if it is a file."""
-        if self.hashes_files():
-            return None
-        try:
-            return self._inside[key]
-        except KeyError:
-            raise UserError(f"{self.table} has no {key}: it has changed; start the command again") from None
-
-    def content_of(self, key: str) -> str:
-        if (content := self.inside(key)) is None:
-            return super().content_of(key)
-        return hashlib.sha256(content if isinstance(content, bytes) else content.encode()).hexdigest()
 
 
 class NamedTextDataset(NamedDataset):

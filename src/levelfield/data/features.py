@@ -16,7 +16,7 @@ from levelfield.core.source_identity import sources
 from levelfield.data.dataset import SampleIndex
 from levelfield.data.image_cache import digest, made_once
 from levelfield.data.loaders import ClassSubset
-from levelfield.data.own import dataset_spec, transforms_spec
+from levelfield.data.own import class_and_arguments, dataset_spec
 from levelfield.data.samplers import Draw
 from levelfield.data.transforms import ImageTransforms
 
@@ -68,13 +68,8 @@ class FeatureSubset(ClassSubset):
         return {"features": taken, "labels": self._labels[drawn], "index": self._positions[drawn]}
 
 
-def whole_batch(batch: Any) -> Any:
-    """The `collate_fn` of a `FeatureSubset`'s loader: the batch is already complete."""
-    return batch
-
-
 def features_of(
-    batches: DataLoader, content: str, transforms: Any, extractor: Extractor
+    batches: DataLoader, fingerprint: str, transforms: Any, extractor: Extractor
 ) -> Float[Tensor, "samples features"]:
     """The features of a loader's samples from their file below `LEVELFIELD_CACHE`, which is first computed if missing.
 
@@ -83,7 +78,7 @@ def features_of(
 
     Args:
         batches: each sample of a half once, in order, with the evaluation transform.
-        content: a digest of the samples' bytes.
+        fingerprint: that of the samples.
         transforms: the settings of the transform; None for texts.
 
     Raises:
@@ -93,7 +88,7 @@ def features_of(
     dataset, samples = subset.dataset, len(subset)
     spec = dataset_spec(dataset)
     made_by = sources({"dataset": spec}), in_words(transforms), batches.batch_size, dict(extractor.identity)
-    file = cache_root() / "features" / f"{dataset.name}-{digest(content, spec, *made_by)}.f32"
+    file = cache_root() / "features" / f"{dataset.name}-{digest(fingerprint, spec, *made_by)}.f32"
 
     def read(file: Path) -> Tensor:
         # Copy on write, because torch takes no read-only array; nothing is written.
@@ -113,5 +108,5 @@ def in_words(transforms: Any) -> Any:
         return None
     if isinstance(transforms, ImageTransforms):
         return [getattr(transforms, each) for each in ("crop_size", "eval_side", "square", "interpolation", "draft")]
-    spec = transforms_spec(transforms)
+    spec = class_and_arguments(transforms)
     return spec, sources(spec)

@@ -54,17 +54,13 @@ def file_hash(path: Path | str) -> bytes:
         raise _unreadable(path, error) from None
 
 
-def file_hashes(
-    paths: Sequence[str], again: bool = False
-) -> tuple[UInt8[np.ndarray, "files 32"], Bool[np.ndarray, " files"]]:
-    """SHA-256 of each file, from a file below `LEVELFIELD_CACHE`, and which files are rotten.
+def file_hashes(paths: Sequence[str], again: bool = False) -> UInt8[np.ndarray, "files 32"]:
+    """SHA-256 of each file, from a file below `LEVELFIELD_CACHE`.
 
-    The bytes of a rotten file have changed, but not its state. Its first hash is kept until its state changes, so each
-    later look finds it. One process computes hashes while others wait. If they cannot be stored, the next start
-    computes them again.
+    One process computes hashes while others wait. If they cannot be stored, the next start computes them again.
 
     Args:
-        again: whether to compute all hashes again, and to look for rotten files.
+        again: whether to read all files, and to store nothing.
 
     Raises:
         UserError: a file cannot be read.
@@ -74,24 +70,21 @@ def file_hashes(
     folder = os.path.commonpath([min(paths), max(paths)]) if len(paths) else ""
     file = cache_root() / "hashes" / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}.npy"
     if not again and _known(found, _read(file)).all():
-        return found["content"], np.zeros(len(paths), bool)
+        return found["content"]
     with ExitStack() as held:
         with suppress(FileRefused):
             held.enter_context(Lock(file.parent, file.stem, f"SHA-256 of the files in {folder}"))
         kept = _read(file)
-        known = _known(found, kept)
-        missing = np.flatnonzero(~known | again)
+        missing = np.flatnonzero(~_known(found, kept) | again)
         if len(missing) > MANY:
             print(f"computing the SHA-256 of {len(missing):,} samples in {folder} once", file=sys.stderr)
         parts = [missing[first : first + AT_A_TIME].tolist() for first in range(0, len(missing), AT_A_TIME)]
         with ThreadPoolExecutor() as pool:
             hashes = b"".join(pool.map(lambda part: b"".join(file_hash(paths[i]) for i in part), parts))
-        contents = found["content"].copy()
-        contents[missing] = np.frombuffer(hashes, np.uint8).reshape(-1, 32)
-        rotten = known & (contents != found["content"]).any(axis=1)
-        found["content"][~rotten] = contents[~rotten]
-        _write(file, np.concatenate([kept[~np.isin(kept["state"]["path"], found["state"]["path"])], found]))
-        return contents, rotten
+        found["content"][missing] = np.frombuffer(hashes, np.uint8).reshape(-1, 32)
+        if not again:
+            _write(file, np.concatenate([kept[~np.isin(kept["state"]["path"], found["state"]["path"])], found]))
+    return found["content"]
 
 
 def _known(found: np.ndarray, kept: np.ndarray) -> Bool[np.ndarray, " files"]:

@@ -121,7 +121,7 @@ class CachedImages:
 
 
 def cached_images(
-    dataset: MetricDataset, index: SampleIndex, half: str, content: Callable[[], str], transforms: ImageTransforms
+    dataset: MetricDataset, index: SampleIndex, half: str, fingerprint: Callable[[], str], transforms: ImageTransforms
 ) -> CachedImages | None:
     """The images of `index` from their file below `LEVELFIELD_CACHE`, which is first written if it is missing.
 
@@ -131,7 +131,7 @@ def cached_images(
     Args:
         index: the images; no other one is opened.
         half: names of the split and the half, which have their own file.
-        content: returns a digest of the images' bytes.
+        fingerprint: returns that of the images.
 
     Returns:
         None for texts and drawn images; and, with a line for the user, for images of more than half of the free disk or
@@ -149,7 +149,7 @@ def cached_images(
     settings = [transforms.reduced, transforms.square, transforms.interpolation, transforms.draft]
     name = f"{dataset.name}-{digest(spec, folder, half, settings)}"
     made_by = sources({"dataset": spec}), PIL.__version__, torchvision.__version__
-    file = cache_root() / "images" / f"{name}-{digest(content(), *made_by)}.bin"
+    file = cache_root() / "images" / f"{name}-{digest(fingerprint(), *made_by)}.bin"
     positions = np.arange(len(index.keys)) if index.positions is None else index.positions
 
     def read(key: str) -> Image.Image:

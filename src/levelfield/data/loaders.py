@@ -42,9 +42,10 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         cache: returns the cache of the images, or None without one; called at the first use.
 
     Attributes:
-        classes: the classes in `index`, in order.
+        classes: the classes in `index`, in order; `class_names` are their names.
         labels: the position in `classes` of each sample's class.
         positions: the position of each sample in the data set.
+        groups: the group of each sample; those of the query's class and group leave its gallery.
     """
 
     def __init__(
@@ -58,12 +59,9 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         self.dataset, self.index, self.transform, self.seed, self.cache = dataset, index, transform, seed, cache
         classes, self.labels = np.unique(index.labels, return_inverse=True)
         self.classes: tuple[int, ...] = tuple(classes.tolist())
+        self.class_names = tuple(index.class_names[c] for c in self.classes)
         self.positions = np.arange(len(index.keys)) if index.positions is None else index.positions
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of `classes`, by label."""
-        return tuple(self.index.class_names[c] for c in self.classes)
+        self.groups: Int[np.ndarray, " samples"] | None = index.groups
 
     @property
     def is_query(self) -> Bool[np.ndarray, " samples"] | None:
@@ -71,11 +69,6 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         if not any(self.index.roles or ()):
             return None
         return np.array([role == "query" for role in self.index.roles or ()])
-
-    @property
-    def groups(self) -> Int[np.ndarray, " samples"] | None:
-        """The group of each sample; those of the query's class and group leave its gallery."""
-        return self.index.groups
 
     @cached_property
     def images(self) -> CachedImages | None:
@@ -112,16 +105,15 @@ def _seeded(*key: str | int, every: bool) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would also seed the generators of GPUs, which are not restored here.
         torch.default_generator.manual_seed(seed_of(*key))
-        if states is None:
-            yield
-            return
-        np.random.seed(seed_of(*key, bits=32))
-        random.seed(seed_of(*key))
+        if states:
+            np.random.seed(seed_of(*key, bits=32))
+            random.seed(seed_of(*key))
         try:
             yield
         finally:
-            np.random.set_state(states[0])
-            random.setstate(states[1])
+            if states:
+                np.random.set_state(states[0])
+                random.setstate(states[1])
 
 
 def loader(

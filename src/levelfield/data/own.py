@@ -100,19 +100,17 @@ def dataset_spec(dataset: MetricDataset) -> dict[str, Any]:
     return dataset_without_paths(class_and_arguments(dataset))
 
 
-def transforms_spec(transforms: Any) -> dict[str, Any]:
-    """Transforms as plain values: the fields of `ImageTransforms`, or import path and arguments of another class."""
-    from levelfield.data.transforms import ImageTransforms  # imports torch, which `levelfield data` does not need
-
-    if isinstance(transforms, ImageTransforms):
-        return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(transforms).items()}
-    return class_and_arguments(transforms)
-
-
 def plain_arguments(data: Any, kind: type) -> dict[str, Any]:
     """The arguments of the class `kind` that build a datamodule again, without the root."""
+    from levelfield.data.transforms import ImageTransforms  # imports torch, which `levelfield data` does not need
+
     given = {name: getattr(data, name) for name in inspect.signature(kind).parameters if name != "sampler"}
-    transforms = None if data.dataset.modality == "text" else transforms_spec(data.transforms)
+    if not isinstance(transforms := data.transforms, ImageTransforms):
+        transforms = class_and_arguments(transforms)
+    elif data.dataset.modality == "text":
+        transforms = None
+    else:
+        transforms = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(transforms).items()}
     path = f"{data.sampler.__module__}.{getattr(data.sampler, '__qualname__', '<locals>')}"
     # A checkpoint needs no training batches, so a sampler without a name is left out.
     named = {} if "<locals>" in path else {"sampler": {"class_path": path}}

@@ -227,15 +227,10 @@ class MPerClassBatchSampler(TrainingBatchSampler):
     @property
     def differences(self) -> str:
         classes, asked, found = self.classes_per_batch, self.batch_size // self.samples_per_class, []
-        if self.size != self.batch_size:
+        if (self.size, classes) != (self.batch_size, asked):
             found.append(
-                f"batches hold {self.size} samples instead of {self.batch_size}, {self.size / classes:.3g} of each of "
-                f"{classes} class{_es(classes)}"
-            )
-        elif classes < asked:
-            found.append(
-                f"batches hold {classes} class{_es(classes)} instead of {asked}, {self.size / classes:.3g} samples of "
-                "each: there are no more classes"
+                f"batches hold {self.size} samples of {classes} class{_es(classes)} instead of {self.batch_size} of "
+                f"{asked}"
             )
         if classes == 1:
             found.append("a batch has one class: a loss that compares samples has no negatives")

@@ -8,11 +8,10 @@ from levelfield.data.datasets.cub200 import CUB200
 from levelfield.data.datasets.glyphs import Glyphs
 from levelfield.data.datasets.grocery_store import GroceryStore
 from levelfield.data.datasets.image_folder import ImageFolder
-from levelfield.data.datasets.image_table import ImageTable
 from levelfield.data.datasets.inshop import InShopClothes
 from levelfield.data.datasets.news20 import News20
 from levelfield.data.datasets.omniglot import Omniglot
+from levelfield.data.datasets.own_tables import ImageTable, TextTable
 from levelfield.data.datasets.sop import StanfordOnlineProducts
-from levelfield.data.datasets.text_table import TextTable
 
 __all__ = [name for name in dir() if name[0].isupper()]
