@@ -16,7 +16,7 @@ from levelfield.core.paths import find_own_modules
 from levelfield.core.processes import quick_imports
 from levelfield.report.figures import Results, draw_figures, write_figures
 from levelfield.report.page import write_report
-from levelfield.report.table import StudyTable, study_table
+from levelfield.report.table import StudyTable, paper_table, study_table
 from levelfield.report.tracked_summary import track_summary
 from levelfield.study.added_method import added_methods
 from levelfield.study.folder import StudyFolder
@@ -169,6 +169,10 @@ class Study:
     def table(self) -> StudyTable:
         """The separated test scores so far, with the best method and whether training pays in sentences."""
         return study_table(self.record())
+
+    def paper_table(self, markup: Literal["latex", "markdown"] = "latex") -> str:
+        """The separated test scores as a table for a paper."""
+        return paper_table(self.record(), markup)
 
     def verdicts(self) -> list[str]:
         """The significant differences in separated MAP@R, one sentence each; the page has all metrics and all pairs."""

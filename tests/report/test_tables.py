@@ -55,6 +55,29 @@ def test_fourteen_methods_fit_a_screen_with_features_first_and_the_best_method_n
     assert SEEDS_ONLY in " ".join(text.getvalue().split())  # this study searched each loss once
 
 
+@needs(RESULTS)
+@pytest.mark.parametrize("markup", ["latex", "markdown"])
+def test_a_table_for_a_paper_has_the_digits_of_its_intervals(markup: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed("study", ["table", str(ARCHIVE), "--format", markup]) == 0
+    head, *body = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|") or "&" in line]
+    between, row_ends, plus = (" & ", r" \\\\", r" $\\pm$ ") if markup == "latex" else (" | ", " |", " ± ")
+    assert head.count(between) == 2
+    with open(ARCHIVE.with_name("summary.csv"), newline="") as file:
+        summary = {
+            (row["method"], row["metric"]): row for row in csv.DictReader(file) if row["embedding"] == "separated"
+        }
+    ntxent = next(line for line in body if "NT-Xent" in line and "koleo" not in line.lower())
+    cells = ntxent.removeprefix("| ").removesuffix(row_ends).split(between)[1:]
+    for metric, cell in zip(("map_at_r", "precision_at_1"), cells, strict=True):
+        mean, half = (100 * float(summary["ntxent", metric][key]) for key in ("mean", "ci95"))
+        decimals = 2 if f"{half:e}".startswith("1") else 1
+        assert half < 1, "so that the rule of the test is that of the table"
+        assert cell == f"{mean:.{decimals}f}{plus}{half:.{decimals}f}"
+    best = max(float(row["mean"]) for (_, metric), row in summary.items() if metric == "map_at_r")
+    marked = [line for line in body if "**" in line or "textbf" in line]
+    assert any(f"{100 * best:.1f}" in line for line in marked)
+
+
 def test_the_toy_study_has_too_few_runs_for_intervals(copy: Path) -> None:
     text = str(study_table(StudyFolder.begun(copy)))
     assert "mean of 2 runs\n" in text

@@ -340,6 +340,17 @@ STUDY = {
         "  levelfield study report outputs/quickstart --figures figures",
         _option("--figures DIR", "write the figures as SVG and PDF, for a paper", type=Path),
     ),
+    "table": _study(
+        "table",
+        "Prints the test scores as a table for a paper, with as many digits as the intervals allow.",
+        "  levelfield study table outputs/quickstart --format markdown",
+        _option(
+            "--format NAME",
+            "latex (default; with booktabs) or markdown",
+            choices=["latex", "markdown"],
+            default="latex",
+        ),
+    ),
     "verify": _study(
         "verify",
         "Computes results.csv and summary.csv again from the stored embeddings. Exits with 2 if a number differs.",

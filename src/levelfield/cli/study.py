@@ -1,4 +1,4 @@
-"""`levelfield study run|resume|status|report|verify|archive`."""
+"""`levelfield study run|resume|status|report|table|verify|archive`."""
 
 from argparse import Namespace
 from collections.abc import Sequence

@@ -61,7 +61,7 @@ def answer(arguments: argparse.Namespace, ending: Ending | None = None) -> int:
         console = Console()
         if not console.is_terminal:
             console = Console(width=TABLE_WIDTH)
-        if arguments.command in ("status", "report", "verify") and is_archive(Path(arguments.file)):
+        if arguments.command in ("status", "report", "table", "verify") and is_archive(Path(arguments.file)):
             return _answer_of_archive(console, arguments, machine)
         if arguments.command in ("run", "resume"):
             return _run(console, _to_run(console, arguments), arguments, ending, machine)
@@ -108,6 +108,8 @@ def _answer_of(console: Console, study: Study, arguments: argparse.Namespace, ma
         if arguments.figures is not None:
             say(*map(str, study.figures(arguments.figures)), console=console)
         say(*_next(study, arguments), console=console)
+    elif arguments.command == "table":
+        print(study.paper_table(arguments.format))
     elif arguments.command == "verify":
         return _verify(console, study, place)
     else:

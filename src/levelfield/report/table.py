@@ -1,6 +1,7 @@
 """The table of a study on the terminal and in a notebook, with its conclusion."""
 
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -99,3 +100,69 @@ def study_table(study: StudyFolder) -> StudyTable:
     return StudyTable(
         f"{spec.name}: {unit(spec)}", table, [*map("warning: {}".format, shown), *more, *conclusion(study, rows)]
     )
+
+
+@dataclass(frozen=True)
+class Markup:
+    """How a format writes a table: around a row, between cells, and around the interval and the best score."""
+
+    row: str
+    between: str
+    interval: str
+    best: str
+    escaped: str = ""
+
+
+FORMATS = {
+    "latex": Markup("{} \\\\", " & ", "{} $\\pm$ {}", "\\textbf{{{}}}", "&%$#_{}"),
+    "markdown": Markup("| {} |", " | ", "{} ± {}", "**{}**"),
+}
+
+
+def paper_table(study: StudyFolder, markup: str) -> str:
+    """The separated test scores as a table for a paper: names in words, as many digits as the interval allows.
+
+    Args:
+        markup: `latex` (for booktabs) or `markdown`.
+    """
+    spec, rows, names, how = study.spec, collect_rows(study), shown_names(study.spec), FORMATS[markup]
+    scores = {(row.method, row.metric): row for row in summarise(rows) if row.embedding == "separated"}
+    metrics = (*METRICS, *spec.own_metrics)
+    best = {metric: max((row.mean for (_, m), row in scores.items() if m == metric), default=0.0) for metric in metrics}
+
+    def cell(row: SummaryRow | None) -> str:
+        if row is None:
+            return "-"
+        decimals = 1 if row.ci95 is None else decimals_of(row.ci95 * (1 if is_user_metric(row.metric) else 100))
+        text = as_shown(row.metric, row.mean, decimals)
+        if row.ci95 is not None:
+            text = how.interval.format(text, as_shown(row.metric, row.ci95, decimals))
+        return how.best.format(text) if row.mean == best[row.metric] else text
+
+    lines = [["", *map(title_of, metrics)]]
+    lines += [
+        [names[row], *(cell(scores.get((row, metric))) for metric in metrics)] for row in rows_in_order(rows, spec)
+    ]
+    for line in lines:
+        line[0] = "".join(f"\\{letter}" if letter in how.escaped else letter for letter in line[0])
+    head, *body = [how.row.format(how.between.join(line)) for line in lines]
+    caption = f"{spec.name}: {unit(spec)}"
+    if markup == "latex":
+        columns = f"\\begin{{tabular}}{{l{'r' * len(metrics)}}}"
+        return "\n".join(
+            [f"% {caption}", columns, "\\toprule", head, "\\midrule", *body, "\\bottomrule", "\\end{tabular}"]
+        )
+    return "\n".join([head, f"| --- |{' ---: |' * len(metrics)}", *body, "", caption])
+
+
+def decimals_of(interval: float) -> int:
+    """Decimals that show one digit of half an interval, two if the first is a 1.
+
+    Example:
+        >>> [decimals_of(width) for width in (0.34, 0.14, 2.1, 1.2, 20.0)]
+        [1, 2, 0, 1, 0]
+    """
+    if interval <= 0:
+        return 1
+    place = math.floor(math.log10(interval))
+    return max(0, -place + (interval < 2 * 10**place))
