@@ -74,9 +74,7 @@ def verify(dataset: MetricDataset) -> VerifyReport:
     if dark and dataset.num_classes_published is None:
         count = counted(len(dark), "image")
         report.overview.append(f"nearly black: {count}, such as {dark[0]}; scale 12 bits in a 16-bit file by 16")
-    contents = zip(digests, dataset.contents_of([*digests]), dataset.contents_of([*digests], again=True), strict=True)
-    fault = "its bytes have changed, but size, times and inode of its file have not: restore it from a copy"
-    report.problems += [f"{key}: {fault}" for key, stored, now in contents if stored != now]
+    report.problems += dataset.contents_and_rotten([*digests], again=True)[1]
     report.duplicates = _duplicates(index, test_classes, digests)
     return report
 
