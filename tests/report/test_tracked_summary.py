@@ -80,9 +80,8 @@ def test_an_interval_stands_beside_its_score() -> None:
 
 def test_a_tracker_is_no_part_of_what_a_study_is(toy_file: Path) -> None:
     plain = load_spec(toy_file)
-    callback = {"class_path": "TrackTraining", "init_args": {"every_n_steps": 8}}
-    callbacks = [callback, {"class_path": "WandbNeighbours"}]
-    tracked = load_spec(toy_file, {**dotted(["logger/wandb.yaml"], []), "trainer.callbacks": callbacks})
+    callback = {"class_path": "WandbNeighbours", "init_args": {"queries": 8}}
+    tracked = load_spec(toy_file, {**dotted(["logger/wandb.yaml"], []), "trainer.callbacks": [callback]})
     assert tracked.methods["arcface"]["trainer"]["logger"]["class_path"].endswith("WandbLogger")
     assert tracked.configuration_hash() == plain.configuration_hash()
     assert tracked.row_hashes == plain.row_hashes

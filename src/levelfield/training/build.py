@@ -13,9 +13,9 @@ import torch
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.profilers import PassThroughProfiler
@@ -28,7 +28,8 @@ from levelfield.core.paths import find_own_modules, strip_paths
 from levelfield.core.versions import library_versions
 from levelfield.data.own import dataset_without_paths
 from levelfield.data.splits import NO_FOLD
-from levelfield.training.callbacks import RetrievalValidation, TrackTraining, UntilDone
+from levelfield.training.callbacks import RetrievalValidation, UntilDone
+from levelfield.training.callbacks.best_epoch import best_checkpoints
 from levelfield.training.callbacks.retrieval_validation import monitor_of
 from levelfield.training.initial_weights import check_weight_files
 from levelfield.training.learner import MetricLearner
@@ -87,6 +88,31 @@ class NoProfiler(PassThroughProfiler):
 
 
 _no_profiler = NoProfiler()  # one for all trainings: a Ctrl-C within its `__del__` would be lost
+
+
+class TrackedRun(Callback):
+    """Logs all settings and the best score to the trackers. It ends a W&B run: the next training has its own."""
+
+    def __init__(self, trackers: list[Logger], settings: Config) -> None:
+        self.trackers, self.settings = trackers, settings
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        for logger in self.trackers:
+            logger.log_hyperparams(self.settings)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for kept in best_checkpoints(trainer)[:1]:
+            best = {f"best/{kept.monitor.removeprefix('val/')}": float(kept.best_model_score)}
+            for logger in self.trackers:
+                logger.log_metrics(best, step=max(trainer.global_step - 1, 0))  # the last step, as Lightning counts
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        for logger in self.trackers:
+            if isinstance(logger, WandbLogger) and trainer.is_global_zero and logger.version:  # it has begun
+                logger.experiment.finish()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.teardown(trainer, pl_module, "fit")
 
 
 class Training:
@@ -173,7 +199,7 @@ class Training:
             check_features(self.model, MetricLearner.forward)
         adapted(self.model)
         self.config_dump = plain(self.parser, self.config)
-        self.model.save_hyperparameters(strip_paths(self.config_dump["model"]), logger=False)  # TrackTraining logs all
+        self.model.save_hyperparameters(strip_paths(self.config_dump["model"]), logger=False)  # TrackedRun logs all
         self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]), logger=False)
         if self.command in (None, "fit"):
             check_weight_files(self.config_dump["model"], self.datamodule)
@@ -213,8 +239,7 @@ class Training:
                 callbacks.append(self._best)
             trackers = self._loggers()
             if trackers:
-                callbacks = [callback for callback in callbacks if not isinstance(callback, TrackTraining)]
-                callbacks.append(TrackTraining(self.config_dump))
+                callbacks.append(TrackedRun(trackers, self.config_dump))
             callbacks = self.with_callbacks_of_command(callbacks)
             config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *trackers]
         else:

@@ -10,7 +10,6 @@ from levelfield.core.configuration import as_list
 from levelfield.core.errors import UserError
 
 WANDB, TENSORBOARD = "WandbLogger", "TensorBoardLogger"
-CALLBACKS = ("TrackTraining", "WandbNeighbours")
 PACKAGES = {WANDB: ["wandb"], TENSORBOARD: ["tensorboard", "tensorboardX"]}
 # A study has hundreds of short W&B runs. They print nothing and do not measure the machine (4% of a head's step).
 QUIET = {"silent": True, "console": "off", "x_disable_stats": True, "x_disable_machine_info": True}
@@ -56,16 +55,16 @@ def left_out(given: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]
 
 
 def drop_loggers(trainer: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a Trainer without its `logger` and our logging callbacks: logging never changes results.
+    """The settings of a Trainer without its `logger` and `WandbNeighbours`: logging never changes results.
 
     Example:
-        >>> drop_loggers({"max_epochs": 2, "logger": "WandbLogger", "callbacks": ["TrackTraining"]})
+        >>> drop_loggers({"max_epochs": 2, "logger": "WandbLogger", "callbacks": ["WandbNeighbours"]})
         {'max_epochs': 2}
     """
     kept = {key: value for key, value in trainer.items() if key != "logger"}
     if isinstance(callbacks := kept.get("callbacks"), list):
         named = [str(each.get("class_path") if isinstance(each, Mapping) else each) for each in callbacks]
-        others = [each for each, name in zip(callbacks, named, strict=True) if name.rpartition(".")[2] not in CALLBACKS]
+        others = [each for each, name in zip(callbacks, named, strict=True) if not name.endswith("WandbNeighbours")]
         if others or not callbacks:
             kept["callbacks"] = others
         else:

@@ -8,7 +8,6 @@ from levelfield.training.callbacks.head_first import HeadFirst
 from levelfield.training.callbacks.last_epoch import LastEpoch
 from levelfield.training.callbacks.record_evaluation import RecordEvaluation
 from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
-from levelfield.training.callbacks.track_training import TrackTraining
 from levelfield.training.callbacks.trunk_compute import CompileTrunk, GradientCheckpointing, TimmSyncBatchNorm
 from levelfield.training.callbacks.until_done import UntilDone
 from levelfield.training.callbacks.validate_first import ValidateFirst

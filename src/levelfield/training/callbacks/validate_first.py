@@ -1,7 +1,5 @@
 """Validate before the first step, so that the initial weights can be the best checkpoint."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -24,7 +22,9 @@ class ValidateFirst(Callback):
             return
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         stops = [(each, each.state_dict()) for each in callbacks if isinstance(each, EarlyStopping)]
-        with _before_epoch_0(trainer):
+        epochs = trainer.fit_loop.epoch_progress.current
+        epochs.completed = BEFORE_TRAINING  # for loggers and checkpoints
+        try:
             trainer.validating = True
             trainer.fit_loop.epoch_loop.val_loop.run()
             trainer.training = True
@@ -32,6 +32,8 @@ class ValidateFirst(Callback):
                 if isinstance(checkpoint, ModelCheckpoint) and checkpoint.monitor in trainer.callback_metrics:
                     # `ModelCheckpoint` saves nothing before the first step.
                     checkpoint._save_topk_checkpoint(trainer, checkpoint._monitor_candidates(trainer))
+        finally:
+            epochs.completed = 0
         trainer.should_stop = False
         for stop, state in stops:
             stop.load_state_dict(state)
@@ -39,14 +41,3 @@ class ValidateFirst(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if checkpoint["epoch"] == BEFORE_TRAINING:  # a fit that continues from it begins with epoch 0
             checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["completed"] = 0
-
-
-@contextmanager
-def _before_epoch_0(trainer: Trainer) -> Iterator[None]:
-    """Loggers and checkpoints see epoch -1."""
-    epochs = trainer.fit_loop.epoch_progress.current
-    epochs.completed = BEFORE_TRAINING
-    try:
-        yield
-    finally:
-        epochs.completed = 0

@@ -1,7 +1,9 @@
-"""Gradient checkpointing: equal gradients, less kept."""
+"""How the trunk computes: what reaches the compiler, equal gradients with less kept, batch norm over processes."""
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
+from small_fit import small_learner, small_trunk
 from tiny_text import tiny_text_model
 from torch import nn
 
@@ -9,6 +11,7 @@ from levelfield.core.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk, TransformersTrunk
 from levelfield.models.trunks import ModuleTrunk
+from levelfield.training.callbacks import CompileTrunk, TimmSyncBatchNorm
 from levelfield.training.callbacks.trunk_compute import recompute_activations
 from levelfield.training.learner import MetricLearner
 
@@ -19,6 +22,35 @@ DEEP = {
     "resnet": ("test_resnet", {}),
 }
 DISTILBERT = {"model_type": "distilbert", "dim": 16, "hidden_dim": 64, "n_layers": 6, "n_heads": 2, "pad_token_id": 0}
+
+
+@pytest.mark.slow
+def test_the_compiler_gets_the_mode():
+    given, learner = [], small_learner()
+
+    def compiler(graph, inputs, **options):
+        given.append(options)
+        return graph
+
+    CompileTrunk(compiler, "reduce-overhead").on_train_start(None, learner)
+    learner.trunk(torch.rand(2, 3, 32, 32))
+    assert given == [{"mode": "reduce-overhead"}]
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ValueError, match="mode='fast' must be one of default, reduce-overhead, max-autotune"):
+        CompileTrunk(mode="fast")
+
+
+@pytest.mark.parametrize(("deterministic", "backend"), [(True, "inductor"), (False, "inductor"), (True, "eager")])
+def test_a_note_says_what_determinism_costs_the_compiler(deterministic, backend, recwarn):
+    torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    try:
+        CompileTrunk(backend).on_train_start(None, small_learner())
+    finally:
+        torch.use_deterministic_algorithms(False)
+    notes = [str(each.message) for each in recwarn if "--trainer.deterministic false" in str(each.message)]
+    assert len(notes) == (deterministic and backend == "inductor")
 
 
 def stepped(kind: str, folder, checkpointing: bool) -> tuple[torch.Tensor, list[torch.Tensor], int]:
@@ -67,3 +99,36 @@ def test_where_it_cannot_be_is_said():
     trunk = TimmTrunk("test_resnet", weights=None)
     with pytest.raises(UserError, match=r"batch norm twice.*--model.freeze_batch_norm true"):
         recompute_activations(trunk, freeze_batch_norm=False)
+
+
+def learner_of(trunk: str, **trainer) -> MetricLearner:
+    learner = small_learner(trunk=small_trunk(trunk)).eval()
+    learner.trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", logger=False, **trainer)
+    return learner
+
+
+def convert(learner: MetricLearner) -> None:
+    TimmSyncBatchNorm().setup(learner.trainer, learner, "fit")
+
+
+@pytest.mark.parametrize("trunk", ["test_efficientnet", "test_resnet"])  # the first has activations in its batch norm
+def test_the_converted_network_computes_the_same(trunk: str) -> None:
+    learner, images = learner_of(trunk, sync_batchnorm=True), torch.rand(2, 3, 32, 32)
+    before, names = learner(images), list(learner.state_dict())
+    convert(learner)
+    norms = [module for module in learner.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    assert norms
+    assert all(isinstance(module, nn.SyncBatchNorm) for module in norms)
+    torch.testing.assert_close(learner.eval()(images), before)
+    assert list(learner.state_dict()) == names
+    assert learner.trainer.strategy._layer_sync is None  # or Lightning would convert again, its own way
+
+
+def test_batch_norm_that_learns_on_a_cpu_is_refused_and_nothing_is_converted_unasked() -> None:
+    learner = learner_of("test_resnet")
+    convert(learner)
+    assert not any(isinstance(module, nn.SyncBatchNorm) for module in learner.modules())
+    learner = learner_of("test_resnet", sync_batchnorm=True)
+    learner.freeze_batch_norm = False
+    with pytest.raises(UserError, match=r"--trainer\.sync_batchnorm true"):
+        convert(learner.train())

@@ -8,28 +8,23 @@ import pytest
 import torch
 import yaml
 from kill_at import KILL
-from lightning.pytorch.loggers.logger import DummyLogger
 from pretended_gpu import pretended_gpu
 from refused import refused, succeeded
-from small_fit import small_config, small_learner, small_trainer
+from small_fit import small_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch.utils.data import DataLoader, TensorDataset
 from wandb_files import offline_runs
 
 from levelfield.core.errors import UserError
-from levelfield.metrics import embedding_health
-from levelfield.models.trunks import ModuleTrunk
 from levelfield.training import trackers
 from levelfield.training.build import build
-from levelfield.training.callbacks import TrackTraining, WandbNeighbours
+from levelfield.training.callbacks import WandbNeighbours
 from levelfield.training.embed import embed
 
 WANDB = {"class_path": "lightning.pytorch.loggers.WandbLogger", "init_args": {"offline": True, "project": "p"}}
 BOARD = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {"save_dir": "elsewhere"}}
 OF_EACH_FIT = {
-    *("train/loss", "best/map_at_r", "val/effective_rank"),
+    *("train/loss", "best/map_at_r"),
     *(f"val/{name}" for name in ("map_at_r", "r_precision", "precision_at_1")),
-    *("val/intra_class_similarity", "val/inter_class_similarity"),
 }
 
 
@@ -42,7 +37,7 @@ def silent(tmp_path, monkeypatch):
 @pytest.mark.processes  # of W&B
 def test_both_trackers_hold_the_same_numbers_and_the_training_is_the_same(tmp_path, ranked_on):
     keeps = {"class_path": "WandbNeighbours", "init_args": {"queries": 3}}
-    tracked = {"logger": [WANDB, BOARD], "callbacks": [{"class_path": "TrackTraining"}, keeps]}
+    tracked = {"logger": [WANDB, BOARD], "callbacks": [keeps]}
     for name, given in (("plain", {}), ("tracked", tracked)):
         config = small_config(model={"loss": "ArcFaceLoss"}, trainer=given, data={"num_workers": 0})
         training = build(config, tmp_path / name, progress=False)
@@ -85,24 +80,6 @@ def assert_shows_neighbours(found, training) -> None:
     assert [score for score, _ in shown] == pytest.approx([scores[0], scores[len(scores) // 2], scores[-1]], abs=0.02)
     for score, captions in shown:
         assert any(captions == others and score == pytest.approx(found) for found, others in expected)
-
-
-class Notes(DummyLogger):
-    """Keeps the last value of each name."""
-
-    def log_metrics(self, metrics, step=None) -> None:
-        self.values = {**vars(self).get("values", {}), **metrics}
-
-
-@pytest.mark.usefixtures("quiet")
-def test_the_statistics_are_those_of_the_first_validation_loader():
-    learner = small_learner(trunk=ModuleTrunk(torch.nn.Identity(), 8))
-    first, other = (TensorDataset(torch.randn(12, 8), torch.arange(12) % 4) for _ in range(2))
-    notes = Notes()
-    loaders = [DataLoader(each, batch_size=12) for each in (first, other)]
-    small_trainer(TrackTraining(), logger=notes).validate(learner, loaders, verbose=False)
-    expected = embedding_health(learner.eval()(first.tensors[0]).detach(), first.tensors[1])
-    assert notes.values["val/effective_rank"] == pytest.approx(expected.effective_rank)
 
 
 def test_a_number_below_the_smallest_is_refused():
