@@ -32,12 +32,11 @@ from levelfield.metrics import retrieval_metrics
 from levelfield.report.facts import commands
 from levelfield.report.page import write_report
 from levelfield.report.table import study_table
-from levelfield.study.baseline import run_untrained
 from levelfield.study.derived import _validate
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, job_config
-from levelfield.study.projection import linear_discriminants
 from levelfield.study.rows import load_spec
+from levelfield.study.untrained import linear_discriminants, run_untrained
 from levelfield.training.build import build
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner

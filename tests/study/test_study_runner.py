@@ -52,7 +52,7 @@ def test_every_job_leaves_what_the_design_says(finished: Path, spec: StudySpec) 
         folder = finished / job.path
         expected = {"config.yaml", "result.json"}
         if job.stage == "run":
-            expected |= {"tested.safetensors", "best.ckpt" if job.method != "pretrained" else "pca.safetensors"}
+            expected |= {"tested.safetensors", "best.ckpt" if job.method != "pretrained" else "projection.safetensors"}
         if job.method != "pretrained":
             expected.add("metrics.csv")
         assert {path.name for path in folder.iterdir()} == expected

@@ -35,7 +35,7 @@ from levelfield.study.jobs import (
     source_of,
     study_jobs,
 )
-from levelfield.study.spec import OF, STUDY, StudySpec, digest, is_baseline, row_folder
+from levelfield.study.spec import OF, STUDY, StudySpec, digest, row_folder
 from levelfield.study.state import StudyState
 
 # The parts of a job's result that the ledger hashes: its numbers and their causes, without time and machine.
@@ -108,9 +108,12 @@ class StudyFolder:
 
     def read_again(self) -> StudyState:
         """Read all results again, because files may have been deleted or changed."""
+        self._forget()
+        return self.state
+
+    def _forget(self) -> None:
         for name in ("stored", "state", "archived", "strangers"):
             vars(self).pop(name, None)
-        return self.state
 
     def _read_job(self, job: Job) -> dict[str, Any] | None:
         path = self.folder / job.path / RESULT
@@ -137,9 +140,10 @@ class StudyFolder:
             if made[OF] == row:
                 self.remove_row(derived)
         shutil.rmtree(self.folder / "jobs" / row_folder(row), ignore_errors=True)
-        self._write_rows(ARCHIVED, {key: value for key, value in self._read_rows(ARCHIVED).items() if key != row})
-        for name in ("stored", "state"):
-            vars(self).pop(name, None)
+        if row in self.archived:
+            kept = {key: value for key, value in self._archived_rows().items() if key != row}
+            write_json(self.folder / ARCHIVED, {"rows": kept})
+        self._forget()
 
     def checkpoint(self, job: Job) -> Path:
         """The checkpoint of a job."""
@@ -205,29 +209,23 @@ class StudyFolder:
     @cached_property
     def archived(self) -> frozenset[str]:
         """The rows of an archive: only the results of their jobs are here."""
-        return frozenset(self._read_rows(ARCHIVED))
+        return frozenset(self._archived_rows())
 
     @cached_property
     def strangers(self) -> frozenset[str]:
         """The rows of an archive that the user's study file does not have: nothing that they name is built."""
-        return frozenset(row for row, about in self._read_rows(ARCHIVED).items() if about.get("stranger"))
+        return frozenset(row for row, about in self._archived_rows().items() if about.get("stranger"))
 
     def may_build(self, row: str) -> bool:
         """Whether the classes that a row names are the user's choice."""
         return self.spec.source_row(row) not in self.strangers
 
-    def _read_rows(self, name: str) -> dict[str, dict[str, Any]]:
-        path = self.folder / name
+    def _archived_rows(self) -> dict[str, dict[str, Any]]:
+        path = self.folder / ARCHIVED
         content = read_json(path) if path.is_file() else {"rows": {}}
         if not has_shape(content, {"rows": {str: {str: object}}}):
             raise UserError(f"{path} is damaged; restore it from a copy of the study")
         return dict(content["rows"])
-
-    def _write_rows(self, name: str, rows: Mapping[str, Mapping[str, str]]) -> None:
-        if rows or (self.folder / name).is_file():
-            write_json(self.folder / name, {"rows": dict(rows)})
-        for known in ("archived", "strangers"):
-            vars(self).pop(known, None)
 
     # Test scores.
 
@@ -241,8 +239,7 @@ class StudyFolder:
 
     def test_config(self, row: str) -> Config:
         """The configuration of a row with the setting that its search selected."""
-        searched = not is_baseline(row) and self.spec.trials(row) > 0
-        chosen = self.state.chosen(row) if searched else None
+        chosen = self.state.chosen(row)  # None if it is not searched
         return job_config(self.spec, Job(row, "run", 0, 0), {} if chosen is None else chosen.parameters)
 
     def distance_of(self, row: str) -> str:

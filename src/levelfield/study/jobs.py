@@ -19,7 +19,7 @@ from levelfield.study.spec import OF, PCA, UNTRAINED, WHOLE_HALF, StudySpec, is_
 RESULT = "result.json"
 CONFIG, METRICS_FILE = "config.yaml", "metrics.csv"
 LOGS = (CONFIG, METRICS_FILE)
-CHECKPOINT, PCA_FILE, PROJECTION_FILE = "best.ckpt", "pca.safetensors", "projection.safetensors"
+CHECKPOINT, PROJECTION_FILE = "best.ckpt", "projection.safetensors"
 EMBEDDINGS_FILE = "tested.safetensors"
 SCORES = {str: number}
 COMMON = {
@@ -147,9 +147,7 @@ class Task:
 
 def checkpoint_name(job: Job, projection: str = PCA) -> str:
     """The name of the file with the result of a job."""
-    if not is_baseline(job.method) or projection == UNTRAINED:
-        return CHECKPOINT
-    return PCA_FILE if projection == PCA else PROJECTION_FILE
+    return PROJECTION_FILE if is_baseline(job.method) and projection != UNTRAINED else CHECKPOINT
 
 
 def study_jobs(spec: StudySpec) -> list[Job]:

@@ -182,9 +182,9 @@ class _Jobs:
         return f"{job.method} trial {job.number}: suggest a setting" if asks else str(job)
 
     def _unit(self, name: str, job: Job) -> Unit:
-        from levelfield.study.baseline import run_untrained
         from levelfield.study.derived import run_derived
         from levelfield.study.training_job import run_job
+        from levelfield.study.untrained import run_untrained
 
         spec = self.study.spec
         if is_baseline(job.method):

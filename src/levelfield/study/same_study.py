@@ -159,12 +159,17 @@ def _stale(study: StudyFolder, begun: StudySpec, row: str, sources: Mapping[str,
         difference = first_difference(begun.settings(row), study.spec.settings(row)) if known else None
         key, before, now = difference or ("its configuration", "another", "this")
         return f"{key} is {before!r} there and {now!r} here"
-    changed = {file for result in results for file in _differing(result.get("sources", {}), sources)}
-    return f"{', '.join(sorted(changed))} has changed" if changed and row not in study.archived else None
+    changed = _changed_files(study, row, sources)
+    return f"{', '.join(changed)} has changed" if changed else None
 
 
-def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
-    return {file for file in {*before, *now} if before.get(file) != now.get(file)}
+def _changed_files(study: StudyFolder, row: str, sources: Mapping[str, str]) -> list[str]:
+    """Source files that have changed since a row's results; none for a row of an archive."""
+    if row in study.archived:
+        return []
+    known = [result.get("sources", {}) for job, result in study.stored.items() if job.method == row]
+    files = {file for before in known for file in {*before, *sources} if before.get(file) != sources.get(file)}
+    return sorted(files)
 
 
 # For reports.
@@ -172,13 +177,8 @@ def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
 
 def changed_sources(study: StudyFolder) -> list[tuple[str, list[str]]]:
     """Rows whose source code has changed since their results, with the files; not those of an archive."""
-    now, found = row_sources(study.spec), []
-    for row in study.spec.rows:
-        results = [result for job, result in study.stored.items() if job.method == row]
-        files = {file for result in results for file in _differing(result.get("sources", {}), now[row])}
-        if files and row not in study.archived:
-            found.append((row, sorted(files)))
-    return found
+    found = [(row, _changed_files(study, row, sources)) for row, sources in row_sources(study.spec).items()]
+    return [(row, files) for row, files in found if files]
 
 
 def differing_origins(study: StudyFolder) -> list[str]:

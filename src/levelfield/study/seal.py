@@ -24,10 +24,10 @@ from levelfield.data.features import FeatureSubset
 from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, TEST_SHAPE, folds_of, read_result
 from levelfield.study.progress import Progress
-from levelfield.study.projection import Projection
 from levelfield.study.spec import is_baseline
 from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.training_job import fixed_threads, memory_errors
+from levelfield.study.untrained import Projection
 from levelfield.study.workers import GivenUp, Slots, Unit, do_all
 from levelfield.training.build import Training, build
 from levelfield.training.checkpoint import has_frozen_trunk_of, load_learner
@@ -340,7 +340,7 @@ def _embed(
         loader = data.eval_dataloader(data.test_subset)
     if not trains:
         features = embed(model.trunk, loader, device=device)
-        found = [(Projection.load(path), Projection.load_one(path)) for path in paths]
+        found = [Projection.load(path) for path in paths]
         return [
             (features._replace(embeddings=p(features.embeddings)), None if one is None else one(features.embeddings))
             for p, one in found

@@ -9,7 +9,7 @@ from typing import Any
 
 from levelfield.core.configuration import Config
 from levelfield.study.jobs import Job, failed, folds_of, job_config, row_runs, source_of, study_jobs
-from levelfield.study.spec import StudySpec, is_baseline
+from levelfield.study.spec import StudySpec
 from levelfield.study.suggest import Trial, best_trial, suggest
 
 
@@ -66,14 +66,11 @@ class StudyState:
         source = source_of(self.spec, job)
         if source is not None:
             return source in self.results
-        if not self._is_searched(job):
+        if not self.spec.trials(job.method):
             return True
         if len(self._trials[job.method]) < self._trials_before(job):
             return False
         return job.stage == "trial" or self.chosen(job.method) is not None
-
-    def _is_searched(self, job: Job) -> bool:
-        return not is_baseline(job.method) and self.spec.trials(job.method) > 0
 
     def _trials_before(self, job: Job) -> int:
         """The number of trials of its row that must finish before a job."""
@@ -83,7 +80,7 @@ class StudyState:
 
     def parameters(self, job: Job) -> dict[str, Any] | None:
         """The setting of a job that is ready; None if `suggest` must be called."""
-        if not self._is_searched(job):
+        if not self.spec.trials(job.method):
             return {}
         if job.stage == "run":
             best = self.chosen(job.method)

@@ -7,17 +7,14 @@ or restored from its journal, would suggest other settings.
 
 import statistics
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from levelfield.core.seeds import seed_of
-from levelfield.study.search_space import Choice, Range, Space, coordinates, settings
-
-if TYPE_CHECKING:
-    import optuna
+from levelfield.study.search_space import Range, Space, coordinates, settings
 
 SAMPLERS = ("gp", "tpe", "random")
 # Trials before the first model of the scores.
@@ -79,33 +76,19 @@ def suggest(
         raise ValueError(f"no sampler {sampler!r}; there are {', '.join(SAMPLERS)}")
     if not space:
         return {}
-    # The order of a space's lines does not matter.
-    found = _suggest(dict(sorted(space.items())), finished, number, seed, method, sampler, own)
-    return settings(space, found)
-
-
-def _suggest(
-    space: Space,
-    finished: Sequence[Trial],
-    number: int,
-    seed: int,
-    method: str,
-    sampler: str,
-    own: Mapping[str, Any],
-) -> dict[str, float]:
-    first = coordinates(space, own)
+    ordered = dict(sorted(space.items()))  # the order of a space's lines does not matter
+    first = coordinates(ordered, own)
     if sampler == "random":
-        return _random_point(space, number, seed, method) | (first if number == 0 else {})
+        return settings(space, _random_point(ordered, number, seed, method) | (first if number == 0 else {}))
     ended = sorted(finished, key=lambda trial: trial.number)
-    told = [(coordinates(space, parameters), value) for parameters, value in _told_values(ended)]
-    known = {trial.number for trial in ended}
+    told = [(coordinates(ordered, parameters), value) for parameters, value in _told_values(ended)]
     running: list[dict[str, float]] = []
-    for trial_number in (*(earlier for earlier in range(number) if earlier not in known), number):
-        if trial_number < FIRST_POINTS or not told:
-            running.append(_sobol_point(space, trial_number, seed, method) | (first if trial_number == 0 else {}))
+    for each in sorted({*range(number + 1)} - {trial.number for trial in ended if trial.number != number}):
+        if each < FIRST_POINTS or not told:
+            running.append(_sobol_point(ordered, each, seed, method) | (first if each == 0 else {}))
         else:
-            running.append(_ask(space, told, running, seed_of("search", seed, method, trial_number, bits=32), sampler))
-    return running[-1]
+            running.append(_ask(ordered, told, running, seed_of("search", seed, method, each, bits=32), sampler))
+    return settings(space, running[-1])
 
 
 def _told_values(ended: Sequence[Trial]) -> list[tuple[dict[str, Any], float]]:
@@ -122,14 +105,16 @@ def _sobol_point(space: Space, number: int, seed: int, method: str) -> dict[str,
 
     engine = Sobol(len(space), scramble=True, seed=seed_of("search", seed, method, bits=32))
     # Sobol sequences have lengths of powers of two.
-    positions = engine.random_base2(number.bit_length())[number]
-    return {key: place.at(float(position)) for (key, place), position in zip(space.items(), positions, strict=True)}
+    return _point(space, engine.random_base2(number.bit_length())[number])
 
 
 def _random_point(space: Space, number: int, seed: int, method: str) -> dict[str, float]:
     import numpy as np
 
-    positions = np.random.default_rng(seed_of("search", seed, method, number, bits=32)).random(len(space))
+    return _point(space, np.random.default_rng(seed_of("search", seed, method, number, bits=32)).random(len(space)))
+
+
+def _point(space: Space, positions: Iterable[float]) -> dict[str, float]:
     return {key: place.at(float(position)) for (key, place), position in zip(space.items(), positions, strict=True)}
 
 
@@ -144,33 +129,16 @@ def _ask(
     import optuna
     from optuna.trial import TrialState, create_trial
 
-    distributions = {key: _distribution(place) for key, place in space.items()}
+    distributions = {key: place.distribution for key, place in space.items()}
+    kind = optuna.samplers.GPSampler if sampler == "gp" else optuna.samplers.TPESampler
     with _undisturbed():
-        study = optuna.create_study(direction="maximize", sampler=_sampler(sampler, seed))
+        # `suggest` chooses the first points, so the sampler needs none.
+        study = optuna.create_study(direction="maximize", sampler=kind(seed=seed, n_startup_trials=1))
         for parameters, value in told:
             study.add_trial(create_trial(params=parameters, distributions=distributions, value=value))
         for parameters in running:
             study.add_trial(create_trial(params=parameters, distributions=distributions, state=TrialState.RUNNING))
         return dict(study.ask(fixed_distributions=distributions).params)
-
-
-def _distribution(place: Range | Choice) -> "optuna.distributions.BaseDistribution":
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    if isinstance(place, Choice):
-        return CategoricalDistribution(range(len(place.options)))
-    if place.integer:
-        return IntDistribution(int(place.low), int(place.high), log=place.scale == "log")
-    return FloatDistribution(place.low, place.high, log=place.scale == "log")
-
-
-def _sampler(name: str, seed: int) -> "optuna.samplers.BaseSampler":
-    from optuna.samplers import GPSampler, TPESampler
-
-    # `_suggest` chooses the first points, so the sampler needs none.
-    if name == "gp":
-        return GPSampler(seed=seed, n_startup_trials=1)
-    return TPESampler(seed=seed, n_startup_trials=1)
 
 
 @contextmanager

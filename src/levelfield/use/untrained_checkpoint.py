@@ -7,8 +7,8 @@ import torch
 from levelfield.models import LinearEmbedder
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import CHECKPOINT, Job, job_config
-from levelfield.study.projection import Projection
 from levelfield.study.spec import row_folder
+from levelfield.study.untrained import Projection
 from levelfield.training.build import build
 from levelfield.training.frozen_trunk import TRUNKS
 
@@ -24,8 +24,8 @@ def write_untrained_checkpoint(study: StudyFolder, row: str) -> Path:
         row: An untrained row whose jobs are finished.
     """
     job = Job(row, "run", 0, 0)
-    of_row = Projection.load(study.checkpoint(job))
-    of_pca = Projection.load(study.checkpoint(Job(study.spec.baseline_of(row), "run", 0, 0)))
+    of_row, _ = Projection.load(study.checkpoint(job))
+    of_pca, _ = Projection.load(study.checkpoint(Job(study.spec.baseline_of(row), "run", 0, 0)))
     assert of_pca.components_FC is not None
     config = job_config(study.spec, job, {})
     config["model"] = {key: config["model"][key] for key in ("trunk", "num_features") if key in config["model"]} | {
