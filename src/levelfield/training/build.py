@@ -15,7 +15,6 @@ from jsonargparse import ArgumentParser, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.profilers import PassThroughProfiler
@@ -210,7 +209,8 @@ class Training:
                 monitor = None if self.datamodule.fold == NO_FOLD else monitor_of(callbacks)
                 self._best = best_checkpoint(self.folder, monitor, bool(averages(callbacks)))
                 callbacks.append(self._best)
-            trackers = self._loggers()
+            given = config.get("logger")
+            trackers = [] if given in (None, True, False) else as_list(given)  # `metrics.csv` is always written too
             if trackers:
                 callbacks = [callback for callback in callbacks if not isinstance(callback, TrackTraining)]
                 callbacks.append(TrackTraining(self.config_dump))
@@ -262,11 +262,6 @@ class Training:
     def with_callbacks_of_command(self, callbacks: list[Callback]) -> list[Callback]:
         """All callbacks of a training, in order; a command adds its own."""
         return callbacks
-
-    def _loggers(self) -> list[Logger]:
-        """The trackers of the configuration; `metrics.csv` is always written too."""
-        loggers = self.parts.trainer.logger
-        return [] if loggers in (None, True, False) else as_list(loggers)
 
     def write_config(self) -> None:
         """`config.yaml` in the run's folder: `levelfield fit --config config.yaml` repeats the run."""
