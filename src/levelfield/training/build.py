@@ -237,7 +237,8 @@ class Training:
                 monitor = None if self.datamodule.fold == NO_FOLD else monitor_of(callbacks)
                 self._best = best_checkpoint(self.folder, monitor, bool(averages(callbacks)))
                 callbacks.append(self._best)
-            trackers = self._loggers()
+            given = config.get("logger")
+            trackers = [] if given in (None, True, False) else as_list(given)  # `metrics.csv` is always written too
             if trackers:
                 callbacks.append(TrackedRun(trackers, self.config_dump))
             callbacks = self.with_callbacks_of_command(callbacks)
@@ -288,11 +289,6 @@ class Training:
     def with_callbacks_of_command(self, callbacks: list[Callback]) -> list[Callback]:
         """All callbacks of a training, in order; a command adds its own."""
         return callbacks
-
-    def _loggers(self) -> list[Logger]:
-        """The trackers of the configuration; `metrics.csv` is always written too."""
-        loggers = self.parts.trainer.logger
-        return [] if loggers in (None, True, False) else as_list(loggers)
 
     def write_config(self) -> None:
         """`config.yaml` in the run's folder: `levelfield fit --config config.yaml` repeats the run."""

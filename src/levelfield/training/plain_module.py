@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -16,8 +17,8 @@ from levelfield.core.configuration import as_list
 from levelfield.core.errors import UserError
 from levelfield.core.import_path import import_named
 from levelfield.data.datamodule import MetricDataModule
+from levelfield.metrics.distributed import first_of_each
 from levelfield.training.batches import Batch
-from levelfield.training.callbacks import CollectEmbeddings
 from levelfield.training.callbacks.retrieval_validation import embeddings_of
 from levelfield.training.checkpoint import add_levelfield_part
 from levelfield.training.embed import EmbeddedSet
@@ -124,7 +125,16 @@ def embed_by_steps(module: LightningModule, loader: DataLoader, trainer: Mapping
     Args:
         trainer: the Trainer's `accelerator` and the like.
     """
-    kept = CollectEmbeddings()
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def keep(_trainer: Trainer, _module: LightningModule, outputs: Any, batch: Any, *numbers: int) -> None:
+        read = Batch.read(batch)
+        assert read.index is not None  # the datamodule's loaders yield it
+        parts.append((embeddings_of(outputs).float(), read.labels, read.index))
+
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    kept = LambdaCallback(on_validation_batch_end=keep)
     Trainer(**{**trainer, **quiet}, devices=1, callbacks=[kept]).validate(module, loader, verbose=False)
-    return kept.samples
+    embeddings, labels, index = (torch.cat(part).cpu() for part in zip(*parts, strict=True))
+    first = first_of_each(index)
+    return EmbeddedSet(embeddings[first], labels[first], index[first])

@@ -2,7 +2,6 @@
 
 from levelfield.training.callbacks.average_with_start import AverageWithStart
 from levelfield.training.callbacks.best_epoch import BestEpoch
-from levelfield.training.callbacks.collect_embeddings import CollectEmbeddings
 from levelfield.training.callbacks.gradient_caching import GradientCaching
 from levelfield.training.callbacks.head_first import HeadFirst
 from levelfield.training.callbacks.last_epoch import LastEpoch
