@@ -1,5 +1,7 @@
 """`--dry-run`: print the jobs of a study without building, reading or training anything."""
 
+from collections import Counter
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -7,7 +9,7 @@ from rich.text import Text
 
 from levelfield.core.terminal import say
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import Job, study_jobs
+from levelfield.study.jobs import study_jobs
 from levelfield.study.spec import is_baseline
 
 
@@ -19,14 +21,11 @@ def print_jobs(console: Console, study: StudyFolder) -> None:
     table.add_column("", no_wrap=True)
     for heading in ("trials\nx folds", "runs\nx folds", "jobs", "done"):
         table.add_column(heading, justify="right", vertical="bottom")
-    of_row: dict[str, list[Job]] = {row: [] for row in spec.rows}
-    for job in jobs:
-        of_row[job.method].append(job)
-    for row, mine in of_row.items():
+    of_row, stored = (Counter(job.method for job in each) for each in (jobs, study.stored))
+    for row in spec.rows:
         trials, runs = spec.trials(row), 1 if is_baseline(row) else spec.runs
         searched = f"{trials:,} x {spec.folds_of('trial')}" if trials else ""
-        done = sum(job in study.stored for job in mine)
-        table.add_row(Text(row), searched, f"{runs:,} x {spec.folds}", f"{len(mine):,}", f"{done:,}")
+        table.add_row(Text(row), searched, f"{runs:,} x {spec.folds}", f"{of_row[row]:,}", f"{stored[row]:,}")
     console.print(table)
     untrained = sum(is_baseline(job.method) for job in jobs)
     in_search = sum(job.stage == "trial" for job in jobs)

@@ -247,17 +247,14 @@ class _Tests:
 
     def check_same_samples(self) -> None:
         """Raise an error if the runs of one evaluation would be scored on different samples."""
-        last: dict[str, str] = {}  # of each half
-        scored = [(path, self._halves[test["method"]], test) for path, test in self.scored.items()]
-        for _, half, test in scored:
-            last[half] = test["data"]["fingerprint"]
-        for other, half, test in scored:
-            if test["data"]["fingerprint"] == last[half]:
-                continue
-            raise UserError(
-                f"{other}: the test samples on disk have changed since this run was scored; restore them, or score all "
-                'runs again: --reopen-test "REASON"'
-            )
+        scored = [(path, self._halves[test["method"]], test["data"]) for path, test in self.scored.items()]
+        last = {half: data["fingerprint"] for _, half, data in scored}
+        for other, half, data in scored:
+            if data["fingerprint"] != last[half]:
+                raise UserError(
+                    f"{other}: the test samples on disk have changed since this run was scored; restore them, or score "
+                    'all runs again: --reopen-test "REASON"'
+                )
 
 
 # The last row that this process has built in an evaluation, with its test samples: other runs of the row share them.

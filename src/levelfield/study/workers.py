@@ -204,7 +204,8 @@ class _Desk:
                 self._submit(slot, unit)
             some_start = len(usable) < len(self.free)
             if self.running:
-                waited, done = 0.0, self._wait(START_SECONDS if some_start else LOOK_SECONDS)
+                seconds = START_SECONDS if some_start else LOOK_SECONDS
+                waited, done = 0.0, wait(self.running, timeout=seconds, return_when=FIRST_COMPLETED).done
             elif next(self._left(), None) is None:
                 return
             else:
@@ -218,9 +219,6 @@ class _Desk:
                 slot, unit = self.running.pop(future)
                 self.free.append(slot)
                 self._take(unit, self._outcome(future, slot, unit))
-
-    def _wait(self, seconds: float) -> set[Future]:
-        return wait(self.running, timeout=seconds, return_when=FIRST_COMPLETED).done
 
     def _left(self) -> Iterator[Unit]:
         return (unit for unit in self.work.ready() if unit not in self.given_up)
