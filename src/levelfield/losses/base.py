@@ -147,7 +147,8 @@ def check_batch(
 ) -> None:
     """Raise ValueError if shapes or types do not fit."""
     _check_points("embeddings", embeddings)
-    check_labels(labels, len(embeddings), takes_sets=takes_label_sets)
+    if labels.shape != embeddings.shape[:1] or labels.dtype != torch.int64:  # a look that costs a step nothing
+        check_labels(labels, len(embeddings), takes_sets=takes_label_sets)
     if (ref_emb is None) != (ref_labels is None):
         given, missing = ("ref_labels", "ref_emb") if ref_emb is None else ("ref_emb", "ref_labels")
         raise ValueError(f"{given} is given without {missing}; give both or neither")

@@ -143,7 +143,9 @@ def pair_weights(
 ) -> tuple[Pairs, Pairs]:
     """How often each pair counts as a positive and as a negative: 0 or 1, more where a miner names it more often."""
     if indices_tuple is None:
-        positives = matches(labels, ref_labels).to(dtype)
+        own = labels if ref_labels is None else ref_labels
+        same = labels[:, None] == own if labels.ndim == 1 else matches(labels, ref_labels)
+        positives = same.to(dtype)
         negatives = 1 - positives
         return (positives.fill_diagonal_(0) if ref_labels is None else positives), negatives
     if isinstance(indices_tuple, PairMasks):
