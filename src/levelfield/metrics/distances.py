@@ -219,7 +219,8 @@ def check_embeddings(
         raise ValueError(
             f"{name} must be floating point of shape (N, D), not {embeddings.dtype} {tuple(embeddings.shape)}"
         )
-    check_labels(labels, len(embeddings), labels_name, name, takes_sets)
+    if labels.shape != embeddings.shape[:1] or labels.dtype != torch.int64:
+        check_labels(labels, len(embeddings), labels_name, name, takes_sets)
     if embeddings.numel() == 0:
         raise ValueError(f"{name} is empty: shape {tuple(embeddings.shape)}")
     if embeddings.device != labels.device:
