@@ -135,7 +135,7 @@ def test_a_fit_takes_another_sampler_and_its_checkpoint_keeps_it(tiny, run, tmp_
     code, printed, complaint = run("fit", *tiny, "--model.loss", "ArcFaceLoss", *words, "--output", tmp_path)
     assert code == 0, complaint
     (note,) = (line for line in printed.splitlines() if line.startswith("note: "))
-    assert numbers(note) == [30, 32, 5, 6], "30 samples instead of 32: 5 of each of 6 classes"
+    assert numbers(note) == [30, 6, 32, 6], "30 samples of 6 classes instead of 32 of 6"
     checkpoint = tmp_path / "fit" / "balanced" / "0" / "best.ckpt"
     code, _, complaint = run("validate", "--ckpt_path", checkpoint, "--trust", "papers")
     assert code == 0, complaint

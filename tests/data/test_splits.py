@@ -75,6 +75,9 @@ def test_a_random_split_is_the_order_of_hashes(seed: int) -> None:
     shuffled = by_hash(trainval.tolist(), "folds", seed)
     folds = class_folds(trainval, variant="random", seed=seed)
     assert [val.tolist() for _, val in folds] == [sorted(shuffled[5 * k : 5 * k + 5]) for k in range(4)]
+    for variant in ("half", "random", "powerful-benchmarker"):
+        again = class_folds(trainval, variant=variant, seed=9, fold_seed=seed)
+        assert [val.tolist() for _, val in again] == [val.tolist() for _, val in folds]
 
 
 def test_the_official_split_of_sop_moves_one_class() -> None:

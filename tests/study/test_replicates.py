@@ -1,6 +1,7 @@
 """A study of two replicates with two searches of each method, on stored features."""
 
 import csv
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -73,7 +74,8 @@ def test_its_verdict_is_that_of_another_computation(repeated: Path) -> None:
     assert variance > 0
     assert study.verdicts()[-1].startswith("The intervals hold for other searches and seeds")
     assert study.verify() == []
-    assert "The test classes were evaluated 2 times." in repr(study.table())
+    counted = re.search(r"The test classes were evaluated (\d+) times", repr(study.table()))
+    assert int(counted[1]) >= 2, "once in each replicate, and by other tests"
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ TRAINER_ROWS = {
     "precision": ("32-true", "bf16-mixed"),
 }
 # Of one door, and of the other.
-PLACES = {"num_workers": (0, 0, 1), "cache": (True, False, "auto")}
+PLACES = {"num_workers": (0, 0, 1), "cache": (True, False, True)}
 
 
 @pytest.fixture(scope="module")

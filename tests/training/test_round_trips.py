@@ -46,7 +46,14 @@ TABLE = spec("levelfield.data.datasets.ImageTable", table="table.csv")
 DATAMODULES: dict[str, dict[str, Any]] = {
     "M per class": {
         **{"dataset": spec("test_round_trips.Few", num_classes=20), "fold": 1, "num_folds": 2},
-        **{"split": "random", "split_seed": 3, "batch_size": 16, "samples_per_class": 4, "replacement": True},
+        **{
+            "split": "random",
+            "split_seed": 3,
+            "fold_seed": 5,
+            "batch_size": 16,
+            "samples_per_class": 4,
+            "replacement": True,
+        },
         **{"steps_per_epoch": 3, "eval_batch_size": 7, "num_workers": 1, "transforms": {**IMAGES, "scale": [0.5, 1.0]}},
         "seed": 1,
     },

@@ -30,8 +30,8 @@ LINES = {
     EVALUATED: {**dict.fromkeys(TEXTS, str), "checkpoints": DIGESTS, "results": DIGESTS, "num_samples?": count},
     FINISHED: {"id": str, "time": str, "scores": DIGESTS},
 }
-# Two sets of samples are the same if they share this fraction of the smaller one. A union of two sets is the same as each
-# of them, and so are the test halves of two random splits of one data set, which share about half of their samples.
+# Two sets of samples are the same if they share this fraction of the smaller one. A union of two sets is the same as
+# each of them, and so are the test halves of two random splits of one data set, which share about half of them.
 SAME_SHARE = 0.1
 
 Line = dict[str, Any]

@@ -64,6 +64,7 @@ class MetricDataModule(LightningDataModule):
         features: train on features of the frozen trunk, computed once (`levelfield.data.features`). It needs
             `--model.freeze_trunk true`. The test half has its own file, written at the first evaluation.
         split_seed: seed of `random` halves and folds. Unlike `seed`, it is the same for repeated trainings.
+        fold_seed: shuffles the classes of the training half by this seed before they are cut into folds.
         keep_groups: keep each group of a table's column `group` (a product, a patient) whole between halves and between
             folds: classes that share a group stay together.
 
@@ -103,6 +104,7 @@ class MetricDataModule(LightningDataModule):
         seed: int | None = None,
         features: bool = False,
         split_seed: int = 0,
+        fold_seed: int | None = None,
         keep_groups: bool = False,
     ) -> None:
         super().__init__()
@@ -115,6 +117,7 @@ class MetricDataModule(LightningDataModule):
             dataset.root = root
         self.fold: int | Literal["none"] = fold
         self.num_folds, self.split, self.split_seed, self.keep_groups = num_folds, split, split_seed, keep_groups
+        self.fold_seed = fold_seed
         self.batch_size, self.samples_per_class, self.replacement = batch_size, samples_per_class, replacement
         self.usual_samples_per_class = 4  # each fit sets that of its loss
         self.sampler, self.steps_per_epoch = sampler, steps_per_epoch
@@ -135,7 +138,7 @@ class MetricDataModule(LightningDataModule):
     def _check(self) -> None:
         """Raise UserError for a value out of range; a notebook may set another one later."""
         processes, size = (None if each == "auto" else each for each in (self.num_workers, self.eval_batch_size))
-        refuse_below(0, "data", num_workers=processes, split_seed=self.split_seed)
+        refuse_below(0, "data", num_workers=processes, split_seed=self.split_seed, fold_seed=self.fold_seed)
         refuse_below(1, "data", samples_per_class=self.samples_per_class, steps_per_epoch=self.steps_per_epoch)
         refuse_below(1, "data", eval_batch_size=size, num_folds=self.num_folds)
         refuse_below(2, "data", batch_size=self.batch_size)
@@ -190,7 +193,7 @@ class MetricDataModule(LightningDataModule):
                     )
                 folds = [
                     (trainval_classes[np.isin(trained, train)], trainval_classes[np.isin(trained, val)])
-                    for train, val in class_folds(trained, self.num_folds, variant=split, seed=self.split_seed)
+                    for train, val in class_folds(trained, self.num_folds, split, self.split_seed, self.fold_seed)
                 ]
                 check_validation_classes(folds, index.labels)
                 train_classes, val_classes = folds[int(self.fold)]

@@ -75,6 +75,7 @@ def class_folds(
     num_folds: int = 4,
     variant: Split = "half",
     seed: int = 0,
+    fold_seed: int | None = None,
 ) -> list[Fold]:
     """Cut the sorted classes into contiguous blocks; fold k is `(train_classes, val_classes)`, validating block k.
 
@@ -82,7 +83,7 @@ def class_folds(
     Check program: fold k starts at class `int(k * n / num_folds)`, trains on the next `n - n // num_folds` classes
     (cyclically) and validates the `n // num_folds` classes after them. So fold 0 validates the last block, and if n is
     not a multiple of `num_folds`, no fold validates the remaining classes. The random variants first shuffle the
-    classes by `seed`, because neighbours in the alphabet are often similar.
+    classes by `seed`, because neighbours in the alphabet are often similar; with a `fold_seed` every variant does.
 
     Raises:
         UserError: fewer than 2 validation classes in a fold, fewer than 2 folds, or an unknown variant.
@@ -103,14 +104,15 @@ def class_folds(
             f"{num_folds} folds need {MIN_VALIDATION_CLASSES * num_folds} there, "
             f"{2 * MIN_VALIDATION_CLASSES * num_folds} classes in all; add classes or lower num_folds"
         )
-    if variant == "powerful-benchmarker":
+    shuffled_by = seed if fold_seed is None and variant in RANDOM else fold_seed
+    if shuffled_by is None and variant == "powerful-benchmarker":
         num_val = len(classes) // num_folds
         folds = []
         for k in range(num_folds):
             turned = np.roll(classes, -(k * len(classes) // num_folds))
             folds.append((np.sort(turned[:-num_val]), np.sort(turned[-num_val:])))
         return folds
-    blocks = np.array_split(_shuffled(classes, "folds", seed) if variant in RANDOM else classes, num_folds)
+    blocks = np.array_split(classes if shuffled_by is None else _shuffled(classes, "folds", shuffled_by), num_folds)
     return [(np.sort(np.concatenate(blocks[:k] + blocks[k + 1 :])), np.sort(blocks[k])) for k in range(num_folds)]
 
 

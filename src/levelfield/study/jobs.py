@@ -190,6 +190,8 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
         config = set_dotted(config, key, value)
     blocks = spec.blocks_of(job.stage)
     config["data"] |= {"fold": job.fold, "num_folds": blocks} if blocks > 1 else {"fold": WHOLE_HALF}
+    if job.stage == "trial" and spec.search.random_folds:
+        config["data"]["fold_seed"] = spec.seed
     if is_baseline(job.method):  # one process computes it
         for key in ("devices", "strategy"):
             config["trainer"].pop(key, None)

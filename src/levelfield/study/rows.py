@@ -309,6 +309,8 @@ def read_search(path: Path, search: Config, options: Config) -> SearchSettings:
     for key, smallest in (("trials", 0), ("batch", 1), ("folds", 2)):
         if getattr(settings, key) is not None:
             whole_number(f"{path}: search.{key}", getattr(settings, key), smallest)
+    if not isinstance(settings.random_folds, bool):
+        raise UserError(f"{path}: search.random_folds must be true or false, not {settings.random_folds!r}")
     if settings.sampler not in SAMPLERS:
         raise UserError(f"{path}: search.sampler {settings.sampler!r}{nearest(str(settings.sampler), SAMPLERS)}")
     if not settings.trials and (useless := [key for key in options if key != "trials"]):

@@ -30,7 +30,7 @@ WHOLE_OR_NONE = (int, type(None))
 # Of a study.yaml. Archives of results/ lack the keys with `?`.
 SHAPE = {
     **dict.fromkeys(("folds", "runs", "seed", "threads"), count),
-    "search": {"trials": count, "sampler?": str, "batch?": count, "folds?": WHOLE_OR_NONE},
+    "search": {"trials": count, "sampler?": str, "batch?": count, "folds?": WHOLE_OR_NONE, "random_folds?": bool},
     **dict.fromkeys(("name", "selected_by?"), str),
     **{key: {str: dict} for key in ("methods", "spaces", "derived?", "trunks?")},
     **{key: [str] for key in ("metrics", "sweep", "references", "modules?")},
@@ -65,12 +65,15 @@ class SearchSettings:
         sampler: `gp` (Gaussian process), `tpe` or `random`.
         batch: Trials suggested at once, for as many workers; it changes the suggestions.
         folds: Class folds of a trial; None for those of the study, or 4 if a run trains on all classes.
+        random_folds: Draw the classes of a trial's folds at random, by the study's seed: neighbours in the alphabet are
+            often alike.
     """
 
     trials: int = 0
     sampler: str = "gp"
     batch: int = 1
     folds: int | None = None
+    random_folds: bool = False
 
 
 @dataclass(frozen=True)
