@@ -105,8 +105,7 @@ class Draw:
         """How one door reads the images, after draws of its own."""
         for draw in (torch.rand, np.random.rand):
             draw(self.random.randrange(1, 9))
-        found = {key: self.random.choice(values) for key, values in PLACES.items()}
-        return found | ({"cache": "auto"} if self.config["data"]["features"] else {})
+        return {key: self.random.choice(values) for key, values in PLACES.items()}
 
     def placed(self, **data: Any) -> Config:
         """The configuration for a door."""
