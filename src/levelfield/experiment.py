@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
 from rich.console import Console
 
-from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise, write_tables
+from levelfield.analysis.results import REPLICATE, ResultRow, SummaryRow, collect_rows, summarise, write_tables
 from levelfield.analysis.status import status_lines
 from levelfield.analysis.verdict import verdict_lines
 from levelfield.core.errors import UserError
@@ -250,5 +250,7 @@ def _frame(rows: Sequence[ResultRow | SummaryRow], kind: type[ResultRow | Summar
     import pandas as pd
 
     frame = pd.DataFrame([astuple(row) for row in rows], columns=[field.name for field in fields(kind)])
-    missing = {"trial": "Int64", "run": "Int64", "fold": "Int64", "ci95": "float"}
+    if REPLICATE in frame and frame[REPLICATE].isna().all():  # as in the file
+        del frame[REPLICATE]
+    missing = {"trial": "Int64", "run": "Int64", "fold": "Int64", REPLICATE: "Int64", "ci95": "float"}
     return frame.astype({column: dtype for column, dtype in missing.items() if column in frame})

@@ -108,7 +108,7 @@ def test_a_prediction_needs_no_split_and_a_test_no_folds() -> None:
 
 
 def test_no_argument_is_forgotten_above() -> None:
-    elsewhere = {"root", "cache", "features", "split_seed", "keep_groups"}  # in tests of their own
+    elsewhere = {"root", "cache", "features", "split_seed", "fold_seed", "keep_groups"}  # in tests of their own
     assert OTHERS.keys() | elsewhere == inspect.signature(MetricDataModule).parameters.keys()
 
 

@@ -259,7 +259,8 @@ class StudySpec:
         common |= {} if self.selected_by == SELECTED_BY else {"selected_by": self.selected_by}
         config = _without_places(self.config_of(row))
         if not is_baseline(row):
-            searched = {"search": asdict(self.search), "space": self.spaces[row]} if self.trials(row) else {}
+            search = {key: value for key, value in asdict(self.search).items() if key != "random_folds" or value}
+            searched = {"search": search, "space": self.spaces[row]} if self.trials(row) else {}
             if row in self.derived:
                 searched = {"derived": self.derived[row], OF: self.settings(self.derived[row][OF])}
             return {**common, **config, **searched}
