@@ -12,7 +12,7 @@ from levelfield.cli.commands import run as command_line
 from levelfield.core.configuration import merge, parse_value, read_yaml, set_dotted
 from levelfield.core.errors import UserError
 from levelfield.study.added_method import added_methods, method_of_loss
-from levelfield.study.jobs import study_jobs
+from levelfield.study.jobs import Job, job_config, study_jobs
 from levelfield.study.rows import load_spec, with_options
 from levelfield.study.spec import StudySpec, named_rows, one_pca
 
@@ -87,6 +87,17 @@ def test_methods_are_searched_again(study: Path, asked: str, options: dict[str, 
     spec = load_spec(study, options)
     assert [*spec.methods] == [*once.methods, *second.split()]
     assert all(spec.methods[name] == once.methods[name.partition("@")[0]] for name in second.split())
+
+
+def test_trials_may_draw_their_folds_at_random(study: Path) -> None:
+    study.write_text(SEARCHED)
+    usual, drawn = load_spec(study), load_spec(study, {"search.random_folds": True})
+    configs = [job_config(drawn, Job("arcface", stage, 0, 1), {})["data"] for stage in ("trial", "run")]
+    assert [config.get("fold_seed") for config in configs] == [7, None]
+    assert usual.row_hashes["arcface"] != drawn.row_hashes["arcface"]
+    assert "random_folds" not in usual.settings("arcface")["search"], "archives keep their configuration"
+    with pytest.raises(UserError, match="random_folds must be true or false"):
+        load_spec(study, {"search.random_folds": 2})
 
 
 ADDED = r"""sweep: {model.embedding_size: 3} | model.embedding_size
