@@ -99,23 +99,19 @@ class ClassInterval:
         return self.high < 0
 
 
-def class_interval(difference: ClassScores, of_training: float = 0.0) -> ClassInterval:
-    """The interval of a difference.
-
-    Args:
-        of_training: Variance that the trainings add: s_A² / S_A + s_B² / S_B of S runs each; 0 compares checkpoints.
-    """
+def class_interval(difference: ClassScores) -> ClassInterval:
+    """The interval of a difference of two checkpoints: other trainings of them would add to it."""
     classes, mean = int((difference.queries_K > 0).sum()), difference.mean
     different = np.count_nonzero(np.abs(difference.sums_K) > EQUAL)
     if classes < FEWEST_CLASSES or different < FEWEST_DIFFERENT:
         return ClassInterval(mean, np.nan, np.nan, np.nan, classes)
-    half = t_quantile(classes - 1) * (difference.variance() + of_training) ** 0.5
+    half = t_quantile(classes - 1) * difference.variance() ** 0.5
     return ClassInterval(mean, mean - half, mean + half, half, classes)
 
 
-def in_words(found: ClassInterval, one: str, other: str, metric: str = SELECTED_BY) -> str:
+def in_words(found: ClassInterval, one: str, other: str) -> str:
     """One of three answers: the first is better, the second is, or the classes are too few to tell."""
-    title, of_classes = SHOWN_METRICS[metric], f"{found.classes} unseen classes"
+    title, of_classes = SHOWN_METRICS[SELECTED_BY], f"{found.classes} unseen classes"
     points, low, high = (round(100 * value, 1) + 0.0 for value in (found.difference, found.low, found.high))
     if np.isnan(found.low):
         few = f"they differ in fewer than {FEWEST_DIFFERENT} classes or there are fewer than {FEWEST_CLASSES}"
@@ -136,15 +132,12 @@ def from_sums(stored: Sequence[Sequence[float]]) -> ClassScores:
     return ClassScores(sums_K, queries_K.astype(int))
 
 
-def class_scores(
-    near_NL: Int[np.ndarray, "items neighbours"], labels_N: Int[np.ndarray, " items"], metric: str = SELECTED_BY
-) -> ClassScores:
-    """Exact scores of each class and their changes without each other class, from one list of neighbours.
+def class_scores(near_NL: Int[np.ndarray, "items neighbours"], labels_N: Int[np.ndarray, " items"]) -> ClassScores:
+    """Exact MAP@R of each class and its changes without each other class, from one list of neighbours.
 
     Args:
         near_NL: Numbers of the nearest others of each item, nearest first: at least `neighbours_needed`, or all.
         labels_N: The classes.
-        metric: `map_at_r` or `precision_at_1`.
     """
     from scipy.sparse import coo_matrix
 
@@ -155,8 +148,7 @@ def class_scores(
         if counts_K[own] == 1:
             continue
         near_L = classes_N[near_NL[item]]
-        places = 1 if metric == "precision_at_1" else counts_K[own] - 1
-        score, others_C, changes_C = _without_each(near_L, near_L == own, places)
+        score, others_C, changes_C = _without_each(near_L, near_L == own, counts_K[own] - 1)
         sums_K[own] += score
         cells += [(other, own, change) for other, change in zip(others_C, changes_C, strict=True) if change]
     removed, changed, values = zip(*cells, strict=True) if cells else ((), (), ())

@@ -144,7 +144,9 @@ def paper_table(study: StudyFolder, markup: str) -> str:
         [names[row], *(cell(scores.get((row, metric))) for metric in metrics)] for row in rows_in_order(rows, spec)
     ]
     for line in lines:
-        line[0] = "".join(f"\\{letter}" if letter in how.escaped else letter for letter in line[0])
+        words = [0] if line is not lines[0] else range(len(line))  # scores have the marks of the format
+        for place in words:
+            line[place] = "".join(f"\\{letter}" if letter in how.escaped else letter for letter in line[place])
     head, *body = [how.row.format(how.between.join(line)) for line in lines]
     caption = f"{spec.name}: {unit(spec)}"
     if markup == "latex":

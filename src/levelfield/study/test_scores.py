@@ -162,12 +162,15 @@ def score_validation(
 
 
 def class_sums(scores_Q: Float[Tensor, " queries"], labels_Q: Int[Tensor, " queries"]) -> list[list[float]]:
-    """`[sum, number]` of the scores of each class, in the order of the labels; NaN is of a query without a match."""
+    """`[sum, number]` of the scores of each class, in the order of the labels.
+
+    A query without a match (NaN) is left out, and so is a class that has no other.
+    """
     scores_Q, labels_Q = scores_Q.double().cpu(), labels_Q.cpu()
     is_scored_Q = ~scores_Q.isnan()
-    _, slots_Q = labels_Q.unique(return_inverse=True)
-    sums_K = torch.bincount(slots_Q, scores_Q.nan_to_num())
-    return [[float(a), int(b)] for a, b in zip(sums_K, torch.bincount(slots_Q, is_scored_Q.double()), strict=True)]
+    _, slots_Q, numbers_K = labels_Q[is_scored_Q].unique(return_inverse=True, return_counts=True)
+    sums_K = torch.bincount(slots_Q, scores_Q[is_scored_Q])
+    return [[float(total), int(number)] for total, number in zip(sums_K, numbers_K, strict=True)]
 
 
 def retrieval_sets(
