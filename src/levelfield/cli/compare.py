@@ -41,7 +41,7 @@ def main(given: Namespace) -> int:
     path = given.file
     for key in given.overrides:
         _check_option(key, path)
-    from levelfield.compare.samples import blocks_of, split_of, unbroken
+    from levelfield.compare.samples import blocks_of, duplicates_across, split_of, unbroken
     from levelfield.data.own import dataset_from_path
 
     dataset = dataset_from_path(path, given.overrides.get("data.root"))
@@ -64,6 +64,7 @@ def main(given: Namespace) -> int:
     if has_begun:
         _check_begun(file, dataset, given)
     else:
+        say(*duplicates_across(path, dataset, split), file=sys.stderr)
         lines = _write_study(file, name, dataset, split, blocks, given)
         if not given.json:
             say(*lines)
