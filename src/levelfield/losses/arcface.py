@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import threshold
 
 from levelfield.losses.base import Labels, check_above_0
-from levelfield.losses.classification import ClassificationLoss, Logits
+from levelfield.losses.classification import LOSS_LR, ClassificationLoss, Logits
 from levelfield.losses.pairs import safe_sqrt
 
 
@@ -38,6 +38,11 @@ class ArcFaceLoss(ClassificationLoss):
         >>> loss(torch.randn(8, 4), torch.arange(8)).shape
         torch.Size([])
     """
+
+    search_space = LOSS_LR | {
+        "margin": {"start": 28.6, "low": 0.0, "high": 90.0, "scale": "linear"},
+        "scale": {"start": 64.0, "low": 0.1, "high": 1000.0, "scale": "log"},
+    }
 
     def __init__(
         self,

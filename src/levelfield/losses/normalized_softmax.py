@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from levelfield.losses.base import Labels, check_above_0
-from levelfield.losses.classification import ClassificationLoss, Logits
+from levelfield.losses.classification import LOSS_LR, ClassificationLoss, Logits
 
 
 class NormalizedSoftmaxLoss(ClassificationLoss):
@@ -25,6 +25,8 @@ class NormalizedSoftmaxLoss(ClassificationLoss):
     Cost: B C. When: the baseline; one parameter to tune.
     Paper: Zhai & Wu 2019, "Classification is a Strong Baseline for Deep Metric Learning", arXiv:1811.12649 (Eq 1).
     """
+
+    search_space = LOSS_LR | {"temperature": {"start": 0.05, "low": 0.001, "high": 10.0, "scale": "log"}}
 
     def __init__(
         self,

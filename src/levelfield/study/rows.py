@@ -11,6 +11,7 @@ from levelfield.core.configuration import SECTIONS, Config, as_list, init_args, 
 from levelfield.core.errors import UserError, nearest
 from levelfield.core.paths import find_own_modules
 from levelfield.metrics.definitions import METRICS, SELECTED_BY, can_select, is_user_metric, named
+from levelfield.study.methods import read_method
 from levelfield.study.search_space import read_space
 from levelfield.study.spec import (
     ALPHA,
@@ -161,7 +162,12 @@ def _layers(path: Path, methods: Any, added: Mapping[str, Config]) -> dict[str, 
     """Method to its layers over the base; null drops a method of the extended file."""
     for name in mapping(methods, f"{path}: methods"):
         _check_name(path, name)
-    kept = {name: stack(m, path.parent, f"method {name} of {path}") for name, m in methods.items() if m is not None}
+    kept: dict[str, Config] = {}
+    for name, given in methods.items():
+        if given is not None:
+            place = f"method {name} of {path}"
+            parts = [read_method(m, place, path.parent)[1] if isinstance(m, str) else m for m in as_list(given)]
+            kept[name] = stack(parts, path.parent, place)
     if not kept:
         raise UserError(f"{path}: 'methods' is empty; give at least one")
     for name in added:

@@ -7,6 +7,7 @@ from typing import Any
 
 from levelfield.core.configuration import SECTIONS, Config, as_list, find_configuration, read_yaml, shipped_files
 from levelfield.core.errors import UserError, nearest
+from levelfield.study.methods import read_method
 from levelfield.study.spec import COUNTS, STUDY
 
 KEYS = (
@@ -51,6 +52,8 @@ def _read_extended(path: Path, extended_by: tuple[Path, ...] = ()) -> Config:
     `spaces` and `search` merge key by key. Any other key replaces.
     """
     content = read_yaml(path)
+    if isinstance(listed := content.get("methods"), list):
+        content["methods"] = {read_method(str(each), f"methods of {path}", path.parent)[0]: each for each in listed}
     name = content.pop("extends", None)
     if name is None:
         return content
