@@ -151,13 +151,13 @@ class GivenUp:
     def __init__(self, line: Callable[[str], Any], debug: bool = False) -> None:
         self.reasons: dict[str, str] = {}
         self.rows: set[str] = set()
-        self._line, self._debug = line, debug
+        self.line, self._debug = line, debug
 
     def add(self, name: str, why: str, row: str | None = None, trace: str = "") -> None:
         """Give up a unit, and the rest of its row if one is given."""
         self.reasons[name] = why
         self.rows |= set() if row is None else {row}
-        self._line(f"{trace if self._debug else ''}{name}: {why}; the study continues without {row or 'it'}")
+        self.line(f"{trace if self._debug else ''}{name}: {why}; the study continues without {row or 'it'}")
 
     def __contains__(self, unit: Unit) -> bool:
         return unit.name in self.reasons or unit.row in self.rows
