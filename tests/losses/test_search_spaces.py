@@ -10,6 +10,7 @@ from tiny_fit import REPOSITORY
 
 from levelfield import losses, miners, regularizers
 from levelfield.study.methods import method_of_loss
+from levelfield.training.settings import OF_THE_LOSS
 
 FILES = {file.stem: yaml.safe_load(file.read_text()) for file in (REPOSITORY / "configs" / "method").glob("*.yaml")}
 METHODS = dict(sorted({**FILES, **dict(method_of_loss(loss.__name__, "") for loss in shipped())}.items()))
@@ -127,6 +128,10 @@ def test_every_loss_has_a_space_in_one_place():
         name = loss.__module__.rpartition(".")[2]
         assert hasattr(loss, "search_space") != (name in FILES), f"{loss.__name__}: give it a `search_space`"
         assert METHODS[name]["model"]["loss"]["class_path"] == f"levelfield.losses.{loss.__name__}"
+        if name not in FILES:  # `method_of_loss` reads the source: it imports no class
+            assert [*space_of(name)] == [*loss.search_space]
+            assert needs_classes(loss) == (METHODS[name].get("data") == {"samples_per_class": 1})
+            assert not [key for key in OF_THE_LOSS if hasattr(loss, key.partition(".")[2])]
 
 
 def test_every_regularizer_has_a_configuration():

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import threshold
 
 from levelfield.losses.base import Labels, check_above_0
-from levelfield.losses.classification import LOSS_LR, ClassificationLoss, Logits
+from levelfield.losses.classification import ClassificationLoss, Logits
 from levelfield.losses.pairs import safe_sqrt
 
 
@@ -39,7 +39,8 @@ class ArcFaceLoss(ClassificationLoss):
         torch.Size([])
     """
 
-    search_space = LOSS_LR | {
+    search_space = {
+        "loss_lr": {"start": 0.01, "low": 1e-6, "high": 10.0, "scale": "log"},
         "margin": {"start": 28.6, "low": 0.0, "high": 90.0, "scale": "linear"},
         "scale": {"start": 64.0, "low": 0.1, "high": 1000.0, "scale": "log"},
     }

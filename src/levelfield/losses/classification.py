@@ -19,8 +19,6 @@ SampleWeights = Float[Tensor, " N"]
 
 # The first distance of a centre from the mean of the unit embeddings of its class.
 CENTER_NOISE = 0.1
-# What a study searches of the class weights, for `search_space`.
-LOSS_LR = {"loss_lr": {"start": 0.01, "low": 1e-6, "high": 10.0, "scale": "log"}}
 
 
 class ClassificationLoss(MetricLoss):

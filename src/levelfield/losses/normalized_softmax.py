@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from levelfield.losses.base import Labels, check_above_0
-from levelfield.losses.classification import LOSS_LR, ClassificationLoss, Logits
+from levelfield.losses.classification import ClassificationLoss, Logits
 
 
 class NormalizedSoftmaxLoss(ClassificationLoss):
@@ -26,7 +26,10 @@ class NormalizedSoftmaxLoss(ClassificationLoss):
     Paper: Zhai & Wu 2019, "Classification is a Strong Baseline for Deep Metric Learning", arXiv:1811.12649 (Eq 1).
     """
 
-    search_space = LOSS_LR | {"temperature": {"start": 0.05, "low": 0.001, "high": 10.0, "scale": "log"}}
+    search_space = {
+        "loss_lr": {"start": 0.01, "low": 1e-6, "high": 10.0, "scale": "log"},
+        "temperature": {"start": 0.05, "low": 0.001, "high": 10.0, "scale": "log"},
+    }
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from torch.nn.functional import softplus
 
 from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Labels, Points, Scalar, check_above_0
-from levelfield.losses.classification import LOSS_LR, ClassificationLoss, ClassWeights, SampleWeights, WeightInit
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, WeightInit
 from levelfield.losses.pairs import weighted_logsumexp
 
 
@@ -35,7 +35,8 @@ class ProxyAnchorLoss(ClassificationLoss):
     Paper: Kim et al. 2020, "Proxy Anchor Loss for Deep Metric Learning", arXiv:2003.13911.
     """
 
-    search_space = LOSS_LR | {
+    search_space = {
+        "loss_lr": {"start": 0.01, "low": 1e-6, "high": 10.0, "scale": "log"},
         "margin": {"start": 0.1, "low": 0.0, "high": 1.0, "scale": "linear"},
         "alpha": {"start": 32.0, "low": 0.1, "high": 1000.0, "scale": "log"},
     }

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from levelfield.losses.base import Labels, check_above_0
-from levelfield.losses.classification import LOSS_LR, ClassificationLoss, Logits, target_mask
+from levelfield.losses.classification import ClassificationLoss, Logits, target_mask
 from levelfield.losses.pairs import weighted_logsumexp
 
 
@@ -32,7 +32,10 @@ class ProxyNCALoss(ClassificationLoss):
     """
 
     weigh_anchors_only = True
-    search_space = LOSS_LR | {"softmax_scale": {"start": 10.0, "low": 0.1, "high": 1000.0, "scale": "log"}}
+    search_space = {
+        "loss_lr": {"start": 0.01, "low": 1e-6, "high": 10.0, "scale": "log"},
+        "softmax_scale": {"start": 10.0, "low": 0.1, "high": 1000.0, "scale": "log"},
+    }
 
     def __init__(
         self,

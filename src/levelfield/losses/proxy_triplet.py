@@ -6,7 +6,7 @@ from torch.nn.functional import relu
 
 from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Labels, Points, Scalar
-from levelfield.losses.classification import LOSS_LR, ClassificationLoss, ClassWeights, SampleWeights, target_mask
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, SampleWeights, target_mask
 from levelfield.losses.pairs import mean_over, nonzero_mean
 
 
@@ -28,7 +28,10 @@ class ProxyTripletLoss(ClassificationLoss):
     Papers: Movshovitz-Attias et al. 2017, arXiv:1703.07464; Fehervari et al. 2019, arXiv:1911.12528 (section 2.9).
     """
 
-    search_space = LOSS_LR | {"margin": {"start": 1.0, "low": 0.0, "high": 2.0, "scale": "linear"}}
+    search_space = {
+        "loss_lr": {"start": 0.01, "low": 1e-6, "high": 10.0, "scale": "log"},
+        "margin": {"start": 1.0, "low": 0.0, "high": 2.0, "scale": "linear"},
+    }
 
     def __init__(
         self,

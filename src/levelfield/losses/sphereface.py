@@ -8,7 +8,7 @@ from torch import Tensor
 
 from levelfield.core.numerics import inner_products, unit
 from levelfield.losses.base import Labels, Points, check_above_0
-from levelfield.losses.classification import LOSS_LR, ClassificationLoss, ClassWeights, Logits
+from levelfield.losses.classification import ClassificationLoss, ClassWeights, Logits
 
 
 class SphereFaceLoss(ClassificationLoss):
@@ -30,7 +30,8 @@ class SphereFaceLoss(ClassificationLoss):
     Paper: Liu et al. 2017, "SphereFace: Deep Hypersphere Embedding for Face Recognition", arXiv:1704.08063.
     """
 
-    search_space = LOSS_LR | {
+    search_space = {
+        "loss_lr": {"start": 0.01, "low": 1e-6, "high": 10.0, "scale": "log"},
         "margin": {"start": 4, "low": 1.0, "high": 6.0, "scale": "linear", "integer": True},
         "scale": {"start": 30.0, "low": 0.1, "high": 1000.0, "scale": "log"},  # 1 hardly trains unit embeddings
     }
