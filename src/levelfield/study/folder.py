@@ -146,24 +146,18 @@ class StudyFolder:
         """The checkpoint of a job."""
         return self.folder / job.path / checkpoint_name(job, self.spec.reference_of(job.method))
 
-    def checkpoint_hash(self, job: Job) -> str:
-        """SHA-256 of a finished job's checkpoint.
+    def checkpoint_hashes(self) -> dict[str, str]:
+        """Path in the folder to SHA-256, for every checkpoint that is tested.
 
         Raises:
-            UserError: the file has changed since the job wrote it.
+            UserError: a file has changed since its job wrote it.
         """
-        stored = self.state.results[job]["checkpoint"]
-        if job.method not in self.archived and file_hash(self.checkpoint(job)) != stored:
-            raise UserError(
-                f"{self.checkpoint(job)} has changed since its job finished; delete {self.folder / job.path / RESULT} "
-                "and resume to run the job again"
-            )
-        return stored
-
-    def checkpoint_hashes(self) -> dict[str, str]:
-        """Path in the folder to SHA-256, for every checkpoint that is tested."""
         jobs = [job for each in self.state.tested_runs() for job in folds_of(self.spec, *each)]
-        return {str(job.path): self.checkpoint_hash(job) for job in jobs}
+        for job, result in (found := {job: self.state.results[job] for job in jobs}).items():
+            if job.method not in self.archived and file_hash(self.checkpoint(job)) != result["checkpoint"]:
+                changed = f"{self.checkpoint(job)} has changed since its job finished"
+                raise UserError(f"{changed}; delete {self.folder / job.path / RESULT} and resume to run the job again")
+        return {str(job.path): result["checkpoint"] for job, result in found.items()}
 
     def result_hashes(self) -> dict[str, str]:
         """Row to SHA-256 of the results of all its jobs, for the ledger."""

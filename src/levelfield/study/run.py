@@ -24,7 +24,7 @@ from levelfield.study.same_study import (
 )
 from levelfield.study.spec import is_baseline
 from levelfield.study.suggest import suggest
-from levelfield.study.workers import GivenUp, Here, Slots, Unit, do_all
+from levelfield.study.workers import GivenUp, Here, Scheduler, Slots, Unit
 
 
 def run_study(
@@ -114,7 +114,8 @@ def _run(
             for slot in range(slots.number):
                 slots.ready(slot)  # workers start while the rows are checked
             refuse_strangers_jobs(study)
-            seen = look_at_rows(study.spec, own_rows(sources), given_up, filter(study.may_build, study.spec.methods))
+            mine = filter(study.may_build, study.spec.methods)
+            seen = look_at_rows(study.spec, own_rows(sources), given_up, mine)
             note(*check_seen(study, seen.data, seen.weights, recompute), *seen.overview)
             data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
             weights = dict(seen.weights)
@@ -122,8 +123,7 @@ def _run(
         with Progress(console, study.state, slots.number, machine) as progress:
             given_up.line = progress.line
             if not stop_here:
-                do_all(_Jobs(study, sources, data, weights, progress), slots, progress.line, given_up)
-                given_up.refuse()
+                Scheduler(_Jobs(study, sources, data, weights, progress), slots, given_up).run()
             elif not study.state.tested_runs():
                 raise UserError(f"{study.folder}: no run is complete; leave --stop-here out")
             evaluate(study, slots, progress, retest, without_failed or stop_here)

@@ -28,7 +28,7 @@ from levelfield.study.spec import is_baseline
 from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.training_job import fixed_threads, memory_errors
 from levelfield.study.untrained import Projection
-from levelfield.study.workers import GivenUp, Slots, Unit, do_all
+from levelfield.study.workers import GivenUp, Scheduler, Slots, Unit
 from levelfield.training.build import Training, build
 from levelfield.training.checkpoint import has_frozen_trunk_of, load_learner
 from levelfield.training.embed import EmbeddedSet, TrunkExtractor, embed
@@ -123,9 +123,7 @@ def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str |
     )
     identity = begin(what, study.folder, usual_reasons=(FIRST, CHANGED))
     tests = _Tests(study, identity, progress)
-    given_up = GivenUp(progress.line)
-    do_all(tests, slots, progress.line, given_up)
-    given_up.refuse()
+    Scheduler(tests, slots, GivenUp(progress.line)).run()
     tests.check_same_samples()
     scores = {str(path.relative_to(study.folder)): scores_hash(test) for path, test in tests.scored.items()}
     finish(identity, scores, study.folder)

@@ -32,7 +32,7 @@ from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.jobs import Task, write_result
 from levelfield.study.test_scores import class_sums
 from levelfield.study.workers import Ended, Outcome, attempt
-from levelfield.training.build import Training, build
+from levelfield.training.build import build
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.run_folder import interruptible, is_first_process
 from levelfield.training.trackers import QUIET
@@ -89,7 +89,9 @@ def _train(task: Task) -> dict[str, Any]:
         if is_first_process():
             task.empty_folder()
         try:
-            training = _build(task)
+            training = build(
+                task.config, task.job_folder, progress=False, tracked=_tracked(task), trunks=task.folder / TRUNKS
+            )
             training.write_config()
             with interruptible():
                 training.trainer.fit(training.model, datamodule=training.datamodule)
@@ -111,12 +113,11 @@ def _train(task: Task) -> dict[str, Any]:
         }
 
 
-def _build(task: Task) -> Training:
-    """The learner, data and Trainer of a job: the only place where a study builds a learner for training."""
-    job = task.job
+def _tracked(task: Task) -> dict[str, Any]:
+    """The arguments of a tracker's run."""
+    job, study = task.job, task.spec.name
     place = {"method": job.method, "stage": job.stage, job.stage: job.number, "fold": job.fold}
-    study = task.spec.name
-    tracked = {
+    return {
         "name": str(job),
         "group": study,
         "job_type": job.stage,
@@ -125,7 +126,6 @@ def _build(task: Task) -> Training:
         "settings": QUIET,
         "id": secrets.token_hex(4),  # W&B's agent and a user give one id to all jobs
     }
-    return build(task.config, task.job_folder, progress=False, tracked=tracked, trunks=task.folder / TRUNKS)
 
 
 @contextmanager
