@@ -82,7 +82,7 @@ def test_a_file_of_ones_own_is_not_overwritten(run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "key"),
     [
-        (("--trunk", "configs/method/ntxent.yaml"), "sets no model.trunk"),
+        (("--trunk", "configs/method/ntxent_koleo.yaml"), "sets no model.trunk"),
         (("--trunk", "configs/trunk/minilm.yaml"), "takes texts: give another"),
         (("--minutes", "inf"), "give a number above 0"),
     ],

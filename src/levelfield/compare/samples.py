@@ -49,9 +49,9 @@ def blocks_of(path: str, dataset: MetricDataset, split: Config) -> int:
         return blocks
     kind, key = _of(dataset)
     files = [f"configs/data/{kind}.yaml", f"configs/trunk/{USUAL_TRUNK[dataset.modality]}.yaml"]
-    files += ["configs/protocol/heads.yaml", "configs/method/contrastive.yaml"]
-    words = [part for file in files for part in ("--config", file)]
-    fit = shlex.join(["levelfield", "fit", *words, f"--data.dataset.{key}", path, "--data.fold", "none"])
+    words = [part for file in (*files, "configs/protocol/heads.yaml") for part in ("--config", file)]
+    words += ["--model.loss", "NTXentLoss", f"--data.dataset.{key}", path, "--data.fold", "none"]
+    fit = shlex.join(["levelfield", "fit", *words])
     raise UserError(
         f"{path} has {counted(classes, 'class')}, {trained} of them to train and validate; compare needs 4 there "
         f"(8 in all): add classes, or only train: {fit}"
