@@ -10,12 +10,11 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from levelfield.core.errors import UserError
@@ -31,8 +30,6 @@ from levelfield.use.samples import KINDS, Samples, of_texts
 SHOWN = {"cosine": "cosine", "euclidean": "distance", "hamming": "different bits", "poincare": "distance"}
 # Similarities that differ less may have another order on another device.
 ROUNDING = 1e-5
-# Neighbours that faiss finds on a GPU.
-FAISS_MOST = 2048
 
 
 class Answer(NamedTuple):
@@ -144,53 +141,22 @@ class Gallery:
     def _nearest(self, query: Float[Tensor, "1 dim"], count: int, distance: str) -> tuple[list[int], dict[int, float]]:
         """The positions of the nearest items, and their similarities: those of a CPU, whatever finds the items."""
         held, similarity = DISTANCES[distance]
-        near = self._near(query, count, distance)
+        asked = held(query.to(self.device))
+        if distance not in self._held:
+            self._held[distance] = held(self.rows_GD.to(self.device))
+        with full_precision(asked.device):
+            every = similarity(asked, self._held[distance])[0]
+        least = every.topk(count).values[-1]
+        near = (every >= least - ROUNDING * least.abs().clamp(min=1)).nonzero().squeeze(1).cpu()
         values = similarity(held(query), held(self.rows_GD[near]))[0]
         order = values.argsort(descending=True, stable=True)[:count]
         places = near[order].tolist()
         return places, dict(zip(places, values[order].tolist(), strict=True))
 
-    def _near(self, query: Float[Tensor, "1 dim"], count: int, distance: str) -> Int[Tensor, " near"]:
-        """Positions, ascending, of the `count` nearest items by the device's numbers and all that rounding may swap."""
-        held, similarity = DISTANCES[distance]
-        asked = held(query.to(self.device))
-        if distance == "cosine" and count < min(FAISS_MOST, len(self.rows_GD)) and self._flat is not None:
-            found, places = (each[0].cpu() for each in self._flat.search(asked, count + 1))
-            if found[-2] - found[-1] > ROUNDING:  # else it may have left out an equal one
-                return places[:-1].sort().values
-        if distance not in self._held:
-            self._held[distance] = held(self.rows_GD.to(self.device))
-        with full_precision(asked.device):
-            rows = self._held[distance]
-            every = torch.mv(rows, asked[0]) if distance == "cosine" else similarity(asked, rows)[0]
-        least = every.topk(count).values[-1]
-        return (every >= least - ROUNDING * least.abs().clamp(min=1)).nonzero().squeeze(1).cpu()
-
     @cached_property
     def _held(self) -> dict[str, Tensor]:
         """The rows on the device, as each distance compares them."""
         return {}
-
-    @cached_property
-    def _flat(self) -> Any:
-        """The exact index of faiss, for many queries; None if faiss is not installed, or not for the rows' device."""
-        if find_spec("faiss") is None:
-            return None
-        import faiss  # an optional extra
-
-        device, size = torch.device(self.device), self.rows_GD.shape[1]
-        if device.type == "cpu":
-            index: Any = faiss.IndexFlatIP(size)
-        elif device.type == "cuda" and faiss.get_num_gpus():
-            settings = faiss.GpuIndexFlatConfig()
-            settings.device = device.index or 0
-            index = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), size, settings)
-        else:
-            return None
-        import faiss.contrib.torch_utils  # lets an index take tensors
-
-        index.add(DISTANCES["cosine"][0](self.rows_GD.to(device)))
-        return index
 
 
 def query_of(encoder: Encoder, query: str, gallery: Samples) -> Samples:
