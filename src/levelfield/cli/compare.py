@@ -114,11 +114,11 @@ def _write_study(
                 f"--trunk {file_of_trunk} sets no model.trunk: give a file such as configs/trunk/minilm.yaml"
             )
     protocol = stack(HEADS, Path(), "compare")
-    workers = given.options.get("workers", cores_here())
-    budget = 60 * (given.minutes or MINUTES) * (workers if isinstance(workers, int) else cores_here())
+    workers = given.options.get("workers")
+    workers = workers if isinstance(workers, int) else cores_here()
     method = stack(f"{OURS}method/{PAIR}.yaml", Path(), "compare")
     base = merge(merge(protocol, data), {"model": method["model"]})
-    plan = make_plan(dataset, index, tested, base, trunks, blocks, budget)
+    plan = make_plan(dataset, index, tested, base, trunks, blocks, 60 * (given.minutes or MINUTES), workers)
     content = definition(name, dataset.modality, data, trunks, plan)
     write_atomically(file, WRITTEN + yaml.safe_dump(content, sort_keys=False).encode())
     return plan.lines

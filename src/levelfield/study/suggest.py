@@ -131,7 +131,7 @@ def _ask(
 
     distributions = {key: place.distribution for key, place in space.items()}
     kind = optuna.samplers.GPSampler if sampler == "gp" else optuna.samplers.TPESampler
-    with _undisturbed():
+    with undisturbed():
         # `suggest` chooses the first points, so the sampler needs none.
         study = optuna.create_study(direction="maximize", sampler=kind(seed=seed, n_startup_trials=1))
         for parameters, value in told:
@@ -142,7 +142,7 @@ def _ask(
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Run Optuna without messages and on one thread, and restore the process afterwards."""
     import optuna
     import torch

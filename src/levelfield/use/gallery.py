@@ -123,9 +123,20 @@ class Gallery:
             distance: `cosine`, `euclidean`, `hamming` or `poincare`.
             itself: the file of the query, which is left out.
         """
+        held, similarity = DISTANCES[distance]
         own = {place for place, key in enumerate(self.samples.keys) if itself and _is_same(key, itself)}
-        order, values = self._nearest(query.embeddings, min(top + len(own), len(self.rows_GD)), distance)
-        order = [place for place in order if place not in own]
+        count = min(top + len(own), len(self.rows_GD))
+        asked = held(query.embeddings.to(self.device))
+        if distance not in self._held:
+            self._held[distance] = held(self.rows_GD.to(self.device))
+        with full_precision(asked.device):
+            every = similarity(asked, self._held[distance])[0]
+        least = every.topk(count).values[-1]
+        near = (every >= least - ROUNDING * least.abs().clamp(min=1)).nonzero().squeeze(1).cpu()
+        # The order and the similarities are those of a CPU, whatever finds the items.
+        values = similarity(held(query.embeddings), held(self.rows_GD[near]))[0]
+        order = values.argsort(descending=True, stable=True)[:count].tolist()
+        found = [(place, float(values[at])) for at in order if (place := int(near[at])) not in own]
         bits = 8 * math.ceil(self.rows_GD.shape[1] / 8)
         shown = {
             "cosine": lambda value: value,
@@ -134,24 +145,8 @@ class Gallery:
             "poincare": lambda value: -value,
         }[distance]
         labels = self.samples.labels or ("",) * len(self.samples.names)
-        return [
-            Answer(self.samples.names[at], labels[at], shown(values[at]), self.samples.keys[at]) for at in order[:top]
-        ]
-
-    def _nearest(self, query: Float[Tensor, "1 dim"], count: int, distance: str) -> tuple[list[int], dict[int, float]]:
-        """The positions of the nearest items, and their similarities: those of a CPU, whatever finds the items."""
-        held, similarity = DISTANCES[distance]
-        asked = held(query.to(self.device))
-        if distance not in self._held:
-            self._held[distance] = held(self.rows_GD.to(self.device))
-        with full_precision(asked.device):
-            every = similarity(asked, self._held[distance])[0]
-        least = every.topk(count).values[-1]
-        near = (every >= least - ROUNDING * least.abs().clamp(min=1)).nonzero().squeeze(1).cpu()
-        values = similarity(held(query), held(self.rows_GD[near]))[0]
-        order = values.argsort(descending=True, stable=True)[:count]
-        places = near[order].tolist()
-        return places, dict(zip(places, values[order].tolist(), strict=True))
+        names, keys = self.samples.names, self.samples.keys
+        return [Answer(names[at], labels[at], shown(value), keys[at]) for at, value in found[:top]]
 
     @cached_property
     def _held(self) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 Shapes: Q scored queries.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,9 +11,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from levelfield.analysis.class_interval import from_sums
 from levelfield.analysis.statistics import t_quantile
 from levelfield.metrics import clustering_metrics, retrieval_metrics
-from levelfield.study.test_scores import retrieval_sets
+from levelfield.study.test_scores import class_sums, retrieval_sets
 
 # Fewer classes give no interval.
 FEWEST_CLASSES = 3
@@ -54,30 +54,21 @@ def with_intervals(
     scores: Mapping[str, Float[Tensor, " queries"]], labels_Q: Int[Tensor, " queries"]
 ) -> dict[str, Score]:
     """The mean of the scores of queries by metric, NaN for queries left out, with its interval."""
-    found = {}
-    for metric, values in scores.items():
-        scored = ~values.isnan()
-        of_queries = values[scored].cpu(), labels_Q[scored].cpu()
-        found[metric] = Score(float(of_queries[0].mean()), class_interval(*of_queries))
-    return found
+    means = {metric: float(values[~values.isnan()].cpu().mean()) for metric, values in scores.items()}
+    return {metric: Score(means[metric], class_interval(values, labels_Q)) for metric, values in scores.items()}
 
 
 def class_interval(scores_Q: Float[Tensor, " queries"], labels_Q: Int[Tensor, " queries"]) -> float | None:
     """Half the width of the 95% interval of a mean over queries, whose classes are a sample of all possible classes.
 
-    With C classes, Q queries and mean m, the variance is C / (C - 1) sum over c of (sum of s - m over the queries of
-    c)^2 / Q^2, because queries of one class resemble each other. The quantile is Student's t, C - 1 degrees of freedom.
+    Queries of one class resemble each other, so the variance is that of the classes' sums with the gallery as given
+    (`levelfield.analysis.class_interval`). The quantile is Student's t, with the number of classes less one.
 
     Source: Liang and Zeger, Longitudinal data analysis using generalized linear models, Biometrika 1986, for a mean.
 
     Returns:
         None for fewer than 3 classes.
     """
-    _, place_Q = labels_Q.unique(return_inverse=True)
-    num_classes = int(place_Q.max()) + 1
-    if num_classes < FEWEST_CLASSES:
-        return None
-    errors_Q = scores_Q.double() - scores_Q.double().mean()
-    sums_C = torch.zeros(num_classes, dtype=torch.float64).index_add_(0, place_Q, errors_Q)
-    variance = num_classes / (num_classes - 1) * float(sums_C.square().sum()) / len(scores_Q) ** 2
-    return t_quantile(num_classes - 1) * math.sqrt(variance)
+    of_classes = from_sums(class_sums(scores_Q, labels_Q))
+    classes = len(of_classes.sums_K)
+    return None if classes < FEWEST_CLASSES else t_quantile(classes - 1) * of_classes.variance() ** 0.5

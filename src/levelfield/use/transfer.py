@@ -73,17 +73,12 @@ def transfer(
     scores, skipped = scores_of(embedded.embeddings, labels, is_query, *how)
     finish(evaluation, {}, folder)
     used = [kept.class_names[label] for label in np.unique(kept.labels)]
-    learnt = _learnt(encoder)
+    trained = [content["levelfield"].get("data") or {} for content in encoder.checkpoints]
+    learnt = {name for each in trained for part in ("train_classes", "val_classes") for name in each.get(part, ())}
     seen = tuple(name for name in used if name in learnt)
     counts = len(used), len(kept.keys), skipped
     evaluations = len(evaluations_of(samples))
     return Transfer(scores, *counts, seen, embedded.left_out, evaluations, folder / LEDGER)
-
-
-def _learnt(encoder: Encoder) -> set[str]:
-    """Names of the classes that the checkpoint was trained or validated on."""
-    data = [content["levelfield"].get("data") or {} for content in encoder.checkpoints]
-    return {name for each in data for part in ("train_classes", "val_classes") for name in each.get(part, ())}
 
 
 def _asks(index: SampleIndex) -> Bool[np.ndarray, " samples"] | None:

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verify import validation_scores
 from levelfield.report.figures import ReportFigure, Results
-from levelfield.report.figures.style import INK, PALETTE, TITLE, small_panels, validation_axis, whole_numbers
+from levelfield.report.figures.style import INK, PALETTE, WIDTH, new_figure, validation_axis
 from levelfield.study.jobs import METRICS_FILE, failed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+PANELS_IN_A_ROW = 4
+TITLE = 26  # characters in a line above a panel
+
 
 def _draw(results: Results) -> "Figure | None":
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import MaxNLocator
 
     spec, runs = results.study.spec, defaultdict(list)
     for job, result in results.study.state.results.items():
@@ -25,9 +29,19 @@ def _draw(results: Results) -> "Figure | None":
     if not runs:
         return None
     factor, label = validation_axis(spec.selected_by)
-    figure, panels = small_panels(len(runs), 1.6, "epochs trained", label)
+    columns = min(len(runs), PANELS_IN_A_ROW)
+    rows = -(-len(runs) // columns)
+    width = WIDTH * max(columns, 2.6) / PANELS_IN_A_ROW  # one or two panels need room for the legend
+    figure = new_figure(1.6 * rows + 0.5, width)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for spare in grid[len(runs) :]:
+        spare.remove()
+    figure.supxlabel("epochs trained", fontsize=9)
+    figure.supylabel(label, fontsize=9)
     colours = {fold: PALETTE[fold % len(PALETTE)] for fold in range(spec.folds)}
-    for axes, (method, found) in zip(panels, runs.items(), strict=True):
+    for number, (axes, (method, found)) in enumerate(zip(grid, runs.items(), strict=False)):
+        axes.tick_params(labelbottom=number >= len(runs) - columns)  # the lowest panel of each column
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
         axes.set_title(fill(shown_names(spec)[method], TITLE))
         for job, best in found:
             scores = validation_scores(results.study.folder / job.path / METRICS_FILE, spec.selected_by)
@@ -35,7 +49,6 @@ def _draw(results: Results) -> "Figure | None":
             axes.plot([*curve], [*curve.values()], color=colours[job.fold], linewidth=0.9, alpha=0.7)
             kept = [epoch for epoch in curve if epoch == best + 1]
             axes.plot(kept, [curve[epoch] for epoch in kept], "o", color=colours[job.fold], markersize=3.5, mew=0)
-        whole_numbers(axes)
     handles = [Line2D([], [], color=colour, label=f"fold {fold}") for fold, colour in colours.items()]
     handles.append(Line2D([], [], color=INK, marker="o", markersize=3.5, linewidth=0, mew=0, label="kept"))
     figure.legend(handles=handles, loc="outside upper center", ncols=8, fontsize=8.5)
