@@ -15,7 +15,7 @@ from levelfield.cli.study import with_overrides
 from levelfield.cli.study_output import Ending, answer
 from levelfield.core.configuration import OURS, Config, merge, set_dotted, stack
 from levelfield.core.errors import UserError
-from levelfield.core.files import write_atomically
+from levelfield.core.files import write_atomically, write_json
 from levelfield.core.processes import cores_here
 from levelfield.core.terminal import say
 from levelfield.experiment import Study
@@ -146,6 +146,7 @@ def _check_begun(file: Path, dataset: "MetricDataset", given: Namespace) -> None
 
 def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
     """The decision with its table, and the next commands."""
+    from levelfield.analysis.verdict import DECISION
     from levelfield.compare.decide import decide, decision_lines, measured, rungs
     from levelfield.compare.whole_half import whole_half_command
     from levelfield.study.jobs import CHECKPOINT, CONFIG, Job
@@ -170,4 +171,6 @@ def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
         fit = whole_half_command(study, decision.row, finished.folder)
         lines.append(f"or train it on all training classes first: {shlex.join(fit)}")
     sentences = decision_lines(decision, table, study.spec, measured(study, decision))
+    above = sentences[: sentences.index("")]  # the table of the rows
+    write_json(study.folder / DECISION, {"row": decision.row, "sentences": above})
     return sentences, [*lines, f"next: embed with it: {shlex.join(embed)}"]

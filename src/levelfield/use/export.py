@@ -145,11 +145,12 @@ def export(encoder: Encoder, output: Path, data: Any = None) -> dict[str, float]
 
 def _check_can_be_exported(learner: Any, origin: str) -> None:
     """Raise UserError for a learner with its own `forward` or `embed_features`, or its own text trunk."""
-    kind, trunk = type(learner), getattr(learner, "trunk", None)
+    kind = type(learner)
     if any(getattr(kind, name, 0) is not getattr(MetricLearner, name) for name in ("forward", "embed_features")):
         raise UserError(f"'{origin}' is a {kind.__name__}, which embeds in its own way: call torch.export yourself")
-    if trunk.modality == "text" and not isinstance(trunk, TransformersTrunk):
-        raise UserError(f"'{origin}' has the text trunk {type(trunk).__name__}: only TransformersTrunk can be exported")
+    trunk = type(learner.trunk)
+    if learner.trunk.modality == "text" and not issubclass(trunk, TransformersTrunk):
+        raise UserError(f"'{origin}' has the text trunk {trunk.__name__}: only TransformersTrunk can be exported")
 
 
 def _images(encoder: Encoder, folder: Path, data: Any) -> tuple[dict[str, float], dict[str, Any]]:

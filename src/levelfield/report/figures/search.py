@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from levelfield.analysis.selection import short_key
 from levelfield.analysis.shown_names import shown_names
-from levelfield.metrics.definitions import SELECTED_BY
+from levelfield.metrics.definitions import SELECTED_BY, is_user_metric, title_of
 from levelfield.report.figures import ReportFigure, Results
-from levelfield.report.figures.style import WIDTH, validation_axis
+from levelfield.report.figures.style import WIDTH
 from levelfield.study.search_space import Choice, Space, coordinates
 from levelfield.study.suggest import Trial, undisturbed
 
@@ -43,7 +43,8 @@ def search_figures(
     from optuna.trial import create_trial
     from optuna.visualization.matplotlib import plot_slice
 
-    factor, label = validation_axis(score)
+    factor, unit = (1, "") if is_user_metric(score) else (100, ", percent")
+    label = f"validation {title_of(score)}{unit}"
     drawn = {}
     for method, (space, trials) in searches.items():
         with undisturbed(), matplotlib.rc_context():  # its style is for its own figures only

@@ -5,8 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from levelfield.metrics.definitions import is_user_metric, title_of
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -66,11 +64,6 @@ def new_figure(height: float, width: float = WIDTH) -> "Figure":
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
-
-
-def validation_axis(metric: str) -> tuple[int, str]:
-    """Factor and label of an axis of validation scores: percent, or the plain number of the user's own metric."""
-    return (1, f"validation {metric}") if is_user_metric(metric) else (100, f"validation {title_of(metric)}, percent")
 
 
 def rows_of_methods(axes: "Axes", names: Sequence[str]) -> None:
