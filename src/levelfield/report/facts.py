@@ -180,11 +180,10 @@ def commands(study: StudyFolder, rows: Sequence[ResultRow]) -> list[tuple[str, s
         words = f"levelfield fit --config {shlex.quote(str(folder / config))}"
         found.append((f"Repeat one training: {job}", words))
     if model.is_file():
-        trusted = {Path(file).parts[0].removesuffix(".py") for file in sources(spec.class_settings(best))} - {
-            "levelfield"
-        }
+        files = sources(spec.class_settings(best))
+        trusted = {Path(file).parts[0].removesuffix(".py") for file in files} - {"levelfield"}
         words = f"levelfield search --ckpt_path {shlex.quote(str(folder / model.relative_to(study.folder)))}"
-        words += "".join(f" --trust {name}" for name in sorted(trusted)) + " --gallery IMAGES_OR_TEXTS --query ONE"
+        words += "".join(f" --trust {name}" for name in sorted(trusted)) + " IMAGES_OR_TEXTS --query ONE"
         found.append(("Search with its model" if best == source else f"Search with {best}", words))
     return found
 
