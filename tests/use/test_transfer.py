@@ -16,7 +16,7 @@ from levelfield.compare.plan import HEAD_SECONDS, SIZES, Costs, Counts, Lengths,
 from levelfield.core import ledger
 from levelfield.data.datasets import Glyphs, ImageTable
 from levelfield.metrics import clustering_metrics, retrieval_metrics
-from levelfield.use.scores import class_interval, scores_of
+from levelfield.use.transfer import class_interval, scores_of
 
 
 def test_the_command_scores_another_set_and_keeps_a_ledger(fitted, tmp_path, run, monkeypatch):

@@ -8,7 +8,7 @@ from typing import Any
 from levelfield.core.files import file_hash, read_json, write_atomically, write_json
 from levelfield.metrics.definitions import title_of
 from levelfield.training.trust import user_packages
-from levelfield.use.scores import Score
+from levelfield.use.transfer import Score
 
 CARD, SCORES = "README.md", "test_scores.json"
 NOT_TESTED = (

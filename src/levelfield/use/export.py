@@ -106,7 +106,16 @@ def export(encoder: Encoder, output: Path, data: Any = None) -> dict[str, float]
     if missing:
         raise UserError(f"export needs {', '.join(missing)}: run pip install 'levelfield[export]'")
     for learner in encoder.learners:
-        _check_can_be_exported(learner, encoder.origin)
+        kind = type(learner)
+        if any(getattr(kind, name, 0) is not getattr(MetricLearner, name) for name in ("forward", "embed_features")):
+            raise UserError(
+                f"'{encoder.origin}' is a {kind.__name__}, which embeds in its own way: call torch.export yourself"
+            )
+        if learner.trunk.modality == "text" and not isinstance(learner.trunk, TransformersTrunk):
+            raise UserError(
+                f"'{encoder.origin}' has the text trunk {type(learner.trunk).__name__}: only TransformersTrunk can be "
+                "exported"
+            )
     if output.exists():
         raise UserError(f"--output {output} already exists: give a new folder")
     with explain_write_errors(output):
@@ -141,16 +150,6 @@ def export(encoder: Encoder, output: Path, data: Any = None) -> dict[str, float]
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return found
-
-
-def _check_can_be_exported(learner: Any, origin: str) -> None:
-    """Raise UserError for a learner with its own `forward` or `embed_features`, or its own text trunk."""
-    kind = type(learner)
-    if any(getattr(kind, name, 0) is not getattr(MetricLearner, name) for name in ("forward", "embed_features")):
-        raise UserError(f"'{origin}' is a {kind.__name__}, which embeds in its own way: call torch.export yourself")
-    trunk = type(learner.trunk)
-    if learner.trunk.modality == "text" and not issubclass(trunk, TransformersTrunk):
-        raise UserError(f"'{origin}' has the text trunk {trunk.__name__}: only TransformersTrunk can be exported")
 
 
 def _images(encoder: Encoder, folder: Path, data: Any) -> tuple[dict[str, float], dict[str, Any]]:

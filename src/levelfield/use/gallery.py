@@ -8,8 +8,7 @@ import json
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +66,8 @@ class Gallery:
     embedded: int
     left_out: tuple[str, ...]
     device: torch.device | str = "cpu"
+    # The rows on the device, as each distance compares them.
+    _held: dict[str, Tensor] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -147,11 +148,6 @@ class Gallery:
         labels = self.samples.labels or ("",) * len(self.samples.names)
         names, keys = self.samples.names, self.samples.keys
         return [Answer(names[at], labels[at], shown(value), keys[at]) for at, value in found[:top]]
-
-    @cached_property
-    def _held(self) -> dict[str, Tensor]:
-        """The rows on the device, as each distance compares them."""
-        return {}
 
 
 def query_of(encoder: Encoder, query: str, gallery: Samples) -> Samples:
