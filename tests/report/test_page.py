@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from toy_study import evaluated
 
 from levelfield.analysis.results import collect_rows
-from levelfield.analysis.verdict import verdict
+from levelfield.analysis.verdict import conclusion, verdict
 from levelfield.report.facts import commands
 from levelfield.report.page import write_report
 from levelfield.report.retrieval import NOT_HERE, OTHER_SAMPLES, retrieval_of, scored_samples
@@ -230,18 +230,18 @@ def test_every_command_of_the_page_works_as_printed(
 
 
 def test_the_page_of_a_comparison_has_its_decision_and_not_the_best_test_score(study: Path) -> None:
-    best = verdict(collect_rows(StudyFolder.begun(study)), StudyFolder.begun(study).spec)[-1]
-    other = "contrastive" if best.startswith("ArcFace") else "arcface"
-    decision = ["Use <it>.", "Of 2 rows the best."]
+    record = StudyFolder.begun(study)
+    rows = collect_rows(record)
+    best = verdict(rows, record.spec)
+    other = "contrastive" if best[-1].startswith("ArcFace") else "arcface"
+    decision = ["Use it.", "Of 2 rows the best."]
     for row, searched in ((other, [f"jobs/{other}/run0/fold0/best.ckpt"]), ("pretrained", [])):
         (study / "decision.json").write_text(json.dumps({"row": row, "sentences": decision}))
-        _, pieces = written(study)
-        assert pieces[2:5] == [*decision, "The test classes were evaluated once."]
-        assert best not in pieces
-        commands = [piece for piece in pieces if piece.startswith("levelfield search")]
-        assert [re.search(r"FOLDER/(\S+)", each)[1] for each in commands] == searched
-    (study / "decision.json").write_text('{"row": 5}')
-    assert best in written(study)[1], "somebody's file of another shape"
+        assert conclusion(record, rows) == [*decision, "The test classes were evaluated once."]
+        found = [words for _, words in commands(record, rows) if words.startswith("levelfield search")]
+        assert [re.search(r"FOLDER/(\S+)", words)[1] for words in found] == searched
+    (study / "decision.json").write_text('{"row": 5}')  # somebody's file of another shape
+    assert conclusion(record, rows)[:-1] == best
 
 
 def test_a_study_elsewhere_is_a_folder_to_fill_in_and_versions_are_those_of_a_registry(whole) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -103,7 +104,9 @@ def _contents(results: Results) -> dict[str, Any]:
         "retrieval": retrieval_of(study, rows),
         "budget": f"{trials} ({spec.search.sampler}), each on {spec.folds_of('trial')} folds",
         "selected_by": title_of(spec.selected_by),
-        "searches": _searches(study) if spec.search.trials else [],
+        "searches": {method: search for method, search in selected(study).items() if spec.trials(method)},
+        "setting_text": setting_text,
+        "as_shown": partial(as_shown, spec.selected_by),
         "costs": costs(study),
         "commands": commands(study, rows),
         "ledger": study.evaluations(),
@@ -162,18 +165,3 @@ def _comparisons(spec: StudySpec, rows: Sequence[ResultRow]) -> tuple[list[str],
                 title = f"{heading}, {embedding} ({len(of_kind)})"
                 groups.append({"title": title, "sentences": [*map(in_words, of_kind)]})
     return better_than(pairs), groups
-
-
-def _searches(study: StudyFolder) -> list[dict[str, Any]]:
-    searches = {method: each for method, each in selected(study).items() if study.spec.trials(method)}
-    score = study.spec.selected_by
-    return [
-        {
-            "method": method,
-            "cells": [setting_text(best.parameters), best.number, as_shown(score, best.value)]
-            if best and best.value is not None
-            else [],
-            "remarks": remarks,
-        }
-        for method, (best, remarks) in searches.items()
-    ]

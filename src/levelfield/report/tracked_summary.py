@@ -3,12 +3,12 @@
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import astuple, fields
+from dataclasses import astuple
 from typing import Any
 
 import yaml
 
-from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise
+from levelfield.analysis.results import ResultRow, SummaryRow, as_table, collect_rows, summarise
 from levelfield.analysis.verdict import verdict_lines
 from levelfield.analysis.written_config import class_name
 from levelfield.core.configuration import as_list, init_args
@@ -63,10 +63,9 @@ def _to_wandb(
         settings=QUIET,
         config={"study": spec.name, **yaml.safe_load(spec.to_yaml())},
     )
-    tables: dict[str, tuple[Any, Any]] = {"results": (ResultRow, rows), "summary": (SummaryRow, summary)}
     logged = {
-        name: wandb.Table(columns=[each.name for each in fields(kind)], data=[list(astuple(row)) for row in table])
-        for name, (kind, table) in tables.items()
+        "results": wandb.Table(*as_table(rows, ResultRow)),
+        "summary": wandb.Table(*as_table(summary, SummaryRow)),
     }
     run.log({**logged, "verdicts": wandb.Table(columns=["verdict"], data=[[line] for line in verdicts])})
     run.summary.update(scores_by_key(summary))
