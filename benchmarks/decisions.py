@@ -4,10 +4,10 @@
 
 Features of a pretrained trunk are computed once. Projections and linear heads are trained on the first third of the
 classes in a random order. Each draw takes folds of 12 validation classes and 48 test classes from the rest; the score
-of a row over all draws is its true score. The first table has the rules: how often the recommended row is the untouched features or
-truly worse than these, its true score less that of the best row (regret), and the measured gain over the features less
-the true one (bias). "optimistic": validation gives trained rows one point too much. "equal": all rows are the features
-with small noise. The second table has the intervals of a difference: how often they hold the true one.
+of a row over all draws is its true score. The first table has the rules: how often the recommended row is the untouched
+features or truly worse than these, its true score less that of the best row (regret), and the measured gain over the
+features less the true one (bias). "optimistic": validation gives trained rows one point too much. "equal": all rows are
+the features with small noise. The second table has the intervals of a difference: how often they hold the true one.
 """
 
 import argparse

@@ -260,8 +260,8 @@ embedding differs by more than 5e-4. It needs pip install 'levelfield[export]'.
 FILE = _argument("file", "FILE", "a study file: a path, or a name in configs/study; or the study's folder")
 ADD_METHOD = _option(
     "--add-method METHOD *",
-    "add a method: a loss of your own or of any package (my_loss.MyLoss), a file of configs/method (ntxent_koleo) or "
-    "your own file (my_method.yaml); repeatable",
+    "add a method: a loss (ArcFaceLoss, your own my_loss.MyLoss), a file of configs/method (ntxent_koleo) or your own "
+    "file (my_method.yaml); repeatable",
 )
 ARCHIVE = _option("--from ARCHIVE", "begin with the results in an archive of the same study", dest="archive", type=Path)
 STUDY_FOLDER = (

@@ -9,7 +9,7 @@ from levelfield.metrics.definitions import SELECTED_BY, is_user_metric, title_of
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import WIDTH
 from levelfield.study.search_space import Choice, Space, coordinates
-from levelfield.study.suggest import Trial, undisturbed
+from levelfield.study.suggest import Trial, without_messages
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +47,7 @@ def search_figures(
     label = f"validation {title_of(score)}{unit}"
     drawn = {}
     for method, (space, trials) in searches.items():
-        with undisturbed(), matplotlib.rc_context():  # its style is for its own figures only
+        with without_messages(), matplotlib.rc_context():  # its style is for its own figures only
             study = optuna.create_study(direction="maximize")
             for trial in trials:
                 if trial.value is not None:
