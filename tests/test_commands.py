@@ -281,7 +281,7 @@ def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.Mon
 
     # An executor's options are read before it looks for its cluster.
     longer = ["study.run.run_study", "compare.plan.make_plan"]
-    longer += ["cli.study_output.print_jobs"]
+    longer += ["cli.study.print_jobs"]
     longer += ["study.executors.ray._connected"] * (REPOSITORY / RAY).exists()
     longer += ["use.export.export"] * (REPOSITORY / EXPORT).exists()
     for name in longer:
@@ -291,7 +291,7 @@ def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.Mon
         if is_deleted(part) and any(words in line for words in named):
             pytest.skip(f"this fork has no {part}")
     if "--from outputs/" in line:  # the archive here is of a smaller study than the one of its name
-        monkeypatch.setattr("levelfield.cli.study_output.check_archived", lambda *specs: None)
+        monkeypatch.setattr("levelfield.cli.study.check_archived", lambda *specs: None)
     given = ELLIPSIS.split(" --model.loss")[0] if "--model.loss " in line else ELLIPSIS
     line = line.replace("/SET", f"/{SET}").replace("...", given)
     words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line, comments=True)]

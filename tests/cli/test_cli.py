@@ -253,10 +253,10 @@ def test_a_bad_image_is_named(tiny, run, tmp_path):
 
 # Commands, the most lines of their help, and words of it.
 HELPS = {
-    "": (25, "study run|fit|validate, test|predict, score|search|data list"),
+    "": (25, "study|fit|validate|test|predict|score|search|data"),
     "fit": (100, "ArcFaceLoss|--trainer.max_epochs 5|--model.loss_lr|--data.batch_size"),
     "study": (50, "run|resume|status|report|levelfield study run quickstart.yaml|--add-method"),
-    "data": (50, "list  |verify  |prepare  |levelfield data verify omniglot --root DIR|NAME"),
+    "data": (50, "list  |verify  |prepare  |levelfield data prepare cub200 --root DIR"),
     **{name: (50, f"levelfield {name} --ckpt_path FILE|--trust NAME") for name in ("validate", "test", "predict")},
     **dict.fromkeys(("study run", "compare", "data list", "init", "score", "search"), (50, "")),
 }

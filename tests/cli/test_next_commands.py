@@ -11,9 +11,9 @@ import yaml
 from miniatures import MINIATURES
 from no_skips_in_ci import real_data
 from tiny_fit import REPOSITORY, TINY
+from typed import parse
 
 from levelfield import Study
-from levelfield.cli.study import parse
 from levelfield.study.archive import write_archive
 from levelfield.study.folder import StudyFolder
 

@@ -12,7 +12,7 @@ from refused import refused
 from tiny_fit import TINY
 
 from levelfield.cli.commands import EVALUATIONS
-from levelfield.cli.commands import run as command_line
+from levelfield.cli.main import run as command_line
 from levelfield.core.configuration import set_dotted
 from levelfield.core.errors import UserError
 

@@ -20,7 +20,7 @@ def main(given: Namespace) -> int:
     Raises:
         UserError: No name for a package, a folder that is not empty, or no permission to write it.
     """
-    folder = Path(given.folder)
+    folder = Path(given.name)
     written = write_project(folder)
     say(
         f"{folder}: {written} files, and all of them are yours; levelfield stays a dependency",
