@@ -17,6 +17,7 @@ import yaml
 from deletable import EXPORT, PARTS, RAY, is_deleted
 from miniatures import MINIATURES
 from own_images import image_options, own_images
+from refused import succeeded
 from tiny_fit import REPOSITORY, TINY
 from tiny_text import own_texts
 
@@ -146,8 +147,7 @@ def fit(words: list[str], run: Callable, place: Path) -> None:
     for number, word in enumerate(words):
         if word == "--ckpt_path":
             checkpoint(words[number + 1], place)
-    code, printed, complaint = run("fit", *words, "--print_config")
-    assert code == 0, complaint
+    printed = succeeded(run("fit", *words, "--print_config"))
     config = yaml.safe_load(printed)
     large = ("bn_inception", "dreml", "convnext", "dinov2", "gpus.yaml", "minilm")
     if not any(word in " ".join(words) for word in large):
@@ -197,8 +197,7 @@ def data(words: list[str], run: Callable, place: Path) -> None:
         assert words[1] in named_datasets()
         words[1] = "cub200"  # the files are here; tests/data/test_prepare.py downloads from a server of its own
     root = [] if "--root" in words or words[-1].endswith(".csv") else ["--root", "DIR"]
-    code, printed, complaint = run("data", *words, *root)
-    assert code == 0, complaint
+    printed = succeeded(run("data", *words, *root))
     assert printed
 
 

@@ -118,13 +118,12 @@ def _card_of(dataset: "MetricDataset") -> str:
 
     text = inspect.getdoc(type(dataset)) or ""
     reason, layout = _why_not_ready(dataset), {part.arg_name: part.description or "" for part in parse(text).params}
+    each = "an image" if dataset.modality == "image" else "a text"
     facts = [
+        ("what", (inspect.getdoc(inspect.getmodule(type(dataset))) or "").partition("\n")[0]),
         ("paper", text.partition("\n")[0]),
         ("classes", f"{dataset.num_classes_published:,}"),
-        (
-            "samples",
-            f"{dataset.num_samples_published:,}, each {'an image' if dataset.modality == 'image' else 'a text'}",
-        ),
+        ("samples", f"{dataset.num_samples_published:,}, each {each}"),
         *(("split", dataset.splits), ("licence", dataset.licence), ("source", dataset.source)),
     ]
     for archive in dataset.archives:

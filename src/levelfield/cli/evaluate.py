@@ -52,7 +52,7 @@ def main(given: argparse.Namespace) -> int:
         print(evaluation.printed(), end="")
         return 0
     evaluation.build()
-    {"validate": evaluation.validate, "test": evaluation.test, "predict": evaluation.predict}[given.command]()
+    getattr(evaluation, given.command)()
     return 0
 
 

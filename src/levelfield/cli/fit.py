@@ -47,7 +47,11 @@ def main(given: argparse.Namespace) -> int:
         print(fit.printed(), end="")
         return 0
     fit.build()
-    fit.run()
+    try:
+        fit.run()
+    except Stopped as stop:  # also one that came while another error was handled
+        stop.remedy = fit.how_to_resume()
+        raise
     if fit.trainer.is_global_zero and fit.trainer.state.finished:
         say(*fit.conclusion())
     return 0
@@ -128,13 +132,6 @@ class Fit(Training):
             UserError: A callback or a weight is wrong.
         """
         try:
-            self._run_or_resume()
-        except Stopped as stop:  # also one that came while another error was handled
-            stop.remedy = self._how_to_resume()
-            raise
-
-    def _run_or_resume(self) -> None:
-        try:
             self._learn_folder()
             if self._run.state == "finished":
                 if is_first_process():
@@ -147,7 +144,7 @@ class Fit(Training):
         except KeyboardInterrupt:
             best = self._run.path / BEST
             kept = [f"best so far: {best}"] * best.exists()
-            raise KeyboardInterrupt("; ".join([*kept, self._how_to_resume()])) from None
+            raise KeyboardInterrupt("; ".join([*kept, self.how_to_resume()])) from None
         except (RuntimeError, ValueError) as error:
             said = str(error).strip()
             option = next((option for start, option in MISTAKES.items() if said.startswith(start)), None)
@@ -189,7 +186,8 @@ class Fit(Training):
         score = f"best validation {title_of(self.selected_by)} {self.best_score:.4f} {when}: {best}"
         return [*lines, score, f"next: levelfield validate {words}"]
 
-    def _how_to_resume(self) -> str:
+    def how_to_resume(self) -> str:
+        """What the same command does after a stop."""
         if not (self._run.path / LAST).exists():
             return "no epoch is kept: the same command starts again"
         return "the same command with --resume continues after the last epoch that it kept"

@@ -38,11 +38,12 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if received:  # another process has left the group before this one
             return _stopped(Stopped(received[0]))
-        if "--debug" in words or not _is_users(error):
+        line = _one_line(error)
+        if line is None or "--debug" in words:
             print(printable(traceback.format_exc()), end="", file=sys.stderr)
-            return 2 if _is_users(error) else 1
-        say(f"levelfield: {_one_line(error)}", file=sys.stderr)
-        return 2
+        else:
+            say(f"levelfield: {line}", file=sys.stderr)
+        return 1 if line is None else 2
 
 
 def run(name: str, words: Sequence[str]) -> int:
@@ -77,23 +78,17 @@ def _stopped(stop: Stopped) -> int:
     return EXIT_CODE
 
 
-def _is_users(error: Exception) -> bool:
+def _one_line(error: Exception) -> str | None:
+    """The message of a mistake in the input, without that of a loader process around it; None for other errors."""
     if isinstance(error, OSError):
-        return refused_file(error) is not None
-    if isinstance(error, UserError) or LOADER_DIED.match(str(error)):
-        return True
-    from lightning.fabric.utilities.exceptions import MisconfigurationException  # takes seconds
-
-    return isinstance(error, MisconfigurationException)
-
-
-def _one_line(error: Exception) -> str:
-    """The message; of an error in a loader process, only its original message."""
-    if isinstance(error, OSError):
-        error = refused_file(error) or error
+        refused = refused_file(error)
+        return None if refused is None else str(refused)
     if LOADER_DIED.match(str(error)):
         return f"{error} Often memory is exhausted: give fewer loader processes, --data.num_workers 0"
+    if not isinstance(error, UserError):
+        from lightning.fabric.utilities.exceptions import MisconfigurationException  # takes seconds
+
+        if not isinstance(error, MisconfigurationException):
+            return None
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    if "Original Traceback" in str(error):
-        return lines[-1].partition(": ")[2]
-    return " ".join(lines)
+    return lines[-1].partition(": ")[2] if "Original Traceback" in str(error) else " ".join(lines)

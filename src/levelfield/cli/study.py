@@ -94,9 +94,7 @@ def _for_machines(json_lines: bool) -> Iterator[TextIO | None]:
         os.close(own)
 
 
-def _answer(
-    console: Console, study: Study, given: Namespace, machine: TextIO | None, archive: str | None = None
-) -> int:
+def _answer(console: Console, study: Study, given: Namespace, machine: TextIO | None, archive: str = "") -> int:
     if given.command == "status" and machine is not None:
         print(json.dumps(status(study.record())), file=machine, flush=True)
     elif given.command == "status":
