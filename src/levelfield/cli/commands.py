@@ -34,7 +34,7 @@ LEVELFIELD.add_argument("--version", action="version", version=__version__, help
 
 # Your data.
 ADD_METHOD = """
---add-method METHOD *  add a method: a loss of your own or of any package (my_loss.MyLoss), a file of configs/method
+--add-method METHOD *  add a method: a loss (ArcFaceLoss, your own my_loss.MyLoss), a file of configs/method
   (ntxent_koleo) or your own file (my_method.yaml); repeatable"""
 ARCHIVE = """
 --from ARCHIVE  begin with the results in an archive of the same study"""
@@ -223,10 +223,14 @@ settings:
         other_names=OF_AN_EVALUATION,
         module="evaluate",
     )
-CHECKPOINT = f"""
+CHECKPOINT = """
 --ckpt_path FILE !  best.ckpt of a fit or of a study's job; or the folder of a study's run, which embeds with the
-  checkpoints of all folds and concatenates the embeddings{TRUST}"""
-EMBEDS = f"""{CHECKPOINT}
+  checkpoints of all folds and concatenates the embeddings"""
+# Of commands that need no checkpoint.
+ANY_CHECKPOINT = f"""{CHECKPOINT.replace("FILE !", "FILE")}
+--trunk FILE  a file of configs/trunk, without a checkpoint: its features (default: efficientnet_lite0; for texts
+  minilm)"""
+EMBEDS = f"""{TRUST}
 --skip-broken  leave out images that cannot be opened, and name them
 --device NAME  cpu or cuda (default: a GPU if there is one)"""
 USE: dict[str, Any] = {"other_names": OF_A_CHECKPOINT, "module": "use"}
@@ -234,11 +238,11 @@ WITH_DATA = "predict --data"  # another command than `predict` on the checkpoint
 LEVELFIELD.add(
     WITH_DATA,
     """\
-Embeds any images or texts with a checkpoint. If the data have labels, the file has them too, and the ledger of
-evaluations gets a line, because the file can be scored. Without --data the command embeds all samples of the
-checkpoint's own data set into embeddings.safetensors beside the checkpoint, and takes the options of levelfield
-validate --help.""",
-    f"""{EMBEDS}
+Embeds any images or texts with a checkpoint, or without one by the features of a pretrained trunk. If the data have
+labels, the file has them too, and the ledger of evaluations gets a line, because the file can be scored. Without --data
+the command embeds all samples of the checkpoint's own data set into embeddings.safetensors beside the checkpoint, and
+takes the options of levelfield validate --help.""",
+    f"""{ANY_CHECKPOINT}{EMBEDS}
 --data PATH !  {ANY_DATA}, and label if there is one; an image; a {LINES}
 --output FILE  .parquet (name, label, embedding) or .safetensors (default: embeddings_<PATH>.parquet beside
   best.ckpt)""",
@@ -252,7 +256,7 @@ LEVELFIELD.add(
 Scores a checkpoint on all classes of a labelled data set. To score the test classes of the checkpoint's own data set,
 use levelfield test. Each evaluation adds a line to the ledger of evaluations, and to ledger.jsonl beside the
 checkpoint.""",
-    f"""{EMBEDS}
+    f"""{CHECKPOINT}{EMBEDS}
 --data PATH !  {LABELLED_DATA}; or a name from levelfield data list, in the folder LEVELFIELD_DATA""",
     epilog="  levelfield score --ckpt_path best.ckpt --data my_images",
     **USE,
@@ -260,16 +264,18 @@ checkpoint.""",
 LEVELFIELD.add(
     "search",
     """\
-Finds the items of a gallery that are nearest to an image or a text. The command embeds the gallery once and keeps the
+Finds the items of a gallery that are nearest to an image or a text. Without a checkpoint it compares the features of a
+pretrained trunk, so it needs no labels and no training. The command embeds the gallery once and keeps the
 embeddings in LEVELFIELD_CACHE. If the gallery changes, it embeds only what is new.""",
-    f"""{EMBEDS}
---gallery PATH !  {ANY_DATA}; a {LINES}
+    f"""
+GALLERY  {ANY_DATA}; a {LINES}{ANY_CHECKPOINT}{EMBEDS}
 --query WHAT !  an image file, or a text
 --top K  number of answers (default: 10)
 --output FILE  a sheet of the images (default: answers.png)""",
     epilog="""\
-  levelfield search --ckpt_path best.ckpt --gallery my_images --query my_images/class_0/0.png
-  levelfield search --ckpt_path best.ckpt --gallery my_texts.csv --query "Where is my card?\"""",
+  levelfield search my_images --query photo.jpg
+  levelfield search my_images --query my_images/class_0/0.png --ckpt_path best.ckpt
+  levelfield search my_texts.csv --query "Where is my card?\"""",
     **USE,
 ).set_defaults(top=10)
 LEVELFIELD.add(
@@ -283,7 +289,7 @@ embedding differs by more than 5e-4. It needs pip install 'levelfield[export]'.
   trunk.safetensors                the trunk, for timm
   embedder.safetensors, adapter/   the embedder; the adapter, for peft
   export.json, README.md           sizes and interpolation of crops; a model card""",
-    f"""{CHECKPOINT}
+    f"""{CHECKPOINT}{TRUST}
 --data PATH  the ten samples, as for levelfield predict (default: random images, or ten sentences)
 --output DIR !  a new folder""",
     epilog="  levelfield export --ckpt_path best.ckpt --output exported",

@@ -1,5 +1,6 @@
-"""`levelfield predict --data`, `score`, `search` and `export`: uses of a trained checkpoint."""
+"""`levelfield predict --data`, `score`, `search` and `export`: uses of a checkpoint, or of a pretrained trunk."""
 
+import shlex
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from levelfield.core.terminal import say
 from levelfield.data.verify import counts_of
 from levelfield.metrics.definitions import title_of
 from levelfield.use import answers, output
-from levelfield.use.encoder import Encoder
+from levelfield.use.encoder import Encoder, trunk_for
 from levelfield.use.gallery import SHOWN, Gallery, query_of
 from levelfield.use.transfer import transfer
 
@@ -33,9 +34,11 @@ def main(given: Namespace) -> int:
 
 def _predict(given: Any) -> int:
     stem = Path(given.data).resolve().stem
-    path = given.output or _folder(given.ckpt_path) / f"embeddings_{stem}.parquet"
+    folder = Path() if given.ckpt_path is None else _folder(given.ckpt_path)
+    path = given.output or folder / f"embeddings_{stem}.parquet"
     output.check_output(path)
-    encoder = Encoder(given.ckpt_path, given.device, given.trust)
+    trunk = trunk_for(given.data, given.ckpt_path, given.trunk)
+    encoder = Encoder(given.ckpt_path, given.device, given.trust, trunk=trunk)
     samples = encoder.samples(given.data)
     _say(samples.notes)
     with _progress(f"embedding {len(samples.keys):,} {samples.modality}s") as progress:
@@ -71,7 +74,8 @@ def _score(given: Any) -> int:
 def _search(given: Any) -> int:
     if given.top < 1:
         raise UserError(f"--top {given.top}: give 1 or more")
-    encoder = Encoder(given.ckpt_path, given.device, given.trust)
+    trunk = trunk_for(given.gallery, given.ckpt_path, given.trunk)
+    encoder = Encoder(given.ckpt_path, given.device, given.trust, trunk=trunk)
     samples = encoder.samples(given.gallery)
     query = query_of(encoder, given.query, samples)
     sheet = given.output or (Path("answers.png") if query.modality == "image" else None)
@@ -91,6 +95,10 @@ def _search(given: Any) -> int:
     if sheet is not None:
         answers.write_answers(query, found, sheet)
         say(f"sheet: {sheet}")
+    if given.ckpt_path is None:
+        labelled = "FOLDER, with one folder per class" if itself else "TABLE, with the columns text,label"
+        path = labelled if samples.labels is None else shlex.quote(given.gallery)
+        say(f"next: does training find more? levelfield compare {path}")
     return 0
 
 
