@@ -1,6 +1,5 @@
 """Lightning callbacks of levelfield."""
 
-from levelfield.training.callbacks.average_with_start import AverageWithStart
 from levelfield.training.callbacks.best_epoch import BestEpoch
 from levelfield.training.callbacks.gradient_caching import GradientCaching
 from levelfield.training.callbacks.head_first import HeadFirst
@@ -12,5 +11,6 @@ from levelfield.training.callbacks.until_done import UntilDone
 from levelfield.training.callbacks.validate_first import ValidateFirst
 from levelfield.training.callbacks.wandb_neighbours import WandbNeighbours
 from levelfield.training.steps import CheckFirstBatch, LogLosses, SeedSteps
+from levelfield.training.weight_averaging import AverageWithStart
 
 __all__ = [name for name in dir() if name[0].isupper()]
