@@ -17,9 +17,9 @@ from levelfield.study.test_scores import score_validation
 from levelfield.study.training_job import check_sources, fixed_threads, memory_errors
 from levelfield.training.build import Training, build
 from levelfield.training.embed import embed
-from levelfield.training.embedder_start import start_embedder
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.learner import MetricLearner
+from levelfield.training.start import start_embedder
 from levelfield.training.trust import user_packages
 from levelfield.training.weight_averaging import between
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 from torch import nn
 
@@ -198,7 +198,7 @@ def built(kind: type, section: str, values: Mapping[str, Any], trusted: tuple[st
     if kind is not _WithLoss and isinstance(loss, dict) and not loss.get("init_args", {}).keys().isdisjoint(SUPPLIED):
         made = built(_WithLoss, section, {"loss": given.pop("loss")}, trusted)
     allowed = {pkgutil.resolve_name(path) for path in classes_named(given)}
-    parser = _parser(kind, section)
+    parser = _parser(kind, section, instantiate=False)
     parsed = parse(parser, {section: given}, complete=False, in_any=True)
     for path in classes_named([parsed[section].get(name) for name in given]):
         kind_here = pkgutil.resolve_name(path)
@@ -221,9 +221,7 @@ def _keep_texts(given: Any, parsed: Any) -> Any:
     return parsed
 
 
-@cache  # making it takes as long as some training steps
-def _parser(kind: type, section: str) -> ArgumentParser:
-    return class_parser(kind, section, instantiate=False)
+_parser = cache(class_parser)  # making one takes as long as some training steps
 
 
 class _WithLoss:

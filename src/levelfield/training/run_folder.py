@@ -196,27 +196,20 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Its own class gives it its own state, next to a `ModelCheckpoint` of the user with the same monitor."""
+    """Keeps the weights of the first epoch with the largest `monitor`, or of the last epoch without validation.
 
-
-def best_checkpoint(folder: Path, monitor: str | None, averages: bool = False) -> ModelCheckpoint:
-    """Keep the weights of the first epoch with the largest `monitor`, or of the last epoch without validation.
-
-    `best.ckpt` has no state of the optimizer, which takes twice as much; `last.ckpt` has it.
+    `best.ckpt` has no state of the optimizer, which takes twice as much; `last.ckpt` has it. Its own class gives it its
+    own state, next to a `ModelCheckpoint` of the user with the same monitor.
 
     Args:
         monitor: the logged score; None without validation.
         averages: whether weights are averaged. The average may change after a validation, at the end of the epoch.
     """
-    return BestCheckpoint(
-        dirpath=folder,
-        filename="best",
-        monitor=monitor,
-        mode="max",
-        save_on_train_epoch_end=True if monitor is None else False if averages else None,
-        save_weights_only=True,
-        enable_version_counter=False,
-    )
+
+    def __init__(self, folder: Path, monitor: str | None, averages: bool = False) -> None:
+        at_epoch_end = True if monitor is None else False if averages else None
+        usual: dict[str, Any] = {"save_weights_only": True, "enable_version_counter": False, "mode": "max"}
+        super().__init__(folder, "best", monitor, save_on_train_epoch_end=at_epoch_end, **usual)
 
 
 @contextmanager
