@@ -38,13 +38,7 @@ from levelfield.training.initial_weights import check_weight_files
 from levelfield.training.learner import MetricLearner
 from levelfield.training.loss_factory import fill_loss_defaults
 from levelfield.training.plain_module import adapted, complete_checkpoint, is_plain, settings_of_others, user_class
-from levelfield.training.run_folder import (
-    AtomicCheckpoints,
-    BestCheckpoint,
-    MetricsFile,
-    determining,
-    is_first_process,
-)
+from levelfield.training.run_folder import AtomicCheckpoints, BestCheckpoint, MetricsFile, determining, is_first_process
 from levelfield.training.settings import instantiate, parse_training, plain
 from levelfield.training.start import check_features
 from levelfield.training.trackers import place_trackers
