@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 from torch import nn
 
@@ -23,7 +22,6 @@ from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
 from levelfield.training.import_paths import class_named, is_buildable, plain_value
 from levelfield.training.settings import (
     SUPPLIED,
-    Text,
     class_parser,
     classes_named,
     instantiate,
@@ -204,21 +202,9 @@ def built(kind: type, section: str, values: Mapping[str, Any], trusted: tuple[st
         kind_here = pkgutil.resolve_name(path)
         if kind_here not in allowed and not is_dataclass(kind_here):  # a parser finds classes by short names, too
             raise UserError(f"it names the class {path} without its module")
-    _keep_texts(given, parsed[section])
     with restricted(in_any=True):  # all classes are checked
         found = instantiate(parser, parsed)[section]
-    return {**made, **{name: Text.read(found[name]) for name in given}}
-
-
-def _keep_texts(given: Any, parsed: Any) -> Any:
-    """Keep the texts of arguments without a type, in which the parser reads numbers, truth values or lists."""
-    if isinstance(given, str):
-        return Text(given) if isinstance(parsed, bool | int | float | dict | list | None) else parsed
-    names = given if isinstance(given, dict) else range(len(given)) if isinstance(given, list) else ()
-    for name in names if isinstance(parsed, Namespace | dict | list) else ():
-        if isinstance(parsed, list) or name in parsed:
-            parsed[name] = _keep_texts(given[name], parsed[name])
-    return parsed
+    return {**made, **{name: found[name] for name in given}}
 
 
 _parser = cache(class_parser)  # making one takes as long as some training steps
