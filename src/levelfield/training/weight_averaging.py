@@ -118,10 +118,10 @@ class AverageWithStart(WeightAveraging):
             self._start = {name: tensor.clone() for name, tensor in _tensors(pl_module) if not name.startswith("loss.")}
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        return False  # but before a use
+        return False  # `follow` does it before each use
 
     def follow(self, trainer: Trainer, learner: LightningModule) -> None:
-        """Set the average of the weights of now; before a validation or a checkpoint, and at the end."""
+        """Set the average from the current weights: before a validation or a checkpoint, and at the end."""
         assert self._average_model is not None
         self.on_train_start(trainer, learner)  # `ValidateFirst` may come before this callback
         trained = dict(_tensors(learner))
