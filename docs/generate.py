@@ -36,7 +36,7 @@ EXIT_CODES = f"""\
 
 @cache
 def places() -> dict[str, str]:
-    """Where the generated folder has a class, or a method of `configs/method/`."""
+    """Where the generated folder has a class or a method."""
     found: dict[str, str] = {}
     for package in OPTIONS:
         for kind in lists.shipped(f"levelfield.{package}"):
@@ -75,8 +75,10 @@ def class_page(package: str, kind: type) -> Iterator[str]:
     name, methods = kind.__name__, lists.methods(kind)
     yield f"# {name}"
     yield f"{lists.first_sentence(kind)}."
-    option = f"--model.loss ContrastiveLoss --model.{OPTIONS[package]} {name}"
-    tried = f"--config method/{next(iter(methods))}" if methods else option
+    option = f"--model.{OPTIONS[package]} {name}"
+    option = option if package == "losses" else f"--model.loss ContrastiveLoss {option}"
+    first = next(iter(methods), "")
+    tried = f"--config method/{first}" if (lists.ROOT / f"configs/method/{first}.yaml").is_file() else option
     yield fenced("bash", f"levelfield fit --config data/glyphs {tried}")
     if equation := lists.equation(kind):
         yield fenced("text", equation)

@@ -132,7 +132,7 @@ def claims(dataset: str) -> tuple[Claim, ...]:
 def searches() -> list[dict[str, Any]]:
     """The searches of the Reality Check: data set, batch size, loss, space, optimum, validation MAP@R.
 
-    Losses have the names of `configs/method/`. FastAP at batch size 32 has the published optimum. Its space was not
+    Losses have the names of our methods. FastAP at batch size 32 has the published optimum. Its space was not
     recorded, so it has the one of batch size 256.
     """
     return json.loads((FOLDER / "reality_check/published/searches.json").read_text(encoding="utf-8"))["searches"]

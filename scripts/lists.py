@@ -19,6 +19,8 @@ from typing import Any
 
 import yaml
 
+from levelfield.study.methods import method_of_loss
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src"
 # Package to the base classes of the classes in its list.
@@ -197,10 +199,14 @@ def explained(kind: Named) -> str:
 
 
 def methods(kind: type) -> dict[str, str]:
-    """The files of `configs/method/` that use a class, by name."""
+    """The methods that use a class, by name, as YAML: files of `configs/method/`, and the `search_space` of a loss."""
     path = re.compile(rf"class_path: {kind.__module__.rpartition('.')[0]}\.{kind.__name__}\b")
     texts = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "configs" / "method").glob("*.yaml")}
-    return {name: text for name, text in sorted(texts.items()) if path.search(text)}
+    found = {name: text for name, text in texts.items() if path.search(text)}
+    if hasattr(kind, "search_space"):
+        name, method = method_of_loss(kind.__name__, kind.__name__)
+        found[name] = yaml.safe_dump(method, sort_keys=False)
+    return dict(sorted(found.items()))
 
 
 def table(head: str, rows: Iterable[Iterable[str]]) -> str:

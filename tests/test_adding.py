@@ -24,16 +24,14 @@ class DummyLoss(ContrastiveLoss):
     Cost: B^2. When: never.
     Paper: Nobody 2026, "Nothing", arXiv:2601.00000.
     '''
-"""
-CONFIG = """
-model: {loss: {class_path: levelfield.losses.DummyLoss, init_args: {neg_margin: 0.5}}}
-search: {model.loss.init_args.neg_margin: {low: 0.1, high: 1.0, scale: linear}}
+
+    search_space = {"neg_margin": {"start": 0.5, "low": 0.1, "high": 1.0, "scale": "linear"}}
 """
 # What the copy's own test of the loss is: here, that the command line finds it.
 FINDS = """
 def test_the_command_line_finds_it(run):
-    files = ("--config=configs/data/glyphs.yaml", "--config=configs/method/dummy_loss.yaml")
-    code, printed, complaint = run("fit", *files, "--print_config")
+    words = ("--config=configs/data/glyphs.yaml", "--model.loss=DummyLoss")
+    code, printed, complaint = run("fit", *words, "--print_config")
     assert code == 0, complaint
     assert "DummyLoss" in printed
 """
@@ -64,7 +62,7 @@ def test_the_table_of_contributing_is_what_happens(tmp_path: Path) -> None:
         shutil.copy(REPOSITORY / name, copy)
     before = digests(copy)
     touched = [path.replace("NAME", "dummy_loss") for path in files_of(ROWS["loss"])]
-    for path, text in zip(touched, (LOSS, FINDS, CONFIG), strict=True):
+    for path, text in zip(touched, (LOSS, FINDS), strict=True):
         (copy / path).write_text(text)
     environment = {**os.environ, "PYTHONPATH": str(copy / "src")}
 

@@ -80,7 +80,6 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     for name, text in {
         "my_loss.py": MY_LOSS,
         "their_loss.py": MY_LOSS.replace("MyLoss", "TheirLoss"),
-        "my_loss.yaml": block("tutorial_add_a_loss", "yaml"),
         "my_study.yaml": block("study_files", "yaml"),
         "my_trunk.py": block("trunks"),
         "my_metric.py": block("metrics", begins="import torch"),

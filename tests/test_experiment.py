@@ -47,7 +47,7 @@ def test_a_study_runs_and_goes_on_in_python(toy_file: Path, tmp_path: Path) -> N
     with pytest.raises(UserError, match="levelfield study run"):
         study.table()
     assert study.run() is study
-    assert {"contrastive", "arcface", "sup_con_loss"} < set(study.results.method)
+    assert {"contrastive", "arcface", "supcon"} < set(study.results.method)
     assert "SupCon loss" in str(study.table())
     (tmp_path / "out" / "jobs" / "arcface" / "run0" / "test" / "result.json").unlink()
     assert "arcface" not in set(study.summary.method), "it reads the folder as it is"

@@ -18,9 +18,9 @@ from levelfield.report.figures import Results, draw_figures, write_figures
 from levelfield.report.page import write_report
 from levelfield.report.table import StudyTable, paper_table, study_table
 from levelfield.report.tracked_summary import track_summary
-from levelfield.study.added_method import added_methods
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import study_jobs
+from levelfield.study.methods import added_methods
 from levelfield.study.replicates import FOLDER as REPLICATES
 from levelfield.study.replicates import run_replicates
 from levelfield.study.rows import load_spec, with_options
@@ -41,8 +41,8 @@ class Study:
         study: The name of a shipped study, the path of a study file, or the folder of a study.
         output: Folder of the study; `outputs/<name>` by default.
         options: Dotted settings for all methods (`{"trainer.max_epochs": 2}`) and of the study itself (`{"runs": 3}`).
-        add_methods: Methods to add to the study: a loss (`my_loss.MyLoss`), a method of `configs/method`
-            (`ntxent_koleo`) or a file (`my_method.yaml`).
+        add_methods: Methods to add to the study: a loss (`my_loss.MyLoss`, `ArcFaceLoss`), a method of
+            `configs/method` (`ntxent_koleo`) or a file (`my_method.yaml`).
 
     Attributes:
         folder: Folder of the study.

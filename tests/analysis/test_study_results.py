@@ -18,7 +18,7 @@ from levelfield.core.configuration import merge
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_json
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import RESULT, Job, job_config, job_seed, row_runs, study_jobs, write_result
+from levelfield.study.jobs import RESULT, Job, Task, job_config, job_seed, row_runs, study_jobs, write_result
 from levelfield.study.spec import StudySpec
 
 
@@ -41,7 +41,7 @@ def validation_score(job: Job) -> float:
 
 
 def finish(study: StudyFolder, job: Job, found: dict[str, Any]) -> None:
-    task = study.task(job, sources={}, data="", weights=None)
+    task = Task(study.spec, study.folder, job, parameters={}, sources={}, data="", weights=None)
     task.empty_folder()
     task.checkpoint.touch()
     write_result(task, {**found, "seconds": 1.0})

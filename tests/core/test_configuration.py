@@ -128,10 +128,10 @@ def test_the_working_directory_comes_first(tmp_path, monkeypatch):
 
 def test_a_fit_stacks_shipped_files_and_sets_a_methods_search_aside(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ["--config", "data/glyphs.yaml", "--config=configs/trunk/tiny.yaml", "--config", "method/arcface"]
+    words = ["--config", "data/glyphs.yaml", "--config=configs/trunk/tiny.yaml", "--config", "method/adaface"]
     code, printed, complaint = run("fit", *words, "--print_config")
     assert code == 0, complaint
-    shown, shipped = yaml.safe_load(printed), yaml.safe_load((CONFIGS / "method/arcface.yaml").read_text())
+    shown, shipped = yaml.safe_load(printed), yaml.safe_load((CONFIGS / "method/adaface.yaml").read_text())
     assert "search" not in shown
     assert shown["model"]["loss"]["init_args"].items() >= shipped["model"]["loss"]["init_args"].items()
     assert shown["data"]["samples_per_class"] == shipped["data"]["samples_per_class"]
@@ -143,5 +143,5 @@ def test_a_copied_study_finds_the_files_that_it_names(run, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text((CONFIGS / "study/smoke.yaml").read_text())
     refused(run("study", "status", "mine.yaml"), "no study in outputs/smoke; begin it with levelfield study run")
-    Path("mine.yaml").write_text("base: ../data/glyhps.yaml\nmethods: {arcface: method/arcface.yaml}\n")
+    Path("mine.yaml").write_text("base: ../data/glyhps.yaml\nmethods: {arcface: ArcFaceLoss}\n")
     refused(run("study", "status", "mine.yaml"), "did you mean 'data/glyphs.yaml'?")

@@ -9,11 +9,13 @@ from loss_cases import needs_classes, shipped
 from tiny_fit import REPOSITORY
 
 from levelfield import losses, miners, regularizers
+from levelfield.study.methods import method_of_loss
+from levelfield.training.settings import OF_THE_LOSS
 
-CONFIGS = REPOSITORY / "configs" / "method"
-METHODS = {file.stem: file for file in sorted(CONFIGS.glob("*.yaml"))}
+FILES = {file.stem: yaml.safe_load(file.read_text()) for file in (REPOSITORY / "configs" / "method").glob("*.yaml")}
+METHODS = dict(sorted({**FILES, **dict(method_of_loss(loss.__name__, "") for loss in shipped())}.items()))
 # But for a sum of losses, which the learner makes: tests/study/test_shipped_studies.py.
-ONE_LOSS = [file for name, file in METHODS.items() if name != "cross_batch_memory"]
+ONE_LOSS = {name: config for name, config in METHODS.items() if name != "cross_batch_memory"}
 RATE, TEMPERATURE, SCALE = (1e-6, 10.0), (1e-3, 10.0), (0.1, 1000.0)
 # What divides or multiplies a cosine or a distance in an exponent, by its method where the name alone does not say so.
 TEMPERATURES = {"temperature", "anneal", "rank_temperature", "soft_triple.gamma"}
@@ -78,16 +80,16 @@ RECOMMENDED = {
 }
 
 
-def space_of(file: Path) -> dict[str, dict]:
+def space_of(method: str) -> dict[str, dict]:
     """Argument to range."""
-    search = yaml.safe_load(file.read_text())["search"]
+    search = METHODS[method]["search"]
     short = {key: key.rpartition("init_args.")[2] for key in search}
     return {short[key].removeprefix("model."): place for key, place in search.items()}
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_rates_temperatures_and_scales_have_the_same_log_range_in_every_method(method: str) -> None:
-    for name, place in space_of(METHODS[method]).items():
+    for name, place in space_of(method).items():
         names = {name, f"{method}.{name}"}
         wanted = [RATE] * (name == "loss_lr") + [TEMPERATURE] * bool(names & TEMPERATURES)
         wanted += [SCALE] * bool(names & SCALES)
@@ -102,7 +104,7 @@ def test_rates_temperatures_and_scales_have_the_same_log_range_in_every_method(m
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_papers_setting_is_in_the_space(method: str) -> None:
-    space = space_of(METHODS[method])
+    space = space_of(method)
     assert len(space) <= 5, "as many arguments as another method, or fewer"
     for name, value in RECOMMENDED.get(method, ("", {}))[1].items():
         assert space[name]["low"] <= value <= space[name]["high"], name
@@ -121,16 +123,19 @@ def test_the_head_s_rate_is_searched_beside_every_method_s_own_space(base: str) 
     assert search == {"model.embedder_lr": {"low": 1e-5, "high": 0.01, "scale": "log"}}
 
 
-def test_every_loss_has_a_configuration():
-    paths = {yaml.safe_load(file.read_text())["model"]["loss"]["class_path"] for file in ONE_LOSS}
+def test_every_loss_has_a_space_in_one_place():
     for loss in shipped():
-        file = loss.__module__.rpartition(".")[2]
-        assert f"levelfield.losses.{loss.__name__}" in paths, f"{loss.__name__}: write configs/method/{file}.yaml"
-    assert len(paths) == len(shipped())
+        name = loss.__module__.rpartition(".")[2]
+        assert hasattr(loss, "search_space") != (name in FILES), f"{loss.__name__}: give it a `search_space`"
+        assert METHODS[name]["model"]["loss"]["class_path"] == f"levelfield.losses.{loss.__name__}"
+        if name not in FILES:  # `method_of_loss` reads the source: it imports no class
+            assert [*space_of(name)] == [*loss.search_space]
+            assert needs_classes(loss) == (METHODS[name].get("data") == {"samples_per_class": 1})
+            assert not [key for key in OF_THE_LOSS if hasattr(loss, key.partition(".")[2])]
 
 
 def test_every_regularizer_has_a_configuration():
-    models = [yaml.safe_load(file.read_text())["model"] for file in ONE_LOSS]
+    models = [config["model"] for config in ONE_LOSS.values()]
     paths = {model["regularizer"]["class_path"] for model in models if "regularizer" in model}
     listed = set(regularizers.__all__) - {"Regularizer"}
     assert paths == {f"levelfield.regularizers.{name}" for name in listed}
@@ -140,9 +145,9 @@ def regularizer_file(regularizer: regularizers.Regularizer) -> str:
     return type(regularizer).__module__.rpartition(".")[2]
 
 
-@pytest.mark.parametrize("file", ONE_LOSS, ids=lambda file: file.stem)
-def test_a_configuration_builds_its_loss_and_its_space_names_arguments(file):
-    config = yaml.safe_load(file.read_text())
+@pytest.mark.parametrize("name", ONE_LOSS)
+def test_a_configuration_builds_its_loss_and_its_space_names_arguments(name):
+    config = METHODS[name]
     model = config["model"]
     assert set(config) - {"data"} == {"model", "search"}
     cls = getattr(losses, model["loss"]["class_path"].rpartition(".")[2])
@@ -161,9 +166,7 @@ def test_a_configuration_builds_its_loss_and_its_space_names_arguments(file):
         assert (regularizer.of == "class_weights") <= with_classes
         bounds = config["search"]["model.regularizer.init_args.weight"]
         assert bounds["low"] <= regularizer.weight <= bounds["high"]
-        plain = yaml.safe_load(
-            (CONFIGS / f"{file.stem.partition(f'_{regularizer_file(regularizer)}')[0]}.yaml").read_text()
-        )
+        plain = METHODS[name.partition(f"_{regularizer_file(regularizer)}")[0]]
         assert model["loss"] == plain["model"]["loss"]
         assert plain["search"].items() <= config["search"].items()
     needs_pairs = not with_classes or cls is losses.PotentialFieldLoss  # its samples meet each other, too

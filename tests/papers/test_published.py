@@ -24,7 +24,7 @@ STUDY = """
 name: birds
 base: [data/cub200.yaml, protocol/reality_check.yaml]
 methods:
-  first: method/arcface.yaml
+  first: ArcFaceLoss
   second: method/margin_per_class.yaml
   third: method/multi_similarity_miner.yaml
   mine: {model: {loss: {class_path: my_loss.ArcFaceLoss}}}

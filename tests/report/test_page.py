@@ -247,7 +247,7 @@ def test_the_command_of_a_shipped_study_reads_nothing_here_and_asks_for_its_data
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A stranger's study of this name in the working directory would import what it names."""
-    for name in ("study/smoke.yaml", "data/glyphs.yaml", "method/contrastive.yaml"):
+    for name in ("study/smoke.yaml", "data/glyphs.yaml", "method/multi_similarity_miner.yaml"):
         planted = tmp_path / "configs" / name
         planted.parent.mkdir(parents=True)
         planted.write_text("name: smoke\nmodel: {learner: no_such_module.Learner}\n")

@@ -34,7 +34,7 @@ from levelfield.report.page import write_report
 from levelfield.report.table import study_table
 from levelfield.study.derived import _validate
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import Job, job_config
+from levelfield.study.jobs import Job, Task, job_config
 from levelfield.study.rows import load_spec
 from levelfield.study.untrained import linear_discriminants, run_untrained
 from levelfield.training.build import build
@@ -148,7 +148,7 @@ def test_a_job_ranks_its_validation_classes_on_its_device(
     study = StudyFolder.begun(Path(shutil.copytree(ladder.folder, tmp_path / "ladder")))
     on_cpu = result(ladder, "pretrained[features]")
     made_by = {}, on_cpu["data"]["fingerprint"], on_cpu["provenance"]["weights"]
-    task = study.task(Job("pretrained[features]", "run", 0, 0), *made_by)
+    task = Task(study.spec, study.folder, Job("pretrained[features]", "run", 0, 0), {}, *made_by)
     monkeypatch.setattr(SingleDeviceStrategy, "root_device", torch.device("cuda", 0))
     monkeypatch.setattr(datamodule, "loader_processes", lambda *args, **settings: 0)
     training = build(study.test_config("trunk"), tmp_path, progress=False)

@@ -11,8 +11,8 @@ import levelfield.losses
 from levelfield.cli.commands import run as command_line
 from levelfield.core.configuration import merge, parse_value, read_yaml, set_dotted
 from levelfield.core.errors import UserError
-from levelfield.study.added_method import added_methods, method_of_loss
 from levelfield.study.jobs import Job, job_config, study_jobs
+from levelfield.study.methods import added_methods, method_of_loss
 from levelfield.study.rows import load_spec, with_options
 from levelfield.study.spec import StudySpec, named_rows, one_pca
 
@@ -316,6 +316,19 @@ class WeightedLoss(nn.Module):
 
     def __init__(self, scale, embedding_size, num_classes):
         super().__init__()
+
+
+class NarrowLoss(WeightedLoss):
+    search_space = {"scale": {"start": 2.0, "low": 1.0, "high": 3.0}, "loss_lr": {"start": 0.1, "low": 0.01, "high": 1}}
+
+
+class FixedLoss(WeightedLoss):
+    def __init__(self, embedding_size, num_classes):
+        super().__init__(2.0, embedding_size, num_classes)
+
+
+class TornLoss(TwinLoss):
+    search_space = {"scale": [1.0, 9.0]}
 """
 
 
@@ -334,7 +347,7 @@ def test_every_shipped_loss_finds_its_settings_and_its_space(name: str, monkeypa
     monkeypatch.chdir(REPOSITORY)
     loss = getattr(levelfield.losses, name)
     for path in (name, f"levelfield.losses.{name}", f"{loss.__module__}.{name}"):
-        settings = method_of_loss(path)[1]
+        settings = method_of_loss(path, path)[1]
         assert settings["model"]["loss"]["class_path"] == f"levelfield.losses.{name}"
         keys = {key.removeprefix("model.loss.init_args.") for key in settings["search"]}
         assert keys or name == "PrototypicalLoss", "which has nothing to search"
@@ -350,10 +363,39 @@ def test_a_method_has_the_name_of_its_class(modules: None) -> None:
     assert methods["weighted_loss"]["search"] == {"model.loss.init_args.scale": {"low": 1.0, "high": 9.0}}
 
 
+def test_a_space_begins_at_its_start_and_belongs_to_the_arguments_of_its_class(modules: None) -> None:
+    model = method_of_loss("twins_here.NarrowLoss", "")[1]
+    assert model["model"] == {
+        "loss": {"class_path": "twins_here.NarrowLoss", "init_args": {"scale": 2.0}},
+        "loss_lr": 0.1,
+    }
+    ranges = {"model.loss.init_args.scale": {"low": 1.0, "high": 3.0}, "model.loss_lr": {"low": 0.01, "high": 1}}
+    assert model["search"] == ranges
+    assert "search" not in method_of_loss("twins_here.FixedLoss", "")[1]
+
+
+def test_methods_may_be_a_list_of_losses_and_files(modules: None, tmp_path: Path) -> None:
+    listed = "[ArcFaceLoss, ntxent_koleo, twins_here.WeightedLoss]"
+    named = "{arcface: arcface, ntxent_koleo: ntxent_koleo, weighted_loss: twins_here.WeightedLoss}"
+    below = "{extends: listed.yaml, methods: {arcface: {model: {loss_lr: 0.5}}}, search: {trials: 2}}"
+    contents = {"listed": listed, "named": named}
+    for name, methods in contents.items():
+        (tmp_path / f"{name}.yaml").write_text(f"name: a\nbase: [data/glyphs]\nmethods: {methods}\n")
+    (tmp_path / "below.yaml").write_text(below)
+    specs = {name: load_spec(tmp_path / f"{name}.yaml") for name in (*contents, "below")}
+    assert specs["listed"] == specs["named"]
+    assert specs["below"].methods["arcface"]["model"]["loss_lr"] == 0.5
+    assert specs["below"].spaces["weighted_loss"] == {"model.loss.init_args.scale": {"low": 1.0, "high": 9.0}}
+    (tmp_path / "listed.yaml").write_text("base: [data/glyphs]\nmethods: [ArcFaseLoss]\n")
+    with pytest.raises(UserError, match=r"methods of .*listed\.yaml: .*'ArcFaseLoss'; did you mean 'ArcFaceLoss'"):
+        load_spec(tmp_path / "listed.yaml")
+
+
 def test_a_shipped_method_and_a_file_are_called_as_their_files_are(tmp_path: Path) -> None:
     (tmp_path / "sharp_arcface.yaml").write_text("model: {loss: {class_path: levelfield.losses.ArcFaceLoss}}\n")
-    methods = added_methods(["ntxent_koleo", str(tmp_path / "sharp_arcface.yaml"), "ArcFaceLoss"])
-    assert list(methods) == ["ntxent_koleo", "sharp_arcface", "arc_face_loss"]
+    methods = added_methods(["ntxent_koleo", str(tmp_path / "sharp_arcface.yaml"), "ArcFaceLoss", "soft_triple"])
+    assert list(methods) == ["ntxent_koleo", "sharp_arcface", "arcface", "soft_triple"]
+    assert added_methods(["arcface", "SoftTripleLoss"]).items() <= methods.items()
     assert methods["ntxent_koleo"] == read_yaml(REPOSITORY / "configs" / "method" / "ntxent_koleo.yaml")
     assert "model.regularizer.init_args.weight" in methods["ntxent_koleo"]["search"]
     assert "search" not in methods["sharp_arcface"]
@@ -363,13 +405,14 @@ def test_a_shipped_method_and_a_file_are_called_as_their_files_are(tmp_path: Pat
     ("paths", "key"),
     [
         (["twins_here.TwinLoss", "twins_there.TwinLoss"], r"--add-method twins_there\.TwinLoss: .*'twin_loss'"),
-        (["ArcFaceLoss", "levelfield.losses.ArcFaceLoss"], r"levelfield\.losses\.ArcFaceLoss: .*'arc_face_loss'"),
+        (["ArcFaceLoss", "levelfield.losses.ArcFaceLoss"], r"levelfield\.losses\.ArcFaceLoss: .*'arcface'"),
         (["twins_here.TwinLos"], "'twins_here' .*'TwinLoss'"),
+        (["twins_here.TornLoss"], r"TornLoss: search_space: scale "),
         (["torn_loss.MyLoss"], r"--add-method torn_loss\.MyLoss: .*'torn_loss' .*line 1"),
         (["no_such_module.MyLoss"], r"--add-method no_such_module\.MyLoss: .*'no_such_module'"),
         (["smoth_ap"], "--add-method smoth_ap: .*'smooth_ap'"),
         (["ArcFaseLoss"], "--add-method ArcFaseLoss: .*'ArcFaceLoss'"),
-        (["smooth_ap", "configs/method/smooth_ap.yaml"], r"smooth_ap\.yaml: .*'smooth_ap'"),
+        (["soft_triple", "configs/method/soft_triple.yaml"], r"soft_triple\.yaml: .*'soft_triple'"),
     ],
 )
 def test_a_mistake_is_one_line(modules: None, toy_file: Path, tmp_path: Path, paths: list[str], key: str) -> None:

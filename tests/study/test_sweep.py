@@ -114,7 +114,7 @@ def test_a_swept_study_is_read_again_verified_and_reported(ran: Path) -> None:
     assert (page.parent / "sweep.svg").is_file()
     assert "bits[8]" in str(Study(ran).table())
     added = Study(ran.parent / "swept.yaml", add_methods=["TripletMarginLoss"]).asked.spec
-    assert {"triplet_margin_loss[4]", "triplet_margin_loss[8]"} <= set(added.methods)
+    assert {"triplet_margin[4]", "triplet_margin[8]"} <= set(added.methods)
 
 
 @pytest.mark.slow

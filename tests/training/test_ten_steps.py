@@ -238,14 +238,18 @@ def reality(name: str, words: str, each: int, loss: Callable[..., Tensor]) -> Ca
     def rate(key: str, step: int) -> float:
         return LOSS_LR if key.startswith("loss.") else 1e-6
 
-    words = f"--config method/{name} {words}"
-    return Case("reality_check", words, 96, 32, each, loss, rmsprop, rate, decay, True)
+    return Case("reality_check", f"{METHODS[name]} {words}", 96, 32, each, loss, rmsprop, rate, decay, True)
 
 
 def fehervari(words: str, each: int, loss: Callable[..., Tensor]) -> Case:
     return Case("fehervari", words, 172, 120, each, loss, adam, lambda key, step: FEHERVARI[key.partition(".")[0]])
 
 
+METHODS = {
+    "triplet_margin": "--model.loss TripletMarginLoss",
+    "normalized_softmax": "--model.loss NormalizedSoftmaxLoss --data.samples_per_class 1",
+    "margin": "--config method/margin",
+}
 OWN = f"--model.loss_lr {LOSS_LR}"
 ONE_RATE = " ".join(f"--model.{part}_lr={ARC_RATE}" for part in ("trunk", "embedder", "loss"))
 ARC = f"--model.loss ArcFaceLoss --model.loss.scale {SCALE} --model.loss.margin {ANGLE * 57.29577951308232} {ONE_RATE}"

@@ -142,11 +142,11 @@ def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
     """Checkpoints, results and scores that differ from their jobs' records or the ledger's last line."""
     lines = read_lines(study.ledger_file)
     last: Mapping[str, Any] = next((line for line in reversed(lines) if line["event"] == EVALUATED), {})
-    if last and last["configuration"] != study.spec.configuration_hash():
+    is_whole = stored.keys() >= {*study.state.tested_runs()}  # else a method or run waits for its evaluation
+    if last and is_whole and last["configuration"] != study.spec.configuration_hash():
         yield f"{LEDGER}: the last evaluation was of another configuration of the study"
     if not last and (found := sorted(study.folder.glob(f"jobs/*/run*/fold*/{EMBEDDINGS_FILE}"))):
         yield f"{LEDGER} has no evaluation, although there are embeddings of the test classes: {found[0]}"
-    tested = set(study.state.tested_runs()) if last else set()
     for job, result in study.state.results.items():
         if job.stage != "run" or failed(result):
             continue
@@ -155,7 +155,7 @@ def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
         if found_hash != result["checkpoint"]:
             name = path.relative_to(study.folder)
             yield f"{name}: SHA-256 {found_hash} is found, {result['checkpoint']} is in its {RESULT}"
-        there = last["checkpoints"].get(str(job.path)) if (job.method, job.number) in tested else result["checkpoint"]
+        there = last["checkpoints"].get(str(job.path)) if (job.method, job.number) in stored else result["checkpoint"]
         if there != result["checkpoint"]:
             yield f"{job.path}: checkpoint {result['checkpoint']} is in {RESULT}, {there} in {LEDGER}"
     now = study.result_hashes() if last else {}

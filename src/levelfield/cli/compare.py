@@ -41,7 +41,7 @@ def main(given: Namespace) -> int:
     path = given.file
     for key in given.overrides:
         _check_option(key, path)
-    from levelfield.compare.samples import blocks_of, split_of, unbroken
+    from levelfield.compare.samples import blocks_of, duplicates_across, split_of, unbroken
     from levelfield.data.own import dataset_from_path
 
     dataset = dataset_from_path(path, given.overrides.get("data.root"))
@@ -64,6 +64,7 @@ def main(given: Namespace) -> int:
     if has_begun:
         _check_begun(file, dataset, given)
     else:
+        say(*duplicates_across(path, dataset, split), file=sys.stderr)
         lines = _write_study(file, name, dataset, split, blocks, given)
         if not given.json:
             say(*lines)
@@ -95,8 +96,9 @@ def _write_study(
     """Measure, plan and write the study file; returns the plan's lines for the user."""
     import numpy as np
 
-    from levelfield.compare.plan import HEADS, PAIR, definition, make_plan
+    from levelfield.compare.plan import HEADS, LOSSES, PAIR, definition, make_plan
     from levelfield.compare.samples import USUAL_TRUNK, data_settings
+    from levelfield.study.methods import read_method
 
     index = dataset.read_index()
     tested = int(np.isin(index.labels, dataset.halves(index, **split)[2]).sum())
@@ -116,7 +118,7 @@ def _write_study(
     protocol = stack(HEADS, Path(), "compare")
     workers = given.options.get("workers", cores_here())
     budget = 60 * (given.minutes or MINUTES) * (workers if isinstance(workers, int) else cores_here())
-    method = stack(f"{OURS}method/{PAIR}.yaml", Path(), "compare")
+    _, method = read_method(LOSSES[PAIR], "compare")
     base = merge(merge(protocol, data), {"model": method["model"]})
     plan = make_plan(dataset, index, tested, base, trunks, blocks, budget)
     content = definition(name, dataset.modality, data, trunks, plan)

@@ -50,6 +50,7 @@ EMBEDDING_SIZE = 128
 STARTS: tuple[EmbedderInit, ...] = ("pca", "whitening")
 HEADS = f"{OURS}protocol/heads.yaml"  # how the heads are trained
 PAIR, CLASSES = "ntxent", "normalized_softmax"
+LOSSES = {PAIR: "levelfield.losses.NTXentLoss", CLASSES: "levelfield.losses.NormalizedSoftmaxLoss"}
 MEASURED_STEPS, MEASURED_BATCHES = 3, 2
 USABLE = 0.85  # fraction of the time; starting processes takes the rest
 
@@ -213,13 +214,13 @@ def definition(name: str, modality: str, data: Config, trunks: Mapping[str, Conf
         data: The settings of the data.
     """
     lengths = plan.lengths
-    methods: dict[str, Any] = {f"head_{loss}": f"{OURS}method/{loss}.yaml" for loss in (PAIR, CLASSES)}
+    methods: dict[str, Any] = {f"head_{loss}": path for loss, path in LOSSES.items()}
     derived: dict[str, Any] = {}
     if lengths.steps:
-        for loss in (PAIR, CLASSES):
+        for loss, path in LOSSES.items():
             own = trunk_settings(modality, lengths.steps)
             own["model"] |= {"embedding_size": plan.num_features}
-            methods[f"trunk_{loss}"] = [f"{OURS}method/{loss}.yaml", own]
+            methods[f"trunk_{loss}"] = [path, own]
         for loss in (PAIR, CLASSES):
             derived[f"trunk_{loss}_averaged"] = {"of": f"trunk_{loss}", "alpha": "validated"}
             if plan.num_features > plan.embedding_size:

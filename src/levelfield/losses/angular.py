@@ -30,6 +30,8 @@ class AngularLoss(PairLoss):
     Not for `torch.compile(fullgraph=True)`: the number of positive pairs sets the shapes.
     """
 
+    search_space = {"alpha": {"start": 40.0, "low": 5.0, "high": 85.0, "scale": "linear"}}
+
     def __init__(self, alpha: float = 40.0, normalize: bool = True) -> None:
         super().__init__(normalize)
         if not 0 < alpha < 90:

@@ -39,6 +39,12 @@ class ArcFaceLoss(ClassificationLoss):
         torch.Size([])
     """
 
+    search_space = {
+        "loss_lr": {"start": 0.01, "low": 1e-6, "high": 10.0, "scale": "log"},
+        "margin": {"start": 28.6, "low": 0.0, "high": 90.0, "scale": "linear"},
+        "scale": {"start": 64.0, "low": 0.1, "high": 1000.0, "scale": "log"},
+    }
+
     def __init__(
         self,
         num_classes: int,

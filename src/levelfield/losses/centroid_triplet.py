@@ -34,6 +34,9 @@ class CentroidTripletLoss(MetricLoss):
     Not for `torch.compile(fullgraph=True)`: the number of classes in the batch sets the shapes.
     """
 
+    # The default margin leaves few active terms in a small batch.
+    search_space = {"margin": {"start": 0.2, "low": 0.0, "high": 1.0, "scale": "linear"}}
+
     def __init__(self, margin: float = 0.05, power: int = 1, normalize_centroids: bool = True) -> None:
         super().__init__()
         if power not in (1, 2):

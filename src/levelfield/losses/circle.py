@@ -24,6 +24,10 @@ class CircleLoss(PairLoss):
     """
 
     count_repeats = False
+    search_space = {
+        "m": {"start": 0.4, "low": 0.0, "high": 1.0, "scale": "linear"},
+        "gamma": {"start": 80.0, "low": 0.1, "high": 1000.0, "scale": "log"},
+    }
 
     def __init__(self, m: float = 0.4, gamma: float = 80.0) -> None:
         super().__init__()

@@ -31,6 +31,10 @@ class ContrastiveLoss(PairLoss):
 
     matrix = staticmethod(unit_distances)
     takes_label_sets = True
+    search_space = {
+        "pos_margin": {"start": 0.2, "low": -0.2, "high": 2.0, "scale": "linear"},  # stops positives before collapse
+        "neg_margin": {"start": 0.8, "low": -0.2, "high": 2.0, "scale": "linear"},  # near the Reality Check's optima
+    }
 
     def __init__(self, pos_margin: float = 0.0, neg_margin: float = 1.0, hinge_power: int = 1) -> None:
         super().__init__()

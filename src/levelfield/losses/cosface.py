@@ -22,6 +22,12 @@ class CosFaceLoss(ClassificationLoss):
     Paper: Wang et al. 2018, "CosFace: Large Margin Cosine Loss for Deep Face Recognition", arXiv:1801.09414.
     """
 
+    search_space = {
+        "loss_lr": {"start": 0.01, "low": 1e-6, "high": 10.0, "scale": "log"},
+        "margin": {"start": 0.35, "low": 0.0, "high": 1.0, "scale": "linear"},
+        "scale": {"start": 64.0, "low": 0.1, "high": 1000.0, "scale": "log"},
+    }
+
     def __init__(
         self,
         num_classes: int,

@@ -20,6 +20,8 @@ class DecoupledContrastiveLoss(PairLoss):
     Paper: Yeh et al. 2022, "Decoupled Contrastive Learning", arXiv:2110.06848.
     """
 
+    search_space = {"temperature": {"start": 0.1, "low": 0.001, "high": 10.0, "scale": "log"}}
+
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
         check_above_0(temperature=temperature)

@@ -30,6 +30,9 @@ class FastAPLoss(MetricLoss):
     https://openaccess.thecvf.com/content_CVPR_2019/html/Cakir_Deep_Metric_Learning_to_Rank_CVPR_2019_paper.html.
     """
 
+    # The start is near the Reality Check's optima.
+    search_space = {"num_bins": {"start": 16, "low": 2.0, "high": 250.0, "scale": "log", "integer": True}}
+
     def __init__(self, num_bins: int = 10) -> None:
         super().__init__()
         if num_bins < 1:

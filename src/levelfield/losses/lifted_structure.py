@@ -27,6 +27,11 @@ class LiftedStructureLoss(PairLoss):
     2019, arXiv:1911.12528 (Eq 2).
     """
 
+    search_space = {
+        "neg_margin": {"start": 1.0, "low": 0.0, "high": 2.0, "scale": "linear"},
+        "pos_margin": {"start": 0.0, "low": 0.0, "high": 1.0, "scale": "linear"},
+    }
+
     def __init__(self, neg_margin: float = 1.0, pos_margin: float = 0.0, normalize: bool = True) -> None:
         super().__init__(normalize)
         self.neg_margin = neg_margin

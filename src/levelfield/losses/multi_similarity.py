@@ -26,6 +26,11 @@ class MultiSimilarityLoss(PairLoss):
 
     count_repeats = False
     takes_label_sets = True
+    search_space = {
+        "alpha": {"start": 2.0, "low": 0.1, "high": 1000.0, "scale": "log"},
+        "beta": {"start": 50.0, "low": 0.1, "high": 1000.0, "scale": "log"},
+        "base": {"start": 0.5, "low": 0.0, "high": 1.0, "scale": "linear"},
+    }
 
     def __init__(self, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5) -> None:
         super().__init__()

@@ -32,6 +32,9 @@ class NPairsLoss(PairLoss):
     Not for `torch.compile(fullgraph=True)`: the number of classes in the batch sets the shapes.
     """
 
+    # Without a temperature (1), unit vectors hardly train.
+    search_space = {"temperature": {"start": 0.1, "low": 0.001, "high": 10.0, "scale": "log"}}
+
     def __init__(
         self, l2_reg: float = 0.0, symmetric: bool = False, normalize: bool = True, temperature: float = 1.0
     ) -> None:

@@ -26,6 +26,11 @@ class NormalizedSoftmaxLoss(ClassificationLoss):
     Paper: Zhai & Wu 2019, "Classification is a Strong Baseline for Deep Metric Learning", arXiv:1811.12649 (Eq 1).
     """
 
+    search_space = {
+        "loss_lr": {"start": 0.01, "low": 1e-6, "high": 10.0, "scale": "log"},
+        "temperature": {"start": 0.05, "low": 0.001, "high": 10.0, "scale": "log"},
+    }
+
     def __init__(
         self,
         num_classes: int,

@@ -25,6 +25,7 @@ class NTXentLoss(PairLoss):
     """
 
     takes_label_sets = True
+    search_space = {"temperature": {"start": 0.07, "low": 0.001, "high": 10.0, "scale": "log"}}
 
     def __init__(self, temperature: float = 0.07, probability_floor: float = 0.0) -> None:
         super().__init__()

@@ -35,6 +35,12 @@ class ProxyAnchorLoss(ClassificationLoss):
     Paper: Kim et al. 2020, "Proxy Anchor Loss for Deep Metric Learning", arXiv:2003.13911.
     """
 
+    search_space = {
+        "loss_lr": {"start": 0.01, "low": 1e-6, "high": 10.0, "scale": "log"},
+        "margin": {"start": 0.1, "low": 0.0, "high": 1.0, "scale": "linear"},
+        "alpha": {"start": 32.0, "low": 0.1, "high": 1000.0, "scale": "log"},
+    }
+
     def __init__(
         self,
         num_classes: int,

@@ -32,6 +32,10 @@ class ProxyNCALoss(ClassificationLoss):
     """
 
     weigh_anchors_only = True
+    search_space = {
+        "loss_lr": {"start": 0.01, "low": 1e-6, "high": 10.0, "scale": "log"},
+        "softmax_scale": {"start": 10.0, "low": 0.1, "high": 1000.0, "scale": "log"},
+    }
 
     def __init__(
         self,

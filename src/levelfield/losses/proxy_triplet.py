@@ -28,6 +28,11 @@ class ProxyTripletLoss(ClassificationLoss):
     Papers: Movshovitz-Attias et al. 2017, arXiv:1703.07464; Fehervari et al. 2019, arXiv:1911.12528 (section 2.9).
     """
 
+    search_space = {
+        "loss_lr": {"start": 0.01, "low": 1e-6, "high": 10.0, "scale": "log"},
+        "margin": {"start": 1.0, "low": 0.0, "high": 2.0, "scale": "linear"},
+    }
+
     def __init__(
         self,
         num_classes: int,

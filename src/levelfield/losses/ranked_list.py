@@ -31,6 +31,11 @@ class RankedListLoss(PairLoss):
     """
 
     matrix = staticmethod(unit_distances)
+    search_space = {
+        "margin": {"start": 0.4, "low": 0.0, "high": 1.0, "scale": "linear"},
+        "alpha": {"start": 1.2, "low": 0.2, "high": 2.0, "scale": "linear"},
+        "Tn": {"start": 10.0, "low": 0.1, "high": 1000.0, "scale": "log"},
+    }
 
     def __init__(
         self,

@@ -30,6 +30,12 @@ class SignalToNoiseRatioContrastiveLoss(PairLoss):
     arXiv:1904.02616.
     """
 
+    search_space = {
+        "pos_margin": {"start": 0.1, "low": 0.0, "high": 2.0, "scale": "linear"},  # 0 pulls positives without end
+        "neg_margin": {"start": 1.0, "low": 0.0, "high": 2.0, "scale": "linear"},
+        "regularizer_weight": {"low": 0.0, "high": 1.0, "scale": "linear"},
+    }
+
     def __init__(self, pos_margin: float = 0.0, neg_margin: float = 1.0, regularizer_weight: float = 0.0) -> None:
         super().__init__()
         self.pos_margin = pos_margin

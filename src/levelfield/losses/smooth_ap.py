@@ -24,6 +24,7 @@ class SmoothAPLoss(PairLoss):
     """
 
     count_repeats = False
+    search_space = {"temperature": {"start": 0.01, "low": 0.001, "high": 10.0, "scale": "log"}}
 
     def __init__(self, temperature: float = 0.01) -> None:
         super().__init__()

@@ -21,6 +21,8 @@ class SoftNearestNeighborLoss(PairLoss):
     arXiv:1902.01889.
     """
 
+    search_space = {"temperature": {"start": 0.1, "low": 0.001, "high": 10.0, "scale": "log"}}
+
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
         check_above_0(temperature=temperature)

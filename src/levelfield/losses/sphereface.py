@@ -30,6 +30,12 @@ class SphereFaceLoss(ClassificationLoss):
     Paper: Liu et al. 2017, "SphereFace: Deep Hypersphere Embedding for Face Recognition", arXiv:1704.08063.
     """
 
+    search_space = {
+        "loss_lr": {"start": 0.01, "low": 1e-6, "high": 10.0, "scale": "log"},
+        "margin": {"start": 4, "low": 1.0, "high": 6.0, "scale": "linear", "integer": True},
+        "scale": {"start": 30.0, "low": 0.1, "high": 1000.0, "scale": "log"},  # 1 hardly trains unit embeddings
+    }
+
     def __init__(
         self,
         num_classes: int,

@@ -36,6 +36,8 @@ class StructuredClusteringLoss(MetricLoss):
 
     steps: Tensor
 
+    search_space = {"gamma": {"start": 1.0, "low": 0.01, "high": 100.0, "scale": "log"}}
+
     def __init__(
         self, gamma: float = 1.0, pam_iterations: int = 5, gamma_decay: float = 1.0, decay_steps: int = 1
     ) -> None:

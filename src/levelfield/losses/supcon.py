@@ -21,6 +21,7 @@ class SupConLoss(PairLoss):
 
     count_repeats = False
     takes_label_sets = True
+    search_space = {"temperature": {"start": 0.1, "low": 0.001, "high": 10.0, "scale": "log"}}
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()

@@ -36,6 +36,9 @@ class TripletMarginLoss(PairLoss):
     arXiv:1503.03832; this form Musgrave et al. 2020, arXiv:2003.08505 (Eq 2).
     """
 
+    # The start is near the Reality Check's optima.
+    search_space = {"margin": {"start": 0.1, "low": -0.2, "high": 2.0, "scale": "linear"}}
+
     def __init__(
         self,
         margin: float = 0.05,

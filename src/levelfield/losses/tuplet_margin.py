@@ -25,6 +25,11 @@ class TupletMarginLoss(PairLoss):
     https://openaccess.thecvf.com/content_ICCV_2019/html/Yu_Deep_Metric_Learning_With_Tuplet_Margin_Loss_ICCV_2019_paper.html.
     """
 
+    search_space = {
+        "margin": {"start": 5.73, "low": 0.0, "high": 30.0, "scale": "linear"},
+        "scale": {"start": 64.0, "low": 0.1, "high": 1000.0, "scale": "log"},
+    }
+
     def __init__(self, margin: float = 5.73, scale: float = 64.0) -> None:
         super().__init__()
         check_above_0(scale=scale)

@@ -176,7 +176,7 @@ def commands(study: StudyFolder, rows: Sequence[ResultRow]) -> list[tuple[str, s
     if model.is_file():
         own = {Path(file).parts[0].removesuffix(".py") for file in sources(spec.class_settings(best))} - {"levelfield"}
         words = f"levelfield search --ckpt_path {shlex.quote(str(folder / model.relative_to(study.folder)))}"
-        words += "".join(f" --trust {name}" for name in sorted(own)) + " --gallery IMAGES_OR_TEXTS --query ONE"
+        words += "".join(f" --trust {name}" for name in sorted(own)) + " IMAGES_OR_TEXTS --query ONE"
         found.append(("Search with its model" if best == source else f"Search with {best}", words))
     return found
 

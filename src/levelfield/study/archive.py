@@ -24,8 +24,8 @@ SUFFIX = ".tar.xz"
 PART = r"(?!\.)[A-Za-z0-9_.=,@-]+"
 MEMBER = rf"({STUDY}|{LEDGER}|{ARCHIVED}|{RESULTS_FILE}|{SUMMARY_FILE}|jobs/{PART}/{PART}/{PART}/({RESULT}|{CONFIG}))"
 MOST_BYTES, MOST_MEMBERS = 1 << 30, MOST_JOBS
-# Of one file in an archive or one of its headers, and of YAML, which takes 1,000 times its size to read.
-MOST_OF_MEMBER, MOST_OF_YAML = 16 << 20, 1 << 20
+# Of one file in an archive, and of YAML, which takes 1,000 times its size to read.
+MOST_OF_MEMBER, MOST_OF_YAML, MOST_OF_NAME = 16 << 20, 1 << 20, 1 << 10
 
 
 def is_archive(path: Path) -> bool:
@@ -145,29 +145,20 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
     Raises:
         UserError: it is damaged or has an unexpected file.
     """
-    number, size = 0, 0
     too_large = f"{archive} is larger than an archive of a study can be: rejected"
-
-    class Bounded(lzma.LZMAFile):
-        """tarfile reads a header or a file at once, of any size that the archive says."""
-
-        def read(self, size: int | None = -1) -> bytes:
-            if size is None or not 0 <= size <= MOST_OF_MEMBER or self.tell() > 2 * MOST_BYTES:
-                raise UserError(too_large)
-            return super().read(size)
-
     try:
-        with Bounded(archive) as stored, tarfile.open(fileobj=stored, mode="r:") as tar:
-            for member in tar:
-                number, size = number + 1, size + member.size
+        unpacked = lzma.LZMADecompressor()
+        stored = io.BytesIO(unpacked.decompress(archive.read_bytes(), MOST_BYTES))
+        if not unpacked.eof:
+            raise UserError(too_large) if stored.getbuffer().nbytes == MOST_BYTES else EOFError("its end is missing")
+        with tarfile.open(fileobj=stored, mode="r:") as tar:
+            for number, member in enumerate(tar):
+                most = MOST_OF_YAML if member.name.endswith(".yaml") else MOST_OF_MEMBER
+                if number == MOST_MEMBERS or member.size > most or len(member.name) > MOST_OF_NAME:
+                    raise UserError(too_large)
                 if not member.isreg() or not re.fullmatch(MEMBER, member.name):
                     raise UserError(f"{archive} contains {member.name}, which no archive of a study has: rejected")
-                most = MOST_OF_YAML if member.name.endswith(".yaml") else MOST_OF_MEMBER
-                if size > MOST_BYTES or number > MOST_MEMBERS or member.size > most:
-                    raise UserError(too_large)
                 file = tar.extractfile(member)
                 yield member.name, b"" if file is None else file.read()
-            while stored.read(MOST_OF_MEMBER):  # the checksum is at the end
-                pass
     except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as error:
         raise UserError(f"{archive} is damaged or not an archive: {error}") from None

@@ -11,7 +11,7 @@ from typing import Any
 from levelfield.core.errors import UserError
 from levelfield.core.versions import provenance
 from levelfield.models import LinearEmbedder
-from levelfield.study.jobs import CHECKPOINT, JOB_SHAPE, RESULT, Task, failed, read_result, write_result
+from levelfield.study.jobs import CHECKPOINT, JOB_SHAPE, RESULT, Task, failed, read_result, source_of, write_result
 from levelfield.study.spec import ALPHA, OF, VALIDATED
 from levelfield.study.test_scores import score_validation
 from levelfield.study.training_job import check_sources, fixed_threads, memory_errors
@@ -27,7 +27,7 @@ CANDIDATES = (1.0, 0.75, 0.5, 0.25)  # of equal scores the first is selected: th
 
 
 def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Derive a job's model from that of the job in `task.source`, score its validation classes, write the result.
+    """Derive a job's model from that of its source, score its validation classes, write the result.
 
     Args:
         earlier: Why earlier attempts ended.
@@ -35,23 +35,24 @@ def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     Raises:
         UserError: the embedder of the source has weights, whose average is not meaningful.
     """
-    assert task.source is not None
-    assert task.derived is not None
+    of, made = source_of(task.spec, task.job), task.spec.derived[task.job.method]
+    assert of is not None
+    folder = task.folder / of.path
     started = time.monotonic()
     check_sources(task)
-    source = read_result(task.source / RESULT, JOB_SHAPE)
+    source = read_result(folder / RESULT, JOB_SHAPE)
     if source is None or failed(source):
         task.empty_folder()
-        return write_result(task, {"failure": f"{task.derived[OF]} has no model", "seconds": 0.0}, earlier)
+        return write_result(task, {"failure": f"{made[OF]} has no model", "seconds": 0.0}, earlier)
     with fixed_threads(task.threads), memory_errors():
         training = build(task.config, task.empty_folder(), progress=False, trunks=task.folder / TRUNKS)
         training.write_config()
         training.datamodule.setup("fit")
-        trained = _trained(task.source, training)
+        trained = _trained(folder, training)
         learner, alpha = training.model, None
-        if ALPHA in task.derived:
+        if ALPHA in made:
             start = copy.deepcopy(learner.trunk.state_dict())
-            alpha = _best_alpha(task.derived[ALPHA], start, trained, training)
+            alpha = _best_alpha(made[ALPHA], start, trained, training)
             learner.trunk.load_state_dict(between(start, trained, alpha))
         else:
             learner.trunk.load_state_dict(trained)

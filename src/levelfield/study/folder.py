@@ -18,21 +18,18 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import explain_write_errors, file_hash, read_json, write_atomically, write_json
 from levelfield.core.ledger import EVALUATED, LEDGER, evaluations_beside, finished_evaluation, read_lines
 from levelfield.core.shape import has_shape
-from levelfield.core.source_identity import names_in
 from levelfield.study.jobs import (
     JOB_SHAPE,
     MODEL_SHAPE,
     RESULT,
     TEST_SHAPE,
     Job,
-    Task,
     checkpoint_name,
     failed,
     folds_of,
     job_config,
     read_result,
     row_runs,
-    source_of,
     study_jobs,
 )
 from levelfield.study.spec import OF, STUDY, StudySpec, digest, row_folder
@@ -149,24 +146,18 @@ class StudyFolder:
         """The checkpoint of a job."""
         return self.folder / job.path / checkpoint_name(job, self.spec.reference_of(job.method))
 
-    def checkpoint_hash(self, job: Job) -> str:
-        """SHA-256 of a finished job's checkpoint.
+    def checkpoint_hashes(self) -> dict[str, str]:
+        """Path in the folder to SHA-256, for every checkpoint that is tested.
 
         Raises:
-            UserError: the file has changed since the job wrote it.
+            UserError: a file has changed since its job wrote it.
         """
-        stored = self.state.results[job]["checkpoint"]
-        if job.method not in self.archived and file_hash(self.checkpoint(job)) != stored:
-            raise UserError(
-                f"{self.checkpoint(job)} has changed since its job finished; delete {self.folder / job.path / RESULT} "
-                "and resume to run the job again"
-            )
-        return stored
-
-    def checkpoint_hashes(self) -> dict[str, str]:
-        """Path in the folder to SHA-256, for every checkpoint that is tested."""
         jobs = [job for each in self.state.tested_runs() for job in folds_of(self.spec, *each)]
-        return {str(job.path): self.checkpoint_hash(job) for job in jobs}
+        for job, result in (found := {job: self.state.results[job] for job in jobs}).items():
+            if job.method not in self.archived and file_hash(self.checkpoint(job)) != result["checkpoint"]:
+                changed = f"{self.checkpoint(job)} has changed since its job finished"
+                raise UserError(f"{changed}; delete {self.folder / job.path / RESULT} and resume to run the job again")
+        return {str(job.path): result["checkpoint"] for job, result in found.items()}
 
     def result_hashes(self) -> dict[str, str]:
         """Row to SHA-256 of the results of all its jobs, for the ledger."""
@@ -174,35 +165,6 @@ class StudyFolder:
         for job, result in sorted(self.state.results.items(), key=lambda item: str(item[0].path)):
             found[job.method].append([str(job.path), {key: result[key] for key in NUMBERS if key in result}])
         return {row: digest(results) for row, results in found.items()}
-
-    def task(self, job: Job, sources: Mapping[str, str], data: str, weights: str | None) -> Task:
-        """The task of a job that is ready.
-
-        Args:
-            sources: File to digest of the row's source code.
-            data: Fingerprint of the training half.
-            weights: Origin of the trunk's weights.
-        """
-        parameters = self.state.parameters(job)
-        assert parameters is not None, "the search has not suggested a setting"
-        row = job.method
-        return Task(
-            study=self.spec.name,
-            folder=self.folder,
-            job=job,
-            config=job_config(self.spec, job, parameters),
-            parameters=parameters,
-            configuration=self.spec.row_hashes[row],
-            classes=names_in(self.spec.class_settings(row)),
-            sources=dict(sources),
-            data=data,
-            weights=weights,
-            threads=self.spec.threads,
-            folds=self.spec.folds_of(job.stage),
-            projection=self.spec.reference_of(row),
-            derived=self.spec.derived.get(row),
-            source=None if (source := source_of(self.spec, job)) is None else self.folder / source.path,
-        )
 
     # Rows whose results were computed elsewhere, or with other source code.
 
@@ -246,13 +208,22 @@ class StudyFolder:
         """The distance for retrieval of a row."""
         return "cosine" if row not in self.spec.methods else self.test_config(row)["model"].get("distance", "cosine")
 
-    def read_test(self, row: str, run: int) -> dict[str, Any] | None:
+    def read_test(self, row: str, run: int, ids: list[str] | None = None) -> dict[str, Any] | None:
         """The test scores of one run; None before they exist.
+
+        Args:
+            ids: The evaluations in the ledger, if they are known.
 
         Raises:
             UserError: they are damaged, of another configuration, or of an evaluation that is not in the ledger.
         """
-        return self._read_test(row, run, self._evaluations())
+        path = self.test_file(row, run)
+        result = read_result(path, TEST_SHAPE)
+        if result is not None and result["configuration"] != self.test_hash(row):
+            raise UserError(f"{path} belongs to another configuration; delete it and resume to test this run again")
+        if result is not None and result["evaluation"] not in (self._evaluations() if ids is None else ids):
+            raise UserError(f"{self.ledger_file} has no line for the evaluation of {path}; restore it from a copy")
+        return result
 
     def tests(self) -> dict[tuple[str, int], dict[str, Any]]:
         """Test scores by (row, run), from the last evaluation that has any.
@@ -261,7 +232,7 @@ class StudyFolder:
             UserError: see `read_test`.
         """
         ids = self._evaluations()
-        found = {each: test for each in row_runs(self.spec) if (test := self._read_test(*each, ids)) is not None}
+        found = {each: test for each in row_runs(self.spec) if (test := self.read_test(*each, ids)) is not None}
         last = max((ids.index(test["evaluation"]) for test in found.values()), default=0)
         return {each: test for each, test in found.items() if ids.index(test["evaluation"]) == last}
 
@@ -272,15 +243,6 @@ class StudyFolder:
         """All evaluations on the study's test classes, by any command, in this user's ledger and the folder's copy, in
         the order of time."""
         return sorted(evaluations_beside(self.folder), key=lambda line: (line["time"], line["id"]))
-
-    def _read_test(self, row: str, run: int, ids: list[str]) -> dict[str, Any] | None:
-        path = self.test_file(row, run)
-        result = read_result(path, TEST_SHAPE)
-        if result is not None and result["configuration"] != self.test_hash(row):
-            raise UserError(f"{path} belongs to another configuration; delete it and resume to test this run again")
-        if result is not None and result["evaluation"] not in ids:
-            raise UserError(f"{self.ledger_file} has no line for the evaluation of {path}; restore it from a copy")
-        return result
 
     def is_finished(self) -> bool:
         """Whether all jobs are finished and scored in one evaluation; it imports no torch."""

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import explain_write_errors, file_hash, make_durable, write_json
 from levelfield.core.seeds import seed_of
 from levelfield.core.shape import TEXT_OR_NONE, count, finite, has_shape, number
+from levelfield.core.source_identity import names_in
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.spec import OF, PCA, UNTRAINED, WHOLE_HALF, StudySpec, is_baseline, row_folder, second_search
 
@@ -93,39 +95,48 @@ class Job:
 
 @dataclass(frozen=True)
 class Task:
-    """A job with everything that it needs, as plain values for any process on any node.
+    """A job with everything that it needs, for any process on any node.
 
     Args:
-        study: The study's name, for trackers.
+        spec: The study.
         folder: The study's folder.
-        config: The configuration as for `levelfield fit --config`.
         parameters: The setting from the search, dotted key to value.
-        configuration: SHA-256 of the row's settings.
-        classes: Names of the row's classes.
-        sources: File to digest of their source code.
+        sources: File to digest of the source code of the row's classes.
         data: Fingerprint of the training half.
         weights: Origin of the trunk's weights; None if unknown.
-        threads: CPU threads.
-        folds: Number of folds for the one PCA of an untrained row.
-        projection: The map of an untrained row's features.
-        derived: How the model is derived from the model of the job `source`; None for a training.
     """
 
-    study: str
+    spec: StudySpec
     folder: Path
     job: Job
-    config: Config
     parameters: dict[str, Any]
-    configuration: str
-    classes: list[str]
-    sources: dict[str, str]
+    sources: Mapping[str, str]
     data: str
     weights: str | None
-    threads: int
-    folds: int
-    projection: str = PCA
-    derived: Config | None = None
-    source: Path | None = None
+
+    @cached_property
+    def config(self) -> Config:
+        """The configuration as for `levelfield fit --config`."""
+        return job_config(self.spec, self.job, self.parameters)
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the row's classes."""
+        return names_in(self.spec.class_settings(self.job.method))
+
+    @property
+    def threads(self) -> int:
+        return self.spec.threads
+
+    @property
+    def folds(self) -> int:
+        """Number of folds for the one PCA of an untrained row."""
+        return self.spec.folds_of(self.job.stage)
+
+    @property
+    def projection(self) -> str:
+        """The map of an untrained row's features."""
+        return self.spec.reference_of(self.job.method)
 
     @property
     def job_folder(self) -> Path:
@@ -239,8 +250,8 @@ def write_result(task: Task, found: Mapping[str, Any], earlier: Sequence[str] = 
             raise UserError(f"{folder}: the {what} have changed on disk while the study ran; restore them and resume")
     result: dict[str, Any] = {
         **asdict(task.job),
-        "configuration": task.configuration,
-        "sources": task.sources,
+        "configuration": task.spec.row_hashes[task.job.method],
+        "sources": dict(task.sources),
         "parameters": task.parameters,
         "seed": task.config["seed_everything"],
     }

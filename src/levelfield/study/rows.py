@@ -10,7 +10,8 @@ from typing import Any
 from levelfield.core.configuration import SECTIONS, Config, as_list, init_args, merge, set_dotted, stack
 from levelfield.core.errors import UserError, nearest
 from levelfield.core.paths import find_own_modules
-from levelfield.metrics.definitions import METRICS, SELECTED_BY, can_select, is_user_metric, named
+from levelfield.metrics.definitions import METRICS, can_select, is_user_metric, named
+from levelfield.study.methods import read_method
 from levelfield.study.search_space import read_space
 from levelfield.study.spec import (
     ALPHA,
@@ -72,7 +73,7 @@ def load_spec(
     base = stack(content.get("base", []), path.parent, f"base of {path}")
     for layer in as_list(content.get("overrides") or {}):
         base = merge(base, mapping(layer, f"{path}: overrides"))
-    metrics = content.get("metrics", base.pop("metrics", None))
+    content.setdefault("metrics", base.pop("metrics", None))
     layers = _layers(path, content.get("methods"), added or {})
     find_own_modules([base, layers])
     search = read_search(path, mapping(content.get("search") or {}, f"{path}: search"), sections["search"])
@@ -85,13 +86,11 @@ def load_spec(
         rows[row], derived[row] = Row(config, {}), made
     spec = StudySpec(
         name=str(name),
-        **_counts(f"{path}: ", {key: content.get(key, usual) for key, usual in COUNTS.items()}),
         methods={row: found.config for row, found in rows.items()},
         search=search,
         spaces={row: found.space for row, found in rows.items() if found.space},
-        metrics=read_metrics(path, metrics),
         sweep=sweep,
-        blocks=_blocks(path, content.get("blocks")),
+        blocks=None if (blocks := content.get("blocks")) is None else whole_number(f"{path}: blocks", blocks, 2),
         derived=derived,
         trunks={
             str(trunk): stack(layers, path.parent, f"trunks of {path}: {trunk}")
@@ -99,8 +98,7 @@ def load_spec(
         },
         references=_references(path, content.get("references"), any(map(is_baseline, rows))),
         modules=_modules({row: found.config for row, found in rows.items()}),
-        selected_by=_selected_by(path, content.get("selected_by", SELECTED_BY)),
-        compare=_compared(path, content.get("compare"), rows),
+        **_given(f"{path}: ", {**COUNTS, **content}, rows),
     )
     alike: dict[str | None, str] = {}
     for row in rows:
@@ -130,38 +128,46 @@ def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
     Raises:
         UserError: an unknown key or a wrong value.
     """
-    path = Path("options")
     own, sections, of_methods = sort_options(options)
     if sections["searches"]:
         raise UserError("--searches: a study cannot change its searches after it began; choose another --output")
     methods = dict(spec.methods)
     for key, value in of_methods.items():
         methods = {row: set_dotted(config, key, value) for row, config in methods.items()}
-    metrics = read_metrics(path, own.pop("metrics")) if "metrics" in own else spec.metrics
-    selected_by = _selected_by(path, own.pop("selected_by", spec.selected_by))
-    search = read_search(path, asdict(spec.search), sections["search"])
-    compare = _compared(path, own.pop("compare"), methods) if "compare" in own else spec.compare
-    counts = _counts("--", own)
-    spec = replace(spec, methods=methods, modules=_modules(methods))
-    return replace(spec, **counts, metrics=metrics, search=search, selected_by=selected_by, compare=compare)
+    search = read_search(Path("options"), asdict(spec.search), sections["search"])
+    return replace(spec, methods=methods, modules=_modules(methods), search=search, **_given("--", own, methods))
 
 
-def _compared(path: Path, name: Any, rows: Iterable[str]) -> str | None:
-    methods = [row for row in rows if not is_baseline(row) and first_search(row) == row]
-    if name is not None and name not in methods:
-        raise UserError(f"{path}: compare {name!r}{nearest(str(name), methods)}")
-    return name
-
-
-def _counts(place: str, given: Config) -> dict[str, Any]:
-    return {key: whole_number(f"{place}{key}", value, int(key != "seed")) for key, value in given.items()}
+def _given(place: str, content: Config, rows: Iterable[str]) -> dict[str, Any]:
+    """The counts, metrics, `selected_by` and `compare` that a study file or options have."""
+    found: dict[str, Any] = {
+        key: whole_number(f"{place}{key}", content[key], int(key != "seed")) for key in COUNTS if key in content
+    }
+    if "metrics" in content:
+        found["metrics"] = read_metrics(f"{place}metrics", content["metrics"])
+    if "selected_by" in content:
+        found["selected_by"] = str(content["selected_by"])
+        if not can_select(found["selected_by"]):
+            names = [metric.key for metric in METRICS if metric.kind == "queries"]
+            close = nearest(found["selected_by"], names)
+            raise UserError(f"{place}selected_by: no validation score {found['selected_by']!r}{close}")
+    if (name := content.get("compare")) is not None:
+        methods = [row for row in rows if not is_baseline(row) and first_search(row) == row]
+        if name not in methods:
+            raise UserError(f"{place}compare {name!r}{nearest(str(name), methods)}")
+    return found | ({"compare": name} if "compare" in content else {})
 
 
 def _layers(path: Path, methods: Any, added: Mapping[str, Config]) -> dict[str, Config]:
     """Method to its layers over the base; null drops a method of the extended file."""
     for name in mapping(methods, f"{path}: methods"):
         _check_name(path, name)
-    kept = {name: stack(m, path.parent, f"method {name} of {path}") for name, m in methods.items() if m is not None}
+    kept: dict[str, Config] = {}
+    for name, given in methods.items():
+        if given is not None:
+            place = f"method {name} of {path}"
+            parts = [read_method(m, place, path.parent)[1] if isinstance(m, str) else m for m in as_list(given)]
+            kept[name] = stack(parts, path.parent, place)
     if not kept:
         raise UserError(f"{path}: 'methods' is empty; give at least one")
     for name in added:
@@ -362,10 +368,6 @@ def derived_config(config: Config, made: Config) -> Config:
     return {**config, "model": model, "trainer": {**trainer, "limit_predict_batches": 0}}
 
 
-def _blocks(path: Path, given: Any) -> int | None:
-    return None if given is None else whole_number(f"{path}: blocks", given, 2)
-
-
 def _references(path: Path, given: Any, several_trunks: bool) -> list[str]:
     names = as_list(given or [])
     for name in names:
@@ -376,14 +378,7 @@ def _references(path: Path, given: Any, several_trunks: bool) -> list[str]:
     return names
 
 
-def _selected_by(path: Path, given: Any) -> str:
-    if not can_select(str(given)):
-        names = [metric.key for metric in METRICS if metric.kind == "queries"]
-        raise UserError(f"{path}: selected_by: no validation score {given!r}{nearest(str(given), names)}")
-    return str(given)
-
-
-def read_metrics(path: Path, given: Any) -> list[str]:
+def read_metrics(place: str, given: Any) -> list[str]:
     """The names in a study's `metrics:`, one or a list; a name with a dot is the user's own function.
 
     Raises:
@@ -396,5 +391,5 @@ def read_metrics(path: Path, given: Any) -> list[str]:
         found = named(str(name))
         if found is None or found[0].shown or found[0].kind not in kinds or min(found[1], default=1) < 1:
             further = [metric.key for metric in METRICS if not metric.shown and metric.kind in kinds]
-            raise UserError(f"{path}: metrics: no metric {name!r}{nearest(str(name), further)}")
+            raise UserError(f"{place}: no metric {name!r}{nearest(str(name), further)}")
     return list(names)

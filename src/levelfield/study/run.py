@@ -1,6 +1,7 @@
 """Run a study: its jobs on slots, then the evaluation on the test classes. It writes no tables."""
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -23,7 +24,7 @@ from levelfield.study.same_study import (
 )
 from levelfield.study.spec import is_baseline
 from levelfield.study.suggest import suggest
-from levelfield.study.workers import GivenUp, Here, Slots, Unit, do_all
+from levelfield.study.workers import GivenUp, Here, Scheduler, Slots, Unit
 
 
 def run_study(
@@ -75,8 +76,8 @@ def run_study(
             say(*decisions, console=console)
             study.had_work = retest is not None or not study.is_finished()
             if study.had_work:
-                running = _Running(study, slots, console, sources, machine, debug)
-                running.run(recompute, retest, without_failed, stop_here)
+                decided = recompute, retest, without_failed, stop_here
+                _run(study, slots, console, sources, *decided, machine, debug)
             else:
                 study.write_spec()
                 if recompute and not decisions:
@@ -86,65 +87,46 @@ def run_study(
     return study
 
 
-class _Running:
-    """One start of a study that is not finished."""
+def _run(
+    study: StudyFolder,
+    slots: Slots,
+    console: Console,
+    sources: Sources,
+    recompute: Collection[str],
+    retest: str | None,
+    without_failed: bool,
+    stop_here: bool,
+    machine: TextIO | None,
+    debug: bool,
+) -> None:
+    """Run the remaining jobs, then score the runs on the test classes."""
+    from levelfield.study.first_look import look_at_rows  # imports torch, which a finished study does not need
+    from levelfield.study.seal import evaluate
+    from levelfield.study.training_job import fixed_threads
 
-    def __init__(
-        self,
-        study: StudyFolder,
-        slots: Slots,
-        console: Console,
-        sources: Sources,
-        machine: TextIO | None,
-        debug: bool,
-    ) -> None:
-        self.study, self.slots, self.console, self.sources, self.machine = study, slots, console, sources, machine
-        self.given_up = GivenUp(self._line, debug)
-        self.progress: Progress | None = None
-
-    def run(
-        self,
-        recompute: Collection[str],
-        retest: str | None,
-        without_failed: bool,
-        stop_here: bool,
-    ) -> None:
-        """Run the remaining jobs, then score the runs on the test classes."""
-        from levelfield.study.first_look import look_at_rows  # imports torch, which a finished study does not need
-        from levelfield.study.seal import evaluate
-        from levelfield.study.training_job import fixed_threads
-
-        study = self.study
-        for name in study.spec.own_metrics:
-            user_metric(name)  # fails before anything is computed
-        with fixed_threads(study.spec.threads):
-            data, weights = dict[str, str](), dict[str, str | None]()
-            if study.state.to_do and not stop_here:
-                for slot in range(self.slots.number):
-                    self.slots.ready(slot)  # workers start while the rows are checked
-                refuse_strangers_jobs(study)
-                rows = [row for row in study.spec.methods if study.may_build(row)]
-                seen = look_at_rows(study.spec, own_rows(self.sources), self.given_up, rows)
-                decisions = check_seen(study, seen.data, seen.weights, recompute)
-                say(*([*decisions, *seen.overview] if self.machine is None else []), console=self.console)
-                data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
-                weights = dict(seen.weights)
-            study.write_spec()  # only if every row can be built
-            with Progress(self.console, study.state, self.slots.number, self.machine) as progress:
-                self.progress = progress
-                if not stop_here:
-                    jobs = _Jobs(study, self.sources, data, weights, progress)
-                    do_all(jobs, self.slots, self._line, self.given_up)
-                    self.given_up.refuse()
-                elif not study.state.tested_runs():
-                    raise UserError(f"{study.folder}: no run is complete; leave --stop-here out")
-                evaluate(study, self.slots, progress, retest, without_failed or stop_here)
-
-    def _line(self, text: str) -> None:
-        if self.progress is not None:
-            self.progress.line(text)
-        elif self.machine is None:
-            say(text, console=self.console)
+    note = partial(say, console=console) if machine is None else lambda *lines: None
+    given_up = GivenUp(note, debug)
+    for name in study.spec.own_metrics:
+        user_metric(name)  # fails before anything is computed
+    with fixed_threads(study.spec.threads):
+        data, weights = dict[str, str](), dict[str, str | None]()
+        if study.state.to_do and not stop_here:
+            for slot in range(slots.number):
+                slots.ready(slot)  # workers start while the rows are checked
+            refuse_strangers_jobs(study)
+            mine = filter(study.may_build, study.spec.methods)
+            seen = look_at_rows(study.spec, own_rows(sources), given_up, mine)
+            note(*check_seen(study, seen.data, seen.weights, recompute), *seen.overview)
+            data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
+            weights = dict(seen.weights)
+        study.write_spec()  # only if every row can be built
+        with Progress(console, study.state, slots.number, machine) as progress:
+            given_up.line = progress.line
+            if not stop_here:
+                Scheduler(_Jobs(study, sources, data, weights, progress), slots, given_up).run()
+            elif not study.state.tested_runs():
+                raise UserError(f"{study.folder}: no run is complete; leave --stop-here out")
+            evaluate(study, slots, progress, retest, without_failed or stop_here)
 
 
 class _Jobs:
@@ -196,7 +178,10 @@ class _Jobs:
         return Unit(name, job.method, run_derived if job.method in spec.derived else run_job, (self._task(job),))
 
     def _task(self, job: Job) -> Task:
-        return self.study.task(job, self.sources[job.method], self.data[job.method], self.weights.get(job.method))
+        parameters, row = self.state.parameters(job), job.method
+        assert parameters is not None, "the search has not suggested a setting"
+        made_by = self.sources[row], self.data[row], self.weights.get(row)
+        return Task(self.study.spec, self.study.folder, job, parameters, *made_by)
 
     def add(self, unit: Unit, value: Any) -> None:
         del self.units[unit.name]

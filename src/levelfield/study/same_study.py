@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from levelfield.core.configuration import Config, first_difference, set_dotted
+from levelfield.core.configuration import first_difference, set_dotted
 from levelfield.core.errors import UserError
 from levelfield.core.source_identity import sources_of
 from levelfield.study.folder import StudyFolder
@@ -20,7 +20,10 @@ Sources = dict[str, dict[str, str]]  # row to file to digest
 
 def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> StudySpec:
     """A study with more `rows` from its folder: an added method stays in the study once it has a result."""
-    methods = {row: _placed(begun.methods[row], spec) for row in rows if row not in spec.methods}
+    root = next(iter(spec.methods.values()))["data"].get("root")  # an archive has none
+    methods = {row: begun.methods[row] for row in rows if row not in spec.methods}
+    if root is not None:
+        methods = {row: set_dotted(config, "data.root", root) for row, config in methods.items()}
     derived = {row: made for row, made in begun.derived.items() if row in methods}
     references = [name for name in begun.references if name not in spec.references]
     spaces = {row: space for row, space in begun.spaces.items() if row in methods}
@@ -32,12 +35,6 @@ def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> Stud
         derived={**spec.derived, **derived},
         modules=[*spec.modules, *(row for row in begun.modules if row in methods)],
     )
-
-
-def _placed(config: Config, spec: StudySpec) -> Config:
-    """A row of the folder with the data folder of the study; an archive has none."""
-    root = next(iter(spec.methods.values()))["data"].get("root")
-    return config if root is None else set_dotted(config, "data.root", root)
 
 
 def check_archived(asked: StudySpec, archived: StudySpec) -> None:

@@ -28,7 +28,7 @@ from levelfield.study.spec import is_baseline
 from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.training_job import fixed_threads, memory_errors
 from levelfield.study.untrained import Projection
-from levelfield.study.workers import GivenUp, Slots, Unit, do_all
+from levelfield.study.workers import GivenUp, Scheduler, Slots, Unit
 from levelfield.training.build import Training, build
 from levelfield.training.checkpoint import has_frozen_trunk_of, load_learner
 from levelfield.training.embed import EmbeddedSet, TrunkExtractor, embed
@@ -42,32 +42,28 @@ CHANGED = "rows or results have changed since the last one"
 
 @dataclass(frozen=True)
 class TestTask:
-    """One run in one evaluation, as plain values for any process.
+    """One run in one evaluation, for any process.
 
     Args:
-        folder: The study's folder.
+        study: Its folder and spec; nothing is read from it.
         config: The configuration of the row, with the setting that its search selected.
-        configuration: SHA-256 of everything that the scores depend on, except the checkpoints.
         checkpoints: The checkpoints of the folds, each with its SHA-256.
-        file: The file for the scores.
-        distance: The distance for retrieval.
-        metrics: The further metrics of the study.
         evaluation: Id of the line in the ledger.
     """
 
     __test__ = False  # pytest would collect it
 
-    folder: Path
+    study: StudyFolder
     row: str
     run: int
     config: Config
-    configuration: str
     checkpoints: list[tuple[Path, str]]
-    file: Path
-    distance: str
-    metrics: list[str]
-    threads: int
     evaluation: str
+
+    @property
+    def file(self) -> Path:
+        """The file for the scores."""
+        return self.study.test_file(self.row, self.run)
 
     def embeddings(self) -> list[tuple[Path, dict[str, str]]]:
         """For each fold the file of its test embeddings and the origin that the file must have."""
@@ -84,12 +80,14 @@ class TestTask:
         self, folds: Sequence[EmbeddedTest], origin: dict[str, Any], device: torch.device | str = "cpu"
     ) -> dict[str, Any]:
         """Score the embeddings of all folds on a device, write the scores and return them."""
+        trained = self.row in self.study.spec.methods
+        distance = self.config["model"].get("distance", "cosine") if trained else "cosine"
         test = {
             **{"method": self.row, "stage": "test", "number": self.run, "evaluation": self.evaluation},
-            "configuration": self.configuration,
+            "configuration": self.study.test_hash(self.row),
             "data": {"fingerprint": folds[0].data},
             "provenance": origin,
-            **score_folds(folds, self.distance, self.metrics, device),
+            **score_folds(folds, distance, self.study.spec.metrics, device),
         }
         write_json(self.file, test)
         return test
@@ -125,9 +123,7 @@ def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str |
     )
     identity = begin(what, study.folder, usual_reasons=(FIRST, CHANGED))
     tests = _Tests(study, identity, progress)
-    given_up = GivenUp(progress.line)
-    do_all(tests, slots, progress.line, given_up)
-    given_up.refuse()
+    Scheduler(tests, slots, GivenUp(progress.line)).run()
     tests.check_same_samples()
     scores = {str(path.relative_to(study.folder)): scores_hash(test) for path, test in tests.scored.items()}
     finish(identity, scores, study.folder)
@@ -201,25 +197,13 @@ class _Tests:
         self._progress = progress
         self._halves = study.spec.halves
         for row, run in study.state.tested_runs():
-            file = study.test_file(row, run)
             known = study.read_test(row, run)
             if known is not None and known["evaluation"] == evaluation:
-                self.scored[file] = known
+                self.scored[study.test_file(row, run)] = known
                 continue
-            jobs = folds_of(study.spec, row, run)
-            task = TestTask(
-                folder=study.folder,
-                row=row,
-                run=run,
-                config=study.test_config(_built_for(study, row)),
-                configuration=study.test_hash(row),
-                checkpoints=[(study.checkpoint(job), study.state.results[job]["checkpoint"]) for job in jobs],
-                file=file,
-                distance=study.distance_of(row),
-                metrics=study.spec.metrics,
-                threads=study.spec.threads,
-                evaluation=evaluation,
-            )
+            jobs, config = folds_of(study.spec, row, run), study.test_config(_built_for(study, row))
+            checkpoints = [(study.checkpoint(job), study.state.results[job]["checkpoint"]) for job in jobs]
+            task = TestTask(StudyFolder(study.folder, study.spec), row, run, config, checkpoints, evaluation)
             # A row of an archive keeps its earlier scores.
             function = keep_scores if row in study.archived else score_run
             self._to_do[f"test: {row} run {run}"] = Unit(f"test: {row} run {run}", row, function, (task,))
@@ -267,7 +251,7 @@ def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     Raises:
         UserError: the ledger has no line of the evaluation.
     """
-    with fixed_threads(task.threads), memory_errors():
+    with fixed_threads(task.study.spec.threads), memory_errors():
         training, loader = _test_data(task)
         data, device = training.datamodule, training.trainer.strategy.root_device
         fingerprint, known = data.dataset.fingerprint(data.test_subset.index), data.test_subset
@@ -294,7 +278,7 @@ def keep_scores(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]
     Raises:
         UserError: the scores are missing or of other samples.
     """
-    with fixed_threads(task.threads), memory_errors():
+    with fixed_threads(task.study.spec.threads), memory_errors():
         data = _test_data(task)[0].datamodule
         test = read_result(task.file, TEST_SHAPE)
         here = data.dataset.fingerprint(data.test_subset.index)
@@ -308,8 +292,8 @@ def keep_scores(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]
 
 def _test_data(task: TestTask) -> tuple[Training, DataLoader]:
     """The test samples for the configuration of a row. A study opens them only here."""
-    if not has_line(task.evaluation, task.folder):
-        raise UserError(f"{task.folder}: the ledger has no line {task.evaluation}, so no test label is read")
+    if not has_line(task.evaluation, task.study.folder):
+        raise UserError(f"{task.study.folder}: the ledger has no line {task.evaluation}, so no test label is read")
     key = task.evaluation, task.config
     if not _built or _built[0][0] != key:
         _built.clear()  # free memory before the next

@@ -17,7 +17,7 @@ from levelfield.core.errors import UserError
 from levelfield.core.shape import TEXT_OR_NONE, count, has_shape
 from levelfield.core.source_identity import DEFAULTS
 from levelfield.metrics.definitions import SELECTED_BY, is_user_metric
-from levelfield.study.search_space import Space, configured, read_space
+from levelfield.study.search_space import Space, read_space
 from levelfield.training.trackers import drop_loggers
 
 STUDY = "study.yaml"
@@ -166,10 +166,6 @@ class StudySpec:
 
     def space(self, row: str) -> Space:
         return read_space(self.spaces.get(row, {}), f"spaces of {self.name}: {row}")
-
-    def own_setting(self, row: str) -> Config:
-        """The values of the searched arguments in a row's configuration: the first trial tries them."""
-        return configured(self.space(row), self.methods.get(row, {}))
 
     @property
     def own_metrics(self) -> list[str]:

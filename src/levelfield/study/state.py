@@ -9,6 +9,7 @@ from typing import Any
 
 from levelfield.core.configuration import Config
 from levelfield.study.jobs import Job, failed, folds_of, job_config, row_runs, source_of, study_jobs
+from levelfield.study.search_space import configured
 from levelfield.study.spec import StudySpec
 from levelfield.study.suggest import Trial, best_trial, suggest
 
@@ -92,7 +93,8 @@ class StudyState:
         """The arguments of `suggest` for the trial of a job that is ready."""
         spec, row = self.spec, job.method
         earlier = self._trials[row][: self._trials_before(job)]
-        return spec.space(row), earlier, job.number, spec.seed, row, spec.search.sampler, spec.own_setting(row)
+        space, own = spec.space(row), spec.methods[row]
+        return space, earlier, job.number, spec.seed, row, spec.search.sampler, configured(space, own)
 
     def trials(self, row: str) -> list[Trial]:
         """The finished trials of a row, up to the first unfinished one."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from levelfield.core.configuration import SECTIONS, Config, as_list, find_configuration, read_yaml, shipped_files
 from levelfield.core.errors import UserError, nearest
+from levelfield.study.methods import read_method
 from levelfield.study.spec import COUNTS, STUDY
 
 KEYS = (
@@ -35,31 +36,27 @@ def find_study(name: str) -> Path:
     raise UserError(f"no study file {name!r}{nearest(searched, names, cutoff=0.6)}")
 
 
-def read_study_file(path: Path) -> Config:
-    """The keys of a study file, merged over those of the file that it extends.
-
-    Raises:
-        UserError: the file, or one that it extends, is missing or has an unknown key.
-    """
-    return mapping(_read_extended(path), str(path), KEYS)
-
-
-def _read_extended(path: Path, extended_by: tuple[Path, ...] = ()) -> Config:
+def read_study_file(path: Path, extended_by: tuple[Path, ...] = ()) -> Config:
     """A study file merged over the one that it `extends`; paths stay relative to the file that has them.
 
     `base+` appends to the base. Methods and overrides are further layers; `overrides: {}` drops the earlier ones.
     `spaces` and `search` merge key by key. Any other key replaces.
+
+    Raises:
+        UserError: the file, or one that it extends, is missing or has an unknown key.
     """
     content = read_yaml(path)
+    if isinstance(listed := content.get("methods"), list):
+        content["methods"] = {read_method(str(each), f"methods of {path}", path.parent)[0]: each for each in listed}
     name = content.pop("extends", None)
     if name is None:
-        return content
+        return mapping(content, str(path), KEYS)
     file = find_configuration(str(name), "study", path.parent)
     if file is None:
         raise UserError(f"{path.parent / str(name)} (extends of {path}) does not exist; correct the path")
     if file.resolve() in (*extended_by, path.resolve()):
         raise UserError(f"{path}: extends {name}, which extends this file again; leave one of them out")
-    below = _read_extended(file, (*extended_by, path.resolve()))
+    below = read_study_file(file, (*extended_by, path.resolve()))
     for part in ("methods", "spaces"):
         if isinstance(below.get(part), dict):
             below[part] = {key: _with_whole_paths(layers, file.parent) for key, layers in below[part].items()}
@@ -79,7 +76,7 @@ def _read_extended(path: Path, extended_by: tuple[Path, ...] = ()) -> Config:
         below["spaces"] = {
             key: space for key, space in below["spaces"].items() if below["methods"].get(key, 0) is not None
         }
-    return below
+    return mapping(below, str(path), KEYS)
 
 
 def _layered(below: Config, methods: Config) -> Config:

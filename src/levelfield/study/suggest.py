@@ -79,7 +79,10 @@ def suggest(
     ordered = dict(sorted(space.items()))  # the order of a space's lines does not matter
     first = coordinates(ordered, own)
     if sampler == "random":
-        return settings(space, _random_point(ordered, number, seed, method) | (first if number == 0 else {}))
+        import numpy as np
+
+        positions = np.random.default_rng(seed_of("search", seed, method, number, bits=32)).random(len(space))
+        return settings(space, _point(ordered, positions) | (first if number == 0 else {}))
     ended = sorted(finished, key=lambda trial: trial.number)
     told = [(coordinates(ordered, parameters), value) for parameters, value in _told_values(ended)]
     running: list[dict[str, float]] = []
@@ -108,12 +111,6 @@ def _sobol_point(space: Space, number: int, seed: int, method: str) -> dict[str,
     return _point(space, engine.random_base2(number.bit_length())[number])
 
 
-def _random_point(space: Space, number: int, seed: int, method: str) -> dict[str, float]:
-    import numpy as np
-
-    return _point(space, np.random.default_rng(seed_of("search", seed, method, number, bits=32)).random(len(space)))
-
-
 def _point(space: Space, positions: Iterable[float]) -> dict[str, float]:
     return {key: place.at(float(position)) for (key, place), position in zip(space.items(), positions, strict=True)}
 
@@ -129,9 +126,11 @@ def _ask(
     import optuna
     from optuna.trial import TrialState, create_trial
 
+    from levelfield.study.training_job import fixed_threads
+
     distributions = {key: place.distribution for key, place in space.items()}
     kind = optuna.samplers.GPSampler if sampler == "gp" else optuna.samplers.TPESampler
-    with _undisturbed():
+    with fixed_threads(1), _without_messages():
         # `suggest` chooses the first points, so the sampler needs none.
         study = optuna.create_study(direction="maximize", sampler=kind(seed=seed, n_startup_trials=1))
         for parameters, value in told:
@@ -142,20 +141,16 @@ def _ask(
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Run Optuna without messages and on one thread, and restore the process afterwards."""
+def _without_messages() -> Iterator[None]:
     import optuna
-    import torch
 
-    verbosity, threads = optuna.logging.get_verbosity(), torch.get_num_threads()
+    verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    torch.set_num_threads(1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        torch.set_num_threads(threads)
         optuna.logging.set_verbosity(verbosity)
 
 

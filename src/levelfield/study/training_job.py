@@ -11,6 +11,7 @@ if __name__ == "__main__" and sys.path[0] in ("", os.getcwd()):
     sys.path.pop(0)  # before the first import of a library, which could be a file in the working directory
 
 import json
+import pickle
 import secrets
 import signal
 import subprocess
@@ -18,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,10 @@ from levelfield.core.processes import OF_A_LAUNCHER, end_with_parent, keep_freed
 from levelfield.core.source_identity import sources
 from levelfield.core.versions import provenance
 from levelfield.metrics.definitions import SELECTED_BY
-from levelfield.study.jobs import Job, Task, write_result
+from levelfield.study.jobs import Task, write_result
 from levelfield.study.test_scores import class_sums
 from levelfield.study.workers import Ended, Outcome, attempt
-from levelfield.training.build import Training, build
+from levelfield.training.build import build
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.run_folder import interruptible, is_first_process
 from levelfield.training.trackers import QUIET
@@ -89,7 +89,9 @@ def _train(task: Task) -> dict[str, Any]:
         if is_first_process():
             task.empty_folder()
         try:
-            training = _build(task)
+            training = build(
+                task.config, task.job_folder, progress=False, tracked=_tracked(task), trunks=task.folder / TRUNKS
+            )
             training.write_config()
             with interruptible():
                 training.trainer.fit(training.model, datamodule=training.datamodule)
@@ -111,20 +113,19 @@ def _train(task: Task) -> dict[str, Any]:
         }
 
 
-def _build(task: Task) -> Training:
-    """The learner, data and Trainer of a job: the only place where a study builds a learner for training."""
-    job = task.job
+def _tracked(task: Task) -> dict[str, Any]:
+    """The arguments of a tracker's run."""
+    job, study = task.job, task.spec.name
     place = {"method": job.method, "stage": job.stage, job.stage: job.number, "fold": job.fold}
-    tracked = {
+    return {
         "name": str(job),
-        "group": task.study,
+        "group": study,
         "job_type": job.stage,
         "tags": [job.method, job.stage, f"{job.stage} {job.number}", f"fold {job.fold}"],
-        "config": {"study": task.study, **place},
+        "config": {"study": study, **place},
         "settings": QUIET,
         "id": secrets.token_hex(4),  # W&B's agent and a user give one id to all jobs
     }
-    return build(task.config, task.job_folder, progress=False, tracked=tracked, trunks=task.folder / TRUNKS)
 
 
 @contextmanager
@@ -160,8 +161,8 @@ def fixed_threads(number: int) -> Iterator[None]:
 def _train_in_processes(task: Task) -> dict[str, Any]:
     """`_train` in one process per device, with the same result and errors."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "task.json")
-        file.write_text(json.dumps({**asdict(task), "folder": str(task.folder), "parent": os.getpid()}))
+        file = Path(folder, "task.pickle")
+        file.write_bytes(pickle.dumps((task, os.getpid())))
         process = subprocess.Popen(
             [sys.executable, "-m", __name__, str(file)],
             stdin=subprocess.DEVNULL,
@@ -195,11 +196,10 @@ def _train_in_processes(task: Task) -> dict[str, Any]:
 def main(file: Path) -> int:
     """One process of a job on several devices; the first, or a failing one, prints the outcome as JSON."""
     answer, sys.stdout = sys.stdout, sys.stderr  # only JSON goes to standard output
-    plain = json.loads(file.read_text())
-    parent = plain.pop("parent")
+    task, parent = pickle.loads(file.read_bytes())
     end_with_parent(parent if is_first_process() else os.getppid())
     keep_freed_memory()
-    outcome = attempt(_train, Task(**{**plain, "folder": Path(plain["folder"]), "job": Job(**plain["job"])}))
+    outcome = attempt(_train, task)
     failed = outcome.kind != "done" or "failure" in outcome.value
     if failed or is_first_process():
         print(json.dumps(outcome), file=answer, flush=True)

@@ -1,7 +1,7 @@
 """Units of work on slots: choose the next unit, collect outcomes, and handle workers that die or lack memory.
 
-A slot is a pool of exactly one process, so a dead process means exactly one dead unit. One process decides: `do_all`
-runs the jobs of a study and its test stage.
+A slot is a pool of exactly one process, so a dead process means exactly one dead unit. One process decides: its
+`Scheduler` runs the jobs of a study and its test stage.
 """
 
 import gc
@@ -151,13 +151,13 @@ class GivenUp:
     def __init__(self, line: Callable[[str], Any], debug: bool = False) -> None:
         self.reasons: dict[str, str] = {}
         self.rows: set[str] = set()
-        self._line, self._debug = line, debug
+        self.line, self._debug = line, debug
 
     def add(self, name: str, why: str, row: str | None = None, trace: str = "") -> None:
         """Give up a unit, and the rest of its row if one is given."""
         self.reasons[name] = why
         self.rows |= set() if row is None else {row}
-        self._line(f"{trace if self._debug else ''}{name}: {why}; the study continues without {row or 'it'}")
+        self.line(f"{trace if self._debug else ''}{name}: {why}; the study continues without {row or 'it'}")
 
     def __contains__(self, unit: Unit) -> bool:
         return unit.name in self.reasons or unit.row in self.rows
@@ -169,26 +169,15 @@ class GivenUp:
             raise UserError(f"not finished: {reasons}. All other results are kept: fix this and run the command again")
 
 
-def do_all(work: Work, slots: Slots, line: Callable[[str], Any], given_up: GivenUp) -> None:
-    """Run units until none is left except those that are given up.
+class Scheduler:
+    """Gives units to slots and collects their outcomes.
 
     A unit that lacks memory, or whose process dies twice, runs again with no other unit in parallel. After three deaths
     the unit is given up; after an error in the user's code its row is given up.
-
-    Args:
-        line: Prints a message.
-
-    Raises:
-        UserError: a mistake, at once, or workers that die in any unit.
     """
-    _Desk(work, slots, line, given_up).run()
 
-
-class _Desk:
-    """Gives units to slots and collects their outcomes."""
-
-    def __init__(self, work: Work, slots: Slots, line: Callable[[str], Any], given_up: GivenUp) -> None:
-        self.work, self.slots, self.line, self.given_up = work, slots, line, given_up
+    def __init__(self, work: Work, slots: Slots, given_up: GivenUp) -> None:
+        self.work, self.slots, self.line, self.given_up = work, slots, given_up.line, given_up
         self.free = list(range(slots.number))
         self.running: dict[Future, tuple[int, Unit]] = {}
         self.attempts: dict[str, tuple[str, ...]] = {}  # unit to the reasons of its failed attempts
@@ -197,6 +186,11 @@ class _Desk:
         self.deaths_in_a_row = 0
 
     def run(self) -> None:
+        """Run units until none is left except those that are given up.
+
+        Raises:
+            UserError: a mistake, at once, workers that die in any unit, or at the end units that are given up.
+        """
         waited = 0.0
         while True:
             usable = [slot for slot in self.free if self.slots.ready(slot)]
@@ -207,7 +201,7 @@ class _Desk:
                 seconds = START_SECONDS if some_start else LOOK_SECONDS
                 waited, done = 0.0, wait(self.running, timeout=seconds, return_when=FIRST_COMPLETED).done
             elif next(self._left(), None) is None:
-                return
+                return self.given_up.refuse()
             else:
                 waited, done = waited + START_SECONDS, set()
                 time.sleep(START_SECONDS)

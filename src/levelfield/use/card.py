@@ -102,7 +102,7 @@ def card(
         f"{licence or 'not given by their source'}.",
         "## Use" + "\n\nCHECKPOINTS is the folder of the checkpoint, which is not here." * ("/" in place),
         f"    levelfield predict {use} --data PATH\n"
-        f"    levelfield search {use} --gallery PATH --query {QUERIES.get(modality or '', 'WHAT')}",
+        f"    levelfield search {use} PATH --query {QUERIES.get(modality or '', 'WHAT')}",
         "## Versions",
         _table({name: version(name) for name in LIBRARIES} | {"checkpoint, SHA-256": ", ".join(hashes)}),
     ]
