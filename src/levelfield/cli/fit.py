@@ -19,10 +19,9 @@ from levelfield.core.terminal import say
 from levelfield.metrics.definitions import title_of
 from levelfield.models.trunks import Trunk
 from levelfield.training.build import Training
-from levelfield.training.callbacks.last_epoch import LastEpoch
-from levelfield.training.callbacks.validate_first import BEFORE_TRAINING
+from levelfield.training.callbacks.until_done import BEFORE_TRAINING
 from levelfield.training.initial_weights import start_from_checkpoint
-from levelfield.training.run_folder import BEST, LAST, RunFolder, claim, interruptible, is_first_process
+from levelfield.training.run_folder import BEST, LAST, LastEpoch, RunFolder, claim, interruptible, is_first_process
 from levelfield.training.settings import plain
 from levelfield.training.trust import user_packages
 
