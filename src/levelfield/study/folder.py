@@ -15,9 +15,10 @@ from filelock import FileLock, Timeout
 
 from levelfield.core.configuration import Config
 from levelfield.core.errors import UserError
-from levelfield.core.files import explain_write_errors, file_hash, read_json, write_atomically, write_json
+from levelfield.core.files import explain_write_errors, read_json, write_atomically, write_json
 from levelfield.core.ledger import EVALUATED, LEDGER, evaluations_beside, finished_evaluation, read_lines
 from levelfield.core.shape import has_shape
+from levelfield.data.hashes import file_hashes
 from levelfield.study.jobs import (
     JOB_SHAPE,
     MODEL_SHAPE,
@@ -147,14 +148,16 @@ class StudyFolder:
         return self.folder / job.path / checkpoint_name(job, self.spec.reference_of(job.method))
 
     def checkpoint_hashes(self) -> dict[str, str]:
-        """Path in the folder to SHA-256, for every checkpoint that is tested.
+        """Path in the folder to SHA-256, for every checkpoint that is tested; an unchanged file is read once.
 
         Raises:
             UserError: a file has changed since its job wrote it.
         """
         jobs = [job for each in self.state.tested_runs() for job in folds_of(self.spec, *each)]
-        for job, result in (found := {job: self.state.results[job] for job in jobs}).items():
-            if job.method not in self.archived and file_hash(self.checkpoint(job)) != result["checkpoint"]:
+        found = {job: self.state.results[job] for job in jobs}
+        here = [job for job in jobs if job.method not in self.archived]
+        for job, content in zip(here, file_hashes([str(self.checkpoint(job)) for job in here])[0], strict=True):
+            if content.tobytes().hex() != found[job]["checkpoint"]:
                 changed = f"{self.checkpoint(job)} has changed since its job finished"
                 raise UserError(f"{changed}; delete {self.folder / job.path / RESULT} and resume to run the job again")
         return {str(job.path): result["checkpoint"] for job, result in found.items()}
