@@ -325,7 +325,7 @@ def refused(place: Path, run: Callable, asked: list[Any], training: Training) ->
         "Encoder": lambda: Encoder(path),
         "predict": "predict",
         "score": "score --data images",
-        "search": "search --gallery images --query images/0/0.png",
+        "search": "search images --query images/0/0.png",
         "export": "export --output images",  # which is there: it ends in a refusal at least
         "levelfield.embed": lambda: levelfield.embed(path, "images"),
     }

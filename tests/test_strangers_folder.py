@@ -80,7 +80,7 @@ def test_names_are_printed_without_control_characters(here, fitted, run) -> None
     for words in (
         ("predict", "--ckpt_path", best, "--data", images),
         ("predict", "--ckpt_path", best, "--data", images, "--skip-broken"),
-        ("search", "--ckpt_path", best, "--gallery", images, "--query", query, "--skip-broken"),
+        ("search", "--ckpt_path", best, images, "--query", query, "--skip-broken"),
         ("data", "verify", images),
         ("compare", f"missing{CLEAR}"),
     ):

@@ -201,7 +201,7 @@ class Study:
             raise UserError(
                 "show() needs a notebook (pip install ipykernel); report() writes figures to files"
             ) from None
-        for content in draw_figures(Results.of(self.record())).values():
+        for _, content in draw_figures(Results.of(self.record())).values():
             display(SVG(content))
 
     def report(self) -> Path:

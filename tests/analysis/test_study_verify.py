@@ -79,6 +79,20 @@ def test_what_the_ledger_does_not_know_is_named(copy: Path) -> None:
         verify(copy)
 
 
+def test_a_method_that_waits_for_its_evaluation_is_no_fault(copy: Path) -> None:
+    """As after `--add-method` and a stop before the test: the last evaluation was of the study without it."""
+    jobs = copy / "jobs/arcface"
+    for tested in [*jobs.glob("run*/test"), *jobs.glob("run*/fold*/tested.safetensors")]:
+        shutil.rmtree(tested) if tested.is_dir() else tested.unlink()
+    lines = [json.loads(line) for line in (copy / "ledger.jsonl").read_text().splitlines()]
+    for line in lines:
+        line |= {"configuration": "of a study without arcface"} if line["event"] == "evaluated" else {}
+        for part in ("checkpoints", "results", "scores"):
+            line |= {part: {k: v for k, v in line[part].items() if "arcface" not in k}} if part in line else {}
+    (copy / "ledger.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert [each for each in verify(copy) if not each.startswith(("results.csv", "summary.csv"))] == []
+
+
 def test_a_changed_table_is_shown_line_by_line(copy: Path) -> None:
     path = copy / "summary.csv"
     lines = path.read_text().split("\n")

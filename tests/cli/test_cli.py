@@ -257,7 +257,7 @@ HELPS = {
     "fit": (100, "ArcFaceLoss|--trainer.max_epochs 5|--model.loss_lr|--data.batch_size"),
     "study": (50, "run|resume|status|report|levelfield study run quickstart.yaml|--add-method"),
     "data": (50, "list  |verify  |prepare  |levelfield data verify omniglot --root DIR|NAME"),
-    **{name: (50, f"levelfield {name} --ckpt_path FILE|--trust NAME") for name in ("validate", "test", "predict")},
+    **dict.fromkeys(("validate", "test", "predict"), (50, "--ckpt_path FILE|--trust NAME")),
     **dict.fromkeys(("study run", "compare", "data list", "init", "score", "search"), (50, "")),
 }
 

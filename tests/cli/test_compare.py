@@ -16,7 +16,7 @@ from levelfield.cli.compare import WRITTEN
 from levelfield.compare import samples
 from levelfield.compare.whole_half import whole_half_command
 from levelfield.core.errors import UserError
-from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable
+from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable, TextTable
 from levelfield.experiment import Study
 
 TINY = "model: {trunk: {class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}}"
@@ -134,6 +134,8 @@ def test_a_comparison_that_was_stopped_goes_on_and_scores_every_rung(run, tmp_pa
     assert [json.loads(line)["event"] for line in ledger].count("evaluated") == 2
     code, once_more, complaint = run(*words)
     assert from_the_decision_on(once_more) == from_the_decision_on(printed)
+    first = from_the_decision_on(printed).strip().partition("\n")[0]
+    assert first in (study.folder / "report/index.html").read_text(), "the page says the same"
     code, _, complaint = run(*command_of(printed.strip().splitlines()[-1]))
     assert code == 0, complaint
     code, _, complaint = run(*whole_half_command(study.record(), "trunk_ntxent_averaged", study.folder)[1:])
@@ -208,6 +210,25 @@ def test_the_table_of_unbroken_images_is_of_the_folder_that_is_asked_for(tmp_pat
     (letter / "new.png").unlink()
     with pytest.raises(UserError, match="--output"):
         unbroken(tmp_path / "other/letters", has_begun=True)
+
+
+def test_samples_in_several_classes_or_both_halves_are_named_before_the_training(tmp_path: Path) -> None:
+    folder = letters(tmp_path / "letters", classes=8)
+    assert samples.duplicates_across("letters", ImageFolder(folder), {"split": "half"}) == []
+    first, last = (sorted((folder / f"letter 0{number}").iterdir())[0] for number in (0, 7))
+    shutil.copy(first, folder / "letter 00/again.png")
+    shutil.copy(first, folder / "letter 01/the same.png")
+    shutil.copy(last, folder / "letter 02/tested.png")
+    lines = samples.duplicates_across("letters", ImageFolder(folder), {"split": "half"})
+    assert lines[0].startswith("note: letters has 2 samples more than once, with different labels or in both halves")
+    assert lines[1].startswith("in both halves: letter 02/tested.png (letter 02, training) = letter 07/")
+    assert lines[2].startswith("in 2 classes: letter 00/")
+    (tmp_path / "texts.csv").write_text(
+        "text,label\n" + "".join(f"text {n // 2},{n}\ntext {n},{n}\n" for n in range(9))
+    )
+    assert samples.duplicates_across("t", TextTable(tmp_path / "texts.csv"), {"split": "half"})[0].startswith(
+        "note: t has"
+    )
 
 
 def test_with_too_few_classes_it_says_what_can_be_done(run, tmp_path: Path) -> None:

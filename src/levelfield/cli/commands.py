@@ -132,9 +132,17 @@ CHECKPOINT = _option(
     required=True,
 )
 EMBEDS = (
-    *(CHECKPOINT, TRUST),
+    TRUST,
     _option("--skip-broken", "leave out images that cannot be opened, and name them"),
     _option("--device NAME", "cpu or cuda (default: a GPU if there is one)"),
+)
+# Of commands that need no checkpoint.
+ANY_CHECKPOINT = (
+    (CHECKPOINT[0], {**CHECKPOINT[1], "required": False}),
+    _option(
+        "--trunk FILE",
+        "a file of configs/trunk, without a checkpoint: its features (default: efficientnet_lite0; for texts minilm)",
+    ),
 )
 EVALUATIONS = {
     name: Options(
@@ -173,13 +181,14 @@ All settings with their defaults: --print_config""",
     other_names=OF_TRAINING,
 )
 PREDICT_DATA = Options(
-    *("predict", "--ckpt_path FILE [--data PATH] [--output FILE]"),
+    *("predict", "[--ckpt_path FILE] [--data PATH] [--output FILE]"),
     """\
-Embeds any images or texts with a checkpoint. If the data have labels, the file has them too, and the ledger of
-evaluations gets a line, because the file can be scored. Without --data the command embeds all samples of the
-checkpoint's own data set into embeddings.safetensors beside the checkpoint, and takes the options of levelfield
-validate --help.""",
+Embeds any images or texts with a checkpoint, or without one by the features of a pretrained trunk. If the data have
+labels, the file has them too, and the ledger of evaluations gets a line, because the file can be scored. Without --data
+the command embeds all samples of the checkpoint's own data set into embeddings.safetensors beside the checkpoint, and
+takes the options of levelfield validate --help.""",
     [
+        *ANY_CHECKPOINT,
         *EMBEDS,
         _option("--data PATH", f"{ANY_DATA}, and label if there is one; an image; a {LINES}", required=True),
         _option(
@@ -198,7 +207,7 @@ Scores a checkpoint on all classes of a labelled data set. To score the test cla
 use levelfield test. Each evaluation adds a line to the ledger of evaluations, and to ledger.jsonl beside the
 checkpoint.""",
     [
-        *EMBEDS,
+        *(CHECKPOINT, *EMBEDS),
         _option(
             "--data PATH",
             f"{LABELLED_DATA}; or a name from levelfield data list, in the folder LEVELFIELD_DATA",
@@ -209,20 +218,22 @@ checkpoint.""",
     other_names=OF_A_CHECKPOINT,
 )
 SEARCH = Options(
-    *("search", "--ckpt_path FILE --gallery PATH --query IMAGE_OR_TEXT [--top K] [--output FILE]"),
+    *("search", "GALLERY --query IMAGE_OR_TEXT [--ckpt_path FILE] [--top K] [--output FILE]"),
     """\
-Finds the items of a gallery that are nearest to an image or a text. The command embeds the gallery once and keeps the
+Finds the items of a gallery that are nearest to an image or a text. Without a checkpoint it compares the features of a
+pretrained trunk, so it needs no labels and no training. The command embeds the gallery once and keeps the
 embeddings in LEVELFIELD_CACHE. If the gallery changes, it embeds only what is new.""",
     [
-        *EMBEDS,
-        _option("--gallery PATH", f"{ANY_DATA}; a {LINES}", required=True),
+        _argument("gallery", "GALLERY", f"{ANY_DATA}; a {LINES}"),
+        *(*ANY_CHECKPOINT, *EMBEDS),
         _option("--query WHAT", "an image file, or a text", required=True),
         _option("--top K", "number of answers (default: 10)", type=int, default=10),
         _option("--output FILE", "a sheet of the images (default: answers.png)", type=Path),
     ],
     """\
-  levelfield search --ckpt_path best.ckpt --gallery my_images --query my_images/class_0/0.png
-  levelfield search --ckpt_path best.ckpt --gallery my_texts.csv --query "Where is my card?\"""",
+  levelfield search my_images --query photo.jpg
+  levelfield search my_images --query my_images/class_0/0.png --ckpt_path best.ckpt
+  levelfield search my_texts.csv --query "Where is my card?\"""",
     other_names=OF_A_CHECKPOINT,
 )
 EXPORT = Options(

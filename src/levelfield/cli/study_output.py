@@ -190,7 +190,7 @@ def _run(
     if ending is None:
         console.print(study.table(), highlight=False)
     say(*above, console=console)
-    _print_page(console, study, study.asked.had_work)
+    _print_page(console, study, study.asked.had_work or ending is not None)  # it may decide otherwise
     if machine is not None:
         rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
         print(json.dumps({"event": "summary", "rows": rows}), file=machine, flush=True)

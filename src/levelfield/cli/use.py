@@ -1,5 +1,6 @@
-"""`levelfield predict --data`, `score`, `search` and `export`: uses of a trained checkpoint."""
+"""`levelfield predict --data`, `score`, `search` and `export`: uses of a checkpoint, or of a pretrained trunk."""
 
+import shlex
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,9 +29,10 @@ def _predict(given: Any) -> int:
     from levelfield.use.output import check_output, write_embeddings
 
     stem = Path(given.data).resolve().stem
-    path = given.output or _folder(given.ckpt_path) / f"embeddings_{stem}.parquet"
+    folder = Path() if given.ckpt_path is None else _folder(given.ckpt_path)
+    path = given.output or folder / f"embeddings_{stem}.parquet"
     check_output(path)
-    encoder = _encoder(given)
+    encoder = _encoder(given, given.data)
     samples = encoder.samples(given.data)
     _say(samples.notes)
     with _progress(f"embedding {len(samples.keys):,} {samples.modality}s") as progress:
@@ -74,7 +76,7 @@ def _search(given: Any) -> int:
 
     if given.top < 1:
         raise UserError(f"--top {given.top}: give 1 or more")
-    encoder = _encoder(given)
+    encoder = _encoder(given, given.gallery)
     samples = encoder.samples(given.gallery)
     query = query_of(encoder, given.query, samples)
     output = given.output or (Path("answers.png") if query.modality == "image" else None)
@@ -94,19 +96,21 @@ def _search(given: Any) -> int:
     if output is not None:
         write_answers(query, answers, output)
         say(f"sheet: {output}")
+    if given.ckpt_path is None:
+        labelled = "FOLDER, with one folder per class" if itself else "TABLE, with the columns text,label"
+        path = labelled if samples.labels is None else shlex.quote(given.gallery)
+        say(f"next: does training find more? levelfield compare {path}")
     return 0
 
 
 def _export(given: Any) -> int:
     given.device = "cpu"
-    from levelfield.use.export import export
+    from levelfield.use.export import BOUND, export
 
     encoder = _encoder(given)
     found = export(encoder, given.output, given.data)
-    width = max(len(each.file) for each in found)
-    for each in found:
-        bound = f"at most {each.bound:.0e}" if each.bound else "must be 0"
-        say(f"{each.file:<{width}}  differs by {each.difference:.1e}  ({bound})")
+    for file, difference in found.items():
+        say(f"{file:<10}  differs by {difference:.1e}  (at most {BOUND:.0e})")
     say(f"exported to {given.output}")
     return 0
 
@@ -122,10 +126,12 @@ def _met_before(seen: Sequence[str], num_classes: int) -> str:
     )
 
 
-def _encoder(given: Any) -> "Encoder":
-    from levelfield.use.encoder import Encoder
+def _encoder(given: Any, data: str = "") -> "Encoder":
+    """The encoder of the checkpoint; without one, that of the given trunk or of the usual one for the data."""
+    from levelfield.use.encoder import Encoder, trunk_for
 
-    return Encoder(given.ckpt_path, given.device, given.trust)
+    trunk = None if given.command in ("score", "export") else trunk_for(data, given.ckpt_path, given.trunk)
+    return Encoder(given.ckpt_path, given.device, given.trust, trunk=trunk)
 
 
 def _folder(checkpoint: str) -> Path:

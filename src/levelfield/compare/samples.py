@@ -20,7 +20,7 @@ from levelfield.core.terminal import say
 from levelfield.data.dataset import MetricDataset, SampleIndex, find_file
 from levelfield.data.datasets import ImageTable
 from levelfield.data.splits import MIN_VALIDATION_CLASSES
-from levelfield.data.verify import counted
+from levelfield.data.verify import counted, duplicates
 from levelfield.study.spec import COUNTS
 
 MOST_NAMED = 20
@@ -107,6 +107,17 @@ def unbroken(
         )
     write_atomically(chosen, table)
     return ImageTable(chosen)
+
+
+def duplicates_across(path: str, dataset: MetricDataset, split: Config) -> list[str]:
+    """Lines that name files or texts with equal content in several classes or in both halves; empty without any."""
+    index = dataset.index()
+    contents = dict(zip(index.keys, dataset.contents_of(index.keys), strict=True))
+    _, *lines = duplicates(index, dataset.halves(index, **split)[2], contents) or [""]
+    across = [line.strip() for line in lines if not line.startswith("  in one class")]
+    more = f" and {len(across) - MOST_NAMED:,} more" if len(across) > MOST_NAMED else ""
+    what = f"{counted(len(across), 'sample')} more than once, with different labels or in both halves{more}"
+    return [f"note: {path} has {what} (levelfield data verify)", *across[:MOST_NAMED]] if across else []
 
 
 def _openable(path: str, dataset: MetricDataset, index: SampleIndex, skip_broken: bool, listed: Set[str]) -> Any:

@@ -20,7 +20,6 @@ from levelfield.data.hashes import file_hash, file_hashes
 from levelfield.data.images import open_image
 from levelfield.data.splits import Split, joined_classes, split_classes
 
-ARCHIVES = Path(__file__).with_name("datasets") / "archives.csv"
 TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 
 
@@ -139,14 +138,11 @@ def refuse_problems(problems: Sequence[str]) -> None:
         raise UserError(problems[0] + others)
 
 
-def published_files(name: str) -> tuple[Archive, ...]:
-    """The files of a data set in the table of all publishers' files."""
-    with ARCHIVES.open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["data_set"] == name]
-    return tuple(
-        Archive(row["address"], int(row["size"] or 0) or None, row["sha256"] or None, row["gives"] or None)
-        for row in rows
-    )
+def _facts(table: str, name: str | None) -> list[dict[str, Any]]:
+    """The rows about a data set in a table beside the data sets, without empty values; whole numbers are integers."""
+    with (Path(__file__).with_name("datasets") / table).open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row.pop("data_set") == name]
+    return [{key: int(text) if text.isdecimal() else text for key, text in row.items() if text} for row in rows]
 
 
 class MetricDataset(ABC):
@@ -341,8 +337,16 @@ def has_root(kind: type[MetricDataset]) -> bool:
 class NamedDataset(MetricDataset):
     """A named data set in its own folder below `root` or LEVELFIELD_DATA, with the publishers' files as they are.
 
-    A reader checks no rows, because the checksum of an archive guards its content: see `sound`.
+    A reader checks no rows, because the checksum of an archive guards its content: see `sound`. The counts, licence,
+    source and files of a data set of this package are in `datasets/facts.csv` and `datasets/archives.csv`.
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        name = vars(cls).get("name")
+        for key, fact in next(iter(_facts("facts.csv", name)), {}).items():
+            setattr(cls, key, fact)
+        cls.archives = tuple(Archive(**file) for file in _facts("archives.csv", name)) or cls.archives
 
     def __init__(self, root: str | Path | None = None) -> None:
         self.root = root

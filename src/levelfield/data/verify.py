@@ -75,7 +75,7 @@ def verify(dataset: MetricDataset) -> VerifyReport:
         count = counted(len(dark), "image")
         report.overview.append(f"nearly black: {count}, such as {dark[0]}; scale 12 bits in a 16-bit file by 16")
     report.problems += dataset.contents_and_rotten([*digests], again=True)[1]
-    report.duplicates = _duplicates(index, test_classes, digests)
+    report.duplicates = duplicates(index, test_classes, digests)
     return report
 
 
@@ -164,10 +164,12 @@ def check_test_split(index: SampleIndex, test_classes: Int[np.ndarray, " test"])
         raise UserError("no test class has the roles query and gallery: give each class both, or leave the roles out")
 
 
-def _duplicates(index: SampleIndex, test_classes: Int[np.ndarray, " test"], digests: Mapping[str, bytes]) -> list[str]:
+def duplicates(
+    index: SampleIndex, test_classes: Int[np.ndarray, " test"], digests: Mapping[str, bytes | str]
+) -> list[str]:
     """A line with the number of equal samples, and one for each: those in both halves, in several classes, in one."""
     halves = np.where(np.isin(index.labels, test_classes), "test", "training").tolist()
-    groups: dict[bytes, list[tuple[str, str, str]]] = {}
+    groups: dict[bytes | str, list[tuple[str, str, str]]] = {}
     for key, label, half in zip(index.keys, index.labels.tolist(), halves, strict=True):
         if key in digests:
             groups.setdefault(digests[key], []).append((key, index.class_names[label], half))

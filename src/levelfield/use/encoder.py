@@ -1,16 +1,20 @@
-"""Embed any data with a checkpoint: its trunk and its evaluation transforms."""
+"""Embed any data with a checkpoint, its trunk and its evaluation transforms, or with a pretrained trunk alone."""
 
 import inspect
+import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from levelfield.core.configuration import merge, read_named
 from levelfield.core.errors import UserError
 from levelfield.core.files import file_hash
 from levelfield.core.processes import in_processes
@@ -18,17 +22,21 @@ from levelfield.core.terminal import say
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.loaders import batch_of, embedded_together, loader_processes
 from levelfield.data.transforms import Crops, ImageTransforms
+from levelfield.losses import ContrastiveLoss
+from levelfield.models import IdentityEmbedder
 from levelfield.study.test_scores import concatenate
 from levelfield.training.checkpoint import built, one_line, read_checkpoint
-from levelfield.training.embed import EmbeddedSet
+from levelfield.training.embed import EmbeddedSet, TrunkExtractor
 from levelfield.training.embed import embed as embed_batches
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.learner import MetricLearner
 from levelfield.training.plain_module import adapted
+from levelfield.training.settings import class_parser, instantiate, parse
 from levelfield.use.samples import Samples, record_labelled, samples_of
 
 CHECKPOINT = "best.ckpt"
-# Batch size for a checkpoint without a datamodule, from training on your own loaders.
+USUAL_TRANSFORMS = {"crop_size": 224, "resize": 256}
+USUAL_TRUNK = {"image": "efficientnet_lite0", "text": "minilm"}  # of configs/trunk
 
 
 class Embedded(NamedTuple):
@@ -57,6 +65,7 @@ def embed(
     device: str | torch.device | None = None,
     trust: Iterable[str] = (),
     transforms: ImageTransforms | None = None,
+    trunk: str | None = None,
 ) -> Embedded:
     """Embed any data, with or without labels.
 
@@ -64,7 +73,7 @@ def embed(
 
     Args:
         checkpoint: the `best.ckpt` of a fit; the folder of a study's run, or a list of files, whose embeddings are
-            concatenated; or an `Encoder`, which is loaded once for many calls.
+            concatenated; or an `Encoder`, which is loaded once for many calls. None takes a pretrained trunk alone.
         data: a folder, a table (CSV or Parquet, with a column `path` or `text`), an image, a `.txt` file with one text
             per line, or a list of files, Pillow images or texts.
         skip_broken: leave out images that cannot be opened.
@@ -72,18 +81,33 @@ def embed(
         device: where to compute; None takes a GPU if there is one.
         trust: further modules or classes that the checkpoint may use (docs/security.md).
         transforms: required if the checkpoint was trained on your own loaders, because it has none then.
+        trunk: without a checkpoint, a file of `configs/trunk`; None takes the usual one for images or texts.
 
     Raises:
         UserError: no checkpoint, no such data, or an image that cannot be opened.
 
     Example:
         embedded = levelfield.embed("outputs/fit/ImageFolder-ContrastiveLoss/0/best.ckpt", "my_images")
+        untrained = levelfield.embed(None, "my_images")
         print(embedded.embeddings.shape, embedded.names[:3])
     """
-    encoder = checkpoint if isinstance(checkpoint, Encoder) else Encoder(checkpoint, device, trust, transforms)
+    trunk = trunk_for(data, checkpoint, trunk)
+    is_ready = isinstance(checkpoint, Encoder)
+    encoder = checkpoint if is_ready else Encoder(checkpoint, device, trust, transforms, trunk)
     samples = encoder.samples(data)
     say(*(f"note: {note}" for note in samples.notes), file=sys.stderr)
     return encoder.embed(samples, skip_broken=skip_broken, batch_size=batch_size)
+
+
+def trunk_for(data: Any, checkpoint: Any, trunk: str | None) -> str | None:
+    """The trunk that embeds data without a checkpoint; None with one.
+
+    Raises:
+        UserError: both are given, or there are no such data.
+    """
+    if checkpoint is not None and trunk is not None:
+        raise UserError(f"--trunk {trunk}: a checkpoint has its own; leave one of the two out")
+    return trunk if trunk or checkpoint is not None else USUAL_TRUNK[samples_of(data, None, "--trunk").modality]
 
 
 class Encoder:
@@ -94,6 +118,7 @@ class Encoder:
         device: where to compute; None takes a GPU if there is one.
         trust: see `embed`.
         transforms: see `embed`.
+        trunk: a file of `configs/trunk`, instead of a checkpoint (None); its embeddings are the normalized features.
 
     Attributes:
         module: samples -> embeddings.
@@ -109,33 +134,57 @@ class Encoder:
         UserError: no checkpoint, or several that do not fit together.
     """
 
+    transforms: Any
+    hashes: dict[str, str]
+
     def __init__(
         self,
         checkpoint: Any,
         device: str | torch.device | None = None,
         trust: Iterable[str] = (),
         transforms: ImageTransforms | None = None,
+        trunk: str | None = None,
     ) -> None:
-        self.paths = checkpoint_files(checkpoint)
-        self.origin = str(checkpoint) if isinstance(checkpoint, str | Path) else str(self.paths[0])
-        self.device = usual_device(device)
-        read = [read_checkpoint(path) for path in self.paths]
-        self.checkpoints = [{key: part for key, part in each.items() if key != "state_dict"} for each in read]
-        loaded = [MetricLearner.load_from_checkpoint(path, trust=tuple(trust)) for path in self.paths]
-        self.learners = [cast(Any, adapted(learner)) for learner in loaded]
-        self.modality = _one(list(map(_modality, self.learners)), self.origin, "trunks")
-        described = [content.get("datamodule_hyper_parameters", {}).get("transforms") for content in self.checkpoints]
-        _one(described, self.origin, "transforms")
-        self.transforms = transforms or _transforms(self.checkpoints[0], self.paths[0], tuple(trust))
+        self.device = _usual_device(device)
+        if trunk is None:
+            self._read(checkpoint, tuple(trust))
+        else:
+            self._build(trunk)
+        trunks = [getattr(learner, "trunk", None) for learner in self.learners]
+        self.modality = _one([getattr(each, "modality", None) for each in trunks], self.origin, "trunks")
+        self.transforms = transforms or self.transforms
         distance = _one([getattr(learner, "distance", "cosine") for learner in self.learners], self.origin, "distances")
         several = len(self.learners) > 1
         # Concatenated embeddings have unit length, so both rank like cosine.
         self.distance = "cosine" if several and distance in ("euclidean", "poincare") else distance
         self.module: nn.Module = SideBySide(self.learners, self._share_a_trunk()) if several else self.learners[0]
         self.module.to(self.device).eval()
-        self.hash = [file_hash(path) for path in self.paths]
-        named = [path.name if not several else f"{path.parent.name}/{path.name}" for path in self.paths]
-        self.hashes = dict(zip(named, self.hash, strict=True))
+        self.hash = [*self.hashes.values()]
+
+    def _read(self, checkpoint: Any, trust: tuple[str, ...]) -> None:
+        self.paths = _files(checkpoint)
+        self.origin = str(checkpoint) if isinstance(checkpoint, str | Path) else str(self.paths[0])
+        read = [read_checkpoint(path) for path in self.paths]
+        self.checkpoints = [{key: part for key, part in each.items() if key != "state_dict"} for each in read]
+        loaded = [MetricLearner.load_from_checkpoint(path, trust=trust) for path in self.paths]
+        self.learners = [cast(Any, adapted(learner)) for learner in loaded]
+        described = [content.get("datamodule_hyper_parameters", {}).get("transforms") for content in self.checkpoints]
+        _one(described, self.origin, "transforms")
+        self.transforms = _transforms(self.checkpoints[0], self.paths[0], trust)
+        named = [path.name if len(self.paths) == 1 else f"{path.parent.name}/{path.name}" for path in self.paths]
+        self.hashes = dict(zip(named, map(file_hash, self.paths), strict=True))
+
+    def _build(self, trunk: str) -> None:
+        given = read_named(trunk, "--trunk", "trunk")
+        if "trunk" not in given.get("model", {}):
+            raise UserError(f"--trunk {trunk} sets no model.trunk: give a file such as configs/trunk/minilm.yaml")
+        built_trunk = _parts(MetricLearner, "model", {"trunk": given["model"]["trunk"]}).trunk
+        learner = MetricLearner(built_trunk, ContrastiveLoss(), IdentityEmbedder, built_trunk.num_features)
+        self.origin, self.paths, self.checkpoints, self.learners = trunk, [], [{}], [learner]
+        transforms = merge(USUAL_TRANSFORMS, given.get("data", {}).get("transforms", {}))
+        self.transforms = _parts(MetricDataModule, "data", {"transforms": transforms}).transforms
+        identity = dict(TrunkExtractor(built_trunk, self.device).identity)
+        self.hashes = {Path(trunk).stem: sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()}
 
     def samples(self, data: Any) -> Samples:
         """The samples of `data` for this checkpoint."""
@@ -192,10 +241,8 @@ class Encoder:
 
     def _share_a_trunk(self) -> bool:
         trunks = {content["levelfield"].get(FROZEN_TRUNK) for content in self.checkpoints}
-        plain = all(
-            type(learner).forward is MetricLearner.forward and learner.freeze_trunk  # else each has its own adapter
-            for learner in self.learners
-        )
+        # One that is not frozen may have its own adapter.
+        plain = all(type(each).forward is MetricLearner.forward and each.freeze_trunk for each in self.learners)
         return len(trunks) == 1 and None not in trunks and plain
 
 
@@ -241,19 +288,13 @@ class Opened(Dataset[tuple[Any, int, int]]):
         except UserError as error:
             if not self.skip_broken:
                 raise UserError(f"{error}; or skip such images with --skip-broken") from None
-            from PIL import Image
-
             assert self.transform is not None
             sample, broken = Image.new("RGB", (self.transform.settings.crop_size,) * 2, "white"), 1
         return sample if self.transform is None else self.transform(sample), broken, position
 
 
-def checkpoint_files(checkpoint: Any) -> list[Path]:
-    """The files of a checkpoint: one file, a list, or one for each fold of a study's run.
-
-    Raises:
-        UserError: a folder without any.
-    """
+def _files(checkpoint: Any) -> list[Path]:
+    """The files of a checkpoint: one file, a list, or one for each fold of a study's run."""
     if not isinstance(checkpoint, str | Path):
         return [Path(each) for each in checkpoint]
     folder = Path(checkpoint)
@@ -268,12 +309,7 @@ def checkpoint_files(checkpoint: Any) -> list[Path]:
     return found
 
 
-def usual_device(device: str | torch.device | None) -> torch.device:
-    """The given device, or a GPU if there is one.
-
-    Raises:
-        UserError: no such device.
-    """
+def _usual_device(device: str | torch.device | None) -> torch.device:
     try:
         found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=found)
@@ -296,9 +332,10 @@ def _transforms(checkpoint: dict[str, Any], origin: Path, trust: tuple[str, ...]
         return ImageTransforms(**plain)
 
 
-def _modality(learner: nn.Module) -> Any:
-    """The modality of a learner; None if unknown."""
-    return getattr(getattr(learner, "trunk", None), "modality", None)
+def _parts(kind: type, section: str, given: Any) -> Any:
+    """Some arguments of a class, from a configuration."""
+    parser = class_parser(kind, section, instantiate=False)
+    return instantiate(parser, parse(parser, {section: given}, complete=False))[section]
 
 
 def _one(given: Sequence[Any], origin: object, what: str) -> Any:

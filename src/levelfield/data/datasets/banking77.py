@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from levelfield.data.dataset import NamedTextDataset, published_files
+from levelfield.data.dataset import NamedTextDataset
 
 
 class Banking77(NamedTextDataset):
@@ -19,11 +19,6 @@ class Banking77(NamedTextDataset):
     """
 
     name = "banking77"
-    licence = "CC BY 4.0"
-    source = "https://github.com/PolyAI-LDN/task-specific-datasets"
-    archives = published_files("banking77")
-    num_classes_published = 77
-    num_samples_published = 13083
 
     def read_samples(self, folder: Path) -> Iterator[tuple[str, str, str]]:
         for archive in self.archives:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes, published_files
+from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes
 
 TEST_IMAGES = "cars_test_annos_withlabels.mat"
 
@@ -20,12 +20,6 @@ class Cars196(NamedDataset):
     """
 
     name = "cars196"
-    licence = "none stated"
-    source = "https://ai.stanford.edu/~jkrause/cars/car_dataset.html"
-    num_classes_published = 196
-    num_samples_published = 16185
-    splits = "half, vasilev-dyakonov"
-    archives = published_files("cars196")
 
     def read_index(self) -> SampleIndex:
         samples: list[tuple[str, int]] = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from levelfield.data.dataset import NamedTextDataset, SampleIndex, published_files
+from levelfield.data.dataset import NamedTextDataset, SampleIndex
 
 # Domain of each intent, from data/domains.json of the official repository.
 DOMAINS = Path(__file__).with_suffix(".csv")
@@ -25,11 +25,6 @@ class CLINC150(NamedTextDataset):
     """
 
     name = "clinc150"
-    licence = "CC BY 3.0"
-    source = "https://github.com/clinc/oos-eval"
-    archives = published_files("clinc150")
-    num_classes_published = 150
-    num_samples_published = 22500
 
     def read_samples(self, folder: Path) -> Iterator[tuple[str, str, str]]:
         with self.sound(file := folder / "data_full.json"):

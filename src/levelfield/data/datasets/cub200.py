@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes, published_files
+from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes
 
 
 class CUB200(NamedDataset):
@@ -18,13 +18,6 @@ class CUB200(NamedDataset):
     """
 
     name = "cub200"
-    inner_folder = "CUB_200_2011"
-    licence = "non-commercial research and education"
-    source = "https://www.vision.caltech.edu/datasets/cub_200_2011/"
-    num_classes_published = 200
-    num_samples_published = 11788
-    splits = "half, vasilev-dyakonov"
-    archives = published_files("cub200")
 
     def read_index(self) -> SampleIndex:
         with self.sound(self.named_folder()):

@@ -1,6 +1,6 @@
 """Grocery Store: photographs of fruit, vegetables and cartons, taken in shops with a phone."""
 
-from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes, published_files
+from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes
 
 PARTS = ("train", "val", "test")
 
@@ -18,12 +18,6 @@ class GroceryStore(NamedDataset):
     """
 
     name = "grocery_store"
-    inner_folder = "dataset"
-    licence = "MIT"
-    source = "https://github.com/marcusklasson/GroceryStoreDataset"
-    num_classes_published = 81
-    num_samples_published = 5421
-    archives = published_files("grocery_store")
 
     def read_index(self) -> SampleIndex:
         with self.sound(self.named_folder()):

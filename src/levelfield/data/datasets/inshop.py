@@ -1,6 +1,6 @@
 """In-shop Clothes: garments of an online shop, each from several views."""
 
-from levelfield.data.dataset import NamedDataset, Role, SampleIndex, index_of_classes, published_files
+from levelfield.data.dataset import NamedDataset, Role, SampleIndex, index_of_classes
 
 PARTITION = "list_eval_partition.txt"
 ROLE_OF: dict[str, Role] = {"train": "", "query": "query", "gallery": "gallery"}
@@ -19,13 +19,7 @@ class InShopClothes(NamedDataset):
     """
 
     name = "inshop"
-    licence = "non-commercial research, by agreement"
-    source = "https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html"
-    splits = "official, query and gallery"
     own_split_by_default = True
-    num_classes_published = 7982
-    num_samples_published = 52712
-    archives = published_files("inshop")
 
     def read_index(self) -> SampleIndex:
         with self.sound(self.named_folder() / PARTITION):

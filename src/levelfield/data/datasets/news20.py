@@ -4,7 +4,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from levelfield.data.dataset import NamedTextDataset, published_files
+from levelfield.data.dataset import NamedTextDataset
 
 ARCHIVE = "20news-bydate.tar.gz"
 
@@ -23,13 +23,6 @@ class News20(NamedTextDataset):
     """
 
     name = "news20"
-    folder_name = "20newsgroups"
-    licence = "none stated; for your own use"
-    source = "http://qwone.com/~jason/20Newsgroups/"
-    splits = "half, vasilev-dyakonov"
-    archives = published_files("news20")
-    num_classes_published = 20
-    num_samples_published = 18846
 
     def read_samples(self, folder: Path) -> Iterator[tuple[str, str, str]]:
         posts = {}

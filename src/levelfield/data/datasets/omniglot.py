@@ -8,7 +8,7 @@ from zipfile import ZipFile
 
 from PIL import Image
 
-from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes, published_files
+from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes
 from levelfield.data.images import decode_image
 
 PARTS = ("images_background", "images_evaluation")
@@ -28,11 +28,6 @@ class Omniglot(NamedDataset):
     """
 
     name = "omniglot"
-    licence = "MIT"
-    source = "https://github.com/brendenlake/omniglot"
-    num_classes_published = 1623
-    num_samples_published = 32460
-    archives = published_files("omniglot")
 
     def read_index(self) -> SampleIndex:
         keys = [key for part in PARTS for key in sorted(self._part(part).namelist()) if key.endswith(".png")]

@@ -1,6 +1,6 @@
 """Stanford Online Products: 22,634 products, with a few photographs of each."""
 
-from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes, published_files
+from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes
 
 
 class StanfordOnlineProducts(NamedDataset):
@@ -16,13 +16,6 @@ class StanfordOnlineProducts(NamedDataset):
     """
 
     name = "sop"
-    inner_folder = "Stanford_Online_Products"
-    licence = "see LICENSE in the archive"
-    source = "https://cvgl.stanford.edu/projects/lifted_struct/"
-    num_classes_published = 22634
-    num_samples_published = 120053
-    splits = "half, official, vasilev-dyakonov"
-    archives = published_files("sop")
 
     def read_index(self) -> SampleIndex:
         with self.sound(self.named_folder()):

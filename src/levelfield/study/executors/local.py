@@ -6,9 +6,7 @@ import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from importlib import import_module
-from itertools import takewhile
 from math import prod
-from pathlib import Path
 from typing import Any, Literal
 
 from loky import ProcessPoolExecutor
@@ -43,8 +41,6 @@ OF_A_WORKER = {
     SAFE_PATH: "1",
     "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",  # otherwise loky replaces a worker that has grown by 300 MB
 }
-# Entries of `CUDA_VISIBLE_DEVICES` that hide all following devices.
-NO_DEVICE = ("-1", "NoDevFiles")
 
 
 class Local:
@@ -146,16 +142,14 @@ def _visible(devices: int | Sequence[int] | None) -> list[str]:
     Raises:
         UserError: a position that the list does not have.
     """
+    import torch
+
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if listed is None:  # needs no torch
-        visible = [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
-    else:
-        visible = [device for device in takewhile(lambda each: each not in NO_DEVICE, listed.split(",")) if device]
+    numbers = range(torch.cuda.device_count())  # as far as the list goes; it starts nothing on a GPU
+    visible = listed.split(",")[: len(numbers)] if listed else [str(number) for number in numbers]
     if devices is None:
         return visible
     positions = devices if isinstance(devices, Sequence) else [devices]
-    if listed is None and not visible:  # a system without this folder, e.g. WSL
-        return [str(position) for position in positions]
     for position in positions:
         if not 0 <= position < len(visible):
             raise UserError(f"--executor.devices {position}: {len(visible)} GPUs are visible; the first is 0")
