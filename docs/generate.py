@@ -1,12 +1,10 @@
 """The generated part of the site: a page for each loss, regularizer and miner, and one for the commands."""
 
 import inspect
-import io
 import posixpath
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
 
@@ -14,8 +12,7 @@ import lists
 import yaml
 from sphinx.application import Sphinx
 
-from levelfield.cli.commands import COMMANDS, GROUPS
-from levelfield.cli.main import main
+from levelfield.cli.commands import LEVELFIELD
 from levelfield.core.signals import EXIT_CODE
 
 FOLDER = "docs/reference"
@@ -120,18 +117,15 @@ def searched(key: str, space: dict) -> list[str]:
 
 
 def commands_page() -> str:
-    """Each command's help; a subcommand is shown if it has its own."""
-    helps: dict[str, str] = {}
-    below = [(group, name) for group, (commands, _) in GROUPS.items() for name in commands]
-    for words in [*((name,) for name in COMMANDS), *below]:
-        with redirect_stdout(io.StringIO()) as printed, suppress(SystemExit):
-            main([*words, "--help"])
-        helps.setdefault(printed.getvalue(), " ".join(words))
+    """Each command's help."""
+    commands = LEVELFIELD.commands.values()
+    below = (command for group in commands for command in group.commands.values())
+    helps = {command.prog: command.format_help() for command in (*commands, *below)}
     parts = [
         "# Commands",
         "`levelfield COMMAND --help` prints what this page shows. All commands end with one of these exit codes:",
         EXIT_CODES,
-        *(f"## levelfield {words}\n\n{fenced('text', text.rstrip())}" for text, words in helps.items()),
+        *(f"## {name}\n\n{fenced('text', text.rstrip())}" for name, text in helps.items()),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -17,6 +17,7 @@ import yaml
 from deletable import EXPORT, PARTS, RAY, is_deleted
 from miniatures import MINIATURES
 from own_images import image_options, own_images
+from refused import succeeded
 from tiny_fit import REPOSITORY, TINY
 from tiny_text import own_texts
 
@@ -145,8 +146,7 @@ def fit(words: list[str], run: Callable, place: Path) -> None:
     for number, word in enumerate(words):
         if word == "--ckpt_path":
             checkpoint(words[number + 1], place)
-    code, printed, complaint = run("fit", *words, "--print_config")
-    assert code == 0, complaint
+    printed = succeeded(run("fit", *words, "--print_config"))
     config = yaml.safe_load(printed)
     large = ("bn_inception", "dreml", "convnext", "dinov2", "gpus.yaml", "minilm")
     if not any(word in " ".join(words) for word in large):
@@ -196,8 +196,7 @@ def data(words: list[str], run: Callable, place: Path) -> None:
         assert words[1] in named_datasets()
         words[1] = "cub200"  # the files are here; tests/data/test_prepare.py downloads from a server of its own
     root = [] if "--root" in words or words[-1].endswith(".csv") else ["--root", "DIR"]
-    code, printed, complaint = run("data", *words, *root)
-    assert code == 0, complaint
+    printed = succeeded(run("data", *words, *root))
     assert printed
 
 
@@ -280,7 +279,7 @@ def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.Mon
 
     # An executor's options are read before it looks for its cluster.
     longer = ["study.run.run_study", "compare.plan.make_plan"]
-    longer += ["cli.study_output.print_jobs"]
+    longer += ["cli.study.print_jobs"]
     longer += ["study.executors.ray._connected"] * (REPOSITORY / RAY).exists()
     longer += ["use.export.export"] * (REPOSITORY / EXPORT).exists()
     for name in longer:
@@ -290,7 +289,7 @@ def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.Mon
         if is_deleted(part) and any(words in line for words in named):
             pytest.skip(f"this fork has no {part}")
     if "--from outputs/" in line:  # the archive here is of a smaller study than the one of its name
-        monkeypatch.setattr("levelfield.cli.study_output.check_archived", lambda *specs: None)
+        monkeypatch.setattr("levelfield.cli.study.check_archived", lambda *specs: None)
     given = ELLIPSIS.split(" --model.loss")[0] if "--model.loss " in line else ELLIPSIS
     line = line.replace("/SET", f"/{SET}").replace("...", given)
     words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line, comments=True)]

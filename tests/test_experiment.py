@@ -9,7 +9,7 @@ import pytest
 
 import levelfield
 from levelfield import Study
-from levelfield.cli.commands import run as command_line
+from levelfield.cli.main import run as command_line
 from levelfield.core.errors import UserError
 
 

@@ -1,7 +1,7 @@
 """`Study`: the Python interface of `levelfield study`."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import astuple, fields
+from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
@@ -14,7 +14,7 @@ from levelfield.analysis.verdict import verdict_lines
 from levelfield.core.errors import UserError
 from levelfield.core.paths import find_own_modules
 from levelfield.core.processes import quick_imports
-from levelfield.report.figures import Results, draw_figures, write_figures
+from levelfield.report.figures import write_figures
 from levelfield.report.page import write_report
 from levelfield.report.table import StudyTable, paper_table, study_table
 from levelfield.report.tracked_summary import track_summary
@@ -78,7 +78,9 @@ class Study:
         else:
             self.file = find_study(str(study))
             spec = load_spec(self.file, options, added)
-            folder = _default_folder(spec.name) if output is None else Path(output)
+            folder = Path("outputs", spec.name) if output is None else Path(output)
+            if output is None and (spec.name in ("", "..") or Path(spec.name).name != spec.name):
+                raise UserError(f"name: {spec.name!r} is no name of a folder; choose another, or give --output DIR")
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file, not a folder; give another --output")
         self.folder = folder
@@ -189,21 +191,6 @@ class Study:
         """Mean and interval of each test score, as in `summary.csv`."""
         return _frame(summarise(collect_rows(self.record())), SummaryRow)
 
-    def show(self) -> None:
-        """Show the report's figures in a notebook.
-
-        Raises:
-            UserError: IPython is missing.
-        """
-        try:
-            from IPython.display import SVG, display
-        except ImportError:
-            raise UserError(
-                "show() needs a notebook (pip install ipykernel); report() writes figures to files"
-            ) from None
-        for _, content in draw_figures(Results.of(self.record())).values():
-            display(SVG(content))
-
     def report(self) -> Path:
         """Write `results.csv`, `summary.csv` and the page with its figures, and return the page's path."""
         study = self.record()
@@ -240,17 +227,12 @@ class Study:
         return verify_study(self.record())
 
 
-def _default_folder(title: str) -> Path:
-    if title in ("", "..") or Path(title).name != title:
-        raise UserError(f"name: {title!r} is not the name of a folder; choose another, or give --output DIR")
-    return Path("outputs", title)
-
-
-def _frame(rows: Sequence[ResultRow | SummaryRow], kind: type[ResultRow | SummaryRow]) -> "pd.DataFrame":
+def _frame(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow | SummaryRow]) -> "pd.DataFrame":
+    """The table as in its file."""
     import pandas as pd
 
-    frame = pd.DataFrame([astuple(row) for row in rows], columns=[field.name for field in fields(kind)])
-    if REPLICATE in frame and frame[REPLICATE].isna().all():  # as in the file
+    frame = pd.DataFrame(rows, columns=[field.name for field in fields(kind)])
+    if REPLICATE in frame and frame[REPLICATE].isna().all():
         del frame[REPLICATE]
-    missing = {"trial": "Int64", "run": "Int64", "fold": "Int64", REPLICATE: "Int64", "ci95": "float"}
-    return frame.astype({column: dtype for column, dtype in missing.items() if column in frame})
+    types = {**dict.fromkeys(("trial", "run", "fold", REPLICATE), "Int64"), "ci95": "float"}
+    return frame.astype({column: dtype for column, dtype in types.items() if column in frame})

@@ -18,7 +18,7 @@ from forked import Forked, levelfield, python
 from own_images import image_options, own_images
 from pretended_gpu import pretended_gpu
 from printed import numbers
-from refused import refused
+from refused import refused, succeeded
 from safetensors import safe_open
 from tiny_fit import REPOSITORY, TINY
 
@@ -52,8 +52,7 @@ def test_a_fit_takes_one_device_unless_told(run, monkeypatch):
 
 
 def test_config_of_a_fit_repeats_it(fitted, run, tmp_path):
-    code, _, complaint = run("fit", "--config", fitted / "config.yaml", "--output", tmp_path)
-    assert code == 0, complaint
+    succeeded(run("fit", "--config", fitted / "config.yaml", "--output", tmp_path))
     again = tmp_path / "fit" / "Glyphs-ArcFaceLoss" / "0"
     assert (again / "metrics.csv").read_bytes() == (fitted / "metrics.csv").read_bytes()
     weights = [torch.load(folder / "best.ckpt", weights_only=True)["state_dict"] for folder in (fitted, again)]
@@ -61,8 +60,7 @@ def test_config_of_a_fit_repeats_it(fitted, run, tmp_path):
 
 
 def test_validate_repeats_the_score_of_the_fit(fitted, run):
-    code, printed, complaint = run("validate", "--ckpt_path", fitted / "best.ckpt")
-    assert code == 0, complaint
+    printed = succeeded(run("validate", "--ckpt_path", fitted / "best.ckpt"))
     with open(fitted / "metrics.csv") as file:
         best = max(float(row["val/map_at_r"]) for row in csv.DictReader(file) if row["val/map_at_r"])
     assert f"{best:.6f}"[:7] in printed
@@ -102,8 +100,7 @@ def test_predict_keeps_no_embedding_on_a_gpu_or_another_process(is_first, tmp_pa
 def test_test_is_recorded_and_predict_embeds_everything(fitted, run, tmp_path):
     shutil.copy(fitted / "best.ckpt", tmp_path)
     checkpoint = tmp_path / "best.ckpt"
-    code, printed, complaint = run("test", "--ckpt_path", checkpoint)
-    assert code == 0, complaint
+    printed = succeeded(run("test", "--ckpt_path", checkpoint))
     assert run("test", "--ckpt_path", checkpoint, "--reopen-test", "a colleague asked")[0] == 0
     entries = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
     assert [entry["reason"] for entry in entries if entry["event"] == "evaluated"] == ["", "a colleague asked"]
@@ -111,8 +108,7 @@ def test_test_is_recorded_and_predict_embeds_everything(fitted, run, tmp_path):
     some = run("predict", "--ckpt_path", checkpoint, "--trainer.limit_predict_batches", "1")
     refused(some, "leaves 576 of 640 samples out")
     assert not (tmp_path / "embeddings.safetensors").exists()
-    code, _, complaint = run("predict", "--ckpt_path", checkpoint)
-    assert code == 0, complaint
+    succeeded(run("predict", "--ckpt_path", checkpoint))
     with safe_open(tmp_path / "embeddings.safetensors", "pt") as file:
         embeddings, keys = file.get_tensor("embeddings"), file.metadata()["keys"].split("\n")
     index = Glyphs(num_classes=40).read_index()
@@ -124,21 +120,13 @@ def test_test_is_recorded_and_predict_embeds_everything(fitted, run, tmp_path):
 
 
 def test_a_fit_takes_another_sampler_and_its_checkpoint_keeps_it(tiny, run, tmp_path):
-    words = [
-        "--data.sampler",
-        "papers.zhai_wu.samplers.ClassBalancedBatchSampler",
-        "--data.samples_per_class",
-        "5",
-        "--name",
-        "balanced",
-    ]
-    code, printed, complaint = run("fit", *tiny, "--model.loss", "ArcFaceLoss", *words, "--output", tmp_path)
-    assert code == 0, complaint
+    words = [*tiny, "--model.loss=ArcFaceLoss", "--data.samples_per_class=5", "--name=balanced"]
+    words += ["--data.sampler", "papers.zhai_wu.samplers.ClassBalancedBatchSampler"]
+    printed = succeeded(run("fit", *words, "--output", tmp_path))
     (note,) = (line for line in printed.splitlines() if line.startswith("note: "))
     assert numbers(note) == [30, 6, 32, 6], "30 samples of 6 classes instead of 32 of 6"
     checkpoint = tmp_path / "fit" / "balanced" / "0" / "best.ckpt"
-    code, _, complaint = run("validate", "--ckpt_path", checkpoint, "--trust", "papers")
-    assert code == 0, complaint
+    succeeded(run("validate", "--ckpt_path", checkpoint, "--trust", "papers"))
     refused(run("validate", "--ckpt_path", checkpoint, "--data.sampler", "ShuffledBatchSampler"), "--data.sampler")
 
 
@@ -146,8 +134,7 @@ def test_a_fit_takes_another_sampler_and_its_checkpoint_keeps_it(tiny, run, tmp_
 def test_a_final_fit_trains_on_the_whole_half_for_a_fixed_time(tiny, run, tmp_path):
     stop = ["--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.monitor", "val/map_at_r"]
     words = ["fit", *tiny, "--model.loss", "ArcFaceLoss", "--data.fold", "none", *stop, "--output", tmp_path]
-    code, printed, complaint = run(*words, "--name", "final")
-    assert code == 0, complaint
+    printed = succeeded(run(*words, "--name", "final"))
     assert "20 classes" in printed
     checkpoint = tmp_path / "fit" / "final" / "0" / "best.ckpt"
     assert str(checkpoint) in printed
@@ -165,8 +152,7 @@ def test_the_papers_settings_go_by_the_command_line_and_into_the_checkpoint(run,
     words += "--model.lr_scheduler.step_size 1 --model.lr_scheduler_interval step --trainer.log_every_n_steps 1 "
     words += "--trainer.callbacks+ LearningRateMonitor --model.trunk.arguments"
     trunk = "{global_pool: catavgmax, drop_path_rate: 0.1}"
-    code, _, complaint = run("fit", *tiny, *words.split(), trunk, "--output", tmp_path, "--name", "papers")
-    assert code == 0, complaint
+    succeeded(run("fit", *tiny, *words.split(), trunk, "--output", tmp_path, "--name", "papers"))
     path = tmp_path / "fit" / "papers" / "0" / "best.ckpt"
     learner = MetricLearner.load_from_checkpoint(path)
     assert learner.trunk.num_features == 2 * 96
@@ -253,10 +239,10 @@ def test_a_bad_image_is_named(tiny, run, tmp_path):
 
 # Commands, the most lines of their help, and words of it.
 HELPS = {
-    "": (25, "study run|fit|validate, test|predict, score|search|data list"),
+    "": (25, "study|fit|validate|test|predict|score|search|data"),
     "fit": (100, "ArcFaceLoss|--trainer.max_epochs 5|--model.loss_lr|--data.batch_size"),
     "study": (50, "run|resume|status|report|levelfield study run quickstart.yaml|--add-method"),
-    "data": (50, "list  |verify  |prepare  |levelfield data verify omniglot --root DIR|NAME"),
+    "data": (50, "list  |verify  |prepare  |levelfield data prepare cub200 --root DIR"),
     **dict.fromkeys(("validate", "test", "predict"), (50, "--ckpt_path FILE|--trust NAME")),
     **dict.fromkeys(("study run", "compare", "data list", "init", "score", "search"), (50, "")),
 }
@@ -319,12 +305,10 @@ def test_a_checkpoint_of_a_random_split_and_another_seed_is_validated_and_tested
     words = [*tiny, "--model.loss", "ArcFaceLoss", "--model.loss.weight_init", "class_means", "--output", tmp_path]
     words += ["--model.embedder_init", "whitening", "--model.embedding_size", "16", "--trainer.max_epochs", "1"]
     words += ["--data.split", "random", "--data.split_seed"]
-    code, _, complaint = run("fit", *words, "3", "--seed_everything", "7")
-    assert code == 0, complaint
+    succeeded(run("fit", *words, "3", "--seed_everything", "7"))
     path = tmp_path / "fit" / "Glyphs-ArcFaceLoss" / "0" / "best.ckpt"
     for command in ("validate", "test", "predict"):
-        code, _, complaint = run(command, "--ckpt_path", path)
-        assert code == 0, complaint
+        succeeded(run(command, "--ckpt_path", path))
     refused(run("validate", "--ckpt_path", path, "--model.seed", "1"), "--model.seed")
     refused(run("validate", "--ckpt_path", path, "--data.split_seed", "4"), "--data.split_seed")
     code, _, complaint = run("fit", *words, "4", "--ckpt_path", path)
@@ -339,8 +323,7 @@ def test_an_agent_of_wandb_starts_a_fit_with_what_the_sweep_tries(run):
     parts = {"${program}": [sweep["program"]], "${args}": [f"--{name}={value}" for name, value in tried.items()]}
     words = [each for word in sweep["command"] for each in parts.get(word, [word])]
     assert words[0] == "levelfield"
-    code, printed, complaint = run(*words[1:], "--print_config")
-    assert code == 0, complaint
+    printed = succeeded(run(*words[1:], "--print_config"))
     config = yaml.safe_load(printed)
     arguments = {f"model.loss.{name}": value for name, value in config["model"]["loss"]["init_args"].items()}
     assert arguments.items() >= tried.items()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from forked import Forked, levelfield
+from refused import refused, succeeded
 from tiny_text import own_texts, tiny_text_model
 
 from levelfield.cli.compare import WRITTEN
@@ -74,8 +75,8 @@ def test_a_file_of_ones_own_is_not_overwritten(run, tmp_path: Path) -> None:
     letters(tmp_path / "letters")
     for file in ("exp.yaml", "exp1.0"):
         (tmp_path / file).write_text("# my notes")
-        code, _, complaint = run("compare", "letters", "--output", file.removesuffix(".yaml"))
-        assert (code, complaint.strip().endswith(f"{file} is a file of yours: choose another --output")) == (2, True)
+        result = run("compare", "letters", "--output", file.removesuffix(".yaml"))
+        refused(result, f"{file} is a file of yours: choose another --output\n")
         assert (tmp_path / file).read_text() == "# my notes"
 
 
@@ -89,9 +90,7 @@ def test_a_file_of_ones_own_is_not_overwritten(run, tmp_path: Path) -> None:
 )
 def test_what_no_comparison_can_begin_with(words: tuple[str, ...], key: str, run, tmp_path: Path) -> None:
     letters(tmp_path / "letters")
-    code, _, complaint = run("compare", "letters", *words)
-    assert (code, len(complaint.strip().splitlines())) == (2, 1)
-    assert key in complaint
+    refused(run("compare", "letters", *words), key)
 
 
 def stopped_and_continued(run, tmp_path: Path) -> tuple[list[str], str]:
@@ -111,12 +110,10 @@ def stopped_and_continued(run, tmp_path: Path) -> tuple[list[str], str]:
     printed = process.wait()
     assert process.exit_code == 130, printed
     assert command_of(printed.strip().splitlines()[-1]) == words
-    code, here, complaint = run(*words, "--stop-here")
-    assert code == 0, complaint
+    here = succeeded(run(*words, "--stop-here"))
     assert "pretrained[features]" in here
     assert "trunk_ntxent" not in from_the_decision_on(here)
-    code, ended, complaint = run(*words)
-    assert code == 0, complaint
+    ended = succeeded(run(*words))
     return words, ended
 
 
@@ -132,31 +129,26 @@ def test_a_comparison_that_was_stopped_goes_on_and_scores_every_rung(run, tmp_pa
     assert {*tested} >= {*UNTRAINED, *TRAINED, *DERIVED}
     ledger = Path("outputs/mine/ledger.jsonl").read_text().splitlines()
     assert [json.loads(line)["event"] for line in ledger].count("evaluated") == 2
-    code, once_more, complaint = run(*words)
+    once_more = succeeded(run(*words))
     assert from_the_decision_on(once_more) == from_the_decision_on(printed)
     first = from_the_decision_on(printed).strip().partition("\n")[0]
     assert first in (study.folder / "report/index.html").read_text(), "the page says the same"
-    code, _, complaint = run(*command_of(printed.strip().splitlines()[-1]))
-    assert code == 0, complaint
-    code, _, complaint = run(*whole_half_command(study.record(), "trunk_ntxent_averaged", study.folder)[1:])
-    assert code == 0, complaint
+    succeeded(run(*command_of(printed.strip().splitlines()[-1])))
+    succeeded(run(*whole_half_command(study.record(), "trunk_ntxent_averaged", study.folder)[1:]))
 
 
 @pytest.mark.full
 @pytest.mark.processes
 def test_it_ends_in_the_bytes_of_one_that_was_left_alone_and_takes_a_loss_of_ones_own(run, tmp_path: Path) -> None:
     words, _ = stopped_and_continued(run, tmp_path)
-    code, _, complaint = run("study", "run", "outputs/mine.yaml", "--output", "outputs/whole", *FEW[2:-2])
-    assert code == 0, complaint
+    succeeded(run("study", "run", "outputs/mine.yaml", "--output", "outputs/whole", *FEW[2:-2]))
     for name in ("results.csv", "summary.csv"):
         assert (tmp_path / "outputs/mine" / name).read_bytes() == (tmp_path / "outputs/whole" / name).read_bytes()
     study = Study("outputs/mine")
     for row in ("head_ntxent", "trunk_ntxent"):
-        code, _, complaint = run(*whole_half_command(study.record(), row, study.folder)[1:], "--output", f"whole_{row}")
-        assert code == 0, complaint
+        succeeded(run(*whole_half_command(study.record(), row, study.folder)[1:], "--output", f"whole_{row}"))
     (tmp_path / "my_loss.py").write_text(OWN_LOSS)
-    code, _, complaint = run(*words, "--add-method", "my_loss.MyLoss")
-    assert code == 0, complaint
+    succeeded(run(*words, "--add-method", "my_loss.MyLoss"))
     assert "my_loss," in Path("outputs/mine/summary.csv").read_text()
 
 
@@ -167,11 +159,9 @@ def test_a_table_of_texts_goes_on_where_it_was(run, tmp_path: Path) -> None:
     text = {"model": {"trunk": {"class_path": "levelfield.models.TransformersTrunk", "init_args": arguments}}}
     (tmp_path / "text.yaml").write_text(yaml.safe_dump(text))
     words = ["compare", table.name, "--trunk", "text.yaml", "--data.steps_per_epoch", "1"]
-    code, _, complaint = run(*words)
-    assert code == 0, complaint
+    succeeded(run(*words))
     results = (tmp_path / "outputs/compare_texts/results.csv").read_bytes()
-    code, _, complaint = run(*words)
-    assert code == 0, complaint
+    succeeded(run(*words))
     assert (tmp_path / "outputs/compare_texts/results.csv").read_bytes() == results
 
 
@@ -179,8 +169,7 @@ def test_a_table_of_texts_goes_on_where_it_was(run, tmp_path: Path) -> None:
 def test_of_several_trunks_the_ladder_goes_on_with_the_best_features(run, tmp_path: Path) -> None:
     letters(tmp_path / "letters")
     (tmp_path / "wide.yaml").write_text(TINY.replace("test_resnet", "resnet10t"))
-    code, printed, complaint = run("compare", "letters", *FEW[:2], "wide.yaml", *FEW[2:-2])
-    assert code == 0, complaint
+    printed = succeeded(run("compare", "letters", *FEW[:2], "wide.yaml", *FEW[2:-2]))
     scores = yaml.safe_load(printed[printed.index("continues with") :].splitlines()[0].split()[-1])
     study = Study("outputs/compare_letters")
     other = {"tiny": "wide", "wide": "tiny"}[scores]
@@ -236,8 +225,7 @@ def test_with_too_few_classes_it_says_what_can_be_done(run, tmp_path: Path) -> N
     letters(tmp_path / "six", classes=6)
     code, _, complaint = run("compare", "six")
     assert (code, "6 classes" in complaint) == (2, True)
-    code, _, complaint = run(*command_of(complaint), "--print_config")
-    assert code == 0, complaint
+    succeeded(run(*command_of(complaint), "--print_config"))
 
 
 def test_a_comparison_of_other_data_is_refused(run, tmp_path: Path) -> None:
@@ -248,6 +236,6 @@ def test_a_comparison_of_other_data_is_refused(run, tmp_path: Path) -> None:
     dataset = {"class_path": "levelfield.data.datasets.ImageFolder", "init_args": {"folder": str(ours.resolve())}}
     content = yaml.safe_dump({"base": ["protocol/heads.yaml", {"data": {"dataset": dataset}}]})
     file.write_bytes(WRITTEN + content.encode())
-    code, printed, complaint = run("compare", str(others))
-    assert (code, printed) == (2, "")
-    assert f"compares {ours.resolve()}, not {others.resolve()}: choose another --output" in complaint
+    result = run("compare", str(others))
+    refused(result, f"compares {ours.resolve()}, not {others.resolve()}: choose another --output")
+    assert result[1] == ""

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 from printed import numbers
 
-from levelfield.cli.commands import run as typed
 from levelfield.cli.data import named_datasets
 from levelfield.cli.main import main as levelfield
+from levelfield.cli.main import run as typed
 
 
 @pytest.fixture(autouse=True)

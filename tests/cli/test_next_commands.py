@@ -10,10 +10,11 @@ import pytest
 import yaml
 from miniatures import MINIATURES
 from no_skips_in_ci import real_data
+from refused import succeeded
 from tiny_fit import REPOSITORY, TINY
+from typed import parse
 
 from levelfield import Study
-from levelfield.cli.study import parse
 from levelfield.study.archive import write_archive
 from levelfield.study.folder import StudyFolder
 
@@ -56,10 +57,8 @@ def test_after_a_fit(data: str, options: tuple[str, ...], run: Callable, desk: P
         MINIATURES["cub200"](desk / "data")
         options = (*options, "--data.dataset", "CUB200", "--data.root", "data", "--data.num_folds", "2")
     words = [word for word in TINY if data == "glyphs" or word not in ("--data.dataset.num_classes", "40")]
-    code, printed, complaint = run("fit", *words, *ONE_EPOCH, *options)
-    assert code == 0, complaint
-    code, _, complaint = run(*typed(next_line(printed)))
-    assert code == 0, complaint
+    printed = succeeded(run("fit", *words, *ONE_EPOCH, *options))
+    succeeded(run(*typed(next_line(printed))))
 
 
 @pytest.fixture
@@ -70,8 +69,7 @@ def studied(run: Callable, finished: Path, toy_file: Path, desk: Path) -> Callab
         shutil.copytree(finished, desk / "here", dirs_exist_ok=True)
         content = {**yaml.safe_load(toy_file.read_text()), "name": name, **keys}
         (desk / f"{name}.yaml").write_text(yaml.safe_dump(content))
-        code, printed, complaint = run("study", "run", f"{name}.yaml", "--output", "here")
-        assert code == 0, complaint
+        printed = succeeded(run("study", "run", f"{name}.yaml", "--output", "here"))
         return next_line(printed)
 
     return study
@@ -112,15 +110,13 @@ def test_the_quickstart_leads_to_a_fair_study_of_photographs(real_root, studied,
     prepare, study = commands_of(studied("quickstart"))
     assert prepare == ["data", "prepare", "grocery_store", "--root", "data"]
     (desk / "data").symlink_to(real_root)  # in place of the download
-    code, printed, complaint = run(*study, "--dry-run")
-    assert code == 0, complaint
+    printed = succeeded(run(*study, "--dry-run"))
     assert "30 trainings in the search, 30 in the runs" in printed
 
 
 def test_a_report_leads_to_a_check_that_says_what_it_compared(run: Callable, copy: Path, desk: Path) -> None:
     archive = write_archive(StudyFolder.begun(copy), desk / "toy.tar.xz")
-    code, printed, complaint = run("study", "report", archive.name, "--output", "unpacked")
-    assert code == 0, complaint
+    printed = succeeded(run("study", "report", archive.name, "--output", "unpacked"))
     for words, said in (
         (typed(next_line(printed)), f"unpacked: {TABLES} results, to the last bit"),
         (("study", "verify", archive.name), f"toy.tar.xz: {TABLES} results, to the last bit"),

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from printed import numbers
+from typed import parse
 
-from levelfield.cli.commands import run as typed
 from levelfield.cli.main import main as levelfield
-from levelfield.cli.study import parse
+from levelfield.cli.main import run as typed
 from levelfield.core.errors import UserError
 from levelfield.study.rows import load_spec
 

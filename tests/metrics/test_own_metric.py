@@ -10,11 +10,11 @@ import yaml
 from refused import refused
 from scipy.stats import skew
 from toy_study import TOY
+from typed import parse
 
 from levelfield.analysis.results import collect_rows
 from levelfield.analysis.verify import validation_scores, verify_study
-from levelfield.cli.commands import run as command_line
-from levelfield.cli.study import parse
+from levelfield.cli.main import run as command_line
 from levelfield.core.errors import UserError
 from levelfield.experiment import Study
 from levelfield.report.table import study_table

@@ -14,7 +14,7 @@ from toy_study import evaluated
 from levelfield.analysis.results import SummaryRow, collect_rows
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verdict import SEEDS_ONLY, conclusion
-from levelfield.cli.commands import run as typed
+from levelfield.cli.main import run as typed
 from levelfield.report.table import score_text, study_table
 from levelfield.study.archive import unpack_study
 from levelfield.study.folder import StudyFolder

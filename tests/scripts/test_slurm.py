@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 from toy_study import TOY
+from typed import parse
 
 from levelfield.cli.main import main as levelfield
-from levelfield.cli.study import parse
 from levelfield.study.rows import load_spec
 
 REPOSITORY = Path(__file__).parents[2]

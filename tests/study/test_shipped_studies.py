@@ -12,7 +12,7 @@ from tiny_fit import REPOSITORY
 from tiny_text import own_texts, tiny_text_model
 
 from levelfield.analysis.conditions import differing_conditions
-from levelfield.cli.commands import run as command_line
+from levelfield.cli.main import run as command_line
 from levelfield.core.configuration import Config
 from levelfield.data.datasets import Glyphs
 from levelfield.study.first_look import look_at_rows

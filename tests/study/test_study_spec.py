@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import levelfield.losses
-from levelfield.cli.commands import run as command_line
+from levelfield.cli.main import run as command_line
 from levelfield.core.configuration import merge, parse_value, read_yaml, set_dotted
 from levelfield.core.errors import UserError
 from levelfield.study.jobs import Job, job_config, study_jobs

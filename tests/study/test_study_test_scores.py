@@ -14,8 +14,8 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.metrics import normalized_mutual_info_score
 from torch.nn.functional import normalize
+from typed import parse
 
-from levelfield.cli.study import parse
 from levelfield.core.errors import UserError
 from levelfield.data.loaders import ClassSubset
 from levelfield.data.transforms import as_floats, stacked

@@ -46,17 +46,9 @@ class Silent(Plain):
         self.log("val_loss", 0.0)
 """
 )
-FIT = [
-    "--config",
-    "data/glyphs.yaml",
-    "--data.dataset.num_classes",
-    "24",
-    "--data.steps_per_epoch",
-    "6",
-    "--trainer.max_epochs",
-    "2",
-]
-FIT += ["--data.transforms.crop_size", "32", "--data.transforms.resize", "32", "--trainer.enable_progress_bar", "false"]
+FIT = ["--config", "data/glyphs.yaml", "--data.dataset.num_classes", "24", "--data.steps_per_epoch", "6"]
+FIT += ["--trainer.max_epochs", "2", "--data.transforms.crop_size", "32", "--data.transforms.resize", "32"]
+FIT += ["--trainer.enable_progress_bar", "false"]
 STUDY = """
 folds: 2
 runs: 1

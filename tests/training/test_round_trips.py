@@ -46,14 +46,8 @@ TABLE = spec("levelfield.data.datasets.ImageTable", table="table.csv")
 DATAMODULES: dict[str, dict[str, Any]] = {
     "M per class": {
         **{"dataset": spec("test_round_trips.Few", num_classes=20), "fold": 1, "num_folds": 2},
-        **{
-            "split": "random",
-            "split_seed": 3,
-            "fold_seed": 5,
-            "batch_size": 16,
-            "samples_per_class": 4,
-            "replacement": True,
-        },
+        **{"split": "random", "split_seed": 3, "fold_seed": 5},
+        **{"batch_size": 16, "samples_per_class": 4, "replacement": True},
         **{"steps_per_epoch": 3, "eval_batch_size": 7, "num_workers": 1, "transforms": {**IMAGES, "scale": [0.5, 1.0]}},
         "seed": 1,
     },
@@ -220,13 +214,8 @@ def test_a_datamodule_is_stored_logged_and_loaded_as_it_was_made(
         assert main(["validate", "--ckpt_path", str(path), *words]) == 0
         assert batches(Caught.datamodule) == expected
     seed_everything(0, verbose=False)
-    for argument in data.keys() - {
-        "root",
-        "num_workers",
-        "cache",
-        "features",
-        *(["dataset"] if "root" in data else []),
-    }:
+    without_effect = {"root", "num_workers", "cache", "features", *(["dataset"] if "root" in data else [])}
+    for argument in data.keys() - without_effect:
         left_out = (argument, argument.replace("split", "split_seed"))
         others = {key: value for key, value in data.items() if key not in left_out}
         assert batches(datamodule(**(others | {"num_workers": 0}))) != expected, f"{argument} has an effect"

@@ -20,10 +20,7 @@ from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, Mu
 from levelfield.metrics import retrieval_metrics
 from levelfield.miners import MultiSimilarityMiner
 from levelfield.regularizers import CenterInvariance
-from levelfield.training.callbacks import (
-    GradientCaching,
-    GradientCheckpointing,
-)
+from levelfield.training.callbacks import GradientCaching, GradientCheckpointing
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 

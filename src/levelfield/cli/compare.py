@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import yaml
 
 from levelfield.cli.commands import MINUTES
+from levelfield.cli.study import main as run_study
 from levelfield.cli.study import with_overrides
-from levelfield.cli.study_output import Ending, answer
-from levelfield.core.configuration import OURS, Config, merge, set_dotted, stack
+from levelfield.core.configuration import OURS, Config, set_dotted, stack
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically, write_json
 from levelfield.core.processes import cores_here
@@ -35,10 +35,10 @@ def main(given: Namespace) -> int:
         UserError: a mistake, too few classes, or images that cannot be opened.
     """
     given.command = "run"
-    given = with_overrides(given)
+    with_overrides(given)
     if given.minutes is not None and not 0 < given.minutes < float("inf"):
         raise UserError(f"--minutes {given.minutes:g}: give a number above 0")
-    path = given.file
+    path = given.path
     for key in given.overrides:
         _check_option(key, path)
     from levelfield.compare.samples import blocks_of, duplicates_across, split_of, unbroken
@@ -69,9 +69,9 @@ def main(given: Namespace) -> int:
         if not given.json:
             say(*lines)
     given.file = str(file)
-    if not given.options and given.executor == "local":
+    if not given.options and given.executor in (None, "local"):
         given.options = {"workers": cores_here()}
-    return answer(given, Ending(["levelfield", "compare", *given.words], partial(_conclusion, cheapest=given.cheapest)))
+    return run_study(given, partial(_conclusion, cheapest=given.cheapest))
 
 
 def _check_option(key: str, path: str) -> None:
@@ -110,16 +110,13 @@ def _write_study(
         Path(trunk).stem: stack(trunk, Path(), "--trunk")
         for trunk in given.trunk or [f"{OURS}trunk/{USUAL_TRUNK[dataset.modality]}.yaml"]
     }
-    for file_of_trunk, settings in zip(given.trunk, trunks.values(), strict=False):
+    for trunk, settings in trunks.items():
         if "trunk" not in settings.get("model", {}):
-            raise UserError(
-                f"--trunk {file_of_trunk} sets no model.trunk: give a file such as configs/trunk/minilm.yaml"
-            )
-    protocol = stack(HEADS, Path(), "compare")
+            raise UserError(f"--trunk: {trunk} sets no model.trunk: give a file such as configs/trunk/minilm.yaml")
     workers = given.options.get("workers")
     workers = workers if isinstance(workers, int) else cores_here()
     _, method = read_method(LOSSES[PAIR], "compare")
-    base = merge(merge(protocol, data), {"model": method["model"]})
+    base = stack([HEADS, data, {"model": method["model"]}], Path(), "compare")
     plan = make_plan(dataset, index, tested, base, trunks, blocks, 60 * (given.minutes or MINUTES), workers)
     content = definition(name, dataset.modality, data, trunks, plan)
     write_atomically(file, WRITTEN + yaml.safe_dump(content, sort_keys=False).encode())
@@ -135,10 +132,8 @@ def _check_begun(file: Path, dataset: "MetricDataset", given: Namespace) -> None
     from levelfield.compare.samples import data_settings
 
     _, data, *_ = yaml.safe_load(file.read_bytes())["base"]
-    there, here = (
-        dict(each["dataset"]) for each in (data["data"], data_settings(dataset, given.overrides.get("data.root")))
-    )
-    if there != here:
+    here = data_settings(dataset, given.overrides.get("data.root"))["dataset"]
+    if (there := data["data"]["dataset"]) != here:
         places = [next(iter(each["init_args"].values())) for each in (there, here)]
         raise UserError(f"{file} compares {places[0]}, not {places[1]}: choose another --output")
     for option, value in (("--minutes", given.minutes), ("--trunk", given.trunk)):
@@ -161,8 +156,7 @@ def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
     if is_baseline(decision.row):
         from levelfield.use.untrained_checkpoint import write_untrained_checkpoint
 
-        written = write_untrained_checkpoint(study, decision.row)
-        checkpoint = finished.folder / written.relative_to(study.folder)
+        checkpoint = finished.folder / write_untrained_checkpoint(study, decision.row).relative_to(study.folder)
     else:
         checkpoint = finished.folder / Job(decision.row, "run", 0, 0).path / CHECKPOINT
     trusted = user_packages(yaml.safe_load(checkpoint.with_name(CONFIG).read_bytes()))

@@ -1,12 +1,19 @@
 """`levelfield data list|verify|prepare`."""
 
+import inspect
+import os
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Column, Table
+from rich.text import Text
 
 from levelfield.core.errors import UserError, nearest
 from levelfield.core.terminal import say
@@ -17,26 +24,27 @@ if TYPE_CHECKING:
 TABLE_WIDTH = 120
 
 
-def main(arguments: Namespace) -> int:
+def main(given: Namespace) -> int:
     """Run `levelfield data`; return the exit code, 2 if something is wrong.
 
     Raises:
         UserError: a misspelt name, or a folder that is missing.
     """
-    if arguments.command == "prepare" and arguments.archive and len(arguments.names) != 1:
+    if given.command == "prepare" and given.archive and len(given.name) != 1:
         raise UserError("--archive needs exactly one NAME: levelfield data prepare NAME --archive FILE")
-    if arguments.command != "prepare" and arguments.root and not Path(arguments.root).is_dir():
-        raise UserError(f"--root {arguments.root}: no such folder; give the folder with the data sets")
-    datasets = _chosen(arguments.names, arguments.root, own=arguments.command == "verify")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=TABLE_WIDTH)
-    if arguments.command == "list":
-        return _list(console, datasets, asked_for=bool(arguments.names))
-    if arguments.command == "prepare":
-        given = [Path(file) for file in arguments.archive]
-        return max(_prepare(console, dataset, given) for dataset in datasets)
-    return max(_verify(console, dataset, asked_for=bool(arguments.names)) for dataset in datasets)
+    if given.command != "prepare" and given.root and not Path(given.root).is_dir():
+        raise UserError(f"--root {given.root}: no such folder; give the folder with the data sets")
+    datasets = [dataset_named(name, given.root, given.command == "verify") for name in given.name or named_datasets()]
+    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
+    if given.command == "prepare":
+        return max(_prepare(console, dataset, [*map(Path, given.archive)]) for dataset in datasets)
+    if given.command == "verify":
+        return max(_verify(console, dataset, asked_for=bool(given.name)) for dataset in datasets)
+    if given.name:
+        say("\n\n".join(map(_card_of, datasets)), console=console)
+    else:
+        _print_table(console, datasets)
+    return 0
 
 
 def named_datasets() -> "dict[str, type[MetricDataset]]":
@@ -50,58 +58,97 @@ def named_datasets() -> "dict[str, type[MetricDataset]]":
     return {kind.name: kind for kind in sorted(named, key=lambda kind: kind.name)}
 
 
-def _chosen(names: Sequence[str], root: str | None, own: bool) -> "list[MetricDataset]":
-    """The named data sets, or all without a name; with `own` a name may be the path of your own data."""
-    return [dataset_named(name, root, own) for name in names or named_datasets()]
-
-
 def dataset_named(name: str, root: str | None = None, own: bool = True) -> "MetricDataset":
     """The data set with that name; with `own` the name may be the path of your own data.
 
     Raises:
         UserError: no such data set.
     """
+    from levelfield.data.dataset import has_root
     from levelfield.data.own import dataset_from_path
 
     kinds = named_datasets()
-    dataset = _build(kinds[name], root) if name in kinds else dataset_from_path(name, root) if own else None
-    if dataset is None:
-        also = ", nor a folder or a .csv or .parquet table of that path" if own else ""
-        raise UserError(f"no data set '{name}'{also}{nearest(name, kinds, '')} (levelfield data list shows them)")
-    return dataset
+    if kind := kinds.get(name):
+        return kind(root=root) if has_root(kind) else kind()  # type: ignore[call-arg]
+    if own and (dataset := dataset_from_path(name, root)) is not None:
+        return dataset
+    also = ", nor a folder or a .csv or .parquet table of that path" if own else ""
+    raise UserError(f"no data set '{name}'{also}{nearest(name, kinds, '')} (levelfield data list shows them)")
 
 
-def _build(kind: "type[MetricDataset]", root: str | None) -> "MetricDataset":
+def _why_not_ready(dataset: "MetricDataset") -> str | None:
+    """Why the data set cannot be read; None if it can."""
+    try:
+        dataset.read_index()
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _folder_of(dataset: "MetricDataset") -> Path | None:
+    """The folder of the data set, whether it exists or not; None if it has none, or no root is given."""
     from levelfield.data.dataset import has_root
 
-    return kind(root=root) if has_root(kind) else kind()  # type: ignore[call-arg]
+    given = getattr(dataset, "root", None) or os.environ.get("LEVELFIELD_DATA")
+    return Path(given) / (dataset.folder_name or dataset.name) if given and has_root(type(dataset)) else None
 
 
-def _list(console: Console, datasets: "Sequence[MetricDataset]", asked_for: bool) -> int:
-    from levelfield.cli.data_cards import card_of, table_of
-
-    if asked_for:
-        say("\n\n".join(map(card_of, datasets)), console=console)
-        return 0
-    table, broken = table_of(datasets)
+def _print_table(console: Console, datasets: "Sequence[MetricDataset]") -> None:
+    """The table, a line for each data set whose folder exists but cannot be read, and what to do next."""
+    counts = (Column(name, justify="right", no_wrap=True) for name in ("classes", "samples"))
+    texts = (Column(name, overflow="fold") for name in ("split", "licence", "source"))
+    columns = (Column("name", no_wrap=True), *counts, Column("ready", no_wrap=True), *texts)
+    table, broken = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0)), []
+    for dataset in datasets:
+        reason, folder = _why_not_ready(dataset), _folder_of(dataset)
+        if reason is not None and folder is not None and folder.exists():
+            broken.append(f"{dataset.name}: {reason}")
+        numbers = (f"{dataset.num_classes_published:,}", f"{dataset.num_samples_published:,}")
+        source = urlsplit(dataset.source).netloc.removeprefix("www.") or dataset.source
+        row = (dataset.name, *numbers, "no" if reason else "yes", dataset.splits, dataset.licence, source)
+        table.add_row(*map(Text, row))
     console.print(table, highlight=False, markup=False)
     hint = "levelfield data list NAME shows the folder layout; levelfield data prepare NAME downloads missing files"
-    say("\n".join([*broken, hint]), console=console)
-    return 0
+    say(*broken, hint, console=console)
+
+
+def _card_of(dataset: "MetricDataset") -> str:
+    """All facts about a data set, one per line; the folder's layout is from its docstring."""
+    from docstring_parser import parse
+
+    text = inspect.getdoc(type(dataset)) or ""
+    reason, layout = _why_not_ready(dataset), {part.arg_name: part.description or "" for part in parse(text).params}
+    each = "an image" if dataset.modality == "image" else "a text"
+    facts = [
+        ("what", (inspect.getdoc(inspect.getmodule(type(dataset))) or "").partition("\n")[0]),
+        ("paper", text.partition("\n")[0]),
+        ("classes", f"{dataset.num_classes_published:,}"),
+        ("samples", f"{dataset.num_samples_published:,}, each {each}"),
+        *(("split", dataset.splits), ("licence", dataset.licence), ("source", dataset.source)),
+    ]
+    for archive in dataset.archives:
+        size = f", {decimal(archive.size)}" if archive.size else ""
+        checksum = f"SHA-256 {archive.sha256}" if archive.sha256 else "no published checksum"
+        facts.append(("file", f"{archive.file}{size}, {checksum}{'' if archive.url else '; download it yourself'}"))
+    if "root" in layout:
+        holds = " ".join(layout["root"].partition(";")[0].split()).replace("`", "")
+        facts.append(("layout", f"DIR {holds}; DIR is --root, --data.root or LEVELFIELD_DATA"))
+        facts.append(("where", str(_folder_of(dataset) or "no DIR given")))
+    facts.append(("ready", f"no: {reason}" if reason else "yes"))
+    return "\n".join([dataset.name, *(f"  {name:<8} {fact}" for name, fact in facts)])
 
 
 def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path]) -> int:
-    from levelfield.cli.data_cards import folder_of, why_not_ready
     from levelfield.data.dataset import has_root
     from levelfield.data.prepare import prepare
 
-    reason = why_not_ready(dataset)
+    reason = _why_not_ready(dataset)
     if given and (reason is None or not has_root(type(dataset))):
         say(f"note: --archive {given[0]} has no effect: {dataset.name} needs no download", console=console)
     if not has_root(type(dataset)):
         say(f"{dataset.name}: {reason or 'ready, no download needed'}", console=console)
         return 2 if reason else 0
-    folder = folder_of(dataset)
+    folder = _folder_of(dataset)
     if folder is None:
         raise UserError(f"{dataset.name} needs a folder: give --root DIR, or set LEVELFIELD_DATA")
     if reason is not None:

@@ -36,23 +36,15 @@ OF_EVALUATION = {
     *("plugins", "profiler", "callbacks", "enable_progress_bar"),
     *("limit_val_batches", "limit_test_batches", "limit_predict_batches"),
 }
-OF_FIT = (
-    "model.trunk.weights",
-    *(f"trainer.{key}" for key in sorted({*inspect.signature(Trainer).parameters} - OF_EVALUATION)),
-)
+OF_FIT = tuple(f"trainer.{key}." for key in {*inspect.signature(Trainer).parameters} - OF_EVALUATION)
 
 
 def main(given: argparse.Namespace) -> int:
     """Run `levelfield validate`, `test` or `predict`; returns the exit code.
 
     Raises:
-        UserError: an option that only `fit` uses, or two checkpoints.
+        UserError: two checkpoints.
     """
-    for key, _ in given.settings:
-        if any(f"{key.replace('.init_args.', '.')}.".startswith(f"{other}.") for other in OF_FIT):
-            raise UserError(
-                f"--{key} is an option of fit: {given.command} reads its settings from the checkpoint; leave it out"
-            )
     if len(given.ckpt_path) > 1:
         raise UserError("--ckpt_path is given twice: leave one out")
     evaluation = Evaluation(given, configuration(given.config, given.settings))
@@ -60,7 +52,7 @@ def main(given: argparse.Namespace) -> int:
         print(evaluation.printed(), end="")
         return 0
     evaluation.build()
-    {"validate": evaluation.validate, "test": evaluation.test, "predict": evaluation.predict}[given.command]()
+    getattr(evaluation, given.command)()
     return 0
 
 
@@ -86,9 +78,9 @@ class Evaluation(Training):
                 "Trainer().test(MetricLearner.load_from_checkpoint(...), loader)"
             )
         for key in (key for key, _ in flatten(asked)):
-            if not key.startswith(TAKEN):
-                option, command = key.replace(".init_args", ""), given.command
-                raise UserError(f"--{option}: {command} reads this from '{self.checkpoint_path}'; leave it out")
+            if not key.startswith(TAKEN) or f"{key}.".startswith(OF_FIT):
+                instead = f"{given.command} does not use it, or reads it from '{self.checkpoint_path}'; leave it out"
+                raise UserError(f"--{key.replace('.init_args', '')}: {instead}")
         note_unused_trust(given.trust, self.checkpoint)
         stored = data_arguments(self.checkpoint, self.checkpoint_path, given.trust)
         dataset = stored["dataset"]
@@ -132,8 +124,7 @@ class Evaluation(Training):
             say(record.summary())
             lines = read_lines(record.folder / LEDGER)
             line = next(each for each in lines if (each["event"], each["id"]) == (EVALUATED, record.evaluation))
-            if not self.trainer.fast_dev_run:  # type: ignore[attr-defined] # embeds one batch only
-                self._write_card({**line, "number": record.count})
+            self._write_card({**line, "number": record.count})
 
     def _write_card(self, evaluation: dict[str, Any]) -> None:
         from levelfield.use.card import keep_scores, write_card
@@ -183,10 +174,7 @@ class EmbeddingWriter(Callback):
         if not trainer.is_global_zero:
             return
         if left_out := len(self._rows) - len(torch.cat(self._positions).unique()):
-            raise UserError(
-                f"limit_predict_batches or fast_dev_run leaves {left_out:,} of {len(self._rows):,} samples out: "
-                "remove it"
-            )
+            raise UserError(f"limit_predict_batches leaves {left_out:,} of {len(self._rows):,} samples out: remove it")
         keys = "\n".join(trainer.datamodule.predict_subset.index.keys)  # type: ignore[attr-defined]
         write_atomically(self.path, save({"embeddings": self._rows}, metadata={"keys": keys}))
 

@@ -19,10 +19,9 @@ from levelfield.core.terminal import say
 from levelfield.metrics.definitions import title_of
 from levelfield.models.trunks import Trunk
 from levelfield.training.build import Training
-from levelfield.training.callbacks.last_epoch import LastEpoch
-from levelfield.training.callbacks.validate_first import BEFORE_TRAINING
+from levelfield.training.callbacks.until_done import BEFORE_TRAINING
 from levelfield.training.initial_weights import start_from_checkpoint
-from levelfield.training.run_folder import BEST, LAST, RunFolder, claim, interruptible, is_first_process
+from levelfield.training.run_folder import BEST, LAST, LastEpoch, RunFolder, claim, interruptible, is_first_process
 from levelfield.training.settings import plain
 from levelfield.training.trust import user_packages
 
@@ -47,7 +46,11 @@ def main(given: argparse.Namespace) -> int:
         print(fit.printed(), end="")
         return 0
     fit.build()
-    fit.run()
+    try:
+        fit.run()
+    except Stopped as stop:  # also one that came while another error was handled
+        stop.remedy = fit.how_to_resume()
+        raise
     if fit.trainer.is_global_zero and fit.trainer.state.finished:
         say(*fit.conclusion())
     return 0
@@ -88,20 +91,14 @@ class Fit(Training):
 
     def _refuse_other_number(self) -> None:
         """Check the launcher's number of processes against devices x nodes: with another number a fit would hang."""
-        launched, asked = launched_together(), self.trainer.num_devices * self.trainer.num_nodes
+        launched, devices, nodes = launched_together(), self.trainer.num_devices, self.trainer.num_nodes
         if launched is None or launched[0] == "sbatch":
             return
-        if launched[1] != asked:
+        there = launched_nodes() or nodes
+        if (launched[1], there) != (devices * nodes, nodes):
             raise UserError(
-                f"{launched[0]} started this fit as {launched[2]}, but --trainer.devices times --trainer.num_nodes is "
-                f"{asked}: make them equal"
-            )
-        nodes = launched_nodes()
-        if nodes not in (None, self.trainer.num_nodes):
-            raise UserError(
-                f"{launched[0]} started this fit on {nodes} nodes: give --trainer.num_nodes {nodes}, not "
-                f"{self.trainer.num_nodes}, and the processes of one node as --trainer.devices, not "
-                f"{self.trainer.num_devices}"
+                f"{launched[0]} started this fit as {launched[2]} on {there} nodes: give --trainer.num_nodes {there}, "
+                f"not {nodes}, and the processes of one node as --trainer.devices, not {devices}"
             )
 
     def _learn_folder(self) -> None:
@@ -134,13 +131,6 @@ class Fit(Training):
             UserError: A callback or a weight is wrong.
         """
         try:
-            self._run_or_resume()
-        except Stopped as stop:  # also one that came while another error was handled
-            stop.remedy = "; ".join(self._how_to_resume())
-            raise
-
-    def _run_or_resume(self) -> None:
-        try:
             self._learn_folder()
             if self._run.state == "finished":
                 if is_first_process():
@@ -153,7 +143,7 @@ class Fit(Training):
         except KeyboardInterrupt:
             best = self._run.path / BEST
             kept = [f"best so far: {best}"] * best.exists()
-            raise KeyboardInterrupt("; ".join([*kept, *self._how_to_resume()])) from None
+            raise KeyboardInterrupt("; ".join([*kept, self.how_to_resume()])) from None
         except (RuntimeError, ValueError) as error:
             said = str(error).strip()
             option = next((option for start, option in MISTAKES.items() if said.startswith(start)), None)
@@ -173,9 +163,9 @@ class Fit(Training):
             say(f"resuming in {self.folder}")
             return
         self.write_config()
-        trunk = getattr(self.model, "trunk", None)
-        of_trunk = [f"trunk: {trunk.summary()}"] if isinstance(trunk, Trunk) else []
-        say(*self.datamodule.overview(), *of_trunk)
+        say(*self.datamodule.overview())
+        if isinstance(trunk := getattr(self.model, "trunk", None), Trunk):
+            say(f"trunk: {trunk.summary()}")
         if self._resume:
             say(f"note: nothing to resume: {self._run.path.parent} has no stopped fit of these settings")
 
@@ -195,19 +185,20 @@ class Fit(Training):
         score = f"best validation {title_of(self.selected_by)} {self.best_score:.4f} {when}: {best}"
         return [*lines, score, f"next: levelfield validate {words}"]
 
-    def _how_to_resume(self) -> list[str]:
+    def how_to_resume(self) -> str:
+        """What the same command does after a stop."""
         if not (self._run.path / LAST).exists():
-            return ["no epoch is kept: the same command starts again"]
-        return ["the same command with --resume continues after the last epoch that it kept"]
+            return "no epoch is kept: the same command starts again"
+        return "the same command with --resume continues after the last epoch that it kept"
 
 
 def _default_name(config: Namespace) -> str:
     """`<data set>-<loss>`, with the names of the classes."""
-    data, loss = config["data"]["dataset"]["class_path"], config["model"].get("loss")
+    data, loss = config["data"]["dataset"], config["model"].get("loss")
     if loss is None:  # a LightningModule without the argument
-        names = (data, config["model"]["learner"])
-    else:
-        names = (data, loss.__name__ if callable(loss) else loss["class_path"])  # a function is the value itself
+        loss = {"class_path": config["model"]["learner"]}
+    # A function is the value itself.
+    names = (data["class_path"], loss.__name__ if callable(loss) else loss["class_path"])
     return "-".join(name.rpartition(".")[2] for name in names)
 
 

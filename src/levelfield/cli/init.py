@@ -20,18 +20,7 @@ def main(given: Namespace) -> int:
     Raises:
         UserError: No name for a package, a folder that is not empty, or no permission to write it.
     """
-    folder = Path(given.folder)
-    written = write_project(folder)
-    say(
-        f"{folder}: {written} files, and all of them are yours; levelfield stays a dependency",
-        f"cd {folder} && pip install --editable '.[dev]', then: python train.py, and: pytest",
-        f"{folder / 'README.md'} says what each file is; all parts that you can write: docs/own_parts.md",
-    )
-    return 0
-
-
-def write_project(folder: Path) -> int:
-    """Write the project into a new or empty folder; return the number of files."""
+    folder = Path(given.name)
     name = folder.absolute().name
     if not re.fullmatch(r"[a-z]([a-z0-9_]*[a-z0-9])?", name) or keyword.iskeyword(name):
         raise UserError(f"init '{name}': no name of a package; give lower-case letters, digits and _, such as {NAME}")
@@ -45,4 +34,9 @@ def write_project(folder: Path) -> int:
         target = folder / str(file.relative_to(TEMPLATE)).replace(NAME, name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(file.read_text(encoding="utf-8").replace(NAME, name), encoding="utf-8")
-    return len(files)
+    say(
+        f"{folder}: {len(files)} files, and all of them are yours; levelfield stays a dependency",
+        f"cd {folder} && pip install --editable '.[dev]', then: python train.py, and: pytest",
+        f"{folder / 'README.md'} says what each file is; all parts that you can write: docs/own_parts.md",
+    )
+    return 0

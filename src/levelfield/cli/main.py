@@ -4,13 +4,11 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from importlib import import_module
-from itertools import pairwise
 
-from levelfield import __version__
-from levelfield.cli.commands import COMMANDS, EVALUATIONS, HELP, read
-from levelfield.core.errors import UserError, nearest, refused_file
-from levelfield.core.option_hints import COMMANDS as OTHER_NAMES
+from levelfield.cli.commands import EVALUATIONS, read
+from levelfield.core.errors import UserError, refused_file
 from levelfield.core.paths import find_own_modules
 from levelfield.core.processes import FIRST, end_with_first, keep_freed_memory, quick_imports
 from levelfield.core.signals import EXIT_CODE, Stopped, is_first_rank, stopping
@@ -21,23 +19,14 @@ LOADER_DIED = re.compile(r"DataLoader worker \(pid")
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0, 2 for a mistake in the input, 130 after Ctrl-C, 75 after a signal."""
-    args = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in args
-    if args[:1] not in (["study"], ["compare"]):  # these show the traceback of your own loss and continue
-        args = [word for word in args if word != "--debug"]
-    if not args or args[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
-        return 0
-    if args[0] == "--version":
-        print(__version__)
-        return 0
+    name, *words = (sys.argv[1:] if argv is None else argv) or ["--help"]
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # for what the terminal's encoding lacks
     received: list[int] = []
     try:
         with stopping() as received:
-            return _run(args[0], args[1:])
+            return run(name, words)
     except Stopped as stop:
         return _stopped(stop)
     except KeyboardInterrupt as stop:
@@ -49,29 +38,29 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if received:  # another process has left the group before this one
             return _stopped(Stopped(received[0]))
-        if debug or not _is_users(error):
+        line = _one_line(error)
+        if line is None or "--debug" in words:
             print(printable(traceback.format_exc()), end="", file=sys.stderr)
-            return 2 if _is_users(error) else 1
-        say(f"levelfield: {_one_line(error)}", file=sys.stderr)
-        return 2
+        else:
+            say(f"levelfield: {line}", file=sys.stderr)
+        return 1 if line is None else 2
 
 
-def _run(name: str, words: list[str]) -> int:
-    if name not in COMMANDS:
-        meant = f"; {OTHER_NAMES[name]}" if name in OTHER_NAMES else nearest(name, COMMANDS, "", cutoff=0.6)
-        raise UserError(f"no such command '{name}'{meant} (levelfield --help lists all)")
-    trusted = [
-        word.removeprefix("--trust=") for before, word in pairwise(["", *words]) if "--trust" in (before, word[:7])
-    ]
+def run(name: str, words: Sequence[str]) -> int:
+    """Runs a command; returns its exit code.
+
+    Raises:
+        UserError: a mistake in the input.
+    """
     try:
         os.getcwd()
     except FileNotFoundError:
         raise UserError("the working directory has been removed: change to another one") from None
-    find_own_modules((), trusted)
     try:
         given = read(name, words)  # without torch
     except SystemExit:  # the help is printed
         return 0
+    find_own_modules((), getattr(given, "trust", ()))
     if name in ("fit", *EVALUATIONS):
         end_with_first()
     keep_freed_memory()
@@ -89,23 +78,17 @@ def _stopped(stop: Stopped) -> int:
     return EXIT_CODE
 
 
-def _is_users(error: Exception) -> bool:
+def _one_line(error: Exception) -> str | None:
+    """The message of a mistake in the input, without that of a loader process around it; None for other errors."""
     if isinstance(error, OSError):
-        return refused_file(error) is not None
-    if isinstance(error, UserError) or LOADER_DIED.match(str(error)):
-        return True
-    from lightning.fabric.utilities.exceptions import MisconfigurationException  # takes seconds
-
-    return isinstance(error, MisconfigurationException)
-
-
-def _one_line(error: Exception) -> str:
-    """The message; of an error in a loader process, only its original message."""
-    if isinstance(error, OSError):
-        error = refused_file(error) or error
+        refused = refused_file(error)
+        return None if refused is None else str(refused)
     if LOADER_DIED.match(str(error)):
         return f"{error} Often memory is exhausted: give fewer loader processes, --data.num_workers 0"
+    if not isinstance(error, UserError):
+        from lightning.fabric.utilities.exceptions import MisconfigurationException  # takes seconds
+
+        if not isinstance(error, MisconfigurationException):
+            return None
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    if "Original Traceback" in str(error):
-        return lines[-1].partition(": ")[2]
-    return " ".join(lines)
+    return lines[-1].partition(": ")[2] if "Original Traceback" in str(error) else " ".join(lines)

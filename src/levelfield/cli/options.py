@@ -1,12 +1,12 @@
-"""The options of a command by argparse, and the settings of a training behind them."""
+"""A command by argparse: its options, and the settings of a training behind them."""
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from levelfield.core.configuration import (
     SECTIONS,
@@ -22,62 +22,97 @@ from levelfield.core.errors import UserError, nearest
 from levelfield.core.option_hints import option_here
 
 Settings = Sequence[tuple[str, str]]
-Option = tuple[tuple[str, ...], Mapping[str, Any]]
 
+# The type of an option's value, by the option or by the name of the value.
+TYPES: Mapping[str, Any] = {
+    **dict.fromkeys(("N", "K"), int),
+    **{"MINUTES": float},
+    **dict.fromkeys(("--output", "--from", "--figures", "--to"), Path),
+}
 # The key of the class that a section's option names: `--model my_learner.MyLearner`.
 CLASS_OF = {"--model": "model.learner", "--data": "data.datamodule"}
+MARKS: Mapping[str, Mapping[str, Any]] = {
+    "!": {"required": True},
+    "*": {"action": "append", "default": []},
+    "+": {"nargs": "+", "action": "extend", "default": []},
+}
 
 
-class Options(argparse.ArgumentParser):
-    """The options of one command. A mistake is a UserError of one line.
+class Command(argparse.ArgumentParser):
+    """A command, or a group of commands. A mistake is a UserError of one line.
 
     Args:
-        name: words of the command, `study run`.
-        usage: what follows them.
-        about: what the command does.
-        options: names and settings of each argument, as `add_argument` takes them.
-        end: lines below the options, such as examples.
+        options: its options, as `options_of` reads them.
+        hidden: more of them, which the help does not show.
         settings: options without a dot that are settings of a training. None takes no settings at all, not even dotted
             ones (`--trainer.max_epochs 3`).
-        other_names: option of other programs to the option to give here (`levelfield.core.option_hints`).
+        other_names: name in other programs to what to give here (`levelfield.core.option_hints`).
+        module: the module that runs the command (default: the command's first word).
+        **how: arguments of `ArgumentParser`.
     """
 
     def __init__(
         self,
-        name: str,
-        usage: str,
-        about: str,
-        options: Iterable[Option] = (),
-        end: str = "",
+        options: str = "",
+        hidden: str = "",
         settings: Sequence[str] | None = None,
         other_names: Mapping[str, str] = MappingProxyType({}),
+        module: str | None = None,
+        **how: Any,
     ) -> None:
-        super().__init__(
-            *(f"levelfield {name}", f"levelfield {name} {usage}", about, end),
-            formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=120, max_help_position=24),
-            allow_abbrev=False,
-        )
-        self.name, self._other_names = name, other_names
+        layout = partial(argparse.RawDescriptionHelpFormatter, width=120, max_help_position=24)
+        super().__init__(**how, formatter_class=layout, allow_abbrev=False)
         self._settings = None if settings is None else [f"--{key}" for key in (*SECTIONS, *settings)]
-        self.siblings: Mapping[str, Options] = {}
-        for names, how in options:
-            self.add_argument(*names, **how)
+        self._other_names, self._module = other_names, module
+        self.commands: Mapping[str, Command] = {}  # of a group
+        self._siblings: Mapping[str, Command] = {}
+        given = [self.add_argument(*names, **how) for names, how in options_of(options)]
+        for names, how in options_of(hidden):
+            self.add_argument(*names, **{**how, "help": argparse.SUPPRESS})
+        needed = [each for each in given if each.required and each.nargs != "*"]
+        words = [word for each in needed for word in (*each.option_strings[-1:], str(each.metavar))]
+        self.usage = " ".join([self.prog, *words, "[OPTIONS]"])
+
+    def group(self) -> Self:
+        """Makes it a group, which commands are added to."""
+        self._below = self.add_subparsers(title="commands", metavar="COMMAND", prog=self.prog)
+        self.commands, self.usage = self._below.choices, f"{self.prog} COMMAND [OPTIONS]"
+        return self
+
+    def add(self, name: str, description: str, options: str = "", **how: Any) -> "Command":
+        """Adds a command. The first sentence of its description is its line in the group's help.
+
+        A name of two words has no such line, and is for `read` only.
+        """
+        if " " not in name:
+            how["help"] = " ".join(re.split(r"\.(?:\s|$)", description)[0].split())
+        return self._below.add_parser(name, description=description, options=options, **how)
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """The command's own options; `settings` has the others, with their texts, in order.
+        """The command's own options; `settings` has the others, with their texts, in order. Of a group, its command's.
 
         Raises:
             SystemExit: the help was requested, and is printed.
-            UserError: a misspelt option, or a value that is not accepted.
+            UserError: no such command, a misspelt option, or a value that is not accepted.
         """
+        if self.commands:
+            name, *rest = words or ["--help"]
+            if name.startswith("-"):
+                self.parse_args([name])  # --help, --version
+            if name not in self.commands:
+                here = option_here(name, self._other_names)
+                meant = f"; {here}" if here else nearest(name, self.commands, "", cutoff=0.6)
+                raise UserError(f"no such command '{name}'{meant} ({self.prog} --help lists all)")
+            self.commands[name]._siblings = self.commands
+            return self.commands[name].read(rest)
         own, settings, left = list[str](), list[tuple[str, str]](), list(words)
         while left:
             word = left.pop(0)
             option, equals, text = word.partition("=")
-            if option.startswith("--") and not self.takes(option):
-                self.error(f"unrecognized arguments: {option}")  # before what is missing
             if option in self._option_string_actions or not option.startswith("--"):
                 own.append(word)
+            elif not self.takes(option):
+                self._refuse(option)  # before what is missing
             elif not equals and (not left or left[0].startswith("--")):
                 raise UserError(f"{option} needs a value")
             else:
@@ -86,7 +121,9 @@ class Options(argparse.ArgumentParser):
                     raise UserError(f"--data {text}: for your own data give {_own_data(text)}")
                 settings.append((CLASS_OF[option] if _names_class(option, text) else option[2:], text))
         given = self.parse_intermixed_args(own)
-        given.settings, given.command = settings, self.name.rpartition(" ")[2]
+        _, first, *last = self.prog.split()
+        given.settings, given.command = settings, (last or [first])[0]
+        given.module = f"levelfield.cli.{self._module or first}"
         return given
 
     def takes(self, option: str) -> bool:
@@ -95,41 +132,43 @@ class Options(argparse.ArgumentParser):
             return option in self._option_string_actions
         return option in self._settings or re.fullmatch(r"--[a-z_]\w*(\.\w+)+\+?", option) is not None
 
+    def _refuse(self, option: str) -> NoReturn:
+        here = option_here(option, self._other_names)
+        if here and here != option:
+            raise UserError(f"no such option '{option}'; give {here}")
+        if users := [name for name, other in self._siblings.items() if other.takes(option)]:
+            command = self.prog.split()[-1]
+            raise UserError(f"{option} is an option of {', '.join(users)}: {command} does not use it; leave it out")
+        known = [*self._option_string_actions, *(self._settings or ())]
+        raise UserError(f"no such option '{option}'{nearest(option, known, '; --help lists them', cutoff=0.6)}")
+
     def error(self, message: str) -> NoReturn:
-        if found := re.search(r"unrecognized arguments: (-[^\s=]+)", message):
-            option = found[1]
-            if users := [name for name, other in self.siblings.items() if other.takes(option)]:
-                command = self.name.rpartition(" ")[2]
-                raise UserError(
-                    f"{option} is an option of {' and '.join(users)}: {command} does not use it; leave it out"
-                )
-            known, here = (
-                [*self._option_string_actions, *(self._settings or ())],
-                option_here(option, self._other_names),
-            )
-            meant = f"; give {here}" if here else nearest(option, known, "; --help lists them", cutoff=0.6)
-            raise UserError(f"no such option '{option}'{meant}")
         if found := re.search(r"argument ([^\s/:]+)\S*: invalid (\w+) value: '(.*)'", message):
             raise UserError(f"{found[1]} {found[3]}: give {found[2]}")
-        message = re.sub(r"the following arguments are required: (.*)", rf"levelfield {self.name} needs \1", message)
+        message = re.sub(r"the following arguments are required: (.*)", rf"{self.prog} needs \1", message)
         raise UserError(re.sub(r"argument ([^\s/:]+)\S*: expected .*argument.*", r"\1 needs a value", message))
 
 
-def read_of(commands: Mapping[str, Options], page: str, words: Sequence[str]) -> argparse.Namespace:
-    """The options of the command of a group that the first word names.
+def options_of(text: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """What `add_argument` takes, for each option in a text such as `--top K  number of answers`.
 
-    Raises:
-        SystemExit: the help was requested, and is printed.
-        UserError: no such command, or a mistake in its options.
+    A line that begins with spaces continues the line before. `--json` has no value, `PATH` is a value without option.
+    After a value: `!` is required, `*` may be repeated, `+` too, with several at once. `a|b` are the only values.
     """
-    if not words or words[0] in ("-h", "--help"):
-        print(page, end="")
-        raise SystemExit(0)
-    if words[0] not in commands:
-        raise UserError(f"no such command '{words[0]}'{nearest(words[0], list(commands))}")
-    options = commands[words[0]]
-    options.siblings = commands
-    return options.read(words[1:])
+    for entry in filter(None, re.split(r"\n(?=\S)", text.strip())):
+        given, _, about = entry.partition("  ")
+        names = tuple(word for word in given.split() if word.startswith("-"))
+        value, marks = ([*given.split()[len(names) :], "", ""])[:2]
+        how: dict[str, Any] = {"help": " ".join(about.split())}
+        if not value:
+            yield names, {"action": "store_true", **how}
+            continue
+        how |= {"metavar": value, "type": TYPES.get(names[0] if names else "", TYPES.get(value, str))}
+        if "|" in value:
+            how |= {"choices": value.split("|"), "default": value.partition("|")[0]}
+        for mark in marks:
+            how |= MARKS[mark] if names else {"nargs": mark}
+        yield names or (value.lower(),), how
 
 
 def _own_data(path: str) -> str:
@@ -191,17 +230,3 @@ def _add(found: Config, key: str, value: Any) -> None:
     for earlier in (key, f"{key}+"):
         found.pop(earlier, None)
     found[key] = value  # last, so that it replaces earlier settings below it
-
-
-def without_options(words: Sequence[str], options: Mapping[str, int]) -> list[str]:
-    """The words of a command without some options, each given with the number of its values."""
-    kept, skipped = list[str](), 0
-    for word in words:
-        key, equals, _ = word.partition("=")
-        if key in options:
-            skipped = 0 if equals else options[key]
-        elif skipped:
-            skipped -= 1
-        else:
-            kept.append(word)
-    return kept

@@ -1,42 +1,208 @@
 """`levelfield study run|resume|status|report|table|verify|archive`."""
 
+import json
+import os
+import shlex
+import sys
+import tempfile
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TextIO
 
-from levelfield.cli.commands import read
+from rich.console import Console
+
+from levelfield.analysis.results import collect_rows, summarise
+from levelfield.analysis.status import status
 from levelfield.cli.options import dotted
-from levelfield.cli.study_output import answer
+from levelfield.core.configuration import first_difference
+from levelfield.core.errors import UserError
+from levelfield.core.signals import Stopped
+from levelfield.core.terminal import say
+from levelfield.experiment import Study
+from levelfield.report.table import TABLE_WIDTH
+from levelfield.study.archive import SUFFIX, is_archive, unpack_study
+from levelfield.study.dry_run import print_jobs
+from levelfield.study.replicates import replicates_of
+from levelfield.study.same_study import check_archived, with_rows_of
 from levelfield.study.spec import COUNTS
+from levelfield.study.study_file import find_study
 
-
-def parse(words: Sequence[str]) -> Namespace:
-    """The options of `levelfield study` from what follows `study`; see `with_overrides`."""
-    return with_overrides(read("study", words))
+# Options of one run: a command with one of them is not printed again.
+OF_ONE_RUN = {"--reopen-test", "--from", "--recompute", "--stop-here", "--test-without-failed-runs", "--json"}
+# What follows a study whose scores show how levelfield works, and rank no losses.
+NEXT = {
+    "smoke": "next: see what training brings, in four minutes: levelfield study run quickstart",
+    "quickstart": "next: a fair comparison on photographs, 40 minutes: levelfield data prepare grocery_store --root "
+    "data && levelfield study run fair_groceries --data.root data",
+}
+# Of another command that runs a study: the lines above and below the path of the page.
+Conclude = Callable[[Study], tuple[list[str], list[str]]]
 
 
 def with_overrides(given: Namespace) -> Namespace:
-    """`overrides` gets the settings for all methods, `options` the executor's.
+    """`overrides` gets the settings for all methods of `run` and `resume`, `options` the executor's.
 
     Raises:
         UserError: a value that is not accepted.
     """
-    if given.command not in ("run", "resume"):
-        return given
-    own = {
-        key: value
-        for key in (*COUNTS, "searches", "metrics", "selected_by", "compare")
-        if (value := getattr(given, key)) is not None
-    }
-    asked = {**own, **dotted(given.config, given.settings)}
+    own = ((key, getattr(given, key)) for key in (*COUNTS, "searches", "metrics", "selected_by", "compare"))
+    asked = {key: value for key, value in own if value not in (None, [])} | dotted(given.config, given.settings)
     given.options = {key[9:]: asked.pop(key) for key in list(asked) if key.startswith("executor.")}
     given.overrides = asked
     return given
 
 
-def main(given: Namespace) -> int:
-    """Run `levelfield study` and return the exit code. Ctrl-C prints how to continue and returns 130.
+def main(given: Namespace, conclude: Conclude | None = None) -> int:
+    """Run `levelfield study`, print the result, and return the exit code.
 
     Raises:
-        UserError: A mistake; the command line prints it and exits with 2.
+        UserError: a mistake.
     """
-    return answer(with_overrides(given))
+    with _for_machines(getattr(given, "json", False)) as machine:
+        console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
+        if given.command in ("run", "resume"):
+            given = given if conclude else with_overrides(given)
+            return _run(console, _to_run(console, given), given, conclude, machine)
+        if given.command == "archive" or not is_archive(Path(given.file)):
+            return _answer(console, Study(given.file, output=given.output), given, machine)
+        if given.command == "report" and given.output is None:
+            raise UserError(f"report {given.file}: give --output DIR, a folder for the archive's content and its page")
+        with tempfile.TemporaryDirectory() as aside:
+            folder = given.output or Path(aside, Path(given.file).name.removesuffix(SUFFIX))
+            unpack_study(Path(given.file), folder)
+            return _answer(console, Study(folder), given, machine, given.file)
+
+
+@contextmanager
+def _for_machines(json_lines: bool) -> Iterator[TextIO | None]:
+    """Keep standard output for lines of JSON; all other output, also of C code, goes to standard error."""
+    if not json_lines:
+        yield None
+        return
+    sys.stdout.flush()
+    own = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with os.fdopen(os.dup(own), "w") as machine:
+            yield machine
+    finally:
+        sys.stdout.flush()
+        os.dup2(own, 1)
+        os.close(own)
+
+
+def _answer(console: Console, study: Study, given: Namespace, machine: TextIO | None, archive: str = "") -> int:
+    if given.command == "status" and machine is not None:
+        print(json.dumps(status(study.record())), file=machine, flush=True)
+    elif given.command == "status":
+        place = archive or str(study.folder)
+        say(*(line.replace(str(study.folder), place) for line in study.status()), console=console)
+    elif given.command == "report":
+        console.print(study.table(), highlight=False)
+        _print_page(console, study, again=True)
+        if given.figures is not None:
+            say(*map(str, study.figures(given.figures)), console=console)
+        say(*_next(study, given), console=console)
+    elif given.command == "table":
+        print(study.paper_table(given.format))
+    elif given.command == "archive":
+        say(str(study.archive(given.to)), console=console)
+    else:
+        from levelfield.analysis.verify import remarks
+
+        problems, record = study.verify(), study.record()
+        stored = "results" if record.archived >= {*record.spec.rows} else "embeddings and results"
+        match = f"{archive or study.folder}: results.csv and summary.csv match the stored {stored}, to the last bit"
+        say(*(problems or [match]), *remarks(record), console=console)
+        return 2 if problems else 0
+    return 0
+
+
+def _to_run(console: Console, given: Namespace) -> Study:
+    """The study of a file, started from an archive if one is given; `resume` uses the settings of its folder."""
+    if is_archive(Path(given.file)):
+        raise UserError(
+            f"{given.file} is an archive: only status, report and verify read it. To train more, start a study from "
+            f"it: levelfield study run FILE --from {given.file}"
+        )
+    file = find_study(given.file) if given.command == "run" else given.file
+    study = Study(file, output=given.output, options=given.overrides, add_methods=getattr(given, "add_method", ()))
+    spec, has_begun = study.asked.spec, study.asked.spec_file.is_file()
+    if given.command == "resume" and study.file is not None and has_begun:
+        file, study = study.file, Study(study.folder, options=given.overrides)
+        begun = study.asked.spec
+        difference = first_difference(asdict(begun), asdict(with_rows_of(spec, begun, begun.methods)))
+        if difference is not None:
+            key, there, here = difference
+            note = f"continues with {study.asked.spec_file}: {key} is {there!r} there, {here!r} in {file}"
+            say(note, console=console)
+    archive = getattr(given, "from", None)
+    if archive is not None and has_begun:
+        say(f"note: --from {archive} has no effect: {study.folder} exists already", console=console)
+    elif archive is not None and not given.dry_run:
+        unpack_study(archive, study.folder, lambda archived: check_archived(spec, archived), spec.rows)
+    return study
+
+
+def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | None, machine: TextIO | None) -> int:
+    if given.dry_run:
+        print_jobs(console, study.asked)
+        return 0
+    say(str(study), console=console)
+    try:
+        study.run(
+            None,
+            given.executor or "local",
+            options=given.options,
+            recompute=given.recompute,
+            reopen_test=given.reopen_test,
+            test_without_failed_runs=given.test_without_failed_runs,
+            stop_here=given.stop_here,
+            console=console,
+            machine=machine,
+            debug=given.debug,
+        )
+    except (KeyboardInterrupt, Stopped) as stop:
+        states = [part.read_again() for part in replicates_of(study.asked, begun=False)]
+        finished, jobs = (sum(map(len, each)) for each in zip(*((s.results, s.jobs) for s in states), strict=True))
+        again = shlex.join(["levelfield", *given.words])
+        print(f"stopped with {finished} of {jobs} jobs done; continue with: {again}", file=sys.stderr)
+        if isinstance(stop, Stopped):
+            raise  # the command line names the signal
+        return 130
+    above, below = conclude(study) if conclude else ([], _next(study, given))
+    if conclude is None:
+        console.print(study.table(), highlight=False)
+    say(*above, console=console)
+    _print_page(console, study, study.asked.had_work or conclude is not None)  # it may decide otherwise
+    if machine is not None:
+        rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
+        print(json.dumps({"event": "summary", "rows": rows}), file=machine, flush=True)
+    say(*below, console=console)
+    return 0
+
+
+def _next(study: Study, given: Namespace) -> list[str]:
+    of_one_run = OF_ONE_RUN & {word.partition("=")[0] for word in given.words}
+    if given.command != "run" or given.add_method or study.file is None or of_one_run:
+        return [f"next: check all numbers: {shlex.join(['levelfield', 'study', 'verify', str(study.folder)])}"]
+    if study.asked.spec.name in NEXT:
+        return [NEXT[study.asked.spec.name]]
+    again = shlex.join(["levelfield", *given.words, "--add-method"])
+    own, example = Path("my_loss.py"), Path("examples/my_loss.py")  # the example is in a clone
+    if own.is_file() or example.is_file():
+        copy = "" if own.is_file() else f"cp {example} . && "
+        return [f"next: compare your own loss: {copy}{again} my_loss.MyLoss"]
+    other = next((name for name in ("supcon", "circle", "arcface") if name not in study.asked.spec.methods), "margin")
+    return [f"next: compare another loss (yours: my_loss.MyLoss, docs/tutorial_add_a_loss.md): {again} {other}"]
+
+
+def _print_page(console: Console, study: Study, again: bool) -> None:
+    """Print the path of the page, and write page and tables if requested or missing."""
+    page = study.folder / "report/index.html"
+    if again or not page.is_file():
+        study.report()
+    say(f"page: {page}", console=console)

@@ -5,13 +5,20 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
+from rich.progress import Progress
+
+from levelfield.cli.data import dataset_named
 from levelfield.core.errors import UserError
 from levelfield.core.terminal import say
-
-if TYPE_CHECKING:
-    from levelfield.use.encoder import Encoder
+from levelfield.data.verify import counts_of
+from levelfield.metrics.definitions import title_of
+from levelfield.use import answers, output
+from levelfield.use.encoder import Encoder, trunk_for
+from levelfield.use.gallery import SHOWN, Gallery, query_of
+from levelfield.use.transfer import transfer
 
 MOST_NAMED = 20
 
@@ -26,20 +33,19 @@ def main(given: Namespace) -> int:
 
 
 def _predict(given: Any) -> int:
-    from levelfield.use.output import check_output, write_embeddings
-
     stem = Path(given.data).resolve().stem
     folder = Path() if given.ckpt_path is None else _folder(given.ckpt_path)
     path = given.output or folder / f"embeddings_{stem}.parquet"
-    check_output(path)
-    encoder = _encoder(given, given.data)
+    output.check_output(path)
+    trunk = trunk_for(given.data, given.ckpt_path, given.trunk)
+    encoder = Encoder(given.ckpt_path, given.device, given.trust, trunk=trunk)
     samples = encoder.samples(given.data)
     _say(samples.notes)
     with _progress(f"embedding {len(samples.keys):,} {samples.modality}s") as progress:
         # Its file has the labels, so the ledger gets a line.
         embedded = encoder.embed(samples, skip_broken=given.skip_broken, progress=progress, by="levelfield predict")
     _say_broken(embedded.left_out, len(samples.keys))
-    write_embeddings(embedded, path, {"checkpoint": " ".join(encoder.hash), "distance": encoder.distance})
+    output.write_embeddings(embedded, path, {"checkpoint": " ".join(encoder.hash), "distance": encoder.distance})
     count, size = embedded.embeddings.shape
     labelled = "" if embedded.labels is None else f", {len(set(embedded.labels)):,} labels"
     say(f"{count:,} embeddings of {size} numbers{labelled}: {path}")
@@ -47,13 +53,8 @@ def _predict(given: Any) -> int:
 
 
 def _score(given: Any) -> int:
-    from levelfield.cli.data import dataset_named
-    from levelfield.data.verify import counts_of
-    from levelfield.metrics.definitions import title_of
-    from levelfield.use.transfer import transfer
-
     dataset = dataset_named(given.data)
-    encoder = _encoder(given)
+    encoder = Encoder(given.ckpt_path, given.device, given.trust)
     encoder.learners[0].trunk.check_takes(dataset)
     with _progress(f"embedding {given.data}") as progress:
         found = transfer(encoder, dataset, _folder(given.ckpt_path), given.skip_broken, progress)
@@ -71,17 +72,15 @@ def _score(given: Any) -> int:
 
 
 def _search(given: Any) -> int:
-    from levelfield.use.answers import check_output, write_answers
-    from levelfield.use.gallery import SHOWN, Gallery, query_of
-
     if given.top < 1:
         raise UserError(f"--top {given.top}: give 1 or more")
-    encoder = _encoder(given, given.gallery)
+    trunk = trunk_for(given.gallery, given.ckpt_path, given.trunk)
+    encoder = Encoder(given.ckpt_path, given.device, given.trust, trunk=trunk)
     samples = encoder.samples(given.gallery)
     query = query_of(encoder, given.query, samples)
-    output = given.output or (Path("answers.png") if query.modality == "image" else None)
-    if output is not None:
-        check_output(output, query.modality)
+    sheet = given.output or (Path("answers.png") if query.modality == "image" else None)
+    if sheet is not None:
+        answers.check_output(sheet, query.modality)
     asked = encoder.embed(query)
     _say(samples.notes)
     with _progress(f"embedding {given.gallery}") as progress:
@@ -89,13 +88,13 @@ def _search(given: Any) -> int:
     _say_broken(gallery.left_out, len(samples.keys))
     say(f"{len(gallery.rows_GD):,} {samples.modality}s, {gallery.embedded:,} of them embedded now")
     itself = query.keys[0] if query.modality == "image" else None
-    answers = gallery.answers(asked, given.top, encoder.distance, itself)
+    found = gallery.answers(asked, given.top, encoder.distance, itself)
     say(f"{SHOWN[encoder.distance]}  nearest to {given.query}")
-    for answer in answers:
+    for answer in found:
         say(f"{answer.likeness:.4f}  {answer.name}{f'  ({answer.label})' if answer.label else ''}")
-    if output is not None:
-        write_answers(query, answers, output)
-        say(f"sheet: {output}")
+    if sheet is not None:
+        answers.write_answers(query, found, sheet)
+        say(f"sheet: {sheet}")
     if given.ckpt_path is None:
         labelled = "FOLDER, with one folder per class" if itself else "TABLE, with the columns text,label"
         path = labelled if samples.labels is None else shlex.quote(given.gallery)
@@ -104,11 +103,9 @@ def _search(given: Any) -> int:
 
 
 def _export(given: Any) -> int:
-    given.device = "cpu"
     from levelfield.use.export import BOUND, export
 
-    encoder = _encoder(given)
-    found = export(encoder, given.output, given.data)
+    found = export(Encoder(given.ckpt_path, "cpu", given.trust), given.output, given.data)
     for file, difference in found.items():
         say(f"{file:<10}  differs by {difference:.1e}  (at most {BOUND:.0e})")
     say(f"exported to {given.output}")
@@ -124,14 +121,6 @@ def _met_before(seen: Sequence[str], num_classes: int) -> str:
         f"{len(seen):,} of the {num_classes:,} classes have the name of a class that the checkpoint was trained or "
         f"validated on, and may not be new to it: {', '.join(seen[:MOST_NAMED])}{more}"
     )
-
-
-def _encoder(given: Any, data: str = "") -> "Encoder":
-    """The encoder of the checkpoint; without one, that of the given trunk or of the usual one for the data."""
-    from levelfield.use.encoder import Encoder, trunk_for
-
-    trunk = None if given.command in ("score", "export") else trunk_for(data, given.ckpt_path, given.trunk)
-    return Encoder(given.ckpt_path, given.device, given.trust, trunk=trunk)
 
 
 def _folder(checkpoint: str) -> Path:
@@ -153,9 +142,6 @@ def _say_broken(lines: Sequence[str], count: int) -> None:
 @contextmanager
 def _progress(caption: str) -> Iterator[Callable[[int, int], Any]]:
     """A bar on a terminal, nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(caption, total=None)

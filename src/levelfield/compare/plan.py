@@ -27,7 +27,7 @@ from levelfield.study.training_job import fixed_threads
 from levelfield.training.batches import Batch
 from levelfield.training.build import build
 from levelfield.training.embed import TrunkExtractor
-from levelfield.training.embedder_start import EmbedderInit, start_embedder
+from levelfield.training.start import EmbedderInit, start_embedder
 
 if TYPE_CHECKING:
     from levelfield.data.dataset import SampleIndex

@@ -16,12 +16,12 @@ from levelfield.study.spec import ALPHA, OF, VALIDATED
 from levelfield.study.test_scores import score_validation
 from levelfield.study.training_job import check_sources, fixed_threads, memory_errors
 from levelfield.training.build import Training, build
-from levelfield.training.callbacks.average_with_start import between
 from levelfield.training.embed import embed
-from levelfield.training.embedder_start import start_embedder
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.learner import MetricLearner
+from levelfield.training.start import start_embedder
 from levelfield.training.trust import user_packages
+from levelfield.training.weight_averaging import between
 
 CANDIDATES = (1.0, 0.75, 0.5, 0.25)  # of equal scores the first is selected: the trained weights
 

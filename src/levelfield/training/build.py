@@ -2,8 +2,9 @@
 
 import logging
 import os
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -26,24 +27,19 @@ from levelfield.core.errors import UserError, refuse_below
 from levelfield.core.files import write_atomically
 from levelfield.core.paths import find_own_modules, strip_paths
 from levelfield.core.versions import library_versions
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.own import dataset_without_paths
 from levelfield.data.splits import NO_FOLD
+from levelfield.models.trunks import Trunk
 from levelfield.training.callbacks import RetrievalValidation, UntilDone
-from levelfield.training.callbacks.best_epoch import best_checkpoints
-from levelfield.training.callbacks.retrieval_validation import monitor_of
+from levelfield.training.callbacks.retrieval_validation import best_checkpoints, monitor_of
+from levelfield.training.frozen_trunk import trunk_hash
 from levelfield.training.initial_weights import check_weight_files
 from levelfield.training.learner import MetricLearner
 from levelfield.training.loss_factory import fill_loss_defaults
 from levelfield.training.plain_module import adapted, complete_checkpoint, is_plain, settings_of_others, user_class
-from levelfield.training.run_folder import (
-    AtomicCheckpoints,
-    MetricsFile,
-    best_checkpoint,
-    determining,
-    is_first_process,
-)
+from levelfield.training.run_folder import AtomicCheckpoints, BestCheckpoint, MetricsFile, determining, is_first_process
 from levelfield.training.settings import instantiate, parse_training, plain
-from levelfield.training.shared_parts import SharedParts
 from levelfield.training.start import check_features
 from levelfield.training.trackers import place_trackers
 from levelfield.training.weight_averaging import averages
@@ -75,9 +71,9 @@ EXPECTED_NOTICES = (
     ".*GPU available but not used.*",  # `accelerator: cpu` is intended
     ".*`srun` command is available on your system but is not used.*",  # not every process on a SLURM machine is a job
 )
+# Seconds until a list of samples is read again: a new file in a folder changes no known file.
+LIST_SECONDS = 60.0
 _NOTHING = nullcontext()
-# Parts that the trainings of a process share.
-_shared_parts = SharedParts()
 
 
 class NoProfiler(PassThroughProfiler):
@@ -88,6 +84,62 @@ class NoProfiler(PassThroughProfiler):
 
 
 _no_profiler = NoProfiler()  # one for all trainings: a Ctrl-C within its `__del__` would be lost
+
+
+class SharedParts:
+    """Builds parts of a training, or returns the last training's parts if they would be the same.
+
+    Only for classes of levelfield: a user's class may draw random numbers or keep state.
+    """
+
+    def __init__(self) -> None:
+        self._trunk: Any = (None, None, "", None)
+        self._dataset: Any = (None, None, 0.0)
+
+    def builders(self, frozen: bool) -> Mapping[type, Callable[..., Any]]:
+        """The builders for `instantiate`.
+
+        Args:
+            frozen: whether the training does not change the trunk.
+        """
+        return {MetricDataset: self.dataset, **({Trunk: self.trunk} if frozen else {})}
+
+    def trunk(self, kind: type[Trunk], arguments: dict[str, Any]) -> Trunk:
+        """A trunk with the weights that `kind(**arguments)` would have.
+
+        It is shared if class, arguments and the state of torch's generator are equal, as for all methods and folds of a
+        trial or run. The generator then advances as if the trunk had been built, so later draws are the same.
+
+        Raises:
+            UserError: an error of the class.
+        """
+        asked = (kind, repr(arguments), torch.get_rng_state().numpy().tobytes())
+        known, trunk, content, after = self._trunk
+        if known == asked and trunk.adapter is None and trunk_hash(trunk) == content:
+            torch.set_rng_state(after)
+            return trunk
+        trunk = kind(**arguments)
+        if kind.__module__.startswith("levelfield."):
+            self._trunk = asked, trunk, trunk_hash(trunk), torch.get_rng_state()
+        return trunk
+
+    def dataset(self, kind: type[MetricDataset], arguments: dict[str, Any]) -> MetricDataset:
+        """The data set `kind(**arguments)`, which keeps its list of samples for `LIST_SECONDS`.
+
+        Raises:
+            UserError: an error of the class.
+        """
+        asked, now = (kind, repr(arguments)), time.monotonic()
+        known, dataset, since = self._dataset
+        if known == asked and now - since < LIST_SECONDS:
+            return dataset
+        dataset = kind(**arguments)
+        if kind.__module__.startswith("levelfield."):
+            self._dataset = asked, dataset, now
+        return dataset
+
+
+_shared_parts = SharedParts()  # of the trainings of this process
 
 
 class TrackedRun(Callback):
@@ -190,7 +242,9 @@ class Training:
             place_trackers(config.trainer.logger, self.folder, self._tracked or of_a_fit)
         config.model.pop("learner", None)  # the parser has the classes
         config.data.pop("datamodule", None)
-        self.parts = instantiate(self.parser, config, self._builders())
+        shared = self._kept or (_shared_parts if self._trunks else None)
+        is_frozen = self._model_class is MetricLearner and (self._kept is not None or config.data.features)
+        self.parts = instantiate(self.parser, config, shared.builders(is_frozen) if shared else {})
         self.datamodule = self.parts.data
         self.model = self.parts.model
         if self.datamodule.features:
@@ -200,18 +254,14 @@ class Training:
         adapted(self.model)
         self.config_dump = plain(self.parser, self.config)
         self.model.save_hyperparameters(strip_paths(self.config_dump["model"]), logger=False)  # TrackedRun logs all
-        self.datamodule.save_hyperparameters(_without_roots(self.config_dump["data"]), logger=False)
+        # Checkpoints do not depend on local folders.
+        data = {**self.config_dump["data"], "root": None}
+        data["dataset"] = dataset_without_paths(data["dataset"])
+        self.datamodule.save_hyperparameters(data, logger=False)
         if self.command in (None, "fit"):
             check_weight_files(self.config_dump["model"], self.datamodule)
         self.trainer = self.make_trainer()
         self.datamodule.device = self.trainer.strategy.root_device
-
-    def _builders(self) -> Mapping[type, Any]:
-        """Functions that build the parts that trainings of this process share."""
-        is_usual = self._model_class is MetricLearner
-        if self._kept is not None:
-            return self._kept.builders(frozen=is_usual)
-        return {} if self._trunks is None else _shared_parts.builders(frozen=self.config.data.features and is_usual)
 
     def identity(self, config: Mapping[str, Any], sources: Mapping[str, str]) -> dict[str, Any]:
         """What determines the results of a training: configuration, data, code and machine."""
@@ -230,12 +280,15 @@ class Training:
         if not any(isinstance(callback, RetrievalValidation) for callback in callbacks):
             callbacks.insert(0, RetrievalValidation())
         if self.datamodule.fold == NO_FOLD and self.command in (None, "fit"):
-            callbacks = _without_validation(callbacks, config)
+            if config.get("max_epochs") == -1 and config.get("max_steps", -1) == -1 and config.get("max_time") is None:
+                raise UserError("--data.fold none trains without validation: give its length, --trainer.max_epochs")
+            early = [each for each in callbacks if isinstance(each, EarlyStopping) and each.monitor.startswith("val/")]
+            callbacks = [each for each in callbacks if each not in early]
             config["limit_val_batches"] = 0  # Lightning would warn about an empty list of loaders
         if self.folder is not None:
             if config.get("enable_checkpointing") is not False:
                 monitor = None if self.datamodule.fold == NO_FOLD else monitor_of(callbacks)
-                self._best = best_checkpoint(self.folder, monitor, bool(averages(callbacks)))
+                self._best = BestCheckpoint(self.folder, monitor, bool(averages(callbacks)))
                 callbacks.append(self._best)
             given = config.get("logger")
             trackers = [] if given in (None, True, False) else as_list(given)  # `metrics.csv` is always written too
@@ -245,8 +298,7 @@ class Training:
             config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *trackers]
         else:
             config["logger"] = False
-        if config.get("profiler") is None:
-            config["profiler"] = _no_profiler
+        config["profiler"] = config.get("profiler") or _no_profiler
         if not self._progress:
             config["enable_progress_bar"] = False
         for key, smallest in LEAST.items():
@@ -351,20 +403,13 @@ class Training:
         return torch.load(self.folder / "best.ckpt", map_location="cpu", weights_only=True, mmap=True)
 
 
-def build(
-    config: Config,
-    folder: Path,
-    progress: bool = True,
-    tracked: Mapping[str, Any] | None = None,
-    trunks: Path | None = None,
-    kept: SharedParts | None = None,
-) -> Training:
+def build(config: Config, folder: Path, **settings: Any) -> Training:
     """A training with built parts; nothing is written yet. The arguments are those of `Training`.
 
     Raises:
         UserError: A key, class or value that is not accepted.
     """
-    training = Training(config, folder, progress, tracked, trunks, kept)
+    training = Training(config, folder, **settings)
     training.build()
     return training
 
@@ -376,20 +421,3 @@ def _silence_expected_notices() -> None:
         logging.getLogger(package).setLevel(logging.WARNING)
     for package in ("callbacks", "profilers"):  # a user asks for these
         logging.getLogger(f"lightning.pytorch.{package}").setLevel(logging.INFO)
-
-
-def _without_validation(callbacks: list[Callback], trainer: Mapping[str, Any]) -> list[Callback]:
-    """The callbacks without early stopping, because there is no validation score.
-
-    Raises:
-        UserError: the length of the training is not given.
-    """
-    kept = [each for each in callbacks if not (isinstance(each, EarlyStopping) and each.monitor.startswith("val/"))]
-    if trainer.get("max_epochs") == -1 and trainer.get("max_steps", -1) == -1 and trainer.get("max_time") is None:
-        raise UserError("--data.fold none trains without validation: give its length, --trainer.max_epochs")
-    return kept
-
-
-def _without_roots(data: dict[str, Any]) -> dict[str, Any]:
-    """The data settings without local folders, so that checkpoints do not depend on them."""
-    return {**data, "root": None, "dataset": dataset_without_paths(data["dataset"])}

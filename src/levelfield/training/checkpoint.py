@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch import LightningModule
 from torch import nn
 
@@ -23,7 +22,6 @@ from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
 from levelfield.training.import_paths import class_named, is_buildable, plain_value
 from levelfield.training.settings import (
     SUPPLIED,
-    Text,
     class_parser,
     classes_named,
     instantiate,
@@ -198,32 +196,18 @@ def built(kind: type, section: str, values: Mapping[str, Any], trusted: tuple[st
     if kind is not _WithLoss and isinstance(loss, dict) and not loss.get("init_args", {}).keys().isdisjoint(SUPPLIED):
         made = built(_WithLoss, section, {"loss": given.pop("loss")}, trusted)
     allowed = {pkgutil.resolve_name(path) for path in classes_named(given)}
-    parser = _parser(kind, section)
+    parser = _parser(kind, section, instantiate=False)
     parsed = parse(parser, {section: given}, complete=False, in_any=True)
     for path in classes_named([parsed[section].get(name) for name in given]):
         kind_here = pkgutil.resolve_name(path)
         if kind_here not in allowed and not is_dataclass(kind_here):  # a parser finds classes by short names, too
             raise UserError(f"it names the class {path} without its module")
-    _keep_texts(given, parsed[section])
     with restricted(in_any=True):  # all classes are checked
         found = instantiate(parser, parsed)[section]
-    return {**made, **{name: Text.read(found[name]) for name in given}}
+    return {**made, **{name: found[name] for name in given}}
 
 
-def _keep_texts(given: Any, parsed: Any) -> Any:
-    """Keep the texts of arguments without a type, in which the parser reads numbers, truth values or lists."""
-    if isinstance(given, str):
-        return Text(given) if isinstance(parsed, bool | int | float | dict | list | None) else parsed
-    names = given if isinstance(given, dict) else range(len(given)) if isinstance(given, list) else ()
-    for name in names if isinstance(parsed, Namespace | dict | list) else ():
-        if isinstance(parsed, list) or name in parsed:
-            parsed[name] = _keep_texts(given[name], parsed[name])
-    return parsed
-
-
-@cache  # making it takes as long as some training steps
-def _parser(kind: type, section: str) -> ArgumentParser:
-    return class_parser(kind, section, instantiate=False)
+_parser = cache(class_parser)  # making one takes as long as some training steps
 
 
 class _WithLoss:

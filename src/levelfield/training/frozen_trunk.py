@@ -44,16 +44,18 @@ def without_trunk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
     if name is None:
         return checkpoint
     state = checkpoint["state_dict"]
-    trunk = {key.removeprefix(PREFIX): value for key, value in state.items() if _of_trunk(key)}
-    adapter = {key: value for key, value in state.items() if _of_trunk(key) and WEIGHTS.search(key)}
+    whole = {key: value for key, value in state.items() if key.startswith(PREFIX)}
+    trunk = {key.removeprefix(PREFIX): value for key, value in whole.items()}
+    adapter = {key: value for key, value in whole.items() if WEIGHTS.search(key)}
     if adapter:
         trunk = without_adapter(trunk)
     file = folder / f"{name}.pt"
     if not file.exists():
         buffer = io.BytesIO()
-        torch.save({key: _on_cpu(value) for key, value in trunk.items()}, buffer)
+        on_cpu = {key: value.detach().cpu() if isinstance(value, Tensor) else value for key, value in trunk.items()}
+        torch.save(on_cpu, buffer)
         write_atomically(file, buffer.getvalue())
-    learnt = {key: value for key, value in state.items() if not _of_trunk(key)}
+    learnt = {key: value for key, value in state.items() if key not in whole}
     return {**checkpoint, "state_dict": {**adapter, **learnt}}
 
 
@@ -69,7 +71,7 @@ def with_trunk(
         UserError: the trunk is missing, or its file has changed.
     """
     name = checkpoint.get("levelfield", {}).get(KEY)
-    of_trunk = {key: value for key, value in checkpoint["state_dict"].items() if _of_trunk(key)}
+    of_trunk = {key: value for key, value in checkpoint["state_dict"].items() if key.startswith(PREFIX)}
     if name is None or not all(map(WEIGHTS.search, of_trunk)):
         return checkpoint
     trunk = own_state(given) if given is not None and trunk_hash(given) == name else _stored(name, path, map_location)
@@ -95,11 +97,3 @@ def _stored(name: Any, path: str | Path, map_location: Any) -> Mapping[str, Any]
     if not whole:
         raise UserError(f"{file} has changed since it was written: restore it from a copy of the study's folder")
     return trunk
-
-
-def _of_trunk(key: str) -> bool:
-    return key.startswith(PREFIX)
-
-
-def _on_cpu(value: Any) -> Any:
-    return value.detach().cpu() if isinstance(value, Tensor) else value

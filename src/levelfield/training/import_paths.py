@@ -14,12 +14,6 @@ from levelfield.training.loss_factory import form_of
 from levelfield.training.optimization import Optimization
 from levelfield.training.settings import SUPPLIED
 
-# Arguments of a learner that are attributes of it.
-ATTRIBUTES = (
-    *("embedding_size", "embedder_init", "miner", "regularizer", "normalize", "distance"),
-    *("freeze_trunk", "freeze_batch_norm", "seed"),
-)
-
 
 def learner_arguments(learner: Any, base: type, **parts: Any) -> dict[str, Any]:
     """All arguments of a `MetricLearner` as plain values.
@@ -28,7 +22,8 @@ def learner_arguments(learner: Any, base: type, **parts: Any) -> dict[str, Any]:
         base: `MetricLearner`; your own class is named next to the arguments.
         parts: trunk, loss and embedder as they were given.
     """
-    given = {**parts, **{name: getattr(learner, name) for name in ATTRIBUTES}}
+    others = [name for name in inspect.signature(base).parameters if name not in (*parts, "optimization")]
+    given = {**parts, **{name: getattr(learner, name) for name in others}}
     given |= {each.name: getattr(learner.optimization, each.name) for each in fields(Optimization)}
     path = _path(type(learner))
     own = {"learner": path} if type(learner) is not base and _can_import(path) else {}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from levelfield.core.configuration import flatten, init_args
+from levelfield.core.configuration import flatten, init_args, texts
 from levelfield.core.errors import UserError
 from levelfield.core.files import file_hash
 from levelfield.core.ledger import Evaluation, begin
@@ -173,19 +173,12 @@ def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | st
 
 def check_weight_files(config: Any, datamodule: MetricDataModule) -> None:
     """`check_seen_classes` for each `weights` in a learner's configuration that is a checkpoint of levelfield."""
-    if isinstance(config, Mapping):
-        for key, value in config.items():
-            if key == "weights" and isinstance(value, str):
-                if (data := _data_of(Path(value).expanduser())) is not None:
-                    check_seen_classes(data, datamodule, value)
-            else:
-                check_weight_files(value, datamodule)
-    elif isinstance(config, list):
-        for each in config:
-            check_weight_files(each, datamodule)
+    for key, text in texts(config):
+        if key.rpartition(".")[2] == "weights" and (data := _data_of(Path(text).expanduser())) is not None:
+            check_seen_classes(data, datamodule, text)
 
 
-def _data_of(path: Path) -> Mapping[str, Any] | None:
+def _data_of(path: Path) -> Any:
     if not path.is_file() or path.suffix == ".safetensors":
         return None
     try:
@@ -195,5 +188,4 @@ def _data_of(path: Path) -> Mapping[str, Any] | None:
     if not isinstance(content, dict) or "levelfield" not in content:
         return None
     check_content(content, path)
-    data: Mapping[str, Any] | None = content["levelfield"].get("data")
-    return data
+    return content["levelfield"].get("data")

@@ -18,7 +18,6 @@ from levelfield.core.seeds import global_seed
 from levelfield.models.embedders import LinearEmbedder
 from levelfield.models.trunks import as_trunk
 from levelfield.training.batches import Batch, gather_rows, samples_of
-from levelfield.training.embedder_start import check_can_start
 from levelfield.training.import_paths import learner_arguments
 from levelfield.training.loss_factory import is_normalized, make_loss, supplied_arguments
 from levelfield.training.optimization import Optimization, check_names
@@ -36,13 +35,6 @@ def _start() -> Any:
     from levelfield.training import start
 
     return start
-
-
-class _ValidationStep:
-    """The `validation_step` of the learner: Lightning reads which arguments yours takes."""
-
-    def __get__(self, learner: Any, kind: type) -> Any:
-        return self if learner is None else learner.validation_step
 
 
 class MetricLearner(LightningModule):
@@ -119,7 +111,8 @@ class MetricLearner(LightningModule):
             self.trunk.freeze()
         self.embedder = embedder(self.trunk.num_features, embedding_size)
         self.embedder_init, self.embedding_size = embedder_init, embedding_size
-        check_can_start(self.embedder, embedder_init)
+        if embedder_init != "random":
+            _start().check_can_start(self.embedder, embedder_init)
         self.normalize = is_normalized(loss, normalize)
         self.loss_factory = None if isinstance(loss, nn.Module) else loss
         self.loss: nn.Module | None = loss if isinstance(loss, nn.Module) else self.loss_without_classes()
@@ -211,7 +204,9 @@ class MetricLearner(LightningModule):
     ) -> Float[Tensor, "batch embedding"]:
         return self.embed_batch(Batch.read(batch))
 
-    test_step: Any = _ValidationStep()
+    @property
+    def test_step(self) -> Any:  # Lightning reads which arguments your `validation_step` takes
+        return self.validation_step
 
     def predict_step(self, batch: Any, batch_idx: int = 0, dataloader_idx: int = 0) -> dict[str, Tensor | None]:
         samples, index = samples_of(batch)

@@ -84,8 +84,7 @@ class Optimization:
         if isinstance(scheduler, ReduceLROnPlateau):
             if scheduler.mode == "min":
                 raise UserError("ReduceLROnPlateau watches MAP@R, which rises: give --model.lr_scheduler.mode max")
-            trainer: Any = learner._trainer
-            callbacks = () if trainer is None else trainer.callbacks
+            callbacks = getattr(learner._trainer, "callbacks", ())
             score = next((each.selected_by for each in callbacks if hasattr(each, "selected_by")), "map_at_r")
             schedule["monitor"] = f"val/{score}"
         return {"optimizer": optimizer, "lr_scheduler": schedule}

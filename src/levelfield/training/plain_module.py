@@ -108,15 +108,11 @@ def _forward(module: LightningModule, samples: Any) -> Tensor:
 
 def _embed(module: LightningModule, *arguments: Any) -> Tensor:
     """The result of `validation_step`, without logging; as many of the arguments as it takes."""
-    vars(module).update(log=_log_nothing, log_dict=_log_nothing)
+    vars(module).update(dict.fromkeys(("log", "log_dict"), lambda *_, **__: None))
     try:
         return embeddings_of(module.validation_step(*arguments[: len(parameters(module.validation_step)) or None]))
     finally:
         del module.log, module.log_dict
-
-
-def _log_nothing(*args: Any, **kwargs: Any) -> None:
-    pass
 
 
 def embed_by_steps(module: LightningModule, loader: DataLoader, trainer: Mapping[str, Any]) -> EmbeddedSet:

@@ -6,6 +6,7 @@ import io
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Any, Literal
 import torch
 import yaml
 from filelock import FileLock, Timeout
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -25,6 +28,7 @@ from levelfield.core.paths import HERE, moved
 from levelfield.core.processes import restarted
 from levelfield.core.signals import Stopped
 from levelfield.data.own import dataset_without_paths
+from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.frozen_trunk import with_trunk, without_trunk
 from levelfield.training.trackers import drop_loggers
 from levelfield.training.trust import check_callbacks
@@ -196,27 +200,101 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Its own class gives it its own state, next to a `ModelCheckpoint` of the user with the same monitor."""
+    """Keeps the weights of the first epoch with the largest `monitor`, or of the last epoch without validation.
 
-
-def best_checkpoint(folder: Path, monitor: str | None, averages: bool = False) -> ModelCheckpoint:
-    """Keep the weights of the first epoch with the largest `monitor`, or of the last epoch without validation.
-
-    `best.ckpt` has no state of the optimizer, which takes twice as much; `last.ckpt` has it.
+    `best.ckpt` has no state of the optimizer, which takes twice as much; `last.ckpt` has it. Its own class gives it its
+    own state, next to a `ModelCheckpoint` of the user with the same monitor.
 
     Args:
         monitor: the logged score; None without validation.
         averages: whether weights are averaged. The average may change after a validation, at the end of the epoch.
     """
-    return BestCheckpoint(
-        dirpath=folder,
-        filename="best",
-        monitor=monitor,
-        mode="max",
-        save_on_train_epoch_end=True if monitor is None else False if averages else None,
-        save_weights_only=True,
-        enable_version_counter=False,
-    )
+
+    def __init__(self, folder: Path, monitor: str | None, averages: bool = False) -> None:
+        at_epoch_end = True if monitor is None else False if averages else None
+        usual: dict[str, Any] = {"save_weights_only": True, "enable_version_counter": False, "mode": "max"}
+        super().__init__(folder, "best", monitor, save_on_train_epoch_end=at_epoch_end, **usual)
+
+
+class LastEpoch(Callback):
+    """Writes `last.ckpt` at the start of an epoch, with the state after all earlier epochs.
+
+    A killed fit that resumes from it ends with the same bytes as an uninterrupted fit.
+    It must be the first callback. At the start of an epoch, every callback has finished the previous epoch: plateau
+    schedules are updated and epoch-level logs are written.
+
+    Args:
+        folder: The run's folder.
+        identity: Returns what determines the training, as plain values. `check` rejects the checkpoint of another one.
+        seconds: Minimum time between two checkpoints; a shorter training writes none.
+    """
+
+    def __init__(self, folder: Path, identity: Callable[[], dict[str, Any]], seconds: float) -> None:
+        self.path = folder / LAST
+        self._identity = identity
+        self._seconds = seconds
+        self._written = time.monotonic()
+        self._saves = self._resumes = False
+        self._sigterm: Any = None
+
+    def check(self) -> None:
+        """Check that this training can resume from `last.ckpt`.
+
+        Raises:
+            UserError: the checkpoint belongs to other settings, data or code, or a file is damaged.
+        """
+        try:
+            resume = read_checkpoint(self.path)["resume"]
+        except (UserError, KeyError) as error:
+            raise UserError(f"{self.path} is damaged: leave --resume out to begin again") from error
+        if resume["best"] and not self.path.with_name(BEST).is_file():
+            raise UserError(f"{self.path.with_name(BEST)} is missing: leave --resume out to begin again")
+        here, then = self._identity(), resume["identity"]
+        if different := sorted(key for key in here.keys() | then.keys() if here.get(key) != then.get(key)):
+            raise UserError(
+                f"{self.path} was written with other {' and '.join(different)}: resume with the same, or leave "
+                "--resume out to begin again"
+            )
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._sigterm = signal.getsignal(signal.SIGTERM)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._sigterm is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._sigterm)  # Lightning's handler broadcasts in the middle of a step
+        if self._resumes:  # with max_steps, Lightning would skip the next epoch as one that it had begun
+            _Loop.restarting.fset(trainer.fit_loop, False)  # type: ignore[attr-defined] # its own setter may refuse
+        self._resumes = False
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        due = trainer.current_epoch > 0 and time.monotonic() - self._written >= self._seconds
+        if trainer.strategy.broadcast(due):  # the first process' clock
+            self._saves = True
+            trainer.save_checkpoint(self.path)
+            self._saves, self._written = False, time.monotonic()
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if not self._saves:
+            return
+        checkpoint["resume"] = {
+            "identity": self._identity(),
+            "best": self.path.with_name(BEST).exists(),
+            "should_stop": trainer.should_stop,  # early stopping may wait for min_epochs
+            "metrics": _metrics_file(trainer).text,
+        }
+        for progress in checkpoint["loops"]["fit_loop"]["epoch_progress"].values():
+            progress["ready"] = progress["completed"]  # the epoch that starts here does not count yet
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if "resume" not in checkpoint:  # a tuner, such as LearningRateFinder, loads the checkpoint that it wrote
+            return
+        self._resumes = True
+        trainer.should_stop = checkpoint["resume"]["should_stop"]
+        _metrics_file(trainer).restore(checkpoint["resume"]["metrics"])
+
+
+def _metrics_file(trainer: Trainer) -> MetricsFile:
+    return next(logger for logger in trainer.loggers if isinstance(logger, MetricsFile))
 
 
 @contextmanager

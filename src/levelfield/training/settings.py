@@ -126,21 +126,34 @@ def _drop_arguments_of_another_class(parser: Any, previous: Any, new: Any) -> No
         previous["init_args"] = Namespace()
 
 
+# How jsonargparse reads a text, and how that of a checkpoint stays as it is.
+_READERS: Config = {name: vars(_typehints)[name] for name in ("parse_value_or_config", "load_value")}
+_NO_READERS: Config = {
+    "parse_value_or_config": lambda value, **_: (value, None),
+    "load_value": lambda text, simple_types=False: text if simple_types else _READERS["load_value"](text),
+}
+
+
 @contextmanager
 def restricted(in_any: bool = False) -> Iterator[None]:
     """Restrict jsonargparse to build and import only what the types of arguments allow.
 
     It builds no class for an argument without such a type (unless `in_any`), imports no module that runs commands
     (`os`, `subprocess`), and runs no `json.py` of the working directory: to find stubs, it starts `python -c`.
+
+    Args:
+        in_any: For a checkpoint, whose values are what they were: any argument takes a class, and a text stays a text.
     """
     set_parsing_settings(instantiate_subclass_spec_in_any=in_any, import_path_allowlist=[])
     _typehints.discard_init_args_on_class_path_change = _drop_arguments_of_another_class
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
+    vars(_typehints).update(_NO_READERS if in_any else _READERS)
     try:
         yield
     finally:
         set_parsing_settings(instantiate_subclass_spec_in_any=False)
+        vars(_typehints).update(_READERS)
         os.environ.pop("PYTHONSAFEPATH") if before is None else os.environ.update(PYTHONSAFEPATH=before)
 
 
@@ -212,22 +225,6 @@ def parse(parser: ArgumentParser, config: Config, complete: bool = True, in_any:
     return parsed
 
 
-class Text:
-    """A text that the parser takes as it is; it would read a number in `1`. `instantiate` gives the text."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    @classmethod
-    def read(cls, value: Any) -> Any:
-        """The value with the texts in it."""
-        if type(value) in (list, tuple):
-            return type(value)(map(cls.read, value))
-        if type(value) is dict:
-            return {name: cls.read(each) for name, each in value.items()}
-        return value.text if isinstance(value, cls) else value
-
-
 def plain(parser: ArgumentParser, parsed: Namespace) -> Config:
     """Parsed settings as plain values."""
     text = parser.dump(parsed, format="json", skip_unset=False, skip_link_targets=False, skip_validation=True)
@@ -251,7 +248,6 @@ def instantiate(
 
     def build(kind: type, *args: Any, **kwargs: Any) -> Any:
         try:
-            kwargs = Text.read(kwargs)
             _check_arguments(kind, kwargs)
             make = next((make for base, make in builders.items() if issubclass(kind, base) and not args), None)
             return make(kind, kwargs) if make else kind(*args, **kwargs)

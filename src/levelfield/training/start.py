@@ -2,9 +2,10 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from jaxtyping import Float, Int
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
@@ -18,13 +19,16 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.losses.base import pass_num_classes
 from levelfield.losses.classification import ClassificationLoss
 from levelfield.losses.weighted_sum import WeightedSum
-from levelfield.models.embedders import check_embedder
+from levelfield.metrics.pca import PCA
+from levelfield.metrics.whitening import whitened_components
+from levelfield.models.embedders import LinearEmbedder, check_embedder
 from levelfield.training.embed import TrunkExtractor, embed
-from levelfield.training.embedder_start import start_embedder
 from levelfield.training.initial_weights import check_seen_classes, check_trained_classes, has_same_classes
 from levelfield.training.loss_factory import loss_attribute, make_loss
 from levelfield.training.weight_averaging import average_whole
 
+EmbedderInit = Literal["random", "pca", "whitening"]
+OPTION = "--model.embedder_init"
 ROWS = 4096  # features per batch of the embedder
 # Callbacks of Lightning that do not suit a learner, and why.
 UNSUITABLE = {
@@ -137,7 +141,7 @@ def start_at_data(learner: Any) -> None:
     if learner.embedder_init == "random" and not losses:
         return
     if not isinstance(datamodule, MetricDataModule):
-        option = "--model.loss.weight_init" if learner.embedder_init == "random" else "--model.embedder_init"
+        option = "--model.loss.weight_init" if learner.embedder_init == "random" else OPTION
         raise UserError(f"{option} needs the training samples without augmentation: fit with a MetricDataModule")
     device = learner.trainer.strategy.root_device
     features, labels, _ = embed(learner.trunk, datamodule.train_samples(), device=device)
@@ -153,6 +157,49 @@ def start_at_data(learner: Any) -> None:
         for weight in (*part.parameters(), *part.buffers()):
             weight.data.copy_(learner.trainer.strategy.broadcast(weight.data.cpu()))
     average_whole(learner)
+
+
+def check_can_start(embedder: nn.Module, kind: EmbedderInit) -> None:
+    """Raises UserError unless `embedder` is a linear layer with a bias."""
+    if not isinstance(embedder, LinearEmbedder):
+        raise UserError(f"{OPTION} {kind}: {type(embedder).__name__} is no single linear layer; give LinearEmbedder")
+    if embedder.linear.bias is None:
+        raise UserError(f"{OPTION} {kind} centres the features by the bias: leave out --model.embedder.bias false")
+
+
+@torch.no_grad()
+def start_embedder(
+    embedder: LinearEmbedder,
+    kind: EmbedderInit,
+    features_NF: Float[Tensor, "samples features"],
+    labels_N: Int[Tensor, " samples"],
+) -> None:
+    """Make `embedder` the projection x -> C^T (x - mean).
+
+    C are the principal components of `features_NF`. With `whitening`, C = W V, where V are the principal components of
+    the features whitened by W = S^-1/2. Deterministic, and in float64 except the weights (`levelfield.metrics.pca`,
+    `levelfield.metrics.whitening`). If samples or features are too few for all components, the other rows start at 0.
+
+    Raises:
+        UserError: features that are not finite, or none that differ within a class.
+    """
+    size = min(embedder.linear.out_features, *features_NF.shape)
+    if not torch.isfinite(features_NF).all():
+        raise UserError(f"{OPTION} {kind}: the trunk's features are not finite; look at its weights and at the samples")
+    if kind == "pca":
+        pca = PCA(size).fit(features_NF)
+        assert pca.mean_D is not None
+        assert pca.components_DC is not None
+        mean_F, components_FC = pca.mean_D, pca.components_DC
+    else:
+        try:
+            mean_F, components_FC = features_NF.double().mean(0), whitened_components(features_NF, labels_N, size)
+        except ValueError as error:
+            raise UserError(f"{OPTION} {kind}: {error}; give pca") from error
+        # The same average length as the PCA's: cosines do not change, and equal steps turn both embedders equally far.
+        components_FC *= size**0.5 / torch.linalg.matrix_norm(components_FC)
+    embedder.linear.weight.zero_()[:size] = components_FC.T
+    embedder.linear.bias.zero_()[:size] = -(mean_F @ components_FC)
 
 
 def with_class_weights(loss: nn.Module) -> list[ClassificationLoss]:

@@ -149,7 +149,9 @@ class LogLosses(Callback):
         if every and self._step % every == 0:
             self._check(batch)
             trainer.progress_bar_metrics[TRAIN_LOSS] = loss.item()  # log(prog_bar=True) would read it at each step
-        if _is_read(trainer):
+        # By a logger, or by a callback when the training pauses.
+        pauses = trainer.is_last_batch or trainer.val_check_batch != trainer.num_training_batches
+        if trainer._logger_connector.should_update_logs or pauses or 0 <= trainer.max_steps <= trainer.global_step:
             named = {**dict(_of_loss(getattr(pl_module, "loss", None))), **returned}
             pl_module.log_dict({TRAIN_LOSS: loss, **_numbers(named)}, batch_size=1)
 
@@ -187,13 +189,3 @@ def _numbers(named: dict[str, Any]) -> dict[str, Tensor | float]:
         elif type(value) in (int, float):
             found[name if "/" in name else f"train/{name}"] = float(value)
     return found
-
-
-def _is_read(trainer: Trainer) -> bool:
-    """Whether this step's logs are read: by a logger, or by a callback when the training pauses."""
-    return (
-        trainer._logger_connector.should_update_logs
-        or trainer.is_last_batch
-        or 0 <= trainer.max_steps <= trainer.global_step
-        or trainer.val_check_batch != trainer.num_training_batches
-    )

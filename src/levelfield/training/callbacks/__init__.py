@@ -1,16 +1,18 @@
 """Lightning callbacks of levelfield."""
 
-from levelfield.training.callbacks.average_with_start import AverageWithStart
-from levelfield.training.callbacks.best_epoch import BestEpoch
 from levelfield.training.callbacks.gradient_caching import GradientCaching
-from levelfield.training.callbacks.head_first import HeadFirst
-from levelfield.training.callbacks.last_epoch import LastEpoch
 from levelfield.training.callbacks.record_evaluation import RecordEvaluation
-from levelfield.training.callbacks.retrieval_validation import RetrievalValidation
-from levelfield.training.callbacks.trunk_compute import CompileTrunk, GradientCheckpointing, TimmSyncBatchNorm
-from levelfield.training.callbacks.until_done import UntilDone
-from levelfield.training.callbacks.validate_first import ValidateFirst
+from levelfield.training.callbacks.retrieval_validation import BestEpoch, RetrievalValidation
+from levelfield.training.callbacks.trunk_compute import (
+    CompileTrunk,
+    GradientCheckpointing,
+    HeadFirst,
+    TimmSyncBatchNorm,
+)
+from levelfield.training.callbacks.until_done import UntilDone, ValidateFirst
 from levelfield.training.callbacks.wandb_neighbours import WandbNeighbours
+from levelfield.training.run_folder import LastEpoch
 from levelfield.training.steps import CheckFirstBatch, LogLosses, SeedSteps
+from levelfield.training.weight_averaging import AverageWithStart
 
 __all__ = [name for name in dir() if name[0].isupper()]

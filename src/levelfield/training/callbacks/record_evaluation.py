@@ -60,20 +60,22 @@ class RecordEvaluation(Callback):
         new = [each for each in dict.fromkeys(loaders) if each is None or each.evaluation is None]
         if not new:
             return
-        checkpoint = _checkpoint(trainer, pl_module)
+        path = trainer.ckpt_path or getattr(pl_module, "checkpoint_path", None)
+        checkpoint = Path(path) if path is not None and Path(path).is_file() else None
         self.folder = Path(trainer.default_root_dir) if checkpoint is None else checkpoint.parent
         # All processes must call this, to gather sharded weights.
         hashed = content_hash(trainer.strategy.lightning_module_state_dict()) if checkpoint is None else ""
+        parts = {"model": pl_module, "data": getattr(trainer, "datamodule", None)}
+        described = {name: plain_value(dict(getattr(part, "hparams", {}))) for name, part in parts.items()}
 
         def line(recorded: LedgerLoader | None) -> str:
             samples = [] if recorded is None else recorded.sample_hashes()
-            datamodule = type(getattr(trainer, "datamodule", None)).__name__
             evaluation = Evaluation(
-                data=datamodule if recorded is None else recorded.of.name,
+                data=type(parts["data"]).__name__ if recorded is None else recorded.of.name,
                 samples=samples,
                 by=f"{self.by}, fast_dev_run" if trainer.fast_dev_run else self.by,  # type: ignore[attr-defined]
                 checkpoints={checkpoint.name: file_hash(checkpoint)} if checkpoint else {"weights": hashed},
-                configuration=_configuration_hash(trainer, pl_module),
+                configuration=hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest(),
                 reason=self.reason or "",
             )
             identity = begin(evaluation, self.folder)
@@ -100,16 +102,3 @@ class RecordEvaluation(Callback):
     def summary(self) -> str:
         """One line: how many evaluations there have been, and where the copy is."""
         return f"evaluation {self.count} on these test classes, recorded in {self.folder / LEDGER}"
-
-
-def _checkpoint(trainer: Trainer, pl_module: LightningModule) -> Path | None:
-    """The tested file; None for a learner without a checkpoint."""
-    path = trainer.ckpt_path or getattr(pl_module, "checkpoint_path", None)
-    return Path(path) if path is not None and Path(path).is_file() else None
-
-
-def _configuration_hash(trainer: Trainer, pl_module: LightningModule) -> str:
-    """Hash of the arguments of learner and datamodule."""
-    parts = {"model": pl_module, "data": getattr(trainer, "datamodule", None)}
-    described = {name: plain_value(dict(getattr(part, "hparams", {}))) for name, part in parts.items()}
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()

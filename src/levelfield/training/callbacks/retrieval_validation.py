@@ -1,4 +1,4 @@
-"""Score the held-out classes by retrieval at each validation and test."""
+"""Score the held-out classes by retrieval at each validation and test, and keep the best epoch."""
 
 import math
 from collections.abc import Iterable, Mapping, Sized
@@ -10,12 +10,14 @@ import torch
 from jaxtyping import Shaped
 from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 
 from levelfield.core.errors import TrainingFailed, UserError
+from levelfield.data.splits import NO_FOLD
 from levelfield.metrics import RetrievalMetrics
 from levelfield.metrics.definitions import (
     COLLAPSED_RANK,
@@ -29,7 +31,7 @@ from levelfield.metrics.distances import unpack_signs
 from levelfield.metrics.health import effective_rank
 from levelfield.metrics.user_metric import user_metric
 from levelfield.training.batches import Batch, broken_samples
-from levelfield.training.weight_averaging import follow_until_first_update
+from levelfield.training.weight_averaging import averages, follow_until_first_update
 
 # Number of embeddings in the check for a collapse.
 LOOKED_AT = 512
@@ -99,7 +101,7 @@ class RetrievalValidation(Callback):
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._scores, self._sums = [], []
-        if embeds_some(trainer):
+        if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined] # only some batches
             return
         stage = _stage(trainer)
         loaders = flat(getattr(trainer, f"{stage}_dataloaders"))
@@ -202,6 +204,47 @@ class RetrievalValidation(Callback):
             )
 
 
+class BestEpoch(Callback):
+    """Lets the default checkpoint of a Trainer keep the epoch with the best `val/map_at_r`, not the last one.
+
+    It sets the monitor of that `ModelCheckpoint`, or of one that you gave without monitor and file name. If the learner
+    brought a `ModelCheckpoint`, Lightning would drop all those of the Trainer. The callback changes nothing if you gave
+    another checkpoint, or if nothing is validated. `RetrievalValidation(selected_by=...)` selects another score.
+    """
+
+    def __init__(self) -> None:
+        self._checkpoint: ModelCheckpoint | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        given, kept = trainer.callbacks, trainer.checkpoint_callbacks  # type: ignore[attr-defined]
+        scores = trainer.enable_validation and any(isinstance(each, RetrievalValidation) for each in given)
+        fold = getattr(getattr(trainer, "datamodule", None), "fold", None)
+        if stage != "fit" or not scores or fold == NO_FOLD or len(kept) != 1 or type(kept[0]) is not ModelCheckpoint:
+            return
+        checkpoint: ModelCheckpoint = kept[0]
+        # Lightning's defaults: it keeps the last epoch in one file.
+        keeps_one = checkpoint.save_top_k == 1 and not checkpoint.save_last and checkpoint.filename is None
+        if keeps_one and checkpoint.state_key == ModelCheckpoint().state_key:
+            checkpoint.monitor, checkpoint.mode = monitor_of(given), "max"
+            checkpoint.kth_value = torch.tensor(-torch.inf)
+            if averages(given):  # they may change after this
+                checkpoint._save_on_train_epoch_end = False
+            self._checkpoint = checkpoint
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._checkpoint is None or trainer.check_val_every_n_epoch != 1:
+            return
+        if self._checkpoint.monitor not in trainer.callback_metrics:  # no validation before the end (`max_steps`)
+            self._checkpoint.monitor = self._checkpoint._save_on_train_epoch_end = None
+
+
+def best_checkpoints(trainer: Trainer) -> list[Any]:
+    """The checkpoint callbacks that have stored the epoch with the best score, not others that a user gave."""
+    monitor = monitor_of(trainer.callbacks)  # type: ignore[attr-defined]
+    found = [each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)]
+    return [each for each in found if each.monitor == monitor and each.best_model_path]
+
+
 def embeddings_of(outputs: Any) -> Tensor:
     """The embeddings (N, D) that a validation step returned, perhaps in a mapping.
 
@@ -222,11 +265,6 @@ def monitor_of(callbacks: Iterable[Callback]) -> str:
     """The logged score that selects the best epoch, such as `val/map_at_r`."""
     found = (each.selected_by for each in callbacks if isinstance(each, RetrievalValidation))
     return next((f"val/{name}" for name in found), MONITOR)
-
-
-def embeds_some(trainer: Trainer) -> bool:
-    """Whether this is only a check of some batches by Lightning."""
-    return trainer.sanity_checking or bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
 
 
 def _stage(trainer: Trainer) -> str:

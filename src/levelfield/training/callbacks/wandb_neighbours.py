@@ -15,7 +15,7 @@ from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.metrics.distances import DISTANCES
 from levelfield.metrics.nearest import nearest
-from levelfield.training.callbacks.best_epoch import best_checkpoints
+from levelfield.training.callbacks.retrieval_validation import best_checkpoints
 from levelfield.training.embed import embed
 
 NEIGHBOURS = 5

@@ -1,0 +1,11 @@
+"""The options of `levelfield study run` as its engine gets them."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+
+from levelfield.cli.commands import read
+from levelfield.cli.study import with_overrides
+
+
+def parse(words: Sequence[str]) -> Namespace:
+    return with_overrides(read("study", words))
