@@ -156,8 +156,8 @@ def test_a_run_is_scored_on_the_device_of_its_training(
     """k-means gets the numbers of the CPU."""
     study = StudyFolder(copy, spec)
     task = left_to_test(study, study.test_file("contrastive", 0))[1].arguments[0]
-    task = replace(task, metrics=["nmi", "map"])
-    expected = score_folds(task.stored(), task.distance, task.metrics)
+    task = replace(task, study=StudyFolder(copy, replace(spec, metrics=["nmi", "map"])))
+    expected = score_folds(task.stored(), "cosine", ["nmi", "map"])
     monkeypatch.setattr(SingleDeviceStrategy, "root_device", torch.device("cuda", 0))
     monkeypatch.setattr(seal, "_built", [])
     with pretended_gpu():
