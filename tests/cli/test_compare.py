@@ -131,6 +131,8 @@ def test_a_comparison_that_was_stopped_goes_on_and_scores_every_rung(run, tmp_pa
     assert [json.loads(line)["event"] for line in ledger].count("evaluated") == 2
     once_more = succeeded(run(*words))
     assert from_the_decision_on(once_more) == from_the_decision_on(printed)
+    first = from_the_decision_on(printed).strip().partition("\n")[0]
+    assert first in (study.folder / "report/index.html").read_text(), "the page says the same"
     succeeded(run(*command_of(printed.strip().splitlines()[-1])))
     succeeded(run(*whole_half_command(study.record(), "trunk_ntxent_averaged", study.folder)[1:]))
 

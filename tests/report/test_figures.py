@@ -7,26 +7,20 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib import rcParams
 
 from levelfield.analysis.comparison import compare_all
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows
 from levelfield.cli.main import main
 from levelfield.report.figures import PAPER_WIDTH, Results, scores, write_figures
 from levelfield.report.figures.differences import differences_figure
-from levelfield.report.figures.search import best_so_far, search_figure
+from levelfield.report.figures.search import search_figures
 from levelfield.report.figures.style import style, to_bytes
 from levelfield.report.figures.sweep import sweep_figure
 from levelfield.study.archive import unpack_study
 from levelfield.study.folder import StudyFolder
 from levelfield.study.search_space import read_space
 from levelfield.study.suggest import Trial
-
-
-def test_best_so_far_steps_over_trials_without_a_value() -> None:
-    values = [None, 0.2, 0.1, None, 0.3, 0.25]
-    trials = [Trial(number, {}, value, None if value else "NaN") for number, value in enumerate(values)]
-    assert best_so_far(trials[::-1]) == [(1, 0.2), (2, 0.2), (3, 0.2), (4, 0.3), (5, 0.3)]
-    assert best_so_far(trials[:1]) == []
 
 
 def comparisons(methods: int) -> list:
@@ -73,34 +67,45 @@ def test_more_pairs_than_fit_are_those_with_the_best_method_also_if_they_form_a_
             assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == names
 
 
-def test_a_search_whose_trials_all_failed_has_one_panel_with_crosses() -> None:
-    space = read_space({"model.loss_lr": {"low": 1e-4, "high": 1.0, "scale": "log"}}, "here")
-    found = {"a": [Trial(0, {"model.loss_lr": 0.01}, 0.5)], "b": [Trial(0, {"model.loss_lr": 0.1}, None, "NaN")]}
+def test_a_search_has_a_panel_for_each_argument_with_the_trials_that_have_a_score() -> None:
+    space = read_space(
+        {
+            "model.loss_lr": {"low": 1e-4, "high": 1.0, "scale": "log"},
+            "model.miner": {"values": ["a", "b"]},
+        },
+        "here",
+    )
+    tried = [{"model.loss_lr": rate, "model.miner": miner} for rate, miner in ((0.01, "a"), (0.1, "b"), (0.5, "b"))]
+    values = (0.5, 0.25, None)
+    trials = [
+        Trial(n, at, value, None if value else "NaN") for n, (at, value) in enumerate(zip(tried, values, strict=True))
+    ]
     with style():
-        figure = search_figure({name: (space, trials) for name, trials in found.items()})
-        assert [axes.get_title("left") for axes in figure.axes] == ["a\ntrial", "a\nloss_lr", "b\ntrial"]
-        assert "x" in [line.get_marker() for line in figure.axes[2].lines if len(line.get_xdata())]
+        before = dict(rcParams)
+        found = search_figures({"x": (space, trials), "failed": (space, trials[2:]), "not searched": ({}, [])})
+        assert dict(rcParams) == before, "Optuna's style is no other figure's"
+        (figure,) = found.values()
+        rate, miner, _ = figure.axes
+        assert [axes.get_xlabel() for axes in (rate, miner)] == ["loss_lr", "miner"]
+        assert (rate.get_xscale(), rate.get_ylabel()) == ("log", "validation MAP@R, percent")
+        assert rate.collections[0].get_offsets().tolist() == [[0.01, 50], [0.1, 25]]
+        assert miner.collections[0].get_offsets().tolist() == [[0, 50], [1, 25]]
+        assert [label.get_text() for label in miner.get_xticklabels()] == ["'a'", "'b'"]
+        assert to_bytes(figure) == to_bytes(search_figures({"x": (space, trials)})["x"])
 
 
 def test_a_sweep_is_a_curve_a_method_and_a_line_for_what_is_not_swept() -> None:
     scores = {"a[64]": 0.1, "a[128]": 0.2, "a[512]": 0.4, "b[64]": 0.3, "b[128]": 0.25, "fixed": 0.35}
-    rows = [
-        SummaryRow(method, "separated", metric, score, 0.01, 3)
-        for metric in ("map_at_r", "r_precision", "precision_at_1")
-        for method, score in scores.items()
-    ]
+    rows = {name: SummaryRow(name, "separated", "map_at_r", score, 0.01, 3) for name, score in scores.items()}
     with style():
         figure = sweep_figure("model.embedding_size", rows)
-        assert len(figure.axes) == 3
-        first = figure.axes[0]
-        drawn = {tuple(line.get_xdata()): [round(float(y), 6) for y in line.get_ydata()] for line in first.lines}
+        (axes,) = figure.axes
+        drawn = {tuple(line.get_xdata()): [round(float(y), 6) for y in line.get_ydata()] for line in axes.lines}
         assert drawn == {(64, 128, 512): [10, 20, 40], (64, 128): [30, 25], (0, 1): [35, 35]}
-        assert first.get_xscale() == "linear"  # 512 is 8 times 64
-        assert [label.get_text() for label in first.get_xticklabels()] == ["64", "128", "512"]
-        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "fixed (not swept)"]
-        named = sweep_figure(
-            "model.trunk", [SummaryRow(f"a[{n}]", "separated", "map_at_r", 0.1, None, 1) for n in "xy"]
-        )
+        assert axes.get_xscale() == "linear"  # 512 is 8 times 64
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["64", "128", "512"]
+        assert {text.get_text() for text in figure.legends[0].get_texts()} == {"a", "b", "fixed (not swept)"}
+        named = sweep_figure("model.trunk", dict.fromkeys(("a[x]", "a[y]"), rows["fixed"]))
         assert list(named.axes[0].lines[0].get_xdata()) == [0, 1]
 
 
@@ -126,7 +131,7 @@ def test_the_figures_are_files_of_one_width_and_of_the_same_bytes(
     assert main(["study", "report", str(copy), "--figures", str(tmp_path / "first")]) == 0
     told = capsys.readouterr().out
     write_figures(StudyFolder.begun(copy), tmp_path / "second")
-    names = {"differences", "scores", "search", "validation"}
+    names = {"differences", "scores", "search_1", "search_2"}
     files = {path.name: path.read_bytes() for path in (tmp_path / "first").iterdir()}
     assert set(files) == {f"{name}.{kind}" for name in names for kind in ("svg", "pdf")}
     assert all(str(tmp_path / "first" / name) in told for name in files)

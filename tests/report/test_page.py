@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from toy_study import evaluated
 
 from levelfield.analysis.results import collect_rows
+from levelfield.analysis.verdict import conclusion, verdict
 from levelfield.report.facts import commands
 from levelfield.report.page import write_report
 from levelfield.report.retrieval import NOT_HERE, OTHER_SAMPLES, retrieval_of, scored_samples
@@ -27,7 +28,7 @@ from levelfield.study.spec import StudySpec
 from levelfield.study.study_file import find_study
 
 # In the page's order.
-FIGURES = ("scores", "differences", "search", "validation")
+FIGURES = ("scores", "differences", "search_1", "search_2")
 VOID = ("meta", "br", "img")
 
 
@@ -95,7 +96,7 @@ def test_the_page_holds_the_study(whole: tuple[Path, str, list[str]], monkeypatc
     assert "data.samples_per_class is 1, 4 for the others" in text or "data.samples_per_class is 4, 1 for" in text
     assert "3 trials of each method (gp), each on 2 folds" in text
     assert "The test classes were evaluated once." in text
-    assert '<a href="https://arxiv.org/abs/1801.07698">ArcFace</a> <code>arcface</code>' in page
+    assert "ArcFace <code>arcface</code>" in page
     result = json.loads((study / "jobs/arcface/run0/fold0/result.json").read_text())
     libraries = result["provenance"]["libraries"]
     for known in (result["data"]["fingerprint"], result["provenance"]["weights"], f"torch {libraries['torch']}"):
@@ -226,6 +227,21 @@ def test_every_command_of_the_page_works_as_printed(
         words = line.replace("IMAGES_OR_TEXTS", "images").replace("ONE", "images/a/0.png").split()
         code, _, complaint = run(*words[1:])
         assert code == 0, complaint
+
+
+def test_the_page_of_a_comparison_has_its_decision_and_not_the_best_test_score(study: Path) -> None:
+    record = StudyFolder.begun(study)
+    rows = collect_rows(record)
+    best = verdict(rows, record.spec)
+    other = "contrastive" if best[-1].startswith("ArcFace") else "arcface"
+    decision = ["Use it.", "Of 2 rows the best."]
+    for row, searched in ((other, [f"jobs/{other}/run0/fold0/best.ckpt"]), ("pretrained", [])):
+        (study / "decision.json").write_text(json.dumps({"row": row, "sentences": decision}))
+        assert conclusion(record, rows) == [*decision, "The test classes were evaluated once."]
+        found = [words for _, words in commands(record, rows) if words.startswith("levelfield search")]
+        assert [re.search(r"FOLDER/(\S+)", words)[1] for words in found] == searched
+    (study / "decision.json").write_text('{"row": 5}')  # somebody's file of another shape
+    assert conclusion(record, rows)[:-1] == best
 
 
 def test_a_study_elsewhere_is_a_folder_to_fill_in_and_versions_are_those_of_a_registry(whole) -> None:

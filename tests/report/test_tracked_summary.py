@@ -46,7 +46,6 @@ def test_a_study_is_a_group_of_its_jobs_and_its_tables(
         assert {key: run.config[key] for key in config} == config
         scores = [float(row["val/map_at_r"]) for row in _rows(folder / "metrics.csv") if row["val/map_at_r"]]
         assert list(run.series("val/map_at_r").values()) == pytest.approx(scores)
-    assert {"lr/loss", "grad_norm/trunk"} <= jobs["arcface", "run", 0, 0].keys
 
     [test] = [run for run in runs if run.run.job_type == "test"]
     assert (test.run.display_name, test.config["study"], test.config["runs"]) == ("toy test", "toy", 1)

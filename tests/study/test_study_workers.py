@@ -169,9 +169,10 @@ def test_processes_that_die_in_any_unit_end_the_study(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_loss_that_raises_is_named_after_the_others_are_done(here: Path) -> None:
-    with pytest.raises(UserError, match=r"mine run 0 fold 0.*KeyError: 'mine'") as refused:
-        run_file(small_study(here, "raise KeyError('mine')"), here / "out")
+@pytest.mark.parametrize(("before", "named"), [("", "mine, "), (IN_TRAINING, "mine run 0 fold 0")])
+def test_a_loss_that_raises_is_named_after_the_others_are_done(here: Path, before: str, named: str) -> None:
+    with pytest.raises(UserError, match=rf"{named}.*KeyError: 'mine'") as refused:
+        run_file(small_study(here, f"{before}raise KeyError('mine')"), here / "out")
     assert len(str(refused.value).splitlines()) == 1
     assert trained(here / "out") == OTHERS
 

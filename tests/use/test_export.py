@@ -23,7 +23,7 @@ from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
 from levelfield.use import export
 from levelfield.use.encoder import Encoder
-from levelfield.use.programs import EmbedImages
+from levelfield.use.export import EmbedImages
 
 PAGE = (REPOSITORY / "docs" / "export.md").read_text()
 (SNIPPET,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -62,7 +62,8 @@ def test_images_go_from_pixels_to_the_learners_embedding(fitted: Path, tmp_path:
         stored = load_file(tmp_path / "out/embedder.safetensors")
         head.load_state_dict({name.partition(".")[2]: weight for name, weight in stored.items()})
         torch.testing.assert_close(torch.nn.functional.normalize(head(features)), expected, atol=1e-5, rtol=0)
-    assert {each["what"]: each["bound"] for each in told["compared_with_the_learner"]}["embed.onnx"] == 5e-4
+    assert [*told["differences_from_the_learner"]] == ["embed.pt2", "embed.onnx"]
+    assert max(told["differences_from_the_learner"].values()) <= told["bound"] == 5e-4
     refused(run("export", "--ckpt_path", fitted / "best.ckpt", "--output", tmp_path / "out"), "already exists")
 
 
@@ -139,8 +140,12 @@ def test_a_program_beyond_the_bound_is_refused_and_nothing_is_left(fitted, tmp_p
     learner.trunk.__class__ = Drawing
     encoder = Encoder(fitted / "best.ckpt", "cpu")
     encoder.learners, encoder.module = [learner], learner
-    ran = torch.inference_mode()
-    monkeypatch.setattr(export, "_written", lambda program, folder: [("embed.onnx", ran(program.module))])
+
+    def differ(program, given, expected, folder):
+        with torch.inference_mode():
+            return {"embed.onnx": float((program(given["images"][0]) - expected).abs().max())}
+
+    monkeypatch.setattr(export, "_differences", differ)
     with pytest.raises(ValueError, match=r"embed\.onnx differs from the learner by"):
         export.export(encoder, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ from levelfield.compare.plan import HEAD_SECONDS, SIZES, Costs, Counts, Lengths,
 from levelfield.core import ledger
 from levelfield.data.datasets import Glyphs, ImageTable
 from levelfield.metrics import clustering_metrics, retrieval_metrics
-from levelfield.use.scores import class_interval, scores_of
+from levelfield.use.transfer import class_interval, scores_of
 
 
 def test_the_command_scores_another_set_and_keeps_a_ledger(fitted, tmp_path, run, monkeypatch):
@@ -54,7 +54,7 @@ def test_mistakes_end_in_a_line(fitted: Path, tmp_path: Path, run) -> None:
         refused(run(*asked, "--data", tmp_path / "roles.csv"), f"the gallery has {found} classes", "role")
     (tmp_path / "t.csv").write_text("text,label\nhello,a\n")
     refused(run(*asked, "--data", tmp_path / "t.csv"), "holds texts", "takes images")
-    refused(run(*asked, "--data", tmp_path, "--output", "x"), "--output is an option of", "predict --data")
+    refused(run(*asked, "--data", tmp_path, "--output", "x"), "--output is an option of")
 
 
 @pytest.mark.parametrize("num_classes", [3, 12])
@@ -100,6 +100,8 @@ def test_seconds_of_the_whole_ladder() -> None:
     """Counted by hand: features of all samples; per fold two losses with a head each, and the trunk."""
     trunk = 600 * 2.0 + 0.02 * (4 * 1000 + 4 * 1000 + 2 * 1000 + 3000 + 3 * 4000)
     assert seconds(CARS, COUNTS, 3, 600) == pytest.approx(0.02 * 8000 + 3 * 2 * (HEAD_SECONDS + trunk))
+    for workers, rounds in ((4, 2), (6, 1), (64, 1)):  # six trainings, each on one core
+        assert seconds(CARS, COUNTS, 3, 600, workers) == pytest.approx(0.02 * 8000 + rounds * (HEAD_SECONDS + trunk))
     assert seconds(CARS, COUNTS, 3, 0) == pytest.approx(0.02 * 8000 + 3 * 2 * HEAD_SECONDS)
 
 
@@ -116,6 +118,9 @@ def test_more_time_is_spent_on_folds_then_larger_images_then_steps() -> None:
     assert order == sorted(order)
     sizes = {each.size for each in found if 0 < each.folds < 4 and each.steps == 600}
     assert max(sizes) < 224, "a fold more comes before a larger image"
+    for workers in (2, 5, 16, 64):
+        lengths = choose(CARS, COUNTS, 4, 600, 1800.0, SIZES, 224, workers)
+        assert seconds(CARS.at(lengths.size, 224), COUNTS, lengths.folds, lengths.steps, workers) <= 1800
     for minutes, lengths in zip((5, 15, 30, 60, 120, 240, 2000), found[1:], strict=True):
         if lengths.steps:
             spent = seconds(CARS.at(lengths.size, 224), COUNTS, lengths.folds, lengths.steps)

@@ -138,14 +138,21 @@ def mean_scores(rows: Iterable[ResultRow]) -> dict[str, SummaryRow]:
     return {row.method: row for row in summarise(rows) if (row.embedding, row.metric) == ("separated", SELECTED_BY)}
 
 
-def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]) -> bytes:
-    """CSV with one column per field, `replicate` only if rows have one; floats without loss, None as an empty cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+def as_table(
+    rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]
+) -> tuple[list[Any], list[list[Any]]]:
+    """Columns and lines: one column per field, `replicate` only if rows have one."""
     replicated = any(getattr(row, REPLICATE, None) is not None for row in rows)
     names = [each.name for each in fields(kind) if each.name != REPLICATE or replicated]
-    writer.writerow(names)
-    writer.writerows([getattr(row, name) for name in names] for row in rows)
+    return names, [[getattr(row, name) for name in names] for row in rows]
+
+
+def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]) -> bytes:
+    """The table as CSV; floats without loss, None as an empty cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names, lines = as_table(rows, kind)
+    writer.writerows([names, *lines])
     return text.getvalue().encode()
 
 

@@ -11,11 +11,14 @@ from levelfield.analysis.conditions import cap_lines
 from levelfield.analysis.results import ResultRow, SummaryRow, mean_scores
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.statistics import SMALLEST_SAMPLE, TOO_FEW_RUNS
+from levelfield.core.files import read_json
+from levelfield.core.shape import has_shape
 from levelfield.metrics.definitions import SHOWN_METRICS
 from levelfield.study.folder import StudyFolder
 from levelfield.study.replicates import replicates_of
 from levelfield.study.spec import StudySpec, first_search, is_baseline
 
+DECISION = "decision.json"  # of `levelfield compare`: the row that validation chose, and sentences
 MOST_NAMED = 4  # methods listed by name; more are counted
 CAVEAT = (
     "The intervals say how scores vary with the seed. They do not cover the luck of the search or other test classes."
@@ -26,10 +29,19 @@ OTHER_HALVES = "The intervals hold for other halves of these classes, searches a
 
 
 def conclusion(study: StudyFolder, rows: Sequence[ResultRow]) -> list[str]:
-    """The sentences below the table and at the top of the page."""
+    """The sentences below the table and at the top of the page: the decision of `levelfield compare`, or a verdict."""
+    chosen = decided(study)
     cap = [f", and {sentence}" for sentence in cap_lines(study)] or ["."]
     evaluations = {line["id"]: line for each in replicates_of(study) for line in each.evaluations()}
-    return [*verdict(rows, study.spec), evaluated([*evaluations.values()]) + cap[0]]
+    found = verdict(rows, study.spec) if chosen is None else chosen["sentences"]
+    return [*found, evaluated([*evaluations.values()]) + cap[0]]
+
+
+def decided(study: StudyFolder) -> Mapping[str, Any] | None:
+    """The content of `decision.json`; None without one."""
+    found = read_json(study.folder / DECISION)
+    is_ours = has_shape(found, {"row": str, "sentences": [str]}) and found["row"] in study.spec.rows
+    return found if is_ours else None
 
 
 def verdict(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
@@ -41,25 +53,24 @@ def verdict(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
     found = compare_all(rows, methods, baselines=baselines_of(means, spec), halves=spec.halves, planned=spec.compare)
     pairs = [each for each in found if each.kind == PAIR and best in (each.method, each.other)]
     rivals = [each.other if each.method == best else each.method for each in pairs if not each.shown]
-    named_rivals = [names[each] for each in sorted(rivals, key=lambda method: -means[method].mean)]
-    mean, ci95, runs = means[best].mean, means[best].ci95, means[best].n
-    score = f"{100 * mean:.1f}{'' if ci95 is None else f' ± {100 * ci95:.1f}'} percent"
+    rivals = [names[each] for each in sorted(rivals, key=lambda method: -means[method].mean)]
+    ci95, untested = means[best].ci95, all(each.p is None for each in pairs)
+    score = f"{100 * means[best].mean:.1f}{'' if ci95 is None else f' ± {100 * ci95:.1f}'} percent"
     highest = f"{names[best]} has the highest MAP@R on unseen classes, {score}"
     if not pairs:
         first = f"{names[best]} has {score} MAP@R on unseen classes."
     elif not rivals:
         others = "the other method" if len(pairs) == 1 else f"all {len(pairs)} other methods"
         first = f"{names[best]} has the best MAP@R on unseen classes, {score}, significantly above {others}."
-    elif all(each.p is None for each in pairs) and runs >= SMALLEST_SAMPLE:
+    elif untested and means[best].n >= SMALLEST_SAMPLE:
         same = "score" if all(each.difference == 0 for each in pairs) else "difference"
         first = f"{highest}, with the same {same} in every run."
-    elif all(each.p is None for each in pairs):
+    elif untested:
         first = f"{highest}, with too few runs to rule out chance."
     elif len(rivals) > MOST_NAMED:
         first = f"{highest}, but {len(rivals)} of {len(pairs)} other methods may be as good."
     else:
-        *most, last = named_rivals
-        listed = f"{', '.join(most)} and {last}" if most else last
+        listed = " and ".join(filter(None, [", ".join(rivals[:-1]), rivals[-1]]))
         first = f"{highest}, but {listed} may be as good."
     return [*_training(best, found, names), first, *[SEEDS_ONLY] * (caveat(spec) == SEEDS_ONLY)]
 

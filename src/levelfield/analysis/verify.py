@@ -101,8 +101,19 @@ def verify_study(study: StudyFolder) -> list[str]:
 
 
 def _differing_tables(study: StudyFolder, rows: Sequence[ResultRow]) -> Iterator[str]:
-    yield from _differing_lines(study.results_file, to_csv(rows, ResultRow))
-    yield from _differing_lines(study.summary_file, to_csv(summarise(rows), SummaryRow))
+    """The first lines of the tables that differ."""
+    tables = {study.results_file: to_csv(rows, ResultRow), study.summary_file: to_csv(summarise(rows), SummaryRow)}
+    for path, recomputed in tables.items():
+        if not path.exists():
+            yield f"{path.name}: missing; `levelfield study report` writes it"
+            continue
+        before, now = (each.decode(errors="replace").split("\n") for each in (path.read_bytes(), recomputed))
+        lines = enumerate(zip_longest(before, now, fillvalue="no line"), 1)
+        differing = [(number, there, here) for number, (there, here) in lines if there != here]
+        for number, there, here in differing[:SHOWN_LINES]:
+            yield f"{path.name} line {number}: {there!r} is stored, {here!r} recomputed"
+        if len(differing) > SHOWN_LINES:
+            yield f"{path.name}: {len(differing) - SHOWN_LINES} more lines differ"
 
 
 def remarks(study: StudyFolder) -> list[str]:
@@ -179,8 +190,7 @@ def _changed_data(study: StudyFolder, stored: Tests) -> Iterator[str]:
     samples: dict[Literal["training", "test"], Any] = {"training": results, "test": stored.values()}
     halves = study.spec.halves
     for row in {half: row for row, half in halves.items()}.values():
-        here = data_here(study, row)
-        if here is None:
+        if (here := data_here(study, row)) is None:
             continue
         for which, found in samples.items():
             prints = {each["data"]["fingerprint"] for each in found if halves[each["method"]] == halves[row]}
@@ -221,20 +231,3 @@ def _differing_scores(path: Path, stored: Mapping[str, Any], recomputed: Mapping
         for metric, value in scores.items():
             if (there := before.get(place, {}).get(metric)) != value:
                 yield f"{path}: {place} {metric}: {there} is stored, {value} recomputed"
-
-
-def _differing_lines(path: Path, recomputed: bytes) -> Iterator[str]:
-    """The first lines of a table that differ."""
-    if not path.exists():
-        yield f"{path.name}: missing; `levelfield study report` writes it"
-        return
-    stored = path.read_bytes()
-    if stored == recomputed:
-        return
-    before, now = stored.decode(errors="replace").split("\n"), recomputed.decode().split("\n")
-    lines = enumerate(zip_longest(before, now, fillvalue="no line"), 1)
-    differing = [(number, there, here) for number, (there, here) in lines if there != here]
-    for number, there, here in differing[:SHOWN_LINES]:
-        yield f"{path.name} line {number}: {there!r} is stored, {here!r} recomputed"
-    if len(differing) > SHOWN_LINES:
-        yield f"{path.name}: {len(differing) - SHOWN_LINES} more lines differ"

@@ -6,20 +6,10 @@ from typing import Any
 
 from levelfield.core.configuration import read_yaml
 from levelfield.core.files import file_hash
-from levelfield.core.shape import count, finite, has_shape
+from levelfield.core.shape import count, has_shape
 from levelfield.study.jobs import CONFIG, JOB_SHAPE, RESULT, Job, read_result
 
-LEARNER = {"trunk", "embedder", "embedding_size", "optimizer", "freeze_batch_norm", "trunk_lr", "embedder_lr"}
-CLASS = (str, dict)
-SHAPE = {
-    "model": {
-        **dict.fromkeys(("trunk?", "embedder?", "optimizer?"), CLASS),
-        **dict.fromkeys(("trunk_lr?", "embedder_lr?"), finite),
-        "embedding_size?": count,
-    },
-    "data": {"sampler": CLASS, **dict.fromkeys(("batch_size", "samples_per_class", "steps_per_epoch"), count)},
-    "trainer": {"max_epochs": int},
-}
+SHAPE = {"model": {"trunk?": (str, dict)}, "data": {"steps_per_epoch": count}, "trainer": {"max_epochs": int}}
 
 
 def class_name(value: Any) -> str:

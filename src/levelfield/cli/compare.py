@@ -15,7 +15,7 @@ from levelfield.cli.study import main as run_study
 from levelfield.cli.study import with_overrides
 from levelfield.core.configuration import OURS, Config, set_dotted, stack
 from levelfield.core.errors import UserError
-from levelfield.core.files import write_atomically
+from levelfield.core.files import write_atomically, write_json
 from levelfield.core.processes import cores_here
 from levelfield.core.terminal import say
 from levelfield.experiment import Study
@@ -113,11 +113,11 @@ def _write_study(
     for trunk, settings in trunks.items():
         if "trunk" not in settings.get("model", {}):
             raise UserError(f"--trunk: {trunk} sets no model.trunk: give a file such as configs/trunk/minilm.yaml")
-    workers = given.options.get("workers", cores_here())
-    budget = 60 * (given.minutes or MINUTES) * (workers if isinstance(workers, int) else cores_here())
+    workers = given.options.get("workers")
+    workers = workers if isinstance(workers, int) else cores_here()
     _, method = read_method(LOSSES[PAIR], "compare")
     base = stack([HEADS, data, {"model": method["model"]}], Path(), "compare")
-    plan = make_plan(dataset, index, tested, base, trunks, blocks, budget)
+    plan = make_plan(dataset, index, tested, base, trunks, blocks, 60 * (given.minutes or MINUTES), workers)
     content = definition(name, dataset.modality, data, trunks, plan)
     write_atomically(file, WRITTEN + yaml.safe_dump(content, sort_keys=False).encode())
     return plan.lines
@@ -143,6 +143,7 @@ def _check_begun(file: Path, dataset: "MetricDataset", given: Namespace) -> None
 
 def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
     """The decision with its table, and the next commands."""
+    from levelfield.analysis.verdict import DECISION
     from levelfield.compare.decide import decide, decision_lines, measured, rungs
     from levelfield.compare.whole_half import whole_half_command
     from levelfield.study.jobs import CHECKPOINT, CONFIG, Job
@@ -166,4 +167,6 @@ def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
         fit = whole_half_command(study, decision.row, finished.folder)
         lines.append(f"or train it on all training classes first: {shlex.join(fit)}")
     sentences = decision_lines(decision, table, study.spec, measured(study, decision))
+    above = sentences[: sentences.index("")]  # the table of the rows
+    write_json(study.folder / DECISION, {"row": decision.row, "sentences": above})
     return sentences, [*lines, f"next: embed with it: {shlex.join(embed)}"]

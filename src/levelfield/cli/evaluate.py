@@ -128,7 +128,7 @@ class Evaluation(Training):
 
     def _write_card(self, evaluation: dict[str, Any]) -> None:
         from levelfield.use.card import keep_scores, write_card
-        from levelfield.use.scores import with_intervals
+        from levelfield.use.transfer import with_intervals
 
         scored = next(each for each in self.trainer.callbacks if isinstance(each, RetrievalValidation))  # type: ignore[attr-defined]
         scores = with_intervals(*scored.of_queries[0])

@@ -177,7 +177,7 @@ def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | 
     if conclude is None:
         console.print(study.table(), highlight=False)
     say(*above, console=console)
-    _print_page(console, study, study.asked.had_work)
+    _print_page(console, study, study.asked.had_work or conclude is not None)  # it may decide otherwise
     if machine is not None:
         rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
         print(json.dumps({"event": "summary", "rows": rows}), file=machine, flush=True)

@@ -103,13 +103,11 @@ def _search(given: Any) -> int:
 
 
 def _export(given: Any) -> int:
-    from levelfield.use.export import export
+    from levelfield.use.export import BOUND, export
 
     found = export(Encoder(given.ckpt_path, "cpu", given.trust), given.output, given.data)
-    width = max(len(each.file) for each in found)
-    for each in found:
-        bound = f"at most {each.bound:.0e}" if each.bound else "must be 0"
-        say(f"{each.file:<{width}}  differs by {each.difference:.1e}  ({bound})")
+    for file, difference in found.items():
+        say(f"{file:<10}  differs by {difference:.1e}  (at most {BOUND:.0e})")
     say(f"exported to {given.output}")
     return 0
 

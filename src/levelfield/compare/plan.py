@@ -113,19 +113,26 @@ class Plan:
     lines: tuple[str, ...]
 
 
-def seconds(costs: Costs, counts: Counts, folds: int, steps: int) -> float:
-    """Expected seconds of one core for the whole ladder."""
+def seconds(costs: Costs, counts: Counts, folds: int, steps: int, workers: int = 1) -> float:
+    """Expected seconds for the whole ladder. A training uses one core; the folds of both losses train side by side."""
     # Per fold and loss: validations, selection of the average, PCA; then three models embed the test samples.
     trunk = steps * costs.step
     trunk += costs.sample * ((2 * VALIDATIONS + 2) * counts.validated + counts.train + 3 * counts.tested)
     features = costs.sample * (counts.train + counts.validated + counts.tested)
-    return features + 2 * folds * (HEAD_SECONDS + (trunk if steps else 0.0))
+    return features + -(-2 * folds // workers) * (HEAD_SECONDS + (trunk if steps else 0.0))
 
 
 def choose(
-    costs: Costs, counts: Counts, most_folds: int, usual: int, budget: float, sizes: Sequence[int], measured: int
+    costs: Costs,
+    counts: Counts,
+    most_folds: int,
+    usual: int,
+    budget: float,
+    sizes: Sequence[int],
+    measured: int,
+    workers: int = 1,
 ) -> Lengths:
-    """Choose what fits into `budget` seconds of a core: folds, whose classes decide, then larger images, then steps.
+    """Choose what fits into `budget` seconds: folds, whose classes decide, then larger images, then steps.
 
     Args:
         costs: The costs at the image size `measured`.
@@ -134,20 +141,20 @@ def choose(
     """
 
     def fits(size: int | None, folds: int) -> bool:
-        return seconds(costs if size is None else costs.at(size, measured), counts, folds, usual) <= budget
+        return seconds(costs if size is None else costs.at(size, measured), counts, folds, usual, workers) <= budget
 
     usable: list[int | None] = [*sorted(sizes)] or [None]
     enough = [size for size in usable if size is None or size <= ENOUGH] or usable
     folds = max([1, *(k for k in range(2, most_folds + 1) if fits(enough[-1], k))])
     size = ([each for each in usable if fits(each, folds)] or usable[:1])[-1]
     here = costs if size is None else costs.at(size, measured)
-    fixed = seconds(here, counts, 1, 1)
-    fitting = int((budget - fixed) / (2 * here.step)) // FEWEST_STEPS * FEWEST_STEPS
+    fixed = seconds(here, counts, 1, 1, workers)
+    fitting = int((budget - fixed) / (-(-2 // workers) * here.step)) // FEWEST_STEPS * FEWEST_STEPS
     if fitting < FEWEST_STEPS:  # of one fold
         return Lengths(size, most_folds, 0)
     steps = min(usual, fitting)
     for _ in range(DOUBLINGS):
-        if seconds(here, counts, folds, 2 * steps) <= budget:
+        if seconds(here, counts, folds, 2 * steps, workers) <= budget:
             steps *= 2
     return Lengths(size, folds, steps)
 
@@ -160,6 +167,7 @@ def make_plan(
     trunks: Mapping[str, Config],
     blocks: int,
     budget: float,
+    workers: int = 1,
 ) -> Plan:
     """Measure the trunks on the data and choose the trainings.
 
@@ -168,7 +176,8 @@ def make_plan(
         base: The settings of the data.
         trunks: Name to the settings of each trunk.
         blocks: Blocks of classes; each fold validates one.
-        budget: Seconds of one core.
+        budget: Seconds.
+        workers: Trainings side by side.
     """
     usual = STEPS[dataset.modality]
     trained = len(index.keys) - tested
@@ -181,7 +190,7 @@ def make_plan(
         for name, (sizes, measured, _) in looked.items():
             others = sum(costs[other].sample * (trained + tested) for other in trunks if other != name)
             usable = USABLE * (budget - others)
-            planned[name] = choose(costs[name], counts, blocks, usual, usable, sizes, measured or 1)
+            planned[name] = choose(costs[name], counts, blocks, usual, usable, sizes, measured or 1, workers)
         folds = min(each.folds for each in planned.values())  # of all, so that the scores are comparable
         settings = {name: merge(merge(base, with_size(planned[name].size)), each) for name, each in trunks.items()}
         scores = {name: _scores(each, folds, blocks, Path(folder)) for name, each in settings.items()}
@@ -197,8 +206,8 @@ def make_plan(
         f"timing: {now.step:.2f} s a training step of 32, {1000 * now.sample:.1f} ms to embed a sample: "
         + (f"{lengths.steps} steps of the trunk" if lengths.steps else "no time to train the trunk")
         + f", validated on {lengths.folds} of {blocks} folds; about "
-        + duration(seconds(now, counts, lengths.folds, lengths.steps))
-        + " of one core"
+        + duration(seconds(now, counts, lengths.folds, lengths.steps, workers))
+        + f" by {workers} worker{'s' * (workers > 1)}"
     )
     if len(trunks) > 1:
         each = ", ".join(f"{name} {100 * scores[name][0][FEATURES]:.1f}" for name in trunks)

@@ -1,15 +1,15 @@
 """The setup of a study, the origin and the cost of its numbers, and the commands that repeat it, from its folder."""
 
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.shown_names import shown_names
-from levelfield.analysis.verdict import best_method
-from levelfield.analysis.written_config import LEARNER, class_name, whole_config
+from levelfield.analysis.verdict import best_method, decided
+from levelfield.analysis.written_config import class_name, whole_config
 from levelfield.core.configuration import SHIPPED, init_args, shipped_files
 from levelfield.core.paths import strip_paths
 from levelfield.core.source_identity import sources
@@ -22,49 +22,40 @@ from levelfield.study.rows import load_spec
 from levelfield.study.spec import OF, StudySpec, is_baseline, second_search
 
 Facts = list[tuple[str, str]]
+# Settings of the section "Setup".
+SETTINGS = {
+    "model": ["trunk", "freeze_trunk", "embedder", "embedding_size", "optimizer", "trunk_lr", "embedder_lr"],
+    "data": ["sampler", "batch_size", "samples_per_class", "steps_per_epoch"],
+    "trainer": ["max_epochs"],
+}
 
 
 def headline(study: StudyFolder) -> str:
     """Data set, trunk, repetitions and length of a training, in one line."""
     spec, config = study.spec, whole_config(study.folder, next(iter(study.spec.methods)))
     data = [result["data"]["dataset"] for result in study.state.results.values() if result.get("data")]
-    words = [class_name(each) for each in data[:1]]
-    if config is not None and set(config["model"]) >= LEARNER:
-        trunk, frozen = config["model"]["trunk"], config["model"].get("freeze_trunk")
-        words.append(
-            f"{_plain(init_args(trunk).get('name') or class_name(trunk))}, {'frozen' if frozen else 'trained'}"
-        )
-    words.append(f"{_count(spec.runs, 'run')} × {_count(spec.folds, 'fold')}")
+    words, more = [class_name(each) for each in data[:1]], []
     if config is not None:
+        if "trunk" in config["model"]:
+            trunk, frozen = config["model"]["trunk"], config["model"].get("freeze_trunk")
+            name = _plain(init_args(trunk).get("name") or class_name(trunk))
+            words.append(f"{name}, {'frozen' if frozen else 'trained'}")
         steps = config["trainer"]["max_epochs"] * config["data"]["steps_per_epoch"]
-        words.append(f"{'' if spec.whole_half else 'at most '}{steps:,} steps per training")
-    return " · ".join(words)
+        more = [f"{'' if spec.whole_half else 'at most '}{steps:,} steps per training"]
+    return " · ".join([*words, f"{_count(spec.runs, 'run')} × {_count(spec.folds, 'fold')}", *more])
 
 
 def setup(study: StudyFolder) -> Facts:
-    """Data, split, trunk, batches and repetitions; settings that differ among methods are the first method's."""
+    """Data, split, settings and repetitions; settings that differ among methods are the first method's."""
     spec, names = study.spec, shown_names(study.spec)
     config = whole_config(study.folder, next(iter(spec.methods)))
     facts = [("methods", ", ".join(map(names.__getitem__, spec.methods)))]
     data = next((result["data"] for result in study.state.results.values() if result.get("data")), None)
     if data is not None:
         facts += [("data set", _call(data["dataset"])), ("split", _split(data, study))]
-    if config is not None:
-        model, batches, trainer = config["model"], config["data"], config["trainer"]
-        if set(model) >= LEARNER:
-            norm = f"trained, batch norm {'frozen' if model['freeze_batch_norm'] else 'trained'}"
-            frozen, part = ("frozen", "embedder") if model.get("freeze_trunk") else (norm, "trunk")
-            rate = f"{model[f'{part}_lr']:g} of the {part}"
-            facts.append(("trunk", f"{_call(model['trunk'], ('mean', 'std'))}, {frozen}"))
-            facts.append(("embedding", f"{model['embedding_size']} numbers by {_call(model['embedder'])}"))
-            facts.append(("optimizer", f"{class_name(model['optimizer'])}, learning rate {rate}"))
-        sampler = class_name(batches["sampler"])
-        by = "" if sampler == "MPerClassBatchSampler" else f" by {sampler}"
-        composition = f"{batches['samples_per_class']} of a class{by}"
-        shuffled = sampler == "ShuffledBatchSampler"
-        facts.append(("batch", f"{batches['batch_size']} samples, {'shuffled' if shuffled else composition}"))
-        epochs = f"{_count(trainer['max_epochs'], 'epoch')} of {batches['steps_per_epoch']} steps"
-        facts.append(("training", f"{'' if spec.whole_half else 'at most '}{epochs}"))
+    for section, keys in SETTINGS.items() if config is not None else ():
+        given = config[section]  # type: ignore[index]
+        facts += [(f"{section}.{key}", _call(given[key])) for key in keys if key in given]
     again = [names[method] for method in spec.methods if second_search(method)]
     seeds = "the same seeds for all methods" + (f" except {', '.join(again)}" if again else "")
     trained = "on the whole training half" if spec.whole_half else f"of {spec.folds} folds"
@@ -75,10 +66,15 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def _call(value: Any, hidden: Sequence[str] = ()) -> str:
-    """`TimmTrunk(name: resnet50, weights: pretrained)` from a class path with its arguments."""
-    arguments = value.get("init_args") if isinstance(value, Mapping) else None
-    listed = ", ".join(f"{key}: {_plain(v)}" for key, v in (arguments or {}).items() if key not in (*hidden, "root"))
+def _call(value: Any) -> str:
+    """`TimmTrunk(name: resnet50, weights: pretrained)` from a class path with its arguments, or a plain value."""
+    if isinstance(value, str):
+        return class_name(value)
+    if not isinstance(value, Mapping) or "class_path" not in value:
+        return _plain(value)
+    arguments = init_args(value).items()
+    hidden = ("mean", "std", "root")
+    listed = ", ".join(f"{key}: {_plain(given)}" for key, given in arguments if key not in hidden)
     return f"{class_name(value)}({listed})" if listed else class_name(value)
 
 
@@ -107,7 +103,7 @@ def origin(study: StudyFolder) -> Facts:
     known = [r["provenance"] for r in results if r.get("provenance")]
     seconds = sum(r.get("seconds", 0.0) for r in results)
     return [
-        ("code", _counted(_version(p["code"]) for p in known)),
+        ("code", _counted(map(_version, known))),
         ("libraries", _counted(", ".join(f"{k} {v}" for k, v in p["libraries"].items()) for p in known)),
         ("device", _counted(p.get("gpu") or p.get("device", "unknown") for p in known)),
         ("processor", _counted(p["processor"] for p in known)),
@@ -120,7 +116,8 @@ def origin(study: StudyFolder) -> Facts:
     ]
 
 
-def _version(code: Mapping[str, Any]) -> str:
+def _version(provenance: Mapping[str, Any]) -> str:
+    code = provenance["code"]
     commit = f", commit {code['commit'][:12]}" if code["commit"] else ", not a checkout"
     return f"levelfield {code['levelfield']}{commit}{' with changes' if code['modified'] else ''}"
 
@@ -134,16 +131,13 @@ def _counted(values: Iterable[str]) -> str:
 
 def costs(study: StudyFolder) -> list[dict[str, Any]]:
     """One row per method with its trainings and their time, without the tests, then a row for all."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: {"trial": [], "run": []})
-    for job, result in study.state.results.items():
-        for name in (job.method, "all"):
-            found[name][job.stage].append(result.get("seconds", 0.0))
+    spent = [(job.method, job.stage, result.get("seconds", 0.0)) for job, result in study.state.results.items()]
     rows = []
-    for name in sorted(found, key="all".__eq__):
-        searches, runs = found[name]["trial"], found[name]["run"]
-        seconds, trainings = sum(searches) + sum(runs), len(searches) + len(runs)
-        search, run = (duration(sum(each)) if sum(each) else "-" for each in (searches, runs))
-        cells = [str(trainings), search, run, f"{seconds / 3600:.2f}", f"{seconds / trainings:.1f} s"]
+    for name in (*dict.fromkeys(method for method, *_ in spent), "all") if spent else ():
+        own = [(stage, seconds) for method, stage, seconds in spent if name in (method, "all")]
+        search, run = (sum(seconds for stage, seconds in own if stage == wanted) for wanted in ("trial", "run"))
+        cells = [str(len(own)), *(duration(each) if each else "-" for each in (search, run))]
+        cells += [f"{(search + run) / 3600:.2f}", f"{(search + run) / len(own):.1f} s"]
         rows.append({"method": name, "cells": cells})
     return rows
 
@@ -151,10 +145,19 @@ def costs(study: StudyFolder) -> list[dict[str, Any]]:
 def commands(study: StudyFolder, rows: Sequence[ResultRow]) -> list[tuple[str, str]]:
     """Purpose and words of each command; those of a method only where its files are."""
     spec, known = study.spec, [r["provenance"] for r in study.state.results.values() if r.get("provenance")]
-    found = [("Install the same versions", _install(each)) for each in known[:1]]
+    found = []
+    if known:
+        code = known[0]["code"]
+        # A registry has no local versions, such as torch's 2.9.0+cpu.
+        libraries = [f"{name}=={version.partition('+')[0]}" for name, version in known[0]["libraries"].items()]
+        own = f"pip install levelfield=={code['levelfield']}"
+        if code["commit"]:
+            own = f"git checkout {code['commit'][:12]}\npip install -e ."
+        found.append(("Install the same versions", " ".join([own, *libraries])))
     if (shipped := _shipped_as(spec)) is not None:
-        words = f"levelfield study run {shlex.quote(shipped)}" + " --data.root DIR" * _has_root(spec)
-        found.append(("Run the study again", words))
+        dataset = getattr(datasets, class_name(next(iter(spec.methods.values()))["data"]["dataset"]), None)
+        root = " --data.root DIR" if dataset is not None and has_root(dataset) else ""
+        found.append(("Run the study again", f"levelfield study run {shlex.quote(shipped)}{root}"))
     # The page names no folder of the machine: `outputs` is where a study is without --output.
     usual = study.folder.parent.name == "outputs"
     folder = Path("outputs", study.folder.name) if usual else Path("FOLDER")
@@ -165,7 +168,10 @@ def commands(study: StudyFolder, rows: Sequence[ResultRow]) -> list[tuple[str, s
     trained = [method for method in spec.methods if not is_baseline(method)]
     if not any(row.stage == "test" and row.method in trained for row in rows):
         return found
-    best = source = best_method(rows, spec)
+    chosen = decided(study)
+    best = source = best_method(rows, spec) if chosen is None else chosen["row"]
+    if is_baseline(best):  # `compare` has written its checkpoint and printed the commands
+        return found
     while source in spec.derived:  # no training of its own
         source = spec.derived[source][OF]
     job, model = folds_of(spec, source, 0)[0], study.checkpoint(folds_of(spec, best, 0)[0])
@@ -174,27 +180,12 @@ def commands(study: StudyFolder, rows: Sequence[ResultRow]) -> list[tuple[str, s
         words = f"levelfield fit --config {shlex.quote(str(folder / config))}"
         found.append((f"Repeat one training: {job}", words))
     if model.is_file():
-        own = {Path(file).parts[0].removesuffix(".py") for file in sources(spec.class_settings(best))} - {"levelfield"}
+        files = sources(spec.class_settings(best))
+        trusted = {Path(file).parts[0].removesuffix(".py") for file in files} - {"levelfield"}
         words = f"levelfield search --ckpt_path {shlex.quote(str(folder / model.relative_to(study.folder)))}"
-        words += "".join(f" --trust {name}" for name in sorted(own)) + " IMAGES_OR_TEXTS --query ONE"
+        words += "".join(f" --trust {name}" for name in sorted(trusted)) + " IMAGES_OR_TEXTS --query ONE"
         found.append(("Search with its model" if best == source else f"Search with {best}", words))
     return found
-
-
-def _install(known: Mapping[str, Any]) -> str:
-    code = known["code"]
-    # A registry has no local versions, such as torch's 2.9.0+cpu.
-    libraries = " ".join(f"{name}=={version.partition('+')[0]}" for name, version in known["libraries"].items())
-    own = f"pip install levelfield=={code['levelfield']}"
-    if code["commit"]:
-        own = f"git checkout {code['commit'][:12]}\npip install -e ."
-    return f"{own} {libraries}"
-
-
-def _has_root(spec: StudySpec) -> bool:
-    """Whether the study's data set is a shipped one with a folder, `--data.root`."""
-    kind = getattr(datasets, class_name(next(iter(spec.methods.values()))["data"]["dataset"]), None)
-    return kind is not None and has_root(kind)
 
 
 def _shipped_as(spec: StudySpec) -> str | None:

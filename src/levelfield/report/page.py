@@ -1,8 +1,8 @@
 """`report/index.html`: a study as one page, from its folder; the same folder gives the same bytes."""
 
 import base64
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,7 +16,7 @@ from levelfield.analysis.verdict import baselines_of, better_than, caveat, concl
 from levelfield.core.files import write_atomically
 from levelfield.metrics.definitions import SELECTED_BY, SHOWN_METRICS, as_shown, title_of
 from levelfield.report.facts import commands, costs, headline, origin, setup
-from levelfield.report.figures import Results, draw_figures, report_figures
+from levelfield.report.figures import Results, draw_figures
 from levelfield.report.table import COLLAPSED, METRICS, rows_in_order, score_text, unit
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import StudySpec, is_baseline, one_pca
@@ -29,7 +29,6 @@ KINDS = {
 # Sections of the template that show figures; a figure of another section gets its own.
 SECTIONS = ("Scores", "Comparisons", "Search")
 FIRST_ROWS, FIRST_UNTRAINED = 10, 4  # of the short table
-LINK = re.compile(r"arXiv:(\d{4}\.\d+)|(https?://\S+[\w/])")
 
 
 def write_report(study: StudyFolder) -> Path:
@@ -43,8 +42,8 @@ def write_report(study: StudyFolder) -> Path:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     folder, results = study.report_folder, Results.of(study)
-    declared, drawn = report_figures(), draw_figures(results)
-    figures = [(declared[name], _data_url(content), _size(content)) for name, content in drawn.items()]
+    drawn = draw_figures(results)
+    figures = [(declared, _data_url(content), _size(content)) for declared, content in drawn.values()]
     own = dict.fromkeys(each.section for each, *_ in figures if each.section not in SECTIONS)
     environment = Environment(
         loader=PackageLoader("levelfield.report", "."),
@@ -56,11 +55,11 @@ def write_report(study: StudyFolder) -> Path:
     template = environment.get_template("page.html.j2")
     page = template.render(figures=figures, own_sections=[*own], **_contents(results))
     with study.writing():
-        for name in declared:
-            if name in drawn:
-                write_atomically(folder / f"{name}.svg", drawn[name])
-            else:
-                (folder / f"{name}.svg").unlink(missing_ok=True)  # of an earlier page
+        for earlier in folder.glob("*.svg"):
+            if earlier.stem not in drawn:
+                earlier.unlink()
+        for name, (_, content) in drawn.items():
+            write_atomically(folder / f"{name}.svg", content)
         write_atomically(folder / "index.html", page.encode())
     return folder / "index.html"
 
@@ -105,7 +104,9 @@ def _contents(results: Results) -> dict[str, Any]:
         "retrieval": retrieval_of(study, rows),
         "budget": f"{trials} ({spec.search.sampler}), each on {spec.folds_of('trial')} folds",
         "selected_by": title_of(spec.selected_by),
-        "searches": _searches(study) if spec.search.trials else [],
+        "searches": {method: search for method, search in selected(study).items() if spec.trials(method)},
+        "setting_text": setting_text,
+        "as_shown": partial(as_shown, spec.selected_by),
         "costs": costs(study),
         "commands": commands(study, rows),
         "ledger": study.evaluations(),
@@ -131,60 +132,36 @@ def _scores(
     """
     scores = {(row.method, row.embedding, row.metric): row for row in summarise(rows)}
     validated = {row.method: row for row in summarise(rows, stage="run")}
-    papers = _papers(spec)
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for kind in kinds:
-        groups[kind] = []
-        for name in dict.fromkeys(each for row in names for each in (row, one_pca(row))):
-            if name not in names and (name, kind, SELECTED_BY) not in scores:
-                continue
-            found = [scores.get((name, kind, metric)) for metric in metrics]
-            found += [validated.get(name) if kind == "separated" else None] * full
-            cells = [{"text": score_text(row), "value": row and row.mean} for row in found]
-            if full:
-                runs = next((row.n for row in found if row is not None), 0)
-                cells.append({"text": str(runs), "value": runs})
-            mark = COLLAPSED * (name in marked)
-            groups[kind].append({"row": name, "mark": mark, "paper": papers.get(name), "cells": cells})
+
+    def line(name: str, kind: str) -> dict[str, Any]:
+        found = [scores.get((name, kind, metric)) for metric in metrics]
+        found += [validated.get(name) if kind == "separated" else None] * full
+        cells = [{"text": score_text(row), "value": row and row.mean} for row in found]
+        if full:
+            runs = next((row.n for row in found if row is not None), 0)
+            cells.append({"text": str(runs), "value": runs})
+        return {"row": name, "mark": COLLAPSED * (name in marked), "cells": cells}
+
+    listed = dict.fromkeys(each for row in names for each in (row, one_pca(row)))
+    groups = {
+        kind: [line(name, kind) for name in listed if name in names or (name, kind, SELECTED_BY) in scores]
+        for kind in kinds
+    }
     more = [f"validation {title_of(spec.selected_by)}", "runs"] if full else []
     return {"columns": [*map(title_of, metrics), *more], "groups": groups, "full": full}
 
 
-def _papers(spec: StudySpec) -> dict[str, str]:
-    """Method to the paper of its loss: the first link in the docstring of a shipped loss."""
-    from levelfield import losses
-
-    found = {}
-    for method, config in spec.methods.items():
-        loss = config.get("model", {}).get("loss") or ""
-        name = str(loss["class_path"] if isinstance(loss, Mapping) else loss).removeprefix("levelfield.losses.")
-        if link := LINK.search(getattr(getattr(losses, name, None), "__doc__", None) or ""):
-            found[method] = link[2] or f"https://arxiv.org/abs/{link[1]}"
-    return found
-
-
 def _comparisons(spec: StudySpec, rows: Sequence[ResultRow]) -> tuple[list[str], list[dict[str, Any]]]:
     """Which methods are better by separated MAP@R, and all sentences, in groups with a title."""
-    names, baselines = shown_names(spec), baselines_of(mean_scores(rows), spec)
-    found = {}
+    names, methods = shown_names(spec), list(spec.methods)
+    how: dict[str, Any] = {"baselines": baselines_of(mean_scores(rows), spec), "halves": spec.halves}
+    groups, pairs = [], []
     for embedding in EMBEDDING_KINDS:
-        methods, planned = list(spec.methods), spec.compare
-        compared = compare_all(rows, methods, SELECTED_BY, embedding, baselines, spec.halves, planned=planned)
-        found[embedding] = [each.named(names) for each in compared]
-    groups = []
-    for embedding, compared in found.items():
+        compared = compare_all(rows, methods, embedding=embedding, planned=spec.compare, **how)
         for kind, heading in KINDS.items():
-            if of_kind := [in_words(each) for each in compared if each.kind == kind]:
-                groups.append({"title": f"{heading}, {embedding} ({len(of_kind)})", "sentences": of_kind})
-    return better_than([each for each in found["separated"] if each.kind == PAIR]), groups
-
-
-def _searches(study: StudyFolder) -> list[dict[str, Any]]:
-    found = []
-    for method, (trial, remarks) in selected(study).items():
-        cells: list[Any] = []
-        if trial is not None and trial.value is not None:
-            cells = [setting_text(trial.parameters), trial.number, as_shown(study.spec.selected_by, trial.value)]
-        if study.spec.trials(method):
-            found.append({"method": method, "cells": cells, "remarks": remarks})
-    return found
+            of_kind = [each.named(names) for each in compared if each.kind == kind]
+            pairs += of_kind if (embedding, kind) == ("separated", PAIR) else []
+            if of_kind:
+                title = f"{heading}, {embedding} ({len(of_kind)})"
+                groups.append({"title": title, "sentences": [*map(in_words, of_kind)]})
+    return better_than(pairs), groups

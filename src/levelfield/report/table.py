@@ -102,59 +102,36 @@ def study_table(study: StudyFolder) -> StudyTable:
     )
 
 
-@dataclass(frozen=True)
-class Markup:
-    """How a format writes a table: around a row, between cells, and around the interval and the best score."""
-
-    row: str
-    between: str
-    interval: str
-    best: str
-    escaped: str = ""
-
-
-FORMATS = {
-    "latex": Markup("{} \\\\", " & ", "{} $\\pm$ {}", "\\textbf{{{}}}", "&%$#_{}"),
-    "markdown": Markup("| {} |", " | ", "{} ± {}", "**{}**"),
-}
-
-
 def paper_table(study: StudyFolder, markup: str) -> str:
     """The separated test scores as a table for a paper: names in words, as many digits as the interval allows.
 
     Args:
         markup: `latex` (for booktabs) or `markdown`.
     """
-    spec, rows, names, how = study.spec, collect_rows(study), shown_names(study.spec), FORMATS[markup]
+    import pandas as pd  # half a second that `study status` does not need
+
+    spec, rows, names = study.spec, collect_rows(study), shown_names(study.spec)
     scores = {(row.method, row.metric): row for row in summarise(rows) if row.embedding == "separated"}
-    metrics = (*METRICS, *spec.own_metrics)
+    metrics, order = (*METRICS, *spec.own_metrics), rows_in_order(rows, spec)
     best = {metric: max((row.mean for (_, m), row in scores.items() if m == metric), default=0.0) for metric in metrics}
+    between, bold = (" $\\pm$ ", "\\textbf{{{}}}") if markup == "latex" else (" ± ", "**{}**")
 
     def cell(row: SummaryRow | None) -> str:
         if row is None:
             return "-"
         decimals = 1 if row.ci95 is None else decimals_of(row.ci95 * (1 if is_user_metric(row.metric) else 100))
-        text = as_shown(row.metric, row.mean, decimals)
-        if row.ci95 is not None:
-            text = how.interval.format(text, as_shown(row.metric, row.ci95, decimals))
-        return how.best.format(text) if row.mean == best[row.metric] else text
+        shown = [row.mean] if row.ci95 is None else [row.mean, row.ci95]
+        text = between.join(as_shown(row.metric, value, decimals) for value in shown)
+        return bold.format(text) if row.mean == best[row.metric] else text
 
-    lines = [["", *map(title_of, metrics)]]
-    lines += [
-        [names[row], *(cell(scores.get((row, metric))) for metric in metrics)] for row in rows_in_order(rows, spec)
-    ]
-    for line in lines:
-        words = [0] if line is not lines[0] else range(len(line))  # scores have the marks of the format
-        for place in words:
-            line[place] = "".join(f"\\{letter}" if letter in how.escaped else letter for letter in line[place])
-    head, *body = [how.row.format(how.between.join(line)) for line in lines]
+    cells = [[cell(scores.get((row, metric))) for metric in metrics] for row in order]
+    table = pd.DataFrame(cells, [names[row] for row in order], [*map(title_of, metrics)])
     caption = f"{spec.name}: {unit(spec)}"
     if markup == "latex":
-        columns = f"\\begin{{tabular}}{{l{'r' * len(metrics)}}}"
-        return "\n".join(
-            [f"% {caption}", columns, "\\toprule", head, "\\midrule", *body, "\\bottomrule", "\\end{tabular}"]
-        )
-    return "\n".join([head, f"| --- |{' ---: |' * len(metrics)}", *body, "", caption])
+        escaped = table.style.format_index(escape="latex").format_index(escape="latex", axis=1)
+        return f"% {caption}\n{escaped.to_latex(hrules=True, column_format='l' + 'r' * len(metrics))}".rstrip()
+    lines = [["", *table.columns], ["---", *["---:"] * len(metrics)], *table.reset_index().to_numpy().tolist()]
+    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", caption])
 
 
 def decimals_of(interval: float) -> int:

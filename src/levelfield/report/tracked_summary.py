@@ -3,12 +3,12 @@
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import astuple, fields
+from dataclasses import astuple
 from typing import Any
 
 import yaml
 
-from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, summarise
+from levelfield.analysis.results import ResultRow, SummaryRow, as_table, collect_rows, summarise
 from levelfield.analysis.verdict import verdict_lines
 from levelfield.analysis.written_config import class_name
 from levelfield.core.configuration import as_list, init_args
@@ -18,14 +18,16 @@ from levelfield.training.trackers import QUIET, TENSORBOARD, WANDB, left_out
 
 def track_summary(study: StudyFolder) -> None:
     """Log the end of a study to its methods' trackers, once."""
-    trackers = _trackers(study)
+    loggers = [as_list(config["trainer"].get("logger")) for config in study.spec.methods.values()]
+    given = next(filter(None, ([each for each in some if isinstance(each, dict | str)] for some in loggers)), [])
+    trackers = {class_name(each): init_args(each) for each in given}  # of the first method with trackers
     if not trackers:
         return
     rows = collect_rows(study)
     summary, verdicts = summarise(rows), verdict_lines(rows, study.spec)
     with study.writing():
         if WANDB in trackers:
-            _to_wandb(study, init_args(trackers[WANDB]), rows, summary, verdicts)
+            _to_wandb(study, trackers[WANDB], rows, summary, verdicts)
         if TENSORBOARD in trackers:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -33,15 +35,6 @@ def track_summary(study: StudyFolder) -> None:
                 for key, value in scores_by_key(summary).items():
                     writer.add_scalar(key, value)
                 writer.add_text("verdicts", "\n\n".join(verdicts))
-
-
-def _trackers(study: StudyFolder) -> dict[str, Any]:
-    """Class name to tracker, of the first method with trackers."""
-    for config in study.spec.methods.values():
-        given = [each for each in as_list(config["trainer"].get("logger")) if isinstance(each, dict | str)]
-        if given:
-            return {class_name(each): each for each in given}
-    return {}
 
 
 def _to_wandb(
@@ -52,9 +45,6 @@ def _to_wandb(
     verdicts: Sequence[str],
 ) -> None:
     import wandb
-
-    def table(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]) -> Any:
-        return wandb.Table(columns=[field.name for field in fields(kind)], data=[list(astuple(row)) for row in rows])
 
     spec = study.spec
     identity = f"{spec.name} {spec.configuration_hash()} {[*map(astuple, rows)]} {[*verdicts]}"
@@ -73,8 +63,11 @@ def _to_wandb(
         settings=QUIET,
         config={"study": spec.name, **yaml.safe_load(spec.to_yaml())},
     )
-    lines = wandb.Table(columns=["verdict"], data=[[line] for line in verdicts])
-    run.log({"results": table(rows, ResultRow), "summary": table(summary, SummaryRow), "verdicts": lines})
+    logged = {
+        "results": wandb.Table(*as_table(rows, ResultRow)),
+        "summary": wandb.Table(*as_table(summary, SummaryRow)),
+    }
+    run.log({**logged, "verdicts": wandb.Table(columns=["verdict"], data=[[line] for line in verdicts])})
     run.summary.update(scores_by_key(summary))
     run.finish()
 

@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from levelfield.core.errors import UserError
+from levelfield.data.loaders import ClassSubset
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.spec import StudySpec, is_baseline
 from levelfield.study.state import first_config
 from levelfield.study.workers import GivenUp, in_words
 from levelfield.training.build import Training, build
+from levelfield.training.learner import MetricLearner
 from levelfield.training.shared_parts import SharedParts
+from levelfield.training.start import check_parts
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp, rows:
         rows: The methods to build; None builds all.
 
     Raises:
-        UserError: a row cannot be built, or the data cannot be used.
+        UserError: a row cannot be built, a loss returns no loss, or the data cannot be used.
     """
     kept, seen = SharedParts(), dict[str, Training]()
     with tempfile.TemporaryDirectory() as folder:
@@ -64,6 +70,8 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp, rows:
             data = halves[spec.halves[row]]
             if not is_baseline(row):
                 training.datamodule.training_batches(data.train_subset.labels)
+            if row in own and type(training.model).training_step is MetricLearner.training_step:
+                _try_loss(row, training, data.train_subset, given_up)
     trunks = {row: getattr(training.model, "trunk", None) for row, training in seen.items()}
     weights = {row: getattr(trunk, "weights_origin", None) for row, trunk in trunks.items()}  # a user's may have none
     found = {row: half for row, half in spec.halves.items() if half in halves}  # a row that was given up has none
@@ -72,3 +80,23 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp, rows:
         {row: weights.get(spec.source_row(row)) for row in spec.rows},
         data.overview(),
     )
+
+
+def _try_loss(row: str, training: Training, subset: ClassSubset, given_up: GivenUp) -> None:
+    """Call a loss once on random embeddings on the CPU; a failure counts only if the row trains on the CPU."""
+    learner, labels = training.model, subset.labels
+    drawn = [int(draw) for draw in next(iter(training.datamodule.training_batches(labels)))]
+    batch = torch.from_numpy(labels[drawn])
+    try:
+        with torch.random.fork_rng(devices=[]):
+            learner.build_loss(len(np.unique(labels)))
+            check_parts(learner)
+            noise = torch.nn.functional.normalize(torch.randn(len(batch), learner.embedding_size)).requires_grad_()
+            learner.objective(noise, batch)
+    except UserError:
+        raise
+    except (torch.OutOfMemoryError, MemoryError):
+        pass  # perhaps temporary: a job without memory is tried again
+    except (Exception, SystemExit) as error:
+        if training.trainer.strategy.root_device.type == "cpu":
+            given_up.add(f"{row}, its loss on random embeddings", in_words(error), row, traceback.format_exc())

@@ -130,7 +130,7 @@ def _ask(
 
     distributions = {key: place.distribution for key, place in space.items()}
     kind = optuna.samplers.GPSampler if sampler == "gp" else optuna.samplers.TPESampler
-    with fixed_threads(1), _without_messages():
+    with fixed_threads(1), without_messages():
         # `suggest` chooses the first points, so the sampler needs none.
         study = optuna.create_study(direction="maximize", sampler=kind(seed=seed, n_startup_trials=1))
         for parameters, value in told:
@@ -141,7 +141,7 @@ def _ask(
 
 
 @contextmanager
-def _without_messages() -> Iterator[None]:
+def without_messages() -> Iterator[None]:
     import optuna
 
     verbosity = optuna.logging.get_verbosity()

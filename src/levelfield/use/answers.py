@@ -27,18 +27,11 @@ def check_output(path: Path, modality: str) -> None:
 
 
 def write_answers(query: Samples, answers: Sequence[Answer], path: Path) -> None:
-    """Write the query and its answers, with their similarities.
+    """Write the query, then its answers with their similarities, nearest first, in rows of six.
 
     Raises:
         UserError: the file cannot be written.
     """
-    content = io.BytesIO()
-    contact_sheet(query, answers).save(content, "PNG")
-    write_atomically(path, content.getvalue())
-
-
-def contact_sheet(query: Samples, answers: Sequence[Answer]) -> Image.Image:
-    """The query, then the answers, nearest first, in rows of six."""
     tiles = [(query.keys[0], "query", query.names[0])]
     tiles += [(each.key, f"{each.likeness:.3f}", each.label or each.name) for each in answers]
     rows = -(-len(tiles) // COLUMNS)
@@ -54,4 +47,6 @@ def contact_sheet(query: Samples, answers: Sequence[Answer]) -> Image.Image:
             pen.rectangle((left - 3, top - 3, left + SIDE + 2, top + SIDE + 2), outline="black", width=3)
         short = second if len(second) <= LONGEST else "…" + second[1 - LONGEST :]
         pen.multiline_text((left, top + SIDE + 3), f"{first}\n{short}", fill="black", font=font, spacing=1)
-    return sheet
+    content = io.BytesIO()
+    sheet.save(content, "PNG")
+    write_atomically(path, content.getvalue())

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -144,12 +145,13 @@ class Encoder:
         transforms: ImageTransforms | None = None,
         trunk: str | None = None,
     ) -> None:
-        self.device = usual_device(device)
+        self.device = _usual_device(device)
         if trunk is None:
             self._read(checkpoint, tuple(trust))
         else:
             self._build(trunk)
-        self.modality = _one(list(map(_modality, self.learners)), self.origin, "trunks")
+        trunks = [getattr(learner, "trunk", None) for learner in self.learners]
+        self.modality = _one([getattr(each, "modality", None) for each in trunks], self.origin, "trunks")
         self.transforms = transforms or self.transforms
         distance = _one([getattr(learner, "distance", "cosine") for learner in self.learners], self.origin, "distances")
         several = len(self.learners) > 1
@@ -160,7 +162,7 @@ class Encoder:
         self.hash = [*self.hashes.values()]
 
     def _read(self, checkpoint: Any, trust: tuple[str, ...]) -> None:
-        self.paths = checkpoint_files(checkpoint)
+        self.paths = _files(checkpoint)
         self.origin = str(checkpoint) if isinstance(checkpoint, str | Path) else str(self.paths[0])
         read = [read_checkpoint(path) for path in self.paths]
         self.checkpoints = [{key: part for key, part in each.items() if key != "state_dict"} for each in read]
@@ -169,8 +171,7 @@ class Encoder:
         described = [content.get("datamodule_hyper_parameters", {}).get("transforms") for content in self.checkpoints]
         _one(described, self.origin, "transforms")
         self.transforms = _transforms(self.checkpoints[0], self.paths[0], trust)
-        several = len(self.paths) > 1
-        named = [path.name if not several else f"{path.parent.name}/{path.name}" for path in self.paths]
+        named = [path.name if len(self.paths) == 1 else f"{path.parent.name}/{path.name}" for path in self.paths]
         self.hashes = dict(zip(named, map(file_hash, self.paths), strict=True))
 
     def _build(self, trunk: str) -> None:
@@ -240,10 +241,8 @@ class Encoder:
 
     def _share_a_trunk(self) -> bool:
         trunks = {content["levelfield"].get(FROZEN_TRUNK) for content in self.checkpoints}
-        plain = all(
-            type(learner).forward is MetricLearner.forward and learner.freeze_trunk  # else each has its own adapter
-            for learner in self.learners
-        )
+        # One that is not frozen may have its own adapter.
+        plain = all(type(each).forward is MetricLearner.forward and each.freeze_trunk for each in self.learners)
         return len(trunks) == 1 and None not in trunks and plain
 
 
@@ -289,19 +288,13 @@ class Opened(Dataset[tuple[Any, int, int]]):
         except UserError as error:
             if not self.skip_broken:
                 raise UserError(f"{error}; or skip such images with --skip-broken") from None
-            from PIL import Image
-
             assert self.transform is not None
             sample, broken = Image.new("RGB", (self.transform.settings.crop_size,) * 2, "white"), 1
         return sample if self.transform is None else self.transform(sample), broken, position
 
 
-def checkpoint_files(checkpoint: Any) -> list[Path]:
-    """The files of a checkpoint: one file, a list, or one for each fold of a study's run.
-
-    Raises:
-        UserError: a folder without any.
-    """
+def _files(checkpoint: Any) -> list[Path]:
+    """The files of a checkpoint: one file, a list, or one for each fold of a study's run."""
     if not isinstance(checkpoint, str | Path):
         return [Path(each) for each in checkpoint]
     folder = Path(checkpoint)
@@ -316,12 +309,7 @@ def checkpoint_files(checkpoint: Any) -> list[Path]:
     return found
 
 
-def usual_device(device: str | torch.device | None) -> torch.device:
-    """The given device, or a GPU if there is one.
-
-    Raises:
-        UserError: no such device.
-    """
+def _usual_device(device: str | torch.device | None) -> torch.device:
     try:
         found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=found)
@@ -348,11 +336,6 @@ def _parts(kind: type, section: str, given: Any) -> Any:
     """Some arguments of a class, from a configuration."""
     parser = class_parser(kind, section, instantiate=False)
     return instantiate(parser, parse(parser, {section: given}, complete=False))[section]
-
-
-def _modality(learner: nn.Module) -> Any:
-    """The modality of a learner; None if unknown."""
-    return getattr(getattr(learner, "trunk", None), "modality", None)
 
 
 def _one(given: Sequence[Any], origin: object, what: str) -> Any:

@@ -1,16 +1,19 @@
-"""Export a checkpoint for other programs (torch.export, ONNX, safetensors) and compare each file with the learner."""
+"""Export a checkpoint for other programs (torch.export, ONNX, safetensors) and compare the programs with the learner.
+
+Shapes: B samples, C x C pixels of the crop, T tokens, F features, D dimensions.
+"""
 
 import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
+from jaxtyping import Float, Int
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -18,57 +21,67 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import explain_write_errors, write_atomically, write_json
 from levelfield.core.seeds import seed_of
 from levelfield.data.transforms import ImageTransforms, as_floats, stacked
-from levelfield.models import TimmTrunk
 from levelfield.models.adapters import merge_adapter, save_adapter
+from levelfield.models.text import TransformersTrunk, pooled
+from levelfield.study.test_scores import concatenate
+from levelfield.training.learner import MetricLearner
 from levelfield.use.card import write_card
 from levelfield.use.encoder import Encoder
-from levelfield.use.programs import EmbedImages, EmbedTexts, check_can_be_exported
 from levelfield.use.samples import samples_of
 
 # The largest allowed difference of a coordinate of unit vectors; ONNX kernels differ by 1e-4.
 BOUND = 5e-4
 COMPARED = 10
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
-# Texts to compare if no data are given.
-SENTENCES = (
-    "Where is my card?",
-    "It has not come yet, and I ordered it two weeks ago.",
-    "Thanks",
-    "What is the exchange rate for today?",
-    "I would like to close my account, and to have what is left on it sent to another one.",
-    "My PIN is blocked; how can I unblock it?",
-    "Hello, can you help me?",
-    "Is there a fee for using the card abroad?",
-    "A transfer was declined twice.",
-    "Why was I charged again?",
-)
+# Its beginnings are compared if no texts are given.
+SENTENCE = "I would like to close my account, and to have what is left on it sent to another one."
 
 
-class Compared(NamedTuple):
-    """The difference between an exported file and the learner.
+class EmbedImages(nn.Module):
+    """(B, 3, C, C) float32 from 0 to 1 -> (B, D): embeddings of crops; several learners are concatenated."""
 
-    Attributes:
-        file: name of the file.
-        difference: the largest difference of a coordinate over all samples.
-        bound: the allowed difference.
-    """
+    def __init__(self, learners: Sequence[MetricLearner]) -> None:
+        super().__init__()
+        self.trunks = nn.ModuleList(learner.trunk for learner in learners)
+        self.heads = nn.ModuleList(Head(learner) for learner in learners)
 
-    file: str
-    difference: float
-    bound: float
+    def forward(self, images: Float[Tensor, "batch 3 crop crop"]) -> Float[Tensor, "batch dim"]:
+        return concatenate([head(trunk(images)) for trunk, head in zip(self.trunks, self.heads, strict=True)])
 
 
-class Program(NamedTuple):
-    """A module, its example arguments, and their dynamic dimensions."""
+class EmbedTexts(nn.Module):
+    """(B, T) token ids and (B, T) mask (1 token, 0 padding) -> (B, D)."""
 
-    module: nn.Module
-    arguments: tuple[Tensor, ...]
-    inputs: tuple[str, ...]
-    dynamic: tuple[dict[int, Any], ...]
+    def __init__(self, learners: Sequence[Any]) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(learner.trunk.model for learner in learners)
+        self.pooling = [learner.trunk.pooling for learner in learners]
+        self.heads = nn.ModuleList(Head(learner) for learner in learners)
+
+    def forward(
+        self, input_ids: Int[Tensor, "batch tokens"], attention_mask: Int[Tensor, "batch tokens"]
+    ) -> Float[Tensor, "batch dim"]:
+        parts = []
+        for encoder, pooling, head in zip(self.encoders, self.pooling, self.heads, strict=True):
+            states_BTF = encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+            parts.append(head(pooled(states_BTF, attention_mask, pooling)))
+        return concatenate(parts)
 
 
-def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
-    """Write a checkpoint into a folder, in formats of other programs; returns their differences from the learner.
+class Head(nn.Module):
+    """Features -> embedding, as in `MetricLearner.embed_features`; the program has no part of the loss."""
+
+    def __init__(self, learner: MetricLearner) -> None:
+        super().__init__()
+        self.embedder, self.normalize = learner.embedder, learner.normalize
+
+    def forward(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch dim"]:
+        embeddings = self.embedder(features)
+        return nn.functional.normalize(embeddings) if self.normalize else embeddings
+
+
+def export(encoder: Encoder, output: Path, data: Any = None) -> dict[str, float]:
+    """Write a checkpoint into a folder, in formats of other programs.
 
     - `embed.pt2` (torch.export) and `embed.onnx`: `images` (B, 3, C, C) float32 from 0 to 1, or `input_ids` and
       `attention_mask` (B, T), to `embeddings` (B, D); it includes the standardization of images.
@@ -80,31 +93,56 @@ def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
     Args:
         encoder: on the CPU.
         output: a new folder.
-        data: its first ten samples are compared; None takes random images, or sentences.
+        data: its first ten samples are compared; None takes random crops, or the beginnings of a sentence.
+
+    Returns:
+        For each program, the largest difference of a coordinate from the learner's embeddings.
 
     Raises:
-        UserError: a package is missing, the learner cannot be exported, the folder exists, or a file differs by more
-            than 5e-4. Then nothing is written.
+        UserError: a package is missing, the learner cannot be exported, the folder exists, or a program differs by
+            more than 5e-4. Then nothing is written.
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise UserError(f"export needs {', '.join(missing)}: run pip install 'levelfield[export]'")
-    check_can_be_exported(encoder.learners, encoder.origin)
+    for learner in encoder.learners:
+        kind = type(learner)
+        if any(getattr(kind, name, 0) is not getattr(MetricLearner, name) for name in ("forward", "embed_features")):
+            raise UserError(
+                f"'{encoder.origin}' is a {kind.__name__}, which embeds in its own way: call torch.export yourself"
+            )
+        if learner.trunk.modality == "text" and not isinstance(learner.trunk, TransformersTrunk):
+            raise UserError(
+                f"'{encoder.origin}' has the text trunk {type(learner.trunk).__name__}: only TransformersTrunk can be "
+                "exported"
+            )
     if output.exists():
         raise UserError(f"--output {output} already exists: give a new folder")
     with explain_write_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     try:
-        _adapters(encoder, made)
-        found = _texts(encoder, made, data) if encoder.modality == "text" else _images(encoder, made, data)
-        found += _weights(encoder, made)
+        several = len(encoder.learners) > 1
+        for number, learner in enumerate(encoder.learners):
+            if learner.trunk.adapter is not None:
+                save_adapter(learner.trunk, made / (f"adapter_{number}" if several else "adapter"))
+                merge_adapter(learner.trunk)
+        found, inputs = (_texts if encoder.modality == "text" else _images)(encoder, made, data)
+        for number, learner in enumerate(encoder.learners):
+            of_model = learner.trunk.model if hasattr(learner.trunk, "model") else learner.trunk
+            for part, module in (("trunk", of_model), ("embedder", learner.embedder)):
+                tensors = {key: each.contiguous() for key, each in module.state_dict().items() if torch.is_tensor(each)}
+                write_atomically(made / f"{part}{f'_{number}' * several}.safetensors", save(tensors))
+        content = {"checkpoint": encoder.hash, "distance": encoder.distance, "inputs": inputs}
+        size = sum(learner.embedding_size for learner in encoder.learners)
+        content["outputs"] = {"embeddings": f"(B, {size}) float32"}
+        write_json(made / "export.json", {**content, "differences_from_the_learner": found, "bound": BOUND})
         write_card(made, encoder.paths, encoder.checkpoints, encoder.modality)
-        for each in found:
-            if not each.difference <= each.bound:
+        for file, difference in found.items():
+            if not difference <= BOUND:
                 raise UserError(
-                    f"{each.file} differs from the learner by {each.difference:.1e}, more than {each.bound:.0e}: "
-                    f"'{encoder.origin}' was not exported"
+                    f"{file} differs from the learner by {difference:.1e}, more than {BOUND:.0e}: '{encoder.origin}' "
+                    "was not exported"
                 )
         os.chmod(made, 0o755)
         with explain_write_errors(output):
@@ -114,15 +152,8 @@ def export(encoder: Encoder, output: Path, data: Any = None) -> list[Compared]:
     return found
 
 
-def _adapters(encoder: Encoder, folder: Path) -> None:
-    """Write adapters for peft, and merge them into the learners."""
-    for number, learner in enumerate(encoder.learners):
-        if learner.trunk.adapter is not None:
-            save_adapter(learner.trunk, folder / (f"adapter_{number}" if len(encoder.learners) > 1 else "adapter"))
-            merge_adapter(learner.trunk)
-
-
-def _images(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
+def _images(encoder: Encoder, folder: Path, data: Any) -> tuple[dict[str, float], dict[str, Any]]:
+    """Write the programs for crops; returns their differences and a description of their inputs."""
     transforms = encoder.transforms
     if transforms is None:
         raise UserError(f"'{encoder.origin}' was trained on your own loaders and has no transforms to export")
@@ -130,131 +161,68 @@ def _images(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
         raise UserError(
             f"'{encoder.origin}' has your own transforms, which export cannot write: train with ImageTransforms"
         )
-    pictures = _pictures(encoder, data)
-    crops = as_floats(stacked([*map(transforms.evaluate(), pictures)])).contiguous()
-    embed = Program(EmbedImages(encoder.learners), (crops,), ("images",), ({0: torch.export.Dim("batch")},))
+    if data is None:
+        draws = torch.Generator().manual_seed(seed_of("crops to compare"))
+        crops = torch.rand(COMPARED, 3, transforms.crop_size, transforms.crop_size, generator=draws)
+    else:
+        samples = samples_of(data, "image", encoder.origin)
+        pictures = [samples.source.load(key) for key in samples.keys[:COMPARED]]
+        crops = as_floats(stacked([*map(transforms.evaluate(), pictures)])).contiguous()
     with torch.inference_mode():
         expected = encoder.module(crops)
-    found = [Compared(file, _difference(run(crops), expected), BOUND) for file, run in _written(embed, folder)]
-    sizes = {"resize": transforms.eval_side, "square": transforms.square, "crop": transforms.crop_size}
+    given = {"images": (crops, {0: torch.export.Dim("batch")})}
     trunks = [learner.trunk for learner in encoder.learners]
-    inside = {"standardized_inside": [{"mean": trunk.mean, "std": trunk.std} for trunk in trunks]}
-    shape = {"images": "(B, 3, C, C) float32, 0 to 1", **sizes, "interpolation": transforms.interpolation}
-    _describe(encoder, folder, found, {**shape, **inside})
-    return found
-
-
-def _texts(encoder: Encoder, folder: Path, data: Any) -> list[Compared]:
-    trunk: Any = encoder.learners[0].trunk
-    tokenizer, padding = trunk.tokenizer, trunk.model.config.pad_token_id or 0
-    texts = SENTENCES if data is None else samples_of(data, "text", encoder.origin).names[:COMPARED]
-    input_ids, mask = trunk.padded([trunk.token_ids(text) for text in texts])
-    sides = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", max=trunk.max_length)}
-    inputs = ("input_ids", "attention_mask")
-    embed = Program(EmbedTexts(encoder.learners), (input_ids, mask), inputs, (sides, sides))
-    with torch.inference_mode():
-        expected = encoder.module(list(texts))
-    written = _written(embed, folder)
-    found = [Compared(file, _difference(run(input_ids, mask), expected), BOUND) for file, run in written]
-    tokenizer.save(str(folder / "tokenizer.json"))
-    tokens = {"pad_token_id": padding, "max_length": trunk.max_length, "tokenizer": "tokenizer.json"}
-    if trunk.prefix:
-        tokens["prefix"] = trunk.prefix
-    _describe(encoder, folder, found, dict.fromkeys(inputs, "(B, T) int64") | tokens)
-    return found
-
-
-def _written(program: Program, folder: Path) -> list[tuple[str, Callable[..., Tensor]]]:
-    """Write the program's two files; returns the name of each with a function that runs it."""
-    import onnxruntime
-
-    module = program.module.eval()
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # deprecations in torch's own code
-        exported = torch.export.export(module, program.arguments, dynamic_shapes=program.dynamic)
-        named: dict[str, Any] = {"input_names": list(program.inputs), "output_names": ["embeddings"]}
-        onnx: Any = torch.onnx.export(exported, dynamo=True, verbose=False, dynamic_shapes=program.dynamic, **named)
-        torch.export.save(exported, folder / "embed.pt2")
-        onnx.save(folder / "embed.onnx")
-        loaded = torch.export.load(folder / "embed.pt2").module()
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(folder / "embed.onnx", options, providers=["CPUExecutionProvider"])
-
-    def by_torch(*arguments: Tensor) -> Tensor:
-        with torch.inference_mode():
-            return loaded(*arguments)
-
-    def by_onnx(*arguments: Tensor) -> Tensor:
-        given = {name: each.numpy() for name, each in zip(program.inputs, arguments, strict=True)}
-        return torch.from_numpy(session.run(None, given)[0])
-
-    return [("embed.pt2", by_torch), ("embed.onnx", by_onnx)]
-
-
-def _weights(encoder: Encoder, folder: Path) -> list[Compared]:
-    """Write the weights, and compare those of timm models after timm has read them."""
-    found = []
-    for number, learner in enumerate(encoder.learners):
-        ending = f"_{number}" if len(encoder.learners) > 1 else ""
-        write_atomically(folder / f"embedder{ending}.safetensors", save(_tensors(learner.embedder)))
-        trunk = learner.trunk
-        of_model = trunk.model if hasattr(trunk, "model") else trunk
-        file = folder / f"trunk{ending}.safetensors"
-        write_atomically(file, save(_tensors(of_model)))
-        if isinstance(trunk, TimmTrunk):
-            import timm
-
-            again = timm.create_model(
-                trunk.init_args["name"],
-                num_classes=0,
-                checkpoint_path=str(file),
-                **trunk.init_args.get("arguments", {}),
-            )
-            state = again.state_dict()
-            largest = max(float((state[key] - value).abs().max()) for key, value in _tensors(of_model).items())
-            found.append(Compared(f"{file.name}: weights, read by timm", largest, 0.0))
-    return found
-
-
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {
-        key: value.detach().cpu().contiguous()
-        for key, value in module.state_dict().items()
-        if isinstance(value, Tensor)
+    return _differences(EmbedImages(encoder.learners), given, expected, folder), {
+        **{"images": "(B, 3, C, C) float32, 0 to 1", "resize": transforms.eval_side, "square": transforms.square},
+        **{"crop": transforms.crop_size, "interpolation": transforms.interpolation},
+        "standardized_inside": [{"mean": trunk.mean, "std": trunk.std} for trunk in trunks],
     }
 
 
-def _pictures(encoder: Encoder, data: Any) -> list[Any]:
+def _texts(encoder: Encoder, folder: Path, data: Any) -> tuple[dict[str, float], dict[str, Any]]:
+    """Write the programs for tokens, and the tokenizer; returns as `_images`."""
+    trunk: Any = encoder.learners[0].trunk
+    words = SENTENCE.split()
+    texts = [" ".join(words[: 1 + number]) for number in range(COMPARED)]
     if data is not None:
-        samples = samples_of(data, "image", encoder.origin)
-        return [samples.source.load(key) for key in samples.keys[:COMPARED]]
-    from PIL import Image
-
-    draw = np.random.default_rng(seed_of("pictures to compare"))
-    side = getattr(encoder.transforms, "eval_side", None)
-    assert side is not None
-    coarse = (draw.integers(0, 255, (6, 6 + number, 3), dtype=np.uint8) for number in range(COMPARED))
-    return [
-        Image.fromarray(each).resize((side + 7 * number + 40, side + 60), Image.Resampling.BICUBIC)
-        for number, each in enumerate(coarse)
-    ]
-
-
-def _difference(given: Tensor, expected: Tensor) -> float:
-    """The largest difference of a coordinate, relative to the longest vector if it is longer than 1."""
-    return float((given - expected).abs().max() / max(1.0, float(expected.norm(dim=1).max())))
+        texts = [*samples_of(data, "text", encoder.origin).names[:COMPARED]]
+    with torch.inference_mode():
+        expected = encoder.module(texts)
+    sides = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", max=trunk.max_length)}
+    tokens = trunk.padded([trunk.token_ids(text) for text in texts])
+    given = {name: (each, sides) for name, each in zip(("input_ids", "attention_mask"), tokens, strict=True)}
+    trunk.tokenizer.save(str(folder / "tokenizer.json"))
+    inputs = dict.fromkeys(given, "(B, T) int64") | {"pad_token_id": trunk.model.config.pad_token_id or 0}
+    inputs |= {"max_length": trunk.max_length, "tokenizer": "tokenizer.json"}
+    inputs |= {"prefix": trunk.prefix} if trunk.prefix else {}
+    return _differences(EmbedTexts(encoder.learners), given, expected, folder), inputs
 
 
-def _describe(encoder: Encoder, folder: Path, found: Sequence[Compared], inputs: Mapping[str, Any]) -> None:
-    compared = [{"what": each.file, "difference": each.difference, "bound": each.bound} for each in found]
-    write_json(
-        folder / "export.json",
-        {
-            "checkpoint": encoder.hash,
-            "distance": encoder.distance,
-            "inputs": dict(inputs),
-            "outputs": {"embeddings": f"(B, {sum(learner.embedding_size for learner in encoder.learners)}) float32"},
-            "compared_with_the_learner": compared,
-        },
-    )
+def _differences(
+    program: nn.Module, given: Mapping[str, tuple[Tensor, dict[int, Any]]], expected: Tensor, folder: Path
+) -> dict[str, float]:
+    """Write a program as two files, and run each: the largest difference of a coordinate from the expected ones.
+
+    It is relative to the longest vector if that is longer than 1.
+
+    Args:
+        given: name of each input to its value and its dynamic dimensions.
+    """
+    import onnxruntime
+
+    arguments, dynamic = zip(*given.values(), strict=True)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # deprecations in torch's own code
+        exported = torch.export.export(program.eval(), arguments, dynamic_shapes=dynamic)
+        named: dict[str, Any] = {"input_names": [*given], "output_names": ["embeddings"]}
+        onnx: Any = torch.onnx.export(exported, dynamo=True, verbose=False, dynamic_shapes=dynamic, **named)
+        torch.export.save(exported, folder / "embed.pt2")
+        onnx.save(folder / "embed.onnx")
+        found = {"embed.pt2": torch.export.load(folder / "embed.pt2").module()(*arguments)}
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(folder / "embed.onnx", options, providers=["CPUExecutionProvider"])
+    inputs = {name: value.numpy() for name, (value, _) in given.items()}
+    found["embed.onnx"] = torch.from_numpy(session.run(None, inputs)[0])
+    longest = max(1.0, float(expected.norm(dim=1).max()))
+    return {file: float((each - expected).abs().max()) / longest for file, each in found.items()}

@@ -8,14 +8,12 @@ import json
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
-from importlib.util import find_spec
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from levelfield.core.errors import UserError
@@ -31,8 +29,6 @@ from levelfield.use.samples import KINDS, Samples, of_texts
 SHOWN = {"cosine": "cosine", "euclidean": "distance", "hamming": "different bits", "poincare": "distance"}
 # Similarities that differ less may have another order on another device.
 ROUNDING = 1e-5
-# Neighbours that faiss finds on a GPU.
-FAISS_MOST = 2048
 
 
 class Answer(NamedTuple):
@@ -70,6 +66,8 @@ class Gallery:
     embedded: int
     left_out: tuple[str, ...]
     device: torch.device | str = "cpu"
+    # The rows on the device, as each distance compares them.
+    _held: dict[str, Tensor] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -126,9 +124,20 @@ class Gallery:
             distance: `cosine`, `euclidean`, `hamming` or `poincare`.
             itself: the file of the query, which is left out.
         """
+        held, similarity = DISTANCES[distance]
         own = {place for place, key in enumerate(self.samples.keys) if itself and _is_same(key, itself)}
-        order, values = self._nearest(query.embeddings, min(top + len(own), len(self.rows_GD)), distance)
-        order = [place for place in order if place not in own]
+        count = min(top + len(own), len(self.rows_GD))
+        asked = held(query.embeddings.to(self.device))
+        if distance not in self._held:
+            self._held[distance] = held(self.rows_GD.to(self.device))
+        with full_precision(asked.device):
+            every = similarity(asked, self._held[distance])[0]
+        least = every.topk(count).values[-1]
+        near = (every >= least - ROUNDING * least.abs().clamp(min=1)).nonzero().squeeze(1).cpu()
+        # The order and the similarities are those of a CPU, whatever finds the items.
+        values = similarity(held(query.embeddings), held(self.rows_GD[near]))[0]
+        order = values.argsort(descending=True, stable=True)[:count].tolist()
+        found = [(place, float(values[at])) for at in order if (place := int(near[at])) not in own]
         bits = 8 * math.ceil(self.rows_GD.shape[1] / 8)
         shown = {
             "cosine": lambda value: value,
@@ -137,60 +146,8 @@ class Gallery:
             "poincare": lambda value: -value,
         }[distance]
         labels = self.samples.labels or ("",) * len(self.samples.names)
-        return [
-            Answer(self.samples.names[at], labels[at], shown(values[at]), self.samples.keys[at]) for at in order[:top]
-        ]
-
-    def _nearest(self, query: Float[Tensor, "1 dim"], count: int, distance: str) -> tuple[list[int], dict[int, float]]:
-        """The positions of the nearest items, and their similarities: those of a CPU, whatever finds the items."""
-        held, similarity = DISTANCES[distance]
-        near = self._near(query, count, distance)
-        values = similarity(held(query), held(self.rows_GD[near]))[0]
-        order = values.argsort(descending=True, stable=True)[:count]
-        places = near[order].tolist()
-        return places, dict(zip(places, values[order].tolist(), strict=True))
-
-    def _near(self, query: Float[Tensor, "1 dim"], count: int, distance: str) -> Int[Tensor, " near"]:
-        """Positions, ascending, of the `count` nearest items by the device's numbers and all that rounding may swap."""
-        held, similarity = DISTANCES[distance]
-        asked = held(query.to(self.device))
-        if distance == "cosine" and count < min(FAISS_MOST, len(self.rows_GD)) and self._flat is not None:
-            found, places = (each[0].cpu() for each in self._flat.search(asked, count + 1))
-            if found[-2] - found[-1] > ROUNDING:  # else it may have left out an equal one
-                return places[:-1].sort().values
-        if distance not in self._held:
-            self._held[distance] = held(self.rows_GD.to(self.device))
-        with full_precision(asked.device):
-            rows = self._held[distance]
-            every = torch.mv(rows, asked[0]) if distance == "cosine" else similarity(asked, rows)[0]
-        least = every.topk(count).values[-1]
-        return (every >= least - ROUNDING * least.abs().clamp(min=1)).nonzero().squeeze(1).cpu()
-
-    @cached_property
-    def _held(self) -> dict[str, Tensor]:
-        """The rows on the device, as each distance compares them."""
-        return {}
-
-    @cached_property
-    def _flat(self) -> Any:
-        """The exact index of faiss, for many queries; None if faiss is not installed, or not for the rows' device."""
-        if find_spec("faiss") is None:
-            return None
-        import faiss  # an optional extra
-
-        device, size = torch.device(self.device), self.rows_GD.shape[1]
-        if device.type == "cpu":
-            index: Any = faiss.IndexFlatIP(size)
-        elif device.type == "cuda" and faiss.get_num_gpus():
-            settings = faiss.GpuIndexFlatConfig()
-            settings.device = device.index or 0
-            index = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), size, settings)
-        else:
-            return None
-        import faiss.contrib.torch_utils  # lets an index take tensors
-
-        index.add(DISTANCES["cosine"][0](self.rows_GD.to(device)))
-        return index
+        names, keys = self.samples.names, self.samples.keys
+        return [Answer(names[at], labels[at], shown(value), keys[at]) for at, value in found[:top]]
 
 
 def query_of(encoder: Encoder, query: str, gallery: Samples) -> Samples:

@@ -1,20 +1,37 @@
-"""Score a checkpoint on a labelled data set: scores with intervals, and a line in the ledger."""
+"""Score a checkpoint on a labelled data set: scores with intervals over its classes, and a line in the ledger.
 
-from collections.abc import Callable
+Shapes: Q scored queries.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
+from levelfield.analysis.class_interval import from_sums
+from levelfield.analysis.statistics import t_quantile
 from levelfield.core.errors import UserError
 from levelfield.core.ledger import LEDGER, Evaluation, begin, evaluations_of, finish
 from levelfield.data.dataset import MetricDataset, SampleIndex
+from levelfield.metrics import clustering_metrics, retrieval_metrics
+from levelfield.study.test_scores import class_sums, retrieval_sets
 from levelfield.use.encoder import Encoder
 from levelfield.use.samples import of_dataset
-from levelfield.use.scores import Score, scores_of
+
+# Fewer classes give no interval.
+FEWEST_CLASSES = 3
+
+
+class Score(NamedTuple):
+    """A score from 0 to 1, and half the width of its 95% interval over classes, or None."""
+
+    value: float
+    ci95: float | None
 
 
 class Transfer(NamedTuple):
@@ -23,7 +40,6 @@ class Transfer(NamedTuple):
     Attributes:
         scores: by metric.
         num_classes: number of classes of the embedded samples.
-        num_samples: number of embedded samples.
         num_skipped: samples without another sample of their class.
         seen: classes with the name of a class that the checkpoint was trained or validated on.
         left_out: for each missing sample, why it could not be opened.
@@ -33,7 +49,6 @@ class Transfer(NamedTuple):
 
     scores: dict[str, Score]
     num_classes: int
-    num_samples: int
     num_skipped: int
     seen: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -73,17 +88,12 @@ def transfer(
     scores, skipped = scores_of(embedded.embeddings, labels, is_query, *how)
     finish(evaluation, {}, folder)
     used = [kept.class_names[label] for label in np.unique(kept.labels)]
-    learnt = _learnt(encoder)
+    trained = [content["levelfield"].get("data") or {} for content in encoder.checkpoints]
+    learnt = {name for each in trained for part in ("train_classes", "val_classes") for name in each.get(part, ())}
     seen = tuple(name for name in used if name in learnt)
-    counts = len(used), len(kept.keys), skipped
+    counts = len(used), skipped
     evaluations = len(evaluations_of(samples))
     return Transfer(scores, *counts, seen, embedded.left_out, evaluations, folder / LEDGER)
-
-
-def _learnt(encoder: Encoder) -> set[str]:
-    """Names of the classes that the checkpoint was trained or validated on."""
-    data = [content["levelfield"].get("data") or {} for content in encoder.checkpoints]
-    return {name for each in data for part in ("train_classes", "val_classes") for name in each.get(part, ())}
 
 
 def _asks(index: SampleIndex) -> Bool[np.ndarray, " samples"] | None:
@@ -103,3 +113,50 @@ def _refuse_too_few(dataset: MetricDataset, index: SampleIndex) -> None:
                 f"{dataset.name}: the gallery has {len(there)} classes; it needs 2, one of them in a query: fix the "
                 "column role, or leave it out"
             )
+
+
+def scores_of(
+    embeddings: Float[Tensor, "samples dim"],
+    labels: Int[Tensor, " samples"],
+    is_query: Bool[Tensor, " samples"] | None = None,
+    distance: str = "cosine",
+    device: torch.device | str | None = None,
+    groups: Int[np.ndarray, " samples"] | None = None,
+) -> tuple[dict[str, Score], int]:
+    """The usual retrieval scores, with intervals, and clustering scores; the number of queries that were left out.
+
+    Args:
+        is_query: which samples are queries; None makes each sample a query among all others.
+        distance: as in `retrieval_metrics`.
+        device: for retrieval; None is that of the embeddings.
+        groups: samples of the query's class and group leave its gallery.
+    """
+    sets = retrieval_sets(embeddings, labels, is_query, device, groups)
+    found: Any = retrieval_metrics(**sets, distance=distance, per_query=True)
+    skipped = int(found.pop("num_skipped"))
+    clustered = {metric: Score(value, None) for metric, value in clustering_metrics(embeddings, labels).items()}
+    return with_intervals(found, sets["labels"]) | clustered, skipped
+
+
+def with_intervals(
+    scores: Mapping[str, Float[Tensor, " queries"]], labels_Q: Int[Tensor, " queries"]
+) -> dict[str, Score]:
+    """The mean of the scores of queries by metric, NaN for queries left out, with its interval."""
+    means = {metric: float(values[~values.isnan()].cpu().mean()) for metric, values in scores.items()}
+    return {metric: Score(means[metric], class_interval(values, labels_Q)) for metric, values in scores.items()}
+
+
+def class_interval(scores_Q: Float[Tensor, " queries"], labels_Q: Int[Tensor, " queries"]) -> float | None:
+    """Half the width of the 95% interval of a mean over queries, whose classes are a sample of all possible classes.
+
+    Queries of one class resemble each other, so the variance is that of the classes' sums with the gallery as given
+    (`levelfield.analysis.class_interval`). The quantile is Student's t, with the number of classes less one.
+
+    Source: Liang and Zeger, Longitudinal data analysis using generalized linear models, Biometrika 1986, for a mean.
+
+    Returns:
+        None for fewer than 3 classes.
+    """
+    of_classes = from_sums(class_sums(scores_Q, labels_Q))
+    classes = len(of_classes.sums_K)
+    return None if classes < FEWEST_CLASSES else t_quantile(classes - 1) * of_classes.variance() ** 0.5

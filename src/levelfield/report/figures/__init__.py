@@ -2,7 +2,7 @@
 
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -43,13 +43,13 @@ class ReportFigure:
     Args:
         section: Its heading; the page adds a section for a new one.
         alt: What it shows, for readers who cannot see it.
-        draw: Returns the figure, or None where the study has nothing to draw.
+        draw: Returns the figure, or None where the study has nothing to draw; or a figure for each method.
         note: How to read it; printed below.
     """
 
     section: str
     alt: str
-    draw: "Callable[[Results], Figure | None]"
+    draw: "Callable[[Results], Figure | dict[str, Figure] | None]"
     note: str = ""
 
 
@@ -59,17 +59,21 @@ def report_figures() -> dict[str, ReportFigure]:
     return {name: module.FIGURE for name, module in sorted(modules.items()) if hasattr(module, "FIGURE")}
 
 
-def _drawn(results: Results) -> "Iterator[tuple[str, Figure]]":
-    """Name and drawing of each figure that has something to draw."""
+def _drawn(results: Results) -> "Iterator[tuple[str, ReportFigure, Figure]]":
+    """Name, declaration and drawing of each figure that has something to draw."""
     with style():
         for name, declared in report_figures().items():
-            if (figure := declared.draw(results)) is not None:
-                yield name, figure
+            found = declared.draw(results)
+            if isinstance(found, dict):
+                for number, (method, figure) in enumerate(found.items(), 1):
+                    yield f"{name}_{number}", replace(declared, alt=f"{method}: {declared.alt}"), figure
+            elif found is not None:
+                yield name, declared, found
 
 
-def draw_figures(results: Results) -> dict[str, bytes]:
-    """Name to SVG of each figure that has something to draw."""
-    return {name: to_bytes(figure) for name, figure in _drawn(results)}
+def draw_figures(results: Results) -> dict[str, tuple[ReportFigure, bytes]]:
+    """Name to declaration and SVG of each figure that has something to draw."""
+    return {name: (declared, to_bytes(figure)) for name, declared, figure in _drawn(results)}
 
 
 def write_figures(study: StudyFolder, folder: Path) -> list[Path]:
@@ -79,7 +83,7 @@ def write_figures(study: StudyFolder, folder: Path) -> list[Path]:
     of matplotlib give the same bytes. Figures with nothing to draw are left out.
     """
     written = []
-    for name, figure in _drawn(Results.of(study)):
+    for name, _, figure in _drawn(Results.of(study)):
         figure.set_figwidth(PAPER_WIDTH)
         for kind in WITHOUT_DATES:
             written.append(folder / f"{name}.{kind}")

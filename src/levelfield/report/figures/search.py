@@ -1,86 +1,75 @@
-"""The search of each method: the best validation score so far, then every trial against each argument."""
+"""The search of each method: the validation score of every trial against each argument, as Optuna draws it."""
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from levelfield.analysis.selection import short_key
 from levelfield.analysis.shown_names import shown_names
-from levelfield.metrics.definitions import SELECTED_BY
+from levelfield.metrics.definitions import SELECTED_BY, is_user_metric, title_of
 from levelfield.report.figures import ReportFigure, Results
-from levelfield.report.figures.style import BLUE, FAINT, VERMILION, small_panels, validation_axis, whole_numbers
+from levelfield.report.figures.style import WIDTH
 from levelfield.study.search_space import Choice, Space, coordinates
-from levelfield.study.suggest import Trial, best_trial
+from levelfield.study.suggest import Trial, without_messages
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from optuna.distributions import BaseDistribution
+
+HEIGHT = 2.6  # inches
 
 
-def _draw(results: Results) -> "Figure | None":
+def _draw(results: Results) -> "dict[str, Figure]":
     state, spec, names = results.study.state, results.study.spec, shown_names(results.study.spec)
-    searches = {names[row]: (spec.space(row), trials) for row in spec.methods if (trials := state.trials(row))}
-    return search_figure(searches, spec.selected_by) if searches else None
+    return search_figures({names[row]: (spec.space(row), state.trials(row)) for row in spec.methods}, spec.selected_by)
 
 
 FIGURE = ReportFigure(
-    "Search",
-    "Best validation score after each trial, and the score of every trial against each argument, a panel each",
-    _draw,
-    note="A dot is a trial, the line the best so far, a cross a failed trial. The ring is the chosen trial.",
+    "Search", "The validation score of every trial against each argument, a panel each, darker if later", _draw
 )
 
 
-def best_so_far(trials: Sequence[Trial]) -> list[tuple[int, float]]:
-    """(trial, best value so far), from the first trial with a value."""
-    ordered = sorted(trials, key=lambda trial: trial.number)
-    best = accumulate((-inf if trial.value is None else trial.value for trial in ordered), max)
-    return [(trial.number, value) for trial, value in zip(ordered, best, strict=True) if value > -inf]
-
-
-def search_figure(searches: Mapping[str, tuple[Space, Sequence[Trial]]], score: str = SELECTED_BY) -> "Figure":
-    """For each method a panel over the trials, then one for each argument.
+def search_figures(
+    searches: Mapping[str, tuple[Space, Sequence[Trial]]], score: str = SELECTED_BY
+) -> "dict[str, Figure]":
+    """A figure for each method with a trial that has a score.
 
     Args:
         searches: Method to its space and trials.
         score: The validation score.
     """
-    factor, label = validation_axis(score)
-    scored = {
-        method: [trial for trial in trials if trial.value is not None] for method, (_, trials) in searches.items()
-    }
-    panels = [(m, key) for m, (space, _) in searches.items() for key in ("", *(space if scored[m] else ()))]
-    figure, grid = small_panels(len(panels), 1.55, "", label, shared=False)
-    for axes, (method, key) in zip(grid, panels, strict=True):
-        space, trials = searches[method]
-        axes.set_title(f"{method}\n{short_key(key) or 'trial'}", fontsize=8)
-        axes.tick_params(labelsize=7)
-        places = [coordinates(space, trial.parameters)[key] if key else trial.number for trial in scored[method]]
-        values = [factor * (trial.value or 0.0) for trial in scored[method]]
-        axes.plot(places, values, "o", color=BLUE, alpha=0.45, markersize=3, mew=0)
-        if key:
-            _name_argument(axes, space, key)
-        else:
-            curve = best_so_far(trials)
-            axes.step([n for n, _ in curve], [factor * v for _, v in curve], where="post", color=BLUE, linewidth=1.5)
-            failed = [trial.number for trial in trials if trial.failure is not None]
-            edge = axes.get_xaxis_transform()
-            axes.plot(failed, [0.03] * len(failed), "x", color=VERMILION, markersize=4, transform=edge, in_layout=False)
-            whole_numbers(axes)
-        if (chosen := best_trial(trials)) is not None:
-            at = scored[method].index(chosen)
-            axes.plot(places[at], values[at], "o", color=VERMILION, mfc="none", markersize=7, mew=1.6)
-    return figure
+    import matplotlib
+    import optuna
+    from matplotlib import pyplot
+    from optuna.trial import create_trial
+    from optuna.visualization.matplotlib import plot_slice
+
+    factor, unit = (1, "") if is_user_metric(score) else (100, ", percent")
+    label = f"validation {title_of(score)}{unit}"
+    drawn = {}
+    for method, (space, trials) in searches.items():
+        with without_messages(), matplotlib.rc_context():  # its style is for its own figures only
+            study = optuna.create_study(direction="maximize")
+            for trial in trials:
+                if trial.value is not None:
+                    axes = {key: _axis(space, key, at) for key, at in coordinates(space, trial.parameters).items()}
+                    params, distributions = ({short_key(key): axes[key][part] for key in axes} for part in (0, 1))
+                    value = factor * trial.value
+                    study.add_trial(create_trial(params=params, distributions=distributions, value=value))
+            if any(trial.params for trial in study.trials):
+                plot_slice(study, target_name=label)
+                drawn[method] = figure = pyplot.gcf()
+                pyplot.close(figure)
+                figure.axes[0].set_title("")
+                figure.suptitle(method)
+                figure.set_size_inches(WIDTH, HEIGHT)
+    return drawn
 
 
-def _name_argument(axes: "Axes", space: Space, key: str) -> None:
-    place = space[key]
-    if isinstance(place, Choice):
-        axes.set_xticks(range(len(place.options)), [str(option.get(key, "")) for option in place.options])
-        return
-    if place.scale == "log":
-        axes.set_xscale("log")
-        axes.minorticks_off()
-    for bound in (place.low, place.high):
-        axes.axvline(bound, color=FAINT, linewidth=0.8, linestyle=(0, (1, 2)))
+def _axis(space: Space, key: str, at: Any) -> "tuple[Any, BaseDistribution]":
+    """A coordinate as it is drawn: an option by its value."""
+    from optuna.distributions import CategoricalDistribution
+
+    if not isinstance(place := space[key], Choice):
+        return at, place.distribution
+    names = [str(option.get(key)) for option in place.options]
+    return names[at], CategoricalDistribution(names)

@@ -5,8 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from levelfield.metrics.definitions import is_user_metric, title_of
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -17,8 +15,6 @@ PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
 INK, FAINT = "#333333", "#9A9A9A"
 
 WIDTH = 8.4  # inches; about 800 px on the page
-PANELS_IN_A_ROW = 4
-TITLE = 26  # characters in a line above a panel
 
 RC: Any = {
     "font.family": "DejaVu Sans",  # comes with matplotlib
@@ -40,6 +36,7 @@ RC: Any = {
     "xtick.major.size": 0,
     "ytick.major.size": 0,
     "legend.frameon": False,
+    "figure.constrained_layout.use": True,
     "svg.fonttype": "path",
     "pdf.fonttype": 42,  # the font itself, as publishers ask for
     "svg.hashsalt": "levelfield",  # otherwise ids in the file are random
@@ -69,43 +66,12 @@ def new_figure(height: float, width: float = WIDTH) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def small_panels(
-    number: int, height: float, xlabel: str, ylabel: str, shared: bool = True
-) -> "tuple[Figure, list[Axes]]":
-    """A figure of `number` equal panels, `shared` with common axes, four in a row, each `height` inches."""
-    columns = min(number, PANELS_IN_A_ROW)
-    rows = -(-number // columns)
-    width = WIDTH * max(columns, 2.6) / PANELS_IN_A_ROW  # one or two panels need room for the legend
-    figure = new_figure(height * rows + 0.5, width)
-    grid = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False)
-    panels = list(grid.flat)
-    for spare in panels[number:]:
-        spare.remove()
-    for panel in panels[max(number - columns, 0) : number]:
-        panel.tick_params(labelbottom=True)  # the lowest panel of each column
-    figure.supxlabel(xlabel, fontsize=9)
-    figure.supylabel(ylabel, fontsize=9)
-    return figure, panels[:number]
-
-
-def validation_axis(metric: str) -> tuple[int, str]:
-    """Factor and label of an axis of validation scores: percent, or the plain number of the user's own metric."""
-    return (1, f"validation {metric}") if is_user_metric(metric) else (100, f"validation {title_of(metric)}, percent")
-
-
 def rows_of_methods(axes: "Axes", names: Sequence[str]) -> None:
     """Name the rows of a panel, the first on top."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     axes.spines["left"].set_visible(False)
-
-
-def whole_numbers(axes: "Axes") -> None:
-    """Tick the horizontal axis at whole numbers only."""
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
 
 
 def to_bytes(figure: "Figure", kind: str = "svg") -> bytes:
