@@ -236,12 +236,15 @@ def test_the_page_of_a_comparison_has_its_decision_and_not_the_best_test_score(s
     other = "contrastive" if best[-1].startswith("ArcFace") else "arcface"
     decision = ["Use it.", "Of 2 rows the best."]
     for row, searched in ((other, [f"jobs/{other}/run0/fold0/best.ckpt"]), ("pretrained", [])):
-        (study / "decision.json").write_text(json.dumps({"row": row, "sentences": decision}))
+        found_by = {"of": record.spec.configuration_hash(), "row": row, "sentences": decision}
+        (study / "decision.json").write_text(json.dumps(found_by))
         assert conclusion(record, rows) == [*decision, "The test classes were evaluated once."]
         found = [words for _, words in commands(record, rows) if words.startswith("levelfield search")]
         assert [re.search(r"FOLDER/(\S+)", words)[1] for words in found] == searched
-    (study / "decision.json").write_text('{"row": 5}')  # somebody's file of another shape
-    assert conclusion(record, rows)[:-1] == best
+    # Of a study with another method, and somebody's file of another shape.
+    for content in (json.dumps({**found_by, "of": "another"}), '{"row": 5}'):
+        (study / "decision.json").write_text(content)
+        assert conclusion(record, rows)[:-1] == best
 
 
 def test_a_study_elsewhere_is_a_folder_to_fill_in_and_versions_are_those_of_a_registry(whole) -> None:

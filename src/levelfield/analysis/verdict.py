@@ -38,10 +38,10 @@ def conclusion(study: StudyFolder, rows: Sequence[ResultRow]) -> list[str]:
 
 
 def decided(study: StudyFolder) -> Mapping[str, Any] | None:
-    """The content of `decision.json`; None without one."""
+    """The content of `decision.json`; None without one, or if it was made for other rows or runs."""
     found = read_json(study.folder / DECISION)
-    is_ours = has_shape(found, {"row": str, "sentences": [str]}) and found["row"] in study.spec.rows
-    return found if is_ours else None
+    is_whole = has_shape(found, {"of": str, "row": str, "sentences": [str]}) and found["row"] in study.spec.rows
+    return found if is_whole and found["of"] == study.spec.configuration_hash() else None
 
 
 def verdict(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:

@@ -168,5 +168,6 @@ def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
         lines.append(f"or train it on all training classes first: {shlex.join(fit)}")
     sentences = decision_lines(decision, table, study.spec, measured(study, decision))
     above = sentences[: sentences.index("")]  # the table of the rows
-    write_json(study.folder / DECISION, {"row": decision.row, "sentences": above})
+    of = study.spec.configuration_hash()
+    write_json(study.folder / DECISION, {"of": of, "row": decision.row, "sentences": above})
     return sentences, [*lines, f"next: embed with it: {shlex.join(embed)}"]
