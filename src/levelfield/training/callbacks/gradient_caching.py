@@ -5,13 +5,13 @@ second pass embeds each chunk again, with activations, and propagates the chunk'
 
     d loss / d weights = sum over chunks of (d loss / d embeddings of the chunk) (d embeddings of the chunk / d weights)
 
-This is the chain rule, so any loss of the embeddings has the same gradients as without chunks. `torch.utils.checkpoint`
-does it: accumulation, scaling, clipping and reduction see each weight's gradient once.
+This is the chain rule, so any loss of the embeddings has the same gradients as without chunks. For autograd, both
+passes are one operation on the weights: accumulation, scaling, clipping and reduction see each weight's gradient once.
 
 Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", arXiv:2101.06983.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any, cast
@@ -22,13 +22,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.autograd.function import once_differentiable
 
 from levelfield.core.errors import UserError, refuse_below
 from levelfield.training.batches import Batch
 
-# Largest distance between the embeddings of the two passes, relative to their norm: kernels may round differently.
-# Another dropout gives a larger distance.
+# Largest distance between the embeddings of the two passes, relative to their norm: kernels with and without gradient
+# may round differently. Another dropout gives a larger distance.
 TOLERANCE = 0.05
 OPTION = "--trainer.callbacks GradientCaching"
 LEARNER = "levelfield.training.learner"  # the module of MetricLearner, which imports this one
@@ -111,45 +111,65 @@ def embed_in_chunks(learner: LightningModule, samples: Any, number: int, size: i
     """
     count = -(-number // size)
     bounds = [number * place // count for place in range(count + 1)]
-    return torch.cat([_embed_twice(learner, _rows(samples, number, slice(*between))) for between in pairwise(bounds)])
+    chunks = [_rows(samples, number, slice(*between)) for between in pairwise(bounds)]
+    named = learner.named_parameters()
+    weights = [weight for name, weight in named if weight.requires_grad and not name.startswith("loss.")]
+    return _EmbeddedTwice.apply(learner, chunks, *weights)
 
 
-def _embed_twice(learner: Any, samples: Any) -> Tensor:
-    # Only of trunk and embedder: a loss may store embeddings in its buffers, and it runs between the passes.
-    buffers = [*learner.trunk.buffers(), *learner.embedder.buffers()]
-    beginning, first = _copies(buffers), list[Tensor]()
+class _EmbeddedTwice(torch.autograd.Function):
+    """The embeddings of all chunks, as a function of the weights."""
 
-    def embed_chunk(_: Tensor) -> Tensor:
-        if not first:
-            embeddings = learner(samples)
-            first.append(embeddings.detach())
-            return embeddings
-        after = _copies(buffers)
-        _fill(buffers, beginning)
-        with nullcontext() if learner._trainer is None else learner.trainer.precision_plugin.train_step_context():
-            embeddings = learner(samples)
-        _fill(buffers, after)  # running statistics are those of the first pass, updated once
-        off = (embeddings.detach() - first[0]).norm()
-        if learner.global_step % LOOKED_AT_EVERY == 0 and off > TOLERANCE * first[0].norm():
+    @staticmethod
+    def forward(ctx: Any, learner: Any, chunks: list[Any], *weights: Tensor) -> Tensor:
+        # Only of trunk and embedder: a loss may store embeddings in its buffers, and it runs between the passes.
+        ctx.buffers = [*learner.trunk.buffers(), *learner.embedder.buffers()]
+        ctx.beginning = [buffer.clone() for buffer in ctx.buffers]
+        ctx.learner, ctx.chunks, ctx.draws = learner, chunks, []
+        rows = []
+        for chunk in chunks:
+            ctx.draws.append(_generator_states(learner.device))
+            rows.append(learner(chunk))
+        embeddings = torch.cat(rows)
+        ctx.lengths = [len(of_chunk) for of_chunk in rows]
+        ctx.save_for_backward(embeddings, *weights)  # so that autograd refuses weights that changed in between
+        return embeddings
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        learner, (embeddings, *weights) = ctx.learner, ctx.saved_tensors
+        draws_after, buffers_after = _generator_states(learner.device), [buffer.clone() for buffer in ctx.buffers]
+        _fill(ctx.buffers, ctx.beginning)
+        found: list[Tensor | None] = [None] * len(weights)
+        off = torch.zeros((), device=embeddings.device)
+        parts = zip(ctx.chunks, ctx.draws, embeddings.split(ctx.lengths), gradient.split(ctx.lengths), strict=True)
+        with torch.enable_grad(), _precision(learner):
+            for chunk, draws, first, at_embeddings in parts:
+                _set_generator_states(learner.device, draws)
+                again = learner(chunk)
+                off += (again.detach() - first).square().sum()
+                _add(found, torch.autograd.grad(again, weights, at_embeddings, allow_unused=True))
+        _set_generator_states(learner.device, draws_after)
+        _fill(ctx.buffers, buffers_after)  # running statistics are those of the first pass, updated once
+        if learner.global_step % LOOKED_AT_EVERY == 0 and off.sqrt() > TOLERANCE * embeddings.norm():
             raise UserError(
                 f"{OPTION} embeds a batch twice, and the embeddings differ: let the trunk draw from torch's generator "
                 "and keep its state in buffers, or leave the callback out"
             )
-        return embeddings
-
-    on_device = torch.empty(0, device=learner.device)  # whose generator is set again
-    with set_checkpoint_early_stop(False):  # the whole second pass is compared
-        embeddings: Tensor = checkpoint(embed_chunk, on_device, use_reentrant=False)
-    return embeddings
-
-
-def _copies(buffers: list[Tensor]) -> list[Tensor]:
-    return [buffer.clone() for buffer in buffers]
+        return None, None, *found
 
 
 def _fill(buffers: list[Tensor], values: list[Tensor]) -> None:
     for buffer, value in zip(buffers, values, strict=True):
         buffer.copy_(value)
+
+
+def _add(sums: list[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
+    """Add gradients, not in place: autograd may return the same tensor for two weights."""
+    for place, (so_far, new) in enumerate(zip(sums, gradients, strict=True)):
+        if new is not None:
+            sums[place] = new if so_far is None else so_far + new
 
 
 def _rows(samples: Any, number: int, rows: slice) -> Any:
@@ -161,3 +181,21 @@ def _rows(samples: Any, number: int, rows: slice) -> Any:
             "the loader yield one, or leave the callback out"
         )
     return samples[rows]
+
+
+def _generator_states(device: torch.device) -> tuple[Tensor, ...]:
+    """States of torch's random generators, of the CPU and of the device."""
+    of_device = () if device.type == "cpu" else (torch.get_device_module(device).get_rng_state(),)
+    return torch.get_rng_state(), *of_device
+
+
+def _set_generator_states(device: torch.device, states: tuple[Tensor, ...]) -> None:
+    torch.set_rng_state(states[0])
+    for state in states[1:]:
+        torch.get_device_module(device).set_rng_state(state)
+
+
+def _precision(learner: LightningModule) -> Any:
+    """The Trainer's precision context of a training step; a backward pass runs outside of it."""
+    trainer = learner._trainer
+    return nullcontext() if trainer is None else trainer.precision_plugin.train_step_context()
