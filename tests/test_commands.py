@@ -67,7 +67,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
             of_class.mkdir(parents=True, exist_ok=True)
             shutil.copy(image, of_class / f"{number}.png")
     (folder / "my_images/tea_pot").mkdir()
-    for copy in ("lemon.jpg", "my_images/tea_pot/000.jpg", "my_images/tea_pot/001.jpg"):
+    for copy in ("lemon.jpg", "photo.jpg", "my_images/tea_pot/000.jpg", "my_images/tea_pot/001.jpg"):
         shutil.copy(image, folder / copy)
     shutil.copytree(folder / "my_images", folder / "other")
     for made in MINIATURES.values():
@@ -156,7 +156,8 @@ def fit(words: list[str], run: Callable, place: Path) -> None:
 
 def evaluate(verb: str) -> Callable:
     def check(words: list[str], run: Callable, place: Path) -> None:
-        checkpoint(words[words.index("--ckpt_path") + 1], place)
+        if "--ckpt_path" in words:  # else a pretrained trunk embeds
+            checkpoint(words[words.index("--ckpt_path") + 1], place)
         sys.modules.pop("their_loss", None)  # what is imported is trusted
         code, _, complaint = run(verb, *words, *QUIET.get(verb, ()))
         if "theirs.ckpt" in words and "--trust" not in words:

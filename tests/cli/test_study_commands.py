@@ -46,7 +46,7 @@ def test_report_prints_the_table_and_derives_the_files_anew(desk, finished, caps
     assert all(word in printed for word in ("features, PCA to 16", "Contrastive", "ArcFace", "too few runs", "once"))
     assert [line.split()[-1] for line in printed.splitlines()[-2:]] == ["outputs/toy/report/index.html", "outputs/toy"]
     page = (folder / "report" / "index.html").read_text()
-    (differs,) = (line for line in page.splitlines() if "data.samples_per_class" in line)
+    (differs,) = (line for line in page.splitlines() if "<li>" in line and "data.samples_per_class" in line)
     assert "ArcFace: " in differs
     assert numbers(differs)[-2:] == [1, 4]
 

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from levelfield.analysis.results import collect_rows, summarise
 from levelfield.analysis.status import status
+from levelfield.analysis.verdict import decided
 from levelfield.cli.options import dotted
 from levelfield.core.configuration import first_difference
 from levelfield.core.errors import UserError
@@ -179,6 +180,8 @@ def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | 
     say(*above, console=console)
     _print_page(console, study, study.asked.had_work or conclude is not None)  # it may decide otherwise
     if machine is not None:
+        if conclude and (decision := decided(study.record())) is not None:
+            print(json.dumps({"event": "decision", **decision}), file=machine)
         rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
         print(json.dumps({"event": "summary", "rows": rows}), file=machine, flush=True)
     say(*below, console=console)
