@@ -85,6 +85,7 @@ def test_a_file_of_ones_own_is_not_overwritten(run, tmp_path: Path) -> None:
     [
         (("--trunk", "configs/method/ntxent_koleo.yaml"), "sets no model.trunk"),
         (("--trunk", "configs/trunk/minilm.yaml"), "takes texts: give another"),
+        (("--trunk", "tiny.yaml", "levelfield:trunk/tiny.yaml"), "several files have one name"),
         (("--minutes", "inf"), "give a number above 0"),
     ],
 )

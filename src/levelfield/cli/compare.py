@@ -97,8 +97,9 @@ def _write_study(
     import numpy as np
 
     from levelfield.compare.plan import HEADS, LOSSES, PAIR, definition, make_plan
-    from levelfield.compare.samples import USUAL_TRUNK, data_settings
+    from levelfield.compare.samples import data_settings
     from levelfield.study.methods import read_method
+    from levelfield.training.settings import USUAL_TRUNK, read_trunk
 
     index = dataset.read_index()
     tested = int(np.isin(index.labels, dataset.halves(index, **split)[2]).sum())
@@ -106,13 +107,10 @@ def _write_study(
     for key, value in given.overrides.items():
         if key.startswith("data."):
             data = set_dotted(data, key, value)
-    trunks = {
-        Path(trunk).stem: stack(trunk, Path(), "--trunk")
-        for trunk in given.trunk or [f"{OURS}trunk/{USUAL_TRUNK[dataset.modality]}.yaml"]
-    }
-    for trunk, settings in trunks.items():
-        if "trunk" not in settings.get("model", {}):
-            raise UserError(f"--trunk: {trunk} sets no model.trunk: give a file such as configs/trunk/minilm.yaml")
+    usual = f"{OURS}trunk/{USUAL_TRUNK[dataset.modality]}.yaml"
+    trunks = {Path(trunk).stem: read_trunk(trunk) for trunk in given.trunk or [usual]}
+    if len(trunks) < len(given.trunk):
+        raise UserError(f"--trunk {' '.join(given.trunk)}: several files have one name; rename all but one")
     workers = given.options.get("workers")
     workers = workers if isinstance(workers, int) else cores_here()
     _, method = read_method(LOSSES[PAIR], "compare")

@@ -22,9 +22,9 @@ from levelfield.data.datasets import ImageTable
 from levelfield.data.splits import MIN_VALIDATION_CLASSES
 from levelfield.data.verify import counted, duplicates
 from levelfield.study.spec import COUNTS
+from levelfield.training.settings import USUAL_TRUNK
 
 MOST_NAMED = 20
-USUAL_TRUNK = {"image": "efficientnet_lite0", "text": "minilm"}
 
 
 def split_of(dataset: MetricDataset, overrides: Config) -> Config:

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from levelfield.core.configuration import merge, read_named
+from levelfield.core.configuration import merge
 from levelfield.core.errors import UserError
 from levelfield.core.files import file_hash
 from levelfield.core.processes import in_processes
@@ -31,12 +31,11 @@ from levelfield.training.embed import embed as embed_batches
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.learner import MetricLearner
 from levelfield.training.plain_module import adapted
-from levelfield.training.settings import class_parser, instantiate, parse
+from levelfield.training.settings import USUAL_TRUNK, class_parser, instantiate, parse, read_trunk
 from levelfield.use.samples import Samples, record_labelled, samples_of
 
 CHECKPOINT = "best.ckpt"
 USUAL_TRANSFORMS = {"crop_size": 224, "resize": 256}
-USUAL_TRUNK = {"image": "efficientnet_lite0", "text": "minilm"}  # of configs/trunk
 
 
 class Embedded(NamedTuple):
@@ -175,9 +174,7 @@ class Encoder:
         self.hashes = dict(zip(named, map(file_hash, self.paths), strict=True))
 
     def _build(self, trunk: str) -> None:
-        given = read_named(trunk, "--trunk", "trunk")
-        if "trunk" not in given.get("model", {}):
-            raise UserError(f"--trunk {trunk} sets no model.trunk: give a file such as configs/trunk/minilm.yaml")
+        given = read_trunk(trunk)
         built_trunk = _parts(MetricLearner, "model", {"trunk": given["model"]["trunk"]}).trunk
         learner = MetricLearner(built_trunk, ContrastiveLoss(), IdentityEmbedder, built_trunk.num_features)
         self.origin, self.paths, self.checkpoints, self.learners = trunk, [], [{}], [learner]
