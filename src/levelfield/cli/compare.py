@@ -99,7 +99,7 @@ def _write_study(
     from levelfield.compare.plan import HEADS, LOSSES, PAIR, definition, make_plan
     from levelfield.compare.samples import data_settings
     from levelfield.study.methods import read_method
-    from levelfield.training.settings import USUAL_TRUNK, read_trunk
+    from levelfield.use.samples import USUAL_TRUNK, read_trunk
 
     index = dataset.read_index()
     tested = int(np.isin(index.labels, dataset.halves(index, **split)[2]).sum())

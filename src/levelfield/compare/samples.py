@@ -22,7 +22,7 @@ from levelfield.data.datasets import ImageTable
 from levelfield.data.splits import MIN_VALIDATION_CLASSES
 from levelfield.data.verify import counted, duplicates
 from levelfield.study.spec import COUNTS
-from levelfield.training.settings import USUAL_TRUNK
+from levelfield.use.samples import USUAL_TRUNK
 
 MOST_NAMED = 20
 

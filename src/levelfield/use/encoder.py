@@ -31,8 +31,8 @@ from levelfield.training.embed import embed as embed_batches
 from levelfield.training.frozen_trunk import KEY as FROZEN_TRUNK
 from levelfield.training.learner import MetricLearner
 from levelfield.training.plain_module import adapted
-from levelfield.training.settings import USUAL_TRUNK, class_parser, instantiate, parse, read_trunk
-from levelfield.use.samples import Samples, record_labelled, samples_of
+from levelfield.training.settings import class_parser, instantiate, parse
+from levelfield.use.samples import USUAL_TRUNK, Samples, read_trunk, record_labelled, samples_of
 
 CHECKPOINT = "best.ckpt"
 USUAL_TRANSFORMS = {"crop_size": 224, "resize": 256}

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from PIL import Image
 
+from levelfield.core.configuration import Config, read_named
 from levelfield.core.errors import UserError
 from levelfield.core.ledger import Evaluation, begin
 from levelfield.data.dataset import TABLES, MetricDataset, Sample, find_file, refuse_problems
@@ -20,6 +21,7 @@ from levelfield.data.tables import Table, column_names, content_fault, image_col
 Modality = Literal["image", "text"]
 COLUMNS = {"image": "path", "text": "text"}
 KINDS = {"image": "images", "text": "texts"}
+USUAL_TRUNK = {"image": "efficientnet_lite0", "text": "minilm"}  # of configs/trunk
 
 
 class Given:
@@ -54,6 +56,18 @@ class Samples:
     source: Any = field(default_factory=Given)
     notes: tuple[str, ...] = ()
     data: Any = None
+
+
+def read_trunk(name: str) -> Config:
+    """The settings of `--trunk NAME`: a file of configs/trunk, or your own.
+
+    Raises:
+        UserError: there is no such file, or it sets no trunk.
+    """
+    settings = read_named(name, "--trunk", "trunk")
+    if "trunk" not in settings.get("model", {}):
+        raise UserError(f"--trunk {name} sets no model.trunk: give a file such as configs/trunk/minilm.yaml")
+    return settings
 
 
 def samples_of(data: Any, modality: Modality | None, origin: object) -> Samples:
