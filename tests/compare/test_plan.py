@@ -12,21 +12,20 @@ from study_engine import SMALL
 from toy_study import assert_same_bytes, run_study
 
 from levelfield.compare import measure, plan
-from levelfield.compare.measure import Costs, costs_of
-from levelfield.compare.plan import HEAD_SECONDS, SIZES, Counts, Lengths, Machine, Plan, Planner, choose, seconds
+from levelfield.compare.measure import SIZES, Costs, costs_of
+from levelfield.compare.plan import HEAD_SECONDS, Expected, Lengths, Machine, Planner
 from levelfield.data.datasets import Glyphs
 from levelfield.study.rows import load_spec
 from levelfield.study.workers import Here
 
-COUNTS = Counts(train=3000, validated=1000, tested=4000)
+TRAIN, VALIDATED, TESTED = 3000, 1000, 4000
 # At 224 px a step of 32 takes 2 s and a sample 0.02 s, both proportional to the pixels.
 CARS = Costs((0.0, 2.0 / (32 * 224**2)), (0.0, 0.02 / 224**2))
 TEXTS = Costs((0.1, 0.3 / 32), (0.0, 0.005))
-ONE = Machine("cpu", 1, 1)
 
 
-def cpu(cores: int) -> Machine:
-    return Machine("cpu", cores, cores)
+def on(cores: int, costs: Costs = CARS) -> Expected:
+    return Expected(costs, Machine("cpu", cores, cores), TRAIN, VALIDATED, TESTED)
 
 
 def test_seconds_of_the_whole_ladder() -> None:
@@ -35,43 +34,44 @@ def test_seconds_of_the_whole_ladder() -> None:
     trunk = 600 * 2.0 + 0.02 * (4 * 1000 + 4 * 1000 + 2 * 1000 + 3000)
     for cores, rounds, tests, scored in ((1, 6, 6, 12), (4, 2, 2, 4), (6, 1, 1, 2), (64, 1, 1, 2)):
         expected = 0.02 * 8000 + rounds * (HEAD_SECONDS + trunk) + tests * 3 * 0.02 * 4000 + scored * 4 * compared
-        assert seconds(CARS, COUNTS, Lengths(224, 3, 600), cpu(cores)) == pytest.approx(expected)
+        assert on(cores).seconds(Lengths(224, 3, 600)) == pytest.approx(expected)
     heads = 0.02 * 8000 + 6 * HEAD_SECONDS + 6 * 4 * compared
-    assert seconds(CARS, COUNTS, Lengths(224, 3, 0), ONE) == pytest.approx(heads)
+    assert on(1).seconds(Lengths(224, 3, 0)) == pytest.approx(heads)
     opened = replace(CARS, opened=0.1)
-    more = seconds(opened, COUNTS, Lengths(224, 1, 600), cpu(4)) - seconds(CARS, COUNTS, Lengths(224, 1, 600), cpu(4))
+    more = on(4, opened).seconds(Lengths(224, 1, 600)) - on(4).seconds(Lengths(224, 1, 600))
     assert more == pytest.approx(0.1 * 8000 / 4), "the cores open each image once"
 
 
 def test_more_time_is_spent_on_folds_then_larger_images_then_steps_then_runs() -> None:
-    assert choose(TEXTS, COUNTS, ONE, 3, 400, 3600.0, ()).size is None, "texts have no size"
+    assert on(1, TEXTS).choose(3, 400, 3600.0, ()).size is None, "texts have no size"
     minutes = (1, 5, 15, 30, 60, 120, 240, 2000)
-    found = [choose(CARS, COUNTS, ONE, 4, 600, 60.0 * each, SIZES) for each in minutes]
-    assert found[0] == Lengths(64, 4, 0)
+    found = [on(1).choose(4, 600, 60.0 * each, SIZES) for each in minutes]
+    assert found[0] == Lengths(64, 1, 0)
     assert found[-1] == Lengths(224, 4, 2400)
-    assert choose(CARS, COUNTS, ONE, 4, 600, 60.0 * 5000, SIZES) == Lengths(224, 4, 2400, runs=3)
+    assert on(1).choose(4, 600, 60.0 * 5000, SIZES) == Lengths(224, 4, 2400, runs=3)
     order = [(each.folds, each.size, each.steps, each.runs) for each in found if each.steps]
     assert order == sorted(order)
     sizes = {each.size for each in found if 0 < each.folds < 4 and each.steps == 600}
     assert max(sizes) < 224, "a fold more comes before a larger image"
     for each, lengths in zip(minutes, found, strict=True):
         if lengths.steps:
-            assert seconds(CARS, COUNTS, lengths, ONE) <= 60 * each
+            assert on(1).seconds(lengths) <= 60 * each
             assert lengths.steps >= 100
-    on_gpu = choose(Costs((0.01, 0.0), (1e-4, 0.0)), COUNTS, Machine("gpu", 1, 16), 4, 600, 1800.0, SIZES)
-    assert on_gpu == Lengths(224, 4, 2400, runs=3, batch=128)
+    for most in (128, 64):
+        gpu = Expected(Costs((0.01, 0.0), (1e-4, 0.0), batch=most), Machine("gpu", 1, 16), TRAIN, VALIDATED, TESTED)
+        assert gpu.choose(4, 600, 1800.0, SIZES) == Lengths(224, 4, 2400, runs=3, batch=most)
 
 
 def simulated(costs: Costs, lengths: Lengths, slots: int) -> float:
     """Seconds by a clock: a free slot takes the first job, in the order of a study, whose source has ended."""
     step, sample = costs.of(lengths.size)
-    validation, compared = COUNTS.validated * sample, COUNTS.tested**2 * 128 / plan.PRODUCTS["cpu"]
+    validation, compared = VALIDATED * sample, TESTED**2 * 128 / plan.PRODUCTS["cpu"]
     trunk = lengths.steps * step + plan.VALIDATIONS * validation
-    average, pca = (plan.VALIDATIONS + 1) * validation, COUNTS.train * sample + validation
+    average, pca = (plan.VALIDATIONS + 1) * validation, TRAIN * sample + validation
     rows = [(HEAD_SECONDS, None)] * 2 + [(trunk, None)] * 2 + [(average, 2), (average, 3), (pca, 4), (pca, 5)]
     kinds = product(range(lengths.runs), enumerate(rows), range(lengths.folds))
     jobs = {(run, row, fold): (length, (run, source, fold)) for run, (row, (length, source)), fold in kinds}
-    ended, running, now = set[Any](), list[Any](), COUNTS.all * sample
+    ended, running, now = set[Any](), list[Any](), (TRAIN + VALIDATED + TESTED) * sample
     while jobs or running:
         for job in [job for job, (_, source) in jobs.items() if source[1] is None or source in ended]:
             if len(running) < slots:
@@ -80,7 +80,7 @@ def simulated(costs: Costs, lengths: Lengths, slots: int) -> float:
         ended.add(job)
     scored = (lengths.folds + (lengths.folds > 1)) * compared
     free = [now] * slots
-    tests = [lengths.folds * COUNTS.tested * sample + scored] * 6 * lengths.runs + [scored] * (4 + 2 * lengths.runs)
+    tests = [lengths.folds * TESTED * sample + scored] * 6 * lengths.runs + [scored] * (4 + 2 * lengths.runs)
     for duration in tests:
         heapq.heapreplace(free, free[0] + duration)
     return max(free)
@@ -90,25 +90,25 @@ def simulated(costs: Costs, lengths: Lengths, slots: int) -> float:
 @pytest.mark.parametrize(("costs", "sizes", "usual"), [(CARS, SIZES, 600), (TEXTS, (), 400)])
 def test_it_keeps_its_minutes_within_a_fifth(cores: int, costs: Costs, sizes: tuple[int, ...], usual: int) -> None:
     for minutes in (15, 30, 60):
-        lengths = choose(costs, COUNTS, cpu(cores), 4, usual, 60.0 * minutes, sizes)
+        lengths = on(cores, costs).choose(4, usual, 60.0 * minutes, sizes)
         assert lengths.steps > 0
-        real, expected = simulated(costs, lengths, cores), seconds(costs, COUNTS, lengths, cpu(cores))
+        real, expected = simulated(costs, lengths, cores), on(cores, costs).seconds(lengths)
         assert real <= 1.2 * 60 * minutes
         assert expected == pytest.approx(real, rel=0.2)
 
 
 def test_the_first_training_decides_how_many_folds_there_is_time_for() -> None:
-    lengths = choose(CARS, COUNTS, cpu(2), 4, 600, plan.USABLE * 2100, SIZES)
-    made = Plan(lengths, cpu(2), CARS, COUNTS, 4, "cars", {}, "pca", 1280, 128, ())
-    expected = plan.trunk_seconds(CARS, COUNTS, lengths)
+    lengths = on(2).choose(4, 600, plan.USABLE * 2100, SIZES)
+    expected = on(2).trunk(lengths)
     assert 1 < lengths.folds < 4
     left = 2100 - 0.02 * 8000 - HEAD_SECONDS * lengths.folds - expected
     again = {
-        slower: made.folds_again(slower * expected, [0, 1], left - (slower - 1) * expected) for slower in (0.3, 1, 3)
+        slower: on(2).folds_again(lengths, 4, slower * expected, [0, 1], left - (slower - 1) * expected)
+        for slower in (0.3, 1, 3)
     }
     assert again[1] == lengths.folds, "nothing has changed"
     assert again[0.3] > lengths.folds > again[3] >= 1
-    assert made.folds_again(expected, [], 1.0) == 1, "late"
+    assert on(2).folds_again(lengths, 4, expected, [], 1.0) == 1, "late"
 
 
 def test_cores_that_are_left_over_become_threads_if_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,10 +135,10 @@ def test_cores_that_are_left_over_become_threads_if_that_pays(monkeypatch: pytes
                    lambda machine: Many(machine.slots))  # fmt: skip
     made = make.plan(plan.machine_here({}, None), may_use_threads=True)
     assert asked[0] == (32, 1)
-    assert asked[1][1] == made.machine.threads > 1
-    assert made.machine.slots == 32 // made.machine.threads
+    assert asked[1][1] == made.path.machine.threads > 1
+    assert made.path.machine.slots == 32 // made.path.machine.threads
     assert "threads" in made.lines[-1]
-    assert make.plan(plan.machine_here({}, None), may_use_threads=False).machine.threads == 1
+    assert make.plan(plan.machine_here({}, None), may_use_threads=False).path.machine.threads == 1
 
 
 def test_where_trainings_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ def _write_study(
         if not job.method.startswith(TRUNK) or failed(result):
             return None
         begun = [each.fold for each in started if each.method in content["methods"] and each.method.startswith(TRUNK)]
-        folds = plan.folds_again(result["seconds"], begun, ends - time.monotonic())
+        folds = plan.path.folds_again(plan.lengths, blocks, result["seconds"], begun, ends - time.monotonic())
         if folds != plan.lengths.folds:
             _write(file, content | {"folds": folds})
         return folds

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import Callback
+from PIL import Image
 from torch.nn.functional import normalize
 
 from levelfield.core.configuration import Config, merge
-from levelfield.core.errors import UserError
+from levelfield.core.errors import OutOfMemory, UserError
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.models import LinearEmbedder
@@ -31,6 +32,10 @@ from levelfield.training.start import EmbedderInit, start_embedder
 if TYPE_CHECKING:
     from levelfield.data.dataset import MetricDataset, SampleIndex
 
+# Sides of training crops, in pixels; all are multiples of 16.
+SIZES = (64, 80, 96, 112, 128, 144, 160, 192, 224)
+LOOKED_AT = 200  # number of images whose headers are read for their size
+NATIVE = 224  # side of images without files
 STEPS, FEWEST_STEPS, BATCHES, BATCH = 25, 4, 3, 32  # of one measurement; a batch of embedding has 32 samples
 MOST_SECONDS = 12.0  # for the steps of one measurement
 OPENED = 16  # number of images
@@ -46,11 +51,13 @@ class Costs:
         step: Of a training step.
         sample: Of embedding one sample, over `side**2`.
         opened: Seconds to open one image file, which the image cache does once.
+        batch: The largest batch for which there is memory.
     """
 
     step: tuple[float, float]
     sample: tuple[float, float]
     opened: float = 0.0
+    batch: int = BATCH
 
     def of(self, size: int | None, batch: int = BATCH) -> tuple[float, float]:
         """Seconds of a step, and of embedding a sample."""
@@ -121,19 +128,30 @@ def costs_of(
     Args:
         config_at: The configuration at an image size.
         sizes: Possible sides of crops, ascending; empty if there is no choice. The first and the last are measured.
-        batches: Possible batch sizes, ascending; the last is measured if memory allows.
+        batches: Possible batch sizes, ascending; the largest for which there is memory is measured.
         opened: Seconds to open an image, which the measurement repeats for each sample and a training does not.
         seconds: For the steps of one measurement.
     """
-    points = {(min(sizes, default=None), batches[0]), (max(sizes, default=None), batches[-1])}
-    found: list[tuple[int, int, float, float]] = []
-    for size, batch in sorted(points, key=str):
+
+    def point(size: int | None, batch: int) -> tuple[int, int, float, float]:
         times = in_all(slots, timed, config_at(size), batch, seconds, threads)
         step, sample = (median(each) for each in zip(*times, strict=True))
         pixels = (size or 1) ** 2
-        found.append((batch * pixels, pixels, *(max(t - opened * n, t / 10) for t, n in ((step, batch), (sample, 1)))))
+        return batch * pixels, pixels, max(step - opened * batch, step / 10), max(sample - opened, sample / 10)
+
+    smallest, largest = (min(sizes, default=None), batches[0]), max(sizes, default=None)
+    found = [point(*smallest)]
+    for batch in reversed(batches):
+        if (largest, batch) == smallest:
+            break
+        try:
+            found.append(point(largest, batch))
+            break
+        except OutOfMemory:
+            if batch == batches[0]:
+                raise
     steps, samples = [(work, step) for work, _, step, _ in found], [(pixels, sample) for _, pixels, _, sample in found]
-    return Costs(_line(steps), _line(samples), opened)
+    return Costs(_line(steps), _line(samples), opened, batch)
 
 
 def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
@@ -163,8 +181,26 @@ def result_of(future: Any) -> Any:
     """
     outcome = future.result()
     if outcome.kind != "done":
-        raise UserError(outcome.value)
+        raise (OutOfMemory if outcome.kind == "memory" else UserError)(outcome.value)
     return outcome.value
+
+
+def sizes_of(dataset: "MetricDataset", index: "SampleIndex", config: Config) -> tuple[tuple[int, ...], str]:
+    """Possible sides of crops, and the reason for the largest."""
+    if dataset.modality == "text" or config["data"].get("transforms", {}).get("crop_size") is not None:
+        return (), ""  # the trunk's file or an option sets it
+    positions = torch.linspace(0, len(index.keys) - 1, min(LOOKED_AT, len(index.keys))).long().tolist()
+    sides = []
+    for position in positions:
+        key = index.keys[position]
+        file = dataset.file_of(key)
+        if file is not None:
+            image: Any = dataset.load(key) if file.suffix.lower() == ".parquet" else Image.open(file)
+            with image:
+                sides.append(min(image.size))
+    short = int(median(sides)) if sides else NATIVE
+    largest = min([size for size in SIZES if size >= short] or [SIZES[-1]])
+    return tuple(size for size in SIZES if size <= largest), f"their shorter side has {short} px in the median"
 
 
 def seconds_to_open(dataset: "MetricDataset", index: "SampleIndex") -> float:

@@ -8,11 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from PIL import Image
 
 from levelfield.compare.measure import (
     BATCH,
@@ -24,6 +22,7 @@ from levelfield.compare.measure import (
     result_of,
     scores,
     seconds_to_open,
+    sizes_of,
 )
 from levelfield.core.configuration import OURS, Config, merge
 from levelfield.core.processes import cores_here, free_memory
@@ -36,10 +35,6 @@ if TYPE_CHECKING:
     from levelfield.data.datasets import MetricDataset
 
 Kind = Literal["cpu", "gpu"]
-# Sides of training crops, in pixels; all are multiples of 16.
-SIZES = (64, 80, 96, 112, 128, 144, 160, 192, 224)
-LOOKED_AT = 200  # number of images whose headers are read for their size
-NATIVE = 224  # side of images without files
 ENOUGH = 128  # larger images come after more folds
 # Training steps of a trunk, and how often they may be doubled if there is time.
 STEPS = {"image": 600, "text": 400}
@@ -81,25 +76,11 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Counts:
-    """Numbers of training, validation and test samples of a fold."""
-
-    train: int
-    validated: int
-    tested: int
-
-    @property
-    def all(self) -> int:
-        return self.train + self.validated + self.tested
-
-
-@dataclass(frozen=True)
 class Lengths:
     """What fits into the time.
 
     Attributes:
         size: Side of a training crop in pixels; None for texts, and if a file or an option sets it.
-        folds: Number of folds.
         steps: Steps of a training of the trunk; 0 trains no trunk.
     """
 
@@ -109,12 +90,104 @@ class Lengths:
     runs: int = 1
     batch: int = BATCH
 
+    @property
+    def trainings(self) -> int:
+        """Of the trunk, or of heads."""
+        return len(LOSSES) * self.folds * self.runs
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Expected seconds of the stages of a comparison, one after the other, each on the slots that there are.
+
+    Attributes:
+        train, validated, tested: Numbers of samples of a fold.
+    """
+
+    costs: Costs
+    machine: Machine
+    train: int
+    validated: int
+    tested: int
+
+    def seconds(self, lengths: Lengths) -> float:
+        """Of the whole ladder."""
+        cost = self.costs.opened / self.machine.cores + self.costs.of(lengths.size)[1]
+        each = HEAD_SECONDS + (self.chain(lengths) if lengths.steps else 0.0)
+        prepared = (self.train + self.validated + self.tested) * cost
+        return prepared + self._rounds(lengths.trainings) * each + self.test(lengths)
+
+    def trunk(self, lengths: Lengths) -> float:
+        """Of one training of the trunk, with its validations."""
+        step, sample = self.costs.of(lengths.size, lengths.batch)
+        return lengths.steps * step + VALIDATIONS * self.validated * sample
+
+    def chain(self, lengths: Lengths) -> float:
+        """Of a training of the trunk, of the choice of its average, and of a PCA."""
+        _, sample = self.costs.of(lengths.size)
+        return self.trunk(lengths) + sample * ((VALIDATIONS + 2) * self.validated + self.train)
+
+    def test(self, lengths: Lengths) -> float:
+        """Of the test: a unit embeds and scores all folds of a run, and all folds together."""
+        sets = lengths.folds + (lengths.folds > 1)
+        compared = sets * self.tested**2 * EMBEDDING_SIZE / PRODUCTS[self.machine.kind]
+        of_trunks = self._rounds(3 * len(LOSSES) * lengths.runs if lengths.steps else 0)  # with averages and PCAs
+        of_features = self._rounds(UNTRAINED_ROWS + len(LOSSES) * lengths.runs)
+        embedded = lengths.folds * self.tested * self.costs.of(lengths.size)[1]
+        return of_trunks * (embedded + compared) + of_features * compared
+
+    def _rounds(self, units: int) -> int:
+        return -(-units // self.machine.slots)
+
+    def choose(self, most_folds: int, usual: int, budget: float, sizes: Sequence[int]) -> Lengths:
+        """What fits into `budget` seconds: folds, whose classes decide, then larger images, steps, runs, batches.
+
+        Args:
+            usual: The usual number of steps.
+            sizes: Possible sides, ascending; empty if there is no choice.
+        """
+
+        def raised(lengths: Lengths, **values: Sequence[Any]) -> Lengths:
+            """With the last value of each key that fits; with the first one if none does."""
+            for key, possible in values.items():
+                each = [replace(lengths, **{key: value}) for value in possible]
+                lengths = ([one for one in each if self.seconds(one) <= budget] or each[:1])[-1]
+            return lengths
+
+        folds, enough = range(1, most_folds + 1), [size for size in sizes if size <= ENOUGH] or sizes
+        found = raised(Lengths(enough[-1] if enough else None, 1, usual), folds=folds)
+        found = raised(found, size=sizes or [None])
+        if self.seconds(found) > budget:
+            found = raised(found, steps=range(FEWEST_STEPS, usual, FEWEST_STEPS))
+            return found if self.seconds(found) <= budget else raised(replace(found, steps=0), folds=folds)
+        batches = [batch for batch in BATCHES[self.machine.kind] if batch <= self.costs.batch]
+        doubled = [usual * 2**times for times in range(DOUBLINGS + 1)]
+        return raised(found, steps=doubled, runs=(1, MORE_RUNS), batch=batches)
+
+    def folds_again(self, now: Lengths, most: int, training: float, started: Sequence[int], left: float) -> int:
+        """The most folds that fit into the time that is left when the first trunk has trained, at least 1.
+
+        Args:
+            training: Seconds of this training; all others and the test are expected to differ from the plan alike.
+            started: The fold of each training of the trunk that has begun, which are about to end too.
+            left: Seconds.
+        """
+        slower = training / self.trunk(now)
+        for folds in range(most, 1, -1):
+            then = replace(now, folds=folds)
+            rest = self._rounds(then.trainings - sum(fold < folds for fold in started)) * self.chain(then)
+            rest += self._rounds(max(0, then.trainings - now.trainings)) * HEAD_SECONDS + self.test(then)
+            if slower * rest <= USABLE * left:
+                return folds
+        return 1
+
 
 @dataclass(frozen=True)
 class Plan:
     """The content of the study file, and what it was chosen by.
 
     Attributes:
+        blocks: Blocks of classes; each fold validates one.
         trunk: Name of the selected trunk.
         sizes: Name of each trunk to the side of its crops.
         start: Initial weights of a head.
@@ -124,9 +197,7 @@ class Plan:
     """
 
     lengths: Lengths
-    machine: Machine
-    costs: Costs
-    counts: Counts
+    path: Expected
     blocks: int
     trunk: str
     sizes: Mapping[str, int | None]
@@ -134,28 +205,6 @@ class Plan:
     num_features: int
     embedding_size: int
     lines: tuple[str, ...]
-
-    def folds_again(self, training: float, started: Sequence[int], left: float) -> int:
-        """The most folds that fit into the time that is left when the first trunk has trained, at least 1.
-
-        Args:
-            training: Seconds of this training; all others and the test are expected to differ from the plan alike.
-            started: The fold of each training of the trunk that has begun, which are about to end too.
-            left: Seconds.
-        """
-        slower = training / trunk_seconds(self.costs, self.counts, self.lengths)
-        for folds in range(self.blocks, 1, -1):
-            lengths = replace(self.lengths, folds=folds)
-            trainings = len(LOSSES) * folds * lengths.runs
-            waiting = trainings - sum(fold < folds for fold in started)
-            heads = max(0, trainings - len(LOSSES) * self.lengths.folds * lengths.runs)
-            rest = _rounds(waiting, self.machine) * chain_seconds(self.costs, self.counts, lengths)
-            rest += _rounds(heads, self.machine) * HEAD_SECONDS + test_seconds(
-                self.costs, self.counts, lengths, self.machine
-            )
-            if slower * rest <= USABLE * left:
-                return folds
-        return 1
 
 
 def machine_here(options: Mapping[str, Any], accelerator: str | None, threads: int = 1) -> Machine:
@@ -171,70 +220,6 @@ def machine_here(options: Mapping[str, Any], accelerator: str | None, threads: i
     most = cores_here() // threads if kind == "cpu" else gpus * int(options.get("jobs_per_device", 1))
     slots = asked if isinstance(asked, int) else min(most, free_memory() // BYTES[kind])
     return Machine(kind, max(1, slots), cores_here(), threads)
-
-
-def seconds(costs: Costs, counts: Counts, lengths: Lengths, machine: Machine) -> float:
-    """Expected seconds of the whole ladder: its stages one after the other, each on the slots that there are."""
-    prepared = counts.all * (costs.opened / machine.cores + costs.of(lengths.size)[1])
-    each = HEAD_SECONDS + (chain_seconds(costs, counts, lengths) if lengths.steps else 0.0)
-    trained = _rounds(len(LOSSES) * lengths.folds * lengths.runs, machine) * each
-    return prepared + trained + test_seconds(costs, counts, lengths, machine)
-
-
-def trunk_seconds(costs: Costs, counts: Counts, lengths: Lengths) -> float:
-    """Expected seconds of one training of the trunk, with its validations."""
-    step, sample = costs.of(lengths.size, lengths.batch)
-    return lengths.steps * step + VALIDATIONS * counts.validated * sample
-
-
-def chain_seconds(costs: Costs, counts: Counts, lengths: Lengths) -> float:
-    """Expected seconds of a training of the trunk, of the choice of its average, and of a PCA."""
-    _, sample = costs.of(lengths.size)
-    return trunk_seconds(costs, counts, lengths) + sample * ((VALIDATIONS + 2) * counts.validated + counts.train)
-
-
-def test_seconds(costs: Costs, counts: Counts, lengths: Lengths, machine: Machine) -> float:
-    """Expected seconds of the test: a unit embeds and scores all folds of a run, and all folds together."""
-    _, sample = costs.of(lengths.size)
-    compared = (lengths.folds + (lengths.folds > 1)) * counts.tested**2 * EMBEDDING_SIZE / PRODUCTS[machine.kind]
-    of_trunks = 3 * len(LOSSES) * lengths.runs if lengths.steps else 0  # trained, averaged, and a PCA of that
-    on_features = UNTRAINED_ROWS + len(LOSSES) * lengths.runs
-    embedded = _rounds(of_trunks, machine) * lengths.folds * counts.tested * sample
-    return embedded + (_rounds(of_trunks, machine) + _rounds(on_features, machine)) * compared
-
-
-def _rounds(units: int, machine: Machine) -> int:
-    return -(-units // machine.slots)
-
-
-def choose(
-    costs: Costs, counts: Counts, machine: Machine, most_folds: int, usual: int, budget: float, sizes: Sequence[int]
-) -> Lengths:
-    """Choose what fits into `budget` seconds: folds, whose classes decide, then larger images, steps, runs, batches.
-
-    Args:
-        usual: The usual number of steps.
-        sizes: Possible sides, ascending; empty if there is no choice.
-    """
-
-    def fits(lengths: Lengths) -> bool:
-        return seconds(costs, counts, lengths, machine) <= budget
-
-    def raised(lengths: Lengths, **values: Sequence[Any]) -> Lengths:
-        """With the last value of each key that fits; with the first one if none does."""
-        for key, possible in values.items():
-            fitting = [value for value in possible if fits(replace(lengths, **{key: value}))]
-            lengths = replace(lengths, **{key: (fitting or possible[:1])[-1]})
-        return lengths
-
-    enough = [size for size in sizes if size <= ENOUGH] or sizes
-    found = raised(Lengths(enough[-1] if enough else None, 1, usual), folds=range(1, most_folds + 1))
-    found = raised(found, size=sizes or [None])
-    if not fits(found):
-        fewer = [steps for steps in range(FEWEST_STEPS, usual, FEWEST_STEPS) if fits(replace(found, steps=steps))]
-        return replace(found, steps=fewer[-1]) if fewer else replace(found, folds=most_folds, steps=0)
-    steps = [usual * 2**doubled for doubled in range(DOUBLINGS + 1)]
-    return raised(found, steps=steps, runs=(1, MORE_RUNS), batch=BATCHES[machine.kind])
 
 
 class Planner:
@@ -260,7 +245,7 @@ class Planner:
     ) -> None:
         self.trunks, self.blocks, self.ends, self.start_slots = trunks, blocks, ends, start_slots
         trained = len(index.keys) - tested
-        self.counts = Counts(round(trained * (1 - 1 / blocks)), round(trained / blocks), tested)
+        self.counts = round(trained * (1 - 1 / blocks)), round(trained / blocks), tested
         self.usual = STEPS[dataset.modality]
         found = {name: sizes_of(dataset, index, config) for name, config in trunks.items()}
         self.sizes = {name: sizes for name, (sizes, _) in found.items()}
@@ -275,78 +260,62 @@ class Planner:
         """The plan for this machine; cores that are left over may become threads of the trainings."""
         slots = self.start_slots(machine)
         try:
-            costs, lengths = self._lengths_on(machine, slots)
-            threads = machine.cores // max(len(LOSSES) * each.folds * each.runs for each in lengths.values())
+            paths, lengths = self._measured(machine, slots)
+            threads = machine.cores // max(each.trainings for each in lengths.values())
             if may_use_threads and machine.kind == "cpu" and threads > 1:
                 more = machine_here({}, "cpu", min(threads, MOST_THREADS))
                 others = self.start_slots(more)
                 try:
-                    again = self._lengths_on(more, others)
+                    again = self._measured(more, others)
                 finally:
                     others.stop()
                 if min(map(_worth, again[1].values())) > min(map(_worth, lengths.values())):
-                    machine, (costs, lengths) = more, again
+                    machine, (paths, lengths) = more, again
             folds = min(each.folds for each in lengths.values())  # of all, so that the scores are comparable
             futures = {}
             for number, (name, each) in enumerate(lengths.items()):
                 words = scores, self.config_of(name, each.size), folds, self.blocks, machine.threads
                 futures[name] = slots.submit(number % slots.number, attempt, *words)
-            return self._plan_of(machine, costs, lengths, {name: result_of(each) for name, each in futures.items()})
+            found = {name: result_of(each) for name, each in futures.items()}
         finally:
             slots.stop()
-
-    def _lengths_on(self, machine: Machine, slots: Slots) -> tuple[dict[str, Costs], dict[str, Lengths]]:
-        """Costs and lengths of each trunk, if the time is enough for it and for the features of the others."""
-        at_most = min(MOST_SECONDS, max(self.ends - time.monotonic(), 0) / 60)
-        costs, embedding, lengths = dict[str, Costs](), dict[str, float](), dict[str, Lengths]()
-        for name, sizes in self.sizes.items():
-            at = partial(self.config_of, name)
-            costs[name] = costs_of(at, sizes, BATCHES[machine.kind], self.opened, slots, machine.threads, at_most)
-            embedding[name] = costs[name].of(max(sizes, default=None))[1] * self.counts.all
-        for name, sizes in self.sizes.items():
-            budget = USABLE * (self.ends - time.monotonic()) - sum(embedding.values()) + embedding[name]
-            lengths[name] = choose(costs[name], self.counts, machine, self.blocks, self.usual, budget, sizes)
-        return costs, lengths
-
-    def _plan_of(
-        self,
-        machine: Machine,
-        costs: Mapping[str, Costs],
-        lengths: Mapping[str, Lengths],
-        found: Mapping[str, tuple[dict[str, float], int, int]],
-    ) -> Plan:
-        """The plan with the trunk whose features are best."""
         trunk = max(found, key=lambda name: found[name][0][FEATURES])
         of_starts, num_features, embedding_size = found[trunk]
-        now, chosen = costs[trunk], lengths[trunk]
-        step, sample = now.of(chosen.size, chosen.batch)
-        lines = [f"images: {self.why[trunk]}, so crops of {chosen.size} px fit the time"] if chosen.size else []
-        lines.append(
-            f"timing: {step:.2f} s a training step of {chosen.batch}, {1000 * sample:.1f} ms to embed a sample: "
-            + (f"{chosen.steps} steps of the trunk" if chosen.steps else "no time to train the trunk")
-            + f", validated on {chosen.folds} of {self.blocks} folds"
-            + (f" in {chosen.runs} runs" if chosen.runs > 1 else "")
-            + f"; about {duration(seconds(now, self.counts, chosen, machine))} by {machine.slots} "
-            + f"worker{'s' * (machine.slots > 1)}"
-            + (f" of {machine.threads} threads" if machine.threads > 1 else "")
-            + (" on the GPU" if machine.kind == "gpu" else "")
-        )
+        start, sizes = max(STARTS, key=lambda kind: of_starts[kind]), {name: one.size for name, one in lengths.items()}
+        lines = self._lines(trunk, paths[trunk], lengths[trunk])
         if len(found) > 1:
-            each = ", ".join(f"{name} {100 * quality[FEATURES]:.1f}" for name, (quality, *_) in found.items())
-            lines.append(f"validation MAP@R of the features: {each}; compare continues with {trunk}")
-        return Plan(
-            chosen,
-            machine,
-            now,
-            self.counts,
-            self.blocks,
-            trunk,
-            {name: each.size for name, each in lengths.items()},
-            max(STARTS, key=lambda kind: of_starts[kind]),
-            num_features,
-            embedding_size,
-            tuple(lines),
-        )
+            each_score = ", ".join(f"{name} {100 * quality[FEATURES]:.1f}" for name, (quality, *_) in found.items())
+            lines.append(f"validation MAP@R of the features: {each_score}; compare continues with {trunk}")
+        shape = num_features, embedding_size
+        return Plan(lengths[trunk], paths[trunk], self.blocks, trunk, sizes, start, *shape, tuple(lines))
+
+    def _measured(self, machine: Machine, slots: Slots) -> tuple[dict[str, Expected], dict[str, Lengths]]:
+        """Expected seconds and lengths of each trunk, if there is time for it and for the features of the others."""
+        at_most = min(MOST_SECONDS, max(self.ends - time.monotonic(), 0) / 60)
+        paths, embedding, lengths = dict[str, Expected](), dict[str, float](), dict[str, Lengths]()
+        for name, sizes in self.sizes.items():
+            at = partial(self.config_of, name)
+            costs = costs_of(at, sizes, BATCHES[machine.kind], self.opened, slots, machine.threads, at_most)
+            paths[name] = Expected(costs, machine, *self.counts)
+            embedding[name] = costs.of(max(sizes, default=None))[1] * sum(self.counts)
+        for name, sizes in self.sizes.items():
+            budget = USABLE * (self.ends - time.monotonic()) - sum(embedding.values()) + embedding[name]
+            lengths[name] = paths[name].choose(self.blocks, self.usual, budget, sizes)
+        return paths, lengths
+
+    def _lines(self, trunk: str, path: Expected, lengths: Lengths) -> list[str]:
+        """The choices and their reasons."""
+        step, sample = path.costs.of(lengths.size, lengths.batch)
+        machine = path.machine
+        by = f"{machine.slots} worker{'s' * (machine.slots > 1)}"
+        by += f" of {machine.threads} threads" * (machine.threads > 1) + " on the GPU" * (machine.kind == "gpu")
+        what = f"{lengths.steps} steps of the trunk" if lengths.steps else "no time to train the trunk"
+        what += f", validated on {lengths.folds} of {self.blocks} folds"
+        what += f" in {lengths.runs} runs" * (lengths.runs > 1)
+        timing = f"timing: {step:.2f} s a training step of {lengths.batch}, {1000 * sample:.1f} ms to embed a sample: "
+        timing += f"{what}; about {duration(path.seconds(lengths))} by {by}"
+        images = f"images: {self.why[trunk]}, so crops of {lengths.size} px fit the time"
+        return [*([images] if lengths.size else []), timing]
 
 
 def _worth(lengths: Lengths) -> tuple[int, ...]:
@@ -388,7 +357,7 @@ def definition(name: str, modality: str, base: Sequence[Any], trunks: Mapping[st
         "folds": lengths.folds,
         "blocks": plan.blocks,
         "runs": lengths.runs,
-        "threads": plan.machine.threads,
+        "threads": plan.path.machine.threads,
     }
 
 
@@ -411,21 +380,3 @@ def with_size(size: int | None) -> Config:
     if size is None:
         return {}
     return {"data": {"transforms": {"crop_size": size, "resize": round(size * 8 / 7)}}}
-
-
-def sizes_of(dataset: "MetricDataset", index: "SampleIndex", config: Config) -> tuple[tuple[int, ...], str]:
-    """Possible sides of crops, and the reason for the largest."""
-    if dataset.modality == "text" or config["data"].get("transforms", {}).get("crop_size") is not None:
-        return (), ""  # the trunk's file or an option sets it
-    positions = torch.linspace(0, len(index.keys) - 1, min(LOOKED_AT, len(index.keys))).long().tolist()
-    sides = []
-    for position in positions:
-        key = index.keys[position]
-        file = dataset.file_of(key)
-        if file is not None:
-            image: Any = dataset.load(key) if file.suffix.lower() == ".parquet" else Image.open(file)
-            with image:
-                sides.append(min(image.size))
-    short = int(median(sides)) if sides else NATIVE
-    largest = min([size for size in SIZES if size >= short] or [SIZES[-1]])
-    return tuple(size for size in SIZES if size <= largest), f"their shorter side has {short} px in the median"
