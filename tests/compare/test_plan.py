@@ -37,6 +37,8 @@ def test_seconds_of_the_whole_ladder() -> None:
         assert on(cores).seconds(Lengths(224, 3, 600)) == pytest.approx(expected)
     heads = 0.02 * 8000 + 6 * HEAD_SECONDS + 6 * 4 * compared
     assert on(1).seconds(Lengths(224, 3, 0)) == pytest.approx(heads)
+    busy = on(1, replace(CARS, load=3.0)).seconds(Lengths(224, 3, 0))
+    assert busy - heads == pytest.approx(2 * 6 * HEAD_SECONDS), "heads are not measured, but other programs are"
     opened = replace(CARS, opened=0.1)
     more = on(4, opened).seconds(Lengths(224, 1, 600)) - on(4).seconds(Lengths(224, 1, 600))
     assert more == pytest.approx(0.1 * 8000 / 4), "the cores open each image once"
@@ -182,6 +184,7 @@ def test_costs_come_from_trainings_of_the_trunk(monkeypatch: pytest.MonkeyPatch,
     small, large = costs.of(32), costs.of(96)
     assert 0 < small[0] < large[0]
     assert 0 < small[1] < large[1]
+    assert costs.load >= 1
     assert not (tmp_path / "images").exists(), "it decodes no other sample"
     few = plan.merge(TINY, {"data": {"dataset": {"init_args": {"num_classes": 4}}}})
     assert all(seconds > 0 for seconds in costs_of(lambda size: few, (), (32,), 0.0, Here(), 1, 5.0).of(None))

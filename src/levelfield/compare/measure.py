@@ -52,12 +52,14 @@ class Costs:
         sample: Of embedding one sample, over `side**2`.
         opened: Seconds to open one image file, which the image cache does once.
         batch: The largest batch for which there is memory.
+        load: Seconds on the clock for one of a core: 2 if other programs take half of it.
     """
 
     step: tuple[float, float]
     sample: tuple[float, float]
     opened: float = 0.0
     batch: int = BATCH
+    load: float = 1.0
 
     def of(self, size: int | None, batch: int = BATCH) -> tuple[float, float]:
         """Seconds of a step, and of embedding a sample."""
@@ -90,8 +92,8 @@ def _now(trainer: Any) -> float:
     return time.perf_counter()
 
 
-def timed(config: Config, batch: int, seconds: float, threads: int) -> tuple[float, float]:
-    """Seconds of a training step of the whole trunk, and of embedding a sample; a unit of a slot.
+def timed(config: Config, batch: int, seconds: float, threads: int) -> tuple[float, float, float]:
+    """Seconds of a training step of the whole trunk and of embedding a sample, and `Costs.load`; a unit of a slot.
 
     Raises:
         UserError: the trunk takes other data.
@@ -107,11 +109,13 @@ def timed(config: Config, batch: int, seconds: float, threads: int) -> tuple[flo
         training.model.trunk.check_takes(training.datamodule.dataset)
         clock = Clock(seconds)
         training.trainer.callbacks.append(clock)  # type: ignore[attr-defined]
+        before = time.perf_counter(), time.process_time()
         training.trainer.fit(training.model, datamodule=training.datamodule)
+        load = (time.perf_counter() - before[0]) / (time.process_time() - before[1])
         training.trainer.predict(training.model, training.datamodule.train_samples())
     steps = [after - before for before, after in pairwise(clock.steps)]
     each = [(after - before) / count for (before, _), (after, count) in pairwise(clock.samples)]
-    return median(steps[1:] or steps), median(each[1:] or each)  # the first ones are slower
+    return median(steps[1:] or steps), median(each[1:] or each), load  # the first ones are slower
 
 
 def costs_of(
@@ -133,9 +137,12 @@ def costs_of(
         seconds: For the steps of one measurement.
     """
 
+    loads = list[float]()
+
     def point(size: int | None, batch: int) -> tuple[int, int, float, float]:
         times = in_all(slots, timed, config_at(size), batch, seconds, threads)
-        step, sample = (median(each) for each in zip(*times, strict=True))
+        step, sample, load = (median(each) for each in zip(*times, strict=True))
+        loads.append(load)
         pixels = (size or 1) ** 2
         return batch * pixels, pixels, max(step - opened * batch, step / 10), max(sample - opened, sample / 10)
 
@@ -151,7 +158,8 @@ def costs_of(
             if batch == batches[0]:
                 raise
     steps, samples = [(work, step) for work, _, step, _ in found], [(pixels, sample) for _, pixels, _, sample in found]
-    return Costs(_line(steps), _line(samples), opened, batch)
+    on_gpu = config_at(smallest[0])["trainer"].get("accelerator") != "cpu"  # whose work takes no time of a core
+    return Costs(_line(steps), _line(samples), opened, batch, 1.0 if on_gpu else max(1.0, fmean(loads)))
 
 
 def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:

@@ -113,7 +113,7 @@ class Expected:
     def seconds(self, lengths: Lengths) -> float:
         """Of the whole ladder."""
         cost = self.costs.opened / self.machine.cores + self.costs.of(lengths.size)[1]
-        each = HEAD_SECONDS + (self.chain(lengths) if lengths.steps else 0.0)
+        each = HEAD_SECONDS * self.costs.load + (self.chain(lengths) if lengths.steps else 0.0)
         prepared = (self.train + self.validated + self.tested) * cost
         return prepared + self._rounds(lengths.trainings) * each + self.test(lengths)
 
@@ -176,7 +176,9 @@ class Expected:
         for folds in range(most, 1, -1):
             then = replace(now, folds=folds)
             rest = self._rounds(then.trainings - sum(fold < folds for fold in started)) * self.chain(then)
-            rest += self._rounds(max(0, then.trainings - now.trainings)) * HEAD_SECONDS + self.test(then)
+            rest += self._rounds(max(0, then.trainings - now.trainings)) * HEAD_SECONDS * self.costs.load + self.test(
+                then
+            )
             if slower * rest <= USABLE * left:
                 return folds
         return 1
