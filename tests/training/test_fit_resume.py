@@ -71,7 +71,8 @@ CASES: dict[str, tuple[list[dict[str, Any]], str]] = {
         [callback(f"{OURS}.ValidateFirst"), *DUE, model(embedder_init="pca"), trainer(log_every_n_steps=3)], "2 1",
     ),
     "HeadFirst, EMA of steps": (
-        [callback(f"{OURS}.HeadFirst", epochs=2), callback(f"{LIGHTNING}.EMAWeightAveraging", decay=0.9)], "1 1",
+        [callback("papers.zhai_wu.head_first.HeadFirst", epochs=2), callback(f"{LIGHTNING}.EMAWeightAveraging", decay=0.9)],
+        "1 1",
     ),
     "EMA of epochs, features": ([OF_EPOCHS, *FROZEN], "1 1 validation"),
     "AverageWithStart, a schedule of epochs": (
