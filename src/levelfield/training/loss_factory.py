@@ -131,8 +131,7 @@ def is_normalized(loss: Any, asked: bool | None) -> bool:
         return bool(loss_attribute(loss, "model.normalize"))
     for name in [name for name, normalize in _values(loss, "model.normalize") if asked and not normalize]:
         rank_zero_warn(
-            f"--model.normalize true: {name} expects raw embeddings (normalize = False); leave the option out",
-            category=UserWarning,
+            f"--model.normalize true: {name} expects raw embeddings (normalize = False); leave the option out"
         )
     return asked
 

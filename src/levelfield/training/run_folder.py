@@ -171,17 +171,13 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
     Args:
         trunks: folder for frozen trunks; None stores the trunk in each checkpoint.
-        complete: adds levelfield's part to the checkpoint of a plain module.
     """
 
-    def __init__(self, trunks: Path | None = None, complete: Callable[[dict[str, Any]], None] | None = None) -> None:
+    def __init__(self, trunks: Path | None = None) -> None:
         super().__init__()
         self.trunks = trunks
-        self.complete = complete
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        if self.complete is not None:
-            self.complete(checkpoint)
         if "callbacks" in checkpoint:
             folder = str(Path(path).parent.resolve())
             checkpoint = {**checkpoint, "callbacks": moved(checkpoint["callbacks"], folder, HERE)}

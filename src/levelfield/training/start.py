@@ -38,18 +38,15 @@ UNSUITABLE = {
 }
 
 
-def prepare(learner: Any, stage: str, forward: Any) -> None:
+def prepare(learner: Any, stage: str) -> None:
     """Prepare a `MetricLearner` for a stage of its Trainer, except for weights that start at the data.
-
-    Args:
-        forward: `MetricLearner.forward`.
 
     Raises:
         UserError: a part does not fit the others or the data, or the weights have seen a test class.
     """
     datamodule: Any = getattr(learner.trainer, "datamodule", None)
     if stage != "predict" and hasattr(datamodule, "use_features") and datamodule.features:
-        check_features(learner, forward)
+        check_features(learner)
         datamodule.use_features(TrunkExtractor(learner.trunk, learner.trainer.strategy.root_device))
     if stage == "validate" and learner.trained_on is not None:
         check_seen_classes(learner.trained_on, datamodule, learner.checkpoint_path or "the learner")
@@ -60,8 +57,7 @@ def prepare(learner: Any, stage: str, forward: Any) -> None:
     for name, reason in learner._left_out.items():
         rank_zero_warn(
             f"'{learner.checkpoint_path}' does not have its {name}: {reason}; the fit goes on without it unless you "
-            f"give it, MetricLearner.load_from_checkpoint(..., {name}={name})",
-            category=UserWarning,
+            f"give it, MetricLearner.load_from_checkpoint(..., {name}={name})"
         )
     learner.trunk.check_takes(getattr(datamodule, "dataset", None))
     if isinstance(datamodule, MetricDataModule):
@@ -214,21 +210,17 @@ def check_callbacks(learner: Any) -> None:
             raise UserError(f"--trainer.callbacks {name}: {UNSUITABLE[name]}")
 
 
-def check_features(learner: Any, forward: Any) -> None:
-    """Check that features are constant in a training: nothing before the embedder changes.
+def check_features(learner: Any) -> None:
+    """Raise UserError unless features are constant in a training: nothing before the embedder changes."""
+    from levelfield.training.learner import MetricLearner  # which imports this file when it starts
 
-    Args:
-        learner: a `MetricLearner`.
-        forward: `MetricLearner.forward`, which features replace.
-
-    Raises:
-        UserError: the trunk is not frozen, or the learner has its own `forward`.
-    """
+    if not isinstance(learner, MetricLearner):
+        raise UserError("--data.features needs a MetricLearner: leave it out")
     if not learner.freeze_trunk:
         raise UserError(
             "--data.features needs a frozen trunk: give --model.freeze_trunk true, or leave --data.features out"
         )
-    if type(learner).forward is not forward:
+    if type(learner).forward is not MetricLearner.forward:
         raise UserError(
             f"--data.features skips the forward of {type(learner).__name__}: override embed_features, which gets the "
             "features, or leave --data.features out"
@@ -325,14 +317,12 @@ def _warn_of_traps(learner: Any, datamodule: Any) -> None:
     if own := [kind.__name__ for kind in dict.fromkeys(kinds) if kind.__module__ == "__main__"]:
         rank_zero_warn(
             f"{', '.join(own)}: no command can load the checkpoint, because this program defines the class itself; "
-            "move it to a module and import it",
-            category=UserWarning,
+            "move it to a module and import it"
         )
     frozen = [part for part in learner.trunk.modules() if isinstance(part, _BatchNorm) and not part.training]
     if frozen and learner.trunk.weights_origin == "random" and not learner.freeze_trunk:
         rank_zero_warn(
-            "the trunk starts at random weights, but its batch norm is frozen: give --model.freeze_batch_norm false",
-            category=UserWarning,
+            "the trunk starts at random weights, but its batch norm is frozen: give --model.freeze_batch_norm false"
         )
     for name in ("embedder", "loss", "miner", "regularizer"):
         part = getattr(learner, name)
@@ -340,8 +330,7 @@ def _warn_of_traps(learner: Any, datamodule: Any) -> None:
             for key in [key for key, value in vars(module).items() if isinstance(value, Tensor)]:
                 rank_zero_warn(
                     f"--model.{name} {type(module).__name__}: self.{key} is a plain tensor, which checkpoints do not "
-                    f"store and devices do not get: use self.register_buffer('{key}', ...)",
-                    category=UserWarning,
+                    f"store and devices do not get: use self.register_buffer('{key}', ...)"
                 )
 
 

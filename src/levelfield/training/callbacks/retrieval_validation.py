@@ -95,8 +95,7 @@ class RetrievalValidation(Callback):
             is_best_if_large = score == self.selected_by or (can_select(score) and not is_user_metric(score))
             if is_best_if_large and getattr(each, "mode", "max") != "max":
                 rank_zero_warn(
-                    f"{type(each).__name__} takes the smallest {each.monitor} for the best: give it mode='max'",
-                    category=UserWarning,
+                    f"{type(each).__name__} takes the smallest {each.monitor} for the best: give it mode='max'"
                 )
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -199,8 +198,7 @@ class RetrievalValidation(Callback):
         if rank < COLLAPSED_RANK and len(rows) > 1:
             self._has_warned = True
             rank_zero_warn(
-                f"the {stage} embeddings have collapsed: nearly all lie on one line (effective rank {rank:.2f})",
-                category=UserWarning,
+                f"the {stage} embeddings have collapsed: nearly all lie on one line (effective rank {rank:.2f})"
             )
 
 

@@ -40,8 +40,7 @@ class CompileTrunk(Callback):
         if self.backend == "inductor" and torch.are_deterministic_algorithms_enabled():
             rank_zero_warn(
                 "CompileTrunk: the trainer is deterministic, so the compiler measures no kernels and pads no products: "
-                "for its fastest code give --trainer.deterministic false",
-                category=UserWarning,
+                "for its fastest code give --trainer.deterministic false"
             )
         trunk_of(pl_module, self).compile(backend=self.backend, mode=self.mode)
 
