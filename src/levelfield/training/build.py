@@ -25,8 +25,10 @@ from levelfield.core.errors import UserError, refuse_below
 from levelfield.core.files import write_atomically
 from levelfield.core.paths import find_own_modules, strip_paths
 from levelfield.core.versions import library_versions
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.own import dataset_without_paths
 from levelfield.data.splits import NO_FOLD
+from levelfield.models.trunks import Trunk
 from levelfield.training.callbacks import RetrievalValidation, UntilDone
 from levelfield.training.callbacks.retrieval_validation import best_checkpoints, monitor_of
 from levelfield.training.initial_weights import check_weight_files
@@ -170,7 +172,10 @@ class Training:
         config.data.pop("datamodule", None)
         shared = self._kept or (_shared_parts if self._trunks else None)
         is_frozen = self._model_class is MetricLearner and (self._kept is not None or config.data.features)
-        self.parts = instantiate(self.parser, config, shared.builders(is_frozen) if shared else {})
+        builders: dict[type, Any] = {MetricDataset: shared.dataset} if shared else {}
+        if shared and is_frozen:
+            builders[Trunk] = shared.trunk
+        self.parts = instantiate(self.parser, config, builders)
         self.datamodule = self.parts.data
         self.model = self.parts.model
         if self.datamodule.features:
