@@ -95,13 +95,11 @@ def claim(parent: Path, config: Mapping[str, Any], resume: bool) -> RunFolder:
         number = int(earlier[0].name) + 1 if earlier else 0
         while True:
             found = RunFolder(parent / str(number))
-            try:
+            with suppress(FileExistsError):  # another fit was faster
                 found.path.mkdir()
-            except FileExistsError:  # another fit was faster
-                number += 1
-                continue
-            found.hold()
-            return found
+                found.hold()
+                return found
+            number += 1
 
 
 def _is_of(path: Path, config: Mapping[str, Any]) -> bool:

@@ -69,7 +69,7 @@ CAUSES = (
     r"(?:Group '(?P<group>[\w.]+)' does not accept o|O)ption '(?P<unknown>[\w.]+)'",
     r"arguments are required: (?P<missing>[\w., ]+)",
     r"Expected a dot import path string: (?P<name>\S+)",
-    r"(?P<text>(?:\S+ path |Expected ')[\w.]+'? (?:does not correspond|to be) .*subclass of (?:<class ')?\w+(?:'>)?)",
+    r"(?P<text>(?:\S+ path |Expected ')[\w.]+'? (?:does not correspond|to be) .*subclass of \w+)",
     r"Expected an? (?P<types>.+?)\. Got value: ?(?P<value>.*?)(?:\. Got value: .*)?$",
     r"(?P<text>Multiple subclasses with name .*)",
     r"(?:Got|Given) value: ?(?P<given>.*?)(?:\. Got value: .*)?$",
@@ -310,6 +310,7 @@ def one_line(message: str, parser: ArgumentParser) -> str:
     """The cause in a message of jsonargparse, which can have 60 lines, with the nearest known name."""
     above: list[tuple[int, str]] = []  # the keys around a line, by their indents
     owner, causes = "", []
+    message = re.sub(r"<class '(?:\w+\.)*(\w+)'>|typing\.Literal\[(.*?)\]", r"\1\2", message)
     for line in message.splitlines():
         indent = len(line) - len(line.lstrip(" -"))
         above = [(at, key) for at, key in above if at < indent]
@@ -347,8 +348,7 @@ def _describe(key: str, owner: str, said: dict[str, str], subtypes: re.Match | N
         return f"--{key}: no class '{name}'{nearest(name, known, otherwise, cutoff=0.6)}"
     value = said.get("value") or said.get("given", "''")
     types = said.get("types") or (subtypes[1] if subtypes else "another value")
-    types = re.sub(r"<class '(?:\w+\.)*(\w+)'>|typing\.Literal\[(.*?)\]", r"\1\2", types).replace("NoneType", "null")
-    return f"--{key} {value}: give {types}"
+    return f"--{key} {value}: give {types.replace('NoneType', 'null')}"
 
 
 def _no_such_option(key: str, parser: ArgumentParser) -> str:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -182,14 +182,12 @@ def start_embedder(
     size = min(embedder.linear.out_features, *features_NF.shape)
     if not torch.isfinite(features_NF).all():
         raise UserError(f"{OPTION} {kind}: the trunk's features are not finite; look at its weights and at the samples")
+    mean_F = features_NF.double().mean(0)
     if kind == "pca":
-        pca = PCA(size).fit(features_NF)
-        assert pca.mean_D is not None
-        assert pca.components_DC is not None
-        mean_F, components_FC = pca.mean_D, pca.components_DC
+        components_FC = cast(Tensor, PCA(size).fit(features_NF).components_DC)
     else:
         try:
-            mean_F, components_FC = features_NF.double().mean(0), whitened_components(features_NF, labels_N, size)
+            components_FC = whitened_components(features_NF, labels_N, size)
         except ValueError as error:
             raise UserError(f"{OPTION} {kind}: {error}; give pca") from error
         # The same average length as the PCA's: cosines do not change, and equal steps turn both embedders equally far.
