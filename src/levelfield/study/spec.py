@@ -249,9 +249,12 @@ class StudySpec:
     # Identity.
 
     def settings(self, row: str) -> Config:
-        """The settings that a row's results depend on; other rows do not change them."""
-        common: Config = {"folds": self.folds, "seed": self.seed, "threads": self.threads}
+        """The settings that a row's results depend on; other rows do not change them, nor do more folds of blocks."""
+        common: Config = {"seed": self.seed, "threads": self.threads}
         common |= {} if self.blocks is None else {"blocks": self.blocks}
+        counted = (self.trials(row) and not self.search.folds) or (is_baseline(row) and self.reference_of(row) == PCA)
+        if self.blocks is None or counted:  # the folds of its trials, and of the PCA for all folds together
+            common["folds"] = self.folds
         common |= {} if self.selected_by == SELECTED_BY else {"selected_by": self.selected_by}
         config = _without_places(self.config_of(row))
         if not is_baseline(row):
@@ -283,7 +286,8 @@ class StudySpec:
 
     def configuration_hash(self) -> str:
         """SHA-256 of the whole study; equal for equal studies, wherever they run."""
-        return digest({"rows": self.row_hashes, "runs": self.runs, "metrics": self.metrics})
+        folds = {} if self.blocks is None else {"folds": self.folds}
+        return digest({"rows": self.row_hashes, "runs": self.runs, "metrics": self.metrics, **folds})
 
     # study.yaml
 
