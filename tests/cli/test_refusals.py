@@ -89,10 +89,10 @@ BUILT = f"""
 --trainer.callbacks EarlyStopping --trainer.callbacks.monitor x | --trainer.callbacks
 --trainer.callbacks LearningRateFinder | --model.trunk_lr
 --trainer.callbacks BatchSizeFinder | --data.batch_size
---trainer.callbacks BackboneFinetuning | HeadFirst
+--trainer.callbacks BackboneFinetuning | --model.freeze_trunk
 --trainer.strategy ddp_notebook | --trainer.strategy ddp_notebook
 --trainer.precision transformer-engine | transformer_engine
---trainer.barebones true | --trainer.barebones
+--trainer.barebones true | --trainer | barebones
 --trainer.val_check_interval 100 | --trainer.val_check_interval
 --config logger/wandb --trainer.logger.log_model true | log_model
 --trainer.logger MLFlowLogger | mlflow

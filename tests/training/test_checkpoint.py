@@ -208,11 +208,6 @@ def test_a_subclass_comes_back_as_itself_without_objects(tmp_path):
         torch.testing.assert_close(loaded(images), learner.eval()(images))
 
 
-def test_the_number_of_loader_processes_stays_on_its_machine(checkpoint):
-    assert "batch_size" in checkpoint["datamodule_hyper_parameters"]
-    assert "num_workers" not in checkpoint["datamodule_hyper_parameters"]
-
-
 class Foreign(LightningDataModule):
     """Names of `MetricDataModule` with another meaning."""
 

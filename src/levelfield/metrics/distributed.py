@@ -24,6 +24,10 @@ RECALL_AT = (1, 2, 4, 8)
 DTYPES = {"embeddings": torch.float32, "labels": torch.int64, "index": torch.int64, "finite": torch.uint8}
 
 
+class NotFinite(ValueError):  # noqa: N818 as in its message
+    """Embeddings have NaN or infinite values in float32."""
+
+
 class RetrievalMetrics(Metric):
     """`retrieval_metrics` over an epoch, exact on one process or many.
 
@@ -122,21 +126,17 @@ class RetrievalMetrics(Metric):
         """Means by metric, and `num_skipped`; the same on every process."""
         states = [self._state(name) for name in DTYPES]
         shared = dist.is_available() and dist.is_initialized()
-        rank, num_processes = (
-            (dist.get_rank(self.process_group), dist.get_world_size(self.process_group)) if shared else (0, 1)
-        )
+        group = self.process_group
+        rank, num_processes = (dist.get_rank(group), dist.get_world_size(group)) if shared else (0, 1)
         if shared and not self._is_synced:
-            states = [gather_rows(rows, self.process_group) for rows in states]
+            states = [gather_rows(rows, group) for rows in states]
         embeddings, labels, index, finite = states
         labels = labels.bool() if self.label_shape else labels
         if len(index) == 0:
             raise ValueError("RetrievalMetrics.compute before any update")
         if not finite.all():
-            bad = index[finite == 0]
-            raise ValueError(
-                f"{len(bad)} of {len(index)} embeddings have NaN or infinite values in float32, the first is sample "
-                f"{int(bad[0])}"
-            )
+            bad = index[finite == 0].tolist()
+            raise NotFinite(f"{len(bad)} of {len(index)} embeddings have NaN or infinite values: samples {bad[:5]}")
         first = first_of_each(index)
         if self.num_samples is not None and len(first) != self.num_samples:
             raise ValueError(
@@ -163,7 +163,7 @@ class RetrievalMetrics(Metric):
         scores = ranking.score(matched[start:end], self.wanted)
         scores_QM = torch.stack([scores[name] for name in self.wanted.rows], dim=1)
         if shared:  # scores, not sums: the mean equals that of one process to the last bit
-            scores_QM = gather_rows(scores_QM, self.process_group)
+            scores_QM = gather_rows(scores_QM, group)
         self.query_labels = query_labels[matched]
         self.query_scores = dict(zip(self.wanted.rows, scores_QM.T.contiguous(), strict=True))
         found = {name: float(values.sum() / len(matched)) for name, values in self.query_scores.items()}

@@ -88,21 +88,20 @@ def retrieval_metrics(
     own_or_theirs = labels if gallery_labels is None else gallery_labels
     ranking = Ranking(prepared[0], labels, prepared[-1], own_or_theirs, distance, gallery is None, both)
     scored, num_matched = ranking.matched_Q, len(ranking.matched_Q)
-    num_skipped = len(labels) - num_matched
     if num_queries is not None:
         generator = torch.Generator().manual_seed(seed_of("queries", seed))
         drawn = torch.randperm(num_matched, generator=generator)[:num_queries]
         scored = scored[drawn.sort().values.to(scored.device)]
     scores = ranking.score(scored, wanted, memory_budget)
     if per_query:
-        padded: dict[str, Tensor] = {"num_skipped": torch.tensor(num_skipped)}
+        padded: dict[str, Tensor] = {"num_skipped": torch.tensor(len(labels) - num_matched)}
         for name, values in scores.items():
             padded[name] = values.new_full((len(labels),), torch.nan).index_copy_(0, scored, values)
         return padded
     means: dict[str, float] = {name: values.mean().item() for name, values in scores.items()}
     if num_queries is not None:
         means |= {f"{name}_ci95": half_interval(values, num_matched) for name, values in scores.items()}
-    return {**means, "num_skipped": num_skipped}
+    return {**means, "num_skipped": len(labels) - num_matched}
 
 
 def half_interval(scores_S: Float[Tensor, " sampled"], population: int) -> float:

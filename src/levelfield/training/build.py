@@ -5,7 +5,6 @@ import os
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,16 @@ from levelfield.core.errors import UserError, refuse_below
 from levelfield.core.files import write_atomically
 from levelfield.core.paths import find_own_modules, strip_paths
 from levelfield.core.versions import library_versions
+from levelfield.data.dataset import MetricDataset
 from levelfield.data.own import dataset_without_paths
 from levelfield.data.splits import NO_FOLD
+from levelfield.models.trunks import Trunk
 from levelfield.training.callbacks import RetrievalValidation, UntilDone
 from levelfield.training.callbacks.retrieval_validation import best_checkpoints, monitor_of
 from levelfield.training.initial_weights import check_weight_files
 from levelfield.training.learner import MetricLearner
 from levelfield.training.loss_factory import fill_loss_defaults
-from levelfield.training.plain_module import adapted, complete_checkpoint, is_plain, settings_of_others, user_class
+from levelfield.training.plain_module import adapted, settings_of_others, user_class
 from levelfield.training.run_folder import AtomicCheckpoints, BestCheckpoint, MetricsFile, determining, is_first_process
 from levelfield.training.settings import instantiate, parse_training, plain
 from levelfield.training.shared_parts import SharedParts
@@ -46,24 +47,16 @@ LEAST = {
     **{"accumulate_grad_batches": 1, "check_val_every_n_epoch": 1, "gradient_clip_val": 0},
     **{"log_every_n_steps": 0, "min_epochs": 0, "min_steps": 0, "num_sanity_val_steps": -1},
 }
-# Arguments of a Trainer that a training sets itself, and what to give instead.
-SET_HERE = {
-    "default_root_dir": "give --output, the folder for all output",
-    "barebones": "it keeps no metrics and no checkpoint; leave it out",
-}
 MOST_SEED = 2**32 - 1  # numpy's limit
 # Messages of Lightning about intended choices of levelfield, or about things that the user cannot change.
 EXPECTED_NOTICES = (
     ".*does not have many workers.*",
-    ".*Checkpoint directory .* exists and is not empty.*",
+    ".* directory .* exists and is not empty.*",  # of checkpoints, and of logs
     ".*The dirpath has changed from.*",  # a fit from a checkpoint writes to its own folder
     ".*is an instance of `nn.Module` and is already saved during checkpointing.*",
-    ".*Experiment logs directory .* exists and is not empty.*",
-    ".*You are using `torch.load` with `weights_only=False`.*",
     ".*It is recommended to use .*sync_dist=True.*",
     ".*The number of training batches .* is smaller than the logging interval.*",
     ".*in eval mode at the start of training.*",  # frozen batch norm
-    ".*WeightAveraging callback with a model that overrides the configure_model.*",
     ".*LeafSpec.* is deprecated.*",
     ".*GPU available but not used.*",  # `accelerator: cpu` is intended
     ".*`srun` command is available on your system but is not used.*",  # not every process on a SLURM machine is a job
@@ -79,8 +72,6 @@ class NoProfiler(PassThroughProfiler):
 
 
 _no_profiler = NoProfiler()  # one for all trainings: a Ctrl-C within its `__del__` would be lost
-
-
 _shared_parts = SharedParts()  # of the trainings of this process
 
 
@@ -144,13 +135,9 @@ class Training:
         command: str | None = None,
         complete: bool = True,
     ) -> None:
-        self.folder = folder
-        self.command = command
-        self._trunks = trunks
-        self._kept = kept
+        self.folder, self.command = folder, command
+        self._trunks, self._kept, self._progress, self._tracked = trunks, kept, progress, tracked
         self._best: ModelCheckpoint | None = None
-        self._progress = progress
-        self._tracked = tracked
         find_own_modules(config)
         _silence_expected_notices()
         learner, datamodule = (user_class(section, config.get(section)) for section in ("model", "data"))
@@ -167,17 +154,13 @@ class Training:
         """The configuration with all defaults, for `--print_config` and `--config`."""
         return self.parser.dump(self.config, skip_unset=False, skip_validation=True)
 
-    def seed(self) -> None:
-        """Seed the random draws of `build`."""
-        seed_everything(self.config.seed_everything, workers=True)
-
     def build(self) -> None:
         """Build the parts; writes nothing.
 
         Raises:
             UserError: An invalid part.
         """
-        self.seed()
+        seed_everything(self.config.seed_everything, workers=True)
         config = self.config.clone()  # config.yaml keeps what the user gave
         if self.folder is not None:
             of_a_fit = {"name": "-".join(self.folder.parts[-2:]), "group": self.folder.parent.name, "job_type": "fit"}
@@ -186,13 +169,14 @@ class Training:
         config.data.pop("datamodule", None)
         shared = self._kept or (_shared_parts if self._trunks else None)
         is_frozen = self._model_class is MetricLearner and (self._kept is not None or config.data.features)
-        self.parts = instantiate(self.parser, config, shared.builders(is_frozen) if shared else {})
+        builders: dict[type, Any] = {MetricDataset: shared.dataset} if shared else {}
+        if shared and is_frozen:
+            builders[Trunk] = shared.trunk
+        self.parts = instantiate(self.parser, config, builders)
         self.datamodule = self.parts.data
         self.model = self.parts.model
         if self.datamodule.features:
-            if is_plain(self.model):
-                raise UserError("--data.features needs a MetricLearner: leave it out")
-            check_features(self.model, MetricLearner.forward)
+            check_features(self.model)
         adapted(self.model)
         self.config_dump = plain(self.parser, self.config)
         self.model.save_hyperparameters(strip_paths(self.config_dump["model"]), logger=False)  # TrackedRun logs all
@@ -248,13 +232,12 @@ class Training:
                 refuse_below(smallest, "trainer", **{key: config[key]})
         if config.get("val_check_interval") == 0:
             raise UserError("--trainer.val_check_interval 0: give 1 or more batches, or a fraction of an epoch")
-        for key, instead in SET_HERE.items():
-            if config.get(key):
-                raise UserError(f"--trainer.{key}: {instead}")
+        if config.get("default_root_dir"):
+            raise UserError("--trainer.default_root_dir: give --output, the folder for all output")
         config["default_root_dir"] = str(self.folder)  # Lightning loads any hpc_ckpt_*.ckpt from there
         plugins = as_list(config.pop("plugins", None))
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
-            plugins.append(AtomicCheckpoints(self._trunks, partial(complete_checkpoint, self.model, self.datamodule)))
+            plugins.append(AtomicCheckpoints(self._trunks))
         try:
             trainer = Trainer(**config, callbacks=callbacks, plugins=plugins)
         except (ValueError, TypeError, RuntimeError, ImportError, MisconfigurationException) as error:

@@ -30,6 +30,7 @@ from levelfield.training.settings import (
     restricted,
 )
 from levelfield.training.trust import Missing, check_content, checked, named_class
+from levelfield.training.weight_averaging import save_average
 
 # Parts that embedding does not need, and those without which a fit would train otherwise.
 NOT_NEEDED = ("loss", "miner", "regularizer", "optimizer", "lr_scheduler")
@@ -55,20 +56,17 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     return checkpoint
 
 
-def add_levelfield_part(learner: Any, checkpoint: dict[str, Any], datamodule: Any = None) -> None:
-    """Add data, classes and the origin of the trunk's weights to a checkpoint.
+def complete_checkpoint(learner: Any, checkpoint: dict[str, Any]) -> None:
+    """Add the averaged weights, data, classes and the origin of the trunk's weights to the checkpoint of any module.
 
     Local folders are removed, so a checkpoint does not depend on them.
-
-    Args:
-        learner: any LightningModule.
-        datamodule: None takes the Trainer's.
     """
+    save_average(learner, checkpoint)
     for section in ("hyper_parameters", "datamodule_hyper_parameters"):
         if section in checkpoint:
             plain = {name: plain_value(value) for name, value in checkpoint[section].items()}
             checkpoint[section] = strip_paths(plain)
-    datamodule = datamodule or getattr(learner._trainer, "datamodule", None)
+    datamodule = getattr(learner._trainer, "datamodule", None)
     data = datamodule.identity() if isinstance(datamodule, MetricDataModule) else None
     if data is not None:
         checkpoint.get("datamodule_hyper_parameters", {}).pop("num_workers", None)

@@ -22,7 +22,7 @@ from levelfield.training.import_paths import learner_arguments
 from levelfield.training.loss_factory import is_normalized, make_loss, supplied_arguments
 from levelfield.training.optimization import Optimization, check_names
 from levelfield.training.steps import CheckFirstBatch, LogLosses, SeedSteps, seed_draws, step_key
-from levelfield.training.weight_averaging import forget_average, save_average
+from levelfield.training.weight_averaging import forget_average
 
 if TYPE_CHECKING:
     from levelfield.losses.base import LossFactory, MetricLossFactory
@@ -145,7 +145,7 @@ class MetricLearner(LightningModule):
         return self.embed_features(batch.samples) if batch.are_features else self(batch.samples)
 
     def setup(self, stage: str) -> None:
-        _start().prepare(self, stage, MetricLearner.forward)
+        _start().prepare(self, stage)
 
     def teardown(self, stage: str) -> None:
         forget_average(self)
@@ -227,10 +227,9 @@ class MetricLearner(LightningModule):
         return [kind() for kind in kinds if not any(isinstance(each, kind) for each in given)]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        from levelfield.training.checkpoint import add_levelfield_part
+        from levelfield.training.checkpoint import complete_checkpoint
 
-        save_average(self, checkpoint)
-        add_levelfield_part(self, checkpoint)
+        complete_checkpoint(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         own = checkpoint.get("levelfield", {})

@@ -40,13 +40,6 @@ class LossForm(NamedTuple):
         losses = self.given.get("losses")
         return dict(losses.items()) if isinstance(losses, Mapping | nn.ModuleDict) else {}
 
-    @property
-    def inner(self) -> list[Any]:
-        """The losses of a sum, or the one that another loss holds as `loss`, such as a memory."""
-        one = self.given.get("loss")
-        is_loss = isinstance(one, nn.Module | partial) or (isinstance(one, Namespace) and "class_path" in one)
-        return [*self.summed.values()] or ([one] if is_loss else [])
-
 
 def form_of(loss: Any) -> LossForm:
     """The form of a module, a class, a function, a partial of Python or of the parser, or parsed settings."""
@@ -131,18 +124,20 @@ def is_normalized(loss: Any, asked: bool | None) -> bool:
         return bool(loss_attribute(loss, "model.normalize"))
     for name in [name for name, normalize in _values(loss, "model.normalize") if asked and not normalize]:
         rank_zero_warn(
-            f"--model.normalize true: {name} expects raw embeddings (normalize = False); leave the option out",
-            category=UserWarning,
+            f"--model.normalize true: {name} expects raw embeddings (normalize = False); leave the option out"
         )
     return asked
 
 
 def _values(loss: Any, option: str) -> Iterator[tuple[str, Any]]:
-    """Name and value of each inner loss of one that does not have the attribute itself, or of the only loss."""
+    """Name and value of a loss that has the attribute or holds no other; else of the losses that it holds."""
     form, name = form_of(loss), option.partition(".")[2]
     own = inspect.isclass(form.kind) and hasattr(form.kind, name)
-    if not own and form.inner:
-        for each in form.inner:
-            yield from _values(each, option)
-    else:
+    one = form.given.get("loss")  # as a memory holds it
+    is_loss = isinstance(one, nn.Module | partial) or (isinstance(one, Namespace) and "class_path" in one)
+    inner = [*form.summed.values()] or [one] * is_loss
+    if own or not inner:
         yield getattr(form.kind, "__name__", ""), getattr(form.kind, name) if own else OF_THE_LOSS[option]
+    else:
+        for each in inner:
+            yield from _values(each, option)

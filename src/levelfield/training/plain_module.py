@@ -20,12 +20,11 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.metrics.distributed import first_of_each
 from levelfield.training.batches import Batch
 from levelfield.training.callbacks.retrieval_validation import embeddings_of
-from levelfield.training.checkpoint import add_levelfield_part
+from levelfield.training.checkpoint import complete_checkpoint
 from levelfield.training.embed import EmbeddedSet
 from levelfield.training.learner import MetricLearner
 from levelfield.training.optimization import Optimization
 from levelfield.training.settings import parameters
-from levelfield.training.weight_averaging import save_average
 
 # The key of a class in its section, the default class, and the required base class.
 CLASSES: dict[str, tuple[str, type, type]] = {
@@ -76,19 +75,17 @@ def settings_of_others(kind: type[LightningModule]) -> set[str]:
     return (parameters(MetricLearner).keys() | parameters(Optimization).keys()) - parameters(kind).keys()
 
 
-def complete_checkpoint(module: LightningModule, datamodule: Any, checkpoint: dict[str, Any]) -> None:
-    """Add levelfield's part to a checkpoint, as a `MetricLearner` does itself."""
-    if is_plain(module):
-        save_average(module, checkpoint)
-        checkpoint.setdefault("datamodule_hyper_parameters", dict(datamodule.hparams))
-        add_levelfield_part(module, checkpoint, datamodule)
-
-
 def adapted(module: LightningModule) -> LightningModule:
-    """The module. A plain one gets the usual callbacks and uses its `validation_step` for tests and predictions."""
+    """The module. A plain one gets the usual callbacks and checkpoints, and tests and predicts by `validation_step`."""
     if is_plain(module):
-        own = module.configure_callbacks
+        own, save = module.configure_callbacks, module.on_save_checkpoint
+
+        def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:
+            save(checkpoint)
+            complete_checkpoint(module, checkpoint)
+
         vars(module)["configure_callbacks"] = lambda: [*as_list(own()), *MetricLearner.configure_callbacks(module)]  # type: ignore[arg-type]
+        vars(module)["on_save_checkpoint"] = on_save_checkpoint
         if type(module).test_step is LightningModule.test_step:
             module.test_step = module.validation_step  # type: ignore[method-assign]
         module.predict_step = partial(_predict_step, module)  # type: ignore[method-assign]

@@ -95,13 +95,11 @@ def claim(parent: Path, config: Mapping[str, Any], resume: bool) -> RunFolder:
         number = int(earlier[0].name) + 1 if earlier else 0
         while True:
             found = RunFolder(parent / str(number))
-            try:
+            with suppress(FileExistsError):  # another fit was faster
                 found.path.mkdir()
-            except FileExistsError:  # another fit was faster
-                number += 1
-                continue
-            found.hold()
-            return found
+                found.hold()
+                return found
+            number += 1
 
 
 def _is_of(path: Path, config: Mapping[str, Any]) -> bool:
@@ -171,17 +169,13 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
     Args:
         trunks: folder for frozen trunks; None stores the trunk in each checkpoint.
-        complete: adds levelfield's part to the checkpoint of a plain module.
     """
 
-    def __init__(self, trunks: Path | None = None, complete: Callable[[dict[str, Any]], None] | None = None) -> None:
+    def __init__(self, trunks: Path | None = None) -> None:
         super().__init__()
         self.trunks = trunks
-        self.complete = complete
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        if self.complete is not None:
-            self.complete(checkpoint)
         if "callbacks" in checkpoint:
             folder = str(Path(path).parent.resolve())
             checkpoint = {**checkpoint, "callbacks": moved(checkpoint["callbacks"], folder, HERE)}

@@ -65,13 +65,13 @@ EXAMPLES = {
 }
 # Causes in the lines of jsonargparse's message, the most specific first; of several lines, the most nested counts.
 CAUSES = (
-    r"Importing '(?P<denied>[\w.]+)' is not allowed",
+    r"(?P<text>Importing '[\w.]+' is not allowed)",
     r"(?:Group '(?P<group>[\w.]+)' does not accept o|O)ption '(?P<unknown>[\w.]+)'",
     r"arguments are required: (?P<missing>[\w., ]+)",
     r"Expected a dot import path string: (?P<name>\S+)",
-    r"(?:path |Expected ')(?P<path>[\w.]+)'? (?:does not correspond|to be) .*subclass of (?:<class ')?(?P<base>\w+)",
+    r"(?P<text>(?:\S+ path |Expected ')[\w.]+'? (?:does not correspond|to be) .*subclass of \w+)",
     r"Expected an? (?P<types>.+?)\. Got value: ?(?P<value>.*?)(?:\. Got value: .*)?$",
-    r"Multiple subclasses with name (?P<several>\w+)\. .*?: (?P<paths>[\w., ]+)",
+    r"(?P<text>Multiple subclasses with name .*)",
     r"(?:Got|Given) value: ?(?P<given>.*?)(?:\. Got value: .*)?$",
 )
 
@@ -120,12 +120,6 @@ def class_parser(kind: type, section: str, **settings: Any) -> ArgumentParser:
     return parser
 
 
-def _drop_arguments_of_another_class(parser: Any, previous: Any, new: Any) -> None:
-    """As `merge` does; jsonargparse would keep arguments of the same name."""
-    if previous and "init_args" in previous and previous["class_path"] != new["class_path"]:
-        previous["init_args"] = Namespace()
-
-
 # How jsonargparse reads a text, and how that of a checkpoint stays as it is.
 _READERS: Config = {name: vars(_typehints)[name] for name in ("parse_value_or_config", "load_value")}
 _NO_READERS: Config = {
@@ -145,7 +139,6 @@ def restricted(in_any: bool = False) -> Iterator[None]:
         in_any: For a checkpoint, whose values are what they were: any argument takes a class, and a text stays a text.
     """
     set_parsing_settings(instantiate_subclass_spec_in_any=in_any, import_path_allowlist=[])
-    _typehints.discard_init_args_on_class_path_change = _drop_arguments_of_another_class
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     vars(_typehints).update(_NO_READERS if in_any else _READERS)
@@ -219,9 +212,6 @@ def parse(parser: ArgumentParser, config: Config, complete: bool = True, in_any:
         if is_message:
             raise UserError(one_line(str(error), parser)) from error
         raise
-    for key, value in (config.get("trainer") or {}).items():  # `limit_train_batches: 1` is one batch, 1.0 are all
-        if isinstance(parsed.trainer[key], float) and re.fullmatch(r"-?\d+", str(value)):
-            parsed.trainer[key] = int(value)
     return parsed
 
 
@@ -254,23 +244,16 @@ def instantiate(
         except UserError as error:
             refusals.append(error)
             raise
-        except FileNotFoundError as error:
-            refusals.append(UserError(f"{kind.__name__}: no file '{error.filename}'; correct the path"))
-            raise refusals[-1] from error
-        except (ValueError, ImportError, MisconfigurationException) as error:  # a value, or a package that is missing
+        except (ValueError, ImportError, FileNotFoundError, MisconfigurationException) as error:
             refusals.append(UserError(f"{kind.__name__}: {' '.join(str(error).split())}"))
             raise refusals[-1] from error
 
     try:
-        made = parser.instantiate(parsed, instantiators=[(build, object, True)])
+        return parser.instantiate(parsed, instantiators=[(build, object, True)])
     except Exception:
         if refusals:  # an argument of several types tries each, and reports every failure at length
             raise refusals[-1] from refusals[-1].__cause__
         raise
-    for key, value in vars(parsed.get("trainer") or Namespace()).items():  # as in `parse`
-        if type(value) is int and isinstance(made.trainer[key], float):
-            made.trainer[key] = value
-    return made
 
 
 def _check_arguments(kind: type, kwargs: Mapping[str, Any]) -> None:
@@ -327,6 +310,7 @@ def one_line(message: str, parser: ArgumentParser) -> str:
     """The cause in a message of jsonargparse, which can have 60 lines, with the nearest known name."""
     above: list[tuple[int, str]] = []  # the keys around a line, by their indents
     owner, causes = "", []
+    message = re.sub(r"<class '(?:\w+\.)*(\w+)'>|typing\.Literal\[(.*?)\]", r"\1\2", message)
     for line in message.splitlines():
         indent = len(line) - len(line.lstrip(" -"))
         above = [(at, key) for at, key in above if at < indent]
@@ -343,8 +327,8 @@ def one_line(message: str, parser: ArgumentParser) -> str:
 
 
 def _describe(key: str, owner: str, said: dict[str, str], subtypes: re.Match | None, parser: ArgumentParser) -> str:
-    if path := said.get("denied"):
-        return f"--{key}: a configuration may not name '{path}': its module runs commands or changes files"
+    if text := said.get("text"):
+        return f"--{key}: {text}"
     if (name := said.get("unknown")) in SUPPLIED and key.endswith("loss"):
         return f"--{key}.{name} is set from the training classes: leave it out"
     if name and key:
@@ -355,8 +339,6 @@ def _describe(key: str, owner: str, said: dict[str, str], subtypes: re.Match | N
     if names := said.get("missing"):
         keys = [f"{key}.{each.strip()}".lstrip(".") for each in names.split(",")]
         return "; ".join(f"--{each} is required{EXAMPLES.get(each, '')}" for each in keys)
-    if name := said.get("several"):
-        return f"--{key}: '{name}' names several classes; give the full path of one: {said['paths'].strip()}"
     if name := said.get("name"):
         package = PACKAGES.get(key.rpartition(".")[2])
         if key == "model.trunk" and (file := find_configuration(name, "trunk")):
@@ -364,12 +346,9 @@ def _describe(key: str, owner: str, said: dict[str, str], subtypes: re.Match | N
         known = import_module(package).__all__ if package else ()
         otherwise = "; for a model of timm give --model.trunk.name" if key == "model.trunk" else ""
         return f"--{key}: no class '{name}'{nearest(name, known, otherwise, cutoff=0.6)}"
-    if path := said.get("path"):
-        return f"--{key}: '{path}' is not a {said['base']}: give a class that extends it"
     value = said.get("value") or said.get("given", "''")
     types = said.get("types") or (subtypes[1] if subtypes else "another value")
-    types = re.sub(r"<class '(?:\w+\.)*(\w+)'>|typing\.Literal\[(.*?)\]", r"\1\2", types).replace("NoneType", "null")
-    return f"--{key} {value}: give {types}"
+    return f"--{key} {value}: give {types.replace('NoneType', 'null')}"
 
 
 def _no_such_option(key: str, parser: ArgumentParser) -> str:

@@ -1,7 +1,6 @@
 """Parts that the trainings of a process share: the frozen trunk and the data set."""
 
 import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,14 +22,6 @@ class SharedParts:
     def __init__(self) -> None:
         self._trunk: Any = (None, None, "", None)
         self._dataset: Any = (None, None, 0.0)
-
-    def builders(self, frozen: bool) -> Mapping[type, Callable[..., Any]]:
-        """The builders for `instantiate`.
-
-        Args:
-            frozen: whether the training does not change the trunk.
-        """
-        return {MetricDataset: self.dataset, **({Trunk: self.trunk} if frozen else {})}
 
     def trunk(self, kind: type[Trunk], arguments: dict[str, Any]) -> Trunk:
         """A trunk with the weights that `kind(**arguments)` would have.

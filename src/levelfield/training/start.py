@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -32,24 +32,21 @@ OPTION = "--model.embedder_init"
 ROWS = 4096  # features per batch of the embedder
 # Callbacks of Lightning that do not suit a learner, and why.
 UNSUITABLE = {
-    "BackboneFinetuning": "a learner has no backbone; HeadFirst trains embedder and loss before the trunk",
+    "BackboneFinetuning": "a learner has no backbone; give --model.freeze_trunk true, or a small --model.trunk_lr",
     "BatchSizeFinder": "the loss depends on the batch; give --data.batch_size, and GradientCaching to save memory",
     "LearningRateFinder": "it finds one rate; give --model.trunk_lr, --model.embedder_lr and --model.loss_lr",
 }
 
 
-def prepare(learner: Any, stage: str, forward: Any) -> None:
+def prepare(learner: Any, stage: str) -> None:
     """Prepare a `MetricLearner` for a stage of its Trainer, except for weights that start at the data.
-
-    Args:
-        forward: `MetricLearner.forward`.
 
     Raises:
         UserError: a part does not fit the others or the data, or the weights have seen a test class.
     """
     datamodule: Any = getattr(learner.trainer, "datamodule", None)
     if stage != "predict" and hasattr(datamodule, "use_features") and datamodule.features:
-        check_features(learner, forward)
+        check_features(learner)
         datamodule.use_features(TrunkExtractor(learner.trunk, learner.trainer.strategy.root_device))
     if stage == "validate" and learner.trained_on is not None:
         check_seen_classes(learner.trained_on, datamodule, learner.checkpoint_path or "the learner")
@@ -60,8 +57,7 @@ def prepare(learner: Any, stage: str, forward: Any) -> None:
     for name, reason in learner._left_out.items():
         rank_zero_warn(
             f"'{learner.checkpoint_path}' does not have its {name}: {reason}; the fit goes on without it unless you "
-            f"give it, MetricLearner.load_from_checkpoint(..., {name}={name})",
-            category=UserWarning,
+            f"give it, MetricLearner.load_from_checkpoint(..., {name}={name})"
         )
     learner.trunk.check_takes(getattr(datamodule, "dataset", None))
     if isinstance(datamodule, MetricDataModule):
@@ -186,14 +182,12 @@ def start_embedder(
     size = min(embedder.linear.out_features, *features_NF.shape)
     if not torch.isfinite(features_NF).all():
         raise UserError(f"{OPTION} {kind}: the trunk's features are not finite; look at its weights and at the samples")
+    mean_F = features_NF.double().mean(0)
     if kind == "pca":
-        pca = PCA(size).fit(features_NF)
-        assert pca.mean_D is not None
-        assert pca.components_DC is not None
-        mean_F, components_FC = pca.mean_D, pca.components_DC
+        components_FC = cast(Tensor, PCA(size).fit(features_NF).components_DC)
     else:
         try:
-            mean_F, components_FC = features_NF.double().mean(0), whitened_components(features_NF, labels_N, size)
+            components_FC = whitened_components(features_NF, labels_N, size)
         except ValueError as error:
             raise UserError(f"{OPTION} {kind}: {error}; give pca") from error
         # The same average length as the PCA's: cosines do not change, and equal steps turn both embedders equally far.
@@ -214,21 +208,15 @@ def check_callbacks(learner: Any) -> None:
             raise UserError(f"--trainer.callbacks {name}: {UNSUITABLE[name]}")
 
 
-def check_features(learner: Any, forward: Any) -> None:
-    """Check that features are constant in a training: nothing before the embedder changes.
-
-    Args:
-        learner: a `MetricLearner`.
-        forward: `MetricLearner.forward`, which features replace.
-
-    Raises:
-        UserError: the trunk is not frozen, or the learner has its own `forward`.
-    """
+def check_features(learner: Any) -> None:
+    """Raise UserError unless features are constant in a training: nothing before the embedder changes."""
+    if not hasattr(learner, "embed_features"):
+        raise UserError("--data.features needs a MetricLearner: leave it out")
     if not learner.freeze_trunk:
         raise UserError(
             "--data.features needs a frozen trunk: give --model.freeze_trunk true, or leave --data.features out"
         )
-    if type(learner).forward is not forward:
+    if type(learner).forward.__module__ != "levelfield.training.learner":  # of MetricLearner, which imports this file
         raise UserError(
             f"--data.features skips the forward of {type(learner).__name__}: override embed_features, which gets the "
             "features, or leave --data.features out"
@@ -325,14 +313,12 @@ def _warn_of_traps(learner: Any, datamodule: Any) -> None:
     if own := [kind.__name__ for kind in dict.fromkeys(kinds) if kind.__module__ == "__main__"]:
         rank_zero_warn(
             f"{', '.join(own)}: no command can load the checkpoint, because this program defines the class itself; "
-            "move it to a module and import it",
-            category=UserWarning,
+            "move it to a module and import it"
         )
     frozen = [part for part in learner.trunk.modules() if isinstance(part, _BatchNorm) and not part.training]
     if frozen and learner.trunk.weights_origin == "random" and not learner.freeze_trunk:
         rank_zero_warn(
-            "the trunk starts at random weights, but its batch norm is frozen: give --model.freeze_batch_norm false",
-            category=UserWarning,
+            "the trunk starts at random weights, but its batch norm is frozen: give --model.freeze_batch_norm false"
         )
     for name in ("embedder", "loss", "miner", "regularizer"):
         part = getattr(learner, name)
@@ -340,8 +326,7 @@ def _warn_of_traps(learner: Any, datamodule: Any) -> None:
             for key in [key for key, value in vars(module).items() if isinstance(value, Tensor)]:
                 rank_zero_warn(
                     f"--model.{name} {type(module).__name__}: self.{key} is a plain tensor, which checkpoints do not "
-                    f"store and devices do not get: use self.register_buffer('{key}', ...)",
-                    category=UserWarning,
+                    f"store and devices do not get: use self.register_buffer('{key}', ...)"
                 )
 
 

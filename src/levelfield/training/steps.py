@@ -100,8 +100,7 @@ class CheckFirstBatch(Callback):
             if (low < -0.5 or high > 1.5) and any(isinstance(part, Standardise) for part in pl_module.modules()):
                 rank_zero_warn(
                     f"the images reach from {low:.3g} to {high:.3g}, but the trunk standardises images in [0, 1] "
-                    "itself: leave Normalize out of your transforms, and divide bytes by 255",
-                    category=UserWarning,
+                    "itself: leave Normalize out of your transforms, and divide bytes by 255"
                 )
         if trainer.world_size > 1 and isinstance(read.index, Tensor):
             of_ranks = gather_rows(pl_module, read.index).reshape(trainer.world_size, -1)
@@ -109,8 +108,7 @@ class CheckFirstBatch(Callback):
             if any(torch.isin(of_ranks[rank], of_ranks[:rank]).all() for rank in range(1, trainer.world_size)):
                 rank_zero_warn(
                     "several processes train on the same samples: let the sampler give each process its own (by its "
-                    "rank)",
-                    category=UserWarning,
+                    "rank)"
                 )
 
 
@@ -185,7 +183,8 @@ def _numbers(named: dict[str, Any]) -> dict[str, Tensor | float]:
     found: dict[str, Tensor | float] = {}
     for name, value in named.items():
         if isinstance(value, Tensor) and value.numel() == 1:
-            found[name if "/" in name else f"train/{name}"] = value.detach().reshape(())
-        elif type(value) in (int, float):
-            found[name if "/" in name else f"train/{name}"] = float(value)
+            value = value.detach().reshape(())
+        elif type(value) not in (int, float):
+            continue
+        found[name if "/" in name else f"train/{name}"] = value
     return found

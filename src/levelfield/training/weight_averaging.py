@@ -49,8 +49,7 @@ def _follow(each: WeightAveraging, hook: str, trainer: Any, learner: LightningMo
         if hook == "on_train_end":
             rank_zero_warn(
                 f"{type(each).__name__} averaged nothing in {trainer.global_step} steps, so the trained weights are "
-                "kept: let it start earlier",
-                category=UserWarning,
+                "kept: let it start earlier"
             )
     getattr(type(each), hook)(each, trainer, learner, *args)
 

@@ -17,7 +17,6 @@ from itertools import pairwise
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities import rank_zero_warn
@@ -66,8 +65,7 @@ class GradientCaching(Callback):
         if any(part.training for part in learner.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)):
             rank_zero_warn(
                 f"{OPTION}: batch norm uses the statistics of each chunk, not of the batch; "
-                "--model.freeze_batch_norm true uses neither",
-                category=UserWarning,
+                "--model.freeze_batch_norm true uses neither"
             )
         self.wrap(learner)
 
@@ -80,7 +78,12 @@ class GradientCaching(Callback):
             number = len(batch.labels)
             if batch.are_features or number <= self.chunk_size or not torch.is_grad_enabled():
                 return embed_whole(batch)
-            return embed_in_chunks(learner, batch.samples, number, self.chunk_size)
+            count = -(-number // self.chunk_size)  # of chunks of nearly equal sizes
+            bounds = pairwise(number * place // count for place in range(count + 1))
+            chunks = [_rows(batch.samples, number, slice(*between)) for between in bounds]
+            named = learner.named_parameters()
+            weights = [weight for name, weight in named if weight.requires_grad and not name.startswith("loss.")]
+            return _EmbeddedTwice.apply(learner, chunks, *weights)
 
         learner.embed_batch = embed_batch
 
@@ -98,37 +101,16 @@ class GradientCaching(Callback):
         vars(pl_module).pop("embed_batch", None)
 
 
-def embed_in_chunks(learner: LightningModule, samples: Any, number: int, size: int) -> Float[Tensor, "batch embedding"]:
-    """Embeddings of a batch; the backward pass embeds the chunks again, with the same random draws.
-
-    Args:
-        learner: called with each chunk.
-        samples: a tensor or a list of `number` samples, or a dictionary of these.
-        size: largest number of samples per chunk; chunks have nearly equal sizes.
-
-    Raises:
-        UserError: samples of another form; in the backward pass, different embeddings.
-    """
-    count = -(-number // size)
-    bounds = [number * place // count for place in range(count + 1)]
-    chunks = [_rows(samples, number, slice(*between)) for between in pairwise(bounds)]
-    named = learner.named_parameters()
-    weights = [weight for name, weight in named if weight.requires_grad and not name.startswith("loss.")]
-    return _EmbeddedTwice.apply(learner, chunks, *weights)
-
-
 class _EmbeddedTwice(torch.autograd.Function):
-    """The embeddings of all chunks, as a function of the weights."""
+    """The embeddings of all chunks, as a function of the weights; the second pass has the draws of the first."""
 
     @staticmethod
     def forward(ctx: Any, learner: Any, chunks: list[Any], *weights: Tensor) -> Tensor:
+        ctx.learner, ctx.chunks, ctx.states, rows = learner, chunks, [], []
         # Only of trunk and embedder: a loss may store embeddings in its buffers, and it runs between the passes.
         ctx.buffers = [*learner.trunk.buffers(), *learner.embedder.buffers()]
-        ctx.beginning = [buffer.clone() for buffer in ctx.buffers]
-        ctx.learner, ctx.chunks, ctx.draws = learner, chunks, []
-        rows = []
         for chunk in chunks:
-            ctx.draws.append(_generator_states(learner.device))
+            ctx.states.append(_State(learner.device, [] if ctx.states else ctx.buffers))
             rows.append(learner(chunk))
         embeddings = torch.cat(rows)
         ctx.lengths = [len(of_chunk) for of_chunk in rows]
@@ -139,19 +121,21 @@ class _EmbeddedTwice(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         learner, (embeddings, *weights) = ctx.learner, ctx.saved_tensors
-        draws_after, buffers_after = _generator_states(learner.device), [buffer.clone() for buffer in ctx.buffers]
-        _fill(ctx.buffers, ctx.beginning)
+        after = _State(learner.device, ctx.buffers)  # running statistics are those of the first pass, updated once
         found: list[Tensor | None] = [None] * len(weights)
         off = torch.zeros((), device=embeddings.device)
-        parts = zip(ctx.chunks, ctx.draws, embeddings.split(ctx.lengths), gradient.split(ctx.lengths), strict=True)
-        with torch.enable_grad(), _precision(learner):
-            for chunk, draws, first, at_embeddings in parts:
-                _set_generator_states(learner.device, draws)
+        parts = zip(ctx.chunks, ctx.states, embeddings.split(ctx.lengths), gradient.split(ctx.lengths), strict=True)
+        trainer = learner._trainer
+        with torch.enable_grad(), trainer.precision_plugin.train_step_context() if trainer else nullcontext():
+            for chunk, state, first, at_embeddings in parts:
+                state.restore()
                 again = learner(chunk)
                 off += (again.detach() - first).square().sum()
-                _add(found, torch.autograd.grad(again, weights, at_embeddings, allow_unused=True))
-        _set_generator_states(learner.device, draws_after)
-        _fill(ctx.buffers, buffers_after)  # running statistics are those of the first pass, updated once
+                further = torch.autograd.grad(again, weights, at_embeddings, allow_unused=True)
+                # Not in place: autograd may return the same tensor for two weights.
+                pairs = zip(found, further, strict=True)
+                found = [new if old is None else old if new is None else old + new for old, new in pairs]
+        after.restore()
         if learner.global_step % LOOKED_AT_EVERY == 0 and off.sqrt() > TOLERANCE * embeddings.norm():
             raise UserError(
                 f"{OPTION} embeds a batch twice, and the embeddings differ: let the trunk draw from torch's generator "
@@ -160,16 +144,19 @@ class _EmbeddedTwice(torch.autograd.Function):
         return None, None, *found
 
 
-def _fill(buffers: list[Tensor], values: list[Tensor]) -> None:
-    for buffer, value in zip(buffers, values, strict=True):
-        buffer.copy_(value)
+class _State:
+    """What torch's random generators, of the CPU and of a device, and buffers hold now."""
 
+    def __init__(self, device: torch.device, buffers: Sequence[Tensor]) -> None:
+        modules: list[Any] = [torch] if device.type == "cpu" else [torch, torch.get_device_module(device)]
+        self._draws = [(module, module.get_rng_state()) for module in modules]
+        self._buffers = [(buffer, buffer.clone()) for buffer in buffers]
 
-def _add(sums: list[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
-    """Add gradients, not in place: autograd may return the same tensor for two weights."""
-    for place, (so_far, new) in enumerate(zip(sums, gradients, strict=True)):
-        if new is not None:
-            sums[place] = new if so_far is None else so_far + new
+    def restore(self) -> None:
+        for module, state in self._draws:
+            module.set_rng_state(state)
+        for buffer, value in self._buffers:
+            buffer.copy_(value)
 
 
 def _rows(samples: Any, number: int, rows: slice) -> Any:
@@ -181,21 +168,3 @@ def _rows(samples: Any, number: int, rows: slice) -> Any:
             "the loader yield one, or leave the callback out"
         )
     return samples[rows]
-
-
-def _generator_states(device: torch.device) -> tuple[Tensor, ...]:
-    """States of torch's random generators, of the CPU and of the device."""
-    of_device = () if device.type == "cpu" else (torch.get_device_module(device).get_rng_state(),)
-    return torch.get_rng_state(), *of_device
-
-
-def _set_generator_states(device: torch.device, states: tuple[Tensor, ...]) -> None:
-    torch.set_rng_state(states[0])
-    for state in states[1:]:
-        torch.get_device_module(device).set_rng_state(state)
-
-
-def _precision(learner: LightningModule) -> Any:
-    """The Trainer's precision context of a training step; a backward pass runs outside of it."""
-    trainer = learner._trainer
-    return nullcontext() if trainer is None else trainer.precision_plugin.train_step_context()

@@ -28,14 +28,14 @@ from levelfield.metrics.definitions import (
     is_user_metric,
 )
 from levelfield.metrics.distances import unpack_signs
+from levelfield.metrics.distributed import NotFinite
 from levelfield.metrics.health import effective_rank
 from levelfield.metrics.user_metric import user_metric
-from levelfield.training.batches import Batch, broken_samples
+from levelfield.training.batches import Batch
 from levelfield.training.weight_averaging import averages, follow_until_first_update
 
 # Number of embeddings in the check for a collapse.
 LOOKED_AT = 512
-LOWER_RATES = "lower the learning rates (--model.trunk_lr, --model.embedder_lr)"
 
 
 class RetrievalValidation(Callback):
@@ -77,7 +77,6 @@ class RetrievalValidation(Callback):
         self._scores: list[RetrievalMetrics] = []  # of each loader
         self._outputs: list[dict[str, Any]] = []  # what Lightning returns and prints of each loader
         self._logged: list[list[str]] = []
-        self._sums: list[Tensor] = []  # of each sample
         self._has_warned = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -95,12 +94,11 @@ class RetrievalValidation(Callback):
             is_best_if_large = score == self.selected_by or (can_select(score) and not is_user_metric(score))
             if is_best_if_large and getattr(each, "mode", "max") != "max":
                 rank_zero_warn(
-                    f"{type(each).__name__} takes the smallest {each.monitor} for the best: give it mode='max'",
-                    category=UserWarning,
+                    f"{type(each).__name__} takes the smallest {each.monitor} for the best: give it mode='max'"
                 )
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._scores, self._sums = [], []
+        self._scores = []
         if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined] # only some batches
             return
         stage = _stage(trainer)
@@ -129,7 +127,7 @@ class RetrievalValidation(Callback):
     ) -> None:
         if not self._scores:
             return
-        samples, labels, index, _ = Batch.read(batch)
+        _, labels, index, _ = Batch.read(batch)
         embeddings, scores = embeddings_of(outputs), self._scores[dataloader_idx]
         if index is None:
             if trainer.world_size > 1:
@@ -140,8 +138,6 @@ class RetrievalValidation(Callback):
             seen = sum(map(len, scores.labels))
             index = torch.arange(seen, seen + len(labels), device=labels.device)
         scores.update(embeddings, labels, index)
-        if isinstance(samples, Tensor) and samples.ndim > 1:
-            self._sums.append(samples.flatten(1).sum(1))  # keeps no sample, and waits for no GPU
 
     on_validation_batch_end = on_test_batch_end
 
@@ -149,14 +145,16 @@ class RetrievalValidation(Callback):
         if not self._scores:
             return
         stage = _stage(trainer)
-        finite = [rows for scores in self._scores for rows in scores.finite]
-        fault = "" if not finite or torch.cat(finite).all() else self._find_fault()
-        if not trainer.strategy.reduce_boolean_decision(not fault, all=True):
-            raise TrainingFailed(f"the embeddings are not finite: {fault or LOWER_RATES}")
         self._logged, self.of_queries = [], []
         for number, metrics in enumerate(self._scores):
+            try:
+                scores = metrics.compute()
+            except NotFinite as error:
+                raise TrainingFailed(
+                    f"{error}: look at these samples, or lower the learning rates (--model.trunk_lr, "
+                    "--model.embedder_lr)"
+                ) from error
             self._warn_of_collapse(trainer, metrics.embeddings, stage)
-            scores = metrics.compute()
             del scores["num_skipped"]
             self.of_queries.append((metrics.query_scores, metrics.query_labels))
             suffix = f"/dataloader_idx_{number}" if number else ""  # as Lightning names them; the first is monitored
@@ -173,13 +171,6 @@ class RetrievalValidation(Callback):
         self._outputs = trainer._evaluation_loop._logged_outputs
 
     on_validation_epoch_end = on_test_epoch_end
-
-    def _find_fault(self) -> str:
-        labels, index = (
-            torch.cat([rows for each in self._scores for rows in getattr(each, name)]) for name in ("labels", "index")
-        )
-        sums = torch.cat(self._sums)[:, None] if self._sums else None
-        return broken_samples(Batch(sums, labels, index)) or LOWER_RATES
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave each loader's output its own scores: Lightning gives it those of all loaders, and prints the last."""
@@ -199,8 +190,7 @@ class RetrievalValidation(Callback):
         if rank < COLLAPSED_RANK and len(rows) > 1:
             self._has_warned = True
             rank_zero_warn(
-                f"the {stage} embeddings have collapsed: nearly all lie on one line (effective rank {rank:.2f})",
-                category=UserWarning,
+                f"the {stage} embeddings have collapsed: nearly all lie on one line (effective rank {rank:.2f})"
             )
 
 
