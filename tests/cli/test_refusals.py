@@ -89,7 +89,7 @@ BUILT = f"""
 --trainer.callbacks EarlyStopping --trainer.callbacks.monitor x | --trainer.callbacks
 --trainer.callbacks LearningRateFinder | --model.trunk_lr
 --trainer.callbacks BatchSizeFinder | --data.batch_size
---trainer.callbacks BackboneFinetuning | --model.freeze_trunk
+--trainer.callbacks BackboneFinetuning | HeadFirst
 --trainer.strategy ddp_notebook | --trainer.strategy ddp_notebook
 --trainer.precision transformer-engine | transformer_engine
 --trainer.barebones true | --trainer | barebones

@@ -26,7 +26,6 @@ from levelfield.training.run_folder import interruptible
 
 Run = Callable[..., tuple[int, str, str]]
 
-WARM_UP = "papers.zhai_wu.head_first"
 OURS, LIGHTNING = "levelfield.training.callbacks", "lightning.pytorch.callbacks"
 STOP = {"monitor": "val/map_at_r", "mode": "max"}
 BASE: dict[str, Any] = {
@@ -72,7 +71,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], str]] = {
         [callback(f"{OURS}.ValidateFirst"), *DUE, model(embedder_init="pca"), trainer(log_every_n_steps=3)], "2 1",
     ),
     "HeadFirst, EMA of steps": (
-        [callback(f"{WARM_UP}.HeadFirst", epochs=2), callback(f"{LIGHTNING}.EMAWeightAveraging", decay=0.9)], "1 1",
+        [callback(f"{OURS}.HeadFirst", epochs=2), callback(f"{LIGHTNING}.EMAWeightAveraging", decay=0.9)], "1 1",
     ),
     "EMA of epochs, features": ([OF_EPOCHS, *FROZEN], "1 1 validation"),
     "AverageWithStart, a schedule of epochs": (

@@ -19,9 +19,9 @@ from levelfield.data.datasets import Glyphs
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.models import IdentityEmbedder, MLPEmbedder, TimmTrunk, TransformersTrunk
 from levelfield.training.build import build
+from levelfield.training.callbacks import HeadFirst
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
-from papers.zhai_wu.head_first import HeadFirst
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

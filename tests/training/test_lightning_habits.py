@@ -134,7 +134,7 @@ REFUSED = {
     "overfit_batches": (Habit({"overfit_batches": 1}), ["overfit_batches"]),
     "limit_val_batches": (Habit({"limit_val_batches": 0.5}), ["limit_val_batches"]),
     "ReduceLROnPlateau of a fall": (part(lr_scheduler=spec(PLATEAU)), ["lr_scheduler", "mode"]),
-    "BackboneFinetuning": (callback("BackboneFinetuning"), ["BackboneFinetuning", "--model.freeze_trunk"]),
+    "BackboneFinetuning": (callback("BackboneFinetuning"), ["BackboneFinetuning", "HeadFirst"]),
     "BatchSizeFinder": (callback("BatchSizeFinder"), ["BatchSizeFinder", "batch_size"]),
     "class weights, own loaders": (Habit(model={"loss": ARCFACE}, loaders=own_habits.own_loaders), ["build_loss"]),
     "a Compose": (

@@ -92,7 +92,7 @@ MISTAKES = [
     ("Plian", "plainly", "'Plain'"),
     ("Plain --data.features true", "--data.features"),
     ("Silent", "validation_step", "NoneType"),
-    ("Plain --trainer.callbacks+ GradientCheckpointing", "--trainer.callbacks GradientCheckpointing", "Plain"),
+    ("Plain --trainer.callbacks+ HeadFirst", "--trainer.callbacks HeadFirst", "Plain"),
     ("Plain --trainer.callbacks+ GradientCaching --trainer.callbacks.chunk_size 4", "GradientCaching", "Plain"),
 ]
 

@@ -270,8 +270,7 @@ CASES = {
     ),
     "zhai_wu": Case(
         "zhai_wu",
-        "--trainer.limit_val_batches 0 --trainer.enable_checkpointing false "
-        "--trainer.callbacks+ papers.zhai_wu.head_first.HeadFirst",
+        "--trainer.limit_val_batches 0 --trainer.enable_checkpointing false",
         *(48, 75, 25, zhai_wu, momentum),
         lambda key, step: 0.0 if step == 1 and key.startswith("trunk.") else 0.001 if step < 17 else 0.0001,
         lambda key: 1e-4,

@@ -32,7 +32,7 @@ OPTION = "--model.embedder_init"
 ROWS = 4096  # features per batch of the embedder
 # Callbacks of Lightning that do not suit a learner, and why.
 UNSUITABLE = {
-    "BackboneFinetuning": "a learner has no backbone; give --model.freeze_trunk true, or a small --model.trunk_lr",
+    "BackboneFinetuning": "a learner has no backbone; HeadFirst trains embedder and loss before the trunk",
     "BatchSizeFinder": "the loss depends on the batch; give --data.batch_size, and GradientCaching to save memory",
     "LearningRateFinder": "it finds one rate; give --model.trunk_lr, --model.embedder_lr and --model.loss_lr",
 }

@@ -1,4 +1,4 @@
-"""Which epochs are validated, and the best one, which a plain Trainer keeps."""
+"""What the first epochs do differently, which epochs are validated, and the best one, which a plain Trainer keeps."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.analysis.verify import validation_scores
 from levelfield.core.errors import UserError
-from levelfield.losses import ContrastiveLoss
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.models.trunks import ModuleTrunk
-from levelfield.training.callbacks import BestEpoch, UntilDone
+from levelfield.training.callbacks import BestEpoch, HeadFirst, UntilDone
 from levelfield.training.learner import MetricLearner
 
 Run = Callable[..., tuple[int, str, str]]
@@ -25,6 +25,31 @@ pytestmark = [
     pytest.mark.usefixtures("quiet"),
     pytest.mark.filterwarnings("ignore:.*is not empty", "ignore:.*no `val_dataloader`", "ignore:.*ranks is zero"),
 ]
+
+
+class Record(Callback):
+    """The weights at the start and at the end of each epoch."""
+
+    def __init__(self) -> None:
+        self.weights: list[dict[str, torch.Tensor]] = []
+
+    def on_train_epoch_end(self, trainer, pl_module) -> None:
+        self.weights.append({name: weight.detach().clone() for name, weight in pl_module.named_parameters()})
+
+    on_train_start = on_train_epoch_end
+
+
+def test_the_trunk_waits_and_then_trains() -> None:
+    trainer = small_trainer(HeadFirst(epochs=1), record := Record(), max_epochs=2, limit_val_batches=0)
+    trainer.fit(small_learner(ArcFaceLoss, freeze_batch_norm=False), small_data(steps_per_epoch=3, batch_size=8))
+    before, first, second = record.weights
+    trunk = [name for name in before if name.startswith("trunk.")]
+    assert all(torch.equal(first[name], before[name]) for name in trunk)
+    assert not torch.equal(first["embedder.linear.weight"], before["embedder.linear.weight"])
+    assert not torch.equal(first["loss.class_weights"], second["loss.class_weights"])
+    assert all(not torch.equal(second[name], first[name]) for name in trunk if name.endswith("conv1.weight"))
+    with pytest.raises(UserError, match=r"HeadFirst\.epochs .*0"):
+        HeadFirst(epochs=0)
 
 
 RARER = """

@@ -1,4 +1,4 @@
-"""How the trunk computes: compiled, with less memory, or with batch norm over all processes."""
+"""How the trunk computes: compiled, with less memory, with batch norm over all processes, or after the head."""
 
 from typing import Any, Literal, get_args
 
@@ -7,6 +7,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
 
 from levelfield.core.errors import UserError
 from levelfield.models.layers import networks
@@ -106,6 +107,37 @@ class TimmSyncBatchNorm(Callback):
             raise UserError("--trainer.sync_batchnorm true: torch synchronizes batch norm on GPUs only; leave it out")
         convert_sync_batchnorm(pl_module)
         strategy._layer_sync = None  # type: ignore[attr-defined] # or Lightning converts again
+
+
+class HeadFirst(Callback):
+    """Trains only embedder and loss in the first `epochs` (Zhai and Wu 2019, section 4.1).
+
+    Then all weights train: the optimizer resets its moments, the schedule continues. Until then, the gradients of the
+    trunk are computed and dropped, because DDP waits for each gradient.
+
+    Args:
+        epochs: number of epochs without the trunk.
+
+    Raises:
+        UserError: fewer than 1 epoch, or a module without trunk.
+    """
+
+    def __init__(self, epochs: int = 1) -> None:
+        if epochs < 1:
+            raise UserError(f"HeadFirst.epochs is {epochs}: give 1 or more, or leave the callback out")
+        self.epochs = epochs
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, *args: Any
+    ) -> None:
+        if trainer.current_epoch == self.epochs and batch_idx == 0:
+            for optimizer in trainer.optimizers:
+                optimizer.state.clear()
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        if trainer.current_epoch < self.epochs:
+            for parameter in trunk_of(pl_module, self).parameters():
+                parameter.grad = None  # no step, no weight decay, no momentum
 
 
 def trunk_of(module: nn.Module, callback: object) -> Any:
