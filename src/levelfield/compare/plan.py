@@ -101,6 +101,7 @@ class Plan:
         start: Initial weights of a head.
         num_features: Length of the trunk's features.
         embedding_size: Embedding size of a head, and of a PCA of the trained trunk.
+        sizes: Name of each trunk to the side of its crops, `Lengths.size`.
         lines: The choices and their reasons.
     """
 
@@ -110,6 +111,7 @@ class Plan:
     start: str
     num_features: int
     embedding_size: int
+    sizes: Mapping[str, int | None]
     lines: tuple[str, ...]
 
 
@@ -212,7 +214,8 @@ def make_plan(
     if len(trunks) > 1:
         each = ", ".join(f"{name} {100 * scores[name][0][FEATURES]:.1f}" for name in trunks)
         lines.append(f"validation MAP@R of the features: {each}; compare continues with {trunk}")
-    return Plan(lengths, blocks, trunk, start, num_features, size, tuple(lines))
+    crops = {name: each.size for name, each in planned.items()}
+    return Plan(lengths, blocks, trunk, start, num_features, size, crops, tuple(lines))
 
 
 def definition(name: str, modality: str, data: Config, trunks: Mapping[str, Config], plan: Plan) -> Config:
@@ -223,25 +226,26 @@ def definition(name: str, modality: str, data: Config, trunks: Mapping[str, Conf
         data: The settings of the data.
     """
     lengths = plan.lengths
-    methods: dict[str, Any] = {f"head_{loss}": path for loss, path in LOSSES.items()}
-    derived: dict[str, Any] = {}
+    of_trunk = {name: [with_size(plan.sizes[name]), settings] for name, settings in trunks.items()}
+    chosen, derived = of_trunk.pop(plan.trunk), dict[str, Any]()
+    head = {"model": {"embedder_init": plan.start, "embedding_size": plan.embedding_size}}
+    methods: dict[str, Any] = {f"head_{loss}": [path, *chosen, head] for loss, path in LOSSES.items()}
     if lengths.steps:
         for loss, path in LOSSES.items():
             own = trunk_settings(modality, lengths.steps)
             own["model"] |= {"embedding_size": plan.num_features}
-            methods[f"trunk_{loss}"] = [path, own]
+            methods[f"trunk_{loss}"] = [path, *chosen, own]
         for loss in (PAIR, CLASSES):
             derived[f"trunk_{loss}_averaged"] = {"of": f"trunk_{loss}", "alpha": "validated"}
             if plan.num_features > plan.embedding_size:
                 derived[f"trunk_{loss}_pca"] = {"of": f"trunk_{loss}_averaged", "pca": plan.embedding_size}
-    head = {"embedder_init": plan.start, "embedding_size": plan.embedding_size}
     return {
         "name": name,
-        "base": [HEADS, data, with_size(lengths.size), trunks[plan.trunk], {"model": head}],
+        "base": [HEADS, data],
         "methods": methods,
         **({"derived": derived} if derived else {}),
         "references": ["features", "whitening", f"whitening{plan.embedding_size}"],
-        "trunks": {other: settings for other, settings in trunks.items() if other != plan.trunk},
+        "trunks": of_trunk,
         "folds": lengths.folds,
         "blocks": plan.blocks,
         "runs": 1,
