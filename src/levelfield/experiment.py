@@ -30,6 +30,8 @@ from levelfield.study.study_file import find_study
 if TYPE_CHECKING:
     import pandas as pd
 
+    from levelfield.study.run import Replan
+
 
 class Study:
     """A comparison of methods under equal conditions.
@@ -120,6 +122,7 @@ class Study:
         console: Console | None = None,
         machine: TextIO | None = None,
         debug: bool = False,
+        replan: "Replan | None" = None,
     ) -> Self:
         """Run all remaining jobs, score the runs on the test classes, and write `results.csv` and `summary.csv`.
 
@@ -136,6 +139,7 @@ class Study:
             stop_here: Run no job, and score the complete runs.
             machine: Gets a line of JSON for each finished job.
             debug: Whether to show the traceback of an error in your own class.
+            replan: Called after each job until it returns another number of folds (`levelfield.study.run`).
 
         Returns:
             The study itself.
@@ -159,6 +163,7 @@ class Study:
                 stop_here=stop_here,
                 machine=machine,
                 debug=debug,
+                replan=replan,
             )
             write_tables(study)
             return study

@@ -1,4 +1,4 @@
-"""Scores on another set, with intervals over classes; how `compare` fills its time."""
+"""Scores on another set, with intervals over classes."""
 
 import json
 from pathlib import Path
@@ -11,10 +11,8 @@ from refused import refused
 from scipy import stats
 
 import levelfield
-from levelfield.compare import plan
-from levelfield.compare.plan import HEAD_SECONDS, SIZES, Costs, Counts, Lengths, choose, seconds
 from levelfield.core import ledger
-from levelfield.data.datasets import Glyphs, ImageTable
+from levelfield.data.datasets import ImageTable
 from levelfield.metrics import clustering_metrics, retrieval_metrics
 from levelfield.use.transfer import class_interval, scores_of
 
@@ -90,57 +88,3 @@ def test_the_scores_are_those_of_the_metrics() -> None:
     scores, _ = scores_of(embeddings, labels, is_query, "euclidean")
     asked = embeddings[is_query], labels[is_query], embeddings[~is_query], labels[~is_query]
     assert scores["map_at_r"].value == pytest.approx(retrieval_metrics(*asked, distance="euclidean")["map_at_r"])
-
-
-COUNTS = Counts(train=3000, validated=1000, tested=4000)
-CARS = Costs(step=2.0, sample=0.02)  # at 224 px
-
-
-def test_seconds_of_the_whole_ladder() -> None:
-    """Counted by hand: features of all samples; per fold two losses with a head each, and the trunk."""
-    trunk = 600 * 2.0 + 0.02 * (4 * 1000 + 4 * 1000 + 2 * 1000 + 3000 + 3 * 4000)
-    assert seconds(CARS, COUNTS, 3, 600) == pytest.approx(0.02 * 8000 + 3 * 2 * (HEAD_SECONDS + trunk))
-    for workers, rounds in ((4, 2), (6, 1), (64, 1)):  # six trainings, each on one core
-        assert seconds(CARS, COUNTS, 3, 600, workers) == pytest.approx(0.02 * 8000 + rounds * (HEAD_SECONDS + trunk))
-    assert seconds(CARS, COUNTS, 3, 0) == pytest.approx(0.02 * 8000 + 3 * 2 * HEAD_SECONDS)
-
-
-def test_costs_grow_with_the_number_of_pixels() -> None:
-    assert CARS.at(112, 224) == Costs(step=0.5, sample=0.005)
-
-
-def test_more_time_is_spent_on_folds_then_larger_images_then_steps() -> None:
-    assert choose(Costs(0.3, 0.005), COUNTS, 3, 400, 3600.0, (), 1).size is None, "texts have no size"
-    found = [choose(CARS, COUNTS, 4, 600, 60.0 * minutes, SIZES, 224) for minutes in (1, 5, 15, 30, 60, 120, 240, 2000)]
-    assert found[0] == Lengths(64, 4, 0)
-    assert found[-1] == Lengths(224, 4, 2400)
-    order = [(each.folds, each.size, each.steps) for each in found if each.steps]
-    assert order == sorted(order)
-    sizes = {each.size for each in found if 0 < each.folds < 4 and each.steps == 600}
-    assert max(sizes) < 224, "a fold more comes before a larger image"
-    for workers in (2, 5, 16, 64):
-        lengths = choose(CARS, COUNTS, 4, 600, 1800.0, SIZES, 224, workers)
-        assert seconds(CARS.at(lengths.size, 224), COUNTS, lengths.folds, lengths.steps, workers) <= 1800
-    for minutes, lengths in zip((5, 15, 30, 60, 120, 240, 2000), found[1:], strict=True):
-        if lengths.steps:
-            spent = seconds(CARS.at(lengths.size, 224), COUNTS, lengths.folds, lengths.steps)
-            assert spent <= 60 * minutes
-            assert lengths.steps >= 100
-
-
-def test_the_lengths_are_those_of_the_trunk_that_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a small and a slow trunk with better features: its steps, and its size, which its file sets."""
-    costs, quality = {"small": Costs(0.01, 0.0001), "slow": Costs(5.0, 0.05)}, {"small": 0.2, "slow": 0.6}
-    own = {"data": {"transforms": {"crop_size": 518}}}
-    trunks = {"small": {"model": {"trunk": "small"}}, "slow": {"model": {"trunk": "slow"}, **own}}
-    monkeypatch.setattr(plan, "_measure", lambda config, *_: costs[config["model"]["trunk"]])
-    starts = dict.fromkeys(plan.STARTS, 0.1)
-    of = {name: ({"features": score, **starts}, 384, 128) for name, score in quality.items()}
-    monkeypatch.setattr(plan, "_scores", lambda config, *_: of[config["model"]["trunk"]])
-    dataset = Glyphs(num_classes=40)
-    made = plan.make_plan(dataset, dataset.read_index(), 100, {"data": {}}, trunks, 4, 3600.0)
-    assert (made.trunk, made.lengths.size) == ("slow", None)
-    trained = len(dataset.read_index().keys) - 100
-    counts = Counts(round(0.75 * trained), round(0.25 * trained), 100)
-    assert 0 <= made.lengths.steps < 600, "the small trunk has time for 2,400"
-    assert seconds(costs["slow"], counts, made.lengths.folds, made.lengths.steps) <= 3600

@@ -2,27 +2,33 @@
 
 import shlex
 import sys
+import tempfile
+import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from levelfield.cli.commands import MINUTES
 from levelfield.cli.study import main as run_study
 from levelfield.cli.study import with_overrides
-from levelfield.core.configuration import OURS, Config, set_dotted, stack
+from levelfield.core.configuration import OURS, Config, set_dotted
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically, write_json
-from levelfield.core.processes import cores_here
 from levelfield.core.terminal import say
 from levelfield.experiment import Study
+from levelfield.study.jobs import failed
 from levelfield.study.spec import STUDY
 
 if TYPE_CHECKING:
+    from levelfield.compare.plan import Machine
     from levelfield.data.datasets import MetricDataset
+    from levelfield.study.jobs import Job
+    from levelfield.study.workers import Slots
 
 # How a study file of `compare` begins.
 WRITTEN = b"# Written by levelfield compare.\n"
@@ -34,6 +40,7 @@ def main(given: Namespace) -> int:
     Raises:
         UserError: a mistake, too few classes, or images that cannot be opened.
     """
+    started = time.monotonic()
     given.command = "run"
     with_overrides(given)
     if given.minutes is not None and not 0 < given.minutes < float("inf"):
@@ -65,12 +72,12 @@ def main(given: Namespace) -> int:
         _check_begun(file, dataset, given)
     else:
         say(*duplicates_across(path, dataset, split), file=sys.stderr)
-        lines = _write_study(file, name, dataset, split, blocks, given)
-        if not given.json:
-            say(*lines)
-    given.file = str(file)
-    if not given.options and given.executor in (None, "local"):
-        given.options = {"workers": cores_here()}
+        _write_study(file, name, dataset, split, blocks, given, started + 60 * (given.minutes or MINUTES))
+    from levelfield.compare.plan import machine_here
+
+    content = yaml.safe_load(file.read_bytes())
+    here = machine_here(given.options, given.overrides.get("trainer.accelerator"), content["threads"])
+    given.file, given.options = str(file), _options(given, here)
     return run_study(given, partial(_conclusion, cheapest=given.cheapest))
 
 
@@ -91,14 +98,15 @@ def _check_option(key: str, path: str) -> None:
 
 
 def _write_study(
-    file: Path, name: str, dataset: "MetricDataset", split: Config, blocks: int, given: Namespace
-) -> Sequence[str]:
-    """Measure, plan and write the study file; returns the plan's lines for the user."""
+    file: Path, name: str, dataset: "MetricDataset", split: Config, blocks: int, given: Namespace, ends: float
+) -> None:
+    """Measure, plan and write the study file; `given.replan` makes the plan again in its run."""
     import numpy as np
 
-    from levelfield.compare.plan import HEADS, LOSSES, PAIR, definition, make_plan
+    from levelfield.compare.plan import HEADS, LOSSES, ON_GPU, PAIR, TRUNK, Planner, definition, machine_here
     from levelfield.compare.samples import data_settings
-    from levelfield.study.methods import read_method
+    from levelfield.study.executors import make_slots
+    from levelfield.study.rows import load_spec
     from levelfield.use.samples import USUAL_TRUNK, read_trunk
 
     index = dataset.read_index()
@@ -111,14 +119,45 @@ def _write_study(
     trunks = {Path(trunk).stem: read_trunk(trunk) for trunk in given.trunk or [usual]}
     if len(trunks) < len(given.trunk):
         raise UserError(f"--trunk {' '.join(given.trunk)}: several files have one name; rename all but one")
-    workers = given.options.get("workers")
-    workers = workers if isinstance(workers, int) else cores_here()
-    _, method = read_method(LOSSES[PAIR], "compare")
-    base = stack([HEADS, data, {"model": method["model"]}], Path(), "compare")
-    plan = make_plan(dataset, index, tested, base, trunks, blocks, 60 * (given.minutes or MINUTES), workers)
-    content = definition(name, dataset.modality, data, trunks, plan)
+    machine = machine_here(given.options, given.overrides.get("trainer.accelerator"))
+    base: list[Any] = [HEADS, *([ON_GPU] if machine.kind == "gpu" else []), data]
+    heads = {f"trunk{number}": [LOSSES[PAIR], settings] for number, settings in enumerate(trunks.values())}
+    with tempfile.TemporaryDirectory() as folder:
+        aside = Path(folder, "study.yaml")
+        aside.write_text(yaml.safe_dump({"base": base, "methods": heads, "runs": 1}))
+        spec = load_spec(aside, given.overrides)
+
+    def start_slots(machine: "Machine") -> "Slots":
+        return make_slots(replace(spec, threads=machine.threads), given.executor or "local", _options(given, machine))
+
+    configs = dict(zip(trunks, spec.methods.values(), strict=True))
+    planner = Planner(dataset, index, tested, configs, blocks, ends, start_slots)
+    plan = planner.plan(machine, given.executor in (None, "local") and "workers" not in given.options)
+    content = definition(name, dataset.modality, base, trunks, plan)
+    _write(file, content)
+    if not given.json:
+        say(*plan.lines)
+
+    def replan(job: "Job", result: Mapping[str, Any], started: Sequence["Job"]) -> int | None:
+        if not job.method.startswith(TRUNK) or failed(result):
+            return None
+        begun = [each.fold for each in started if each.method in content["methods"] and each.method.startswith(TRUNK)]
+        folds = plan.path.folds_again(plan.lengths, blocks, result["seconds"], begun, ends - time.monotonic())
+        if folds != plan.lengths.folds:
+            _write(file, content | {"folds": folds})
+        return folds
+
+    given.replan = replan
+
+
+def _write(file: Path, content: Config) -> None:
     write_atomically(file, WRITTEN + yaml.safe_dump(content, sort_keys=False).encode())
-    return plan.lines
+
+
+def _options(given: Namespace, machine: "Machine") -> Config:
+    """The options of the executor, by default with a worker for each slot."""
+    is_local = given.executor in (None, "local")
+    return {**({"workers": machine.slots} if is_local else {}), **given.options}
 
 
 def _check_begun(file: Path, dataset: "MetricDataset", given: Namespace) -> None:

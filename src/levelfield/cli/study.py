@@ -165,9 +165,11 @@ def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | 
             console=console,
             machine=machine,
             debug=given.debug,
+            replan=getattr(given, "replan", None),
         )
     except (KeyboardInterrupt, Stopped) as stop:
-        states = [part.read_again() for part in replicates_of(study.asked, begun=False)]
+        begun = study.record() if study.asked.spec_file.is_file() else study.asked  # a plan may have changed the folds
+        states = [part.read_again() for part in replicates_of(begun, begun=False)]
         finished, jobs = (sum(map(len, each)) for each in zip(*((s.results, s.jobs) for s in states), strict=True))
         again = shlex.join(["levelfield", *given.words])
         print(f"stopped with {finished} of {jobs} jobs done; continue with: {again}", file=sys.stderr)

@@ -1,255 +1,359 @@
-"""The plan of `levelfield compare`: from pretrained features to a trained trunk, in the given time.
+"""The plan of `levelfield compare`: what fits into its minutes, on the longest path over the slots that there are.
 
-The plan depends on timings that are measured once. The study file has the plan, so a stopped comparison continues with
-the same settings.
+The costs are measured once, and the plan is made again when the first trunk has trained. The study file has the plan,
+so a stopped comparison continues with the same settings.
 """
 
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
-from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from PIL import Image
-from torch.nn.functional import normalize
 
+from levelfield.compare.measure import (
+    BATCH,
+    EMBEDDING_SIZE,
+    MOST_SECONDS,
+    STARTS,
+    Costs,
+    costs_of,
+    result_of,
+    scores,
+    seconds_to_open,
+    sizes_of,
+)
 from levelfield.core.configuration import OURS, Config, merge
-from levelfield.metrics import retrieval_metrics
-from levelfield.metrics.definitions import SELECTED_BY
-from levelfield.models import LinearEmbedder
+from levelfield.core.processes import cores_here, free_memory
 from levelfield.study.progress import duration
 from levelfield.study.spec import FEATURES
-from levelfield.study.training_job import fixed_threads
-from levelfield.training.batches import Batch
-from levelfield.training.build import build
-from levelfield.training.embed import TrunkExtractor
-from levelfield.training.start import EmbedderInit, start_embedder
+from levelfield.study.workers import Slots, attempt
 
 if TYPE_CHECKING:
     from levelfield.data.dataset import SampleIndex
     from levelfield.data.datasets import MetricDataset
 
-# Sides of training crops, in pixels; all are multiples of 16.
-SIZES = (64, 80, 96, 112, 128, 144, 160, 192, 224)
-LOOKED_AT = 200  # number of images whose headers are read for their size
-NATIVE = 224  # side of images without files
+Kind = Literal["cpu", "gpu"]
 ENOUGH = 128  # larger images come after more folds
 # Training steps of a trunk, and how often they may be doubled if there is time.
 STEPS = {"image": 600, "text": 400}
 DOUBLINGS = 2
 FEWEST_STEPS = 100
+MORE_RUNS = 3
+BATCHES: Mapping[Kind, Sequence[int]] = {"cpu": (BATCH,), "gpu": (BATCH, 64, 128)}
 # Learning rates that raised validation MAP@R on CLINC150, 20 Newsgroups, Glyphs and Omniglot.
 TRUNK_LR = {"image": 1e-4, "text": 2e-5}
 VALIDATIONS = 4  # per training of the trunk
 HEAD_SECONDS = 25.0  # most seconds to train a head
-EMBEDDING_SIZE = 128
-STARTS: tuple[EmbedderInit, ...] = ("pca", "whitening")
+UNTRAINED_ROWS = 4
 HEADS = f"{OURS}protocol/heads.yaml"  # how the heads are trained
+ON_GPU: Config = {"trainer": {"accelerator": "gpu", "precision": "bf16-mixed"}}
 PAIR, CLASSES = "ntxent", "normalized_softmax"
+HEAD, TRUNK = "head_", "trunk_"  # beginnings of the rows' names
 LOSSES = {PAIR: "levelfield.losses.NTXentLoss", CLASSES: "levelfield.losses.NormalizedSoftmaxLoss"}
-MEASURED_STEPS, MEASURED_BATCHES = 3, 2
 USABLE = 0.85  # fraction of the time; starting processes takes the rest
+# Of one slot: its memory, and multiplications a second when test embeddings are compared.
+BYTES: Mapping[Kind, int] = {"cpu": 2 << 30, "gpu": 6 << 30}
+PRODUCTS: Mapping[Kind, float] = {"cpu": 1e10, "gpu": 5e12}
+MOST_THREADS = 8
 
 
 @dataclass(frozen=True)
-class Costs:
-    """Seconds of one core for a training step of the trunk, and for embedding one sample."""
+class Machine:
+    """Where the trainings run.
 
-    step: float
-    sample: float
+    Attributes:
+        slots: Trainings side by side.
+        cores: Cores that decode images.
+        threads: Threads of a training.
+    """
 
-    def at(self, size: int, measured: int) -> "Costs":
-        """The costs at another image size: they grow with the number of pixels."""
-        ratio = (size / measured) ** 2
-        return Costs(self.step * ratio, self.sample * ratio)
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Numbers of training, validation and test samples of a fold."""
-
-    train: int
-    validated: int
-    tested: int
+    kind: Kind
+    slots: int
+    cores: int
+    threads: int = 1
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """The lengths that fit into the time.
+    """What fits into the time.
 
     Attributes:
         size: Side of a training crop in pixels; None for texts, and if a file or an option sets it.
-        folds: Number of folds.
         steps: Steps of a training of the trunk; 0 trains no trunk.
     """
 
     size: int | None
     folds: int
     steps: int
+    runs: int = 1
+    batch: int = BATCH
+
+    @property
+    def trainings(self) -> int:
+        """Of the trunk, or of heads."""
+        return len(LOSSES) * self.folds * self.runs
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Expected seconds of the stages of a comparison, one after the other, each on the slots that there are.
+
+    Attributes:
+        train, validated, tested: Numbers of samples of a fold.
+    """
+
+    costs: Costs
+    machine: Machine
+    train: int
+    validated: int
+    tested: int
+
+    def seconds(self, lengths: Lengths) -> float:
+        """Of the whole ladder."""
+        cost = self.costs.opened / self.machine.cores + self.costs.of(lengths.size)[1]
+        each = HEAD_SECONDS + (self.chain(lengths) if lengths.steps else 0.0)
+        prepared = (self.train + self.validated + self.tested) * cost
+        return prepared + self._rounds(lengths.trainings) * each + self.test(lengths)
+
+    def trunk(self, lengths: Lengths) -> float:
+        """Of one training of the trunk, with its validations."""
+        step, sample = self.costs.of(lengths.size, lengths.batch)
+        return lengths.steps * step + VALIDATIONS * self.validated * sample
+
+    def chain(self, lengths: Lengths) -> float:
+        """Of a training of the trunk, of the choice of its average, and of a PCA."""
+        _, sample = self.costs.of(lengths.size)
+        return self.trunk(lengths) + sample * ((VALIDATIONS + 2) * self.validated + self.train)
+
+    def test(self, lengths: Lengths) -> float:
+        """Of the test: a unit embeds and scores all folds of a run, and all folds together."""
+        sets = lengths.folds + (lengths.folds > 1)
+        compared = sets * self.tested**2 * EMBEDDING_SIZE / PRODUCTS[self.machine.kind]
+        of_trunks = self._rounds(3 * len(LOSSES) * lengths.runs if lengths.steps else 0)  # with averages and PCAs
+        of_features = self._rounds(UNTRAINED_ROWS + len(LOSSES) * lengths.runs)
+        embedded = lengths.folds * self.tested * self.costs.of(lengths.size)[1]
+        return of_trunks * (embedded + compared) + of_features * compared
+
+    def _rounds(self, units: int) -> int:
+        return -(-units // self.machine.slots)
+
+    def choose(self, most_folds: int, usual: int, budget: float, sizes: Sequence[int]) -> Lengths:
+        """What fits into `budget` seconds: folds, whose classes decide, then larger images, steps, runs, batches.
+
+        Args:
+            usual: The usual number of steps.
+            sizes: Possible sides, ascending; empty if there is no choice.
+        """
+
+        def raised(lengths: Lengths, **values: Sequence[Any]) -> Lengths:
+            """With the last value of each key that fits; with the first one if none does."""
+            for key, possible in values.items():
+                each = [replace(lengths, **{key: value}) for value in possible]
+                lengths = ([one for one in each if self.seconds(one) <= budget] or each[:1])[-1]
+            return lengths
+
+        folds, enough = range(1, most_folds + 1), [size for size in sizes if size <= ENOUGH] or sizes
+        found = raised(Lengths(enough[-1] if enough else None, 1, usual), folds=folds)
+        found = raised(found, size=sizes or [None])
+        if self.seconds(found) > budget:
+            found = raised(found, steps=range(FEWEST_STEPS, usual, FEWEST_STEPS))
+            return found if self.seconds(found) <= budget else raised(replace(found, steps=0), folds=folds)
+        batches = [batch for batch in BATCHES[self.machine.kind] if batch <= self.costs.batch]
+        doubled = [usual * 2**times for times in range(DOUBLINGS + 1)]
+        return raised(found, steps=doubled, runs=(1, MORE_RUNS), batch=batches)
+
+    def folds_again(self, now: Lengths, most: int, training: float, started: Sequence[int], left: float) -> int:
+        """The most folds that fit into the time that is left when the first trunk has trained, at least 1.
+
+        Args:
+            training: Seconds of this training; all others and the test are expected to differ from the plan alike.
+            started: The fold of each training of the trunk that has begun, which are about to end too.
+            left: Seconds.
+        """
+        slower = training / self.trunk(now)
+        for folds in range(most, 1, -1):
+            then = replace(now, folds=folds)
+            rest = self._rounds(then.trainings - sum(fold < folds for fold in started)) * self.chain(then)
+            rest += self._rounds(max(0, then.trainings - now.trainings)) * HEAD_SECONDS + self.test(then)
+            if slower * rest <= USABLE * left:
+                return folds
+        return 1
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The content of the study file.
+    """The content of the study file, and what it was chosen by.
 
     Attributes:
+        blocks: Blocks of classes; each fold validates one.
         trunk: Name of the selected trunk.
+        sizes: Name of each trunk to the side of its crops.
         start: Initial weights of a head.
         num_features: Length of the trunk's features.
         embedding_size: Embedding size of a head, and of a PCA of the trained trunk.
-        sizes: Name of each trunk to the side of its crops, `Lengths.size`.
         lines: The choices and their reasons.
     """
 
     lengths: Lengths
+    path: Expected
     blocks: int
     trunk: str
+    sizes: Mapping[str, int | None]
     start: str
     num_features: int
     embedding_size: int
-    sizes: Mapping[str, int | None]
     lines: tuple[str, ...]
 
 
-def seconds(costs: Costs, counts: Counts, folds: int, steps: int, workers: int = 1) -> float:
-    """Expected seconds for the whole ladder. A training uses one core; the folds of both losses train side by side."""
-    # Per fold and loss: validations, selection of the average, PCA; then three models embed the test samples.
-    trunk = steps * costs.step
-    trunk += costs.sample * ((2 * VALIDATIONS + 2) * counts.validated + counts.train + 3 * counts.tested)
-    features = costs.sample * (counts.train + counts.validated + counts.tested)
-    return features + -(-2 * folds // workers) * (HEAD_SECONDS + (trunk if steps else 0.0))
-
-
-def choose(
-    costs: Costs,
-    counts: Counts,
-    most_folds: int,
-    usual: int,
-    budget: float,
-    sizes: Sequence[int],
-    measured: int,
-    workers: int = 1,
-) -> Lengths:
-    """Choose what fits into `budget` seconds: folds, whose classes decide, then larger images, then steps.
+def machine_here(options: Mapping[str, Any], accelerator: str | None, threads: int = 1) -> Machine:
+    """The slots of this machine: one per GPU, or one per core, as far as memory allows.
 
     Args:
-        costs: The costs at the image size `measured`.
-        usual: The usual number of steps.
-        sizes: Possible sides; empty if there is no choice.
+        options: Those of the executor, of which `workers`, `devices` and `jobs_per_device` count.
+        accelerator: That of the user; None takes a GPU if there is one.
     """
-
-    def fits(size: int | None, folds: int) -> bool:
-        return seconds(costs if size is None else costs.at(size, measured), counts, folds, usual, workers) <= budget
-
-    usable: list[int | None] = [*sorted(sizes)] or [None]
-    enough = [size for size in usable if size is None or size <= ENOUGH] or usable
-    folds = max([1, *(k for k in range(2, most_folds + 1) if fits(enough[-1], k))])
-    size = ([each for each in usable if fits(each, folds)] or usable[:1])[-1]
-    here = costs if size is None else costs.at(size, measured)
-    fixed = seconds(here, counts, 1, 1, workers)
-    fitting = int((budget - fixed) / (-(-2 // workers) * here.step)) // FEWEST_STEPS * FEWEST_STEPS
-    if fitting < FEWEST_STEPS:  # of one fold
-        return Lengths(size, most_folds, 0)
-    steps = min(usual, fitting)
-    for _ in range(DOUBLINGS):
-        if seconds(here, counts, folds, 2 * steps, workers) <= budget:
-            steps *= 2
-    return Lengths(size, folds, steps)
+    kind: Kind = "cpu" if accelerator == "cpu" or not (accelerator or torch.cuda.is_available()) else "gpu"
+    asked, devices = options.get("workers"), options.get("devices")
+    gpus = len(devices) if isinstance(devices, Sequence) else torch.cuda.device_count()
+    most = cores_here() // threads if kind == "cpu" else gpus * int(options.get("jobs_per_device", 1))
+    slots = asked if isinstance(asked, int) else min(most, free_memory() // BYTES[kind])
+    return Machine(kind, max(1, slots), cores_here(), threads)
 
 
-def make_plan(
-    dataset: "MetricDataset",
-    index: "SampleIndex",
-    tested: int,
-    base: Config,
-    trunks: Mapping[str, Config],
-    blocks: int,
-    budget: float,
-    workers: int = 1,
-) -> Plan:
-    """Measure the trunks on the data and choose the trainings.
+class Planner:
+    """Measures the trunks on the data and chooses the trainings.
 
     Args:
         tested: Number of test samples.
-        base: The settings of the data.
-        trunks: Name to the settings of each trunk.
+        trunks: Name of each trunk to the whole settings of a head on it.
         blocks: Blocks of classes; each fold validates one.
-        budget: Seconds.
-        workers: Trainings side by side.
+        ends: When the minutes end, as of `time.monotonic`.
+        start_slots: Starts the processes of the trainings.
     """
-    usual = STEPS[dataset.modality]
-    trained = len(index.keys) - tested
-    counts = Counts(round(trained * (1 - 1 / blocks)), round(trained / blocks), tested)
-    with fixed_threads(1), tempfile.TemporaryDirectory() as folder:
-        looked = {name: _sizes(dataset, index, merge(base, each)) for name, each in trunks.items()}
-        at_measured = {name: merge(merge(base, with_size(looked[name][1])), each) for name, each in trunks.items()}
-        costs = {name: _measure(each, blocks, Path(folder)) for name, each in at_measured.items()}
-        planned = {}
-        for name, (sizes, measured, _) in looked.items():
-            others = sum(costs[other].sample * (trained + tested) for other in trunks if other != name)
-            usable = USABLE * (budget - others)
-            planned[name] = choose(costs[name], counts, blocks, usual, usable, sizes, measured or 1, workers)
-        folds = min(each.folds for each in planned.values())  # of all, so that the scores are comparable
-        settings = {name: merge(merge(base, with_size(planned[name].size)), each) for name, each in trunks.items()}
-        scores = {name: _scores(each, folds, blocks, Path(folder)) for name, each in settings.items()}
-    trunk = max(scores, key=lambda name: scores[name][0][FEATURES])
-    found, num_features, size = scores[trunk]
-    start = max(STARTS, key=lambda kind: found[kind])
-    lengths, (_, measured, why) = planned[trunk], looked[trunk]
-    now = costs[trunk]
-    if lengths.size is not None and measured is not None:
-        now = now.at(lengths.size, measured)
-    lines = [f"images: {why}, so crops of {lengths.size} px fit the time"] if lengths.size else []
-    lines.append(
-        f"timing: {now.step:.2f} s a training step of 32, {1000 * now.sample:.1f} ms to embed a sample: "
-        + (f"{lengths.steps} steps of the trunk" if lengths.steps else "no time to train the trunk")
-        + f", validated on {lengths.folds} of {blocks} folds; about "
-        + duration(seconds(now, counts, lengths.folds, lengths.steps, workers))
-        + f" by {workers} worker{'s' * (workers > 1)}"
-    )
-    if len(trunks) > 1:
-        each = ", ".join(f"{name} {100 * scores[name][0][FEATURES]:.1f}" for name in trunks)
-        lines.append(f"validation MAP@R of the features: {each}; compare continues with {trunk}")
-    crops = {name: each.size for name, each in planned.items()}
-    return Plan(lengths, blocks, trunk, start, num_features, size, crops, tuple(lines))
+
+    def __init__(
+        self,
+        dataset: "MetricDataset",
+        index: "SampleIndex",
+        tested: int,
+        trunks: Mapping[str, Config],
+        blocks: int,
+        ends: float,
+        start_slots: Callable[[Machine], Slots],
+    ) -> None:
+        self.trunks, self.blocks, self.ends, self.start_slots = trunks, blocks, ends, start_slots
+        trained = len(index.keys) - tested
+        self.counts = round(trained * (1 - 1 / blocks)), round(trained / blocks), tested
+        self.usual = STEPS[dataset.modality]
+        found = {name: sizes_of(dataset, index, config) for name, config in trunks.items()}
+        self.sizes = {name: sizes for name, (sizes, _) in found.items()}
+        self.why = {name: why for name, (_, why) in found.items()}
+        self.opened = seconds_to_open(dataset, index)
+
+    def config_of(self, name: str, size: int | None) -> Config:
+        """The settings of a trunk at an image size."""
+        return merge(self.trunks[name], with_size(size))
+
+    def plan(self, machine: Machine, may_use_threads: bool) -> Plan:
+        """The plan for this machine; cores that are left over may become threads of the trainings."""
+        slots = self.start_slots(machine)
+        try:
+            paths, lengths = self._measured(machine, slots)
+            threads = machine.cores // max(each.trainings for each in lengths.values())
+            if may_use_threads and machine.kind == "cpu" and threads > 1:
+                more = machine_here({}, "cpu", min(threads, MOST_THREADS))
+                others = self.start_slots(more)
+                try:
+                    again = self._measured(more, others)
+                finally:
+                    others.stop()
+                if min(map(_worth, again[1].values())) > min(map(_worth, lengths.values())):
+                    machine, (paths, lengths) = more, again
+            folds = min(each.folds for each in lengths.values())  # of all, so that the scores are comparable
+            futures = {}
+            for number, (name, each) in enumerate(lengths.items()):
+                words = scores, self.config_of(name, each.size), folds, self.blocks, machine.threads
+                futures[name] = slots.submit(number % slots.number, attempt, *words)
+            found = {name: result_of(each) for name, each in futures.items()}
+        finally:
+            slots.stop()
+        trunk = max(found, key=lambda name: found[name][0][FEATURES])
+        of_starts, num_features, embedding_size = found[trunk]
+        start, sizes = max(STARTS, key=lambda kind: of_starts[kind]), {name: one.size for name, one in lengths.items()}
+        lines = self._lines(trunk, paths[trunk], lengths[trunk])
+        if len(found) > 1:
+            each_score = ", ".join(f"{name} {100 * quality[FEATURES]:.1f}" for name, (quality, *_) in found.items())
+            lines.append(f"validation MAP@R of the features: {each_score}; compare continues with {trunk}")
+        shape = num_features, embedding_size
+        return Plan(lengths[trunk], paths[trunk], self.blocks, trunk, sizes, start, *shape, tuple(lines))
+
+    def _measured(self, machine: Machine, slots: Slots) -> tuple[dict[str, Expected], dict[str, Lengths]]:
+        """Expected seconds and lengths of each trunk, if there is time for it and for the features of the others."""
+        at_most = min(MOST_SECONDS, max(self.ends - time.monotonic(), 0) / 60)
+        paths, embedding, lengths = dict[str, Expected](), dict[str, float](), dict[str, Lengths]()
+        for name, sizes in self.sizes.items():
+            at = partial(self.config_of, name)
+            costs = costs_of(at, sizes, BATCHES[machine.kind], self.opened, slots, machine.threads, at_most)
+            paths[name] = Expected(costs, machine, *self.counts)
+            embedding[name] = costs.of(max(sizes, default=None))[1] * sum(self.counts)
+        for name, sizes in self.sizes.items():
+            budget = USABLE * (self.ends - time.monotonic()) - sum(embedding.values()) + embedding[name]
+            lengths[name] = paths[name].choose(self.blocks, self.usual, budget, sizes)
+        return paths, lengths
+
+    def _lines(self, trunk: str, path: Expected, lengths: Lengths) -> list[str]:
+        """The choices and their reasons."""
+        step, sample = path.costs.of(lengths.size, lengths.batch)
+        machine = path.machine
+        by = f"{machine.slots} worker{'s' * (machine.slots > 1)}"
+        by += f" of {machine.threads} threads" * (machine.threads > 1) + " on the GPU" * (machine.kind == "gpu")
+        what = f"{lengths.steps} steps of the trunk" if lengths.steps else "no time to train the trunk"
+        what += f", validated on {lengths.folds} of {self.blocks} folds"
+        what += f" in {lengths.runs} runs" * (lengths.runs > 1)
+        timing = f"timing: {step:.2f} s a training step of {lengths.batch}, {1000 * sample:.1f} ms to embed a sample: "
+        timing += f"{what}; about {duration(path.seconds(lengths))} by {by}"
+        images = f"images: {self.why[trunk]}, so crops of {lengths.size} px fit the time"
+        return [*([images] if lengths.size else []), timing]
 
 
-def definition(name: str, modality: str, data: Config, trunks: Mapping[str, Config], plan: Plan) -> Config:
+def _worth(lengths: Lengths) -> tuple[int, ...]:
+    return (lengths.steps > 0, lengths.folds, lengths.size or 0, lengths.steps, lengths.runs, lengths.batch)
+
+
+def definition(name: str, modality: str, base: Sequence[Any], trunks: Mapping[str, Config], plan: Plan) -> Config:
     """The study file of a plan: one row per step of the ladder.
 
     Args:
         name: The name of the study.
-        data: The settings of the data.
+        base: The settings of the heads, the device and the data.
     """
     lengths = plan.lengths
-    of_trunk = {name: [with_size(plan.sizes[name]), settings] for name, settings in trunks.items()}
+    of_trunk = {trunk: [with_size(plan.sizes[trunk]), settings] for trunk, settings in trunks.items()}
     chosen, derived = of_trunk.pop(plan.trunk), dict[str, Any]()
     head = {"model": {"embedder_init": plan.start, "embedding_size": plan.embedding_size}}
-    methods: dict[str, Any] = {f"head_{loss}": [path, *chosen, head] for loss, path in LOSSES.items()}
+    methods: dict[str, Any] = {f"{HEAD}{loss}": [path, *chosen, head] for loss, path in LOSSES.items()}
     if lengths.steps:
         for loss, path in LOSSES.items():
             own = trunk_settings(modality, lengths.steps)
             own["model"] |= {"embedding_size": plan.num_features}
-            methods[f"trunk_{loss}"] = [path, *chosen, own]
+            methods[f"{TRUNK}{loss}"] = [path, *chosen, own]
         for loss in (PAIR, CLASSES):
-            derived[f"trunk_{loss}_averaged"] = {"of": f"trunk_{loss}", "alpha": "validated"}
+            derived[f"{TRUNK}{loss}_averaged"] = {"of": f"{TRUNK}{loss}", "alpha": "validated"}
             if plan.num_features > plan.embedding_size:
-                derived[f"trunk_{loss}_pca"] = {"of": f"trunk_{loss}_averaged", "pca": plan.embedding_size}
+                derived[f"{TRUNK}{loss}_pca"] = {"of": f"{TRUNK}{loss}_averaged", "pca": plan.embedding_size}
     return {
         "name": name,
-        "base": [HEADS, data],
+        "base": [*base, {"data": {"batch_size": lengths.batch}}],
         "methods": methods,
         **({"derived": derived} if derived else {}),
         "references": ["features", "whitening", f"whitening{plan.embedding_size}"],
         "trunks": of_trunk,
         "folds": lengths.folds,
         "blocks": plan.blocks,
-        "runs": 1,
-        "threads": 1,
+        "runs": lengths.runs,
+        "threads": plan.path.machine.threads,
     }
 
 
@@ -272,73 +376,3 @@ def with_size(size: int | None) -> Config:
     if size is None:
         return {}
     return {"data": {"transforms": {"crop_size": size, "resize": round(size * 8 / 7)}}}
-
-
-def _sizes(dataset: "MetricDataset", index: "SampleIndex", config: Config) -> tuple[tuple[int, ...], int | None, str]:
-    """Possible sides of crops, the side for the measurement, and the reason for the largest."""
-    if dataset.modality == "text" or config["data"].get("transforms", {}).get("crop_size") is not None:
-        return (), None, ""  # the trunk's file or an option sets it
-    positions = torch.linspace(0, len(index.keys) - 1, min(LOOKED_AT, len(index.keys))).long().tolist()
-    sides = []
-    for position in positions:
-        key = index.keys[position]
-        file = dataset.file_of(key)
-        if file is not None:
-            image: Any = dataset.load(key) if file.suffix.lower() == ".parquet" else Image.open(file)
-            with image:
-                sides.append(min(image.size))
-    short = int(median(sides)) if sides else NATIVE
-    largest = min([size for size in SIZES if size >= short] or [SIZES[-1]])
-    found = tuple(size for size in SIZES if size <= largest)
-    return found, found[-1], f"their shorter side has {short} px in the median"
-
-
-def _measure(config: Config, blocks: int, folder: Path) -> Costs:
-    """Time some training steps of the trunk and the embedding of some samples."""
-    whole = {"fold": 0, "num_folds": blocks, "cache": False, "num_workers": 0, "features": False}
-    trained = {"data": {**whole, "steps_per_epoch": MEASURED_STEPS + 1}, "model": {"freeze_trunk": False}}
-    training = build(merge(config, trained), folder, progress=False)
-    learner, module = training.model, training.datamodule
-    learner.trunk.check_takes(module.dataset)
-    module.setup("fit")
-    learner.build_loss(module.num_train_classes)
-    optimizer = learner.configure_optimizers()
-    times = []
-    for batch in map(Batch.read, module.train_dataloader()):
-        started = time.perf_counter()
-        learner.objective(learner.embed_batch(batch), batch.labels)["loss"].backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        times.append(time.perf_counter() - started)
-    started, count = time.perf_counter(), 0
-    with torch.no_grad():
-        for batch in map(Batch.read, islice(module.val_dataloader(), MEASURED_BATCHES)):
-            learner.eval().embed_batch(batch)
-            count += len(batch.labels)
-    return Costs(fmean(times[1:]), (time.perf_counter() - started) / count)
-
-
-def _scores(config: Config, folds: int, blocks: int, folder: Path) -> tuple[dict[str, float], int, int]:
-    """Validation MAP@R of a trunk's features and of each start of a head (means over folds), and the lengths of
-    features and embeddings."""
-    found: dict[str, list[float]] = {kind: [] for kind in (FEATURES, *STARTS)}
-    shapes: list[tuple[int, int]] = []
-    for fold in range(folds):
-        training = build(merge(config, {"data": {"fold": fold, "num_folds": blocks}}), folder, progress=False)
-        data = training.datamodule
-        data.setup("fit")
-        data.use_features(TrunkExtractor(training.model.trunk, training.trainer.strategy.root_device))
-        train_NF, val_NF = data.evaluated(data.train_subset), data.evaluated(data.val_subset)
-        train_labels, val_labels = (torch.from_numpy(part.labels) for part in (data.train_subset, data.val_subset))
-        shapes.append((len(train_NF), train_NF.shape[1]))
-        size = min(EMBEDDING_SIZE, *shapes[-1])
-        embeddings = {FEATURES: val_NF}
-        for start in STARTS:
-            head = LinearEmbedder(train_NF.shape[1], size)
-            start_embedder(head, start, train_NF, train_labels)
-            embeddings[start] = head(val_NF).detach()
-        for kind, scores in found.items():
-            groups = None if data.val_subset.groups is None else torch.from_numpy(data.val_subset.groups)
-            result = retrieval_metrics(normalize(embeddings[kind]), val_labels, metrics=(SELECTED_BY,), groups=groups)
-            scores.append(float(result[SELECTED_BY]))
-    return {kind: fmean(scores) for kind, scores in found.items()}, shapes[0][1], min(EMBEDDING_SIZE, *map(min, shapes))

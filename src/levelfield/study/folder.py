@@ -200,7 +200,8 @@ class StudyFolder:
 
     def test_hash(self, row: str) -> str:
         """SHA-256 of everything that the test scores of a row depend on, except its checkpoints."""
-        return digest([self.spec.row_hashes[row], self.spec.metrics])
+        folds = [] if self.spec.blocks is None else [self.spec.folds]
+        return digest([self.spec.row_hashes[row], self.spec.metrics, *folds])
 
     def test_config(self, row: str) -> Config:
         """The configuration of a row with the setting that its search selected."""

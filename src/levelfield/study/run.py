@@ -1,6 +1,7 @@
 """Run a study: its jobs on slots, then the evaluation on the test classes. It writes no tables."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TextIO
 
@@ -12,7 +13,7 @@ from levelfield.core.terminal import say
 from levelfield.metrics.user_metric import user_metric
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, Task, write_result
-from levelfield.study.progress import Progress
+from levelfield.study.progress import Progress, duration
 from levelfield.study.same_study import (
     Sources,
     check_same,
@@ -24,6 +25,9 @@ from levelfield.study.same_study import (
 )
 from levelfield.study.suggest import suggest
 from levelfield.study.workers import GivenUp, Here, Scheduler, Slots, Unit
+
+# Of a finished job, its result, and all jobs that have started: the number of folds from now on, once it is known.
+Replan = Callable[[Job, Mapping[str, Any], Sequence[Job]], int | None]
 
 
 def run_study(
@@ -37,6 +41,7 @@ def run_study(
     stop_here: bool = False,
     machine: TextIO | None = None,
     debug: bool = False,
+    replan: Replan | None = None,
 ) -> StudyFolder:
     """Begin a study, or continue it where it stopped, and score its runs on the test classes.
 
@@ -51,6 +56,7 @@ def run_study(
         stop_here: Run no job, and score the complete runs.
         machine: Gets a line of JSON for each finished job.
         debug: Whether to show the traceback of a user's code.
+        replan: Called after each job until it returns the number of folds.
 
     Returns:
         The finished study, with all rows of its folder.
@@ -76,7 +82,7 @@ def run_study(
             study.had_work = retest is not None or not study.is_finished()
             if study.had_work:
                 decided = recompute, retest, without_failed, stop_here
-                _run(study, slots, console, sources, *decided, machine, debug)
+                study = _run(study, slots, console, sources, *decided, machine, debug, replan)
             else:
                 study.write_spec()
                 if recompute and not decisions:
@@ -97,8 +103,9 @@ def _run(
     stop_here: bool,
     machine: TextIO | None,
     debug: bool,
-) -> None:
-    """Run the remaining jobs, then score the runs on the test classes."""
+    replan: Replan | None,
+) -> StudyFolder:
+    """Run the remaining jobs, then score the runs on the test classes; returns the study with its final folds."""
     from levelfield.study.first_look import look_at_rows  # imports torch, which a finished study does not need
     from levelfield.study.seal import evaluate
     from levelfield.study.training_job import fixed_threads
@@ -122,10 +129,13 @@ def _run(
         with Progress(console, study.state, slots.number, machine) as progress:
             given_up.line = progress.line
             if not stop_here:
-                Scheduler(_Jobs(study, sources, data, weights, progress), slots, given_up).run()
+                jobs = _Jobs(study, sources, data, weights, progress, replan)
+                Scheduler(jobs, slots, given_up).run()
+                study = jobs.study
             elif not study.state.tested_runs():
                 raise UserError(f"{study.folder}: no run is complete; leave --stop-here out")
             evaluate(study, slots, progress, retest, without_failed or stop_here)
+    return study
 
 
 class _Jobs:
@@ -138,8 +148,9 @@ class _Jobs:
         data: Mapping[str, str],
         weights: Mapping[str, str | None],
         progress: Progress,
+        replan: Replan | None = None,
     ) -> None:
-        self.study, self.state, self.progress = study, study.state, progress
+        self.study, self.state, self.progress, self.replan = study, study.state, progress, replan
         self.sources, self.data, self.weights = sources, data, weights
         self.units: dict[str, Unit] = {}
 
@@ -180,8 +191,27 @@ class _Jobs:
             self.state.suggested[row, number] = value
             return
         job = unit.arguments[0].job
-        self.state.add(job, value)
-        self.progress.finished(job, value)
+        if job.fold < self.study.spec.folds_of(job.stage):  # it may have been left out since it started
+            self.state.add(job, value)
+            self.progress.finished(job, value)
+            self._plan_again(job, value)
+
+    def _plan_again(self, job: Job, result: Mapping[str, Any]) -> None:
+        running = [unit.arguments[0].job for unit in self.units.values() if isinstance(unit.arguments[0], Task)]
+        folds = None if self.replan is None else self.replan(job, result, [*self.state.results, *running])
+        if folds is None:
+            return
+        self.replan = None
+        if folds != self.study.spec.folds:
+            what = f"the first training took {duration(result['seconds'])}"
+            self.progress.line(f"{what}, so {folds} instead of {self.study.spec.folds} folds fit the time")
+            before, self.study = self.study, StudyFolder(self.study.folder, replace(self.study.spec, folds=folds))
+            for row, now in self.study.spec.row_hashes.items():
+                if now != before.spec.row_hashes[row]:  # as of a PCA for all folds together
+                    self.study.remove_row(row)
+            self.study.had_work = True
+            self.study.write_spec()
+            self.state = self.progress.state = self.study.state
 
     def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
         if not isinstance(unit.arguments[0], Task):

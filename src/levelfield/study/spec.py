@@ -185,8 +185,9 @@ class StudySpec:
                 for kind in (UNTRAINED,) if row in self.modules else maps:
                     found.setdefault(self._untrained_name(row, kind), (config, kind))
             found |= {f"{BASELINE}[{FEATURES}-{name}]": (config, FEATURES) for name, config in self.trunks.items()}
+        with_one = ONE in self.references and self.folds > 1
         of_pca = {name: each for name, each in found.items() if each[1] == PCA}
-        one = {one_pca(name): (config, ONE) for name, (config, _) in of_pca.items() if ONE in self.references}
+        one = {one_pca(name): (config, ONE) for name, (config, _) in of_pca.items()} if with_one else {}
         return {**of_pca, **found, **one}
 
     def _untrained_name(self, row: str, kind: str) -> str:
@@ -244,9 +245,14 @@ class StudySpec:
     # Identity.
 
     def settings(self, row: str) -> Config:
-        """The settings that a row's results depend on; other rows do not change them."""
-        common: Config = {"folds": self.folds, "seed": self.seed, "threads": self.threads}
+        """The settings that a row's results depend on; other rows do not change them, nor do more folds of blocks."""
+        common: Config = {"seed": self.seed, "threads": self.threads}
         common |= {} if self.blocks is None else {"blocks": self.blocks}
+        counted = (self.trials(row) and not self.search.folds) or (
+            is_baseline(row) and self.reference_of(row) in (PCA, ONE)
+        )
+        if self.blocks is None or counted:  # the folds of its trials, and of the PCA for all folds together
+            common["folds"] = self.folds
         common |= {} if self.selected_by == SELECTED_BY else {"selected_by": self.selected_by}
         if is_baseline(row):
             of, kind = self._untrained[row]
@@ -283,7 +289,8 @@ class StudySpec:
 
     def configuration_hash(self) -> str:
         """SHA-256 of the whole study; equal for equal studies, wherever they run."""
-        return digest({"rows": self.row_hashes, "runs": self.runs, "metrics": self.metrics})
+        folds = {} if self.blocks is None else {"folds": self.folds}
+        return digest({"rows": self.row_hashes, "runs": self.runs, "metrics": self.metrics, **folds})
 
     # study.yaml
 

@@ -1,0 +1,216 @@
+"""How `compare` fills its minutes: costs from the real Trainer, what fits on the slots, and the plan made again."""
+
+import heapq
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from study_engine import SMALL
+from toy_study import assert_same_bytes, run_study
+
+from levelfield.compare import measure, plan
+from levelfield.compare.measure import SIZES, Costs, costs_of
+from levelfield.compare.plan import HEAD_SECONDS, Expected, Lengths, Machine, Planner
+from levelfield.data.datasets import Glyphs
+from levelfield.study.rows import load_spec
+from levelfield.study.workers import Here
+
+TRAIN, VALIDATED, TESTED = 3000, 1000, 4000
+# At 224 px a step of 32 takes 2 s and a sample 0.02 s, both proportional to the pixels.
+CARS = Costs((0.0, 2.0 / (32 * 224**2)), (0.0, 0.02 / 224**2))
+TEXTS = Costs((0.1, 0.3 / 32), (0.0, 0.005))
+
+
+def on(cores: int, costs: Costs = CARS) -> Expected:
+    return Expected(costs, Machine("cpu", cores, cores), TRAIN, VALIDATED, TESTED)
+
+
+def test_seconds_of_the_whole_ladder() -> None:
+    """Counted by hand: features of all samples; per fold two losses with a head each, and the trunk; the test."""
+    compared = 4000**2 * 128 / plan.PRODUCTS["cpu"]
+    trunk = 600 * 2.0 + 0.02 * (4 * 1000 + 4 * 1000 + 2 * 1000 + 3000)
+    for cores, rounds, tests, scored in ((1, 6, 6, 12), (4, 2, 2, 4), (6, 1, 1, 2), (64, 1, 1, 2)):
+        expected = 0.02 * 8000 + rounds * (HEAD_SECONDS + trunk) + tests * 3 * 0.02 * 4000 + scored * 4 * compared
+        assert on(cores).seconds(Lengths(224, 3, 600)) == pytest.approx(expected)
+    heads = 0.02 * 8000 + 6 * HEAD_SECONDS + 6 * 4 * compared
+    assert on(1).seconds(Lengths(224, 3, 0)) == pytest.approx(heads)
+    opened = replace(CARS, opened=0.1)
+    more = on(4, opened).seconds(Lengths(224, 1, 600)) - on(4).seconds(Lengths(224, 1, 600))
+    assert more == pytest.approx(0.1 * 8000 / 4), "the cores open each image once"
+
+
+def test_more_time_is_spent_on_folds_then_larger_images_then_steps_then_runs() -> None:
+    assert on(1, TEXTS).choose(3, 400, 3600.0, ()).size is None, "texts have no size"
+    minutes = (1, 5, 15, 30, 60, 120, 240, 2000)
+    found = [on(1).choose(4, 600, 60.0 * each, SIZES) for each in minutes]
+    assert found[0] == Lengths(64, 1, 0)
+    assert found[-1] == Lengths(224, 4, 2400)
+    assert on(1).choose(4, 600, 60.0 * 5000, SIZES) == Lengths(224, 4, 2400, runs=3)
+    order = [(each.folds, each.size, each.steps, each.runs) for each in found if each.steps]
+    assert order == sorted(order)
+    sizes = {each.size for each in found if 0 < each.folds < 4 and each.steps == 600}
+    assert max(sizes) < 224, "a fold more comes before a larger image"
+    for each, lengths in zip(minutes, found, strict=True):
+        if lengths.steps:
+            assert on(1).seconds(lengths) <= 60 * each
+            assert lengths.steps >= 100
+    for most in (128, 64):
+        gpu = Expected(Costs((0.01, 0.0), (1e-4, 0.0), batch=most), Machine("gpu", 1, 16), TRAIN, VALIDATED, TESTED)
+        assert gpu.choose(4, 600, 1800.0, SIZES) == Lengths(224, 4, 2400, runs=3, batch=most)
+
+
+def simulated(costs: Costs, lengths: Lengths, slots: int) -> float:
+    """Seconds by a clock: a free slot takes the first job, in the order of a study, whose source has ended."""
+    step, sample = costs.of(lengths.size)
+    validation, compared = VALIDATED * sample, TESTED**2 * 128 / plan.PRODUCTS["cpu"]
+    trunk = lengths.steps * step + plan.VALIDATIONS * validation
+    average, pca = (plan.VALIDATIONS + 1) * validation, TRAIN * sample + validation
+    rows = [(HEAD_SECONDS, None)] * 2 + [(trunk, None)] * 2 + [(average, 2), (average, 3), (pca, 4), (pca, 5)]
+    kinds = product(range(lengths.runs), enumerate(rows), range(lengths.folds))
+    jobs = {(run, row, fold): (length, (run, source, fold)) for run, (row, (length, source)), fold in kinds}
+    ended, running, now = set[Any](), list[Any](), (TRAIN + VALIDATED + TESTED) * sample
+    while jobs or running:
+        for job in [job for job, (_, source) in jobs.items() if source[1] is None or source in ended]:
+            if len(running) < slots:
+                heapq.heappush(running, (now + jobs.pop(job)[0], job))
+        now, job = heapq.heappop(running)
+        ended.add(job)
+    scored = (lengths.folds + (lengths.folds > 1)) * compared
+    free = [now] * slots
+    tests = [lengths.folds * TESTED * sample + scored] * 6 * lengths.runs + [scored] * (4 + 2 * lengths.runs)
+    for duration in tests:
+        heapq.heapreplace(free, free[0] + duration)
+    return max(free)
+
+
+@pytest.mark.parametrize("cores", [2, 8, 32])
+@pytest.mark.parametrize(("costs", "sizes", "usual"), [(CARS, SIZES, 600), (TEXTS, (), 400)])
+def test_it_keeps_its_minutes_within_a_fifth(cores: int, costs: Costs, sizes: tuple[int, ...], usual: int) -> None:
+    for minutes in (15, 30, 60):
+        lengths = on(cores, costs).choose(4, usual, 60.0 * minutes, sizes)
+        assert lengths.steps > 0
+        real, expected = simulated(costs, lengths, cores), on(cores, costs).seconds(lengths)
+        assert real <= 1.2 * 60 * minutes
+        assert expected == pytest.approx(real, rel=0.2)
+
+
+def test_the_first_training_decides_how_many_folds_there_is_time_for() -> None:
+    lengths = on(2).choose(4, 600, plan.USABLE * 2100, SIZES)
+    expected = on(2).trunk(lengths)
+    assert 1 < lengths.folds < 4
+    left = 2100 - 0.02 * 8000 - HEAD_SECONDS * lengths.folds - expected
+    again = {
+        slower: on(2).folds_again(lengths, 4, slower * expected, [0, 1], left - (slower - 1) * expected)
+        for slower in (0.3, 1, 3)
+    }
+    assert again[1] == lengths.folds, "nothing has changed"
+    assert again[0.3] > lengths.folds > again[3] >= 1
+    assert on(2).folds_again(lengths, 4, expected, [], 1.0) == 1, "late"
+
+
+def test_cores_that_are_left_over_become_threads_if_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On 32 cores 8 trainings of a slow trunk; with 4 threads each a step takes a third."""
+
+    def costs(config: Any, sizes: Any, batches: Any, opened: float, slots: Any, threads: int, *_: Any) -> Costs:
+        asked.append((slots.number, threads))
+        return replace(slow, step=(0.0, slow.step[1] / {1: 1, 2: 1.8, 4: 3}.get(threads, 5)))
+
+    slow = Costs((0.0, 40.0 / (32 * 224**2)), (0.0, 0.1 / 224**2))
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(plan, "costs_of", costs)
+    monkeypatch.setattr(plan, "cores_here", lambda: 32)
+    monkeypatch.setattr(plan, "free_memory", lambda: 1 << 40)
+    monkeypatch.setattr(plan, "scores", lambda *_: ({"features": 0.5, "pca": 0.5, "whitening": 0.4}, 512, 128))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    class Many(Here):
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+    dataset = Glyphs(num_classes=200)
+    make = Planner(dataset, dataset.read_index(), 1200, {"slow": {"data": {}}}, 4, plan.time.monotonic() + 3600,
+                   lambda machine: Many(machine.slots))  # fmt: skip
+    made = make.plan(plan.machine_here({}, None), may_use_threads=True)
+    assert asked[0] == (32, 1)
+    assert asked[1][1] == made.path.machine.threads > 1
+    assert made.path.machine.slots == 32 // made.path.machine.threads
+    assert "threads" in made.lines[-1]
+    assert make.plan(plan.machine_here({}, None), may_use_threads=False).path.machine.threads == 1
+
+
+def test_where_trainings_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "cores_here", lambda: 8)
+    monkeypatch.setattr(plan, "free_memory", lambda: 7 << 30)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert plan.machine_here({}, None) == Machine("gpu", 1, 8), "each takes 6 GiB"
+    assert plan.machine_here({}, "cpu") == Machine("cpu", 3, 8), "each takes 2 GiB"
+    assert plan.machine_here({"workers": 5}, "cpu").slots == 5
+    monkeypatch.setattr(plan, "free_memory", lambda: 1 << 40)
+    assert plan.machine_here({}, None).slots == 4
+    assert plan.machine_here({"devices": [1], "jobs_per_device": 3}, None).slots == 3
+    assert plan.machine_here({}, "cpu", threads=4).slots == 2
+
+
+TINY = {
+    "model": {
+        "trunk": {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}},
+        "loss": "NTXentLoss",
+    },
+    "data": {
+        "dataset": {"class_path": "Glyphs", "init_args": {"num_classes": 60, "image_size": 32}},
+        "transforms": {"crop_size": 32, "resize": 32},
+    },
+    "trainer": {"accelerator": "cpu"},
+}
+
+
+def test_costs_come_from_trainings_of_the_trunk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path))
+    asked = []
+    real = measure.timed
+    monkeypatch.setattr(measure, "timed", lambda config, *rest: asked.append(rest) or real(config, *rest))
+
+    def at(size: int | None) -> dict[str, Any]:
+        return plan.merge(TINY, plan.with_size(size))
+
+    costs = costs_of(at, (32, 96), (32,), 0.0, Here(), 1, 5.0)
+    assert [batch for batch, *_ in asked] == [32, 32], "the smallest and the largest size"
+    small, large = costs.of(32), costs.of(96)
+    assert 0 < small[0] < large[0]
+    assert 0 < small[1] < large[1]
+    assert not (tmp_path / "images").exists(), "it decodes no other sample"
+    few = plan.merge(TINY, {"data": {"dataset": {"init_args": {"num_classes": 4}}}})
+    assert all(seconds > 0 for seconds in costs_of(lambda size: few, (), (32,), 0.0, Here(), 1, 5.0).of(None))
+
+
+def test_a_study_whose_plan_is_made_again_is_the_one_of_that_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "small.yaml").write_text(
+        SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "  arcface: {model: {loss: ArcFaceLoss}}\n").replace(
+            "folds: 2", "folds: 2\nblocks: 3"
+        )
+    )
+    spec = load_spec(tmp_path / "small.yaml")
+    for folds in (1, 3):
+        seen = []
+
+        def replan(job, result, started, folds=folds, seen=seen):
+            seen.append((job, started))
+            return folds if job.method == "arcface" else None
+
+        study = run_study(tmp_path / f"again{folds}", spec, replan=replan)
+        assert [job.method for job, _ in seen][-1] == "arcface"
+        assert all(job in started for job, started in seen)
+        assert study.spec.folds == folds
+        left_alone = run_study(tmp_path / f"alone{folds}", replace(spec, folds=folds))
+        for name in ("results.csv", "summary.csv", "study.yaml"):
+            assert (study.folder / name).read_bytes() == (left_alone.folder / name).read_bytes()
+        continued = run_study(study.folder, replace(spec, folds=folds))
+        assert not continued.had_work
+        assert_same_bytes(continued.folder, left_alone.folder) if folds == 3 else None
