@@ -27,10 +27,10 @@ from levelfield.losses import NormalizedSoftmaxLoss, NTXentLoss
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.metrics.nearest import nearest
-from levelfield.models import TimmTrunk, TransformersTrunk
+from levelfield.models import LinearEmbedder, TimmTrunk, TransformersTrunk
 from levelfield.study.test_scores import class_sums
-from levelfield.study.untrained import fit_projection
 from levelfield.training.embed import TrunkExtractor
+from levelfield.training.start import EmbedderInit, start_embedder
 
 SIZE, STEPS, OF_A_CLASS = 128, 400, 12
 OF_A_FOLD, TESTED = 12, 48  # classes of a draw
@@ -54,15 +54,23 @@ def features_of(name: str) -> tuple[Tensor, Tensor]:
     return module.evaluated(module.train_subset)[kept], labels[kept]
 
 
+def started(kind: EmbedderInit, length: int, features: Tensor, labels: Tensor) -> LinearEmbedder:
+    """A linear layer that is a map of the features."""
+    layer = LinearEmbedder(features.shape[1], length)
+    start_embedder(layer, kind, features, labels)
+    return layer
+
+
+@torch.no_grad()
+def untrained(kind: EmbedderInit, length: int, features: Tensor, labels: Tensor, trained: Tensor) -> Tensor:
+    """The embeddings of all samples by a map that is fitted to the trained ones."""
+    return normalize(started(kind, length, features[trained], labels)(features))
+
+
 def head(kind: str, features: Tensor, labels: Tensor, seed: int) -> torch.nn.Module:
     """A linear layer that begins with the PCA, trained on the features."""
     torch.manual_seed(seed)
-    start, linear = fit_projection("pca", features, labels, SIZE), torch.nn.Linear(features.shape[1], SIZE)
-    assert start.components_FC is not None
-    assert start.mean_F is not None
-    with torch.no_grad():
-        linear.weight.copy_(start.components_FC.T)
-        linear.bias.copy_(-(start.mean_F @ start.components_FC))
+    linear = started("pca", SIZE, features, labels)
     loss = NTXentLoss(temperature=0.1) if kind == "ntxent" else NormalizedSoftmaxLoss(int(labels.max()) + 1, SIZE)
     optimizer = torch.optim.Adam([*linear.parameters()], 1e-3)
     if [*loss.parameters()]:
@@ -78,8 +86,11 @@ def rows_of(features: Tensor, labels: Tensor, trained: Tensor) -> Rows:
     """The rows of a comparison as embeddings of all samples, trained on some of them."""
     classes = labels[trained].unique(return_inverse=True)[1]
     rows = {UNTOUCHED: normalize(features)}
-    for kind in ("pca", "whitening", f"whitening{SIZE}", "lda"):
-        rows[f"pretrained[{kind}]"] = fit_projection(kind, features[trained], classes, SIZE)(features)
+    whole, given = features.shape[1], (features, classes, trained)
+    rows["pretrained[pca]"] = untrained("pca", SIZE, *given)
+    rows["pretrained[whitening]"] = untrained("whitening", whole, *given)
+    rows[f"pretrained[whitening{SIZE}]"] = untrained("whitening", SIZE, *given)
+    rows["pretrained[lda]"] = untrained("lda", SIZE, *given)
     for kind in ("ntxent", "normalized_softmax"):
         for seed in (0, 1):
             rows[f"head_{kind}_{seed}"] = normalize(head(kind, features[trained], classes, seed)(features))

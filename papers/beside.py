@@ -79,8 +79,8 @@ def papers_beside(study: StudyFolder, dataset: str | None = None) -> list[PaperB
     """
     spec = study.spec
     by_title: dict[str, list[Counterpart]] = {}
-    for method in (row for row in spec.rows if spec.reference_of(row) == PCA):
-        config = whole_config(study.folder, spec.source_row(method))
+    for method in (row for row in spec.rows if not is_baseline(row) or spec.reference_of(row) == PCA):
+        config = whole_config(study.folder, method)
         for row in _nearest_rows(method, config, spec, dataset) if config else []:
             by_title.setdefault(row.result.title, []).append(row)
     return [PaperBeside(title, rows, _differences(rows), _metrics(rows, spec)) for title, rows in by_title.items()]

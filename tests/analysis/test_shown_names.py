@@ -13,10 +13,9 @@ from levelfield.study.study_file import find_study
 
 def test_untrained_rows_say_what_happens_to_the_features(spec: StudySpec) -> None:
     config = {**spec.methods["arcface"], "model": {**spec.methods["arcface"]["model"], "embedding_size": 64}}
-    references = ["features", "lda", "whitening", "whitening128", "pca512"]
-    many = replace(
-        spec, methods={"arcface": config, "wide": config}, references=references, trunks={"b": {}}, modules=["wide"]
-    )
+    references = ["features", "lda", "whitening", "whitening128", "pca512", "one_pca"]
+    more = {"trunks": {"b": config}, "modules": ["wide"]}
+    many = replace(spec, methods={"arcface": config, "wide": config}, references=references, **more)
     assert {row: name for row, name in shown_names(many).items() if row.startswith("pretrained")} == {
         "pretrained": "features, PCA to 64",
         "pretrained_one_pca": f"features, one PCA to {64 * spec.folds}",

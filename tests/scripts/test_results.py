@@ -40,7 +40,7 @@ def test_keep_writes_an_archive_and_a_summary_and_check_finds_a_change(
             assert archive.extractfile(name).read() == (copy / name).read_bytes()
         # 2 methods x (3 trials + 2 runs), and the baseline, each on 2 folds.
         jobs = [name for name in archive.getnames() if re.search(r"/fold\d/result\.json$", name)]
-        assert len(jobs) == (2 * (3 + 2) + 1) * 2
+        assert len(jobs) == (2 * (3 + 2) + 1) * 2 + 1
     shutil.copytree(kept, tmp_path / "results" / "sound")
     next_digit(kept / "summary.csv")
     assert script["check"](tmp_path / "results") == 1

@@ -4,7 +4,6 @@ import io
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from pretended_gpu import pretended_gpu
 from rich.console import Console
 from scipy.linalg import inv, sqrtm
 from sklearn.covariance import ledoit_wolf
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from study_engine import run_file, tables
 from torch.nn.functional import normalize
 from toy_study import TOY, run_study
@@ -26,7 +24,6 @@ from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verify import verify_study
 from levelfield.core.errors import UserError
 from levelfield.core.ledger import EVALUATED, read_lines
-from levelfield.core.source_identity import sources
 from levelfield.data import datamodule
 from levelfield.metrics import retrieval_metrics
 from levelfield.report.facts import commands
@@ -34,9 +31,8 @@ from levelfield.report.page import write_report
 from levelfield.report.table import study_table
 from levelfield.study.derived import _validate
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import Job, Task, job_config
+from levelfield.study.jobs import Job, job_config
 from levelfield.study.rows import load_spec
-from levelfield.study.untrained import linear_discriminants, run_untrained
 from levelfield.training.build import build
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
@@ -82,7 +78,7 @@ def result(study: StudyFolder, row: str, fold: int = 0) -> dict:
 
 def test_the_first_blocks_are_validated_and_all_others_train(ladder: StudyFolder) -> None:
     """32 classes: 16 of them in 4 blocks of 4, so 12 train."""
-    rows = ["pretrained", "pretrained[features]", "pretrained[features-wide]"]
+    rows = ["pretrained", "pretrained[features]", "pretrained[features-wide]", "pretrained_one_pca"]
     assert ladder.spec.rows == [*rows, "head", "trunk", "averaged", "half", "small"]
     for fold in (0, 1):
         data = torch.load(ladder.checkpoint(Job("head", "run", 0, fold)), weights_only=True)["levelfield"]["data"]
@@ -145,19 +141,13 @@ def test_validation_chooses_alpha(ladder: StudyFolder, tmp_path: Path) -> None:
 def test_a_job_ranks_its_validation_classes_on_its_device(
     ladder: StudyFolder, tmp_path: Path, ranked_on: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = StudyFolder.begun(Path(shutil.copytree(ladder.folder, tmp_path / "ladder")))
-    on_cpu = result(ladder, "pretrained[features]")
-    made_by = {}, on_cpu["data"]["fingerprint"], on_cpu["provenance"]["weights"]
-    task = Task(study.spec, study.folder, Job("pretrained[features]", "run", 0, 0), {}, *made_by)
     monkeypatch.setattr(SingleDeviceStrategy, "root_device", torch.device("cuda", 0))
     monkeypatch.setattr(datamodule, "loader_processes", lambda *args, **settings: 0)
-    training = build(study.test_config("trunk"), tmp_path, progress=False)
+    training = build(ladder.test_config("trunk"), tmp_path, progress=False)
     training.datamodule.setup("validate")
     with pretended_gpu():
         _validate(training)
-        (found,) = run_untrained([replace(task, sources=sources(task.classes))])
-    assert found["validation"] == pytest.approx(on_cpu["validation"], abs=1e-6)
-    assert ranked_on == ["cuda", "cuda"]
+    assert ranked_on == ["cuda"]
 
 
 def test_a_pca_of_the_trained_trunk(ladder: StudyFolder, tmp_path: Path) -> None:
@@ -204,19 +194,6 @@ def test_what_cannot_be_derived(derived: str, key: str, tmp_path: Path) -> None:
 ROWS = ["pretrained", *(f"pretrained[{name}]" for name in ("features", "pca32", "lda", "whitening", "whitening8"))]
 
 
-def test_discriminants_are_scikit_learns_of_centred_features() -> None:
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(8).repeat_interleave(5)
-    features = torch.randn(40, 12, generator=generator) + 2 * torch.randn(8, 12, generator=generator)[labels]
-    found = linear_discriminants(features, labels, most=128)(features)
-    assert found.shape == (40, 7)
-    lda = LinearDiscriminantAnalysis(solver="eigen", shrinkage="auto").fit(features.double().numpy(), labels.numpy())
-    expected = lda.transform((features.double() - features.double().mean(0)).numpy())
-    cosines = normalize(torch.from_numpy(expected)) @ normalize(torch.from_numpy(expected)).T
-    np.testing.assert_allclose(found @ found.T, cosines, atol=1e-5)
-    assert linear_discriminants(features, labels, most=3)(features).shape == (40, 3)
-
-
 @pytest.fixture(scope="module")
 def studied(toy_file: Path, tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
     folder = tmp_path_factory.mktemp("references")
@@ -228,7 +205,7 @@ def studied(toy_file: Path, tmp_path_factory: pytest.TempPathFactory) -> StudyFo
 
 
 def test_each_reference_is_a_row_that_is_tested_once(studied: StudyFolder) -> None:
-    assert studied.spec.rows == [*ROWS, "contrastive"]
+    assert studied.spec.rows == [*ROWS, "pretrained_one_pca", "contrastive"]
     assert [row.method for row in collect_rows(studied) if row.stage == "test"].count("pretrained[lda]") == 3 * 3
     text, names = repr(study_table(studied)), shown_names(studied.spec)
     assert all(names[row] in text for row in ROWS)

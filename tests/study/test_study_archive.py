@@ -25,7 +25,7 @@ from levelfield.study.rows import load_spec
 from levelfield.study.same_study import check_archived
 from levelfield.study.spec import StudySpec
 
-ROWS = ("pretrained", "contrastive")
+ROWS = ("pretrained", "pretrained_one_pca", "contrastive")
 ADDED = {"arcface": {"model": {"loss": "ArcFaceLoss"}, "data": {"samples_per_class": 1}}}
 
 
@@ -186,7 +186,7 @@ def test_a_row_of_an_archive_can_be_computed_again(archived: tuple[Path, Path], 
     unpack_study(archive, tmp_path / "out", asked=ROWS)
     other = load_spec(folder.parent / "small.yaml", {"model.loss_lr": 0.5})
     study = run_study(tmp_path / "out", other, recompute=["all"])
-    assert study.archived == {"pretrained"}
+    assert study.archived == {"pretrained", "pretrained_one_pca"}
     assert study.is_finished()
     assert tables(study.folder) == tables(run_study(tmp_path / "whole", other).folder)
 

@@ -52,11 +52,11 @@ def test_every_job_leaves_what_the_design_says(finished: Path, spec: StudySpec) 
         folder = finished / job.path
         expected = {"config.yaml", "result.json"}
         if job.stage == "run":
-            expected |= {"tested.safetensors", "best.ckpt" if job.method != "pretrained" else "projection.safetensors"}
-        if job.method != "pretrained":
+            expected |= {"tested.safetensors", "best.ckpt"}
+        if job.method != "pretrained_one_pca":
             expected.add("metrics.csv")
         assert {path.name for path in folder.iterdir()} == expected
-        if job.stage == "run" and job.method != "pretrained":
+        if job.stage == "run":
             MetricLearner.load_from_checkpoint(folder / "best.ckpt")
     assert (finished / "study.yaml").is_file()
     stored = safetensors.torch.load((finished / "jobs/arcface/run0/fold0/tested.safetensors").read_bytes())
@@ -109,7 +109,7 @@ def test_a_dry_run_lists_the_jobs_and_builds_nothing(toy: StudyFolder, tmp_path:
     shown = StringIO()
     print_jobs(Console(file=shown, width=100), toy)
     text = shown.getvalue()
-    assert re.search(r"22 jobs[\s\S]*\b12 .*\b8 .*\b2 ", text), "trainings of the search and the runs, fits of others"
+    assert re.search(r"23 jobs[\s\S]*\b12 .*\b8 .*\b3 ", text), "trainings of the search and the runs, fits of others"
     row = next(line for line in text.splitlines() if "arcface" in line).split()
     assert row == ["arcface", "3", "x", "2", "2", "x", "2", "10", "10"]
     print_jobs(Console(file=StringIO()), StudyFolder(tmp_path / "out", load_spec(find_study("laptop/glyphs"))))
@@ -151,7 +151,7 @@ def test_an_executor_of_ones_own_runs_a_study(tmp_path: Path, monkeypatch: pytes
     file = small_study(tmp_path, text=PLAIN)
     slots = make_slots(load_spec(file), "my_slots.Counted", {"most": 10})
     run_file(file, tmp_path / "out", slots)
-    assert slots.left == 10 - 1 - 2 - 2  # the untrained row's folds together, two jobs, two tests
+    assert slots.left == 10 - 3 - 2 - 3  # three untrained jobs, two trainings, a test of each row
 
 
 def gpu(spec: StudySpec) -> StudySpec:
@@ -160,7 +160,7 @@ def gpu(spec: StudySpec) -> StudySpec:
 
 
 def test_workers_share_the_machine(toy: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Local(toy.spec).number == 1  # 22 jobs do not pay for a second process
+    assert Local(toy.spec).number == 1  # 23 jobs do not pay for a second process
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,-1,7")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)  # torch ends the list at -1
     assert Local(gpu(toy.spec), workers=4)._devices == ["3", "5"]
@@ -173,7 +173,7 @@ def test_workers_share_the_machine(toy: StudyFolder, monkeypatch: pytest.MonkeyP
 
 
 def test_each_gpu_gets_a_worker(toy: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """22 jobs on 8 GPUs: a worker's start is short next to a job on a GPU, and threads are no GPUs."""
+    """23 jobs on 8 GPUs: a worker's start is short next to a job on a GPU, and threads are no GPUs."""
     spec = replace(gpu(toy.spec), threads=4)
     monkeypatch.setattr("levelfield.study.executors.local.BYTES_EACH", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
@@ -181,7 +181,7 @@ def test_each_gpu_gets_a_worker(toy: StudyFolder, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     assert Local(spec).number == 8
     assert Local(spec, jobs_per_device=2).number == 16
-    assert Local(spec, jobs_per_device=4).number == 22, "no more than jobs"
+    assert Local(spec, jobs_per_device=4).number == 23, "no more than jobs"
     assert Local(spec, devices=[0, 1, 2]).number == 3
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)), raising=False)
     assert Local(spec).number == 4, "no more than cores"

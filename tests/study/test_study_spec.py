@@ -231,11 +231,41 @@ def test_an_untrained_row_for_each_value_that_changes_it(tmp_path: Path, line: s
     more, untrained, compared = line.split(" | ")
     method, _, baseline = compared.partition(" ")
     spec = read(tmp_path, re.sub(r"RESNET(\d+)", TRUNK, more.replace("; ", "\n")))
-    rows = [f"pretrained[{kind}]" for kind in untrained.split()]
-    assert [row for row in spec.rows if row not in spec.methods] == (rows or ["pretrained"])
+    rows = [f"pretrained[{kind}]" for kind in untrained.split()] or ["pretrained"]
+    of_pca = [row for row in rows if row.startswith("pretrained[pca-")] or ["pretrained"]
+    assert [row for row in spec.rows if row not in spec.methods] == [*rows, *map(one_pca, of_pca)]
     assert spec.baseline_of(method) == (f"pretrained[{baseline}]" if baseline else "pretrained")
     settings, trained = spec.settings(spec.baseline_of(method))["model"], spec.methods[method]["model"]
     assert all(settings[key] == trained[key] for key in ("trunk", "embedding_size"))
+
+
+def test_an_untrained_row_is_a_learner_without_a_step(tmp_path: Path) -> None:
+    lora = "trunk: {init_args: {adapter: LoRA}}"
+    own = f"{{loss: ContrastiveLoss, embedding_size: 8, {lora}}}, trainer: {{devices: 2}}}}"
+    text = BASE.replace("{loss: ContrastiveLoss}}", own)
+    spec = read(tmp_path, "references: [features, lda, whitening, pca512]", base=text)
+    starts = [("pca", 8), ("random", None), ("lda", 8), ("whitening", None), ("pca", 512), ("pca", 4 * 8)]
+    rows = [row for row in spec.rows if row not in spec.methods]
+    for row, start in zip(rows, starts, strict=True):
+        config = job_config(spec, Job(row, "run", 0, 0), {})
+        assert (config["model"]["embedder_init"], config["model"]["embedding_size"]) == start, row
+        assert config["model"]["freeze_trunk"] is config["data"]["features"] is True
+        assert config["model"]["trunk"]["init_args"] == {"name": "test_resnet", "weights": None}
+        assert config["trainer"] == {"max_steps": 0, "devices": 1}
+        assert config["data"]["fold"] == ("none" if row == "pretrained_one_pca" else 0)
+
+
+def test_a_row_of_another_trunk_inherits_nothing_of_a_method(tmp_path: Path) -> None:
+    own = BASE.replace("data: {samples_per_class: 1}", "data: {transforms: {crop_size: 99}}")
+    trunk = "{class_path: TimmTrunk, init_args: {name: resnet18}}"
+    file = tmp_path / "mine.yaml"
+    spec = read(
+        tmp_path, f"trunks: {{other: [{{model: {{trunk: {trunk}}}}}]}}", base=own.replace("contrastive:", "zero:")
+    )
+    config = load_spec(file, {"data.root": "/here"}).config_of("pretrained[features-other]")
+    assert config["model"]["trunk"] == {"class_path": "TimmTrunk", "init_args": {"name": "resnet18", "weights": None}}
+    assert config["data"] == {"dataset": "Glyphs", "root": "/here", "features": True}
+    assert spec.with_configs(lambda each: {**each, "data": {}}).trunks["other"]["data"] == {}
 
 
 def test_the_order_of_a_sweep_changes_no_untrained_row(tmp_path: Path) -> None:
@@ -265,7 +295,10 @@ def test_an_option_of_one_row_changes_no_other_row(tmp_path: Path) -> None:
     moved = load_spec(tmp_path / "mine.yaml", where)
     assert (moved.row_hashes, moved.configuration_hash()) == (other.row_hashes, other.configuration_hash())
     longer = load_spec(tmp_path / "mine.yaml", {"trainer.max_epochs": 2})
-    assert [row for row in spec.rows if longer.row_hashes[row] == other.row_hashes[row]] == ["pretrained"]
+    assert [row for row in spec.rows if longer.row_hashes[row] == other.row_hashes[row]] == [
+        "pretrained",
+        "pretrained_one_pca",
+    ]
     assert longer.configuration_hash() != other.configuration_hash()
 
 

@@ -15,7 +15,7 @@ from levelfield.experiment import Study
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, row_runs, study_jobs
 from levelfield.study.rows import load_spec
-from levelfield.study.spec import StudySpec
+from levelfield.study.spec import StudySpec, one_pca
 
 BASE = TOY.partition("methods:")[0]
 COUNTS = "folds: 2\nruns: 1\nthreads: 1\n"
@@ -53,7 +53,7 @@ sweep:
     assert spec.methods["ensemble"]["model"]["embedding_size"] == 144
     assert not any("batch_size" in sentence for sentence in differing_conditions(spec))
     folders = {str(job.path.parts[1]) for job in study_jobs(spec)}
-    assert folders == {"pretrained", "pairs=small", "pairs=32", "two=4", "ensemble"}
+    assert folders == {"pretrained", "pretrained_one_pca", "pairs=small", "pairs=32", "two=4", "ensemble"}
 
 
 def test_spaces_and_second_searches_are_those_of_the_method(tmp_path: Path) -> None:
@@ -130,7 +130,9 @@ sweep:
       model.trunk: {class_path: levelfield.models.TimmTrunk, init_args: {name: test_efficientnet, weights: null}}
 """
     spec = study(tmp_path, text)
-    assert spec.rows == ["pretrained[cnn]", "pretrained[separable]"]
+    rows = ["pretrained[cnn]", "pretrained[separable]"]
+    assert [row for row in spec.rows if row in spec.methods] == rows
+    assert {*spec.rows} == {*rows, *map(one_pca, rows)}
     assert row_runs(spec) == [(row, 0) for row in spec.rows]
     run_study(tmp_path / "out", spec)
     assert scores(tmp_path / "out", "pretrained[cnn]") != scores(tmp_path / "out", "pretrained[separable]")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.linalg import eigh
 from sklearn import covariance, decomposition
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from small_fit import small_data, small_learner, small_trainer
 from torch import nn
 from torch.nn.functional import normalize
@@ -205,3 +206,26 @@ def test_classes_of_one_sample_each_cannot_be_whitened() -> None:
     for points, labels in ((torch.randn(4), torch.arange(4)), (torch.randn(4, 2), torch.arange(3))):
         with pytest.raises(ValueError, match="shape"):
             within_class_whitening(points, labels)
+
+
+def test_a_start_at_the_discriminants_of_few_classes() -> None:
+    points, labels = features(), LABELS % 3
+    embedder = LinearEmbedder(8, 5)
+    start_embedder(embedder, "lda", points, labels)
+    exact = points.double().numpy()
+    lda = LinearDiscriminantAnalysis(solver="eigen", shrinkage="auto").fit(exact, labels.numpy())
+    expected = normalize(torch.from_numpy(lda.transform(exact - exact.mean(0))))
+    found = embedder(points).detach()
+    assert not found[:, 2:].any(), "two directions separate three classes"
+    np.testing.assert_allclose(normalize(found) @ normalize(found).T, expected @ expected.T, atol=1e-4)
+    with pytest.raises(UserError, match=r"model\.embedder_init lda"):
+        start_embedder(embedder, "lda", points, 0 * labels)
+
+
+@pytest.mark.parametrize("samples", [6, 60])
+def test_a_whitening_as_long_as_the_features_is_not_rotated(samples: int) -> None:
+    points, labels = features()[:samples], LABELS[:samples] % 3
+    embedder = LinearEmbedder(8, 8)
+    start_embedder(embedder, "whitening", points, labels)
+    expected = within_class_whitening(points, labels)
+    torch.testing.assert_close(embedder.linear.weight.detach().double(), expected * 8**0.5 / expected.norm())

@@ -14,7 +14,7 @@ from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import failed
 from levelfield.study.replicates import replicates_of
-from levelfield.study.spec import StudySpec, one_pca
+from levelfield.study.spec import StudySpec, is_one_pca, one_pca
 
 # A run's folds are scored one by one, and with their embeddings concatenated.
 EMBEDDING_KINDS = ("separated", "concatenated")
@@ -95,10 +95,14 @@ def collect_rows(study: StudyFolder, tests: Mapping[tuple[str, int], dict[str, A
         if not failed(result) and (job.stage != "run" or (job.method, job.number) in complete):
             add(result["validation"], job.method, job.stage, job.number, job.fold)
     for (method, run), tested in (study.tests() if tests is None else tests).items():
+        if is_one_pca(method):  # as long as the concatenated embeddings, and compared with them
+            add(tested["separated"][0], method, "test", run)
+            continue
         for fold, scores in enumerate(tested["separated"]):
             add(scores, method, "test", run, fold)
         add(tested["concatenated"], method, "test", run)
-        add(tested.get("one_pca", {}), one_pca(method), "test", run)
+        if one_pca(method) not in study.spec.rows:  # archives of earlier versions have it here
+            add(tested.get("one_pca", {}), one_pca(method), "test", run)
     return sorted(rows, key=lambda row: [-1 if value is None else value for value in vars(row).values()])
 
 

@@ -7,12 +7,12 @@ from levelfield.study.spec import (
     FEATURES,
     LDA,
     OF,
+    ONE,
     PCA,
     UNTRAINED,
     WHITENING,
     StudySpec,
     is_baseline,
-    one_pca,
     value_of,
 )
 
@@ -23,6 +23,7 @@ LOSSES = {name: name for name in AS_THE_CLASS.split()} | {
     **{"SignalToNoiseRatioContrastive": "Signal-to-noise ratio", "SubCenterArcFace": "Sub-center ArcFace"},
 }
 MAPS = {FEATURES: "features", LDA: "LDA", PCA: "features, PCA", WHITENING: "features, whitened", UNTRAINED: UNTRAINED}
+MAPS |= {ONE: "features, one PCA"}
 
 
 def shown_names(spec: StudySpec) -> dict[str, str]:
@@ -37,13 +38,12 @@ def shown_names(spec: StudySpec) -> dict[str, str]:
             names[row] = _trained(row, model.get("loss"))
             continue
         reference = spec.reference_of(row)
+        size = model.get("embedding_size")
+        map_of = PCA if reference == ONE else reference
+        value = (value_of(row) or "").removeprefix(map_of).removeprefix("-")  # of a sweep, or another trunk
         kind = reference.rstrip("0123456789")
-        size = reference.removeprefix(kind) or (kind == PCA and model.get("embedding_size"))
-        value = (value_of(row) or "").removeprefix(reference).removeprefix("-")  # of a sweep, or another trunk
-        names[row] = MAPS[kind] + f" to {size}" * bool(size) + f" [{value}]" * bool(value)
-        if reference == PCA:
-            joined = f" to {spec.folds * (size or 0)}"
-            names[one_pca(row)] = names[row].replace("PCA", "one PCA").replace(f" to {size}", joined)
+        names[row] = MAPS[kind] + f" to {size}" * (size is not None and kind not in (LDA, UNTRAINED))
+        names[row] += f" [{value}]" * bool(value)
     shown = list(names.values())
     return {row: name if shown.count(name) == 1 else row for row, name in names.items()}
 

@@ -213,7 +213,7 @@ def _recomputed(study: StudyFolder, stored: Tests, problems: list[str]) -> Tests
         folds = [stored_embeddings(study, job, tested["evaluation"]) for job in folds_of(study.spec, method, run)]
         usable = [each for each in folds if not isinstance(each, str)]
         problems += [each for each in folds if isinstance(each, str)]
-        if len(usable) == study.spec.folds:
+        if len(usable) == len(folds):
             scored_on = str((tested["provenance"] or {}).get("device"))  # a GPU has other last bits
             device = "cuda" if scored_on.startswith("cuda") and torch.cuda.is_available() else "cpu"
             with fixed_threads(study.spec.threads):
@@ -224,7 +224,7 @@ def _recomputed(study: StudyFolder, stored: Tests, problems: list[str]) -> Tests
 def _differing_scores(path: Path, stored: Mapping[str, Any], recomputed: Mapping[str, Any]) -> Iterator[str]:
     def by_place(scores: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
         folds = {f"fold {fold}": each for fold, each in enumerate(scores["separated"])}
-        return {**folds, "concatenated": scores["concatenated"], "one_pca": scores.get("one_pca", {})}
+        return {**folds, "concatenated": scores["concatenated"]}
 
     before = by_place(stored)
     for place, scores in by_place(recomputed).items():

@@ -168,7 +168,8 @@ def _check_begun(file: Path, dataset: "MetricDataset", given: Namespace) -> None
     """
     from levelfield.compare.samples import data_settings
 
-    _, data, *_ = yaml.safe_load(file.read_bytes())["base"]
+    base = yaml.safe_load(file.read_bytes())["base"]
+    data = next(layer for layer in base if isinstance(layer, dict) and "data" in layer)
     here = data_settings(dataset, given.overrides.get("data.root"))["dataset"]
     if (there := data["data"]["dataset"]) != here:
         places = [next(iter(each["init_args"].values())) for each in (there, here)]
@@ -184,18 +185,13 @@ def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
     from levelfield.compare.decide import decide, decision_lines, measured, rungs
     from levelfield.compare.whole_half import whole_half_command
     from levelfield.study.jobs import CHECKPOINT, CONFIG, Job
-    from levelfield.study.spec import ALPHA, is_baseline
+    from levelfield.study.spec import ALPHA
     from levelfield.training.trust import user_packages
 
     study = finished.record()
     table = rungs(study)
     decision = decide(table, cheapest)
-    if is_baseline(decision.row):
-        from levelfield.use.untrained_checkpoint import write_untrained_checkpoint
-
-        checkpoint = finished.folder / write_untrained_checkpoint(study, decision.row).relative_to(study.folder)
-    else:
-        checkpoint = finished.folder / Job(decision.row, "run", 0, 0).path / CHECKPOINT
+    checkpoint = finished.folder / Job(decision.row, "run", 0, 0).path / CHECKPOINT
     trusted = user_packages(yaml.safe_load(checkpoint.with_name(CONFIG).read_bytes()))
     embed = ["levelfield", "predict", "--ckpt_path", str(checkpoint)]
     embed += [word for name in sorted(trusted) for word in ("--trust", name)]

@@ -332,30 +332,26 @@ def definition(name: str, modality: str, base: Sequence[Any], trunks: Mapping[st
         base: The settings of the heads, the device and the data.
     """
     lengths = plan.lengths
-    methods: dict[str, Any] = {f"{HEAD}{loss}": path for loss, path in LOSSES.items()}
-    derived: dict[str, Any] = {}
+    of_trunk = {trunk: [with_size(plan.sizes[trunk]), settings] for trunk, settings in trunks.items()}
+    chosen, derived = of_trunk.pop(plan.trunk), dict[str, Any]()
+    head = {"model": {"embedder_init": plan.start, "embedding_size": plan.embedding_size}}
+    methods: dict[str, Any] = {f"{HEAD}{loss}": [path, *chosen, head] for loss, path in LOSSES.items()}
     if lengths.steps:
         for loss, path in LOSSES.items():
             own = trunk_settings(modality, lengths.steps)
             own["model"] |= {"embedding_size": plan.num_features}
-            methods[f"{TRUNK}{loss}"] = [path, own]
+            methods[f"{TRUNK}{loss}"] = [path, *chosen, own]
         for loss in (PAIR, CLASSES):
             derived[f"{TRUNK}{loss}_averaged"] = {"of": f"{TRUNK}{loss}", "alpha": "validated"}
             if plan.num_features > plan.embedding_size:
                 derived[f"{TRUNK}{loss}_pca"] = {"of": f"{TRUNK}{loss}_averaged", "pca": plan.embedding_size}
-    head = {"embedder_init": plan.start, "embedding_size": plan.embedding_size}
-    further = [with_size(lengths.size), trunks[plan.trunk], {"model": head, "data": {"batch_size": lengths.batch}}]
     return {
         "name": name,
-        "base": [*base, *further],
+        "base": [*base, {"data": {"batch_size": lengths.batch}}],
         "methods": methods,
         **({"derived": derived} if derived else {}),
         "references": ["features", "whitening", f"whitening{plan.embedding_size}"],
-        "trunks": {
-            other: merge(with_size(plan.sizes[other]), settings)
-            for other, settings in trunks.items()
-            if other != plan.trunk
-        },
+        "trunks": of_trunk,
         "folds": lengths.folds,
         "blocks": plan.blocks,
         "runs": lengths.runs,

@@ -170,8 +170,6 @@ def commands(study: StudyFolder, rows: Sequence[ResultRow]) -> list[tuple[str, s
         return found
     chosen = decided(study)
     best = source = best_method(rows, spec) if chosen is None else chosen["row"]
-    if is_baseline(best):  # `compare` has written its checkpoint and printed the commands
-        return found
     while source in spec.derived:  # no training of its own
         source = spec.derived[source][OF]
     job, model = folds_of(spec, source, 0)[0], study.checkpoint(folds_of(spec, best, 0)[0])

@@ -20,7 +20,7 @@ from levelfield.analysis.verify import changed_files
 from levelfield.core.terminal import printable
 from levelfield.metrics.definitions import SELECTED_BY, as_shown, is_user_metric, title_of
 from levelfield.study.folder import StudyFolder
-from levelfield.study.spec import FEATURES, StudySpec, is_baseline
+from levelfield.study.spec import FEATURES, StudySpec, is_baseline, is_one_pca
 
 COLLAPSED = " (collapsed)"
 METRICS = (SELECTED_BY, "precision_at_1")  # of the short table; the page has the others
@@ -39,8 +39,9 @@ def score_text(summary: SummaryRow | None) -> str:
 def rows_in_order(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
     """The features, then the other untrained rows, then the methods; in each group the best test MAP@R is first."""
     means = {method: row.mean for method, row in mean_scores(rows).items()}
-    features = [row for row in spec.rows if is_baseline(row) and spec.reference_of(row) == FEATURES]
-    others = sorted((row for row in spec.rows if row not in features), key=lambda row: -means.get(row, 0.0))
+    shown = [row for row in spec.rows if not is_one_pca(row)]  # which is beside the concatenated embeddings only
+    features = [row for row in shown if is_baseline(row) and spec.reference_of(row) == FEATURES]
+    others = sorted((row for row in shown if row not in features), key=lambda row: -means.get(row, 0.0))
     return [*features, *sorted(others, key=lambda row: not is_baseline(row))]
 
 

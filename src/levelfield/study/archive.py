@@ -8,7 +8,6 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from levelfield.core.configuration import Config, init_args, read_yaml
@@ -67,7 +66,7 @@ def _missing(study: StudyFolder) -> str:
 
 def _contents(study: StudyFolder) -> Iterator[tuple[str, bytes]]:
     folder, spec = study.folder, study.spec
-    yield STUDY, replace(spec, methods={row: _without_root(c) for row, c in spec.methods.items()}).to_yaml().encode()
+    yield STUDY, spec.with_configs(_without_root).to_yaml().encode()
     rows = {job.method for job in study.state.results} | set(study.archived)
     yield ARCHIVED, json.dumps({"rows": {row: {} for row in sorted(rows)}}, indent=1).encode()
     files = {study.ledger_file, study.results_file, study.summary_file}

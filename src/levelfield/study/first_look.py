@@ -42,14 +42,14 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp, rows:
 
     Args:
         own: Rows with the user's classes. If one raises an error, the study continues without it.
-        rows: The methods to build; None builds all.
+        rows: The rows to build; None builds all.
 
     Raises:
         UserError: a row cannot be built, a loss returns no loss, or the data cannot be used.
     """
     kept, seen = SharedParts(), dict[str, Training]()
     with tempfile.TemporaryDirectory() as folder:
-        for row in spec.methods if rows is None else rows:
+        for row in spec.rows if rows is None else rows:
             try:
                 if spec.whole_half and spec.trials(row):  # runs and trials have different settings
                     build(job_config(spec, Job(row, "run", 0, 0), {}), Path(folder), progress=False, kept=kept)
@@ -68,8 +68,9 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp, rows:
         identities = {half: data.identity() for half, data in halves.items()}
         for row, training in seen.items():
             data = halves[spec.halves[row]]
-            if not is_baseline(row):
-                training.datamodule.training_batches(data.train_subset.labels)
+            if is_baseline(row):
+                continue
+            training.datamodule.training_batches(data.train_subset.labels)
             if row in own and type(training.model).training_step is MetricLearner.training_step:
                 _try_loss(row, training, data.train_subset, given_up)
     trunks = {row: getattr(training.model, "trunk", None) for row, training in seen.items()}
@@ -77,7 +78,7 @@ def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp, rows:
     found = {row: half for row, half in spec.halves.items() if half in halves}  # a row that was given up has none
     return Seen(
         {row: identities[half] for row, half in found.items()},
-        {row: weights.get(spec.source_row(row)) for row in spec.rows},
+        weights,
         data.overview(),
     )
 

@@ -20,12 +20,12 @@ from levelfield.core.ledger import EVALUATED, LEDGER, evaluations_beside, finish
 from levelfield.core.shape import has_shape
 from levelfield.data.hashes import file_hashes
 from levelfield.study.jobs import (
+    CHECKPOINT,
     JOB_SHAPE,
     MODEL_SHAPE,
     RESULT,
     TEST_SHAPE,
     Job,
-    checkpoint_name,
     failed,
     folds_of,
     job_config,
@@ -145,7 +145,7 @@ class StudyFolder:
 
     def checkpoint(self, job: Job) -> Path:
         """The checkpoint of a job."""
-        return self.folder / job.path / checkpoint_name(job, self.spec.reference_of(job.method))
+        return self.folder / job.path / CHECKPOINT
 
     def checkpoint_hashes(self) -> dict[str, str]:
         """Path in the folder to SHA-256, for every checkpoint that is tested; an unchanged file is read once.
@@ -183,7 +183,7 @@ class StudyFolder:
 
     def may_build(self, row: str) -> bool:
         """Whether the classes that a row names are the user's choice."""
-        return self.spec.source_row(row) not in self.strangers
+        return row not in self.strangers
 
     def _archived_rows(self) -> dict[str, dict[str, Any]]:
         path = self.folder / ARCHIVED
@@ -210,7 +210,7 @@ class StudyFolder:
 
     def distance_of(self, row: str) -> str:
         """The distance for retrieval of a row."""
-        return "cosine" if row not in self.spec.methods else self.test_config(row)["model"].get("distance", "cosine")
+        return self.test_config(row)["model"].get("distance", "cosine")
 
     def read_test(self, row: str, run: int, ids: list[str] | None = None) -> dict[str, Any] | None:
         """The test scores of one run; None before they exist.

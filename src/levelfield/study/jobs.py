@@ -16,12 +16,12 @@ from levelfield.core.seeds import seed_of
 from levelfield.core.shape import TEXT_OR_NONE, count, finite, has_shape, number
 from levelfield.core.source_identity import names_in
 from levelfield.metrics.definitions import SELECTED_BY
-from levelfield.study.spec import OF, PCA, UNTRAINED, WHOLE_HALF, StudySpec, is_baseline, row_folder, second_search
+from levelfield.study.spec import OF, WHOLE_HALF, StudySpec, is_baseline, is_one_pca, row_folder, second_search
 
 RESULT = "result.json"
 CONFIG, METRICS_FILE = "config.yaml", "metrics.csv"
 LOGS = (CONFIG, METRICS_FILE)
-CHECKPOINT, PROJECTION_FILE = "best.ckpt", "projection.safetensors"
+CHECKPOINT = "best.ckpt"
 EMBEDDINGS_FILE = "tested.safetensors"
 SCORES = {str: number}
 COMMON = {
@@ -70,7 +70,7 @@ VALIDATION = "levelfield.training.callbacks.RetrievalValidation"
 
 @dataclass(frozen=True)
 class Job:
-    """One training, or one fit of the projection of an untrained row: a row in one trial or run on one fold.
+    """One training, of no step for an untrained row: a row in one trial or run on one fold.
 
     Args:
         method: The row.
@@ -129,23 +129,13 @@ class Task:
         return self.spec.threads
 
     @property
-    def folds(self) -> int:
-        """Number of folds for the one PCA of an untrained row."""
-        return self.spec.folds_of(self.job.stage)
-
-    @property
-    def projection(self) -> str:
-        """The map of an untrained row's features."""
-        return self.spec.reference_of(self.job.method)
-
-    @property
     def job_folder(self) -> Path:
         return self.folder / self.job.path
 
     @property
     def checkpoint(self) -> Path:
         """The checkpoint that the job writes."""
-        return self.job_folder / checkpoint_name(self.job, self.projection)
+        return self.job_folder / CHECKPOINT
 
     def empty_folder(self) -> Path:
         """The folder of the job, without files of earlier attempts."""
@@ -156,18 +146,13 @@ class Task:
         return self.job_folder
 
 
-def checkpoint_name(job: Job, projection: str = PCA) -> str:
-    """The name of the file with the result of a job."""
-    return PROJECTION_FILE if is_baseline(job.method) and projection != UNTRAINED else CHECKPOINT
-
-
 def study_jobs(spec: StudySpec) -> list[Job]:
     """All jobs in order: the untrained rows, then trial by trial and run by run, row by row."""
     trained = [row for row in spec.methods if not is_baseline(row)]
     searched = [row for row in trained if spec.trials(row)]
 
     def stage(name: str, count: int, rows: list[str]) -> list[Job]:
-        return [Job(row, name, n, fold) for n in range(count) for row in rows for fold in range(spec.folds_of(name))]
+        return [job for n in range(count) for row in rows for job in folds_of(spec, row, n, name)]
 
     untrained = [job for row in spec.rows if is_baseline(row) for job in folds_of(spec, row, 0)]
     return [*untrained, *stage("trial", spec.search.trials, searched), *stage("run", spec.runs, trained)]
@@ -180,7 +165,8 @@ def row_runs(spec: StudySpec) -> list[tuple[str, int]]:
 
 def folds_of(spec: StudySpec, row: str, number: int, stage: str = "run") -> list[Job]:
     """The jobs of one run or trial of a row."""
-    return [Job(row, stage, number, fold) for fold in range(spec.folds_of(stage))]
+    folds = 1 if is_one_pca(row) else spec.folds_of(stage)
+    return [Job(row, stage, number, fold) for fold in range(folds)]
 
 
 def source_of(spec: StudySpec, job: Job) -> Job | None:
@@ -195,17 +181,12 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
         parameters: The setting from the search, dotted key to value, merged over the configuration of the row.
     """
     config = copy.deepcopy(spec.config_of(job.method))
-    if is_baseline(job.method) and spec.reference_of(job.method) != UNTRAINED:
-        config["model"].setdefault("loss", "levelfield.losses.ContrastiveLoss")  # a learner needs one
     for key, value in parameters.items():
         config = set_dotted(config, key, value)
-    blocks = spec.blocks_of(job.stage)
+    blocks = 1 if is_one_pca(job.method) else spec.blocks_of(job.stage)
     config["data"] |= {"fold": job.fold, "num_folds": blocks} if blocks > 1 else {"fold": WHOLE_HALF}
     if job.stage == "trial" and spec.search.random_folds:
         config["data"]["fold_seed"] = spec.seed
-    if is_baseline(job.method):  # one process computes it
-        for key in ("devices", "strategy"):
-            config["trainer"].pop(key, None)
     config["trainer"].setdefault("devices", 1)  # even on a machine with several
     if spec.selected_by != SELECTED_BY:
         config["trainer"]["callbacks"] = _selecting(config["trainer"].get("callbacks"), spec.selected_by)

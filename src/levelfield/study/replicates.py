@@ -31,13 +31,11 @@ def replicate(spec: StudySpec, number: int) -> StudySpec:
                 f"{spec.name}: replicates draw their halves at random: leave replicates out, or data.split (and "
                 f"data.split_seed in a sweep) of {row}"
             )
-    methods = {row: merge(config, data) for row, config in spec.methods.items()}
     return replace(
-        spec,
+        spec.with_configs(lambda config: merge(config, data)),
         name=f"{spec.name} {number}",
         replicates=1,
         seed=seed_of(spec.seed, FOLDER, number, bits=31),
-        methods=methods,
     )
 
 

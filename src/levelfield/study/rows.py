@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from levelfield.study.spec import (
     HALVED_BY,
     NAME,
     OF,
+    ONE,
     ONE_PCA,
     TO,
     VALIDATED,
@@ -39,7 +41,7 @@ ALL = ""  # of `searches: 2`, which is for all methods
 WITHOUT_CHECKPOINT = {
     "enable_checkpointing": (False,),
     "fast_dev_run": (True, *range(1, 100)),
-    **dict.fromkeys(("max_epochs", "max_steps", "limit_train_batches", "limit_val_batches"), (0,)),
+    **dict.fromkeys(("max_epochs", "limit_train_batches", "limit_val_batches"), (0,)),
 }
 Values = list[tuple[str | None, Config]]  # name of a value, or of a combination of values, and its settings
 
@@ -84,6 +86,7 @@ def load_spec(
     derived = dict[str, Config]()
     for row, config, made in _derived(path, content.get("derived"), rows):
         rows[row], derived[row] = Row(config, {}), made
+    counts = _given(f"{path}: ", {**COUNTS, **content}, rows)
     spec = StudySpec(
         name=str(name),
         methods={row: found.config for row, found in rows.items()},
@@ -92,13 +95,10 @@ def load_spec(
         sweep=sweep,
         blocks=None if (blocks := content.get("blocks")) is None else whole_number(f"{path}: blocks", blocks, 2),
         derived=derived,
-        trunks={
-            str(trunk): stack(layers, path.parent, f"trunks of {path}: {trunk}")
-            for trunk, layers in mapping(content.get("trunks") or {}, f"{path}: trunks").items()
-        },
-        references=_references(path, content.get("references"), any(map(is_baseline, rows))),
+        trunks=dict(_trunks(path, content.get("trunks"), base, of_methods)),
+        references=_references(path, content.get("references"), any(map(is_baseline, rows)), counts["folds"]),
         modules=_modules({row: found.config for row, found in rows.items()}),
-        **_given(f"{path}: ", {**COUNTS, **content}, rows),
+        **counts,
     )
     alike: dict[str | None, str] = {}
     for row in rows:
@@ -131,11 +131,15 @@ def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
     own, sections, of_methods = sort_options(options)
     if sections["searches"]:
         raise UserError("--searches: a study cannot change its searches after it began; choose another --output")
-    methods = dict(spec.methods)
-    for key, value in of_methods.items():
-        methods = {row: set_dotted(config, key, value) for row, config in methods.items()}
+    spec = spec.with_configs(partial(_with_options, options=of_methods))
     search = read_search(Path("options"), asdict(spec.search), sections["search"])
-    return replace(spec, methods=methods, modules=_modules(methods), search=search, **_given("--", own, methods))
+    return replace(spec, modules=_modules(spec.methods), search=search, **_given("--", own, spec.methods))
+
+
+def _with_options(config: Config, options: Config) -> Config:
+    for key, value in options.items():
+        config = set_dotted(config, key, value)
+    return config
 
 
 def _given(place: str, content: Config, rows: Iterable[str]) -> dict[str, Any]:
@@ -205,9 +209,7 @@ def _rows(
                 raise UserError(f"{path}: method {name}: its sweep needs a sweep in the study; add one there")
             of_row = read_sweep(path, own, sweep)[1]
         for value, settings in of_row:
-            each = config
-            for setting in (*settings.items(), *options.items()):
-                each = set_dotted(each, *setting)
+            each = _with_options(_with_options(config, settings), options)
             row = name if value is None else f"{name}[{value}]"
             if row == BASELINE:
                 raise UserError(f"{path}: {row!r} is the untrained row: rename the method, or sweep model.trunk")
@@ -368,14 +370,23 @@ def derived_config(config: Config, made: Config) -> Config:
     return {**config, "model": model, "trainer": {**trainer, "limit_predict_batches": 0}}
 
 
-def _references(path: Path, given: Any, several_trunks: bool) -> list[str]:
+def _trunks(path: Path, given: Any, base: Config, options: Config) -> Iterator[tuple[str, Config]]:
+    """Name and configuration of each further trunk: it is stacked on the base as a method is."""
+    for name, layers in mapping(given or {}, f"{path}: trunks").items():
+        config = merge(base, stack(layers, path.parent, f"trunks of {path}: {name}"))
+        config.pop("search", None)
+        of_data = {key: value for key, value in options.items() if not key.startswith("model.")}
+        yield str(name), _resolve(str(name), _with_options(config, of_data))
+
+
+def _references(path: Path, given: Any, several_trunks: bool, folds: int) -> list[str]:
     names = as_list(given or [])
     for name in names:
         if not is_reference(str(name)):
             raise UserError(f"{path}: no reference {name!r}; there are: features, lda, whitening, pca512, whitening512")
     if len(set(names)) < len(names) or (names and several_trunks):
         raise UserError(f"{path}: references: a name is repeated, or there are several trunks; remove it")
-    return names
+    return [*names, *([ONE] if folds > 1 and ONE not in names else [])]
 
 
 def read_metrics(place: str, given: Any) -> list[str]:

@@ -23,7 +23,6 @@ from levelfield.study.same_study import (
     row_sources,
     with_rows_of,
 )
-from levelfield.study.spec import is_baseline
 from levelfield.study.suggest import suggest
 from levelfield.study.workers import GivenUp, Here, Scheduler, Slots, Unit
 
@@ -121,7 +120,7 @@ def _run(
             for slot in range(slots.number):
                 slots.ready(slot)  # workers start while the rows are checked
             refuse_strangers_jobs(study)
-            mine = filter(study.may_build, study.spec.methods)
+            mine = filter(study.may_build, study.spec.rows)
             seen = look_at_rows(study.spec, own_rows(sources), given_up, mine)
             note(*check_seen(study, seen.data, seen.weights, recompute), *seen.overview)
             data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
@@ -154,9 +153,6 @@ class _Jobs:
         self.study, self.state, self.progress, self.replan = study, study.state, progress, replan
         self.sources, self.data, self.weights = sources, data, weights
         self.units: dict[str, Unit] = {}
-        untrained = {row: study.spec.features_hash(row) for row in study.spec.rows if is_baseline(row)}
-        # Untrained rows with the same features are computed together.
-        self.together = {row: [each for each in untrained if untrained[each] == untrained[row]] for row in untrained}
 
     def ready(self) -> Iterator[Unit]:
         given = set[str]()
@@ -169,24 +165,18 @@ class _Jobs:
                 yield self.units[name]
 
     def _name(self, job: Job) -> str:
-        if is_baseline(job.method):
-            return self.together[job.method][0]
         asks = self.state.parameters(job) is None
         return f"{job.method} trial {job.number}: suggest a setting" if asks else str(job)
 
     def _unit(self, name: str, job: Job) -> Unit:
         from levelfield.study.derived import run_derived
         from levelfield.study.training_job import run_job
-        from levelfield.study.untrained import run_untrained
 
-        spec = self.study.spec
-        if is_baseline(job.method):
-            rows = self.together[job.method]
-            same = [each for each in self.state.jobs if each.method in rows and each not in self.state.results]
-            return Unit(name, job.method, run_untrained, ([self._task(each) for each in same],))
         if self.state.parameters(job) is None:
             return Unit(name, job.method, _suggest, (self.state.suggest_arguments(job),))
-        return Unit(name, job.method, run_derived if job.method in spec.derived else run_job, (self._task(job),))
+        return Unit(
+            name, job.method, run_derived if job.method in self.study.spec.derived else run_job, (self._task(job),)
+        )
 
     def _task(self, job: Job) -> Task:
         parameters, row = self.state.parameters(job), job.method
@@ -200,12 +190,11 @@ class _Jobs:
             _, _, number, _, row, *_ = unit.arguments[0]
             self.state.suggested[row, number] = value
             return
-        for result in value if isinstance(value, list) else [value]:
-            job = Job(*(result[key] for key in ("method", "stage", "number", "fold")))
-            if job.fold < self.study.spec.folds_of(job.stage):  # it may have been left out since it started
-                self.state.add(job, result)
-                self.progress.finished(job, result)
-                self._plan_again(job, result)
+        job = unit.arguments[0].job
+        if job.fold < self.study.spec.folds_of(job.stage):  # it may have been left out since it started
+            self.state.add(job, value)
+            self.progress.finished(job, value)
+            self._plan_again(job, value)
 
     def _plan_again(self, job: Job, result: Mapping[str, Any]) -> None:
         running = [unit.arguments[0].job for unit in self.units.values() if isinstance(unit.arguments[0], Task)]

@@ -24,10 +24,8 @@ from levelfield.data.features import FeatureSubset
 from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, TEST_SHAPE, folds_of, read_result
 from levelfield.study.progress import Progress
-from levelfield.study.spec import is_baseline
 from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.training_job import fixed_threads, memory_errors
-from levelfield.study.untrained import Projection
 from levelfield.study.workers import GivenUp, Scheduler, Slots, Unit
 from levelfield.training.build import Training, build
 from levelfield.training.checkpoint import has_frozen_trunk_of, load_learner
@@ -80,8 +78,7 @@ class TestTask:
         self, folds: Sequence[EmbeddedTest], origin: dict[str, Any], device: torch.device | str = "cpu"
     ) -> dict[str, Any]:
         """Score the embeddings of all folds on a device, write the scores and return them."""
-        trained = self.row in self.study.spec.methods
-        distance = self.config["model"].get("distance", "cosine") if trained else "cosine"
+        distance = self.config["model"].get("distance", "cosine")
         test = {
             **{"method": self.row, "stage": "test", "number": self.run, "evaluation": self.evaluation},
             "configuration": self.study.test_hash(self.row),
@@ -259,14 +256,14 @@ def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
         folds = task.stored()
         missing = [n for n, fold in enumerate(folds) if fold is None or fold.data != fingerprint]
         paths = [task.checkpoints[n][0] for n in missing]
-        embedded: list[tuple[EmbeddedSet, Tensor | None]] = []
+        embedded = list[EmbeddedSet]()
         if missing and is_plain(training.model):
             where = {"accelerator": device.type}
-            embedded = [(embed_by_steps(_load(path, training), loader, where), None) for path in paths]
+            embedded = [embed_by_steps(_load(path, training), loader, where) for path in paths]
         elif missing:
-            embedded = _embed(not is_baseline(task.row), paths, training, loader)
-        for n, (samples, one_pca) in zip(missing, embedded, strict=True):
-            folds[n] = fold = EmbeddedTest(samples, queries, fingerprint, one_pca, groups)
+            embedded = _embed(paths, training, loader)
+        for n, samples in zip(missing, embedded, strict=True):
+            folds[n] = fold = EmbeddedTest(samples, queries, fingerprint, groups)
             fold.save(*task.embeddings()[n])
         whole = [fold for fold in folds if fold is not None]
         return task.write(whole, provenance(training.trainer, training.model), device)
@@ -305,31 +302,18 @@ def _test_data(task: TestTask) -> tuple[Training, DataLoader]:
     return _built[0][1:]
 
 
-def _embed(
-    trains: bool, paths: list[Path], training: Training, loader: DataLoader
-) -> list[tuple[EmbeddedSet, Tensor | None]]:
-    """Embed the test samples with several folds, reading each sample once.
-
-    Returns:
-        One entry per fold, with the embeddings by the PCA for all folds together if the fold has it.
-    """
+def _embed(paths: list[Path], training: Training, loader: DataLoader) -> list[EmbeddedSet]:
+    """Embed the test samples with several folds, reading each sample once."""
     model, data, device = training.model, training.datamodule, training.trainer.strategy.root_device
-    frozen = not trains or all(has_frozen_trunk_of(model, path) for path in paths)
+    frozen = all(has_frozen_trunk_of(model, path) for path in paths)
     if frozen and data.features:
         if not isinstance(data.test_subset, FeatureSubset):
             data.use_features(TrunkExtractor(model.trunk, device))
         loader = data.eval_dataloader(data.test_subset)
-    if not trains:
-        features = embed(model.trunk, loader, device=device)
-        found = [Projection.load(path) for path in paths]
-        return [
-            (features._replace(embeddings=p(features.embeddings)), None if one is None else one(features.embeddings))
-            for p, one in found
-        ]
     shared = {"trunk": model.trunk} if frozen else {}  # build it only once
     learners = [_load(path, training, **shared) for path in paths]
     together = embed(SideBySide(learners), loader, device=device)
-    return [(together._replace(embeddings=each.contiguous()), None) for each in together.embeddings.unbind(1)]
+    return [together._replace(embeddings=each.contiguous()) for each in together.embeddings.unbind(1)]
 
 
 def _load(path: Path, training: Training, **parts: Any) -> Any:

@@ -4,25 +4,23 @@ import copy
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from levelfield.core.configuration import Config, flatten, init_args, merge, read_yaml
+from levelfield.core.configuration import Config, flatten, init_args, read_yaml
 from levelfield.core.errors import UserError
 from levelfield.core.shape import TEXT_OR_NONE, count, has_shape
-from levelfield.core.source_identity import DEFAULTS
 from levelfield.metrics.definitions import SELECTED_BY, is_user_metric
 from levelfield.study.search_space import Space, read_space
 from levelfield.training.trackers import drop_loggers
 
 STUDY = "study.yaml"
 BASELINE = "pretrained"
-ONE_PCA = "pretrained_one_pca"
 COUNTS = {"folds": 4, "runs": 2, "replicates": 1, "seed": 0, "threads": 2}
 # `data.fold` of a job that trains on all training classes.
 WHOLE_HALF = "none"
@@ -39,8 +37,11 @@ SHAPE = {
     "compare?": TEXT_OR_NONE,
 }
 MOST_JOBS = 200_000
-# Maps of the trunk's features in untrained rows.
-PCA, FEATURES, LDA, WHITENING = "pca", "features", "lda", "whitening"
+# Maps of the trunk's features in untrained rows. `one_pca` is fitted to the whole training half, for comparisons with
+# the concatenated embeddings of a run's folds.
+PCA, FEATURES, LDA, WHITENING, ONE = "pca", "features", "lda", "whitening", "one_pca"
+ONE_PCA = f"{BASELINE}_{ONE}"
+EMBEDDING_SIZE = 128  # a learner's default
 # The untrained row of a LightningModule that is not a MetricLearner: its embeddings before training.
 UNTRAINED = "untrained"
 TO_SIZE = rf"({PCA}|{WHITENING})([1-9][0-9]*)"
@@ -99,9 +100,9 @@ class StudySpec:
             fewer folds only the first blocks are validated.
         derived: Row to its definition, without training: `{of: ROW, alpha: 0.5}` is the mean of that row's weights and
             its initial weights, `{of: ROW, pca: 128}` a PCA of its embeddings.
-        trunks: Name to the settings of another trunk, whose features are a row: `pretrained[features-NAME]`.
+        trunks: Name to the configuration of another trunk, whose features are a row: `pretrained[features-NAME]`.
         references: Untrained rows in addition to the PCA of the trunk's features: `features`, `lda`, `whitening`,
-            `pca512`, `whitening512`.
+            `pca512`, `whitening512`, `one_pca`.
         modules: Rows whose learner is a LightningModule but not a `MetricLearner`.
         selected_by: The validation score that selects the best epoch and trial; the largest is best. A score of
             queries, or an import path as in `metrics`.
@@ -139,7 +140,7 @@ class StudySpec:
     @property
     def rows(self) -> list[str]:
         """The rows of the table: the untrained ones first."""
-        return [*self._untrained, *self.methods]
+        return [*(row for row in self._untrained if row not in self.methods), *self.methods]
 
     @property
     def whole_half(self) -> bool:
@@ -172,21 +173,22 @@ class StudySpec:
         """The user's own functions among the test scores."""
         return [name for name in self.metrics if is_user_metric(name)]
 
-    # The untrained rows.
+    # The untrained rows: learners without a step.
 
     @cached_property
-    def _untrained(self) -> dict[str, tuple[str, str]]:
-        """Untrained row to the row with its trunk and data, and to its map of the features."""
-        if any(map(is_baseline, self.methods)):
-            return {}
-        found: dict[str, tuple[str, str]] = {}
-        for row in self.methods:
-            for kind in (UNTRAINED,) if row in self.modules else (PCA, *self.references):
-                found.setdefault(self._untrained_name(row, kind), (row, kind))
-        row = next(iter(self.methods))
-        found |= {f"{BASELINE}[{FEATURES}-{name}]": (row, FEATURES) for name in self.trunks}
+    def _untrained(self) -> dict[str, tuple[Config, str]]:
+        """Untrained row to the settings with its trunk and data, and to its map of the features."""
+        found = {row: (config, PCA) for row, config in self.methods.items() if is_baseline(row)}
+        if not found:
+            maps = (PCA, *(name for name in self.references if name != ONE))
+            for row, config in self.methods.items():
+                for kind in (UNTRAINED,) if row in self.modules else maps:
+                    found.setdefault(self._untrained_name(row, kind), (config, kind))
+            found |= {f"{BASELINE}[{FEATURES}-{name}]": (config, FEATURES) for name, config in self.trunks.items()}
+        with_one = ONE in self.references and self.folds > 1
         of_pca = {name: each for name, each in found.items() if each[1] == PCA}
-        return {**of_pca, **found}
+        one = {one_pca(name): (config, ONE) for name, (config, _) in of_pca.items()} if with_one else {}
+        return {**of_pca, **found, **one}
 
     def _untrained_name(self, row: str, kind: str) -> str:
         """`pretrained`; in a sweep that changes the untrained embedding, one name per value: `pretrained[pca-96]`."""
@@ -207,38 +209,32 @@ class StudySpec:
         return zip(self.sweep, names, strict=True)
 
     def baseline_of(self, row: str) -> str:
-        """The untrained row to compare a row with: the PCA of its trunk's features."""
-        if not self._untrained:
-            own = f"{BASELINE}[{value_of(row)}]"
-            return own if own in self.methods else next(filter(is_baseline, self.methods))
-        source = self.source_row(row)
-        return self._untrained_name(source, UNTRAINED if source in self.modules else PCA)
+        """The untrained row to compare a trained row with: the PCA of its trunk's features."""
+        if own := list(filter(is_baseline, self.methods)):
+            name = f"{BASELINE}[{value_of(row)}]"
+            return name if name in own else own[0]
+        return self._untrained_name(row, UNTRAINED if row in self.modules else PCA)
 
     @property
     def baselines(self) -> dict[str, str]:
         """Trained row to its untrained row."""
         return {row: self.baseline_of(row) for row in self.methods if not is_baseline(row)}
 
-    def source_row(self, row: str) -> str:
-        """The row with the trunk and data of a row: itself, or for an untrained row the first one with them."""
-        return row if row in self.methods else self._untrained[row][0]
-
     def config_of(self, row: str) -> Config:
-        """The configuration of a row, or of its `source_row`."""
-        config = self.methods[self.source_row(row)]
-        trunk = (value_of(row) or "").removeprefix(f"{FEATURES}-")
-        return merge(config, self.trunks[trunk]) if trunk in self.trunks and is_baseline(row) else config
+        """The configuration of a row as for `levelfield fit --config`."""
+        if not is_baseline(row):
+            return self.methods[row]
+        config, kind = self._untrained[row]
+        return untrained_config(config, kind, self.folds)
 
     def reference_of(self, row: str) -> str:
         """The map of an untrained row: a name of `references`, or `pca` (to the embedding size of the methods)."""
-        return self._untrained[row][1] if row in self._untrained else PCA
+        return self._untrained[row][1]
 
-    def features_hash(self, row: str) -> str:
-        """A hash that is equal for untrained rows with the same trunk and data; they share features."""
-        settings = self.settings(row)
-        if self.reference_of(row) == UNTRAINED:
-            return digest(settings)
-        return digest([settings["model"].get("trunk"), settings["data"]])
+    def with_configs(self, change: Callable[[Config], Config]) -> "StudySpec":
+        """The same study with all configurations changed."""
+        methods, trunks = ({row: change(each) for row, each in of.items()} for of in (self.methods, self.trunks))
+        return replace(self, methods=methods, trunks=trunks)
 
     @cached_property
     def halves(self) -> dict[str, str]:
@@ -252,31 +248,38 @@ class StudySpec:
         """The settings that a row's results depend on; other rows do not change them, nor do more folds of blocks."""
         common: Config = {"seed": self.seed, "threads": self.threads}
         common |= {} if self.blocks is None else {"blocks": self.blocks}
-        counted = (self.trials(row) and not self.search.folds) or (is_baseline(row) and self.reference_of(row) == PCA)
+        counted = (self.trials(row) and not self.search.folds) or (
+            is_baseline(row) and self.reference_of(row) in (PCA, ONE)
+        )
         if self.blocks is None or counted:  # the folds of its trials, and of the PCA for all folds together
             common["folds"] = self.folds
         common |= {} if self.selected_by == SELECTED_BY else {"selected_by": self.selected_by}
-        config = _without_places(self.config_of(row))
-        if not is_baseline(row):
-            search = {key: value for key, value in asdict(self.search).items() if key != "random_folds" or value}
-            searched = {"search": search, "space": self.spaces[row]} if self.trials(row) else {}
-            if row in self.derived:
-                searched = {"derived": self.derived[row], OF: self.settings(self.derived[row][OF])}
-            return {**common, **config, **searched}
-        kind = self.reference_of(row)
-        if kind == UNTRAINED:
+        if is_baseline(row):
+            of, kind = self._untrained[row]
+            config = _without_places(of)
+            if kind != UNTRAINED:
+                config = {
+                    section: {
+                        key: each
+                        for key, each in config[section].items()
+                        if _changes_untrained(f"{section}.{key}", kind)
+                    }
+                    for section in ("model", "data")
+                }
             return {**common, **config, "projection": kind}
-        model = {key: value for key, value in config["model"].items() if _changes_untrained(f"model.{key}", kind)}
-        data = {key: value for key, value in config["data"].items() if _changes_untrained(f"data.{key}", kind)}
-        return {**common, "model": model, "data": data, "projection": kind}
+        config = _without_places(self.methods[row])
+        search = {key: value for key, value in asdict(self.search).items() if key != "random_folds" or value}
+        searched = {"search": search, "space": self.spaces[row]} if self.trials(row) else {}
+        if row in self.derived:
+            searched = {"derived": self.derived[row], OF: self.settings(self.derived[row][OF])}
+        return {**common, **config, **searched}
 
-    def class_settings(self, row: str) -> Any:
+    def class_settings(self, row: str) -> Config:
         """The settings that name the classes of a row, and your own metric that selects its epochs."""
         config = self.config_of(row)
+        if is_baseline(row) and self.reference_of(row) != UNTRAINED:  # its loss is never called
+            config = {**config, "model": {**config["model"], "loss": None}}
         metrics = [self.selected_by] if is_user_metric(self.selected_by) else []
-        if is_baseline(row) and self.reference_of(row) != UNTRAINED:
-            data = {key: value for key, value in config["data"].items() if key not in TRAINING_BATCHES}
-            return [config["model"].get("trunk") or DEFAULTS["model.trunk"], data, *metrics]
         return {**config, "space": self.spaces.get(row, {}), "metrics": metrics}
 
     @cached_property
@@ -345,8 +348,50 @@ def _changes_untrained(key: str, kind: str) -> bool:
     """Whether a setting changes the untrained embedding of a kind."""
     section, _, name = key.partition(".")
     if section == "model":
-        return name.partition(".")[0] == "trunk" or (name == "embedding_size" and kind in (PCA, LDA))
+        return name.partition(".")[0] == "trunk" or (name == "embedding_size" and kind in (PCA, LDA, ONE))
     return section == "data" and name.partition(".")[0] not in TRAINING_BATCHES
+
+
+def untrained_config(config: Config, kind: str, folds: int) -> Config:
+    """The configuration of an untrained row: a learner that is validated and kept before the first step.
+
+    Its embedder is the map of the features of the frozen trunk. A LightningModule has no map: it stays as it is.
+
+    Args:
+        config: That of a row with the same trunk and data.
+        kind: The map: `features`, `pca`, `lda`, `whitening`, `one_pca`, `pca512`, or `untrained` for a LightningModule.
+        folds: Those of a run; `one_pca` is as long as the concatenated embeddings.
+    """
+    if kind == UNTRAINED:
+        trainer = {key: value for key, value in config["trainer"].items() if key not in ("devices", "strategy")}
+        return {**config, "trainer": {**trainer, "max_steps": 0}}
+    size = config["model"].get("embedding_size", EMBEDDING_SIZE)
+    of_size = re.fullmatch(TO_SIZE, kind)
+    starts: dict[str, tuple[str, int | None]] = {
+        FEATURES: ("random", None),
+        PCA: (PCA, size),
+        LDA: (LDA, size),
+        WHITENING: (WHITENING, None),
+        ONE: (PCA, size and folds * size),
+    }
+    start, length = starts[kind] if of_size is None else (of_size[1], int(of_size[2]))
+    trunk = copy.deepcopy(config["model"].get("trunk"))
+    init_args(trunk).pop("adapter", None)  # changes no feature before the first step
+    embedder = "IdentityEmbedder" if kind == FEATURES else "LinearEmbedder"
+    trainer = {key: value for key, value in config["trainer"].items() if key == "accelerator"}
+    return {
+        "model": {
+            **({} if trunk is None else {"trunk": trunk}),
+            "freeze_trunk": True,
+            "loss": "levelfield.losses.ContrastiveLoss",  # a learner needs one
+            "embedder": f"levelfield.models.{embedder}",
+            "embedder_init": start,
+            "embedding_size": length,
+        },
+        "data": {key: value for key, value in config["data"].items() if key not in TRAINING_BATCHES}
+        | {"features": True},
+        "trainer": {**trainer, "max_steps": 0},
+    }
 
 
 def without_value(row: str) -> str:
@@ -377,16 +422,21 @@ def row_folder(row: str) -> str:
 
 def is_baseline(row: str) -> bool:
     """Whether a row is a trunk without training."""
-    return without_value(row) == BASELINE
+    return without_value(row) == BASELINE or is_one_pca(row)
+
+
+def is_one_pca(row: str) -> bool:
+    """Whether a row is an untrained one with one model, of all training classes, whatever the folds."""
+    return without_value(row) == ONE_PCA
 
 
 def is_reference(name: str) -> bool:
     """Whether `references` of a study file may have this name."""
-    return name in (FEATURES, LDA, WHITENING) or re.fullmatch(TO_SIZE, name) is not None
+    return name in (FEATURES, LDA, WHITENING, ONE) or re.fullmatch(TO_SIZE, name) is not None
 
 
 def one_pca(baseline: str) -> str:
-    """The name in tables of a baseline whose concatenated embedding is one PCA instead of one per fold.
+    """The row with one PCA of the whole training half, as long as the concatenated PCAs of the folds.
 
     Example:
         >>> one_pca("pretrained[pca-96]")

@@ -124,5 +124,7 @@ class StudyState:
 
 def first_config(spec: StudySpec, row: str) -> Config:
     """The configuration of the first job of a row: of a trial if the row is searched."""
-    job = Job(row, "trial" if spec.trials(row) else "run", 0, 0)
+    if not spec.trials(row):
+        return job_config(spec, Job(row, "run", 0, 0), {})
+    job = Job(row, "trial", 0, 0)
     return job_config(spec, job, suggest(*StudyState(spec, {}).suggest_arguments(job)))

@@ -22,8 +22,6 @@ from levelfield.training.embed import EmbeddedSet
 
 # k-means runs exact iterations up to this number of samples; the method must not depend on installed packages.
 EXACT_SAMPLES = 20_000
-# Key of an untrained row's embeddings and test scores by one PCA of the whole training half.
-ONE_PCA_KEY = "one_pca"
 RANKS_KEY = "effective_rank"
 
 
@@ -31,24 +29,17 @@ class EmbeddedTest(NamedTuple):
     """The test embeddings of a fold, which samples are queries, and their groups.
 
     If `is_query` is None, each sample is a query among all others. Samples of the query's class and group leave its
-    gallery. `data` is the fingerprint of the samples. The first fold of an untrained row also has the embeddings by one
-    PCA to folds x size.
+    gallery. `data` is the fingerprint of the samples.
     """
 
     samples: EmbeddedSet
     is_query: Bool[Tensor, " samples"] | None
     data: str
-    one_pca: Float[Tensor, "samples components"] | None = None
     groups: Int[Tensor, " samples"] | None = None
 
     def save(self, path: Path, origin: dict[str, str]) -> None:
         """Write `tested.safetensors`, with the origin of the embeddings as metadata."""
-        tensors = {
-            **self.samples._asdict(),
-            "is_query": self.is_query,
-            ONE_PCA_KEY: self.one_pca,
-            "groups": self.groups,
-        }
+        tensors = {**self.samples._asdict(), "is_query": self.is_query, "groups": self.groups}
         known = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         write_atomically(path, safetensors.torch.save(known, metadata={**origin, "data": self.data}))
 
@@ -65,7 +56,7 @@ class EmbeddedTest(NamedTuple):
         if metadata != origin:
             return None
         samples = EmbeddedSet(*(tensors[name] for name in EmbeddedSet._fields))
-        return cls(samples, tensors.get("is_query"), data, tensors.get(ONE_PCA_KEY), tensors.get("groups"))
+        return cls(samples, tensors.get("is_query"), data, tensors.get("groups"))
 
 
 def score_folds(
@@ -73,8 +64,8 @@ def score_folds(
 ) -> dict[str, Any]:
     """Scores of each fold's embeddings and of the concatenated ones, as in the `result.json` of a run.
 
-    `one_pca` has the scores of an untrained row's one PCA for all folds. `concatenated` is empty for a single fold. The
-    effective rank of each fold's embeddings detects a collapse; no table of results has it.
+    `concatenated` is empty for a single fold. The effective rank of each fold's embeddings detects a collapse; no table
+    of results has it.
 
     Args:
         folds: Embeddings of the same samples in the same order, by fold.
@@ -100,11 +91,9 @@ def score_folds(
         "num_skipped": int(separated[0]["num_skipped"]),
         RANKS_KEY: [round(effective_rank(fold.samples.embeddings), 2) for fold in folds],
     }
-    together = {} if len(folds) == 1 else {"concatenated": concatenate([fold.samples.embeddings for fold in folds])}
-    together |= {} if folds[0].one_pca is None else {ONE_PCA_KEY: folds[0].one_pca}
-    for key, embeddings in together.items():
-        of_all = scores(embeddings, signs_or_cosine)
-        found[key] = {metric: float(of_all[metric]) for metric in wanted}
+    if len(folds) > 1:
+        of_all = scores(concatenate([fold.samples.embeddings for fold in folds]), signs_or_cosine)
+        found["concatenated"] = {metric: float(of_all[metric]) for metric in wanted}
     return found
 
 

@@ -29,7 +29,7 @@ from levelfield.data.dataset import MetricDataset
 from levelfield.data.own import dataset_without_paths
 from levelfield.data.splits import NO_FOLD
 from levelfield.models.trunks import Trunk
-from levelfield.training.callbacks import RetrievalValidation, UntilDone
+from levelfield.training.callbacks import KeepStart, RetrievalValidation, UntilDone, ValidateFirst
 from levelfield.training.callbacks.retrieval_validation import best_checkpoints, monitor_of
 from levelfield.training.initial_weights import check_weight_files
 from levelfield.training.learner import MetricLearner
@@ -205,6 +205,9 @@ class Training:
         callbacks = as_list(config.pop("callbacks"))
         if not any(isinstance(callback, RetrievalValidation) for callback in callbacks):
             callbacks.insert(0, RetrievalValidation())
+        if config.get("max_steps") == 0:
+            callbacks = [*(each for each in callbacks if not isinstance(each, ValidateFirst)), KeepStart()]
+            config |= {"max_steps": -1, "max_epochs": 1}
         if self.datamodule.fold == NO_FOLD and self.command in (None, "fit"):
             if config.get("max_epochs") == -1 and config.get("max_steps", -1) == -1 and config.get("max_time") is None:
                 raise UserError("--data.fold none trains without validation: give its length, --trainer.max_epochs")

@@ -51,9 +51,9 @@ class MetricLearner(LightningModule):
         loss: module with `forward(embeddings, labels)`. Give a loss with class weights as a class or partial: the
             learner passes `num_classes` and `embedding_size` once it knows the training classes.
         embedder: layers from features to embeddings: a class that takes the number of features and `embedding_size`.
-        embedding_size: length of an embedding.
-        embedder_init: initial weights of a linear embedder: `random`, the `pca` of the training features, or their
-            `whitening` within the training classes.
+        embedding_size: length of an embedding; None is the number of features.
+        embedder_init: initial weights of a linear embedder: `random`, the `pca` of the training features, their
+            `whitening` within the training classes, or the discriminants of these classes (`lda`).
         miner: selects the pairs or triplets of a batch for the loss.
         regularizer: penalty on embeddings or class weights, added to the loss.
         normalize: L2-normalize embeddings before the loss and for retrieval. None takes the attribute `normalize` of
@@ -92,8 +92,8 @@ class MetricLearner(LightningModule):
         trunk: nn.Module,
         loss: MetricLossFactory | LossFactory,
         embedder: Callable[[int, int], nn.Module] = LinearEmbedder,
-        embedding_size: int = 128,
-        embedder_init: Literal["random", "pca", "whitening"] = "random",
+        embedding_size: int | None = 128,
+        embedder_init: Literal["random", "pca", "whitening", "lda"] = "random",
         miner: Miner | nn.Module | None = None,
         regularizer: Regularizer | None = None,
         normalize: bool | None = None,
@@ -109,8 +109,9 @@ class MetricLearner(LightningModule):
         self.trunk = as_trunk(trunk)
         if freeze_trunk:
             self.trunk.freeze()
-        self.embedder = embedder(self.trunk.num_features, embedding_size)
-        self.embedder_init, self.embedding_size = embedder_init, embedding_size
+        self.embedding_size: int = embedding_size or self.trunk.num_features
+        self.embedder = embedder(self.trunk.num_features, self.embedding_size)
+        self.embedder_init = embedder_init
         if embedder_init != "random":
             _start().check_can_start(self.embedder, embedder_init)
         self.normalize = is_normalized(loss, normalize)

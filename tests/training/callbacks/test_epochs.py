@@ -223,3 +223,17 @@ def test_a_training_without_a_validation_keeps_its_last_step(case, tmp_path) -> 
     nothing = trainer(tmp_path / "nothing", max_epochs=1, enable_checkpointing=False)
     nothing.fit(still(), loader(), loader())
     assert nothing.checkpoint_callbacks == []
+
+
+@pytest.mark.parametrize("fold", ["1", "none"])
+def test_a_fit_of_no_step_validates_and_keeps_its_start(fold: str, run: Run, tmp_path: Path) -> None:
+    """Nothing could train: the trunk is frozen and has no layer on top."""
+    frozen = ["--model.freeze_trunk", "true", "--model.embedder", "IdentityEmbedder", "--model.embedding_size", "null"]
+    succeeded(run(*words(tmp_path, RARER), *frozen, "--trainer.max_steps", "0", "--data.fold", fold))
+    folder = tmp_path / "fit/it/0"
+    best = torch.load(folder / "best.ckpt", weights_only=True)
+    assert (best["epoch"], best["global_step"]) == (-1, 0)
+    learner = MetricLearner.load_from_checkpoint(folder / "best.ckpt")
+    assert learner.embedding_size == learner.trunk.num_features
+    if fold != "none":
+        assert [*validation_scores(folder / "metrics.csv")] == [-1]

@@ -9,7 +9,7 @@ from levelfield.training.callbacks.trunk_compute import (
     HeadFirst,
     TimmSyncBatchNorm,
 )
-from levelfield.training.callbacks.until_done import UntilDone, ValidateFirst
+from levelfield.training.callbacks.until_done import KeepStart, UntilDone, ValidateFirst
 from levelfield.training.callbacks.wandb_neighbours import WandbNeighbours
 from levelfield.training.run_folder import LastEpoch
 from levelfield.training.steps import CheckFirstBatch, LogLosses, SeedSteps

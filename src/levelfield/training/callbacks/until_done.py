@@ -49,6 +49,27 @@ class ValidateFirst(Callback):
             checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["completed"] = 0
 
 
+class KeepStart(ValidateFirst):
+    """Keeps the initial weights, validated if there are validation classes, and ends before the first step.
+
+    `--trainer.max_steps 0` adds it: Lightning alone would end before anything is validated or saved.
+    """
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            vars(pl_module)["configure_optimizers"] = list  # none: perhaps nothing could train
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        if not trainer.enable_validation:
+            trainer.fit_loop.epoch_progress.current.completed = BEFORE_TRAINING
+            for checkpoint in trainer.checkpoint_callbacks:
+                if isinstance(checkpoint, ModelCheckpoint) and checkpoint.monitor is None:
+                    checkpoint._save_topk_checkpoint(trainer, checkpoint._monitor_candidates(trainer))
+            trainer.fit_loop.epoch_progress.current.completed = 0
+        trainer.should_stop = True
+
+
 class UntilDone(ValidateFirst, EarlyStopping):
     """Validates the start, after `first` steps, then whenever the steps have doubled, but every `every` steps at least.
 
