@@ -217,3 +217,5 @@ def test_a_study_whose_plan_is_made_again_is_the_one_of_that_plan(
         continued = run_study(study.folder, replace(spec, folds=folds))
         assert not continued.had_work
         assert_same_bytes(continued.folder, left_alone.folder) if folds == 3 else None
+    more = run_study(tmp_path / "more", replace(spec, folds=1), replan=lambda job, *_: 3 if job.fold == 0 else None)
+    assert_same_bytes(more.folder, tmp_path / "alone3")

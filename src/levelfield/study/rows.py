@@ -86,7 +86,6 @@ def load_spec(
     derived = dict[str, Config]()
     for row, config, made in _derived(path, content.get("derived"), rows):
         rows[row], derived[row] = Row(config, {}), made
-    counts = _given(f"{path}: ", {**COUNTS, **content}, rows)
     spec = StudySpec(
         name=str(name),
         methods={row: found.config for row, found in rows.items()},
@@ -96,9 +95,9 @@ def load_spec(
         blocks=None if (blocks := content.get("blocks")) is None else whole_number(f"{path}: blocks", blocks, 2),
         derived=derived,
         trunks=dict(_trunks(path, content.get("trunks"), base, of_methods)),
-        references=_references(path, content.get("references"), any(map(is_baseline, rows)), counts["folds"]),
+        references=_references(path, content.get("references"), any(map(is_baseline, rows))),
         modules=_modules({row: found.config for row, found in rows.items()}),
-        **counts,
+        **_given(f"{path}: ", {**COUNTS, **content}, rows),
     )
     alike: dict[str | None, str] = {}
     for row in rows:
@@ -379,14 +378,14 @@ def _trunks(path: Path, given: Any, base: Config, options: Config) -> Iterator[t
         yield str(name), _resolve(str(name), _with_options(config, of_data))
 
 
-def _references(path: Path, given: Any, several_trunks: bool, folds: int) -> list[str]:
+def _references(path: Path, given: Any, several_trunks: bool) -> list[str]:
     names = as_list(given or [])
     for name in names:
         if not is_reference(str(name)):
             raise UserError(f"{path}: no reference {name!r}; there are: features, lda, whitening, pca512, whitening512")
     if len(set(names)) < len(names) or (names and several_trunks):
         raise UserError(f"{path}: references: a name is repeated, or there are several trunks; remove it")
-    return [*names, *([ONE] if folds > 1 and ONE not in names else [])]
+    return [*names, *([] if ONE in names else [ONE])]
 
 
 def read_metrics(place: str, given: Any) -> list[str]:

@@ -23,6 +23,7 @@ from levelfield.study.same_study import (
     row_sources,
     with_rows_of,
 )
+from levelfield.study.spec import one_pca
 from levelfield.study.suggest import suggest
 from levelfield.study.workers import GivenUp, Here, Scheduler, Slots, Unit
 
@@ -145,8 +146,8 @@ class _Jobs:
         self,
         study: StudyFolder,
         sources: Sources,
-        data: Mapping[str, str],
-        weights: Mapping[str, str | None],
+        data: dict[str, str],
+        weights: dict[str, str | None],
         progress: Progress,
         replan: Replan | None = None,
     ) -> None:
@@ -205,10 +206,14 @@ class _Jobs:
         if folds != self.study.spec.folds:
             what = f"the first training took {duration(result['seconds'])}"
             self.progress.line(f"{what}, so {folds} instead of {self.study.spec.folds} folds fit the time")
-            before, self.study = self.study, StudyFolder(self.study.folder, replace(self.study.spec, folds=folds))
+            before = self.study.spec.row_hashes
+            self.study = StudyFolder(self.study.folder, replace(self.study.spec, folds=folds))
             for row, now in self.study.spec.row_hashes.items():
-                if now != before.spec.row_hashes[row]:  # as of a PCA for all folds together
+                if now != before.get(row):  # as of a PCA for all folds together
                     self.study.remove_row(row)
+                    self.sources |= row_sources(self.study.spec)
+                    like = next((one for one in self.data if one_pca(one) == row), row)
+                    self.data[row], self.weights[row] = self.data[like], self.weights.get(like)
             self.study.had_work = True
             self.study.write_spec()
             self.state = self.progress.state = self.study.state
