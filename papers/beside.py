@@ -80,7 +80,8 @@ def papers_beside(study: StudyFolder, dataset: str | None = None) -> list[PaperB
     spec = study.spec
     by_title: dict[str, list[Counterpart]] = {}
     for method in (row for row in spec.rows if not is_baseline(row) or spec.reference_of(row) == PCA):
-        config = whole_config(study.folder, method)
+        trained = next((row for row, untrained in spec.baselines.items() if untrained == method), method)
+        config = whole_config(study.folder, trained)
         for row in _nearest_rows(method, config, spec, dataset) if config else []:
             by_title.setdefault(row.result.title, []).append(row)
     return [PaperBeside(title, rows, _differences(rows), _metrics(rows, spec)) for title, rows in by_title.items()]

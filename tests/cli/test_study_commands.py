@@ -59,7 +59,7 @@ def test_status_counts_jobs_and_tells_the_time_left(desk, finished, capsys):
         path.write_text(json.dumps({**json.loads(path.read_text()), "seconds": 60.0}))
     assert typed("study", ["status", "toy.yaml", "--output", "somewhere"]) == 0
     counts = {line.split()[0]: numbers(line) for line in capsys.readouterr().out.splitlines() if line}
-    assert [counts[key] for key in ("done", "running", "to", "left")] == [[20, 22], [], [2], [2]]
+    assert [counts[key] for key in ("done", "running", "to", "left")] == [[21, 23], [], [2], [2]]
 
 
 @pytest.mark.slow

@@ -170,6 +170,7 @@ TINY = {
 }
 
 
+@pytest.mark.slow
 def test_costs_come_from_trainings_of_the_trunk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path))
     asked = []
@@ -190,6 +191,7 @@ def test_costs_come_from_trainings_of_the_trunk(monkeypatch: pytest.MonkeyPatch,
     assert all(seconds > 0 for seconds in costs_of(lambda size: few, (), (32,), 0.0, Here(), 1, 5.0).of(None))
 
 
+@pytest.mark.slow
 def test_a_study_whose_plan_is_made_again_is_the_one_of_that_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from levelfield.study import seal
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 
-# The toy study: 22 jobs and the test scores of 5 runs.
+# The toy study: 23 jobs and the test scores of 5 runs.
 RESULTS = 27
 
 
@@ -55,7 +55,7 @@ def test_kills_and_a_ctrl_c_change_no_byte(toy_file: Path, finished: Path, tmp_p
     assert process.exit_code == 130
     done = len(results(folder, "*/*/*"))
     assert done >= 16
-    assert numbers(process.printed().splitlines()[-1])[:2] == [done, 22], "jobs done, of all"
+    assert numbers(process.printed().splitlines()[-1])[:2] == [done, 23], "jobs done, of all"
     # Between a checkpoint and its result.
     stopped(jobs / "arcface/run1/fold0/best.ckpt")
     # While the test classes are evaluated.

@@ -23,6 +23,7 @@ from levelfield.losses import ContrastiveLoss
 from levelfield.models import LoRA, TimmTrunk
 from levelfield.study import seal
 from levelfield.study.folder import ARCHIVED, StudyFolder, scores_hash
+from levelfield.study.jobs import folds_of
 from levelfield.study.progress import Progress
 from levelfield.study.seal import (
     SideBySide,
@@ -63,10 +64,11 @@ def test_the_line_is_written_before_a_test_half_is_set_up(here: Path, monkeypatc
     assert {each for each in seen if each[0] != "test"} <= {("fit", 0, 0), ("validate", 0, 0), ("validate", 1, 1)}
     assert {each for each in seen if each[0] == "test"} == {("test", 1, 1)}
     evaluated, finished = lines(study.folder)
-    files = {row: str(study.test_file(row, 0).relative_to(study.folder)) for row in ("pretrained", "contrastive")}
+    files = {row: str(study.test_file(row, 0).relative_to(study.folder)) for row in study.spec.rows}
     assert finished["scores"] == {file: scores_hash(study.tests()[row, 0]) for row, file in files.items()}
     assert evaluated["num_samples"] == 16 * 16  # half of 32 letters, in 16 typefaces
-    assert set(evaluated["checkpoints"]) == {f"jobs/{row}/run0/fold{n}" for row in study.spec.rows for n in (0, 1)}
+    expected = {str(job.path) for row in study.spec.rows for job in folds_of(study.spec, row, 0)}
+    assert set(evaluated["checkpoints"]) == expected
     with pytest.raises(UserError, match=str(study.folder)):
         score_run(replace(left_to_test(study, study.test_file("contrastive", 0))[1].arguments[0], evaluation="another"))
 
@@ -253,5 +255,5 @@ def test_folds_with_trunks_of_their_own_embed_as_each_alone(adapter: LoRA | None
     training = SimpleNamespace(
         model=learners[0], datamodule=SimpleNamespace(features=False), trainer=here, config_dump={}
     )
-    found = _embed(True, paths, training, loader)  # type: ignore[arg-type]
-    torch.testing.assert_close([samples.embeddings for samples, _ in found], alone)
+    found = _embed(paths, training, loader)  # type: ignore[arg-type]
+    torch.testing.assert_close([samples.embeddings for samples in found], alone)

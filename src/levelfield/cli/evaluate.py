@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import yaml
 from jsonargparse import Namespace
-from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import save
 
 from levelfield.cli.options import configuration
@@ -102,7 +102,7 @@ class Evaluation(Training):
 
     def build(self) -> None:
         """Build the parts with the weights of the checkpoint."""
-        seed_everything(self.config.seed_everything, workers=True)
+        self.seed()
         self.model = adapted(load_learner(None, self.checkpoint_path, trust=self.given.trust))
         self.datamodule = load_data(self.data, self.checkpoint_path, self.given.trust)
         parser = class_parser(Trainer, "trainer", instantiate=False)

@@ -154,13 +154,17 @@ class Training:
         """The configuration with all defaults, for `--print_config` and `--config`."""
         return self.parser.dump(self.config, skip_unset=False, skip_validation=True)
 
+    def seed(self) -> None:
+        """Seed the random draws of `build`."""
+        seed_everything(self.config.seed_everything, workers=True)
+
     def build(self) -> None:
         """Build the parts; writes nothing.
 
         Raises:
             UserError: An invalid part.
         """
-        seed_everything(self.config.seed_everything, workers=True)
+        self.seed()
         config = self.config.clone()  # config.yaml keeps what the user gave
         if self.folder is not None:
             of_a_fit = {"name": "-".join(self.folder.parts[-2:]), "group": self.folder.parent.name, "job_type": "fit"}
