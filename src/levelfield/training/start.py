@@ -225,7 +225,8 @@ def check_features(learner: Any) -> None:
         raise UserError(
             "--data.features needs a frozen trunk: give --model.freeze_trunk true, or leave --data.features out"
         )
-    if type(learner).forward.__module__ != "levelfield.training.learner":  # of MetricLearner, which imports this file
+    own = getattr(type(learner).forward, "__globals__", {}).get("__name__")  # a decorator may copy `__module__`
+    if own != "levelfield.training.learner":  # of MetricLearner, which imports this file
         raise UserError(
             f"--data.features skips the forward of {type(learner).__name__}: override embed_features, which gets the "
             "features, or leave --data.features out"

@@ -9,11 +9,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import yaml
 from lightning.pytorch import LightningDataModule
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from levelfield.core.configuration import Loader
 from levelfield.core.errors import UserError
 from levelfield.core.paths import is_place
 from levelfield.core.shape import has_shape
@@ -141,20 +143,28 @@ def named_class(key: str, name: Any, trusted: Iterable[str], is_inside: bool = F
 
 
 def _check_text(key: str, text: str, trusted: Iterable[str], is_inside: bool) -> None:
-    """Check a text that a parser could take for the name of a class or function; it reads no YAML (`restricted`)."""
-    if "class_path" in text:
-        raise UserError(f"it has the text {text[:80]!r} at '{key}', which looks like a class")
-    name = text.strip()
-    module, _, last = name.rpartition(".")
-    is_file = key.startswith("data.") and last in SUFFIXES
-    is_activation = module == "torch.nn.functional" and callable(getattr(nn.functional, last, None))
-    root = name.partition(".")[0]
-    try:  # whether importing the name would run an existing module
-        runs = bool(root and module) and (root in sys.modules or find_spec(root) is not None)
+    """Check what a parser would read in a text: it takes YAML, and the name of a class or function."""
+    try:
+        node = yaml.compose(text, yaml.SafeLoader)
+    except yaml.YAMLError:
+        node = None
+    if isinstance(node, yaml.CollectionNode):
+        checked(key, yaml.load(text, Loader), trusted, is_inside)
+    for name in {text.strip(), str(node.value).strip()} if isinstance(node, yaml.ScalarNode) else {text.strip()}:
+        module, _, last = name.rpartition(".")
+        is_file = key.startswith("data.") and last in SUFFIXES
+        is_activation = module == "torch.nn.functional" and callable(getattr(nn.functional, last, None))
+        if not is_file and not is_activation and _is_importable(name):
+            named_class(key, name, trusted, is_inside)
+
+
+def _is_importable(name: str) -> bool:
+    """Whether an existing module begins a name with dots, so that importing the name would run it."""
+    root, _, rest = name.partition(".")
+    try:
+        return bool(root and rest) and (root in sys.modules or find_spec(root) is not None)
     except (ImportError, ValueError):
-        runs = False
-    if runs and not is_file and not is_activation:
-        named_class(key, name, trusted, is_inside)
+        return False
 
 
 def _without_weights(key: str, kind: Any, given: dict[str, Any]) -> dict[str, Any]:
