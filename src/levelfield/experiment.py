@@ -87,7 +87,8 @@ class Study:
             raise UserError(f"{folder} is a file, not a folder; give another --output")
         self.folder = folder
         self.asked = StudyFolder(folder, spec)
-        find_own_modules([config for row, config in spec.methods.items() if self.asked.may_build(row)], spec.metrics)
+        if not self.asked.is_strangers:
+            find_own_modules(list(spec.methods.values()), spec.metrics)
 
     def __repr__(self) -> str:
         spec = self.asked.spec

@@ -28,10 +28,10 @@ from levelfield.study.progress import Progress
 from levelfield.study.seal import (
     SideBySide,
     _embed,
+    _halves,
     _samples,
     _test_data,
     _Tests,
-    keep_scores,
     score_run,
 )
 from levelfield.study.spec import StudySpec
@@ -179,21 +179,21 @@ def test_each_row_is_embedded_with_its_own_settings(copy: Path, spec: StudySpec)
 
 
 def test_scores_that_are_kept_are_of_the_samples_that_are_here(copy: Path, spec: StudySpec) -> None:
-    study = StudyFolder(copy, spec)
-    file = study.test_file("contrastive", 0)
-    task = left_to_test(study, file)[1].arguments[0]
     (copy / ARCHIVED).write_text('{"rows": {"contrastive": {}}}')
     study = StudyFolder(copy, spec)
-    assert left_to_test(study, file)[1].function is keep_scores, "an archive has no embeddings"
-    assert left_to_test(study, study.test_file("arcface", 0))[1].function is score_run
-    scores = change(file, evaluation="an earlier one")
-    assert keep_scores(task) == json.loads(file.read_text()) == scores | {"evaluation": task.evaluation}
-    change(file, data={"fingerprint": "of others"})
+    file, scores = study.test_file("contrastive", 0), study.read_test("contrastive", 0)
+    (copy / LEDGER).write_text((copy / LEDGER).read_text().splitlines()[0] + "\n")
+    tests = _Tests(study, "another", Progress(Console(quiet=True), study.state, 1))
+    assert tests.scored.keys() == {study.test_file("contrastive", run) for run in range(2)}
+    assert tests.scored[file] == json.loads(file.read_text()) == scores | {"evaluation": "another"}
+    assert {unit.function for unit in tests.ready()} == {score_run}, "the other rows have embeddings"
+    assert "contrastive" not in {unit.row for unit in tests.ready()}
+    change(file, data={"fingerprint": "of others"}, evaluation=scores["evaluation"])
     with pytest.raises(UserError, match=str(file)):
-        keep_scores(task)
+        _halves(study)
     file.unlink()
     with pytest.raises(UserError, match=str(file)):
-        keep_scores(task)
+        _halves(StudyFolder(copy, spec))
 
 
 def test_all_runs_of_an_evaluation_are_of_the_same_samples(copy: Path, spec: StudySpec) -> None:

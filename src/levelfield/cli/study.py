@@ -27,7 +27,7 @@ from levelfield.report.table import TABLE_WIDTH
 from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.dry_run import print_jobs
 from levelfield.study.replicates import replicates_of
-from levelfield.study.same_study import check_archived, with_rows_of
+from levelfield.study.same_study import with_rows_of
 from levelfield.study.spec import COUNTS
 from levelfield.study.study_file import find_study
 
@@ -143,8 +143,8 @@ def _to_run(console: Console, given: Namespace) -> Study:
     archive = getattr(given, "from", None)
     if archive is not None and has_begun:
         say(f"note: --from {archive} has no effect: {study.folder} exists already", console=console)
-    elif archive is not None and not given.dry_run:
-        unpack_study(archive, study.folder, lambda archived: check_archived(spec, archived), spec.rows)
+    elif archive is not None and not given.dry_run and (left_out := unpack_study(archive, study.folder, spec)):
+        say(f"note: left out, because the study does not have them: {', '.join(left_out)}", console=console)
     return study
 
 

@@ -2,7 +2,7 @@
 
 import tempfile
 import traceback
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,19 +37,18 @@ class Seen:
     overview: list[str]
 
 
-def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp, rows: Iterable[str] | None = None) -> Seen:
+def look_at_rows(spec: StudySpec, own: Collection[str], given_up: GivenUp) -> Seen:
     """Build every row and read the data's index once.
 
     Args:
         own: Rows with the user's classes. If one raises an error, the study continues without it.
-        rows: The rows to build; None builds all.
 
     Raises:
         UserError: a row cannot be built, a loss returns no loss, or the data cannot be used.
     """
     kept, seen = SharedParts(), dict[str, Training]()
     with tempfile.TemporaryDirectory() as folder:
-        for row in spec.rows if rows is None else rows:
+        for row in spec.rows:
             try:
                 if spec.whole_half and spec.trials(row):  # runs and trials have different settings
                     build(job_config(spec, Job(row, "run", 0, 0), {}), Path(folder), progress=False, kept=kept)

@@ -19,7 +19,6 @@ from levelfield.study.same_study import (
     check_same,
     check_seen,
     own_rows,
-    refuse_strangers_jobs,
     row_sources,
     with_rows_of,
 )
@@ -120,9 +119,7 @@ def _run(
         if study.state.to_do and not stop_here:
             for slot in range(slots.number):
                 slots.ready(slot)  # workers start while the rows are checked
-            refuse_strangers_jobs(study)
-            mine = filter(study.may_build, study.spec.rows)
-            seen = look_at_rows(study.spec, own_rows(sources), given_up, mine)
+            seen = look_at_rows(study.spec, own_rows(sources), given_up)
             note(*check_seen(study, seen.data, seen.weights, recompute), *seen.overview)
             data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
             weights = dict(seen.weights)

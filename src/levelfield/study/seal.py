@@ -22,7 +22,7 @@ from levelfield.core.versions import provenance, software
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.features import FeatureSubset
 from levelfield.study.folder import StudyFolder, scores_hash
-from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, TEST_SHAPE, folds_of, read_result
+from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, folds_of
 from levelfield.study.progress import Progress
 from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.training_job import fixed_threads, memory_errors
@@ -144,35 +144,29 @@ def _halves(study: StudyFolder) -> dict[str, MetricDataModule]:
         UserError: a half has changed: a row may have trained on classes that are test classes now.
     """
     halves: dict[str, MetricDataModule] = {}
-    for row in filter(study.may_build, study.spec.methods):
+    for row in study.spec.methods:
         if (half := study.spec.halves[row]) not in halves:
             with tempfile.TemporaryDirectory() as folder:
                 halves[half] = build(study.test_config(row), Path(folder), progress=False).datamodule
             halves[half].check_test_half()
     now = {half: data.identity()["fingerprint"] for half, data in halves.items()}
     for job, result in study.state.results.items():
-        here = now[study.spec.halves[_built_for(study, job.method)]]
+        here = now[study.spec.halves[job.method]]
         if result.get("data", {}).get("fingerprint", here) != here:
             raise UserError(
                 f"{study.folder / job.path}: the data on disk have changed since this job; restore them, or compute "
                 f"the row again: --recompute {job.method}"
             )
+    for row, run in study.state.tested_runs():
+        if row not in study.archived:
+            continue
+        data, tested = halves[study.spec.halves[row]], study.read_test(row, run)
+        if tested is None or tested["data"]["fingerprint"] != data.dataset.fingerprint(data.half("test")):
+            what = "missing" if tested is None else "of other test samples than those here"
+            raise UserError(
+                f"{study.test_file(row, run)}: {what}, and {row} was not computed here; choose another --output"
+            )
     return halves
-
-
-def _built_for(study: StudyFolder, row: str) -> str:
-    """The row whose data are built for a row: itself, or one of the user's with the same half for an archive's row.
-
-    Raises:
-        UserError: a row that only the archive has is of other data than the user's rows.
-    """
-    halves = study.spec.halves
-    if study.may_build(row):
-        return row
-    for other in study.spec.methods:
-        if study.may_build(other) and halves[other] == halves[row]:
-            return other
-    raise UserError(f"{study.folder}: {row} is only in the archive, and of other data than your rows: give another one")
 
 
 def _samples(halves: Iterable[MetricDataModule]) -> list[str]:
@@ -194,16 +188,17 @@ class _Tests:
         self._progress = progress
         self._halves = study.spec.halves
         for row, run in study.state.tested_runs():
-            known = study.read_test(row, run)
+            file, known = study.test_file(row, run), study.read_test(row, run)
+            if known is not None and row in study.archived:  # it keeps its scores, which are of the same samples
+                known |= {"evaluation": evaluation}
+                write_json(file, known)
             if known is not None and known["evaluation"] == evaluation:
-                self.scored[study.test_file(row, run)] = known
+                self.scored[file] = known
                 continue
-            jobs, config = folds_of(study.spec, row, run), study.test_config(_built_for(study, row))
+            jobs, config = folds_of(study.spec, row, run), study.test_config(row)
             checkpoints = [(study.checkpoint(job), study.state.results[job]["checkpoint"]) for job in jobs]
             task = TestTask(StudyFolder(study.folder, study.spec), row, run, config, checkpoints, evaluation)
-            # A row of an archive keeps its earlier scores.
-            function = keep_scores if row in study.archived else score_run
-            self._to_do[f"test: {row} run {run}"] = Unit(f"test: {row} run {run}", row, function, (task,))
+            self._to_do[f"test: {row} run {run}"] = Unit(f"test: {row} run {run}", row, score_run, (task,))
 
     def from_stored(self) -> bool:
         """Score runs from their stored embeddings, without reading a sample; returns whether that gave all scores."""
@@ -267,24 +262,6 @@ def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
             fold.save(*task.embeddings()[n])
         whole = [fold for fold in folds if fold is not None]
         return task.write(whole, provenance(training.trainer, training.model), device)
-
-
-def keep_scores(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Copy the scores of a run into an evaluation of the same samples.
-
-    Raises:
-        UserError: the scores are missing or of other samples.
-    """
-    with fixed_threads(task.study.spec.threads), memory_errors():
-        data = _test_data(task)[0].datamodule
-        test = read_result(task.file, TEST_SHAPE)
-        here = data.dataset.fingerprint(data.test_subset.index)
-    if test is None or test["data"]["fingerprint"] != here:
-        what = "missing" if test is None else "of other test samples than those here"
-        raise UserError(f"{task.file}: {what}, and {task.row} was not computed here; choose another --output")
-    test |= {"evaluation": task.evaluation}
-    write_json(task.file, test)
-    return test
 
 
 def _test_data(task: TestTask) -> tuple[Training, DataLoader]:
