@@ -133,7 +133,7 @@ class Study:
             workers: Parallel jobs, `--executor.workers`. With `local`, 1 means this process; None takes the executor's
                 default.
             executor: Where jobs run, as in `--executor`: `local`, `ray` or the import path of a class.
-            options: Other options of the executor: `{"devices": [0, 1]}` for `--executor.devices '[0, 1]'`.
+            options: Other options of the executor: `{"cpus": 2}` for `--executor.cpus 2`.
             recompute: Methods to compute again if their results are stale.
             reopen_test: The reason for scoring the runs on the test classes again; it is recorded and shown.
             test_without_failed_runs: Score the other runs although some failed.

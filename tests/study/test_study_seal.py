@@ -11,7 +11,6 @@ import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from pretended_gpu import pretended_gpu
-from rich.console import Console
 from study_engine import SMALL, run_file, run_study, small_study, tables
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -24,7 +23,6 @@ from levelfield.models import LoRA, TimmTrunk
 from levelfield.study import seal
 from levelfield.study.folder import ARCHIVED, StudyFolder, scores_hash
 from levelfield.study.jobs import folds_of
-from levelfield.study.progress import Progress
 from levelfield.study.seal import (
     SideBySide,
     _embed,
@@ -114,7 +112,7 @@ def left_to_test(study: StudyFolder, file: Path) -> tuple[_Tests, Unit]:
     """The tests of a study's evaluation when the scores in `file` are lost."""
     content = file.read_bytes()
     file.unlink()
-    tests = _Tests(study, lines(study.folder)[0]["id"], Progress(Console(quiet=True), study.state, 1))
+    tests = _Tests(study, lines(study.folder)[0]["id"])
     file.write_bytes(content)
     (unit,) = tests.ready()
     return tests, unit
@@ -183,7 +181,7 @@ def test_scores_that_are_kept_are_of_the_samples_that_are_here(copy: Path, spec:
     study = StudyFolder(copy, spec)
     file, scores = study.test_file("contrastive", 0), study.read_test("contrastive", 0)
     (copy / LEDGER).write_text((copy / LEDGER).read_text().splitlines()[0] + "\n")
-    tests = _Tests(study, "another", Progress(Console(quiet=True), study.state, 1))
+    tests = _Tests(study, "another")
     assert tests.scored.keys() == {study.test_file("contrastive", run) for run in range(2)}
     assert tests.scored[file] == json.loads(file.read_text()) == scores | {"evaluation": "another"}
     assert {unit.function for unit in tests.ready()} == {score_run}, "the other rows have embeddings"

@@ -163,11 +163,11 @@ def test_machines_get_a_line_of_json_for_each_job(tmp_path: Path) -> None:
     state = StudyFolder(tmp_path, spec).state
     tried = {"seconds": 20.0, "parameters": {"model.loss.margin": 0.1}, "validation": {"map_at_r": 0.312}}
     failed = {"seconds": 4.0, "failure": "the loss is nan at step 3", "parameters": {}}
-    with Progress(Console(file=output, force_terminal=True), state, 1, machine) as progress:
-        for run, result in enumerate((tried, failed)):
-            state.add(Job("slow", "run", run, 0), result)
-            progress.finished(Job("slow", "run", run, 0), result)
-        progress.line("worker 1 died")
+    progress = Progress(Console(file=output, force_terminal=True), state, 1, machine)
+    for run, result in enumerate((tried, failed)):
+        state.add(Job("slow", "run", run, 0), result)
+        progress.finished(Job("slow", "run", run, 0), result)
+    progress.line("worker 1 died")
     first, second, note = map(json.loads, machine.getvalue().splitlines())
     job = {"event": "job", "method": "slow", "stage": "run", "number": 0, "fold": 0}
     # Two folds of the untrained row and three of the runs are left, each as long as this one.

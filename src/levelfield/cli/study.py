@@ -6,6 +6,7 @@ import shlex
 import sys
 import tempfile
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -24,7 +25,7 @@ from levelfield.core.terminal import say
 from levelfield.experiment import Study
 from levelfield.report.table import TABLE_WIDTH
 from levelfield.study.archive import SUFFIX, is_archive, unpack_study
-from levelfield.study.dry_run import print_jobs
+from levelfield.study.jobs import study_jobs
 from levelfield.study.replicates import replicates_of
 from levelfield.study.same_study import with_rows_of
 from levelfield.study.spec import COUNTS
@@ -149,7 +150,7 @@ def _to_run(console: Console, given: Namespace) -> Study:
 
 def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | None, machine: TextIO | None) -> int:
     if given.dry_run:
-        print_jobs(console, study.asked)
+        print_jobs(console, study)
         return 0
     say(str(study), console=console)
     try:
@@ -185,6 +186,17 @@ def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | 
         print(json.dumps({"event": "summary", "rows": rows}), file=machine, flush=True)
     say(*below, console=console)
     return 0
+
+
+def print_jobs(console: Console, study: Study) -> None:
+    """Print the jobs of each row, and how many are finished; nothing is built."""
+    spec = study.asked.spec
+    jobs = Counter((job.method, job.stage) for job in study_jobs(spec))
+    done = Counter(job.method for job in study.asked.stored)
+    say(str(study), console=console)
+    for row in spec.rows:
+        searched = f"{jobs[row, 'trial']:,} jobs in the search, " if spec.trials(row) else ""
+        say(f"  {row}: {searched}{jobs[row, 'run']:,} in the runs; {done[row]:,} done", console=console)
 
 
 def _next(study: Study, given: Namespace) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 
@@ -25,6 +25,9 @@ from levelfield.study.same_study import (
 from levelfield.study.spec import one_pca
 from levelfield.study.suggest import suggest
 from levelfield.study.workers import GivenUp, Here, Scheduler, Slots, Unit
+
+if TYPE_CHECKING:
+    from levelfield.study.first_look import Seen
 
 # Of a finished job, its result, and all jobs that have started: the number of folds from now on, once it is known.
 Replan = Callable[[Job, Mapping[str, Any], Sequence[Job]], int | None]
@@ -80,60 +83,45 @@ def run_study(
             decisions = check_same(study, sources, recompute)
             say(*decisions, console=console)
             study.had_work = retest is not None or not study.is_finished()
-            if study.had_work:
-                decided = recompute, retest, without_failed, stop_here
-                study = _run(study, slots, console, sources, *decided, machine, debug, replan)
-            else:
+            if not study.had_work:
                 study.write_spec()
                 if recompute and not decisions:
                     say("note: --recompute has no effect: no row is stale", console=console)
+                return study
+            note = partial(say, console=console) if machine is None else lambda *lines: None
+            given_up = GivenUp(note, debug)
+            for name in study.spec.own_metrics:
+                user_metric(name)  # fails before anything is computed
+            from levelfield.study.seal import evaluate  # imports torch, which a finished study does not need
+            from levelfield.study.training_job import fixed_threads
+
+            with fixed_threads(study.spec.threads):
+                seen = None
+                if study.state.to_do and not stop_here:
+                    seen = _look(study, slots, sources, given_up)
+                    note(*check_seen(study, seen.data, seen.weights, recompute), *seen.overview)
+                study.write_spec()  # only if every row can be built
+                progress = Progress(console, study.state, slots.number, machine)
+                given_up.line = progress.line
+                if seen is not None:
+                    jobs = _Jobs(study, sources, seen, progress, replan)
+                    Scheduler(jobs, slots, given_up).run()
+                    study = jobs.study
+                elif stop_here and not study.state.tested_runs():
+                    raise UserError(f"{study.folder}: no run is complete; leave --stop-here out")
+                evaluate(study, slots, progress.line, retest, without_failed or stop_here)
     finally:
         slots.stop()
     return study
 
 
-def _run(
-    study: StudyFolder,
-    slots: Slots,
-    console: Console,
-    sources: Sources,
-    recompute: Collection[str],
-    retest: str | None,
-    without_failed: bool,
-    stop_here: bool,
-    machine: TextIO | None,
-    debug: bool,
-    replan: Replan | None,
-) -> StudyFolder:
-    """Run the remaining jobs, then score the runs on the test classes; returns the study with its final folds."""
-    from levelfield.study.first_look import look_at_rows  # imports torch, which a finished study does not need
-    from levelfield.study.seal import evaluate
-    from levelfield.study.training_job import fixed_threads
+def _look(study: StudyFolder, slots: Slots, sources: Sources, given_up: GivenUp) -> "Seen":
+    """Build every row once, while the workers start."""
+    from levelfield.study.first_look import look_at_rows
 
-    note = partial(say, console=console) if machine is None else lambda *lines: None
-    given_up = GivenUp(note, debug)
-    for name in study.spec.own_metrics:
-        user_metric(name)  # fails before anything is computed
-    with fixed_threads(study.spec.threads):
-        data, weights = dict[str, str](), dict[str, str | None]()
-        if study.state.to_do and not stop_here:
-            for slot in range(slots.number):
-                slots.ready(slot)  # workers start while the rows are checked
-            seen = look_at_rows(study.spec, own_rows(sources), given_up)
-            note(*check_seen(study, seen.data, seen.weights, recompute), *seen.overview)
-            data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
-            weights = dict(seen.weights)
-        study.write_spec()  # only if every row can be built
-        with Progress(console, study.state, slots.number, machine) as progress:
-            given_up.line = progress.line
-            if not stop_here:
-                jobs = _Jobs(study, sources, data, weights, progress, replan)
-                Scheduler(jobs, slots, given_up).run()
-                study = jobs.study
-            elif not study.state.tested_runs():
-                raise UserError(f"{study.folder}: no run is complete; leave --stop-here out")
-            evaluate(study, slots, progress, retest, without_failed or stop_here)
-    return study
+    for slot in range(slots.number):
+        slots.ready(slot)
+    return look_at_rows(study.spec, own_rows(sources), given_up)
 
 
 class _Jobs:
@@ -143,13 +131,13 @@ class _Jobs:
         self,
         study: StudyFolder,
         sources: Sources,
-        data: dict[str, str],
-        weights: dict[str, str | None],
+        seen: "Seen",
         progress: Progress,
         replan: Replan | None = None,
     ) -> None:
         self.study, self.state, self.progress, self.replan = study, study.state, progress, replan
-        self.sources, self.data, self.weights = sources, data, weights
+        self.sources, self.weights = sources, dict(seen.weights)
+        self.data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
         self.units: dict[str, Unit] = {}
 
     def ready(self) -> Iterator[Unit]:

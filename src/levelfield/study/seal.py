@@ -4,7 +4,7 @@
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.features import FeatureSubset
 from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, folds_of
-from levelfield.study.progress import Progress
 from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.training_job import fixed_threads, memory_errors
 from levelfield.study.workers import GivenUp, Scheduler, Slots, Unit
@@ -90,10 +89,13 @@ class TestTask:
         return test
 
 
-def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str | None, without_failed: bool) -> None:
+def evaluate(
+    study: StudyFolder, slots: Slots, line: Callable[[str], Any], retest: str | None, without_failed: bool
+) -> None:
     """Score every run of a study whose jobs are finished; an interrupted evaluation continues with its scores.
 
     Args:
+        line: Prints a message.
         retest: The reason for scoring all runs again.
 
     Raises:
@@ -104,7 +106,7 @@ def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str |
     last = finished_evaluation(study.folder)
     same = last is not None and (last["configuration"], last["checkpoints"]) == (configuration, checkpoints)
     again = retest is not None and last is not None and retest != last["reason"]
-    if last is not None and same and not again and _Tests(study, last["id"], progress).from_stored():
+    if last is not None and same and not again and _Tests(study, last["id"]).from_stored():
         return
     if not without_failed:
         _refuse_missing_runs(study)
@@ -119,8 +121,8 @@ def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str |
         results=study.result_hashes(),
     )
     identity = begin(what, study.folder, usual_reasons=(FIRST, CHANGED))
-    tests = _Tests(study, identity, progress)
-    Scheduler(tests, slots, GivenUp(progress.line)).run()
+    tests = _Tests(study, identity)
+    Scheduler(tests, slots, GivenUp(line)).run()
     tests.check_same_samples()
     scores = {str(path.relative_to(study.folder)): scores_hash(test) for path, test in tests.scored.items()}
     finish(identity, scores, study.folder)
@@ -182,10 +184,9 @@ class _Tests:
         scored: File to its scores.
     """
 
-    def __init__(self, study: StudyFolder, evaluation: str, progress: Progress) -> None:
+    def __init__(self, study: StudyFolder, evaluation: str) -> None:
         self.scored: dict[Path, dict[str, Any]] = {}
         self._to_do: dict[str, Unit] = {}
-        self._progress = progress
         self._halves = study.spec.halves
         for row, run in study.state.tested_runs():
             file, known = study.test_file(row, run), study.read_test(row, run)
@@ -215,7 +216,6 @@ class _Tests:
     def add(self, unit: Unit, value: dict[str, Any]) -> None:
         del self._to_do[unit.name]
         self.scored[unit.arguments[0].file] = value
-        self._progress.testing(len(self.scored), len(self.scored) + len(self._to_do))
         self.check_same_samples()
 
     def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
