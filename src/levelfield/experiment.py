@@ -1,14 +1,21 @@
 """`Study`: the Python interface of `levelfield study`."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
 from rich.console import Console
 
-from levelfield.analysis.results import REPLICATE, ResultRow, SummaryRow, collect_rows, summarise, write_tables
+from levelfield.analysis.results import (
+    REPLICATE,
+    ResultRow,
+    SummaryRow,
+    as_table,
+    collect_rows,
+    summarise,
+    write_tables,
+)
 from levelfield.analysis.status import status_lines
 from levelfield.analysis.verdict import verdict_lines
 from levelfield.core.errors import UserError
@@ -237,8 +244,7 @@ def _frame(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRo
     """The table as in its file."""
     import pandas as pd
 
-    frame = pd.DataFrame(rows, columns=[field.name for field in fields(kind)])
-    if REPLICATE in frame and frame[REPLICATE].isna().all():
-        del frame[REPLICATE]
+    names, lines = as_table(rows, kind)
+    frame = pd.DataFrame(lines, columns=names)
     types = {**dict.fromkeys(("trial", "run", "fold", REPLICATE), "Int64"), "ci95": "float"}
     return frame.astype({column: dtype for column, dtype in types.items() if column in frame})
