@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from rich.console import Console
 
@@ -128,7 +128,6 @@ class Study:
         test_without_failed_runs: bool = False,
         stop_here: bool = False,
         console: Console | None = None,
-        machine: TextIO | None = None,
         debug: bool = False,
         replan: "Replan | None" = None,
     ) -> Self:
@@ -145,7 +144,6 @@ class Study:
             reopen_test: The reason for scoring the runs on the test classes again; it is recorded and shown.
             test_without_failed_runs: Score the other runs although some failed.
             stop_here: Run no job, and score the complete runs.
-            machine: Gets a line of JSON for each finished job.
             debug: Whether to show the traceback of an error in your own class.
             replan: Called after each job until it returns another number of folds (`levelfield.study.run`).
 
@@ -169,7 +167,6 @@ class Study:
                 retest=reopen_test,
                 without_failed=test_without_failed_runs,
                 stop_here=stop_here,
-                machine=machine,
                 debug=debug,
                 replan=replan,
             )

@@ -1,23 +1,16 @@
 """`levelfield study run|resume|status|report|table|verify|archive`."""
 
-import json
-import os
 import shlex
 import sys
 import tempfile
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TextIO
 
 from rich.console import Console
 
-from levelfield.analysis.results import collect_rows, summarise
-from levelfield.analysis.status import status
-from levelfield.analysis.verdict import decided
 from levelfield.cli.options import dotted
 from levelfield.core.configuration import first_difference
 from levelfield.core.errors import UserError
@@ -32,7 +25,7 @@ from levelfield.study.spec import COUNTS
 from levelfield.study.study_file import find_study
 
 # Options of one run: a command with one of them is not printed again.
-OF_ONE_RUN = {"--reopen-test", "--from", "--recompute", "--stop-here", "--test-without-failed-runs", "--json"}
+OF_ONE_RUN = {"--reopen-test", "--from", "--recompute", "--stop-here", "--test-without-failed-runs"}
 # What follows a study whose scores show how levelfield works, and rank no losses.
 NEXT = {
     "smoke": "next: see what training brings, in four minutes: levelfield study run quickstart",
@@ -62,43 +55,22 @@ def main(given: Namespace, conclude: Conclude | None = None) -> int:
     Raises:
         UserError: a mistake.
     """
-    with _for_machines(getattr(given, "json", False)) as machine:
-        console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
-        if given.command in ("run", "resume"):
-            given = given if conclude else with_overrides(given)
-            return _run(console, _to_run(console, given), given, conclude, machine)
-        if given.command == "archive" or not is_archive(Path(given.file)):
-            return _answer(console, Study(given.file, output=given.output), given, machine)
-        if given.command == "report" and given.output is None:
-            raise UserError(f"report {given.file}: give --output DIR, a folder for the archive's content and its page")
-        with tempfile.TemporaryDirectory() as aside:
-            folder = given.output or Path(aside, Path(given.file).name.removesuffix(SUFFIX))
-            unpack_study(Path(given.file), folder)
-            return _answer(console, Study(folder), given, machine, given.file)
+    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
+    if given.command in ("run", "resume"):
+        given = given if conclude else with_overrides(given)
+        return _run(console, _to_run(console, given), given, conclude)
+    if given.command == "archive" or not is_archive(Path(given.file)):
+        return _answer(console, Study(given.file, output=given.output), given)
+    if given.command == "report" and given.output is None:
+        raise UserError(f"report {given.file}: give --output DIR, a folder for the archive's content and its page")
+    with tempfile.TemporaryDirectory() as aside:
+        folder = given.output or Path(aside, Path(given.file).name.removesuffix(SUFFIX))
+        unpack_study(Path(given.file), folder)
+        return _answer(console, Study(folder), given, given.file)
 
 
-@contextmanager
-def _for_machines(json_lines: bool) -> Iterator[TextIO | None]:
-    """Keep standard output for lines of JSON; all other output, also of C code, goes to standard error."""
-    if not json_lines:
-        yield None
-        return
-    sys.stdout.flush()
-    own = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with os.fdopen(os.dup(own), "w") as machine:
-            yield machine
-    finally:
-        sys.stdout.flush()
-        os.dup2(own, 1)
-        os.close(own)
-
-
-def _answer(console: Console, study: Study, given: Namespace, machine: TextIO | None, archive: str = "") -> int:
-    if given.command == "status" and machine is not None:
-        print(json.dumps(status(study.record())), file=machine, flush=True)
-    elif given.command == "status":
+def _answer(console: Console, study: Study, given: Namespace, archive: str = "") -> int:
+    if given.command == "status":
         place = archive or str(study.folder)
         say(*(line.replace(str(study.folder), place) for line in study.status()), console=console)
     elif given.command == "report":
@@ -148,7 +120,7 @@ def _to_run(console: Console, given: Namespace) -> Study:
     return study
 
 
-def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | None, machine: TextIO | None) -> int:
+def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | None) -> int:
     if given.dry_run:
         print_jobs(console, study)
         return 0
@@ -163,7 +135,6 @@ def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | 
             test_without_failed_runs=given.test_without_failed_runs,
             stop_here=given.stop_here,
             console=console,
-            machine=machine,
             debug=given.debug,
             replan=getattr(given, "replan", None),
         )
@@ -179,11 +150,6 @@ def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | 
         console.print(study.table(), highlight=False)
     say(*above, console=console)
     _print_page(console, study, study.asked.had_work or conclude is not None)  # it may decide otherwise
-    if machine is not None:
-        if conclude and (decision := decided(study.record())) is not None:
-            print(json.dumps({"event": "decision", **decision}), file=machine)
-        rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
-        print(json.dumps({"event": "summary", "rows": rows}), file=machine, flush=True)
     say(*below, console=console)
     return 0
 

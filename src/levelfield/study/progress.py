@@ -1,11 +1,9 @@
-"""Progress of a study: a line every ten seconds, or lines of JSON."""
+"""Progress of a study: a line every ten seconds."""
 
-import json
 import time
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import asdict
 from statistics import fmean
-from typing import Any, TextIO
+from typing import Any
 
 from rich.console import Console
 
@@ -53,17 +51,16 @@ def seconds_left(
 
 
 class Progress:
-    """Reports finished jobs, at most one line every ten seconds.
+    """Prints finished jobs, at most one line every ten seconds.
 
     Args:
         console: The terminal.
         state: The state of the study; add a job to it before you call `finished`.
         workers: Number of parallel jobs.
-        machine: Gets a line of JSON for each job and each message, instead of the terminal.
     """
 
-    def __init__(self, console: Console, state: StudyState, workers: int, machine: TextIO | None = None) -> None:
-        self.console, self.state, self.workers, self._machine = console, state, workers, machine
+    def __init__(self, console: Console, state: StudyState, workers: int) -> None:
+        self.console, self.state, self.workers = console, state, workers
         self._seconds = {job: result["seconds"] for job, result in state.results.items()}
         self._last_line = time.monotonic()
 
@@ -71,26 +68,18 @@ class Progress:
         """Report a finished job."""
         self._seconds[job] = result["seconds"]
         to_do, done = self.state.to_do, len(self.state.results)
-        left = seconds_left(to_do, self._seconds, self.workers, self.state.spec.derived) if to_do else None
-        has_failed, jobs = failed(result), done + len(to_do)
-        what = "failure" if has_failed else "validation"
-        if self._machine is not None:
-            numbers = {key: result[key] for key in ("seconds", "parameters", what)}
-            counts = {"done": done, "jobs": jobs, "seconds_left": left}
-            self._write({"event": "job", **asdict(job), **numbers, **counts})
-        elif time.monotonic() - self._last_line >= SECONDS_A_LINE or has_failed or not to_do:
-            self._last_line = time.monotonic()
-            scores = {} if has_failed else result["validation"]  # one, or none without validation
-            score = "".join(f": validation {title_of(name)} {as_shown(name, value)}" for name, value in scores.items())
-            rest = f"; about {duration(left)} left" if left is not None else "" if to_do else "; testing"
-            self.line(f"[{done}/{jobs}] {job}{f': failed, {result[what]}' if has_failed else score}{rest}")
+        if time.monotonic() - self._last_line < SECONDS_A_LINE and to_do and not failed(result):
+            return
+        self._last_line = time.monotonic()
+        if failed(result):
+            found = f": failed, {result['failure']}"
+        else:  # one score, or none without validation
+            scores = result["validation"].items()
+            found = "".join(f": validation {title_of(name)} {as_shown(name, score)}" for name, score in scores)
+        left = seconds_left(to_do, self._seconds, self.workers, self.state.spec.derived)
+        rest = "; testing" if not to_do else "" if left is None else f"; about {duration(left)} left"
+        self.line(f"[{done}/{done + len(to_do)}] {job}{found}{rest}")
 
     def line(self, text: str) -> None:
         """Print a message."""
-        if self._machine is not None:
-            self._write({"event": "note", "note": text})
-        else:
-            say(text, console=self.console)
-
-    def _write(self, line: Mapping[str, Any]) -> None:
-        print(json.dumps(line), file=self._machine, flush=True)
+        say(text, console=self.console)

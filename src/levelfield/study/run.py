@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -42,7 +42,6 @@ def run_study(
     retest: str | None = None,
     without_failed: bool = False,
     stop_here: bool = False,
-    machine: TextIO | None = None,
     debug: bool = False,
     replan: Replan | None = None,
 ) -> StudyFolder:
@@ -57,7 +56,6 @@ def run_study(
         retest: The reason for scoring all runs again.
         without_failed: Score the other runs although some failed.
         stop_here: Run no job, and score the complete runs.
-        machine: Gets a line of JSON for each finished job.
         debug: Whether to show the traceback of a user's code.
         replan: Called after each job until it returns the number of folds.
 
@@ -88,8 +86,7 @@ def run_study(
                 if recompute and not decisions:
                     say("note: --recompute has no effect: no row is stale", console=console)
                 return study
-            note = partial(say, console=console) if machine is None else lambda *lines: None
-            given_up = GivenUp(note, debug)
+            given_up = GivenUp(partial(say, console=console), debug)
             for name in study.spec.own_metrics:
                 user_metric(name)  # fails before anything is computed
             from levelfield.study.seal import evaluate  # imports torch, which a finished study does not need
@@ -99,10 +96,10 @@ def run_study(
                 seen = None
                 if study.state.to_do and not stop_here:
                     seen = _look(study, slots, sources, given_up)
-                    note(*check_seen(study, seen.data, seen.weights, recompute), *seen.overview)
+                    decisions = check_seen(study, seen.data, seen.weights, recompute)
+                    say(*decisions, *seen.overview, console=console)
                 study.write_spec()  # only if every row can be built
-                progress = Progress(console, study.state, slots.number, machine)
-                given_up.line = progress.line
+                progress = Progress(console, study.state, slots.number)
                 if seen is not None:
                     jobs = _Jobs(study, sources, seen, progress, replan)
                     Scheduler(jobs, slots, given_up).run()
