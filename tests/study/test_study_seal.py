@@ -77,7 +77,7 @@ def _texts(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_lost_scores_come_from_the_stored_embeddings_and_a_reason_scores_again(archived, here: Path) -> None:
+def test_lost_scores_are_another_evaluation_and_so_is_a_reason(archived, here: Path) -> None:
     file, folder = small_study(here, text=CONTRASTIVE_ONLY), Path(shutil.copytree(archived[0], here / "out"))
     study = StudyFolder.begun(folder)
     before = tables(folder)
@@ -85,11 +85,11 @@ def test_lost_scores_come_from_the_stored_embeddings_and_a_reason_scores_again(a
     score.unlink()
     run_file(file, folder)
     assert tables(folder) == before
-    assert [line["event"] for line in lines(folder)] == ["evaluated", "finished"]
+    assert [line["event"] for line in lines(folder)] == ["evaluated", "finished"] * 2
     run_file(file, folder, retest="two images were restored")
     run_file(file, folder, retest="two images were restored")  # a resumed command
-    assert [line["event"] for line in lines(folder)] == ["evaluated", "finished"] * 2
-    assert lines(folder)[2]["reason"] == "two images were restored"
+    assert [line["event"] for line in lines(folder)] == ["evaluated", "finished"] * 3
+    assert lines(folder)[4]["reason"] == "two images were restored"
     assert tables(folder) == before  # the count is in no table
     content = (folder / LEDGER).read_bytes()
     (folder / LEDGER).write_bytes(b"")

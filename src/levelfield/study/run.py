@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -18,13 +17,12 @@ from levelfield.study.same_study import (
     Sources,
     check_same,
     check_seen,
-    own_rows,
     row_sources,
     with_rows_of,
 )
 from levelfield.study.spec import one_pca
 from levelfield.study.suggest import suggest
-from levelfield.study.workers import GivenUp, Here, Scheduler, Slots, Unit
+from levelfield.study.workers import Here, Scheduler, Slots, Unit
 
 if TYPE_CHECKING:
     from levelfield.study.first_look import Seen
@@ -86,23 +84,25 @@ def run_study(
                 if recompute and not decisions:
                     say("note: --recompute has no effect: no row is stale", console=console)
                 return study
-            given_up = GivenUp(partial(say, console=console), debug)
             for name in study.spec.own_metrics:
                 user_metric(name)  # fails before anything is computed
-            from levelfield.study.seal import evaluate  # imports torch, which a finished study does not need
+            from levelfield.study.first_look import look_at_rows  # imports torch, which a finished study does not need
+            from levelfield.study.seal import evaluate
             from levelfield.study.training_job import fixed_threads
 
             with fixed_threads(study.spec.threads):
                 seen = None
                 if study.state.to_do and not stop_here:
-                    seen = _look(study, slots, sources, given_up)
+                    for slot in range(slots.number):
+                        slots.ready(slot)  # workers start while the rows are checked
+                    seen = look_at_rows(study.spec)
                     decisions = check_seen(study, seen.data, seen.weights, recompute)
                     say(*decisions, *seen.overview, console=console)
                 study.write_spec()  # only if every row can be built
                 progress = Progress(console, study.state, slots.number)
                 if seen is not None:
                     jobs = _Jobs(study, sources, seen, progress, replan)
-                    Scheduler(jobs, slots, given_up).run()
+                    Scheduler(jobs, slots, progress.line, debug).run()
                     study = jobs.study
                 elif stop_here and not study.state.tested_runs():
                     raise UserError(f"{study.folder}: no run is complete; leave --stop-here out")
@@ -110,15 +110,6 @@ def run_study(
     finally:
         slots.stop()
     return study
-
-
-def _look(study: StudyFolder, slots: Slots, sources: Sources, given_up: GivenUp) -> "Seen":
-    """Build every row once, while the workers start."""
-    from levelfield.study.first_look import look_at_rows
-
-    for slot in range(slots.number):
-        slots.ready(slot)
-    return look_at_rows(study.spec, own_rows(sources), given_up)
 
 
 class _Jobs:

@@ -61,11 +61,6 @@ def row_sources(spec: StudySpec) -> Sources:
     return sources_of({row: spec.class_settings(row) for row in spec.rows})
 
 
-def own_rows(sources: Sources) -> set[str]:
-    """Rows with a class of the user."""
-    return {row for row, files in sources.items() if any(not file.startswith("levelfield/") for file in files)}
-
-
 def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str]) -> list[str]:
     """Reject results of other settings or source code, except those that `recompute` names.
 

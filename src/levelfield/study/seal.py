@@ -18,14 +18,14 @@ from levelfield.core.configuration import Config
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_json
 from levelfield.core.ledger import Evaluation, begin, finish, finished_evaluation, has_line
-from levelfield.core.versions import provenance, software
+from levelfield.core.versions import provenance
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.features import FeatureSubset
 from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, folds_of
 from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.training_job import fixed_threads, memory_errors
-from levelfield.study.workers import GivenUp, Scheduler, Slots, Unit
+from levelfield.study.workers import Scheduler, Slots, Unit
 from levelfield.training.build import Training, build
 from levelfield.training.checkpoint import has_frozen_trunk_of, load_learner
 from levelfield.training.embed import EmbeddedSet, TrunkExtractor, embed
@@ -73,9 +73,7 @@ class TestTask:
         """Test embeddings by fold; None if this evaluation has not written them completely."""
         return [EmbeddedTest.load(*each) for each in self.embeddings()]
 
-    def write(
-        self, folds: Sequence[EmbeddedTest], origin: dict[str, Any], device: torch.device | str = "cpu"
-    ) -> dict[str, Any]:
+    def write(self, folds: Sequence[EmbeddedTest], origin: dict[str, Any], device: torch.device) -> dict[str, Any]:
         """Score the embeddings of all folds on a device, write the scores and return them."""
         distance = self.config["model"].get("distance", "cosine")
         test = {
@@ -106,7 +104,7 @@ def evaluate(
     last = finished_evaluation(study.folder)
     same = last is not None and (last["configuration"], last["checkpoints"]) == (configuration, checkpoints)
     again = retest is not None and last is not None and retest != last["reason"]
-    if last is not None and same and not again and _Tests(study, last["id"]).from_stored():
+    if last is not None and same and not again and not _Tests(study, last["id"]).to_do:
         return
     if not without_failed:
         _refuse_missing_runs(study)
@@ -122,7 +120,7 @@ def evaluate(
     )
     identity = begin(what, study.folder, usual_reasons=(FIRST, CHANGED))
     tests = _Tests(study, identity)
-    Scheduler(tests, slots, GivenUp(line)).run()
+    Scheduler(tests, slots, line).run()
     tests.check_same_samples()
     scores = {str(path.relative_to(study.folder)): scores_hash(test) for path, test in tests.scored.items()}
     finish(identity, scores, study.folder)
@@ -182,11 +180,12 @@ class _Tests:
 
     Attributes:
         scored: File to its scores.
+        to_do: Name to the unit of each run that is not scored.
     """
 
     def __init__(self, study: StudyFolder, evaluation: str) -> None:
         self.scored: dict[Path, dict[str, Any]] = {}
-        self._to_do: dict[str, Unit] = {}
+        self.to_do: dict[str, Unit] = {}
         self._halves = study.spec.halves
         for row, run in study.state.tested_runs():
             file, known = study.test_file(row, run), study.read_test(row, run)
@@ -199,22 +198,13 @@ class _Tests:
             jobs, config = folds_of(study.spec, row, run), study.test_config(row)
             checkpoints = [(study.checkpoint(job), study.state.results[job]["checkpoint"]) for job in jobs]
             task = TestTask(StudyFolder(study.folder, study.spec), row, run, config, checkpoints, evaluation)
-            self._to_do[f"test: {row} run {run}"] = Unit(f"test: {row} run {run}", row, score_run, (task,))
-
-    def from_stored(self) -> bool:
-        """Score runs from their stored embeddings, without reading a sample; returns whether that gave all scores."""
-        stored = [(unit.arguments[0], unit.arguments[0].stored()) for unit in self._to_do.values()]
-        if any(None in folds for _, folds in stored):
-            return False
-        for task, folds in stored:
-            task.write(folds, software())
-        return True
+            self.to_do[f"test: {row} run {run}"] = Unit(f"test: {row} run {run}", row, score_run, (task,))
 
     def ready(self) -> Iterator[Unit]:
-        return iter(list(self._to_do.values()))
+        return iter(list(self.to_do.values()))
 
     def add(self, unit: Unit, value: dict[str, Any]) -> None:
-        del self._to_do[unit.name]
+        del self.to_do[unit.name]
         self.scored[unit.arguments[0].file] = value
         self.check_same_samples()
 
