@@ -152,7 +152,7 @@ def test_computed_again_with_its_source_and_alone_the_same_bytes(ladder: StudyFo
     again.remove_row("trunk")
     assert not any(again.has_results(row) for row in ("trunk", "averaged", "half", "small"))
     assert again.has_results("head")
-    run_file(tmp_path / "ladder.yaml", tmp_path / "out", retest="once more")
+    run_file(tmp_path / "ladder.yaml", tmp_path / "out", reopen_test="once more")
     assert tables(tmp_path / "out") == tables(ladder.folder)
 
 
