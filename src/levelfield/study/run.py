@@ -138,14 +138,11 @@ class _Jobs:
         return f"{job.method} trial {job.number}: suggest a setting" if asks else str(job)
 
     def _unit(self, name: str, job: Job) -> Unit:
-        from levelfield.study.derived import run_derived
         from levelfield.study.training_job import run_job
 
         if self.state.parameters(job) is None:
             return Unit(name, job.method, _suggest, (self.state.suggest_arguments(job),))
-        return Unit(
-            name, job.method, run_derived if job.method in self.study.spec.derived else run_job, (self._task(job),)
-        )
+        return Unit(name, job.method, run_job, (self._task(job),))
 
     def _task(self, job: Job) -> Task:
         parameters, row = self.state.parameters(job), job.method
