@@ -12,6 +12,7 @@ from levelfield.core.terminal import say
 from levelfield.metrics.user_metric import user_metric
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, Task, write_result
+from levelfield.study.lock import only_one
 from levelfield.study.progress import Progress, duration
 from levelfield.study.same_study import (
     Sources,
@@ -64,7 +65,7 @@ def run_study(
         raise UserError(f"{launched[0]} started this study as {launched[2]}: start one process only (srun --ntasks=1)")
     try:
         study.refuse_foreign()
-        with study.only_one():
+        with only_one(study.folder):
             if study.spec_file.is_file():
                 begun = StudyFolder.begun(study.folder)
                 study = StudyFolder(
