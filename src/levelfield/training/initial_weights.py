@@ -173,19 +173,14 @@ def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | st
 
 def check_weight_files(config: Any, datamodule: MetricDataModule) -> None:
     """`check_seen_classes` for each `weights` in a learner's configuration that is a checkpoint of levelfield."""
-    for key, text in texts(config):
-        if key.rpartition(".")[2] == "weights" and (data := _data_of(Path(text).expanduser())) is not None:
-            check_seen_classes(data, datamodule, text)
-
-
-def _data_of(path: Path) -> Any:
-    if not path.is_file() or path.suffix == ".safetensors":
-        return None
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, pickle.UnpicklingError):  # an old format or a pickled module, not of levelfield
-        return None
-    if not isinstance(content, dict) or "levelfield" not in content:
-        return None
-    check_content(content, path)
-    return content["levelfield"].get("data")
+    for path in [Path(text).expanduser() for key, text in texts(config) if key.rpartition(".")[2] == "weights"]:
+        if not path.is_file() or path.suffix == ".safetensors":
+            continue
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except (RuntimeError, pickle.UnpicklingError):  # an old format or a pickled module, not of levelfield
+            continue
+        if isinstance(content, dict) and "levelfield" in content:
+            check_content(content, path)
+            if (data := content["levelfield"].get("data")) is not None:
+                check_seen_classes(data, datamodule, path)

@@ -53,7 +53,14 @@ def prepare(learner: Any, stage: str) -> None:
         check_seen_classes(learner.trained_on, datamodule, learner.checkpoint_path or "the learner")
     if stage != "fit":
         return
-    _train_again(learner)
+    if not learner.training:  # a loaded learner
+        for module in learner._trains_when_fitted:
+            module.training = True
+        for part in learner.children():
+            weights = list(part.parameters())
+            if weights and not any(weight.requires_grad for weight in weights):  # such as a teacher
+                part.eval()
+    learner._trains_when_fitted = ()
     _prepare_processes(learner)
     for name, reason in learner._left_out.items():
         rank_zero_warn(
@@ -109,9 +116,13 @@ def check_same_classes(learner: Any, data: Mapping[str, Any] | None) -> None:
 
 
 class StartAtData(Callback):
-    """Sets the weights that start at the training data, unless the learner has others by now.
+    """Sets the weights that start at the training data: the embedder's, and class weights at class means.
 
-    Lightning has restored a checkpoint then. The learner's own hook of this name is left to its subclasses.
+    Not if the learner has others by now: Lightning has restored a checkpoint then. The learner's own hook of this name
+    is left to its subclasses.
+
+    Raises:
+        UserError: the data are not a MetricDataModule, or the projection cannot be computed from the features.
     """
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -120,40 +131,32 @@ class StartAtData(Callback):
         if isinstance(trainer.strategy, DDPStrategy):  # which then leaves buffers alone
             for buffer in pl_module.buffers():
                 torch.distributed.broadcast(buffer, 0)
-        if not pl_module.has_weights:
-            start_at_data(pl_module)
+        losses = [each for each in with_class_weights(pl_module.loss) if each.starts_at_class_means]
+        starts = not pl_module.has_weights and (pl_module.embedder_init != "random" or losses)
+        if starts:
+            self._start(pl_module, losses)
         pl_module.has_weights = True
 
-
-def start_at_data(learner: Any) -> None:
-    """Initialize the embedder from the training features, then class weights from class means.
-
-    Every process sees all training samples, and takes the weights of the first.
-
-    Raises:
-        UserError: the data are not a MetricDataModule, or the projection cannot be computed from the features.
-    """
-    datamodule: Any = getattr(learner.trainer, "datamodule", None)
-    losses = [each for each in with_class_weights(learner.loss) if each.starts_at_class_means]
-    if learner.embedder_init == "random" and not losses:
-        return
-    if not isinstance(datamodule, MetricDataModule):
-        option = "--model.loss.weight_init" if learner.embedder_init == "random" else OPTION
-        raise UserError(f"{option} needs the training samples without augmentation: fit with a MetricDataModule")
-    device = learner.trainer.strategy.root_device
-    features, labels, _ = embed(learner.trunk, datamodule.train_samples(), device=device)
-    if learner.embedder_init != "random":
-        start_embedder(learner.embedder, learner.embedder_init, features, labels)
-    if losses:
-        parts = zip(features.split(ROWS), labels.split(ROWS), strict=True)
-        batches: Any = [{"features": some, "labels": their} for some, their in parts]
-        embeddings = embed(learner, DataLoader(batches, batch_size=None), device=device).embeddings
-        for loss in losses:
-            loss.start_at_class_means(embeddings, labels)
-    for part in (learner.embedder, learner.loss):
-        for weight in (*part.parameters(), *part.buffers()):
-            weight.data.copy_(learner.trainer.strategy.broadcast(weight.data.cpu()))
-    average_whole(learner)
+    def _start(self, learner: Any, losses: list[ClassificationLoss]) -> None:
+        """The embedder, then the losses. Every process sees all samples, and takes the weights of the first."""
+        datamodule: Any = getattr(learner.trainer, "datamodule", None)
+        if not isinstance(datamodule, MetricDataModule):
+            option = "--model.loss.weight_init" if learner.embedder_init == "random" else OPTION
+            raise UserError(f"{option} needs the training samples without augmentation: fit with a MetricDataModule")
+        device = learner.trainer.strategy.root_device
+        features, labels, _ = embed(learner.trunk, datamodule.train_samples(), device=device)
+        if learner.embedder_init != "random":
+            start_embedder(learner.embedder, learner.embedder_init, features, labels)
+        if losses:
+            parts = zip(features.split(ROWS), labels.split(ROWS), strict=True)
+            batches: Any = [{"features": some, "labels": their} for some, their in parts]
+            embeddings = embed(learner, DataLoader(batches, batch_size=None), device=device).embeddings
+            for loss in losses:
+                loss.start_at_class_means(embeddings, labels)
+        for part in (learner.embedder, learner.loss):
+            for weight in (*part.parameters(), *part.buffers()):
+                weight.data.copy_(learner.trainer.strategy.broadcast(weight.data.cpu()))
+        average_whole(learner)
 
 
 def check_can_start(embedder: nn.Module, kind: EmbedderInit) -> None:
@@ -242,8 +245,21 @@ def check_parts(learner: Any) -> None:
     if type(learner.loss) is nn.Identity:  # of `load_learner`
         raise UserError("the learner was loaded without its loss: give load_from_checkpoint(..., loss=...)")
     check_call(learner.loss, learner.miner)
-    _check_regularizer(learner)
     check_embedder(learner.embedder, learner.trunk.num_features, learner.embedding_size)
+    if (regularizer := learner.regularizer) is None:
+        return
+    option = f"--model.regularizer {type(regularizer).__name__}"
+    if regularizer.of == "raw_embeddings" and learner.normalize:
+        raise UserError(
+            f"{option} needs raw embeddings, but --model.normalize true gives all of them length 1: give "
+            "--model.normalize false (losses of cosines normalize themselves)"
+        )
+    name, losses = type(learner.loss).__name__, with_class_weights(learner.loss)
+    if regularizer.of == "class_weights" and len(losses) != 1:
+        raise UserError(
+            f"{option} needs class weights, and --model.loss {name} has {len(losses) or 'none'}: give a loss with one "
+            "set of class weights (docs/losses.md)"
+        )
 
 
 def check_call(loss: nn.Module, miner: nn.Module | None) -> None:
@@ -298,18 +314,6 @@ def _prepare_processes(learner: Any) -> None:
         strategy._ddp_kwargs = {**usual, **strategy._ddp_kwargs}
 
 
-def _train_again(learner: Any) -> None:
-    """Put a loaded learner into training mode, except parts that do not train, such as a teacher."""
-    if not learner.training:
-        for module in learner._trains_when_fitted:
-            module.training = True
-        for part in learner.children():
-            weights = list(part.parameters())
-            if weights and not any(weight.requires_grad for weight in weights):
-                part.eval()
-    learner._trains_when_fitted = ()
-
-
 def _warn_of_traps(learner: Any, datamodule: Any) -> None:
     """Warn about parts that silently train worse or do not resume.
 
@@ -346,22 +350,3 @@ def _takes(module: nn.Module, arguments: int) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _check_regularizer(learner: Any) -> None:
-    if (regularizer := learner.regularizer) is None:
-        return
-    option = f"--model.regularizer {type(regularizer).__name__}"
-    if regularizer.of == "raw_embeddings" and learner.normalize:
-        raise UserError(
-            f"{option} needs raw embeddings, but --model.normalize true gives all of them length 1: give "
-            "--model.normalize false (losses of cosines normalize themselves)"
-        )
-    if regularizer.of != "class_weights":
-        return
-    name, losses = type(learner.loss).__name__, with_class_weights(learner.loss)
-    if len(losses) != 1:
-        raise UserError(
-            f"{option} needs class weights, and --model.loss {name} has {len(losses) or 'none'}: give a loss with one "
-            "set of class weights (docs/losses.md)"
-        )

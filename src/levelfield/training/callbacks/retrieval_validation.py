@@ -88,6 +88,10 @@ class RetrievalValidation(Callback):
             follow_until_first_update(trainer.callbacks)  # type: ignore[attr-defined]
             self._warn_of_minimum(trainer.callbacks)  # type: ignore[attr-defined]
 
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        for each in averages(trainer.callbacks):  # type: ignore[attr-defined]
+            each._average_model = None  # the learner has it, and Lightning would test a checkpoint's other weights
+
     def _warn_of_minimum(self, callbacks: Iterable[Any]) -> None:
         for each in callbacks:
             score = str(getattr(each, "monitor", "")).removeprefix("val/").partition("/dataloader_idx_")[0]
