@@ -5,7 +5,7 @@ import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn.functional import normalize
 
-from levelfield.metrics.discriminants import linear_discriminants
+from levelfield.metrics.projections import linear_discriminants
 
 
 def test_discriminants_are_scikit_learns_of_centred_features() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from levelfield.core.errors import UserError
 from levelfield.core.versions import provenance
 from levelfield.models import LinearEmbedder
+from levelfield.models.embedder_init import start_embedder
 from levelfield.study.jobs import CHECKPOINT, JOB_SHAPE, RESULT, Task, failed, read_result, source_of, write_result
 from levelfield.study.spec import ALPHA, OF, VALIDATED
 from levelfield.study.test_scores import score_validation
@@ -19,7 +20,6 @@ from levelfield.training.build import Training, build
 from levelfield.training.embed import embed
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.learner import MetricLearner
-from levelfield.training.start import start_embedder
 from levelfield.training.trust import user_packages
 from levelfield.training.weight_averaging import between
 

@@ -5,7 +5,6 @@ import os
 import time
 import warnings
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.plugins.io import CheckpointIO
-from lightning.pytorch.profilers import PassThroughProfiler
 from torch import Tensor
 
 from levelfield.core.configuration import Config, as_list
@@ -67,17 +65,6 @@ LOGGED = {
     **dict.fromkeys(("lightning.pytorch", "lightning.fabric"), logging.WARNING),
     **{f"lightning.pytorch.{name}": logging.INFO for name in ("callbacks", "profilers")},  # a user asks for these
 }
-_NOTHING = nullcontext()
-
-
-class NoProfiler(PassThroughProfiler):
-    """Lightning's `PassThroughProfiler`, without a generator for each of the seventy actions of a step."""
-
-    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
-        return _NOTHING
-
-
-_no_profiler = NoProfiler()  # one for all trainings: a Ctrl-C within its `__del__` would be lost
 
 
 class SharedParts:
@@ -279,7 +266,6 @@ class Training:
             config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *trackers]
         else:
             config["logger"] = False
-        config["profiler"] = config.get("profiler") or _no_profiler
         if not self._progress:
             config["enable_progress_bar"] = False
         for key, smallest in LEAST.items():

@@ -112,7 +112,9 @@ class MetricLearner(LightningModule):
         self.embedder = embedder(self.trunk.num_features, self.embedding_size)
         self.embedder_init = embedder_init
         if embedder_init != "random":
-            _start().check_can_start(self.embedder, embedder_init)
+            from levelfield.models.embedder_init import check_can_start
+
+            check_can_start(self.embedder, embedder_init)
         self.normalize = is_normalized(loss, normalize)
         self.loss_factory = None if isinstance(loss, nn.Module) else loss
         self.loss: nn.Module | None = loss if isinstance(loss, nn.Module) else self.loss_without_classes()
