@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.profilers import PassThroughProfiler
 from torch import Tensor
 
 from levelfield.core.configuration import Config, as_list
@@ -33,10 +34,10 @@ from levelfield.training.callbacks.retrieval_validation import best_checkpoints,
 from levelfield.training.frozen_trunk import trunk_hash
 from levelfield.training.initial_weights import check_weight_files
 from levelfield.training.learner import MetricLearner
-from levelfield.training.loss_factory import fill_loss_defaults
+from levelfield.training.loss_factory import loss_attribute
 from levelfield.training.plain_module import adapted, settings_of_others, user_class
 from levelfield.training.run_folder import AtomicCheckpoints, BestCheckpoint, MetricsFile, determining, is_first_process
-from levelfield.training.settings import instantiate, parse_training, plain
+from levelfield.training.settings import OF_THE_LOSS, instantiate, parse_training, plain
 from levelfield.training.start import check_features
 from levelfield.training.trackers import place_trackers
 from levelfield.training.weight_averaging import averages
@@ -105,6 +106,7 @@ class SharedParts:
 
 
 _shared_parts = SharedParts()  # of the trainings of this process
+_no_profiler = PassThroughProfiler()  # one for all trainings: a Ctrl-C within its `__del__` would be lost
 
 
 class TrackedRun(Callback):
@@ -179,8 +181,9 @@ class Training:
         ignored = settings_of_others(learner)
         self.parser, self.config = parse_training(learner, datamodule, config, command, complete, ignored)
         self._model_class = learner
-        if complete:
-            fill_loss_defaults(self.config)
+        for option in OF_THE_LOSS if complete else ():  # attributes of the loss class, so that config.yaml has them
+            if option in self.config and self.config[option] is None:
+                self.config[option] = loss_attribute(self.config.model.get("loss"), option)
         seed = self.config.seed_everything
         if not 0 <= seed <= MOST_SEED:
             raise UserError(f"--seed_everything {seed}: give 0 to {MOST_SEED}")
@@ -268,6 +271,7 @@ class Training:
             config["logger"] = False
         if not self._progress:
             config["enable_progress_bar"] = False
+        config["profiler"] = config.get("profiler") or _no_profiler
         for key, smallest in LEAST.items():
             if isinstance(config.get(key), int | float):
                 refuse_below(smallest, "trainer", **{key: config[key]})
