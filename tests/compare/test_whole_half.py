@@ -13,7 +13,7 @@ import yaml
 from toy_study import TOY, run_study
 
 from levelfield.analysis.conditions import cap_lines
-from levelfield.analysis.status import status, status_lines
+from levelfield.analysis.status import status_lines
 from levelfield.analysis.verify import verify_study
 from levelfield.compare.whole_half import Training, chosen_by_folds, whole_half_command
 from levelfield.core.errors import UserError
@@ -65,7 +65,7 @@ def test_what_the_trainings_say_of_their_end(until_done: StudyFolder) -> None:
 def test_table_page_and_status_say_who_reached_the_cap(tmp_path: Path) -> None:
     """Two validations, and a patience of two: no training can be done."""
     study = study_of(tmp_path / "capped", epochs=2, runs=1)
-    (line,) = status(study)["cap"]
+    (line,) = cap_lines(study)
     assert "2 of 2 trainings" in line
     assert "4 steps" in line
     assert line in "\n".join(status_lines(study))

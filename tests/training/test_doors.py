@@ -128,7 +128,7 @@ def assert_same(found: Config, expected: Config) -> None:
         assert torch.equal(*map(torch.as_tensor, (found[name], weight))), name
 
 
-@pytest.mark.parametrize(("name", "resumed_after"), zip(MODEL_ROWS, (1, 2, 0, 2), strict=True))
+@pytest.mark.parametrize(("name", "resumed_after"), [*zip(MODEL_ROWS, (1, 2, 0, 2), strict=True)])
 def test_the_command_trains_what_python_trains(name: str, resumed_after: int, table: str, tmp_path: Path) -> None:
     expected = in_python(config_of(name, table, 0), tmp_path, resumed_after=resumed_after)
     assert_same(by_command(config_of(name, table, 1), tmp_path), expected)

@@ -135,8 +135,7 @@ def _write_study(
     plan = planner.plan(machine, given.executor in (None, "local") and "workers" not in given.options)
     content = definition(name, dataset.modality, base, trunks, plan)
     _write(file, content)
-    if not given.json:
-        say(*plan.lines)
+    say(*plan.lines)
 
     def replan(job: "Job", result: Mapping[str, Any], started: Sequence["Job"]) -> int | None:
         if not job.method.startswith(TRUNK) or failed(result):

@@ -44,7 +44,7 @@ def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     if source is None or failed(source):
         task.empty_folder()
         return write_result(task, {"failure": f"{made[OF]} has no model", "seconds": 0.0}, earlier)
-    with fixed_threads(task.threads), memory_errors():
+    with fixed_threads(task.spec.threads), memory_errors():
         training = build(task.config, task.empty_folder(), progress=False, trunks=task.folder / TRUNKS)
         training.write_config()
         training.datamodule.setup("fit")

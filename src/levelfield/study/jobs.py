@@ -125,10 +125,6 @@ class Task:
         return names_in(self.spec.class_settings(self.job.method))
 
     @property
-    def threads(self) -> int:
-        return self.spec.threads
-
-    @property
     def job_folder(self) -> Path:
         return self.folder / self.job.path
 

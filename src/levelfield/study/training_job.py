@@ -85,7 +85,7 @@ def check_sources(task: Task) -> None:
 
 def _train(task: Task) -> dict[str, Any]:
     """The result of the training, or `failure` with the reason."""
-    with fixed_threads(task.threads), memory_errors():
+    with fixed_threads(task.spec.threads), memory_errors():
         if is_first_process():
             task.empty_folder()
         try:
