@@ -8,10 +8,21 @@ import torch
 import yaml
 from lightning.pytorch import Callback
 
+from levelfield.core.configuration import merge
 from levelfield.training.build import build
 from levelfield.training.settings import DEFAULT_TRUNK
 
 FILES = sorted((Path(__file__).parents[2] / "configs" / "method").glob("*.yaml"))
+
+
+BASE = f"""
+trainer: {{accelerator: cpu, max_epochs: 1, logger: false, num_sanity_val_steps: 0}}
+model: {{trunk: {DEFAULT_TRUNK}}}
+data:
+  dataset: {{class_path: levelfield.data.datasets.Glyphs, init_args: {{num_classes: 80}}}}
+  transforms: {{crop_size: 64, resize: 64, scale: [0.6, 1.0], horizontal_flip: false}}
+  steps_per_epoch: 50
+"""
 
 
 class Losses(Callback):
@@ -24,39 +35,18 @@ class Losses(Callback):
         self.values.append(float(outputs["loss"]))
 
 
-def merged(first: dict, second: dict) -> dict:
-    both = dict(first)
-    for key, value in second.items():
-        both[key] = merged(both[key], value) if isinstance(both.get(key), dict) and isinstance(value, dict) else value
-    return both
-
-
-def config_of(file: Path) -> dict:
-    """The shipped configuration on 80 letters, with the default trunk and the default rates."""
-    return merged(
-        {
-            "trainer": {"accelerator": "cpu", "max_epochs": 1, "logger": False, "num_sanity_val_steps": 0},
-            "model": {"trunk": DEFAULT_TRUNK},
-            "data": {
-                "dataset": {"class_path": "levelfield.data.datasets.Glyphs", "init_args": {"num_classes": 80}},
-                "transforms": {"crop_size": 64, "resize": 64, "scale": [0.6, 1.0], "horizontal_flip": False},
-                "steps_per_epoch": 50,
-            },
-        },
-        yaml.safe_load(file.read_text()),
-    )
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_it_trains_the_pretrained_trunk_in_the_learner(file, tmp_path):
     torch.manual_seed(0)
-    training = build(config_of(file), tmp_path, progress=False)
+    config = merge(yaml.safe_load(BASE), yaml.safe_load(file.read_text()))
+    training = build(config, tmp_path, progress=False)
     losses = Losses()
-    training.trainer.callbacks.append(losses)
-    before = training.trainer.validate(training.model, datamodule=training.datamodule, verbose=False)[0]
-    training.trainer.fit(training.model, datamodule=training.datamodule)
-    after = training.trainer.validate(training.model, datamodule=training.datamodule, verbose=False)[0]
+    trainer, parts = training.trainer, {"model": training.model, "datamodule": training.datamodule}
+    trainer.callbacks.append(losses)
+    (before,) = trainer.validate(**parts, verbose=False)
+    trainer.fit(**parts)
+    (after,) = trainer.validate(**parts, verbose=False)
     assert len(losses.values) == 50
     assert all(math.isfinite(value) for value in losses.values)
     assert after["val/map_at_r"] > before["val/map_at_r"]
