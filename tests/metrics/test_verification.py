@@ -95,19 +95,3 @@ def test_equal_embeddings_are_accepted_together():
     assert found.thresholds == {}, "no threshold accepts one pair in ten"
     found = verification_metrics(torch.eye(4)[labels], labels, metrics=names)
     assert found.scores == {"tar_at_far_1e-1": 1.0, "eer": 0.0, "auroc": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("embeddings", "labels", "further", "complaint"),
-    [
-        (torch.randn(4, 2), torch.arange(4), {}, "no pair of one class among the 4"),
-        (torch.randn(4, 2), torch.zeros(4).long(), {}, "no pair of two classes"),
-        (torch.randn(4, 2), torch.arange(4) % 2, {"metrics": ("map_at_r",)}, "no such metric 'map_at_r'"),
-        (torch.randn(4, 2), torch.arange(4) % 2, {"metrics": ("tar_at_far_1e-0",)}, "at least 1"),
-        (torch.randn(4, 2), torch.arange(4) % 2, {"metrics": "eer"}, "is one string"),
-        (torch.randn(4, 2), torch.arange(4) % 2, {"gallery": torch.randn(3, 2)}, "pass both or neither"),
-    ],
-)
-def test_mistakes_are_named(embeddings, labels, further, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        verification_metrics(embeddings, labels, **further)
