@@ -12,7 +12,8 @@ from itertools import combinations
 import torch
 from loss_cases import Batch, pairs_of
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import batch_norm, leaky_relu, linear, logsigmoid, softplus
+from torch.nn.functional import cross_entropy as softmax_losses
 
 ZERO = torch.zeros((), dtype=torch.float64)
 
@@ -440,40 +441,23 @@ def cosface(case: Batch, margin, scale):
 
 
 def hist(case: Batch, tau=32.0, alpha=0.9, classification_weight=1.0, network_rate=0.01, **_):
-    variances = [s.clamp(0, 6).exp() for s in case.loss.log_variances]
-    M = [
-        [((case.u(i) - case.w(c)) ** 2 / variances[c]).sum() for c in range(case.loss.num_classes)]
-        for i in range(len(case.y))
-    ]
+    u = torch.stack([case.u(i) for i in range(len(case.y))])
+    w = torch.stack([case.w(c) for c in range(case.loss.num_classes)])
+    M = ((u[:, None] - w) ** 2 / case.loss.log_variances.clamp(0, 6).exp()).sum(2)
     z = hypergraph_network(case, M, alpha, network_rate)
-    terms = [
-        cross_entropy([-tau * m for m in M[i]], y) + classification_weight * cross_entropy(list(z[i]), y)
-        for i, y in enumerate(case.y.tolist())
-    ]
-    return mean([w * term for w, term in zip(case.sample_weights(), terms, strict=True)])
+    of_distances, of_network = (softmax_losses(logits, case.y, reduction="none") for logits in (-tau * M, z))
+    return (case.x.new_tensor(case.sample_weights()) * (of_distances + classification_weight * of_network)).mean()
 
 
-def hypergraph_network(case: Batch, M: list[list[Tensor]], alpha: float, rate: float) -> list[Tensor]:
-    """z by sums over the edges, which are the classes of the batch."""
-    loss, y, N = case.loss, case.y.tolist(), len(case.y)
-    edges = sorted(set(y))
-    H = [[1.0 if y[i] == e else (-alpha * M[i][e]).exp() for e in edges] for i in range(N)]
-    of_nodes = [sum(H[i]) for i in range(N)]
-    of_edges = [sum(H[i][e] for i in range(N)) for e in range(len(edges))]
-
-    def between(i, j):
-        shared = sum(H[i][e] * H[j][e] / of_edges[e] for e in range(len(edges)))
-        return shared / (of_nodes[i] * of_nodes[j]) ** 0.5
-
-    def spread(rows):
-        return [sum(between(i, j) * rows[j] for j in range(N)) for i in range(N)]
-
-    hidden = spread([rate * loss.hidden.weight @ case.x[i] + rate * loss.hidden.bias for i in range(N)])
-    middle = mean(hidden)
-    variance = mean([(h - middle) ** 2 for h in hidden])
-    normed = [rate * loss.norm.weight * (h - middle) / (variance + 1e-5).sqrt() + rate * loss.norm.bias for h in hidden]
-    leaky = [torch.where(h > 0, h, 0.1 * h) for h in normed]
-    return spread([rate * loss.output.weight @ h + rate * loss.output.bias for h in leaky])
+def hypergraph_network(case: Batch, M: Tensor, alpha: float, rate: float) -> Tensor:
+    """z: two layers over D_v^-1/2 H D_e^-1 H^T D_v^-1/2, whose edges are the classes of the batch."""
+    loss, edges = case.loss, case.y.unique()
+    H = torch.where(case.y[:, None] == edges, 1.0, (-alpha * M[:, edges]).exp())
+    of_nodes, of_edges = H.sum(1).rsqrt().diag(), (1 / H.sum(0)).diag()
+    spread = of_nodes @ H @ of_edges @ H.T @ of_nodes
+    hidden = spread @ linear(case.x, rate * loss.hidden.weight, rate * loss.hidden.bias)
+    normed = batch_norm(hidden, None, None, rate * loss.norm.weight, rate * loss.norm.bias, training=True)
+    return spread @ linear(leaky_relu(normed, 0.1), rate * loss.output.weight, rate * loss.output.bias)
 
 
 def magface(

@@ -15,12 +15,11 @@ from levelfield.metrics.definitions import title_of
 
 def all_pairs(embeddings, labels, gallery=None, gallery_labels=None):
     """Each pair's cosine, rounded to what is told apart, and the two classes."""
-    embeddings, gallery = embeddings.double(), None if gallery is None else gallery.double()
+    queries = zip(embeddings.double(), labels.tolist(), strict=True)
     if gallery is None:
-        pairs = itertools.combinations(zip(embeddings, labels.tolist(), strict=True), 2)
+        pairs = itertools.combinations(queries, 2)
     else:
-        items = zip(gallery, gallery_labels.tolist(), strict=True)
-        pairs = itertools.product(zip(embeddings, labels.tolist(), strict=True), items)
+        pairs = itertools.product(queries, zip(gallery.double(), gallery_labels.tolist(), strict=True))
     return [
         (round(float(one @ other / one.norm() / other.norm()) * 2**21), own, theirs)
         for (one, own), (other, theirs) in pairs
