@@ -1,6 +1,6 @@
 """How long a study's page takes to open in headless Chromium: wall time since its address was asked for, and CPU time.
 
-python benchmarks/page.py [results/grocery_store/archive.tar.xz] [--times 5]
+python benchmarks/page.py [results/heads/grocery_store/archive.tar.xz] [--times 5]
 
 The page is written from the archive first. Each time a new browser, without a cache. The CPU seconds are of all of its
 processes and threads.
@@ -47,7 +47,7 @@ async def opened(page: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    archive = REPOSITORY / "results/grocery_store/archive.tar.xz"
+    archive = REPOSITORY / "results/heads/grocery_store/archive.tar.xz"
     parser.add_argument("archive", type=Path, nargs="?", default=archive)
     parser.add_argument("--times", type=int, default=5)
     asked = parser.parse_args()

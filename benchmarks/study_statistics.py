@@ -140,7 +140,7 @@ def archived_spreads() -> list[tuple[float, float, float]]:
     That of a search is half the mean square of the differences of two searches of a method, less what their runs add.
     """
     found = []
-    for archive in sorted(RESULTS.glob("*/archive.tar.xz")):
+    for archive in sorted(RESULTS.glob("*/*/archive.tar.xz"), key=lambda path: path.parent.name):
         with tarfile.open(archive) as files:
             table = files.extractfile("results.csv")
             assert table is not None

@@ -13,21 +13,19 @@ import yaml
 from sphinx.application import Sphinx
 
 from levelfield.cli.commands import LEVELFIELD
-from levelfield.core.signals import EXIT_CODE
 
 FOLDER = "docs/reference"
 # A package, and the option that takes its classes.
 OPTIONS = {"losses": "loss", "regularizers": "regularizer", "miners": "miner"}
 # Paragraphs of a docstring that a page shows in another form.
 ELSEWHERE = re.compile(r"    |(Args|Attributes|Cost|Differs|Example|Papers?|Raises|When):")
-EXIT_CODES = f"""\
+EXIT_CODES = """\
 | code | meaning |
 | ---: | --- |
 | 0 | The command finished. |
 | 1 | An error in levelfield. The command prints the traceback. |
 | 2 | A mistake in the input. One line says what to change. |
-| {EXIT_CODE} | A signal stopped the command. The same command continues the work, `fit` with `--resume`. |
-| 130 | You stopped the command with Ctrl-C. |\
+| 130 | Ctrl-C or a signal stopped the command. The same command continues the work, `fit` with `--resume`. |\
 """
 
 

@@ -183,7 +183,7 @@ def comparison() -> Found:
     printed = levelfield(f"compare small --trunk trunk/tiny --output compared {options}")[1]
     yield "compare, what to use", [line for line in printed.splitlines() if line.startswith("Use ")]
     yield from means("compared")
-    printed = levelfield(f"study report {REPOSITORY}/results/fair_groceries/archive.tar.xz --output reported")[1]
+    printed = levelfield(f"study report {REPOSITORY}/results/trunk/fair_groceries/archive.tar.xz --output reported")[1]
     yield "report", [line.rstrip() for line in printed.splitlines() if not line.startswith(("page:", "next:"))]
 
 

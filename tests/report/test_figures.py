@@ -110,7 +110,7 @@ def test_a_sweep_is_a_curve_a_method_and_a_line_for_what_is_not_swept() -> None:
 
 
 def test_the_scores_are_compared_with_the_best_untrained_row_which_is_named(tmp_path: Path) -> None:
-    archive = Path(__file__).parents[2] / "results/trunk_grocery_store/archive.tar.xz"
+    archive = Path(__file__).parents[2] / "results/trunk/trunk_grocery_store/archive.tar.xz"
     unpack_study(archive, tmp_path / "study")
     study = StudyFolder.begun(tmp_path / "study")
     with style():

@@ -19,7 +19,7 @@ from levelfield.report.table import score_text, study_table
 from levelfield.study.archive import unpack_study
 from levelfield.study.folder import StudyFolder
 
-ARCHIVE = Path(__file__).parents[2] / "results/glyphs_240/archive.tar.xz"
+ARCHIVE = Path(__file__).parents[2] / "results/heads/glyphs_240/archive.tar.xz"
 
 
 def test_percent_shows_the_interval_only_where_there_is_one() -> None:

@@ -1,7 +1,6 @@
-"""The pages about the kept studies: each number in a table or sentence follows from their archives by another way."""
+"""The pages about the kept studies, which are frozen: their numbers follow from the archives."""
 
 import csv
-import importlib
 import io
 import math
 import tarfile
@@ -9,29 +8,24 @@ from collections import defaultdict
 from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean
-from types import ModuleType
 
 import pytest
 from deletable import RESULTS, needs
-from scipy.stats import ttest_rel
+from scipy.stats import ttest_1samp, ttest_rel
 from tiny_fit import REPOSITORY
 
 pytestmark = [pytest.mark.full, needs(RESULTS)]
 HELD = ("grocery_store", "banking77", "clinc150")
+TITLES = {"grocery_store": "Grocery Store", "banking77": "Banking77", "clinc150": "CLINC150", "glyphs": "Glyphs"}
+TITLES |= {"omniglot": "Omniglot", "news20": "20 Newsgroups", "typefaces": "Typefaces"}
 SETS = ("banking77", "clinc150", "glyphs", "grocery_store", "news20", "omniglot", "typefaces")
 CONVERGED = [f"converged_{data}_{start}" for data in HELD for start in ("random", "pca")]
 SOFTMAX = frozenset({"proxy_nca", "normalized_softmax"})
 FEATURES = "pretrained[features]"
-
-
-@pytest.fixture
-def questions(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return script("questions", monkeypatch)
-
-
-def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
-    return importlib.import_module(name)
+PAIRS = ("contrastive", "triplet_margin", "ntxent", "multi_similarity")
+CLASSES = ("proxy_nca", "normalized_softmax", "cosface", "arcface")
+LOSSES = (*PAIRS, *CLASSES)
+CELLS = ("{}", "converged_{}_random", "{}_pca", "converged_{}_pca")
 
 
 def text(page: str) -> str:
@@ -39,8 +33,7 @@ def text(page: str) -> str:
 
 
 def with_continuation(name: str) -> list[Path]:
-    folders = [REPOSITORY / "results" / each for each in (name, f"{name}_longer")]
-    return [folder for folder in folders if folder.is_dir()]
+    return [folder for each in (name, f"{name}_longer") for folder in (REPOSITORY / "results").glob(f"*/{each}")]
 
 
 def summary(name: str, metric: str = "map_at_r") -> dict[str, float]:
@@ -80,25 +73,32 @@ def signed(*points: float) -> str:
     return f"{first}, {second} and {third}"
 
 
-def test_the_questions_are_what_the_script_writes_and_two_of_its_numbers(questions: ModuleType) -> None:
-    printed = questions.answers()
-    assert printed in (REPOSITORY / "results/questions.md").read_text()
+def pair_less_class(means: dict[str, float]) -> float:
+    return fmean(means[x] for x in PAIRS) - fmean(means[x] for x in CLASSES)
+
+
+def test_two_numbers_of_the_questions() -> None:
+    page = (REPOSITORY / "results/questions.md").read_text()
     found = {method: fmean(values) for method, values in runs("banking77").items()}
-    difference = fmean(found[x] for x in questions.PAIRS) - fmean(found[x] for x in questions.CLASSES)
-    above = sum(found[loss] > found[FEATURES] for loss in questions.LOSSES)
-    for part, number in (("**1.**", f"{difference:+.1f}"), ("**3.**", str(above))):
-        row = next(line for line in printed.partition(part)[2].splitlines() if line.startswith("| Banking77 |"))
+    above = sum(found[loss] > found[FEATURES] for loss in LOSSES)
+    for part, number in (("**1.**", f"{pair_less_class(found):+.1f}"), ("**3.**", str(above))):
+        row = next(line for line in page.partition(part)[2].splitlines() if line.startswith("| Banking77 |"))
         assert cells(row)[1].split()[0] == number
 
 
-def test_the_tables_of_which_loss(questions: ModuleType) -> None:
+def test_the_tables_of_which_loss() -> None:
     page = (REPOSITORY / "docs/which_loss.md").read_text()
-    signs = questions.by_cell("", lambda _, study: questions.interval(questions.pair_less_class(study))).strip()
-    assert signs in page
+    for data in HELD:
+        row = []
+        for cell in CELLS:
+            found = runs(cell.format(data))
+            each = [pair_less_class({x: found[x][run] for x in LOSSES}) for run in range(len(found[LOSSES[0]]))]
+            low, high = ttest_1samp(each, 0).confidence_interval(0.95)
+            row.append(f"{round(fmean(each), 1) + 0.0:+.1f} ± {(high - low) / 2:.1f}")
+        assert f"| {TITLES[data]} | {' | '.join(row)} |" in page
     rows = [cells(line) for line in page.splitlines() if line.count("`") == 4]
     assert len(rows) == 7
-    folders = {title: name for name, title in questions.SETS.items()}
-    folders |= {"20 Newsgroups": "news20", "Typefaces": "typefaces"}
+    folders = {title: name for name, title in TITLES.items()}
     for title, features, pca, lda, *best in rows:
         name = folders[title.partition(" (")[0]]
         starts = (summary(name), summary(f"{name}_pca"))
@@ -110,25 +110,19 @@ def test_the_tables_of_which_loss(questions: ModuleType) -> None:
             assert (cell.split()[0], cell.split()[-1]) == (f"{scores[method]:.1f}", f"`{method}`")
 
 
-def test_what_the_results_page_says_of_pair_and_class_weight_losses(questions: ModuleType) -> None:
-    page, losses = text("results/README.md"), questions.LOSSES
+def test_what_the_results_page_says_of_pair_and_class_weight_losses() -> None:
+    page = text("results/README.md")
     features, done = ({data: summary(name.format(data)) for data in HELD} for name in ("{}", "converged_{}_pca"))
-    for data, title in zip(HELD, ("Grocery Store", "Banking77", "CLINC150"), strict=True):
-        gains = sorted(done[data][loss] - features[data][FEATURES] for loss in losses)
-        assert f"{gains[0]:+.1f} to {gains[-1]:+.1f} on {title}" in page.replace(" points on", " on")
-
-    def difference(means: dict[str, float]) -> float:
-        return fmean(means[x] for x in questions.PAIRS) - fmean(means[x] for x in questions.CLASSES)
-
-    frozen, until_done = (signed(*map(difference, studies.values())) for studies in (features, done))
+    for data in HELD:
+        gains = sorted(done[data][loss] - features[data][FEATURES] for loss in LOSSES)
+        assert f"{gains[0]:+.1f} to {gains[-1]:+.1f} on {TITLES[data]}" in page.replace(" points on", " on")
+    frozen, until_done = (signed(*map(pair_less_class, studies.values())) for studies in (features, done))
     assert f"pair losses are {frozen} points from class-weight losses" in page
     assert f"From a PCA until done the difference is {until_done}" in page
     first, again = done["grocery_store"], summary("converged_grocery_store_pca_again")
-    either = {loss: (first[loss], again.get(f"{loss}@2", first[loss])) for loss in losses}
+    either = {loss: (first[loss], again.get(f"{loss}@2", first[loss])) for loss in LOSSES}
     either["proxy_nca"] = either["normalized_softmax"] = (first["proxy_nca"], first["normalized_softmax"])
-    found = [difference(dict(zip(losses, chosen, strict=True))) for chosen in product(*(either[x] for x in losses))]
-    over_searches = questions.over_searches(questions.kept("converged_grocery_store_pca"))
-    assert over_searches == pytest.approx((min(found), max(found)))
+    found = [pair_less_class(dict(zip(LOSSES, each, strict=True))) for each in product(*(either[x] for x in LOSSES))]
     assert f"with the other searches kept here, the first is {min(found):+.1f} to {max(found):+.1f}" in page
 
 
@@ -154,16 +148,15 @@ def test_the_gain_of_a_trained_trunk() -> None:
     assert f"after 80 steps on Grocery Store the best of six losses has {few}" in page
 
 
-def test_the_appendix(monkeypatch: pytest.MonkeyPatch) -> None:
-    laptop = script("laptop", monkeypatch)
-    page = laptop.page()
-    assert (REPOSITORY / "results/laptop.md").read_text() == page
-    means = {data: summary(data) for data in laptop.ALL}
-    rows = [cells(line) for line in page.splitlines() if line.startswith("| `")]
-    scored = {row[0].strip("`"): row[1:8] for row in rows if len(row) == 12}
+def test_the_appendix() -> None:
+    rows = [cells(line) for line in (REPOSITORY / "results/laptop.md").read_text().splitlines() if "| " in line]
+    titles = next(row[1:8] for row in rows if len(row) == 12)
+    folders = {title: name for name, title in TITLES.items()}
+    means = [summary(folders[title]) for title in titles]
+    scored = {row[0].strip("`"): row[1:8] for row in rows if len(row) == 12 and row[0].startswith("`")}
     assert len(scored) == 4 + 14 + 18
     for method, shown in scored.items():
-        assert [cell.split()[0] for cell in shown] == [f"{means[data][method]:.1f}" for data in laptop.ALL]
+        assert [cell.split()[0] for cell in shown] == [f"{of[method]:.1f}" for of in means]
 
 
 def significant(p: dict[frozenset[str], float]) -> set[frozenset[str]]:
@@ -191,18 +184,14 @@ def count(names: list[str], second: bool) -> tuple[int, ...]:
     return tuple(total)
 
 
-def test_how_often_a_loss_differs_from_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = script("self_comparisons", monkeypatch)
+def test_how_often_a_loss_differs_from_itself() -> None:
     again = count([*SETS, "converged_grocery_store_pca_again"], second=True)
     softmax = [*SETS, *(f"{data}_pca" for data in SETS), *CONVERGED, "glyphs_240", "glyphs_4000_steps"]
     same = count(softmax, second=False)
+    together = tuple(sum(both) for both in zip(again, same, strict=True))
     assert (again, same) == ((38, 12, 10), (22, 17, 13))
-    found = list(module.pairs())
-    for kind, counts in ((module.AGAIN, again), (module.SAME, same)):
-        assert module.counts([each for each in found if each.kind == kind]) == counts
-    page = (REPOSITORY / "results/self_comparisons.md").read_text()
-    assert page == module.page()
-    assert module.summary(found) in page
-    assert module.summary(found) in (REPOSITORY / "docs/statistics.md").read_text()
-    for page in ("docs/statistics.md", "results/README.md"):
-        assert "in {2} of {0} cases".format(*module.counts(found)) in text(page)
+    for page in ("results/self_comparisons.md", "docs/statistics.md"):
+        lines = [cells(line) for line in (REPOSITORY / page).read_text().splitlines() if line.count("|") == 5]
+        found = [tuple(int(cell.split()[0]) for cell in line[1:]) for line in lines if line[-1].endswith("%)")]
+        assert found == [again, same, together]
+    assert f"in {together[2]} of {together[0]} cases" in text("results/README.md")

@@ -102,7 +102,7 @@ def test_a_study_of_ones_own_data_works_on_a_table(kind, write_letters, tmp_path
 
 @needs("results")
 def test_what_the_page_says_of_the_fair_study_is_in_its_kept_table() -> None:
-    with open(REPOSITORY / "results/fair_groceries/summary.csv", newline="") as file:
+    with open(REPOSITORY / "results/trunk/fair_groceries/summary.csv", newline="") as file:
         scores = [line for line in csv.DictReader(file) if line["embedding"] == "separated"]
     means = {line["method"]: 100 * float(line["mean"]) for line in scores if line["metric"] == "map_at_r"}
     losses = [means.pop(method) for method in list(means) if not is_baseline(method)]

@@ -241,7 +241,7 @@ def test_a_signal_ends_a_study_and_its_workers(here: Path) -> None:
     started = workers(process)
     process.signal(signal.SIGTERM)
     printed = process.wait(60)
-    assert process.exit_code == 75, printed
+    assert process.exit_code == 130, printed
     assert "levelfield study run" in printed
     assert [is_running(worker) for worker in started] == [False, False]
 

@@ -13,7 +13,6 @@ from levelfield.cli.options import configuration
 from levelfield.core.configuration import Config
 from levelfield.core.errors import UserError
 from levelfield.core.processes import launched_nodes, launched_together
-from levelfield.core.signals import Stopped
 from levelfield.core.source_identity import sources
 from levelfield.core.terminal import say
 from levelfield.metrics.definitions import title_of
@@ -46,11 +45,7 @@ def main(given: argparse.Namespace) -> int:
         print(fit.printed(), end="")
         return 0
     fit.build()
-    try:
-        fit.run()
-    except Stopped as stop:  # also one that came while another error was handled
-        stop.remedy = fit.how_to_resume()
-        raise
+    fit.run()
     if fit.trainer.is_global_zero and fit.trainer.state.finished:
         say(*fit.conclusion())
     return 0
@@ -126,8 +121,7 @@ class Fit(Training):
         """Trainer.fit, from `last.ckpt` if this fit was stopped. Does nothing if it is finished.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C; Lightning would exit instead.
-            Stopped: A signal came.
+            KeyboardInterrupt: Ctrl-C or a signal; Lightning would exit instead.
             UserError: A callback or a weight is wrong.
         """
         try:

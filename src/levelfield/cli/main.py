@@ -10,34 +10,37 @@ from importlib import import_module
 from levelfield.cli.commands import EVALUATIONS, read
 from levelfield.core.errors import UserError, refused_file
 from levelfield.core.paths import find_own_modules
-from levelfield.core.processes import FIRST, end_with_first, keep_freed_memory, quick_imports
-from levelfield.core.signals import EXIT_CODE, Stopped, is_first_rank, stopping
+from levelfield.core.processes import (
+    FIRST,
+    end_with_first,
+    interrupt_at_signals,
+    is_first_rank,
+    keep_freed_memory,
+    quick_imports,
+    was_interrupted,
+)
 from levelfield.core.terminal import printable, say
 
 LOADER_DIED = re.compile(r"DataLoader worker \(pid")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command; returns its exit code: 0, 2 for a mistake in the input, 130 after Ctrl-C, 75 after a signal."""
+    """Runs one command; returns its exit code: 0, 2 for a mistake in the input, 130 after Ctrl-C or a signal."""
     name, *words = (sys.argv[1:] if argv is None else argv) or ["--help"]
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # for what the terminal's encoding lacks
-    received: list[int] = []
+    interrupt_at_signals()
     try:
-        with stopping() as received:
-            return run(name, words)
-    except Stopped as stop:
-        return _stopped(stop)
+        return run(name, words)
     except KeyboardInterrupt as stop:
-        print(f"\nstopped{f'; {stop}' if str(stop) else ''}", file=sys.stderr)
-        return 130
+        return _stopped(str(stop))
     except BrokenPipeError:  # `levelfield ... | head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        if received:  # another process has left the group before this one
-            return _stopped(Stopped(received[0]))
+        if was_interrupted(error):  # another process has left the group before this one
+            return _stopped("")
         line = _one_line(error)
         if line is None or "--debug" in words:
             print(printable(traceback.format_exc()), end="", file=sys.stderr)
@@ -69,13 +72,11 @@ def run(name: str, words: Sequence[str]) -> int:
     return int(command.main(given))
 
 
-def _stopped(stop: Stopped) -> int:
-    """Print how to continue."""
-    if os.environ.get("LOCAL_RANK", "0") != "0" and FIRST in os.environ:
-        return 0  # a process that the fit started itself: Lightning kills the fit if one fails
+def _stopped(how_to_continue: str) -> int:
     if is_first_rank():
-        print("; ".join([f"levelfield: {stop}", *filter(None, [stop.remedy])]), file=sys.stderr)
-    return EXIT_CODE
+        print("\n" + "; ".join(["stopped", *filter(None, [how_to_continue])]), file=sys.stderr)
+    # Lightning kills the fit if a process fails that it has started.
+    return 0 if os.environ.get("LOCAL_RANK", "0") != "0" and FIRST in os.environ else 130
 
 
 def _one_line(error: Exception) -> str | None:

@@ -20,7 +20,6 @@ from levelfield.analysis.verdict import decided
 from levelfield.cli.options import dotted
 from levelfield.core.configuration import first_difference
 from levelfield.core.errors import UserError
-from levelfield.core.signals import Stopped
 from levelfield.core.terminal import say
 from levelfield.experiment import Study
 from levelfield.report.table import TABLE_WIDTH
@@ -167,14 +166,12 @@ def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | 
             debug=given.debug,
             replan=getattr(given, "replan", None),
         )
-    except (KeyboardInterrupt, Stopped) as stop:
+    except KeyboardInterrupt:
         begun = study.record() if study.asked.spec_file.is_file() else study.asked  # a plan may have changed the folds
         states = [part.read_again() for part in replicates_of(begun, begun=False)]
         finished, jobs = (sum(map(len, each)) for each in zip(*((s.results, s.jobs) for s in states), strict=True))
         again = shlex.join(["levelfield", *given.words])
         print(f"stopped with {finished} of {jobs} jobs done; continue with: {again}", file=sys.stderr)
-        if isinstance(stop, Stopped):
-            raise  # the command line names the signal
         return 130
     above, below = conclude(study) if conclude else ([], _next(study, given))
     if conclude is None:

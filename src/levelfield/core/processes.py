@@ -4,6 +4,7 @@ import atexit
 import ctypes
 import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from logging import getLogger
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's <malloc.h>
@@ -30,6 +32,8 @@ OF_A_LAUNCHER = {
     *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
     *("LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
 }
+# By which a cluster announces the end of a job; SIGUSR1 comes from `scripts/slurm.sh`.
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 LOOK_SECONDS = 0.5  # between two checks of other processes
 # Environment variables: the number of workers of a pool; the id of the first process, for those that Lightning starts.
 SIDE_BY_SIDE, FIRST = "LEVELFIELD_SIDE_BY_SIDE", "LEVELFIELD_FIRST_PROCESS"
@@ -145,6 +149,30 @@ def in_processes(processes: int, on_gpu: bool = False, persistent: bool = False)
         "worker_init_fn": partial(end_with_parent, os.getpid()) if processes else None,
         "pin_memory": on_gpu,
     }
+
+
+def interrupt_at_signals() -> None:
+    """Let the signals of a cluster act as Ctrl-C: the same command continues the work, a fit with `--resume`."""
+    if threading.current_thread() is threading.main_thread():  # which alone gets signals
+        for number in SIGNALS:
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # torch's raises when the signal has ended a loader process, too
+    raise KeyboardInterrupt
+
+
+def was_interrupted(error: BaseException | None) -> bool:
+    """Whether an error comes from the clean-up after Ctrl-C, such as that of loaders which have ended."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
+def is_first_rank() -> bool:
+    """Whether this is the first process of its run."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"))
 
 
 def end_with_parent(parent: int, number: int = 0) -> None:

@@ -16,7 +16,6 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from levelfield.core.errors import OutOfMemory, UserError, refused_file
-from levelfield.core.signals import Stopped
 
 # A unit is given up after this many deaths of its worker; the study ends after this many consecutive deaths.
 DEATHS, DEATHS_IN_A_ROW = 3, 9
@@ -117,8 +116,6 @@ def attempt(function: Callable[..., Any], *arguments: Any) -> Outcome:
         return Outcome("mistake", str(error))
     except Ended as ended:
         return ended.outcome
-    except Stopped:
-        raise  # a signal to this process, if it is the slot
     except (Exception, SystemExit) as error:
         refused = refused_file(error) if isinstance(error, OSError) else None
         if refused is not None:

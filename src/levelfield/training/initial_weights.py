@@ -14,7 +14,7 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import file_hash
 from levelfield.core.ledger import Evaluation, begin
 from levelfield.core.paths import strip_paths
-from levelfield.core.signals import is_first_rank
+from levelfield.core.processes import is_first_rank
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.training.checkpoint import built, load_weights, one_line, read_checkpoint
 from levelfield.training.frozen_trunk import with_trunk

@@ -25,8 +25,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from levelfield.core.errors import UserError
 from levelfield.core.files import LOCKS, explain_write_errors, make_durable, write_atomically
 from levelfield.core.paths import HERE, moved
-from levelfield.core.processes import restarted
-from levelfield.core.signals import Stopped
+from levelfield.core.processes import restarted, was_interrupted
 from levelfield.data.own import dataset_without_paths
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.frozen_trunk import with_trunk, without_trunk
@@ -296,22 +295,20 @@ def interruptible() -> Iterator[None]:
     """Turn Lightning's exit after Ctrl-C back into a KeyboardInterrupt.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C.
-        Stopped: a signal came, even if it also ended the loader processes.
+        KeyboardInterrupt: Ctrl-C or a signal, even if it also ended the loader processes.
     """
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT) if in_main else None
     try:
         yield
     except SystemExit as stop:
-        if isinstance(stop, Stopped) or not isinstance(stop.__context__, KeyboardInterrupt):
+        if not was_interrupted(stop):
             raise  # the user's code calls exit
         raise KeyboardInterrupt from None
     except RuntimeError as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, Stopped | KeyboardInterrupt):
-            cause = cause.__context__
-        raise cause or error from None  # Lightning cannot tear down loaders that a signal has ended
+        if not was_interrupted(error):
+            raise
+        raise KeyboardInterrupt from None  # Lightning cannot tear down loaders that a signal has ended
     finally:
         if in_main:
             signal.signal(signal.SIGINT, handler)
