@@ -15,9 +15,8 @@ from levelfield.study.jobs import Job, job_config
 from levelfield.study.spec import StudySpec
 from levelfield.study.state import first_config
 from levelfield.study.workers import in_words
-from levelfield.training.build import Training, build
+from levelfield.training.build import SharedParts, Training, build
 from levelfield.training.learner import MetricLearner
-from levelfield.training.shared_parts import SharedParts
 from levelfield.training.start import check_parts
 
 
