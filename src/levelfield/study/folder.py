@@ -169,7 +169,7 @@ class StudyFolder:
         return frozenset(self._archive["rows"])
 
     @property
-    def is_strangers(self) -> bool:
+    def is_read_only(self) -> bool:
         """Whether this is an archive that is only read: nothing that its rows name is built."""
         return READ_ONLY in self._archive
 
@@ -251,7 +251,7 @@ class StudyFolder:
 
     def refuse_foreign(self) -> None:
         """Raise UserError if the folder has something other than a study of the user's."""
-        if self.is_strangers:
+        if self.is_read_only:
             raise UserError(
                 f"{self.folder} is an archive to read; begin a study with it: levelfield study run FILE --from ARCHIVE"
             )
