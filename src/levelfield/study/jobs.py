@@ -14,7 +14,6 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import explain_write_errors, file_hash, make_durable, write_json
 from levelfield.core.seeds import seed_of
 from levelfield.core.shape import TEXT_OR_NONE, count, finite, has_shape, number
-from levelfield.core.source_identity import names_in
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.spec import OF, WHOLE_HALF, StudySpec, is_baseline, is_one_pca, row_folder, second_search
 
@@ -118,11 +117,6 @@ class Task:
     def config(self) -> Config:
         """The configuration as for `levelfield fit --config`."""
         return job_config(self.spec, self.job, self.parameters)
-
-    @property
-    def classes(self) -> list[str]:
-        """Names of the row's classes."""
-        return names_in(self.spec.class_settings(self.job.method))
 
     @property
     def job_folder(self) -> Path:

@@ -297,7 +297,7 @@ class SideBySide(nn.Module):
         self.learners = nn.ModuleList(learners)
 
     def forward(self, samples: Any) -> Float[Tensor, "batch learners embedding"]:
-        trunks = {id(learner.trunk): learner.trunk for learner in self.learners}
+        trunks = {id(getattr(learner, "trunk", None)) for learner in self.learners}
         if len(trunks) == 1 and type(self.learners[0]).forward is MetricLearner.forward:
             return self.embed_features(self.learners[0].trunk(samples))  # type: ignore[operator]
         return torch.stack([learner(samples) for learner in self.learners], dim=1)

@@ -26,7 +26,7 @@ import torch
 
 from levelfield.core.errors import OutOfMemory, TrainingFailed, UserError
 from levelfield.core.processes import OF_A_LAUNCHER, end_with_parent, keep_freed_memory
-from levelfield.core.source_identity import sources
+from levelfield.core.source_identity import names_in, sources
 from levelfield.core.versions import provenance
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.derived import derive
@@ -74,8 +74,9 @@ def check_sources(task: Task) -> None:
     Raises:
         UserError: names the row and the file.
     """
-    here = sources(task.classes)
-    imported = _imported.setdefault(tuple(task.classes), here)
+    names = names_in(task.spec.class_settings(task.job.method))
+    here = sources(names)
+    imported = _imported.setdefault(tuple(names), here)
     for file in sorted({*task.sources, *here, *imported}):
         if len({task.sources.get(file), here.get(file), imported.get(file)}) > 1:
             raise UserError(

@@ -24,6 +24,7 @@ from levelfield.data.loaders import batch_of, embedded_together, loader_processe
 from levelfield.data.transforms import Crops, ImageTransforms
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import IdentityEmbedder
+from levelfield.study.seal import SideBySide
 from levelfield.study.test_scores import concatenate
 from levelfield.training.checkpoint import built, one_line, read_checkpoint
 from levelfield.training.embed import EmbeddedSet, TrunkExtractor
@@ -156,7 +157,10 @@ class Encoder:
         several = len(self.learners) > 1
         # Concatenated embeddings have unit length, so both rank like cosine.
         self.distance = "cosine" if several and distance in ("euclidean", "poincare") else distance
-        self.module: nn.Module = SideBySide(self.learners, self._share_a_trunk()) if several else self.learners[0]
+        if several and self._share_a_trunk():  # which then runs once
+            for learner in self.learners[1:]:
+                learner.trunk = self.learners[0].trunk
+        self.module: nn.Module = Concatenated(self.learners) if several else self.learners[0]
         self.module.to(self.device).eval()
         self.hash = [*self.hashes.values()]
 
@@ -243,26 +247,11 @@ class Encoder:
         return len(trunks) == 1 and None not in trunks and plain
 
 
-class SideBySide(nn.Module):
-    """Concatenates the unit vectors of several learners and normalizes the result, as in a study.
-
-    Args:
-        learners: each embeds the samples.
-        shared: whether they share one frozen trunk, which then runs once.
-    """
-
-    def __init__(self, learners: Sequence[MetricLearner], shared: bool) -> None:
-        super().__init__()
-        self.learners = nn.ModuleList(learners)
-        self.shared = shared
+class Concatenated(SideBySide):
+    """Concatenates the unit vectors of several learners and normalizes the result, as in a study."""
 
     def forward(self, samples: Any) -> Float[Tensor, "batch embedding"]:
-        if self.shared:
-            features = self.learners[0].trunk(samples)  # type: ignore[operator] # the learners'
-            parts = [learner.embed_features(features) for learner in self.learners]  # type: ignore[operator]
-        else:
-            parts = [learner(samples) for learner in self.learners]
-        return concatenate(parts)
+        return concatenate(super().forward(samples).unbind(1))
 
 
 class Opened(Dataset[tuple[Any, int, int]]):
