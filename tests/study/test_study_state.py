@@ -37,7 +37,7 @@ def study(**search: Any) -> StudySpec:
 def parameters(record: StudyFolder, job: Job) -> dict[str, Any]:
     """What the search gives a job that is ready."""
     known = record.state.parameters(job)
-    return suggest(*record.state.suggest_arguments(job)) if known is None else known
+    return suggest(**record.state.suggest_arguments(job)) if known is None else known
 
 
 def finish(record: StudyFolder, job: Job, score: float | None) -> None:

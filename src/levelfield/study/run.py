@@ -154,8 +154,7 @@ class _Jobs:
     def add(self, unit: Unit, value: Any) -> None:
         del self.units[unit.name]
         if unit.function is _suggest:
-            _, _, number, _, row, *_ = unit.arguments[0]
-            self.state.suggested[row, number] = value
+            self.state.suggested[unit.row, unit.arguments[0]["number"]] = value
             return
         job = unit.arguments[0].job
         if job.fold < self.study.spec.folds_of(job.stage):  # it may have been left out since it started
@@ -192,5 +191,5 @@ class _Jobs:
         return True
 
 
-def _suggest(arguments: tuple[Any, ...], earlier: tuple[str, ...] = ()) -> dict[str, Any]:
-    return suggest(*arguments)
+def _suggest(arguments: dict[str, Any], earlier: tuple[str, ...] = ()) -> dict[str, Any]:
+    return suggest(**arguments)

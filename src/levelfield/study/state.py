@@ -89,12 +89,18 @@ class StudyState:
             return best.parameters
         return self.suggested.get((job.method, job.number))
 
-    def suggest_arguments(self, job: Job) -> tuple[Any, ...]:
+    def suggest_arguments(self, job: Job) -> dict[str, Any]:
         """The arguments of `suggest` for the trial of a job that is ready."""
         spec, row = self.spec, job.method
-        earlier = self._trials[row][: self._trials_before(job)]
-        space, own = spec.space(row), spec.methods[row]
-        return space, earlier, job.number, spec.seed, row, spec.search.sampler, configured(space, own)
+        return {
+            "space": (space := spec.space(row)),
+            "finished": self._trials[row][: self._trials_before(job)],
+            "number": job.number,
+            "seed": spec.seed,
+            "method": row,
+            "sampler": spec.search.sampler,
+            "own": configured(space, spec.methods[row]),
+        }
 
     def trials(self, row: str) -> list[Trial]:
         """The finished trials of a row, up to the first unfinished one."""
@@ -127,4 +133,4 @@ def first_config(spec: StudySpec, row: str) -> Config:
     if not spec.trials(row):
         return job_config(spec, Job(row, "run", 0, 0), {})
     job = Job(row, "trial", 0, 0)
-    return job_config(spec, job, suggest(*StudyState(spec, {}).suggest_arguments(job)))
+    return job_config(spec, job, suggest(**StudyState(spec, {}).suggest_arguments(job)))
