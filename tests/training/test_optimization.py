@@ -203,7 +203,7 @@ def test_the_weights_of_a_compiled_training_are_the_same_to_rounding(tmp_path, m
     compiled, compile_module = [], nn.Module.compile
     monkeypatch.setattr(Trunk, "compile", lambda self, **how: compiled.append(how) or compile_module(self, **how))
     states = []
-    eager = {"class_path": "CompileTrunk", "init_args": {"backend": "eager", "mode": "default"}}
+    eager = {"class_path": "CompileTrunk", "init_args": {"backend": "eager"}}
     for name, callbacks in (("plain", []), ("other", [eager])):
         training = build(small_config(trainer={"callbacks": callbacks}), tmp_path / name, progress=False)
         training.trainer.fit(training.model, datamodule=training.datamodule)
