@@ -1,9 +1,9 @@
-"""The shipped losses, float64 batches, and the checks every loss passes: a loop over its equation, and the peer's."""
+"""The shipped losses, float64 batches with what a miner chose of them, and the comparison with an equation."""
 
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +75,16 @@ def needs_classes(loss: type[nn.Module]) -> bool:
     return argument is not None and argument.default is argument.empty
 
 
+def make(loss: type[nn.Module], dim: int = 6, /, **arguments: Any) -> nn.Module:
+    """The loss, of 20 classes if it needs classes."""
+    sizes = {"num_classes": 20, "embedding_size": dim} if needs_classes(loss) else {}
+    return loss(**{**sizes, **arguments})
+
+
+def pairs_of(rows: list[list[int]]) -> list[tuple[int, int]]:
+    return [(i, j) for i, row in enumerate(rows) for j in row]
+
+
 @dataclass
 class Batch:
     """A batch and, spelt out as lists, what it compares: P[i] and N[i], with repeats where a miner repeats a pair."""
@@ -121,7 +131,7 @@ class Batch:
     @property
     def pairs(self) -> list[tuple[int, int]]:
         """The positive pairs."""
-        return [(i, p) for i, row in enumerate(self.P) for p in row]
+        return pairs_of(self.P)
 
     @property
     def anchors(self) -> list[tuple[int, list[int], list[int]]]:
@@ -160,7 +170,7 @@ def in_memory(x: Tensor, y: Tensor, memory: tuple[Tensor, Tensor], places: Tenso
     """All pairs of a batch and a memory except each sample with itself at its place, and those of `also`."""
     everything, chosen = Batch(x, y, None, *memory), ()
     for k, pairs in enumerate((everything.P, everything.N)):
-        listed = [(i, j) for i, row in enumerate(pairs) for j in row if places is None or j != places[i]]
+        listed = [(i, j) for i, j in pairs_of(pairs) if places is None or j != places[i]]
         listed += zip(*(indices.tolist() for indices in also[2 * k : 2 * k + 2]), strict=True) if also else []
         chosen += tuple(torch.tensor(listed).T)
     return Batch(x, y, chosen, *memory)
@@ -186,7 +196,7 @@ def batch(situation: str = "raw", labels: list | None = None, dim: int = 5, seed
         else:
             chosen = ()
             for pairs in (everything.P, everything.N):
-                listed = torch.tensor([(i, j) for i, row in enumerate(pairs) for j in row])
+                listed = torch.tensor(pairs_of(pairs))
                 chosen += tuple(listed[picked[: len(listed)]].T)
         if situation == "repeats":  # each pair of the choice up to three times
             times = [torch.randint(1, 4, (len(row),), generator=generator) for row in chosen[::2]]
@@ -217,29 +227,8 @@ def assert_equals_loop(loss: nn.Module, loop: Callable[[Batch], Tensor], case: B
     assert_same(loss(*case.arguments()), loop(case), *points, value=1e-10, gradient=1e-9)
 
 
-def assert_equals_peer(loss: nn.Module, peer: nn.Module, case: Batch) -> None:
-    """Ours equals pytorch-metric-learning's: values to 1e-5, gradients to 1e-4."""
-    assert_same(loss(*case.arguments()), peer(*case.arguments()), case.x, case.ref, value=1e-5, gradient=1e-4)
-
-
-def mean(terms: list[Tensor]) -> Tensor:
-    return sum(terms) / len(terms) if terms else torch.zeros((), dtype=torch.float64)
-
-
-def nonzero_mean(terms: list[Tensor]) -> Tensor:
-    return mean([t for t in terms if t > 0])
-
-
 def class_batch(situation: str, num_classes: int = 6, dim: int = 5, seed: int = 0) -> Batch:
     """A batch whose labels are 0..num_classes-1, one class absent."""
     generator = torch.Generator().manual_seed(seed + 1)
     labels = torch.randint(num_classes - 1, (14,), generator=generator).tolist()
     return batch(situation, labels, dim, seed)
-
-
-def cross_entropy(logits: list[Tensor], target: int) -> Tensor:
-    return -(logits[target] - torch.stack(logits).logsumexp(0))
-
-
-def degrees(angle: float) -> float:
-    return angle * math.pi / 180

@@ -1,7 +1,11 @@
+"""A memory compares as a loop over its equation and as pytorch-metric-learning's, mined or not."""
+
+import equations
 import pytest
 import torch
-from loss_cases import in_memory
+from loss_cases import LABELS, assert_same, batch, in_memory
 from pytorch_metric_learning import losses as peers
+from test_label_sets import LOSSES, SETS
 
 from levelfield.losses import (
     ArcFaceLoss,
@@ -42,35 +46,27 @@ def test_equals_pytorch_metric_learning_through_a_memory_that_fills_and_wraps(ou
         torch.testing.assert_close(*(torch.autograd.grad(v, x)[0] for v in (value, expected)))
 
 
-def test_a_sample_is_not_compared_with_itself_and_the_memory_has_no_gradient():
-    memory = CrossBatchMemory(ContrastiveLoss(pos_margin=0, neg_margin=0), 5, memory_size=8).double()
-    (x, _), *_ = batches(1, size=2)
-    assert memory(x, torch.tensor([0, 1])) == 0  # the only positives would be the samples themselves
-    again = x.detach().clone().requires_grad_()
-    memory(again, torch.tensor([0, 1]))
-    assert not memory.memory.requires_grad
-    assert memory.entered == 4
-
-
-def test_in_evaluation_nothing_enters():
-    memory = CrossBatchMemory(NTXentLoss(), 5, memory_size=16).double()
-    for x, y in batches(2):
-        memory(x, y)
-    memory.eval()
-    before = memory.memory.clone()
-    for x, y in batches(1):
-        assert memory(x, y).isfinite()
-    assert torch.equal(before, memory.memory)
-    assert CrossBatchMemory(NTXentLoss(), 5).eval()(torch.randn(2, 5), torch.tensor([0, 0])) == 0
-
-
-def test_the_memory_is_part_of_the_state():
-    memory, restored = (CrossBatchMemory(LiftedStructureLoss(), 5, memory_size=20).double() for _ in range(2))
-    for x, y in batches(3):
-        memory(x, y)
-    restored.load_state_dict(memory.state_dict())
-    for x, y in batches(2):
-        assert memory(x, y) == restored(x, y)
+@pytest.mark.parametrize(
+    ("loss", "loop", "given", "num_labels"),
+    [
+        (LiftedStructureLoss, equations.lifted_structure, (), None),
+        *((*row, num_labels) for row in LOSSES for num_labels in (None, 5)),
+    ],
+)
+def test_a_memory_equals_a_loop_and_is_part_of_the_state(loss, loop, given, num_labels):
+    """No sample meets itself there, as positive or, with an empty set, as negative. Nothing there has a gradient."""
+    memory, restored = (CrossBatchMemory(loss(*given), 5, 16, num_labels=num_labels).double() for _ in range(2))
+    for step in range(4):
+        case = batch("raw", SETS if num_labels else LABELS, seed=step)
+        restored.load_state_dict(memory.state_dict())
+        found = memory(case.x, case.y)
+        assert torch.equal(restored(case.x, case.y), found)
+        entered = 10 * step + 10
+        assert memory.entered == entered
+        assert not memory.memory.requires_grad
+        held = memory.memory[: min(entered, 16)], memory.memory_labels[: min(entered, 16)]
+        compared = in_memory(case.x, case.y, held, (10 * step + torch.arange(10)) % 16)
+        assert_same(found, loop(compared, *given), case.x, value=1e-10, gradient=1e-9)
 
 
 def test_an_outside_choice_within_the_batch_adds_to_the_memorys():
@@ -84,8 +80,9 @@ def test_an_outside_choice_within_the_batch_adds_to_the_memorys():
         torch.testing.assert_close(value, ContrastiveLoss()(*compared.arguments()))
 
 
-def test_in_evaluation_a_choice_within_the_batch_counts_too():
+def test_in_evaluation_nothing_enters_and_a_choice_within_the_batch_counts_too():
     """The batch is compared with the memory, and the chosen pairs of the batch among themselves."""
+    assert CrossBatchMemory(NTXentLoss(), 5).eval()(torch.randn(2, 5), torch.tensor([0, 0])) == 0
     memory = CrossBatchMemory(ContrastiveLoss(), 5, memory_size=20).double()
     (x, y), (later, later_y), *_ = batches(2)
     a, p, n = choice = TripletMarginMiner()(later, later_y)

@@ -1,59 +1,81 @@
-"""What holds for every loss: awkward batches, precision, bad input, invariances, gradients, compilation."""
+"""What holds for every loss and regularizer: awkward batches, precision, refusals, gradients, compilation."""
 
 import contextlib
 import inspect
 from collections.abc import Iterator
 from typing import get_args
 
+import pretended_gpu
 import pytest
 import torch
 from loss_cases import ARGUMENTS, batch, needs_classes, shipped
+from loss_cases import make as made_of
 from matmul_precision import Products, coarse_on_the_cpu, made
 from torch import nn
 
-from levelfield import losses
+from levelfield import losses, regularizers
 
+any_device = pretended_gpu.any_device
 PAIRS = [loss.__name__ for loss in shipped() if not needs_classes(loss)]
 CLASSES = [loss.__name__ for loss in shipped() if issubclass(loss, losses.ClassificationLoss)]
 EVERY = [loss.__name__ for loss in shipped()]
-NOT_COMPILED_WHOLE = {loss.__name__ for loss in shipped() if "Not for `torch.compile(fullgraph=True)`" in loss.__doc__}
+REGULARIZERS = [name for name in regularizers.__all__ if name != "Regularizer"]
+OF_POINTS = [*EVERY, *REGULARIZERS]
+
+
+class Penalty(nn.Module):
+    """A regularizer, called as a loss."""
+
+    def __init__(self, regularizer: regularizers.Regularizer) -> None:
+        super().__init__()
+        self.regularizer = regularizer
+
+    def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self.regularizer(embeddings)
 
 
 def make(name: str, dim: int = 6) -> nn.Module:
     torch.manual_seed(0)
-    sizes = {"num_classes": 20, "embedding_size": dim} if needs_classes(getattr(losses, name)) else {}
-    return getattr(losses, name)(**sizes, **ARGUMENTS.get(name, {}))
+    if name in REGULARIZERS:
+        return Penalty(getattr(regularizers, name)())
+    return made_of(getattr(losses, name), dim, **ARGUMENTS.get(name, {}))
+
+
+def drawn(size: int, seed: int) -> torch.Tensor:
+    return torch.randn(size, 6, generator=torch.Generator().manual_seed(seed))
 
 
 AWKWARD = {
-    "no positive pair": (torch.randn(4, 6, generator=torch.Generator().manual_seed(1)), [0, 3, 5, 9]),
-    "no negative": (torch.randn(4, 6, generator=torch.Generator().manual_seed(2)), [3, 3, 3, 3]),
-    "one sample": (torch.randn(1, 6, generator=torch.Generator().manual_seed(3)), [7]),
+    "no positive pair": (drawn(4, 1), [0, 3, 5, 9]),
+    "no negative": (drawn(4, 2), [3, 3, 3, 3]),
+    "one sample": (drawn(1, 3), [7]),
+    "two samples": (drawn(2, 4), [5, 5]),
     "identical embeddings": (torch.full((6, 6), 0.3), [1, 1, 1, 4, 4, 4]),
     "a zero vector": (torch.cat([torch.zeros(1, 6), torch.eye(6)[:5]]), [0, 0, 0, 4, 4, 4]),
     "all zero": (torch.zeros(4, 6), [0, 0, 1, 1]),
     "opposite embeddings": (torch.eye(6)[:2].repeat(2, 1) * torch.tensor([[1.0], [1], [-1], [-1]]), [0, 1, 0, 1]),
+    "one dimension": (torch.tensor([[1.0], [2.0], [-1.0]]), [0, 0, 1]),
 }
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", OF_POINTS)
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16", "float16"])
 def test_an_awkward_batch_has_a_finite_loss_and_gradient(name, precision):
     dtype = getattr(torch, precision)
     for case, (points, labels) in AWKWARD.items():
-        loss, embeddings = make(name), points.to(dtype).clone().requires_grad_()
+        loss, embeddings = make(name, points.shape[1]), points.to(dtype).clone().requires_grad_()
         value = loss(embeddings, torch.tensor(labels))
         assert (value.shape, value.dtype) == ((), torch.float64 if dtype == torch.float64 else torch.float32)
         assert value.isfinite(), case
         value.backward()
         assert embeddings.grad.isfinite().all(), case
         assert all(p.grad is None or p.grad.isfinite().all() for p in loss.parameters()), case
-        if case == "one sample" and name in PAIRS:
+        if case == "one sample" and name in PAIRS + REGULARIZERS:
             assert value == 0
             assert (embeddings.grad == 0).all()
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", OF_POINTS)
 def test_autocast_leaves_a_loss_in_float32(name, device):
     x, y = batch("raw", dim=6).x.detach().float().to(device), torch.arange(10, device=device) // 3
     loss = make(name).to(device)
@@ -63,21 +85,23 @@ def test_autocast_leaves_a_loss_in_float32(name, device):
             value = loss(x, y)
         assert value.dtype == torch.float32
         torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-7)  # a GPU adds in any order
+    half = x.bfloat16()
+    exact = make(name).to(device).double()(half.double(), y)
+    torch.testing.assert_close(make(name).to(device)(half, y).double(), exact, rtol=1e-5, atol=1e-5)
 
 
 def settings_off(name: str) -> Iterator[dict[str, object]]:
     """The loss' arguments, each once at 0, at the other truth value and at each other word, if the loss takes it."""
     kind = getattr(losses, name)
-    sizes = {"num_classes": 20, "embedding_size": 6} if needs_classes(kind) else {}
     for argument, known in inspect.signature(kind).parameters.items():
         words = [word for part in (known.annotation, *get_args(known.annotation)) for word in get_args(part)]
         numbers = (
             [not known.default] if isinstance(known.default, bool) else [0] * isinstance(known.default, int | float)
         )
         for value in [*numbers, *(word for word in words if isinstance(word, str))]:
-            given = {**sizes, **ARGUMENTS.get(name, {}), argument: value}
+            given = {**ARGUMENTS.get(name, {}), argument: value}
             with contextlib.suppress(ValueError):  # it refuses some
-                kind(**given)
+                made_of(kind, **given)
                 yield given
 
 
@@ -85,7 +109,7 @@ def settings_off(name: str) -> Iterator[dict[str, object]]:
 def test_every_weight_that_trains_gets_a_gradient_whatever_is_switched_off(name):
     """DDP waits in its second step for a weight without one."""
     for given in settings_off(name):
-        loss = getattr(losses, name)(**given)
+        loss = made_of(getattr(losses, name), **given)
         loss(torch.randn(8, 6, requires_grad=True), torch.arange(8) // 2).backward()
         assert [n for n, weight in loss.named_parameters() if weight.requires_grad and weight.grad is None] == [], given
 
@@ -101,7 +125,7 @@ def test_an_empty_choice_is_zero(name):
         assert make(name)(torch.randn(4, 6), torch.tensor([0, 0, 1, 1]), chosen) == 0
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", OF_POINTS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_an_embedding_that_is_not_finite_never_gives_a_finite_loss(name, bad):
     loss, points, labels = make(name), torch.randn(8, 6), torch.tensor([0, 0, 0, 1, 1, 1, 2, 3])
@@ -115,13 +139,14 @@ def test_an_embedding_that_is_not_finite_never_gives_a_finite_loss(name, bad):
         assert value.isnan()
 
 
+OF_NORMS = {"SphericalConstraint", "CenterInvariance", "ZeroMean"}
 NORMS = {"PrototypicalLoss", "SphereFaceLoss", "AdaFaceLoss", "MagFaceLoss", "HyperbolicCrossEntropyLoss", "HISTLoss"}
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", OF_POINTS)
 @pytest.mark.parametrize("scale", [1e-30, 1e19])
 def test_losses_of_unit_vectors_are_the_same_at_any_scale(name, scale):
-    if name in NORMS:
+    if name in NORMS | OF_NORMS:
         pytest.skip("lives on the norms of the embeddings")
     case, loss = batch("raw", dim=6), make(name)
     embeddings = case.x.detach().float()
@@ -143,12 +168,15 @@ def test_labels_may_be_any_integers(name):
 
 
 @pytest.mark.parametrize("name", [*CLASSES, "MarginLoss"])
-def test_a_label_that_is_no_class_raises(name):
-    loss = make(name)
+def test_a_label_that_is_no_class_raises_on_the_cpu_and_makes_the_loss_nan_on_a_gpu(name, any_device):
+    loss, x = make(name).to(any_device), torch.randn(4, 6, device=any_device)
     for wrong in (20, -1):
-        labels = torch.tensor([0, 1, wrong, 3])
-        with pytest.raises(ValueError, match=f"label {wrong} at position 2 is not one of the 20 classes"):
-            loss(torch.randn(4, 6), labels)
+        labels = torch.tensor([0, 1, wrong, 3], device=any_device)
+        if any_device == "cpu":
+            with pytest.raises(ValueError, match=f"label {wrong} at position 2 is not one of the 20 classes"):
+                loss(x, labels)
+        else:
+            assert loss(x, labels).isnan()
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -181,9 +209,65 @@ def test_a_classification_loss_refuses_references_and_another_embedding_size(nam
         make(name, dim=5)(x, y)
 
 
+@pytest.mark.parametrize(
+    ("loss", "arguments", "key"),
+    [
+        (losses.AdaFaceLoss, {"momentum": 1}, "momentum=1"),
+        (losses.AngularLoss, {"alpha": 90}, "alpha=90"),
+        (losses.ArcFaceLoss, {"margin": 200}, "margin=200 is an angle in degrees"),
+        (losses.ArcFaceLoss, {"scale": 0}, "scale=0"),
+        (losses.ArcFaceLoss, {"weight_init": "xavier"}, "weight_init='xavier' must be one of normal, uniform"),
+        (losses.CentroidTripletLoss, {"power": 3}, "power=3"),
+        (losses.ContextualLoss, {"context_weight": 0.7, "similarity_weight": 0.4}, "together at most 1"),
+        (losses.HISTLoss, {"tau": 0.0}, "tau=0.0"),
+        (losses.HISTLoss, {"hidden_size": 0}, "hidden_size=0"),
+        (losses.HISTLoss, {"classification_weight": -1.0}, "classification_weight=-1.0"),
+        (losses.MagFaceLoss, {"lower_norm": 10, "upper_norm": 5}, "lower_norm=10 .* upper_norm=5"),
+        (losses.MarginLoss, {"triplets_per_anchor": "some"}, "'all' or a number"),
+        (losses.NormalizedSoftmaxLoss, {"num_classes": 0}, "num_classes=0"),
+        (losses.NormalizedSoftmaxLoss, {"temperature": 0}, "temperature=0"),
+        (losses.NormalizedSoftmaxLoss, {"class_fraction": 0}, "class_fraction=0"),
+        (losses.NormalizedSoftmaxLoss, {"label_smoothing": 1}, "label_smoothing=1"),
+        (losses.NPairsLoss, {"temperature": 0}, "temperature=0"),
+        (losses.PNPLoss, {"variant": "Dx"}, "variant='Dx' must be one of O, Ds, Dq, Iu, Ib"),
+        (losses.PotentialFieldLoss, {"delta": 0.0}, "delta=0.0"),
+        (losses.PotentialFieldLoss, {"alpha": 10.5}, "alpha=10.5"),
+        (losses.PrototypicalLoss, {"num_support": 0}, "num_support=0"),
+        (losses.ProxyTripletLoss, {"reduction": "sum"}, "'nonzero' or 'mean'"),
+        (losses.RankedListLoss, {"margin": 0.4, "Tn": 10, "imbalance": 2}, "imbalance=2"),
+        (losses.RankedListLoss, {"margin": 0.4, "Tn": 10, "reduction": "non-zero"}, "'mean' or 'nonzero'"),
+        (losses.RecallAtKLoss, {"recall_at": ()}, "whole numbers from 1"),
+        (losses.RecallAtKLoss, {"recall_at": (0, 1)}, "whole numbers from 1"),
+        (losses.ROADMAPLoss, {"weight": 1.5}, "weight=1.5"),
+        (losses.SphereFaceLoss, {"margin": 1.5}, "margin=1.5"),
+        (losses.StructuredClusteringLoss, {"gamma_decay": 0.0}, "gamma_decay=0.0"),
+        (losses.StructuredClusteringLoss, {"gamma_decay": 1.1}, "gamma_decay=1.1"),
+        (losses.StructuredClusteringLoss, {"decay_steps": 0}, "decay_steps=0"),
+        (losses.TripletMarginLoss, {"power": 3}, "power=3"),
+        (losses.TripletMarginLoss, {"swap": True, "triplets_per_anchor": "semihard"}, "swap"),
+        (losses.TripletMarginLoss, {"triplets_per_anchor": "semi-hard"}, "'all', 'semihard' or a number"),
+    ],
+)
+def test_an_argument_that_makes_no_sense_is_refused(loss, arguments, key):
+    with pytest.raises(ValueError, match=key):
+        made_of(loss, **arguments)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [losses.CentroidTripletLoss, losses.ContextualLoss, losses.PrototypicalLoss, losses.StructuredClusteringLoss],
+)
+def test_a_miner_or_references_that_it_does_not_take_are_refused(loss):
+    taken = loss in (losses.CentroidTripletLoss, losses.PrototypicalLoss)
+    for given in [batch("pairs")] + [batch("reference")] * (not taken):
+        with pytest.raises(ValueError, match=f"{loss.__name__}.* take.* miner"):
+            loss()(*given.arguments())
+    assert torch.isfinite(loss()(*batch("reference" if taken else "raw").arguments()))
+
+
 # Their weights are constants for the gradient, or a step has a slope; see their own tests.
 @pytest.mark.parametrize(
-    "name", [name for name in EVERY if name not in {"CircleLoss", "AdaFaceLoss", "ContextualLoss"}]
+    "name", [name for name in OF_POINTS if name not in {"CircleLoss", "AdaFaceLoss", "ContextualLoss"}]
 )
 def test_its_gradient_and_its_second_are_finite_differences(name):
     case = batch("raw", labels=[0, 0, 0, 1, 1, 1, 2, 2], dim=6, seed=3)
@@ -204,17 +288,22 @@ def test_its_second_derivative_is_finite_where_embeddings_coincide(name):
     assert second is None or second.isfinite().all()
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", OF_POINTS)
 def test_products_and_their_gradients_are_true_float32_whatever_torch_was_told(name):
     loss, embeddings, labels = make(name), torch.randn(8, 6, requires_grad=True), torch.arange(8) // 2
     with made(coarse_on_the_cpu), Products() as products:
         loss(embeddings, labels).backward()
     assert not products.seen
-    assert products.guarded
+    assert products.guarded or name in OF_NORMS
 
 
-QUICK = {"ContrastiveLoss", "NTXentLoss", "ArcFaceLoss"}  # the others take a minute
-COMPILED = [n if n in QUICK else pytest.param(n, marks=pytest.mark.full) for n in EVERY if n not in NOT_COMPILED_WHOLE]
+NOT_COMPILED_WHOLE = {loss.__name__ for loss in shipped() if "Not for `torch.compile(fullgraph=True)`" in loss.__doc__}
+QUICK = {"ContrastiveLoss", "NTXentLoss", "ArcFaceLoss", "KoLeo"}  # the others take a minute
+COMPILED = [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.full)
+    for name in OF_POINTS
+    if name not in NOT_COMPILED_WHOLE
+]
 
 
 @pytest.mark.slow

@@ -72,10 +72,8 @@ def train(learner: MetricLearner, data: MetricDataModule) -> set[str]:
         warnings.simplefilter("ignore")  # Lightning's advice, and the peer's
         learner.build_loss(data.num_train_classes)
         before = {name: value.detach().clone() for name, value in learner.named_parameters()}
-        trainer = Trainer(
-            accelerator="cpu", max_steps=3, limit_val_batches=0, logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
-        )  # fmt: skip
+        off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+        trainer = Trainer(accelerator="cpu", max_steps=3, limit_val_batches=0, use_distributed_sampler=False, **off)
         trainer.fit(learner, datamodule=data)
     assert trainer.global_step == 3
     moved = {name: value for name, value in learner.named_parameters() if not torch.equal(value, before[name])}
@@ -89,11 +87,9 @@ def names(module) -> set[str]:
 
 @pytest.mark.parametrize("name", sorted(names(losses) - NO_LOSS))
 def test_every_loss_of_the_peer_trains(name: str, data: MetricDataModule) -> None:
-    if name in WRAPPERS:
-        learner = MetricLearner(ConvTrunk(), WRAPPERS[name], embedding_size=EMBEDDING_SIZE)
-    else:
-        spec = {"class_path": f"pytorch_metric_learning.losses.{name}", "init_args": ARGUMENTS.get(name, {})}
-        learner = configured(loss=spec)
+    spec = {"class_path": f"pytorch_metric_learning.losses.{name}", "init_args": ARGUMENTS.get(name, {})}
+    wrapped = name in WRAPPERS and MetricLearner(ConvTrunk(), WRAPPERS[name], embedding_size=EMBEDDING_SIZE)
+    learner = wrapped or configured(loss=spec)
     assert train(learner, data) == {"trunk", "embedder", *(["loss"] if name in WEIGHTS else [])}
     assert isinstance(learner.loss, getattr(losses, name))
     if name in WEIGHTS:

@@ -15,7 +15,7 @@ from levelfield.data import MetricDataModule
 from levelfield.data.datasets import ImageTable
 from levelfield.data.transforms import ImageTransforms
 from levelfield.losses import ContrastiveLoss
-from levelfield.metrics import RetrievalMetrics, retrieval_metrics, verification_metrics
+from levelfield.metrics import RetrievalMetrics, retrieval_metrics
 from levelfield.models import TimmTrunk
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
@@ -95,32 +95,6 @@ def test_one_hot_sets_give_the_bits_of_integers() -> None:
         by_sets.update(embeddings[part], one_hot[part], part)
     assert by_integers.compute() == by_sets.compute()
     assert torch.equal(by_sets.query_labels.int().argmax(1), by_integers.query_labels)
-
-
-def test_label_sets_that_do_not_fit_are_one_line() -> None:
-    embeddings, sets, _ = drawn(20, 0, sets=True)
-    everything = torch.ones(20, 1, dtype=torch.bool)
-    for call, key in (
-        (lambda: retrieval_metrics(embeddings, sets[:3]), "3 labels for 20 embeddings"),
-        (lambda: retrieval_metrics(embeddings, sets.long()), "int64 of shape"),
-        (lambda: retrieval_metrics(embeddings, sets, embeddings, sets[:, :4]), "sets of 4 labels .* sets of 6 labels"),
-        (lambda: retrieval_metrics(embeddings, sets & False), "none of the 20 queries"),
-        (lambda: retrieval_metrics(embeddings, everything), "all 20 gallery items"),
-        (lambda: verification_metrics(embeddings, sets), "no label sets"),
-        (lambda: RetrievalMetrics().update(embeddings, sets, torch.arange(20)), "num_labels=None"),
-        (lambda: RetrievalMetrics(num_labels=5).update(embeddings, sets, torch.arange(20)), "num_labels=5"),
-    ):
-        with pytest.raises(ValueError, match=key) as caught:
-            call()
-        assert "\n" not in str(caught.value)
-
-
-def test_groups_that_do_not_fit_are_one_line() -> None:
-    embeddings, labels, groups = drawn(20, 0)
-    with pytest.raises(ValueError, match="groups must hold 20 integers"):
-        retrieval_metrics(embeddings, labels, groups=groups[:3])
-    with pytest.raises(ValueError, match="gallery_groups must hold 20 integers"):
-        retrieval_metrics(embeddings, labels, embeddings, labels, groups=groups)
 
 
 def test_validation_and_test_leave_the_query_s_group_out(tmp_path: Path, quiet: None) -> None:

@@ -1,4 +1,4 @@
-"""Similarity means against all pairs, effective rank by hand, and PCA against scikit-learn's."""
+"""Similarity means against all pairs, effective rank by hand, PCA and discriminants against scikit-learn's."""
 
 import math
 
@@ -7,9 +7,12 @@ import pytest
 import torch
 from pretended_gpu import any_device
 from sklearn import decomposition
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from torch.nn.functional import normalize
 
 from levelfield.metrics import PCA, embedding_health
 from levelfield.metrics.health import effective_rank
+from levelfield.metrics.projections import linear_discriminants
 
 device = any_device
 
@@ -17,7 +20,7 @@ device = any_device
 def test_similarities_equal_a_loop_over_all_pairs():
     generator = torch.Generator().manual_seed(0)
     embeddings, labels = torch.randn(40, 6, generator=generator), torch.arange(40) % 7 * 3
-    unit = torch.nn.functional.normalize(embeddings.double(), dim=1)
+    unit = normalize(embeddings.double(), dim=1)
     pairs = [(float(unit[i] @ unit[j]), bool(labels[i] == labels[j])) for i in range(40) for j in range(i)]
     intra, inter = [s for s, same in pairs if same], [s for s, same in pairs if not same]
     health = embedding_health(embeddings, labels)
@@ -34,17 +37,11 @@ def test_effective_rank_is_the_number_of_equally_used_directions():
     assert embedding_health(torch.ones(24, 8), labels).effective_rank == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize("labels", [torch.zeros(4, dtype=torch.int64), torch.arange(4)])
-def test_pairs_of_both_kinds_are_needed(labels):
-    with pytest.raises(ValueError, match="no pairs of both kinds"):
-        embedding_health(torch.rand(4, 3), labels)
-
-
 @pytest.mark.parametrize("shape", [(40, 6), (6, 40)])
 def test_effective_rank_needs_no_labels(shape):
     """As the singular values say; of equal rows, and of rows of zeros, it is 1."""
     embeddings = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    values = torch.linalg.svdvals(torch.nn.functional.normalize(embeddings.double(), dim=1))
+    values = torch.linalg.svdvals(normalize(embeddings.double(), dim=1))
     share = values / values.sum()
     assert effective_rank(embeddings) == pytest.approx(math.exp(-float((share * share.log()).sum())), abs=1e-5)
     assert effective_rank(torch.ones(shape)) == pytest.approx(1, abs=1e-6)
@@ -77,17 +74,14 @@ def test_health_and_components_are_those_of_the_cpu(device):
     torch.testing.assert_close(reduced.cpu(), PCA(5).fit(embeddings).transform(embeddings), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("embeddings", "applied_to", "message"),
-    [
-        (torch.ones(3, 9), None, "=4 must be between 0 and min.*=3"),
-        (torch.ones(9, 3), None, "=4 must be between 0 and min.*=3"),
-        (torch.full((9, 9), torch.nan), None, "NaN or infinite"),
-        (torch.ones(9), None, "Expected 2D array"),
-        (None, torch.ones(2, 2), "before PCA"),
-        (torch.rand(9, 5), torch.ones(2, 2), "fitted on 5 dimensions"),
-    ],
-)
-def test_mistakes_of_pca_raise(embeddings, applied_to, message):
-    with pytest.raises(ValueError, match=message):
-        (PCA(4) if embeddings is None else PCA(4).fit(embeddings)).transform(applied_to)
+def test_discriminants_are_scikit_learns_of_centred_features() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(8).repeat_interleave(5)
+    features = torch.randn(40, 12, generator=generator) + 2 * torch.randn(8, 12, generator=generator)[labels]
+    centred, components = (features - features.mean(0)).double(), linear_discriminants(features, labels, most=128)
+    found = normalize(centred @ components)
+    assert found.shape == (40, 7)
+    lda = LinearDiscriminantAnalysis(solver="eigen", shrinkage="auto").fit(features.double().numpy(), labels.numpy())
+    expected = normalize(torch.from_numpy(lda.transform((features.double() - features.double().mean(0)).numpy())))
+    np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=1e-5)
+    assert linear_discriminants(features, labels, most=3).shape == (12, 3)

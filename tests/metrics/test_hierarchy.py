@@ -49,13 +49,3 @@ def test_it_is_r_precision_where_each_class_is_a_group():
     assert found.tolist() == pytest.approx(expected["r_precision"].tolist(), nan_ok=True)
     together = hierarchical_precision_at_r(embeddings, labels, torch.zeros_like(labels), distance="euclidean")
     assert together.tolist() == pytest.approx(((expected["r_precision"] + 1) / 2).tolist(), nan_ok=True)
-
-
-def test_mistakes_are_named():
-    embeddings, labels, coarse = case(1, apart=False)
-    with pytest.raises(ValueError, match="the class -4 is of several coarse classes"):
-        hierarchical_precision_at_r(embeddings, labels, torch.arange(50))
-    with pytest.raises(ValueError, match="go together"):
-        hierarchical_precision_at_r(embeddings, labels, coarse, embeddings, labels)
-    with pytest.raises(ValueError, match="49 coarse for 50 embeddings"):
-        hierarchical_precision_at_r(embeddings, labels, coarse[1:])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from by_sorting import cosines
 from refused import refused
 from scipy.stats import skew
 from toy_study import TOY
@@ -77,11 +78,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def by_scipy(embeddings: torch.Tensor) -> float:
-    unit = embeddings.double().numpy()
-    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    similarities = unit @ unit.T
-    np.fill_diagonal(similarities, -np.inf)
-    return -skew(np.bincount(np.argsort(-similarities, axis=1)[:, :5].ravel(), minlength=len(unit)))
+    similarities = cosines(embeddings).fill_diagonal_(-torch.inf).numpy()
+    return -skew(np.bincount(np.argsort(-similarities, axis=1)[:, :5].ravel(), minlength=len(embeddings)))
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import accumulate
 
 import pytest
@@ -105,17 +106,18 @@ def test_every_way_equals_float64(distance, case, metrics, device):
     assert all(scores.device.type == device for name, scores in per_query.items() if name != "num_skipped")
 
 
+def bytes_of_scores(embeddings, labels, metrics=NEIGHBOR_METRICS, distance="cosine"):
+    settings = {"metrics": metrics, "distance": distance, "memory_budget": SOME_MEMORY}
+    found = retrieval_metrics(embeddings, labels, per_query=True, **settings)
+    return {name: values.numpy().tobytes() for name, values in found.items()}
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("distance", DISTANCES)
 def test_every_way_gives_the_same_bytes(case, distance, monkeypatch):
-    def scores():
-        settings = {"metrics": NEIGHBOR_METRICS, "distance": distance, "memory_budget": SOME_MEMORY}
-        found = retrieval_metrics(*case(), per_query=True, **settings)
-        return {name: values.numpy().tobytes() for name, values in found.items()}
-
-    by_halves = scores()
+    by_halves = bytes_of_scores(*case(), distance=distance)
     monkeypatch.setattr(ranking, "MOST_KEPT", 0)
-    assert scores() == by_halves
+    assert bytes_of_scores(*case(), distance=distance) == by_halves
 
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming"])
@@ -148,10 +150,11 @@ def test_products_are_true_float32_under_autocast_and_by_whichever_name_torch_wa
     embeddings, labels = embedding_space(num_items=600)
 
     def scores():
-        return [
-            retrieval_metrics(embeddings, labels, metrics=metrics, distance=distance, memory_budget=budget)
-            for metrics, budget in ((None, NO_MEMORY), (NEIGHBOR_METRICS, SOME_MEMORY))
-        ]
+        ways = (
+            {"metrics": None, "memory_budget": NO_MEMORY},
+            {"metrics": NEIGHBOR_METRICS, "memory_budget": SOME_MEMORY},
+        )
+        return [retrieval_metrics(embeddings, labels, distance=distance, **way) for way in ways]
 
     expected = scores()
     with torch.autocast("cpu", torch.bfloat16):
@@ -225,9 +228,8 @@ def test_memory_stays_within_the_budget(case, budget):
     labels = torch.arange(4000) % int(num_classes)
     embeddings = torch.randn(4000, 128, generator=torch.Generator().manual_seed(0))
     embeddings = embeddings[:, :16].sign() if tied else embeddings
-    peak = peak_bytes(
-        lambda: retrieval_metrics(embeddings, labels, distance=distance, memory_budget=budget, num_queries=300)
-    )
+    settings = {"distance": distance, "memory_budget": budget, "num_queries": 300}
+    peak = peak_bytes(partial(retrieval_metrics, embeddings, labels, **settings))
     least = 32 * (8 * 4000 + ranking.MEMBER_BYTES * 4000 // int(num_classes))  # no block has fewer rows
     assert peak < max(budget, least) + 4 * embeddings.numel() + 2**20
 
@@ -237,9 +239,7 @@ def test_memory_stays_within_the_budget(case, budget):
 def test_half_of_the_products_are_enough_for_a_set_against_itself(dim):
     embeddings, labels = torch.randn(2000, dim, generator=torch.Generator().manual_seed(0)), torch.arange(2000) % 200
 
-    def run():
-        retrieval_metrics(embeddings, labels, metrics=NEIGHBOR_METRICS, memory_budget=2**21)
-
+    run = partial(retrieval_metrics, embeddings, labels, metrics=NEIGHBOR_METRICS, memory_budget=2**21)
     with Operators() as operators:
         run()
     assert operators.products <= 0.57 * 2000**2
@@ -250,16 +250,11 @@ def test_half_of_the_products_are_enough_for_a_set_against_itself(dim):
 @pytest.mark.parametrize("least", [0, ranking.LEAST_SHARED])
 def test_several_threads_give_the_same_bytes_and_leave_torch_its_threads(metrics, least, monkeypatch):
     monkeypatch.setattr(ranking, "LEAST_SHARED", least)
-    embeddings, labels = embedding_space(num_items=700)
-
-    def scores():
-        found = retrieval_metrics(embeddings, labels, metrics=metrics, per_query=True, memory_budget=SOME_MEMORY)
-        return [each.numpy().tobytes() for each in found.values()]
-
-    expected, before = scores(), torch.get_num_threads()
+    case, before = embedding_space(num_items=700), torch.get_num_threads()
+    expected = bytes_of_scores(*case, metrics)
     try:
         torch.set_num_threads(3)
-        assert scores() == expected
+        assert bytes_of_scores(*case, metrics) == expected
         with ThreadPoolExecutor(1) as pool:
             assert [torch.get_num_threads(), pool.submit(torch.get_num_threads).result()] == [3, 3]
     finally:
@@ -349,33 +344,30 @@ def chance(sizes):
     return torch.tensor([average, precision, precision])
 
 
-def constant(size):
-    return torch.ones(size, 8)
-
-
-def three_rows(size):
-    """Each item is one of three, drawn without a look at its label."""
-    drawn = torch.randint(0, 3, (size,), generator=torch.Generator().manual_seed(1))
-    return torch.randn(3, 8, generator=torch.Generator().manual_seed(2))[drawn]
-
-
 def two_bits(size):
     return torch.randn(size, 2, generator=torch.Generator().manual_seed(3))
 
 
+TELLS_NOTHING = {  # of their labels
+    "constant": lambda size: torch.ones(size, 8),
+    "one of three rows": lambda size: torch.eye(3)[two_bits(size).sum(1).abs().long().clamp(max=2)],
+    "two bits": two_bits,
+}
+
+
 @pytest.mark.parametrize(
-    ("classes", "made", "distance"),
+    ("classes", "told", "distance"),
     [
-        *((classes, constant, "cosine") for classes in CLASSES),
-        ("uneven", constant, "euclidean"),
-        *((classes, three_rows, "cosine") for classes in ("uneven", "many")),
-        *((classes, two_bits, "hamming") for classes in ("few", "many")),
+        *((classes, "constant", "cosine") for classes in CLASSES),
+        ("uneven", "constant", "euclidean"),
+        *((classes, "one of three rows", "cosine") for classes in ("uneven", "many")),
+        *((classes, "two bits", "hamming") for classes in ("few", "many")),
     ],
 )
-def test_embeddings_that_tell_nothing_score_chance(classes, made, distance):
+def test_embeddings_that_tell_nothing_score_chance(classes, told, distance):
     """In whatever order the labels come: shuffled, sorted, backwards, and dealt in turn."""
     sizes = CLASSES[classes]
-    embeddings, expected = made(sum(sizes)), chance(sizes)
+    embeddings, expected = TELLS_NOTHING[told](sum(sizes)), chance(sizes)
     labels = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     within = torch.cat([torch.arange(size) for size in sizes])
 

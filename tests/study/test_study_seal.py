@@ -86,8 +86,8 @@ def test_lost_scores_are_another_evaluation_and_so_is_a_reason(archived, here: P
     run_file(file, folder)
     assert tables(folder) == before
     assert [line["event"] for line in lines(folder)] == ["evaluated", "finished"] * 2
-    run_file(file, folder, retest="two images were restored")
-    run_file(file, folder, retest="two images were restored")  # a resumed command
+    run_file(file, folder, reopen_test="two images were restored")
+    run_file(file, folder, reopen_test="two images were restored")  # a resumed command
     assert [line["event"] for line in lines(folder)] == ["evaluated", "finished"] * 3
     assert lines(folder)[4]["reason"] == "two images were restored"
     assert tables(folder) == before  # the count is in no table

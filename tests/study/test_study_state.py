@@ -154,7 +154,7 @@ def test_each_job_left_takes_its_methods_mean() -> None:
     averaged, small = (Job(name, "run", 0, 0) for name in ("averaged", "small"))
     derived = {"averaged", "small"}  # no time is known before the first is finished
     assert seconds_left([SLOW[1], averaged, small], {SLOW[0]: 600.0}, derived=derived) == 600
-    assert seconds_left([SLOW[1], small], {SLOW[0]: 600.0, averaged: 20.0}, derived=derived) == 620
+    assert seconds_left([SLOW[1], small], {SLOW[0]: 600.0, small: 20.0}, derived=derived) == 620
 
 
 def test_a_finished_job_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,6 @@ def status_lines(study: StudyFolder) -> list[str]:
     lines.append(f"test     {len(study.tests())} of {len(set(row_runs(spec)) - broken)} runs scored")
     if to_do:
         seconds = {job: result["seconds"] for job, result in state.results.items()}
-        left = seconds_left(to_do, seconds, max(len(running), 1))
+        left = seconds_left(to_do, seconds, max(len(running), 1), spec.derived)
         lines.append("left     " + ("unknown until a job is finished" if left is None else f"about {duration(left)}"))
     return lines

@@ -76,20 +76,18 @@ def _contents(study: StudyFolder) -> Iterator[tuple[str, bytes]]:
     files |= {folder / job.path / RESULT for job in study.state.results}
     # One configuration per row, for the results page.
     first_runs = [job for each in row_runs(spec) if each[1] == 0 for job in folds_of(spec, *each)]
-    optional = list(filter(_is_anybodys, (folder / job.path / CONFIG for job in first_runs)))
-    for path in files | {path for path in optional if path.is_file()}:
+    for path in files | {path for job in first_runs if _names_no_folder(path := folder / job.path / CONFIG)}:
         if not path.is_file():
             raise UserError(f"{path} is missing; levelfield study report writes it")
         yield path.relative_to(folder).as_posix(), path.read_bytes()
 
 
-def _is_anybodys(config: Path) -> bool:
-    """Whether a job has a configuration without local folders."""
-    return config.is_file() and not any(place.get("root") for place in _data_places(read_yaml(config)))
-
-
-def _data_places(config: Config) -> list[Config]:
-    return [config["data"], init_args(config["data"].get("dataset"))]
+def _names_no_folder(config: Path) -> bool:
+    """Whether a job has a configuration, and one without a local folder."""
+    if not config.is_file():
+        return False
+    data = read_yaml(config)["data"]
+    return not (data.get("root") or init_args(data.get("dataset")).get("root"))
 
 
 def _without_root(config: Config) -> Config:

@@ -184,6 +184,8 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
     if job.stage == "trial" and spec.search.random_folds:
         config["data"]["fold_seed"] = spec.seed
     config["trainer"].setdefault("devices", 1)  # even on a machine with several
+    if job.method in spec.derived:
+        config["trainer"]["max_steps"] = 0
     if spec.selected_by != SELECTED_BY:
         config["trainer"]["callbacks"] = _selecting(config["trainer"].get("callbacks"), spec.selected_by)
     config["seed_everything"] = job_seed(spec, job)

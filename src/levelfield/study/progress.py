@@ -1,7 +1,8 @@
 """Progress of a study: a line every ten seconds."""
 
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
@@ -26,28 +27,24 @@ def duration(seconds: float) -> str:
 
 
 def seconds_left(
-    to_do: Iterable[Job], done: Mapping[Job, float], workers: int = 1, derived: Container[str] = ()
+    to_do: Iterable[Job], done: Mapping[Job, float], workers: int = 1, derived: Iterable[str] = ()
 ) -> float | None:
-    """Expected time of the remaining jobs: each takes the mean of its row so far, or else the mean of all its kind.
+    """Expected time of the remaining jobs: each takes the mean of its row so far, or else that of all trainings.
 
     Args:
-        derived: Rows that are made from trained ones; they take no time before the first is finished.
+        derived: Rows that are made from trained ones; one takes no time before its first job is finished.
 
     Returns:
         Seconds; None before the first training is finished.
     """
-    kinds: dict[bool, list[float]] = {False: [], True: []}
+    by_row: dict[str, list[float]] = defaultdict(list)
     for job, seconds in done.items():
-        if not is_baseline(job.method):
-            kinds[job.method in derived].append(seconds)
-    if not kinds[False]:
+        by_row[job.method].append(seconds)
+    trained = [each for row, found in by_row.items() for each in found if not (is_baseline(row) or row in derived)]
+    if not trained:
         return None
-    by_row: dict[str, list[float]] = {}
-    for job, seconds in done.items():
-        by_row.setdefault(job.method, []).append(seconds)
-    means = {row: fmean(values) for row, values in by_row.items()}
-    of_kind = {kind: fmean(values or [0.0]) for kind, values in kinds.items()}
-    return sum(means.get(job.method, of_kind[job.method in derived]) for job in to_do) / workers
+    means = {**dict.fromkeys(derived, 0.0), **{row: fmean(found) for row, found in by_row.items()}}
+    return sum(means.get(job.method, fmean(trained)) for job in to_do) / workers
 
 
 class Progress:

@@ -37,8 +37,8 @@ def run_study(
     console: Console | None = None,
     *,
     recompute: Collection[str] = (),
-    retest: str | None = None,
-    without_failed: bool = False,
+    reopen_test: str | None = None,
+    test_without_failed_runs: bool = False,
     stop_here: bool = False,
     debug: bool = False,
     replan: Replan | None = None,
@@ -50,12 +50,7 @@ def run_study(
 
     Args:
         slots: Where jobs run; by default in this process.
-        recompute: Rows or methods to compute again if their results are stale.
-        retest: The reason for scoring all runs again.
-        without_failed: Score the other runs although some failed.
-        stop_here: Run no job, and score the complete runs.
-        debug: Whether to show the traceback of a user's code.
-        replan: Called after each job until it returns the number of folds.
+        recompute, reopen_test, test_without_failed_runs, stop_here, debug, replan: As in `levelfield.Study.run`.
 
     Returns:
         The finished study, with all rows of its folder.
@@ -78,7 +73,7 @@ def run_study(
             sources = row_sources(study.spec)
             decisions = check_same(study, sources, recompute)
             say(*decisions, console=console)
-            study.had_work = retest is not None or not study.is_finished()
+            study.had_work = reopen_test is not None or not study.is_finished()
             if not study.had_work:
                 study.write_spec()
                 if recompute and not decisions:
@@ -106,7 +101,7 @@ def run_study(
                     study = jobs.study
                 elif stop_here and not study.state.tested_runs():
                     raise UserError(f"{study.folder}: no run is complete; leave --stop-here out")
-                evaluate(study, slots, progress.line, retest, without_failed or stop_here)
+                evaluate(study, slots, progress.line, reopen_test, test_without_failed_runs or stop_here)
     finally:
         slots.stop()
     return study

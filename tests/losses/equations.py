@@ -1,17 +1,37 @@
-"""Losses of pairs, triplets and ranks as plain loops over their equations; arguments are named as those of the loss.
+"""The losses as plain loops over their papers' equations, in float64; arguments are named as those of the loss.
 
 For sample i of a batch `P[i]` and `N[i]` list its positives and negatives, `s(i, j)` and `d(i, j)` are the cosine and
 the distance of unit vectors, `others` and `other_y` what the batch is compared with: itself or the references.
+`w(k)` is a class weight of length 1.
 """
 
 import math
+from collections.abc import Callable
+from itertools import combinations
 
 import torch
-from loss_cases import Batch, cross_entropy, degrees, mean, nonzero_mean
+from loss_cases import Batch, pairs_of
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import batch_norm, leaky_relu, linear, logsigmoid, softplus
+from torch.nn.functional import cross_entropy as softmax_losses
 
 ZERO = torch.zeros((), dtype=torch.float64)
+
+
+def mean(terms: list[Tensor]) -> Tensor:
+    return sum(terms) / len(terms) if terms else ZERO
+
+
+def nonzero_mean(terms: list[Tensor]) -> Tensor:
+    return mean([t for t in terms if t > 0])
+
+
+def cross_entropy(logits: list[Tensor], target: int) -> Tensor:
+    return -(logits[target] - torch.stack(logits).logsumexp(0))
+
+
+def degrees(angle: float) -> float:
+    return angle * math.pi / 180
 
 
 def log1p_exp(exponents: list[Tensor]) -> Tensor:
@@ -24,7 +44,7 @@ def sigmoid(x: Tensor) -> Tensor:
 
 
 def angular(case: Batch, alpha=40.0, normalize=True):
-    t = math.tan(math.radians(alpha)) ** 2
+    t = math.tan(degrees(alpha)) ** 2
     a = [case.u(i) if normalize else case.x[i] for i in range(len(case.y))]
     b = [case.v(j) if normalize else case.others[j] for j in range(len(case.other_y))]
     terms = []
@@ -99,10 +119,22 @@ def contextual(case: Batch, k, epsilon, pos_margin, neg_margin, context_weight, 
     return context_weight * context / N**2 + rest * (pull + push) + similarity_weight * spread
 
 
-def contrastive(case: Batch, pos_margin=0.0, neg_margin=1.0, hinge_power=1):
-    pulls = [(case.d(i, p) - pos_margin).clamp_min(0) ** hinge_power for i, p in case.pairs]
-    pushes = [(neg_margin - case.d(i, n)).clamp_min(0) ** hinge_power for i, row in enumerate(case.N) for n in row]
+def hinges(case: Batch, distance: Callable[[int, int], Tensor], pos_margin: float, neg_margin: float, power: int = 1):
+    pulls = [(distance(i, p) - pos_margin).clamp_min(0) ** power for i, p in case.pairs]
+    pushes = [(neg_margin - distance(i, n)).clamp_min(0) ** power for i, n in pairs_of(case.N)]
     return nonzero_mean(pulls) + nonzero_mean(pushes)
+
+
+def contrastive(case: Batch, pos_margin=0.0, neg_margin=1.0, hinge_power=1):
+    return hinges(case, case.d, pos_margin, neg_margin, hinge_power)
+
+
+def decoupled_contrastive(case: Batch, temperature):
+    terms = []
+    for i, p in case.pairs:
+        if case.N[i]:
+            terms.append(sum(((case.s(i, n) - case.s(i, p)) / temperature).exp() for n in case.N[i]).log())
+    return mean(terms)
 
 
 def fast_ap(case: Batch, num_bins):
@@ -168,9 +200,8 @@ def lifted_structure(case: Batch, neg_margin=1.0, pos_margin=0.0, normalize=True
 def margin(case: Batch, margin=0.2, nu=0.0, beta=1.2, num_classes=None, pairs=False, **_):
     learnt = case.loss.beta if isinstance(case.loss.beta, Tensor) else torch.tensor([beta], dtype=torch.float64)
     b = [learnt[int(label)] if num_classes else learnt[0] for label in case.y]
-    chosen = [[(i, j) for i, row in enumerate(rows) for j in row] for rows in (case.P, case.N)]
-    if not pairs:
-        chosen = [[(i, p) for i, p, _ in case.triplets], [(i, n) for i, _, n in case.triplets]]
+    of_triplets = [(i, p) for i, p, _ in case.triplets], [(i, n) for i, _, n in case.triplets]
+    chosen = (case.pairs, pairs_of(case.N)) if pairs else of_triplets
     terms = [case.d(i, p) - b[i] + margin for i, p in chosen[0]] + [b[i] - case.d(i, n) + margin for i, n in chosen[1]]
     active = sum(bool(term > 0) for term in terms)
     loss = sum(term for term in terms if term > 0) / active
@@ -207,14 +238,6 @@ def ntxent(case: Batch, temperature):
     return mean([cross_entropy([case.s(i, j) / temperature for j in (p, *case.N[i])], 0) for i, p in case.pairs])
 
 
-def decoupled_contrastive(case: Batch, temperature):
-    terms = []
-    for i, p in case.pairs:
-        if case.N[i]:
-            terms.append(sum(((case.s(i, n) - case.s(i, p)) / temperature).exp() for n in case.N[i]).log())
-    return mean(terms)
-
-
 PENALTIES = {
     "O": lambda R: R,
     "Ds": lambda R: (1 + R).log(),
@@ -224,13 +247,19 @@ PENALTIES = {
 }
 
 
+def of_positives(case: Batch, term: Callable[[int, int, list[int], list[int]], Tensor]) -> Tensor:
+    """Mean over the anchors of the mean over their positives."""
+    return mean([mean([term(i, p, P, N) for p in P]) for i, P, N in case.anchors])
+
+
 def pnp(case: Batch, b, alpha, anneal, variant):
     """`b` and `alpha` are those of the penalties: 3 and 4."""
-    losses = []
-    for i, positives, negatives in case.anchors:
-        before = [sum((sigmoid((case.s(i, n) - case.s(i, p)) / anneal) for n in negatives), ZERO) for p in positives]
-        losses.append(mean([PENALTIES[variant](R) for R in before]))
-    return mean(losses)
+
+    def penalty(i, p, _, negatives):
+        before = sum((sigmoid((case.s(i, n) - case.s(i, p)) / anneal) for n in negatives), ZERO)
+        return PENALTIES[variant](before)
+
+    return of_positives(case, penalty)
 
 
 def prototypical(case: Batch, num_support=None, squared=True, normalize=False):
@@ -270,14 +299,12 @@ def ranked_list(case: Batch, margin, Tn, imbalance=0.5, alpha=None, Tp=0.0, redu
 
 
 def recall_at_k(case: Batch, recall_at, recall_temperature, rank_temperature, unit=True):
-    cosine = case.s if unit else (lambda i, j: case.x[i] @ case.x[j])
-    losses = []
-    for i, positives, negatives in case.anchors:
-        s = {j: cosine(i, j) for j in positives + negatives}
-        ranks = {p: 1 + sum(sigmoid((s[j] - s[p]) / rank_temperature) for j in s if j != p) for p in positives}
-        recalls = [mean([sigmoid((k - ranks[p]) / recall_temperature) for p in positives]) for k in recall_at]
-        losses.append(mean([1 - recall for recall in recalls]))
-    return mean(losses)
+    def missed(i, p, positives, negatives):
+        s = {j: case.s(i, j) if unit else case.x[i] @ case.x[j] for j in positives + negatives}
+        rank = 1 + sum(sigmoid((s[j] - s[p]) / rank_temperature) for j in s if j != p)
+        return mean([1 - sigmoid((k - rank) / recall_temperature) for k in recall_at])
+
+    return of_positives(case, missed)
 
 
 def roadmap(case: Batch, temperature, rho, delta, weight):
@@ -315,21 +342,16 @@ def signal_to_noise_ratio(case: Batch, pos_margin=0.0, neg_margin=1.0, regulariz
     def snr(i, j):
         return (case.u(i) - case.v(j)).var() / case.u(i).var()
 
-    pulls = [(snr(i, p) - pos_margin).clamp_min(0) for i, p in case.pairs]
-    pushes = [(neg_margin - snr(i, n)).clamp_min(0) for i, row in enumerate(case.N) for n in row]
-    return nonzero_mean(pulls) + nonzero_mean(pushes) + regularizer_weight * mean([abs(sum(row)) for row in case.x])
+    return hinges(case, snr, pos_margin, neg_margin) + regularizer_weight * mean([abs(sum(row)) for row in case.x])
 
 
 def smooth_ap(case: Batch, temperature):
-    losses = []
-    for i, positives, negatives in case.anchors:
-        precision = 0.0
-        for p in positives:
-            same = 1 + sum(sigmoid((case.s(i, q) - case.s(i, p)) / temperature) for q in positives if q != p)
-            other = sum(sigmoid((case.s(i, n) - case.s(i, p)) / temperature) for n in negatives)
-            precision = precision + same / (same + other)
-        losses.append(1 - precision / len(positives))
-    return mean(losses)
+    def lost_precision(i, p, positives, negatives):
+        same = 1 + sum(sigmoid((case.s(i, q) - case.s(i, p)) / temperature) for q in positives if q != p)
+        other = sum(sigmoid((case.s(i, n) - case.s(i, p)) / temperature) for n in negatives)
+        return 1 - same / (same + other)
+
+    return of_positives(case, lost_precision)
 
 
 def soft_nearest_neighbor(case: Batch, temperature):
@@ -379,3 +401,171 @@ def tuplet_margin(case: Batch, margin, scale):
         target = torch.cos(torch.acos(case.s(i, p)) - degrees(margin))
         terms.append(log1p_exp([scale * (case.s(i, n) - target) for n in case.N[i]]))
     return mean(terms)
+
+
+def of_classes(case: Batch, logit: Callable[[int, int, bool], Tensor], anchors_only: bool = False) -> Tensor:
+    """Mean of the samples' weighted cross-entropies; `logit(i, c, own)` is told whether c is the sample's class."""
+    terms = []
+    for i, (weight, label) in enumerate(zip(case.sample_weights(anchors_only), case.y.tolist(), strict=True)):
+        logits = [logit(i, c, c == label) for c in range(case.loss.num_classes)]
+        terms.append(weight * cross_entropy(logits, label))
+    return mean(terms)
+
+
+def turned(cos: Tensor, margin: Tensor) -> Tensor:
+    """ArcFace's cosine of the angle and a margin; a line beyond 180 degrees."""
+    theta = torch.acos(cos)
+    return torch.cos(theta + margin) if theta <= math.pi - margin else cos - margin * torch.sin(margin)
+
+
+def adaface(case: Batch, margin, scale, concentration, mean_norm=None, deviation=None):
+    norms = case.x.detach().norm(dim=1)
+    middle, spread = (norms.mean(), norms.std()) if mean_norm is None else (mean_norm, deviation)
+
+    def logit(i, c, own):
+        cos = case.u(i) @ case.w(c)
+        if own:
+            z = float(((norms[i] - middle) / (spread + 0.001) * concentration).clamp(-1, 1))
+            cos = torch.cos((torch.acos(cos) - margin * z).clamp(0, math.pi)) - (margin * z + margin)
+        return scale * cos
+
+    return of_classes(case, logit)
+
+
+def arcface(case: Batch, margin, scale):
+    return subcenter_arcface(case, 1, margin, scale)
+
+
+def cosface(case: Batch, margin, scale):
+    return of_classes(case, lambda i, c, own: scale * (case.u(i) @ case.w(c) - margin * own))
+
+
+def hist(case: Batch, tau=32.0, alpha=0.9, classification_weight=1.0, network_rate=0.01, **_):
+    u = torch.stack([case.u(i) for i in range(len(case.y))])
+    w = torch.stack([case.w(c) for c in range(case.loss.num_classes)])
+    M = ((u[:, None] - w) ** 2 / case.loss.log_variances.clamp(0, 6).exp()).sum(2)
+    z = hypergraph_network(case, M, alpha, network_rate)
+    of_distances, of_network = (softmax_losses(logits, case.y, reduction="none") for logits in (-tau * M, z))
+    return (case.x.new_tensor(case.sample_weights()) * (of_distances + classification_weight * of_network)).mean()
+
+
+def hypergraph_network(case: Batch, M: Tensor, alpha: float, rate: float) -> Tensor:
+    """z: two layers over D_v^-1/2 H D_e^-1 H^T D_v^-1/2, whose edges are the classes of the batch."""
+    loss, edges = case.loss, case.y.unique()
+    H = torch.where(case.y[:, None] == edges, 1.0, (-alpha * M[:, edges]).exp())
+    of_nodes, of_edges = H.sum(1).rsqrt().diag(), (1 / H.sum(0)).diag()
+    spread = of_nodes @ H @ of_edges @ H.T @ of_nodes
+    hidden = spread @ linear(case.x, rate * loss.hidden.weight, rate * loss.hidden.bias)
+    normed = batch_norm(hidden, None, None, rate * loss.norm.weight, rate * loss.norm.bias, training=True)
+    return spread @ linear(leaky_relu(normed, 0.1), rate * loss.output.weight, rate * loss.output.bias)
+
+
+def magface(
+    case: Batch, lower_norm, upper_norm, lower_margin, upper_margin, scale, regularizer_weight, easy_margin=True
+):
+    a = [case.x[i].norm().clamp(lower_norm, upper_norm) for i in range(len(case.y))]
+
+    def logit(i, c, own):
+        cos = case.u(i) @ case.w(c)
+        if own and not (easy_margin and cos <= 0):
+            slope = (upper_margin - lower_margin) / (upper_norm - lower_norm)
+            cos = turned(cos, degrees(slope * (a[i] - lower_norm) + lower_margin))
+        return scale * cos
+
+    pulls = [w * (1 / a_i + a_i / upper_norm**2) for w, a_i in zip(case.sample_weights(), a, strict=True)]
+    return of_classes(case, logit) + regularizer_weight * mean(pulls)
+
+
+def normalized_softmax(case: Batch, temperature, label_smoothing=0.0):
+    """Smoothing mixes in the mean over the classes."""
+
+    def logit(i, c, own):
+        return case.u(i) @ case.w(c) / temperature
+
+    plain, C = of_classes(case, logit), case.loss.num_classes
+    logits = [torch.stack([logit(i, c, False) for c in range(C)]) for i in range(len(case.y))]
+    smooth = mean([-w * row.log_softmax(0).mean() for w, row in zip(case.sample_weights(), logits, strict=True)])
+    return (1 - label_smoothing) * plain + label_smoothing * smooth
+
+
+def potential_field(case: Batch, centers_per_class, delta, alpha):
+    """Equations 1 to 6: every point in the field of each other one; charges by how often a miner names a sample."""
+    N, proxies = len(case.y), len(case.loss.class_weights)
+    points = [case.u(i) for i in range(N)] + [case.w(k) for k in range(proxies)]
+    classes = case.y.tolist() + [k // centers_per_class for k in range(proxies)]
+    charges = case.sample_weights() + [1.0] * proxies
+
+    def psi(a, b):
+        distance = (points[a] - points[b]).norm() if (points[a] != points[b]).any() else 0.0
+        if classes[a] == classes[b]:
+            return -(delta**-alpha) if distance < delta else -(distance**-alpha)
+        return max(distance, 0.002) ** -alpha if distance < delta else delta**-alpha
+
+    return sum(2 * charges[a] * charges[b] * psi(a, b) for a, b in combinations(range(len(points)), 2))
+
+
+def proxy_anchor(case: Batch, margin, alpha):
+    shares = case.sample_weights()
+    pull, push, present = 0.0, 0.0, 0
+    for c in range(case.loss.num_classes):
+        cos = [case.u(i) @ case.w(c) for i in range(len(case.y))]
+        own = [-alpha * (cos[i] - margin) + shares[i] - 1 for i in range(len(cos)) if int(case.y[i]) == c]
+        others = [alpha * (cos[i] + margin) + shares[i] - 1 for i in range(len(cos)) if int(case.y[i]) != c]
+        if own:
+            present += 1
+            pull = pull + torch.log1p(sum(z.exp() for z in own))
+        push = push + torch.log1p(sum(z.exp() for z in others))
+    return pull / present + push / case.loss.num_classes
+
+
+def proxy_nca(case: Batch, softmax_scale, exclude_positive=False):
+    """Teh et al. 2020's later form too: e^(-d / T) over that of all proxies, T one over the scale."""
+    if not exclude_positive:
+        return of_classes(case, lambda i, c, _: -softmax_scale * (case.u(i) - case.w(c)).square().sum(), True)
+    terms = []
+    for i, own in enumerate(case.y.tolist()):
+        scaled = [softmax_scale * (case.u(i) - case.w(c)).square().sum() for c in range(case.loss.num_classes)]
+        terms.append(scaled[own] + torch.stack([-d for c, d in enumerate(scaled) if c != own]).logsumexp(0))
+    return mean(terms)
+
+
+def proxy_triplet(case: Batch, margin, reduction):
+    terms = []
+    for i, (own, weight) in enumerate(zip(case.y.tolist(), case.sample_weights(), strict=True)):
+        squares = [(case.u(i) - case.w(c)).square().sum() for c in range(case.loss.num_classes)]
+        terms += [weight * (squares[own] - d + margin).clamp_min(0) for c, d in enumerate(squares) if c != own]
+    return nonzero_mean(terms) if reduction == "nonzero" else mean(terms)
+
+
+def soft_triple(case: Batch, centers_per_class, la, gamma, margin, reg_weight):
+    K, C = centers_per_class, case.loss.num_classes
+
+    def logit(i, c, own):
+        cos = torch.stack([case.u(i) @ case.w(c * K + k) for k in range(K)])
+        return la * (((cos / gamma).softmax(0) * cos).sum() - margin * own)
+
+    pairs = [(c * K + a, c * K + b) for c in range(C) for a, b in combinations(range(K), 2)]
+    spread = mean([(2 + 1e-5 - 2 * case.w(a) @ case.w(b)).sqrt() for a, b in pairs])
+    return of_classes(case, logit) + reg_weight * spread
+
+
+def sphereface(case: Batch, margin, scale):
+    def logit(i, c, own):
+        cos = case.u(i) @ case.w(c)
+        if own:
+            theta = torch.acos(cos)
+            k = int(margin * theta / math.pi)
+            cos = (-1) ** k * torch.cos(margin * theta) - 2 * k
+        return scale * case.x[i].norm() * cos
+
+    return of_classes(case, logit)
+
+
+def subcenter_arcface(case: Batch, sub_centers, margin, scale):
+    angle = torch.tensor(degrees(margin), dtype=torch.float64)
+
+    def logit(i, c, own):
+        cos = torch.stack([case.u(i) @ case.w(c * sub_centers + k) for k in range(sub_centers)]).max()
+        return scale * (turned(cos, angle) if own else cos)
+
+    return of_classes(case, logit)
