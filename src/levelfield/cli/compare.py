@@ -182,9 +182,9 @@ def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
     embed += [word for name in sorted(trusted) for word in ("--trust", name)]
     lines = [f"checkpoint: {checkpoint} (fold 0): {decision.of_fold}"]
     if study.spec.trains(decision.row) or ALPHA in study.spec.derived.get(decision.row, {}):
-        chosen = chosen_by_folds(study, decision.row)
-        fit = whole_half_command(study, decision.row, finished.folder, chosen)
-        mean = "" if chosen.alpha is None else f", then take its mean with the start, alpha {chosen.alpha:g}"
+        fit = whole_half_command(study, decision.row, finished.folder)
+        alpha = chosen_by_folds(study, decision.row).alpha
+        mean = "" if alpha is None else f", then take its mean with the start, alpha {alpha:g}"
         lines.append(f"or train it on all training classes first{mean}: {shlex.join(fit)}")
     sentences = decision_lines(decision, table, study.spec, measured(study, decision))
     above = sentences[: sentences.index("")]  # the table of the rows
