@@ -28,9 +28,9 @@ from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.metrics.nearest import nearest
 from levelfield.models import LinearEmbedder, TimmTrunk, TransformersTrunk
+from levelfield.models.embedder_init import EmbedderInit, start_embedder
 from levelfield.study.test_scores import class_sums
 from levelfield.training.embed import TrunkExtractor
-from levelfield.training.start import EmbedderInit, start_embedder
 
 SIZE, STEPS, OF_A_CLASS = 128, 400, 12
 OF_A_FOLD, TESTED = 12, 48  # classes of a draw

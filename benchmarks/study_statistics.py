@@ -26,7 +26,6 @@ from scipy.special import stdtr
 from scipy.stats import binomtest, nct, t
 
 from levelfield.analysis.comparison import PAIR, compare_all
-from levelfield.analysis.ranks import rank_methods
 from levelfield.analysis.results import ResultRow
 from levelfield.analysis.statistics import holm, paired_comparison, t_interval
 
@@ -212,15 +211,6 @@ def print_searched(studies: int) -> None:
             )
 
 
-def rank_errors(comparisons: int, datasets: int, methods: int, seed: int = 0) -> tuple[float, float]:
-    """Shares of comparisons of equal methods: Friedman's p below the level, and any two mean ranks called apart."""
-    drawn = np.random.default_rng(seed).random((comparisons, datasets, methods))
-    ranks = [
-        rank_methods({str(i): {str(m): v for m, v in enumerate(row)} for i, row in enumerate(one)}) for one in drawn
-    ]
-    return float(np.mean([r.p < LEVEL for r in ranks])), float(np.mean([len(r.groups()[0]) < methods for r in ranks]))
-
-
 def detectable(runs: int, pairs: int = 1, power: float = 0.8) -> float:
     """The true difference that a test at the level of 5% / `pairs` shows with this power, by the noncentral t."""
     quantile = t.isf(LEVEL / pairs / 2, runs - 1)
@@ -262,15 +252,6 @@ def main() -> None:
         row(f"not used: {name}, false positives", lambda runs, name=name: alternatives(studies, runs, normal)[name][0])
         row(f"not used: {name}, power at 1", lambda runs, name=name: alternatives(studies, runs, normal)[name][1])
     row("limit: equal over other classes only", lambda runs: false_positives(studies, runs, normal, interaction_sd=1))
-    print(
-        f"\n{families // 4} comparisons over data sets a figure\n| | 3 data sets | 5 | 10 |\n| --- | --- | --- | --- |"
-    )
-    for methods in (6, 14):
-        for index, test in enumerate(("Friedman", "critical difference")):
-            row(
-                f"false positives of {methods} methods, {test}",
-                lambda datasets, methods=methods, index=index: rank_errors(families // 4, datasets, methods)[index],
-            )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from levelfield.core.configuration import flatten, init_args
 from levelfield.metrics.definitions import SHOWN_METRICS, title_of
 from levelfield.report.table import score_text
 from levelfield.study.folder import StudyFolder
-from levelfield.study.spec import PCA, WHOLE_HALF, StudySpec, is_baseline, one_pca
+from levelfield.study.spec import WHOLE_HALF, StudySpec, is_baseline, one_pca
+from levelfield.study.untrained import PCA
 from papers.published import PublishedResult, papers, published
 
 # A loss of another package may have the same name but compute something else.

@@ -290,7 +290,7 @@ def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.Mon
         if is_deleted(part) and any(words in line for words in named):
             pytest.skip(f"this fork has no {part}")
     if "--from outputs/" in line:  # the archive here is of a smaller study than the one of its name
-        monkeypatch.setattr("levelfield.cli.study.check_archived", lambda *specs: None)
+        monkeypatch.setattr("levelfield.study.archive.check_archived", lambda *specs: None)
     given = ELLIPSIS.split(" --model.loss")[0] if "--model.loss " in line else ELLIPSIS
     line = line.replace("/SET", f"/{SET}").replace("...", given)
     words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line, comments=True)]

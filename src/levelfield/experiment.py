@@ -1,14 +1,21 @@
 """`Study`: the Python interface of `levelfield study`."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from rich.console import Console
 
-from levelfield.analysis.results import REPLICATE, ResultRow, SummaryRow, collect_rows, summarise, write_tables
+from levelfield.analysis.results import (
+    REPLICATE,
+    ResultRow,
+    SummaryRow,
+    as_table,
+    collect_rows,
+    summarise,
+    write_tables,
+)
 from levelfield.analysis.status import status_lines
 from levelfield.analysis.verdict import verdict_lines
 from levelfield.core.errors import UserError
@@ -87,7 +94,8 @@ class Study:
             raise UserError(f"{folder} is a file, not a folder; give another --output")
         self.folder = folder
         self.asked = StudyFolder(folder, spec)
-        find_own_modules([config for row, config in spec.methods.items() if self.asked.may_build(row)], spec.metrics)
+        if not self.asked.is_strangers:
+            find_own_modules(list(spec.methods.values()), spec.metrics)
 
     def __repr__(self) -> str:
         spec = self.asked.spec
@@ -120,7 +128,6 @@ class Study:
         test_without_failed_runs: bool = False,
         stop_here: bool = False,
         console: Console | None = None,
-        machine: TextIO | None = None,
         debug: bool = False,
         replan: "Replan | None" = None,
     ) -> Self:
@@ -132,12 +139,11 @@ class Study:
             workers: Parallel jobs, `--executor.workers`. With `local`, 1 means this process; None takes the executor's
                 default.
             executor: Where jobs run, as in `--executor`: `local`, `ray` or the import path of a class.
-            options: Other options of the executor: `{"devices": [0, 1]}` for `--executor.devices '[0, 1]'`.
+            options: Other options of the executor: `{"cpus": 2}` for `--executor.cpus 2`.
             recompute: Methods to compute again if their results are stale.
             reopen_test: The reason for scoring the runs on the test classes again; it is recorded and shown.
             test_without_failed_runs: Score the other runs although some failed.
             stop_here: Run no job, and score the complete runs.
-            machine: Gets a line of JSON for each finished job.
             debug: Whether to show the traceback of an error in your own class.
             replan: Called after each job until it returns another number of folds (`levelfield.study.run`).
 
@@ -158,10 +164,9 @@ class Study:
                 make_slots(study.spec, executor, {**options, **({} if workers is None else {"workers": workers})}),
                 console,
                 recompute=recompute,
-                retest=reopen_test,
-                without_failed=test_without_failed_runs,
+                reopen_test=reopen_test,
+                test_without_failed_runs=test_without_failed_runs,
                 stop_here=stop_here,
-                machine=machine,
                 debug=debug,
                 replan=replan,
             )
@@ -236,8 +241,7 @@ def _frame(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRo
     """The table as in its file."""
     import pandas as pd
 
-    frame = pd.DataFrame(rows, columns=[field.name for field in fields(kind)])
-    if REPLICATE in frame and frame[REPLICATE].isna().all():
-        del frame[REPLICATE]
+    names, lines = as_table(rows, kind)
+    frame = pd.DataFrame(lines, columns=names)
     types = {**dict.fromkeys(("trial", "run", "fold", REPLICATE), "Int64"), "ci95": "float"}
     return frame.astype({column: dtype for column, dtype in types.items() if column in frame})

@@ -111,7 +111,7 @@ def test_the_quickstart_leads_to_a_fair_study_of_photographs(real_root, studied,
     assert prepare == ["data", "prepare", "grocery_store", "--root", "data"]
     (desk / "data").symlink_to(real_root)  # in place of the download
     printed = succeeded(run(*study, "--dry-run"))
-    assert "30 trainings in the search, 30 in the runs" in printed
+    assert "6 jobs in the search, 6 in the runs" in printed
 
 
 def test_a_report_leads_to_a_check_that_says_what_it_compared(run: Callable, copy: Path, desk: Path) -> None:

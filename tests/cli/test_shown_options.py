@@ -16,7 +16,7 @@ from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
 from levelfield.study.rows import load_spec
 from levelfield.study.study_file import find_study
-from levelfield.study.workers import GivenUp, attempt
+from levelfield.study.workers import Here, Scheduler, Unit, attempt
 from levelfield.training.learner import MetricLearner
 
 
@@ -35,7 +35,7 @@ def test_debug_shows_where_an_error_arose(run: Callable) -> None:
 def test_a_study_with_debug_shows_where_your_code_failed() -> None:
     outcome, lines = attempt(lambda: 1 / 0), []
     for debug in (False, True):
-        GivenUp(lines.append, debug).add("mine run 0", outcome.value, trace=outcome.trace)
+        Scheduler(None, Here(), lines.append, debug)._take(Unit("mine run 0", "mine", print, ()), outcome)
     assert lines[1].removesuffix(lines[0]) == outcome.trace
     assert "Traceback" not in lines[0]
     assert "1 / 0" in outcome.trace

@@ -118,9 +118,9 @@ def test_the_command_printed_next_adds_a_loss_to_a_study_that_was_given_options(
 
 def test_dotted_options_are_overrides_wherever_they_stand() -> None:
     words = ["run", "--data.root", "DIR", "toy.yaml", "--trainer.max_epochs=2", "--runs", "3", "--output", "x"]
-    words += ["--data.dataset.table", "t.csv", "--data.dataset=Omniglot", "--executor.devices", "[1, 0]"]
+    words += ["--data.dataset.table", "t.csv", "--data.dataset=Omniglot", "--executor.workers", "2"]
     arguments = parse(words)
-    assert (arguments.file, arguments.output, arguments.options) == ("toy.yaml", Path("x"), {"devices": [1, 0]})
+    assert (arguments.file, arguments.output, arguments.options) == ("toy.yaml", Path("x"), {"workers": 2})
     given = {"runs": 3, "data.root": "DIR", "trainer.max_epochs": 2, "data.dataset.table": "t.csv"}
     assert [*arguments.overrides.items()] == [*given.items(), ("data.dataset", "Omniglot")]
 

@@ -153,7 +153,6 @@ def test_where_trainings_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan.machine_here({"workers": 5}, "cpu").slots == 5
     monkeypatch.setattr(plan, "free_memory", lambda: 1 << 40)
     assert plan.machine_here({}, None).slots == 4
-    assert plan.machine_here({"devices": [1], "jobs_per_device": 3}, None).slots == 3
     assert plan.machine_here({}, "cpu", threads=4).slots == 2
 
 

@@ -13,10 +13,9 @@ import yaml
 from toy_study import TOY, run_study
 
 from levelfield.analysis.conditions import cap_lines
-from levelfield.analysis.status import status, status_lines
+from levelfield.analysis.status import status_lines
 from levelfield.analysis.verify import verify_study
-from levelfield.compare import whole_half
-from levelfield.compare.whole_half import Training, chosen_by_folds
+from levelfield.compare.whole_half import Training, chosen_by_folds, whole_half_command
 from levelfield.core.errors import UserError
 from levelfield.experiment import Study
 from levelfield.study.folder import StudyFolder
@@ -25,7 +24,6 @@ from levelfield.study.rows import load_spec
 
 CALLBACKS = [
     {"class_path": "levelfield.training.callbacks.UntilDone", "init_args": {"first": 2, "every": 4, "patience": 2}},
-    {"class_path": "levelfield.training.callbacks.AverageWithStart", "init_args": {"alpha": 0.5}},
 ]
 
 
@@ -67,7 +65,7 @@ def test_what_the_trainings_say_of_their_end(until_done: StudyFolder) -> None:
 def test_table_page_and_status_say_who_reached_the_cap(tmp_path: Path) -> None:
     """Two validations, and a patience of two: no training can be done."""
     study = study_of(tmp_path / "capped", epochs=2, runs=1)
-    (line,) = status(study)["cap"]
+    (line,) = cap_lines(study)
     assert "2 of 2 trainings" in line
     assert "4 steps" in line
     assert line in "\n".join(status_lines(study))
@@ -94,20 +92,17 @@ def test_up_to_one_in_twenty_may_reach_the_cap() -> None:
     assert lines(0, 0, fixed={"ending": {"steps": 6}}, failed={"failure": "nan"}, before={}) == []
 
 
-def test_the_whole_half_takes_what_the_folds_chose(until_done, run, tmp_path, monkeypatch):
+def test_the_whole_half_takes_what_the_folds_chose(until_done, run, tmp_path):
     found = chosen_by_folds(until_done, "contrastive")
     ends = endings(until_done)
     assert found == (max(1, median_low(end["best_step"] for end in ends)), None)
     # The third step is in the middle of an epoch of two.
-    monkeypatch.setattr(whole_half, "chosen_by_folds", lambda *given: Training(3, 0.25))
-    words = whole_half.whole_half_command(until_done, "contrastive", until_done.folder)
+    words = whole_half_command(until_done, "contrastive", until_done.folder, Training(3, 0.25))
     code, _, complaint = run(*words[1:], "--output", tmp_path, "--name", "whole")
     assert code == 0, complaint
     best = torch.load(tmp_path / "fit/whole/0/best.ckpt", weights_only=True)
     assert best["global_step"] == 3
     assert len(best["levelfield"]["data"]["train_classes"]) == 16
-    written = yaml.safe_load((tmp_path / "fit/whole/0/config.yaml").read_text())["trainer"]
-    assert [each["init_args"] for each in written["callbacks"]][-1] == {"alpha": 0.25}
 
 
 def test_nothing_is_chosen_without_a_validation(until_done: StudyFolder, tmp_path: Path) -> None:

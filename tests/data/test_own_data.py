@@ -16,7 +16,6 @@ from levelfield.data.own import dataset_from_path
 from levelfield.data.verify import verify
 from levelfield.study.first_look import look_at_rows
 from levelfield.study.rows import load_spec
-from levelfield.study.workers import GivenUp
 
 TABLE = [
     "image_table: 19 classes, 55 samples",
@@ -44,7 +43,7 @@ def in_study(toy_file: Path, words: list[str]) -> list[str]:
     """What a study prints of its data before the first job."""
     overrides = dict(zip([word[2:] for word in words[::2]], map(parse_value, words[1::2]), strict=True))
     spec = load_spec(toy_file, {**overrides, "search.trials": 0})
-    return look_at_rows(spec, set(), GivenUp(print)).overview
+    return look_at_rows(spec).overview
 
 
 def test_all_say_the_same_of_a_table(run, tiny, toy_file, table, tmp_path) -> None:

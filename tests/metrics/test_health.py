@@ -11,8 +11,8 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn.functional import normalize
 
 from levelfield.metrics import PCA, embedding_health
-from levelfield.metrics.discriminants import linear_discriminants
 from levelfield.metrics.health import effective_rank
+from levelfield.metrics.projections import linear_discriminants
 
 device = any_device
 

@@ -83,7 +83,7 @@ def test_a_rate_says_where_the_pairs_are_too_few_for_it():
 
 def test_a_rate_that_is_reached_exactly_is_not_exceeded():
     roc = Roc.of(np.array([5, 5]), np.array([1, 99]))
-    assert roc.tar_at(0.01) == 0.5
+    assert roc.tar_T[roc.last_accepted(0.01)] == 0.5
 
 
 def test_equal_embeddings_are_accepted_together():

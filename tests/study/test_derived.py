@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from lightning.pytorch.strategies import SingleDeviceStrategy
-from pretended_gpu import pretended_gpu
 from rich.console import Console
 from scipy.linalg import inv, sqrtm
 from sklearn.covariance import ledoit_wolf
@@ -24,12 +22,10 @@ from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verify import verify_study
 from levelfield.core.errors import UserError
 from levelfield.core.ledger import EVALUATED, read_lines
-from levelfield.data import datamodule
 from levelfield.metrics import retrieval_metrics
 from levelfield.report.facts import commands
 from levelfield.report.page import write_report
 from levelfield.report.table import study_table
-from levelfield.study.derived import _validate
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.rows import load_spec
@@ -137,19 +133,6 @@ def test_validation_chooses_alpha(ladder: StudyFolder, tmp_path: Path) -> None:
         assert scores[found["alpha"]] == pytest.approx(max(scores.values()), abs=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
-def test_a_job_ranks_its_validation_classes_on_its_device(
-    ladder: StudyFolder, tmp_path: Path, ranked_on: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(SingleDeviceStrategy, "root_device", torch.device("cuda", 0))
-    monkeypatch.setattr(datamodule, "loader_processes", lambda *args, **settings: 0)
-    training = build(ladder.test_config("trunk"), tmp_path, progress=False)
-    training.datamodule.setup("validate")
-    with pretended_gpu():
-        _validate(training)
-    assert ranked_on == ["cuda"]
-
-
 def test_a_pca_of_the_trained_trunk(ladder: StudyFolder, tmp_path: Path) -> None:
     """Principal components from numpy's decomposition, up to the sign."""
     small = learnt(ladder, "small")
@@ -169,7 +152,7 @@ def test_computed_again_with_its_source_and_alone_the_same_bytes(ladder: StudyFo
     again.remove_row("trunk")
     assert not any(again.has_results(row) for row in ("trunk", "averaged", "half", "small"))
     assert again.has_results("head")
-    run_file(tmp_path / "ladder.yaml", tmp_path / "out", retest="once more")
+    run_file(tmp_path / "ladder.yaml", tmp_path / "out", reopen_test="once more")
     assert tables(tmp_path / "out") == tables(ladder.folder)
 
 

@@ -3,8 +3,8 @@
 import json
 import os
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from own_images import noise_images
@@ -12,6 +12,8 @@ from study_engine import SMALL, results, run_file, run_study, small_study, table
 
 from levelfield.core.configuration import set_dotted
 from levelfield.core.errors import UserError
+from levelfield.study.jobs import Job
+from levelfield.study.progress import Progress
 from levelfield.study.rows import load_spec, with_options
 from levelfield.study.same_study import with_rows_of
 from levelfield.study.spec import StudySpec
@@ -106,32 +108,32 @@ def study_of_images(folder: Path) -> Path:
     return small_study(folder, text=text)
 
 
-class _Swap(StringIO):
-    """Overwrites an image, once so many jobs have ended; size and modification time stay."""
+def overwrite_after(jobs: int, image: Path, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """Overwrite an image once so many jobs have ended; size and modification time stay. Returns the jobs that end."""
+    ended, finished = list[Job](), Progress.finished
 
-    def __init__(self, image: Path, jobs: int) -> None:
-        super().__init__()
-        self.image, self.jobs, self.ended = image, jobs, 0
-
-    def write(self, text: str) -> int:
-        self.ended += '"event": "job"' in text
-        if self.ended == self.jobs:
-            self.jobs, before, content = 0, self.image.stat(), bytearray(self.image.read_bytes())
+    def report(self: Progress, job: Job, result: dict[str, Any]) -> None:
+        ended.append(job)
+        if len(ended) == jobs:
+            before, content = image.stat(), bytearray(image.read_bytes())
             content[-1] ^= 1
-            self.image.write_bytes(content)
-            os.utime(self.image, ns=(before.st_atime_ns, before.st_mtime_ns))
-        return super().write(text)
+            image.write_bytes(content)
+            os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+        finished(self, job, result)
+
+    monkeypatch.setattr(Progress, "finished", report)
+    return ended
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [pytest.param(3, marks=pytest.mark.full), 6])
-def test_images_overwritten_while_a_study_runs_stop_it(here: Path, jobs: int) -> None:
+def test_images_overwritten_while_a_study_runs_stop_it(here: Path, jobs: int, monkeypatch) -> None:
     """After the third job by the next job; after the last one before a test label is read."""
     file, folder = study_of_images(here), here / "out"
-    swap = _Swap(here / "0.bmp", jobs)
+    ended = overwrite_after(jobs, here / "0.bmp", monkeypatch)
     with pytest.raises(UserError, match=r"\bdata\b"):
-        run_file(file, folder, machine=swap)
-    assert swap.ended == jobs
+        run_file(file, folder)
+    assert len(ended) == jobs
     assert not (folder / "ledger.jsonl").exists()
     assert len(results(folder)) == jobs
     with pytest.raises(UserError, match=r"\bdata\b"):

@@ -11,7 +11,6 @@ import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from pretended_gpu import pretended_gpu
-from rich.console import Console
 from study_engine import SMALL, run_file, run_study, small_study, tables
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -24,14 +23,13 @@ from levelfield.models import LoRA, TimmTrunk
 from levelfield.study import seal
 from levelfield.study.folder import ARCHIVED, StudyFolder, scores_hash
 from levelfield.study.jobs import folds_of
-from levelfield.study.progress import Progress
 from levelfield.study.seal import (
     SideBySide,
     _embed,
+    _halves,
     _samples,
     _test_data,
     _Tests,
-    keep_scores,
     score_run,
 )
 from levelfield.study.spec import StudySpec
@@ -79,7 +77,7 @@ def _texts(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_lost_scores_come_from_the_stored_embeddings_and_a_reason_scores_again(archived, here: Path) -> None:
+def test_lost_scores_are_another_evaluation_and_so_is_a_reason(archived, here: Path) -> None:
     file, folder = small_study(here, text=CONTRASTIVE_ONLY), Path(shutil.copytree(archived[0], here / "out"))
     study = StudyFolder.begun(folder)
     before = tables(folder)
@@ -87,11 +85,11 @@ def test_lost_scores_come_from_the_stored_embeddings_and_a_reason_scores_again(a
     score.unlink()
     run_file(file, folder)
     assert tables(folder) == before
-    assert [line["event"] for line in lines(folder)] == ["evaluated", "finished"]
-    run_file(file, folder, retest="two images were restored")
-    run_file(file, folder, retest="two images were restored")  # a resumed command
     assert [line["event"] for line in lines(folder)] == ["evaluated", "finished"] * 2
-    assert lines(folder)[2]["reason"] == "two images were restored"
+    run_file(file, folder, reopen_test="two images were restored")
+    run_file(file, folder, reopen_test="two images were restored")  # a resumed command
+    assert [line["event"] for line in lines(folder)] == ["evaluated", "finished"] * 3
+    assert lines(folder)[4]["reason"] == "two images were restored"
     assert tables(folder) == before  # the count is in no table
     content = (folder / LEDGER).read_bytes()
     (folder / LEDGER).write_bytes(b"")
@@ -114,7 +112,7 @@ def left_to_test(study: StudyFolder, file: Path) -> tuple[_Tests, Unit]:
     """The tests of a study's evaluation when the scores in `file` are lost."""
     content = file.read_bytes()
     file.unlink()
-    tests = _Tests(study, lines(study.folder)[0]["id"], Progress(Console(quiet=True), study.state, 1))
+    tests = _Tests(study, lines(study.folder)[0]["id"])
     file.write_bytes(content)
     (unit,) = tests.ready()
     return tests, unit
@@ -179,21 +177,21 @@ def test_each_row_is_embedded_with_its_own_settings(copy: Path, spec: StudySpec)
 
 
 def test_scores_that_are_kept_are_of_the_samples_that_are_here(copy: Path, spec: StudySpec) -> None:
-    study = StudyFolder(copy, spec)
-    file = study.test_file("contrastive", 0)
-    task = left_to_test(study, file)[1].arguments[0]
     (copy / ARCHIVED).write_text('{"rows": {"contrastive": {}}}')
     study = StudyFolder(copy, spec)
-    assert left_to_test(study, file)[1].function is keep_scores, "an archive has no embeddings"
-    assert left_to_test(study, study.test_file("arcface", 0))[1].function is score_run
-    scores = change(file, evaluation="an earlier one")
-    assert keep_scores(task) == json.loads(file.read_text()) == scores | {"evaluation": task.evaluation}
-    change(file, data={"fingerprint": "of others"})
+    file, scores = study.test_file("contrastive", 0), study.read_test("contrastive", 0)
+    (copy / LEDGER).write_text((copy / LEDGER).read_text().splitlines()[0] + "\n")
+    tests = _Tests(study, "another")
+    assert tests.scored.keys() == {study.test_file("contrastive", run) for run in range(2)}
+    assert tests.scored[file] == json.loads(file.read_text()) == scores | {"evaluation": "another"}
+    assert {unit.function for unit in tests.ready()} == {score_run}, "the other rows have embeddings"
+    assert "contrastive" not in {unit.row for unit in tests.ready()}
+    change(file, data={"fingerprint": "of others"}, evaluation=scores["evaluation"])
     with pytest.raises(UserError, match=str(file)):
-        keep_scores(task)
+        _halves(study)
     file.unlink()
     with pytest.raises(UserError, match=str(file)):
-        keep_scores(task)
+        _halves(StudyFolder(copy, spec))
 
 
 def test_all_runs_of_an_evaluation_are_of_the_same_samples(copy: Path, spec: StudySpec) -> None:

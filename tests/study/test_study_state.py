@@ -1,12 +1,12 @@
 """What is done next, with which setting and how long it takes, follows from the results alone."""
 
 import io
-import json
 import random
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from levelfield.analysis.selection import selected
@@ -154,24 +154,22 @@ def test_each_job_left_takes_its_methods_mean() -> None:
     averaged, small = (Job(name, "run", 0, 0) for name in ("averaged", "small"))
     derived = {"averaged", "small"}  # no time is known before the first is finished
     assert seconds_left([SLOW[1], averaged, small], {SLOW[0]: 600.0}, derived=derived) == 600
-    assert seconds_left([SLOW[1], small], {SLOW[0]: 600.0, averaged: 20.0}, derived=derived) == 620
+    assert seconds_left([SLOW[1], small], {SLOW[0]: 600.0, small: 20.0}, derived=derived) == 620
 
 
-def test_machines_get_a_line_of_json_for_each_job(tmp_path: Path) -> None:
-    output, machine = io.StringIO(), io.StringIO()
+def test_a_finished_job_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("levelfield.study.progress.SECONDS_A_LINE", 0)
+    output = io.StringIO()
     spec = replace(study(), methods={"slow": study().methods["plain"]}, spaces={})
     state = StudyFolder(tmp_path, spec).state
-    tried = {"seconds": 20.0, "parameters": {"model.loss.margin": 0.1}, "validation": {"map_at_r": 0.312}}
-    failed = {"seconds": 4.0, "failure": "the loss is nan at step 3", "parameters": {}}
-    with Progress(Console(file=output, force_terminal=True), state, 1, machine) as progress:
-        for run, result in enumerate((tried, failed)):
-            state.add(Job("slow", "run", run, 0), result)
-            progress.finished(Job("slow", "run", run, 0), result)
-        progress.line("worker 1 died")
-    first, second, note = map(json.loads, machine.getvalue().splitlines())
-    job = {"event": "job", "method": "slow", "stage": "run", "number": 0, "fold": 0}
-    # Two folds of the untrained row and three of the runs are left, each as long as this one.
-    assert first == {**job, **tried, "done": 1, "jobs": 6, "seconds_left": 100.0}
-    assert (second["failure"], second["done"]) == ("the loss is nan at step 3", 2)
-    assert note == {"event": "note", "note": "worker 1 died"}
-    assert output.getvalue() == ""
+    progress = Progress(Console(file=output, width=120), state, 1)
+    scored = {"seconds": 20.0, "parameters": {}, "validation": {"map_at_r": 0.312}}
+    failed = {"seconds": 4.0, "parameters": {}, "failure": "the loss is nan at step 3"}
+    for job, result in zip(state.jobs[3:5], (scored, failed), strict=True):
+        state.add(job, result)
+        progress.finished(job, result)
+    # Of the six, two folds of the untrained row and three jobs of the runs are left, each as long as the first.
+    assert output.getvalue().splitlines() == [
+        "[1/6] slow run 0 fold 1: validation MAP@R 31.2; about 2 min left",
+        "[2/6] slow run 1 fold 0: failed, the loss is nan at step 3; about 48 s left",
+    ]

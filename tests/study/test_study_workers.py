@@ -25,7 +25,7 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job
 from levelfield.study.rows import load_spec
 from levelfield.study.run import run_study
-from levelfield.study.workers import GivenUp, Here, Scheduler, Unit
+from levelfield.study.workers import Here, Scheduler, Unit
 
 OTHERS = ["jobs/contrastive/run0/fold0", "jobs/contrastive/run0/fold1"]
 # The look before the first job calls a loss on noise, which no module has made.
@@ -108,15 +108,16 @@ def answer(name: str, folder: str, earlier: tuple[str, ...] = ()) -> str:
 
 def done_by(slots: Here | Forks, folder: Path, *names: str) -> tuple[list[str], dict[str, str], list[str]]:
     lines: list[str] = []
-    given_up, work = GivenUp(lines.append), Listed(folder, *names)
+    work = Listed(folder, *names)
+    scheduler = Scheduler(work, slots, lines.append)
     try:
-        Scheduler(work, slots, given_up).run()
+        scheduler.run()
     except UserError:
-        if not given_up.reasons:
+        if not scheduler.given_up:
             raise
     finally:
         slots.stop()
-    return sorted(work.done), given_up.reasons, lines
+    return sorted(work.done), scheduler.given_up, lines
 
 
 @pytest.mark.parametrize(
@@ -169,12 +170,13 @@ def test_processes_that_die_in_any_unit_end_the_study(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "named"), [("", "mine, "), (IN_TRAINING, "mine run 0 fold 0")])
-def test_a_loss_that_raises_is_named_after_the_others_are_done(here: Path, before: str, named: str) -> None:
+@pytest.mark.parametrize(("before", "named", "done"), [("", "mine, ", []), (IN_TRAINING, "mine run 0 fold 0", OTHERS)])
+def test_a_loss_that_raises_is_named(here: Path, before: str, named: str, done: list[str]) -> None:
+    """Before anything is computed if it cannot take noise, else after the others."""
     with pytest.raises(UserError, match=rf"{named}.*KeyError: 'mine'") as refused:
         run_file(small_study(here, f"{before}raise KeyError('mine')"), here / "out")
     assert len(str(refused.value).splitlines()) == 1
-    assert trained(here / "out") == OTHERS
+    assert trained(here / "out") == done
 
 
 @pytest.mark.slow
@@ -185,7 +187,7 @@ def test_memory_that_fails_twice_is_a_result(here: Path) -> None:
     failure = json.loads((here / "twice/jobs/mine/run0/fold0/result.json").read_text())
     assert "again" in failure["failure"]
     assert not (here / "twice/ledger.jsonl").exists()
-    run_file(file, here / "twice", without_failed=True)
+    run_file(file, here / "twice", test_without_failed_runs=True)
     assert b"mine" not in (here / "twice/summary.csv").read_bytes()
 
 
@@ -201,16 +203,14 @@ def test_two_workers_end_with_the_bytes_of_one_though_one_prints_and_dies(here, 
         f"    if not os.path.exists({str(flag)!r}): open({str(flag)!r}, 'w').close(); os.kill(os.getpid(), 9)"
     )
     file, folder = small_study(here, IN_TRAINING + die), here / "out"
-    process = study_process(file, folder, "--executor.workers", "2", "--json")
+    process = study_process(file, folder, "--executor.workers", "2")
     printed = process.wait().splitlines()
     assert process.exit_code == 0, printed
     assert tables(folder) == tables(small_finished / "out")
     assert printed.count("x") >= 3
-    lines = [json.loads(line) for line in printed if line.startswith("{")]
-    jobs = [line for line in lines if line["event"] == "job"]
-    assert len(jobs) == len(results(folder)) == 7, "three rows of two folds, and the one PCA"
-    assert (jobs[-1]["done"], jobs[-1]["jobs"], jobs[-1]["seconds_left"]) == (7, 7, None)
-    (note,) = [line["note"] for line in lines if line["event"] == "note"]
+    assert len(results(folder)) == 7, "three rows of two folds, and the one PCA"
+    assert any(line.startswith("[7/7] ") and line.endswith("; testing") for line in printed)
+    (note,) = [line for line in printed if "will be tried again" in line]
     assert note.startswith("mine run 0 fold ")
     assert ["earlier_attempts" in json.loads(path.read_text()) for path in results(folder)].count(True) == 1
     written = ("config.yaml", "metrics.csv")

@@ -18,11 +18,10 @@ from levelfield.cli.main import main
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import LoRA, TimmTrunk
 from levelfield.models.adapters import WEIGHTS, add_adapter, own_state
-from levelfield.training.build import build
+from levelfield.training.build import SharedParts, build
 from levelfield.training.callbacks import GradientCheckpointing
 from levelfield.training.frozen_trunk import KEY
 from levelfield.training.learner import MetricLearner
-from levelfield.training.shared_parts import SharedParts
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

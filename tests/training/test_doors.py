@@ -1,11 +1,9 @@
 """One configuration gives the same weights at each door: Trainer.fit, `levelfield fit`, a study's job, two processes.
 
-Drawn are the configuration, and what must not matter: loader processes, cache, the epoch at which a fit resumes, and
-earlier draws of the process.
+What must not matter: loader processes, cache, the epoch at which a fit resumes, and earlier draws of the process.
 """
 
 import os
-import random
 import sys
 import warnings
 from pathlib import Path
@@ -34,39 +32,20 @@ from levelfield.study.run import run_study
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's, of tiny fits
 
 EPOCHS = 3
-FITS = {**TRAINER, "max_epochs": EPOCHS, "check_val_every_n_epoch": EPOCHS}  # the best epoch is the last
 Config = dict[str, Any]
-LOSSES, MODELS, SCHEDULES = "levelfield.losses", "levelfield.models", "torch.optim.lr_scheduler"
-MODEL_ROWS = {
-    "loss": (
-        spec(f"{LOSSES}.ArcFaceLoss", class_fraction=0.6),
-        spec(f"{LOSSES}.TripletMarginLoss", triplets_per_anchor=2),
-        spec(f"{LOSSES}.MarginLoss", learn_beta=True),
-        spec(f"{LOSSES}.CrossBatchMemory", loss=spec(f"{LOSSES}.ContrastiveLoss"), memory_size=32),
-    ),
-    "embedder": (spec(f"{MODELS}.LinearEmbedder"), spec(f"{MODELS}.MLPEmbedder", hidden_sizes=[8], dropout=0.5)),
-    "regularizer": (None, spec("levelfield.regularizers.KoLeo", weight=0.3)),
-    "optimizer": (spec("torch.optim.SGD", momentum=0.9), spec("torch.optim.Adam")),
-    "lr_scheduler": (
-        *(None, spec(f"{SCHEDULES}.StepLR", step_size=2, gamma=0.3)),
-        spec(f"{SCHEDULES}.CosineAnnealingLR", T_max=5),
-    ),
-    "lr_scheduler_interval": ("epoch", "step"),
-    "freeze_trunk": (False, True),
+MODEL_OF_ALL = {
+    **{"trunk": spec("plain_lightning.Pooled"), **MODEL, "optimizer": spec("torch.optim.SGD", momentum=0.9)},
+    "loss": spec("levelfield.losses.ArcFaceLoss", class_fraction=0.6),
+    "embedder": spec("levelfield.models.MLPEmbedder", hidden_sizes=[8], dropout=0.5),
+    "regularizer": spec("levelfield.regularizers.KoLeo", weight=0.3),
+    "lr_scheduler": spec("torch.optim.lr_scheduler.CosineAnnealingLR", T_max=5),
+    "lr_scheduler_interval": "step",
 }
-DATA_ROWS = {
-    "sampler": [f"levelfield.data.samplers.{name}BatchSampler" for name in ("MPerClass", "Shuffled")],
-    "samples_per_class": (2, 4),
-    "split": ("half", "random"),
-    "features": (False, True),
+TRAINER_OF_ALL = {
+    **{**TRAINER, "max_epochs": EPOCHS, "check_val_every_n_epoch": EPOCHS},  # the best epoch is the last
+    **{"accumulate_grad_batches": 2, "gradient_clip_val": 0.05},
 }
-TRAINER_ROWS = {
-    "accumulate_grad_batches": (1, 2),
-    "gradient_clip_val": (None, 0.05),
-    "precision": ("32-true", "bf16-mixed"),
-}
-# Of one door, and of the other.
-PLACES = {"num_workers": (0, 0, 1), "cache": (True, False, True)}
+PLACES = [{"num_workers": 0, "cache": True}, {"num_workers": 1, "cache": False}]  # of one door, and of the other
 
 
 @pytest.fixture(scope="module")
@@ -79,37 +58,15 @@ def own_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # restored after the test
 
 
-class Draw:
-    """A configuration of a number, and what must not matter to it."""
-
-    def __init__(self, number: int, table: str) -> None:
-        self.number, self.random = number, random.Random(number)
-        model, data, trainer = map(self.row, (MODEL_ROWS, DATA_ROWS, TRAINER_ROWS))
-        dataset = spec("levelfield.data.datasets.ImageTable", table=table)
-        crops = {"crop_size": 16, "resize": 18, "scale": [0.3, 1.0]}
-        sizes = {"batch_size": 8, "steps_per_epoch": 2, "eval_batch_size": 7, "num_folds": 2}
-        data = {"dataset": dataset, "transforms": crops, **sizes, **data}
-        data["features"] = data["features"] and model["freeze_trunk"]
-        model = {"trunk": spec("plain_lightning.Pooled"), **MODEL, **model}
-        self.config = {"model": model, "data": data, "trainer": {**FITS, **trainer}}
-
-    def row(self, table: dict[str, Any]) -> Config:
-        """A value of each key; each comes up among as many successive numbers as there are values."""
-        found = {}
-        for key, values in table.items():
-            passes, place = divmod(self.number, len(values))
-            found[key] = random.Random(f"{key}/{passes}").sample(values, len(values))[place]
-        return found
-
-    def place(self) -> Config:
-        """How one door reads the images, after draws of its own."""
-        for draw in (torch.rand, np.random.rand):
-            draw(self.random.randrange(1, 9))
-        return {key: self.random.choice(values) for key, values in PLACES.items()}
-
-    def placed(self, **data: Any) -> Config:
-        """The configuration for a door."""
-        return {**self.config, "data": {**self.config["data"], **self.place(), **data}}
+def config_of(table: str, place: int, **data: Any) -> Config:
+    """The configuration for a door, which reads the images in its way, after draws of its own."""
+    for draw in (torch.rand, np.random.rand):
+        draw(1 + 3 * place)
+    dataset = spec("levelfield.data.datasets.ImageTable", table=table)
+    given = {"dataset": dataset, "transforms": {"crop_size": 16, "resize": 18, "scale": [0.3, 1.0]}}
+    given |= {"sampler": "levelfield.data.samplers.ShuffledBatchSampler", "split": "random", "num_folds": 2}
+    given |= {"batch_size": 8, "steps_per_epoch": 2, "eval_batch_size": 7, **PLACES[place], **data}
+    return {"model": MODEL_OF_ALL, "data": given, "trainer": TRAINER_OF_ALL}
 
 
 def in_python(config: Config, folder: Path, seed: int = 0, resumed_after: int = 0) -> Config:
@@ -150,48 +107,30 @@ def assert_same(found: Config, expected: Config) -> None:
         assert torch.equal(*map(torch.as_tensor, (found[name], weight))), name
 
 
-def numbered(count: int) -> pytest.MarkDecorator:
-    """So many configurations by default, and five times as many in `make test-full`."""
-    further = [pytest.param(number, marks=pytest.mark.full) for number in range(count, 5 * count)]
-    return pytest.mark.parametrize("number", [*range(count), *further])
-
-
-@numbered(4)
-def test_the_command_trains_what_python_trains(number: int, table: str, tmp_path: Path) -> None:
-    draw = Draw(number, table)
-    expected = in_python(draw.placed(), tmp_path, resumed_after=draw.random.randrange(EPOCHS))
-    assert_same(by_command(draw.placed(), tmp_path), expected)
-
-
-def study(draw: Draw, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Config, bytes]]:
-    """A study of one row up to its evaluation; the weights and the rows of `metrics.csv` of its two jobs."""
-    text = {"base": [draw.config], "methods": {"it": {}}, "folds": 2, "runs": 1, "threads": 1}
-    (folder / "study.yaml").write_text(yaml.safe_dump(text))
-    options = {f"data.{key}": value for key, value in draw.place().items()}
-    monkeypatch.setattr(seal, "evaluate", lambda *_, **__: sys.exit("before the evaluation"))
-    with pytest.raises(SystemExit):
-        run_study(StudyFolder(folder / "out", load_spec(folder / "study.yaml", options)))
-    jobs = [folder / f"out/jobs/it/run0/fold{fold}" for fold in (0, 1)]
-    return {job.name: (weights(job / "best.ckpt"), (job / "metrics.csv").read_bytes()) for job in jobs}
+def test_the_command_trains_what_python_trains(table: str, tmp_path: Path) -> None:
+    expected = in_python(config_of(table, 0), tmp_path, resumed_after=1)
+    assert_same(by_command(config_of(table, 1), tmp_path), expected)
 
 
 @pytest.mark.slow
-@numbered(1)
-def test_a_study_s_jobs_train_what_python_and_the_command_train(number: int, table: str, tmp_path, monkeypatch) -> None:
-    draw = Draw(number, table)
-    found = study(draw, tmp_path, monkeypatch)
+def test_a_study_s_jobs_train_what_python_and_the_command_train(table: str, tmp_path, monkeypatch) -> None:
+    text = {"base": [config_of(table, 0)], "methods": {"it": {}}, "folds": 2, "runs": 1, "threads": 1}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(text))
+    monkeypatch.setattr(seal, "evaluate", lambda *_, **__: sys.exit("before the evaluation"))
+    with pytest.raises(SystemExit):
+        run_study(StudyFolder(tmp_path / "out", load_spec(tmp_path / "study.yaml", {})))
     for fold in (0, 1):
-        expected = in_python(draw.placed(fold=fold), tmp_path / str(fold), seed=seed_of(0, "run", 0, bits=32))
-        assert_same(found[f"fold{fold}"][0], expected)
-    config = yaml.safe_load((tmp_path / "out/jobs/it/run0/fold1/config.yaml").read_text())
-    assert_same(by_command(config, tmp_path / "again"), expected)
-    assert (tmp_path / "again/fit/it/0/metrics.csv").read_bytes() == found["fold1"][1]
+        job, config = tmp_path / f"out/jobs/it/run0/fold{fold}", config_of(table, 1, fold=fold)
+        expected = in_python(config, tmp_path / str(fold), seed=seed_of(0, "run", 0, bits=32))
+        assert_same(weights(job / "best.ckpt"), expected)
+    assert_same(by_command(yaml.safe_load((job / "config.yaml").read_text()), tmp_path / "again"), expected)
+    assert (tmp_path / "again/fit/it/0/metrics.csv").read_bytes() == (job / "metrics.csv").read_bytes()
 
 
 def exact(table: str) -> Config:
     """In float64, because two processes sum in another order, and without dropout, which each draws for its samples."""
-    config = Draw(1, table).config
-    model = {**config["model"], "embedder": spec(f"{MODELS}.LinearEmbedder")}
+    config = config_of(table, 0)
+    model = {**config["model"], "embedder": spec("levelfield.models.LinearEmbedder")}
     return {**config, "model": model, "trainer": {**config["trainer"], "precision": "64-true"}}
 
 

@@ -74,9 +74,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], str]] = {
         [callback(f"{OURS}.HeadFirst", epochs=2), callback(f"{LIGHTNING}.EMAWeightAveraging", decay=0.9)], "1 1",
     ),
     "EMA of epochs, features": ([OF_EPOCHS, *FROZEN], "1 1 validation"),
-    "AverageWithStart, a schedule of epochs": (
-        [callback(f"{OURS}.AverageWithStart", alpha=0.5), schedule(step_size=2)], "1 1 validation",
-    ),
+    "a schedule of epochs": ([schedule(step_size=2)], "1 1 validation"),
     "UntilDone": (
         [callback(f"{OURS}.UntilDone", first=4, every=8, patience=2), trainer(max_epochs=30), STILL], "2 1",
     ),

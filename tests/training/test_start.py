@@ -18,14 +18,14 @@ from levelfield.analysis.verify import validation_scores
 from levelfield.core.errors import UserError
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss, SoftTripleLoss, WeightedSum
-from levelfield.metrics.whitening import within_class_whitening
+from levelfield.metrics.projections import within_class_whitening
 from levelfield.models import IdentityEmbedder, LinearEmbedder, MLPEmbedder
+from levelfield.models.embedder_init import check_can_start, start_embedder
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, job_config
 from levelfield.training.build import build
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
-from levelfield.training.start import check_can_start, start_embedder
 
 STILL = {"trunk_lr": 0.0, "embedder_lr": 0.0, "loss_lr": 0.0}
 MEANS = {"num_classes": 15, "embedding_size": 16, "weight_init": "class_means"}  # 20 classes to train on, 5 validated

@@ -1,4 +1,4 @@
-"""What trackers get of a training, as whose run, and the refusal of a tracker whose package is missing."""
+"""What trackers get of a training, and as whose run."""
 
 import csv
 import json
@@ -9,13 +9,12 @@ import torch
 import yaml
 from kill_at import KILL
 from pretended_gpu import pretended_gpu
-from refused import refused, succeeded
+from refused import succeeded
 from small_fit import small_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb_files import offline_runs
 
 from levelfield.core.errors import UserError
-from levelfield.training import trackers
 from levelfield.training.build import build
 from levelfield.training.callbacks import WandbNeighbours
 from levelfield.training.embed import embed
@@ -110,15 +109,6 @@ def test_an_offline_run_holds_a_fit(tiny, run, tmp_path, monkeypatch):
     [best] = [artifact for artifact in found.artifacts if artifact.type == "model"]
     assert [content.path for content in best.manifest.contents] == ["best.ckpt"]
     assert best.manifest.contents[0].size == (folder / "best.ckpt").stat().st_size
-
-
-@pytest.mark.parametrize("logger", ["wandb", "tensorboard"])
-def test_a_tracker_that_is_not_installed_is_one_line(logger, tiny, run, tmp_path, monkeypatch):
-    # Not by sys.modules: the parser would forget the arguments of wandb.init for the tests that follow.
-    monkeypatch.setattr(trackers, "find_spec", lambda package: None)
-    words = ["fit", *tiny, "--model.loss", "ContrastiveLoss", "--output", tmp_path / "fit"]
-    refused(run(*words, "--config", f"logger/{logger}"), f"levelfield[{logger}]")
-    assert not list(tmp_path.rglob("*.ckpt"))
 
 
 @pytest.mark.full

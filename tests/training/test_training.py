@@ -21,9 +21,8 @@ from levelfield.core.processes import is_running
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import ImageFolder
 from levelfield.models import TimmTrunk
-from levelfield.training import shared_parts
-from levelfield.training.build import build
-from levelfield.training.shared_parts import SharedParts
+from levelfield.training import build as builder
+from levelfield.training.build import SharedParts, build
 
 
 @pytest.mark.processes
@@ -141,7 +140,7 @@ def fingerprint(dataset: ImageFolder) -> str:
 
 def test_a_new_file_is_found_after_a_minute(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(shared_parts.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(builder.time, "monotonic", lambda: now[0])
     kept, given = SharedParts(), {"folder": str(images)}
     before = fingerprint(kept.dataset(ImageFolder, given))
     Image.new("RGB", (8, 8)).save(images / "class00" / "inside" / "2.bmp")

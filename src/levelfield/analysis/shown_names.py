@@ -3,18 +3,8 @@
 import re
 from typing import Any
 
-from levelfield.study.spec import (
-    FEATURES,
-    LDA,
-    OF,
-    ONE,
-    PCA,
-    UNTRAINED,
-    WHITENING,
-    StudySpec,
-    is_baseline,
-    value_of,
-)
+from levelfield.study.spec import OF, StudySpec, is_baseline, value_of
+from levelfield.study.untrained import FEATURES, LDA, ONE, PCA, UNTRAINED, WHITENING
 
 # Losses whose name is not that of their class in words.
 AS_THE_CLASS = "AdaFace ArcFace CosFace FastAP HIST MagFace PNP ProxyNCA ROADMAP SmoothAP SoftTriple SphereFace SupCon"

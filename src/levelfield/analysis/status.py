@@ -1,7 +1,6 @@
 """The progress of a study: jobs done, running, failed and to do, and the time left."""
 
 import time
-from typing import Any
 
 from levelfield.analysis.conditions import cap_lines
 from levelfield.study.folder import StudyFolder
@@ -12,58 +11,33 @@ from levelfield.study.replicates import replicates_of
 
 def status_lines(study: StudyFolder) -> list[str]:
     """The progress of a study, one fact a line."""
-    if study.spec.replicates > 1:
-        parts = [status(part) for part in replicates_of(study)]
-        done = [
-            f"{each['study']}: {each['done']} of {each['jobs']} jobs, {each['tested']} runs scored" for each in parts
-        ]
-        return [
-            f"{study.spec.name} in {study.folder}",
-            *done,
-            f"to do    {study.spec.replicates - len(parts)} replicates",
-        ]
-    stands = status(study)
-    lines = [f"{stands['study']} in {study.folder}", f"done     {stands['done']} of {stands['jobs']} jobs"]
-    lines += [f"running  {each['job']} for {duration(each['seconds'])}" for each in stands["running"]]
-    if (holder := stands["process"]) is not None:
-        lines.append(f"process  {holder.get('process')} on {holder.get('host')}, since {holder.get('since')}")
-    else:
+    spec = study.spec
+    if spec.replicates > 1:
+        parts = replicates_of(study)
+        lines = [f"{spec.name} in {study.folder}"]
+        for part in parts:
+            done, jobs = len(part.state.results), len(part.state.jobs)
+            lines.append(f"{part.spec.name}: {done} of {jobs} jobs, {len(part.tests())} runs scored")
+        return [*lines, f"to do    {spec.replicates - len(parts)} replicates"]
+    state, holder = study.state, study.holder()
+    to_do = state.to_do
+    running = {job: file for job in to_do if (file := study.folder / job.path / CONFIG).is_file()} if holder else {}
+    lines = [f"{spec.name} in {study.folder}", f"done     {len(state.results)} of {len(state.jobs)} jobs"]
+    for job, config in running.items():  # a job writes its configuration first
+        lines.append(f"running  {job} for {duration(max(time.time() - config.stat().st_mtime, 0.0))}")
+    if holder is None:
         lines.append("running  nothing")
-    lines += [f"failed   {job}: {why}" for job, why in stands["failed"].items()]
-    lines += [f"failed   {method}: no trial has a score, so it has no runs" for method in stands["without_setting"]]
-    lines += [f"cap      {line}" for line in stands["cap"]]
-    lines.append(f"to do    {stands['to_do']} jobs")
-    lines.append(f"test     {stands['tested']} of {stands['to_test']} runs scored")
-    if study.state.to_do:
-        left = stands["seconds_left"]
+    else:
+        lines.append(f"process  {holder.get('process')} on {holder.get('host')}, since {holder.get('since')}")
+    failures = state.failures("trial") | state.failures("run")
+    lines += [f"failed   {job}: {why}" for job, why in failures.items()]
+    lines += [f"failed   {row}: no trial has a score, so it has no runs" for row in state.without_setting()]
+    lines += [f"cap      {line}" for line in cap_lines(study)]
+    broken = {(job.method, job.number) for job in state.failures("run")}
+    lines.append(f"to do    {len(to_do) - len(running)} jobs")
+    lines.append(f"test     {len(study.tests())} of {len(set(row_runs(spec)) - broken)} runs scored")
+    if to_do:
+        seconds = {job: result["seconds"] for job, result in state.results.items()}
+        left = seconds_left(to_do, seconds, max(len(running), 1), spec.derived)
         lines.append("left     " + ("unknown until a job is finished" if left is None else f"about {duration(left)}"))
     return lines
-
-
-def status(study: StudyFolder) -> dict[str, Any]:
-    """The progress of a study as plain values: `to_do` without running jobs, `seconds_left` None where unknown."""
-    if study.spec.replicates > 1:
-        return {"study": study.spec.name, "replicates": [status(part) for part in replicates_of(study)]}
-    state, holder = study.state, study.holder()
-    to_do, running = state.to_do, {}
-    for job in to_do if holder is not None else ():
-        config = study.folder / job.path / CONFIG  # which a job writes first
-        if config.is_file():
-            running[str(job)] = max(time.time() - config.stat().st_mtime, 0.0)
-    broken = {(job.method, job.number) for job in state.failures("run")}
-    seconds = {job: result["seconds"] for job, result in state.results.items()}
-    left = seconds_left(to_do, seconds, max(len(running), 1)) if to_do else 0.0
-    return {
-        "study": study.spec.name,
-        "done": len(state.results),
-        "jobs": len(state.jobs),
-        "to_do": len(to_do) - len(running),
-        "process": holder,
-        "running": [{"job": job, "seconds": spent} for job, spent in running.items()],
-        "failed": {str(job): why for stage in ("trial", "run") for job, why in state.failures(stage).items()},
-        "without_setting": state.without_setting(),
-        "cap": cap_lines(study),
-        "tested": len(study.tests()),
-        "to_test": len(set(row_runs(state.spec)) - broken),
-        "seconds_left": left,
-    }

@@ -27,14 +27,13 @@ def stored_embeddings(study: StudyFolder, job: Job, evaluation: str) -> Embedded
 def data_here(study: StudyFolder, row: str | None = None) -> MetricDataModule | None:
     """The datamodule of a row, by default the first, with its index read; None if the data are not here.
 
-    A row that only an archive has may be a stranger's, so the classes that it names are not built.
+    An archive may be a stranger's, so the classes that its rows name are not built.
     """
-    rows = [each for each in study.spec.rows if study.may_build(each) and row in (None, each)]
-    if not rows:
+    if study.is_strangers:
         return None
     parser = class_parser(MetricDataModule, "data")
     try:
-        settings = parse(parser, {"data": study.spec.config_of(rows[0])["data"]})
+        settings = parse(parser, {"data": study.spec.config_of(row or study.spec.rows[0])["data"]})
         data: MetricDataModule = instantiate(parser, settings).data
         data.dataset.read_index()
     except UserError:

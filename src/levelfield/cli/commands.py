@@ -38,8 +38,6 @@ ADD_METHOD = """
   (ntxent_koleo) or your own file (my_method.yaml); repeatable"""
 ARCHIVE = """
 --from ARCHIVE  begin with the results in an archive of the same study"""
-JSON = """
---json  print lines of JSON on standard output"""
 OUTPUT = """
 --output DIR  folder of the study (default: outputs/<name of the study>)"""
 # Of `study run`; the help of `compare` shows only the first two.
@@ -80,7 +78,7 @@ PATH  {LABELLED_DATA}; at least 8 classes
 --trunk FILE +  the trunk to use (configs/trunk/convnext_tiny.yaml); of several, the one with the best features
 --skip-broken  leave out images that cannot be opened (default: stop)
 --cheapest  of the rows clearly above the features, use the cheapest that is about as good as the best"""
-    f"{ADD_METHOD}{STOP}{JSON}{OUTPUT}",
+    f"{ADD_METHOD}{STOP}{OUTPUT}",
     hidden=ARCHIVE + RUNS,
     epilog="""\
 settings:
@@ -115,7 +113,7 @@ OR_ARCHIVE = "; or its folder, or an archive of it"
 OF_A_JOB = """\
 settings:
   --executor.workers N  parallel jobs (default: as many as cores, memory and GPUs allow)
-  --executor.devices    the GPUs that the workers take in turn: [0,1]
+                        (CUDA_VISIBLE_DEVICES=0,1 names the GPUs that they take in turn)
   --search.trials N     settings to try for each method before its runs; also --search.folds N, --search.batch N,
                         --search.sampler gp|tpe|random, --searches.arcface N
   --SECTION.KEY VALUE   any setting of levelfield fit, for all methods: --data.root DIR, --trainer.max_epochs 2
@@ -126,7 +124,7 @@ STUDY.add(
     """\
 Trains the methods of a study file, scores them once on the test classes and prints the table. The same command
 continues a stopped study.""",
-    FILE + ADD_METHOD + ARCHIVE + STOP + RUNS + JSON + OUTPUT,
+    FILE + ADD_METHOD + ARCHIVE + STOP + RUNS + OUTPUT,
     epilog=f"""\
 {OF_A_JOB}  levelfield study run quickstart.yaml --add-method my_loss.MyLoss
   levelfield study run own_images_quick.yaml --data.dataset.table my_images.csv
@@ -137,7 +135,7 @@ continues a stopped study.""",
 STUDY.add(
     "resume",
     "Continues a stopped study with the settings in its folder. It rejects settings that would change a result.",
-    FILE + OR_FOLDER + STOP + RUNS + JSON + OUTPUT,
+    FILE + OR_FOLDER + STOP + RUNS + OUTPUT,
     epilog=f"{OF_A_JOB}  levelfield study resume outputs/own_images_quick",
     settings=(),
     other_names=OF_A_STUDY,
@@ -145,7 +143,7 @@ STUDY.add(
 STUDY.add(
     "status",
     "Shows finished, running, failed and remaining jobs, and the time left.",
-    FILE + OR_ARCHIVE + JSON + OUTPUT,
+    FILE + OR_ARCHIVE + OUTPUT,
 )
 STUDY.add(
     "report",

@@ -135,8 +135,7 @@ def _write_study(
     plan = planner.plan(machine, given.executor in (None, "local") and "workers" not in given.options)
     content = definition(name, dataset.modality, base, trunks, plan)
     _write(file, content)
-    if not given.json:
-        say(*plan.lines)
+    say(*plan.lines)
 
     def replan(job: "Job", result: Mapping[str, Any], started: Sequence["Job"]) -> int | None:
         if not job.method.startswith(TRUNK) or failed(result):
@@ -183,7 +182,7 @@ def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
     """The decision with its table, and the next commands."""
     from levelfield.analysis.verdict import DECISION
     from levelfield.compare.decide import decide, decision_lines, measured, rungs
-    from levelfield.compare.whole_half import whole_half_command
+    from levelfield.compare.whole_half import chosen_by_folds, whole_half_command
     from levelfield.study.jobs import CHECKPOINT, CONFIG, Job
     from levelfield.study.spec import ALPHA
     from levelfield.training.trust import user_packages
@@ -197,8 +196,10 @@ def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
     embed += [word for name in sorted(trusted) for word in ("--trust", name)]
     lines = [f"checkpoint: {checkpoint} (fold 0): {decision.of_fold}"]
     if study.spec.trains(decision.row) or ALPHA in study.spec.derived.get(decision.row, {}):
-        fit = whole_half_command(study, decision.row, finished.folder)
-        lines.append(f"or train it on all training classes first: {shlex.join(fit)}")
+        chosen = chosen_by_folds(study, decision.row)
+        fit = whole_half_command(study, decision.row, finished.folder, chosen)
+        mean = "" if chosen.alpha is None else f", then take its mean with the start, alpha {chosen.alpha:g}"
+        lines.append(f"or train it on all training classes first{mean}: {shlex.join(fit)}")
     sentences = decision_lines(decision, table, study.spec, measured(study, decision))
     above = sentences[: sentences.index("")]  # the table of the rows
     of = study.spec.configuration_hash()

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import save
 
 from levelfield.cli.options import configuration
-from levelfield.core.configuration import Config, flatten, init_args, merge, texts
+from levelfield.core.configuration import Config, flatten, init_args, merge
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically
 from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
@@ -81,7 +81,6 @@ class Evaluation(Training):
             if not key.startswith(TAKEN) or f"{key}.".startswith(OF_FIT):
                 instead = f"{given.command} does not use it, or reads it from '{self.checkpoint_path}'; leave it out"
                 raise UserError(f"--{key.replace('.init_args', '')}: {instead}")
-        note_unused_trust(given.trust, self.checkpoint)
         stored = data_arguments(self.checkpoint, self.checkpoint_path, given.trust)
         dataset = stored["dataset"]
         data_asked = merge({"dataset": {"class_path": dataset["class_path"]}}, asked.get("data") or {})
@@ -177,12 +176,3 @@ class EmbeddingWriter(Callback):
             raise UserError(f"limit_predict_batches leaves {left_out:,} of {len(self._rows):,} samples out: remove it")
         keys = "\n".join(trainer.datamodule.predict_subset.index.keys)  # type: ignore[attr-defined]
         write_atomically(self.path, save({"embeddings": self._rows}, metadata={"keys": keys}))
-
-
-def note_unused_trust(names: list[str], checkpoint: dict[str, Any]) -> None:
-    """Print each `--trust` that has no effect."""
-    parts = ("hyper_parameters", "datamodule_hyper_parameters")
-    stored = {f"{text}." for part in parts for _, text in texts(checkpoint[part])}
-    for name in sorted(set(names)):
-        if not any(text.startswith(f"{name}.") for text in stored):
-            say(f"note: --trust {name} has no effect: the checkpoint does not use it")

@@ -152,7 +152,7 @@ class Command(argparse.ArgumentParser):
 def options_of(text: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
     """What `add_argument` takes, for each option in a text such as `--top K  number of answers`.
 
-    A line that begins with spaces continues the line before. `--json` has no value, `PATH` is a value without option.
+    A line that begins with spaces continues the line before. `--resume` has no value, `PATH` is a value without option.
     After a value: `!` is required, `*` may be repeated, `+` too, with several at once. `a|b` are the only values.
     """
     for entry in filter(None, re.split(r"\n(?=\S)", text.strip())):

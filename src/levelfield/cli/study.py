@@ -1,22 +1,16 @@
 """`levelfield study run|resume|status|report|table|verify|archive`."""
 
-import json
-import os
 import shlex
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TextIO
 
 from rich.console import Console
 
-from levelfield.analysis.results import collect_rows, summarise
-from levelfield.analysis.status import status
-from levelfield.analysis.verdict import decided
 from levelfield.cli.options import dotted
 from levelfield.core.configuration import first_difference
 from levelfield.core.errors import UserError
@@ -24,14 +18,14 @@ from levelfield.core.terminal import say
 from levelfield.experiment import Study
 from levelfield.report.table import TABLE_WIDTH
 from levelfield.study.archive import SUFFIX, is_archive, unpack_study
-from levelfield.study.dry_run import print_jobs
+from levelfield.study.jobs import study_jobs
 from levelfield.study.replicates import replicates_of
-from levelfield.study.same_study import check_archived, with_rows_of
+from levelfield.study.same_study import with_rows_of
 from levelfield.study.spec import COUNTS
 from levelfield.study.study_file import find_study
 
 # Options of one run: a command with one of them is not printed again.
-OF_ONE_RUN = {"--reopen-test", "--from", "--recompute", "--stop-here", "--test-without-failed-runs", "--json"}
+OF_ONE_RUN = {"--reopen-test", "--from", "--recompute", "--stop-here", "--test-without-failed-runs"}
 # What follows a study whose scores show how levelfield works, and rank no losses.
 NEXT = {
     "smoke": "next: see what training brings, in four minutes: levelfield study run quickstart",
@@ -61,43 +55,22 @@ def main(given: Namespace, conclude: Conclude | None = None) -> int:
     Raises:
         UserError: a mistake.
     """
-    with _for_machines(getattr(given, "json", False)) as machine:
-        console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
-        if given.command in ("run", "resume"):
-            given = given if conclude else with_overrides(given)
-            return _run(console, _to_run(console, given), given, conclude, machine)
-        if given.command == "archive" or not is_archive(Path(given.file)):
-            return _answer(console, Study(given.file, output=given.output), given, machine)
-        if given.command == "report" and given.output is None:
-            raise UserError(f"report {given.file}: give --output DIR, a folder for the archive's content and its page")
-        with tempfile.TemporaryDirectory() as aside:
-            folder = given.output or Path(aside, Path(given.file).name.removesuffix(SUFFIX))
-            unpack_study(Path(given.file), folder)
-            return _answer(console, Study(folder), given, machine, given.file)
+    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
+    if given.command in ("run", "resume"):
+        given = given if conclude else with_overrides(given)
+        return _run(console, _to_run(console, given), given, conclude)
+    if given.command == "archive" or not is_archive(Path(given.file)):
+        return _answer(console, Study(given.file, output=given.output), given)
+    if given.command == "report" and given.output is None:
+        raise UserError(f"report {given.file}: give --output DIR, a folder for the archive's content and its page")
+    with tempfile.TemporaryDirectory() as aside:
+        folder = given.output or Path(aside, Path(given.file).name.removesuffix(SUFFIX))
+        unpack_study(Path(given.file), folder)
+        return _answer(console, Study(folder), given, given.file)
 
 
-@contextmanager
-def _for_machines(json_lines: bool) -> Iterator[TextIO | None]:
-    """Keep standard output for lines of JSON; all other output, also of C code, goes to standard error."""
-    if not json_lines:
-        yield None
-        return
-    sys.stdout.flush()
-    own = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with os.fdopen(os.dup(own), "w") as machine:
-            yield machine
-    finally:
-        sys.stdout.flush()
-        os.dup2(own, 1)
-        os.close(own)
-
-
-def _answer(console: Console, study: Study, given: Namespace, machine: TextIO | None, archive: str = "") -> int:
-    if given.command == "status" and machine is not None:
-        print(json.dumps(status(study.record())), file=machine, flush=True)
-    elif given.command == "status":
+def _answer(console: Console, study: Study, given: Namespace, archive: str = "") -> int:
+    if given.command == "status":
         place = archive or str(study.folder)
         say(*(line.replace(str(study.folder), place) for line in study.status()), console=console)
     elif given.command == "report":
@@ -142,14 +115,14 @@ def _to_run(console: Console, given: Namespace) -> Study:
     archive = getattr(given, "from", None)
     if archive is not None and has_begun:
         say(f"note: --from {archive} has no effect: {study.folder} exists already", console=console)
-    elif archive is not None and not given.dry_run:
-        unpack_study(archive, study.folder, lambda archived: check_archived(spec, archived), spec.rows)
+    elif archive is not None and not given.dry_run and (left_out := unpack_study(archive, study.folder, spec)):
+        say(f"note: left out, because the study does not have them: {', '.join(left_out)}", console=console)
     return study
 
 
-def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | None, machine: TextIO | None) -> int:
+def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | None) -> int:
     if given.dry_run:
-        print_jobs(console, study.asked)
+        print_jobs(console, study)
         return 0
     say(str(study), console=console)
     try:
@@ -162,7 +135,6 @@ def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | 
             test_without_failed_runs=given.test_without_failed_runs,
             stop_here=given.stop_here,
             console=console,
-            machine=machine,
             debug=given.debug,
             replan=getattr(given, "replan", None),
         )
@@ -178,13 +150,19 @@ def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | 
         console.print(study.table(), highlight=False)
     say(*above, console=console)
     _print_page(console, study, study.asked.had_work or conclude is not None)  # it may decide otherwise
-    if machine is not None:
-        if conclude and (decision := decided(study.record())) is not None:
-            print(json.dumps({"event": "decision", **decision}), file=machine)
-        rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
-        print(json.dumps({"event": "summary", "rows": rows}), file=machine, flush=True)
     say(*below, console=console)
     return 0
+
+
+def print_jobs(console: Console, study: Study) -> None:
+    """Print the jobs of each row, and how many are finished; nothing is built."""
+    spec = study.asked.spec
+    jobs = Counter((job.method, job.stage) for job in study_jobs(spec))
+    done = Counter(job.method for job in study.asked.stored)
+    say(str(study), console=console)
+    for row in spec.rows:
+        searched = f"{jobs[row, 'trial']:,} jobs in the search, " if spec.trials(row) else ""
+        say(f"  {row}: {searched}{jobs[row, 'run']:,} in the runs; {done[row]:,} done", console=console)
 
 
 def _next(study: Study, given: Namespace) -> list[str]:

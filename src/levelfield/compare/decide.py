@@ -24,7 +24,8 @@ from levelfield.analysis.stored_embeddings import stored_embeddings
 from levelfield.metrics.definitions import SELECTED_BY, SHOWN_METRICS
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import folds_of
-from levelfield.study.spec import ALPHA, BASELINE, FEATURES, OF, PCA, WHITENING, StudySpec, is_baseline, value_of
+from levelfield.study.spec import ALPHA, BASELINE, OF, StudySpec, is_baseline, value_of
+from levelfield.study.untrained import FEATURES, PCA, WHITENING
 
 PRECISION = "precision_at_1"
 UNTOUCHED = f"{BASELINE}[{FEATURES}]"

@@ -22,12 +22,12 @@ from levelfield.core.errors import OutOfMemory, UserError
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.models import LinearEmbedder
-from levelfield.study.spec import FEATURES
+from levelfield.models.embedder_init import EmbedderInit, start_embedder
 from levelfield.study.training_job import fixed_threads, memory_errors
+from levelfield.study.untrained import FEATURES
 from levelfield.study.workers import Slots, attempt
 from levelfield.training.build import build
 from levelfield.training.embed import TrunkExtractor
-from levelfield.training.start import EmbedderInit, start_embedder
 
 if TYPE_CHECKING:
     from levelfield.data.dataset import MetricDataset, SampleIndex

@@ -27,7 +27,7 @@ from levelfield.compare.measure import (
 from levelfield.core.configuration import OURS, Config, merge
 from levelfield.core.processes import cores_here, free_memory
 from levelfield.study.progress import duration
-from levelfield.study.spec import FEATURES
+from levelfield.study.untrained import FEATURES
 from levelfield.study.workers import Slots, attempt
 
 if TYPE_CHECKING:
@@ -213,13 +213,12 @@ def machine_here(options: Mapping[str, Any], accelerator: str | None, threads: i
     """The slots of this machine: one per GPU, or one per core, as far as memory allows.
 
     Args:
-        options: Those of the executor, of which `workers`, `devices` and `jobs_per_device` count.
+        options: Those of the executor, of which `workers` counts.
         accelerator: That of the user; None takes a GPU if there is one.
     """
     kind: Kind = "cpu" if accelerator == "cpu" or not (accelerator or torch.cuda.is_available()) else "gpu"
-    asked, devices = options.get("workers"), options.get("devices")
-    gpus = len(devices) if isinstance(devices, Sequence) else torch.cuda.device_count()
-    most = cores_here() // threads if kind == "cpu" else gpus * int(options.get("jobs_per_device", 1))
+    asked = options.get("workers")
+    most = cores_here() // threads if kind == "cpu" else torch.cuda.device_count()
     slots = asked if isinstance(asked, int) else min(most, free_memory() // BYTES[kind])
     return Machine(kind, max(1, slots), cores_here(), threads)
 

@@ -1,17 +1,13 @@
 """The length of a training on all training classes, from the trainings on a study's folds."""
 
-import json
 from pathlib import Path
 from statistics import median_low
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from levelfield.core.configuration import read_yaml
 from levelfield.core.errors import UserError
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import CONFIG, folds_of
 from levelfield.study.spec import ALPHA, OF
-
-AVERAGE = "levelfield.training.callbacks.AverageWithStart"
 
 
 class Training(NamedTuple):
@@ -19,7 +15,7 @@ class Training(NamedTuple):
 
     Attributes:
         steps: Number of steps, at least 1.
-        alpha: Share of the trained weights for `AverageWithStart`; None for a row that is not such an average.
+        alpha: Share of the trained weights in their mean with the start; None for a row that is not such a mean.
     """
 
     steps: int
@@ -51,23 +47,17 @@ def chosen_by_folds(study: StudyFolder, row: str) -> Training:
     return Training(max(1, median_low(steps)), median_low(alphas) if alphas else None)
 
 
-def whole_half_command(study: StudyFolder, row: str, folder: Path) -> list[str]:
+def whole_half_command(study: StudyFolder, row: str, folder: Path, training: Training) -> list[str]:
     """The `levelfield fit` command that trains a row on the whole training half.
 
     Args:
         row: See `chosen_by_folds`.
         folder: The study's folder, as the command names it.
+        training: What the folds chose.
     """
-    training = chosen_by_folds(study, row)
     config = folds_of(study.spec, _trained(study, row), 0)[0].path / CONFIG
     words = ["levelfield", "fit", "--config", str(folder / config), "--data.fold", "none", "--name", folder.name]
-    words += ["--trainer.max_epochs", "-1", "--trainer.max_steps", str(training.steps)]
-    if training.alpha is None:
-        return words
-    average = {"class_path": AVERAGE, "init_args": {"alpha": training.alpha}}
-    callbacks: list[Any] = read_yaml(study.folder / config)["trainer"]["callbacks"] or []
-    others = [each for each in callbacks if each["class_path"] != AVERAGE]
-    return [*words, "--trainer.callbacks", json.dumps([*others, average])]
+    return [*words, "--trainer.max_epochs", "-1", "--trainer.max_steps", str(training.steps)]
 
 
 def _trained(study: StudyFolder, row: str) -> str:

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from levelfield.metrics.health import EmbeddingHealth as EmbeddingHealth
     from levelfield.metrics.health import embedding_health as embedding_health
     from levelfield.metrics.hierarchy import hierarchical_precision_at_r as hierarchical_precision_at_r
-    from levelfield.metrics.pca import PCA as PCA
+    from levelfield.metrics.projections import PCA as PCA
     from levelfield.metrics.retrieval import retrieval_metrics as retrieval_metrics
     from levelfield.metrics.verification import Verification as Verification
     from levelfield.metrics.verification import verification_metrics as verification_metrics
 
 _MODULES = {
-    "PCA": "pca",
+    "PCA": "projections",
     "EmbeddingHealth": "health",
     "RetrievalMetrics": "distributed",
     "Verification": "verification",

@@ -75,14 +75,13 @@ class Partitions:
         return float(normalized_mutual_info_score(self.labels_N, self.clusters_N, average_method=average))
 
     @cached_property
-    def information(self) -> float:
-        """Mutual information I, in nats."""
-        return _information(self.labels_N, self.clusters_N)
+    def information(self) -> tuple[float, float]:
+        """Mutual information I and the mean entropy (H_1 + H_2) / 2, in nats: H is the information of itself."""
+        from sklearn.metrics import mutual_info_score
 
-    @cached_property
-    def mean_entropy(self) -> float:
-        """(H_1 + H_2) / 2, in nats."""
-        return sum(_information(each_N, each_N) for each_N in (self.labels_N, self.clusters_N)) / 2
+        labels_N, clusters_N = self.labels_N, self.clusters_N
+        entropies = [mutual_info_score(each_N, each_N) for each_N in (labels_N, clusters_N)]
+        return float(mutual_info_score(labels_N, clusters_N)), float(sum(entropies) / 2)
 
     @cached_property
     def pair_counts(self) -> Int64[np.ndarray, "2 2"]:
@@ -113,13 +112,6 @@ class Partitions:
         return total
 
 
-def _information(first_N: Int64[np.ndarray, " items"], second_N: Int64[np.ndarray, " items"]) -> float:
-    """Mutual information in nats; of a partition and itself, its entropy."""
-    from sklearn.metrics import mutual_info_score
-
-    return float(mutual_info_score(first_N, second_N))
-
-
 @dataclass(frozen=True)
 class Roc:
     """Share of accepted pairs, from a threshold above all similarities to one below all.
@@ -141,7 +133,3 @@ class Roc:
     def last_accepted(self, far: float) -> int:
         """The last threshold whose FAR is at most this."""
         return int(np.searchsorted(self.far_T, far, side="right")) - 1
-
-    def tar_at(self, far: float) -> float:
-        """TAR at the last threshold whose FAR is at most this."""
-        return float(self.tar_T[self.last_accepted(far)])

@@ -172,9 +172,9 @@ def ami(partitions: Partitions) -> float:
     Paper: Vinh et al. 2010, "Information Theoretic Measures for Clusterings Comparison",
     https://jmlr.org/papers/v11/vinh10a.html, equation 24a.
     """
-    expected = partitions.expected_information
-    room = partitions.mean_entropy - expected
-    return (partitions.information - expected) / room if abs(room) >= 1e-12 else nmi(partitions)
+    (information, mean_entropy), expected = partitions.information, partitions.expected_information
+    room = mean_entropy - expected
+    return (information - expected) / room if abs(room) >= 1e-12 else nmi(partitions)
 
 
 def f1(partitions: Partitions) -> float:
@@ -201,7 +201,7 @@ def tar_at_far(pairs: Roc, n: int) -> float:
     Paper: Klare et al. 2015, "Pushing the Frontiers of Unconstrained Face Detection and Recognition",
     https://openaccess.thecvf.com/content_cvpr_2015/html/Klare_Pushing_the_Frontiers_2015_CVPR_paper.html.
     """
-    return pairs.tar_at(float(f"1e-{n}"))
+    return float(pairs.tar_T[pairs.last_accepted(float(f"1e-{n}"))])
 
 
 def eer(pairs: Roc) -> float:
@@ -326,15 +326,11 @@ class Wanted:
             raise ValueError("metrics is empty; name at least one, or pass None for all")
         return cls(rows)
 
-    @property
-    def needs_full_ranking(self) -> bool:
-        """Whether a score needs all ranks, however far down."""
-        return any(metric.depth == "all" for metric, _ in self.rows.values())
-
-    def num_neighbors(self, max_relevant: int) -> int:
-        """Length of the ranking that the other scores need, where a query has at most `max_relevant` matches."""
-        depth = max([1, *(number for _, numbers in self.rows.values() for number in numbers)])
-        return max(depth, max_relevant) if any(metric.depth == "R" for metric, _ in self.rows.values()) else depth
+    def depth(self, num_gallery: int, max_relevant: int) -> int:
+        """Length of the ranking that the scores need, where a query has at most `max_relevant` matches."""
+        kinds = {metric.depth for metric, _ in self.rows.values()}
+        longest = max([1, *(number for _, numbers in self.rows.values() for number in numbers)])
+        return num_gallery if "all" in kinds else min(num_gallery, max(longest, max_relevant if "R" in kinds else 1))
 
 
 def is_user_metric(name: str) -> bool:

@@ -117,8 +117,7 @@ class Ranking:
             return scores
         memory_budget = default_memory_budget(device) if memory_budget is None else memory_budget
         num_relevant_Q = self.num_relevant_N[scored_Q]
-        neighbors = num_gallery if wanted.needs_full_ranking else wanted.num_neighbors(int(num_relevant_Q.max()))
-        depth = min(num_gallery, neighbors)
+        depth = wanted.depth(num_gallery, int(num_relevant_Q.max()))
         # Float32 similarities, their sorted values down to the depth, and temporaries for each item of a class.
         # Label sets also need how many labels each item shares, and whether it shares any.
         bytes_a_row = (9 if self.has_sets else 4) * num_gallery + 4 * (depth + 1) + MEMBER_BYTES * self.largest

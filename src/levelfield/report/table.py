@@ -20,7 +20,8 @@ from levelfield.analysis.verify import changed_files
 from levelfield.core.terminal import printable
 from levelfield.metrics.definitions import SELECTED_BY, as_shown, is_user_metric, title_of
 from levelfield.study.folder import StudyFolder
-from levelfield.study.spec import FEATURES, StudySpec, is_baseline, is_one_pca
+from levelfield.study.spec import StudySpec, is_baseline, is_one_pca
+from levelfield.study.untrained import FEATURES
 
 COLLAPSED = " (collapsed)"
 METRICS = (SELECTED_BY, "precision_at_1")  # of the short table; the page has the others

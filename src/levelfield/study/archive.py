@@ -5,18 +5,20 @@ import json
 import lzma
 import os
 import re
+import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from levelfield.core.configuration import Config, init_args, read_yaml
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically, write_json
 from levelfield.core.ledger import LEDGER
-from levelfield.study.folder import ARCHIVED, RESULTS_FILE, SUMMARY_FILE, StudyFolder
+from levelfield.study.folder import ARCHIVED, READ_ONLY, RESULTS_FILE, SUMMARY_FILE, StudyFolder
 from levelfield.study.jobs import CONFIG, RESULT, folds_of, row_runs
-from levelfield.study.spec import MOST_JOBS, STUDY, StudySpec
+from levelfield.study.same_study import check_archived
+from levelfield.study.spec import MOST_JOBS, STUDY, StudySpec, row_folder
 
 SUFFIX = ".tar.xz"
 # What an archive may contain, and how much: thousands of results name the same classes and shrink to 1/250.
@@ -74,20 +76,18 @@ def _contents(study: StudyFolder) -> Iterator[tuple[str, bytes]]:
     files |= {folder / job.path / RESULT for job in study.state.results}
     # One configuration per row, for the results page.
     first_runs = [job for each in row_runs(spec) if each[1] == 0 for job in folds_of(spec, *each)]
-    optional = list(filter(_is_anybodys, (folder / job.path / CONFIG for job in first_runs)))
-    for path in files | {path for path in optional if path.is_file()}:
+    for path in files | {path for job in first_runs if _names_no_folder(path := folder / job.path / CONFIG)}:
         if not path.is_file():
             raise UserError(f"{path} is missing; levelfield study report writes it")
         yield path.relative_to(folder).as_posix(), path.read_bytes()
 
 
-def _is_anybodys(config: Path) -> bool:
-    """Whether a job has a configuration without local folders."""
-    return config.is_file() and not any(place.get("root") for place in _data_places(read_yaml(config)))
-
-
-def _data_places(config: Config) -> list[Config]:
-    return [config["data"], init_args(config["data"].get("dataset"))]
+def _names_no_folder(config: Path) -> bool:
+    """Whether a job has a configuration, and one without a local folder."""
+    if not config.is_file():
+        return False
+    data = read_yaml(config)["data"]
+    return not (data.get("root") or init_args(data.get("dataset")).get("root"))
 
 
 def _without_root(config: Config) -> Config:
@@ -99,20 +99,19 @@ def _without_root(config: Config) -> Config:
     return {**config, "data": data}
 
 
-def unpack_study(
-    archive: Path,
-    folder: Path,
-    check: Callable[[StudySpec], None] = lambda spec: None,
-    asked: Collection[str] = (),
-) -> None:
+def unpack_study(archive: Path, folder: Path, asked: StudySpec | None = None) -> list[str]:
     """Create a study's folder from an archive; a rejected archive leaves nothing behind.
 
     Args:
-        check: Raises a UserError if the archive is of another study.
-        asked: The rows of the user's study. Others may be a stranger's: nothing that they name is ever built.
+        asked: The user's study, which the folder is for. Without it the folder is only read: the archive may be a
+            stranger's, so nothing that it names is built.
+
+    Returns:
+        The rows of the archive that are not in the user's study, and are left out.
 
     Raises:
-        UserError: no such file, not an archive of a study, an unexpected file in it, or a folder that is not empty.
+        UserError: no such file, not an archive of a study or of another study, an unexpected file in it, or a folder
+            that is not empty.
     """
     if not archive.is_file():
         raise UserError(f"{archive} does not exist; give an archive written by levelfield study archive")
@@ -128,14 +127,21 @@ def unpack_study(
             if not (whole / needed).is_file():
                 raise UserError(f"{archive} is not an archive of a study: it has no {needed}")
         study = StudyFolder.begun(whole)
-        check(study.spec)
+        if asked is not None:
+            check_archived(asked, study.spec)
         if missing := _missing(study):  # it would be computed
             raise UserError(f"{archive} is not an archive of a study: {missing}")
-        rows = {row: {} if row in asked else {"stranger": True} for row in {*study.archived, *study.spec.rows}}
-        write_json(whole / ARCHIVED, {"rows": rows})
+        left_out = [row for row in study.spec.rows if asked is not None and row not in asked.rows]
+        for row in left_out:
+            shutil.rmtree(whole / "jobs" / row_folder(row), ignore_errors=True)
+        rows = {row: dict[str, str]() for row in study.spec.rows if row not in left_out}
+        write_json(whole / ARCHIVED, {"rows": rows} | ({READ_ONLY: True} if asked is None else {}))
+        if asked is not None:
+            StudyFolder(whole, asked).write_spec()
         if folder.is_dir():
             folder.rmdir()
         os.replace(whole, folder)
+    return left_out
 
 
 def _members(archive: Path) -> Iterator[tuple[str, bytes]]:

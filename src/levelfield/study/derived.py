@@ -9,17 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from levelfield.core.errors import UserError
-from levelfield.core.versions import provenance
-from levelfield.models import LinearEmbedder
 from levelfield.study.jobs import CHECKPOINT, JOB_SHAPE, RESULT, Task, failed, read_result, source_of, write_result
 from levelfield.study.spec import ALPHA, OF, VALIDATED
-from levelfield.study.test_scores import score_validation
-from levelfield.study.training_job import check_sources, fixed_threads, memory_errors
+from levelfield.study.training_job import check_sources, fixed_threads, memory_errors, result_of
 from levelfield.training.build import Training, build
-from levelfield.training.embed import embed
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.learner import MetricLearner
-from levelfield.training.start import start_embedder
 from levelfield.training.trust import user_packages
 from levelfield.training.weight_averaging import between
 
@@ -27,7 +22,7 @@ CANDIDATES = (1.0, 0.75, 0.5, 0.25)  # of equal scores the first is selected: th
 
 
 def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Derive a job's model from that of its source, score its validation classes, write the result.
+    """Derive a job's model from that of its source, and validate and keep it as a fit without a step does.
 
     Args:
         earlier: Why earlier attempts ended.
@@ -44,36 +39,22 @@ def run_derived(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     if source is None or failed(source):
         task.empty_folder()
         return write_result(task, {"failure": f"{made[OF]} has no model", "seconds": 0.0}, earlier)
-    with fixed_threads(task.threads), memory_errors():
+    if made.get(ALPHA) == VALIDATED and task.spec.whole_half:
+        raise UserError("derived: 'alpha: validated' needs a validation fold; give a number")
+    with fixed_threads(task.spec.threads), memory_errors():
         training = build(task.config, task.empty_folder(), progress=False, trunks=task.folder / TRUNKS)
         training.write_config()
-        training.datamodule.setup("fit")
-        trained = _trained(folder, training)
-        learner, alpha = training.model, None
+        trained, found = _trained(folder, training), dict[str, Any]()
         if ALPHA in made:
-            start = copy.deepcopy(learner.trunk.state_dict())
-            alpha = _best_alpha(made[ALPHA], start, trained, training)
-            learner.trunk.load_state_dict(between(start, trained, alpha))
+            start = copy.deepcopy(training.model.trunk.state_dict())
+            found[ALPHA] = float(made[ALPHA]) if made[ALPHA] != VALIDATED else _best_alpha(start, trained, training)
+            training.model.trunk.load_state_dict(between(start, trained, found[ALPHA]))
         else:
-            learner.trunk.load_state_dict(trained)
-            _set_pca(learner, training)
-        scored: dict[str, Any]
-        if alpha == 1:
-            scored = {key: source[key] for key in ("validation", "classes") if key in source}
-        else:
-            scored = _validate(training)
-        # Lightning saves only a module that a Trainer has run; this embeds no sample.
-        training.trainer.predict(learner, datamodule=training.datamodule, return_predictions=False)
-        training.trainer.save_checkpoint(task.checkpoint, weights_only=True)
-        found = {
-            **scored,
-            "best_epoch": source.get("best_epoch"),
-            **({} if alpha is None else {ALPHA: alpha}),
-            "seconds": time.monotonic() - started,
-            "data": training.datamodule.identity(),
-            "provenance": provenance(training.trainer, learner),
-        }
-    return write_result(task, found, earlier)
+            training.model.trunk.load_state_dict(trained)
+            training.model.embedder_init = "pca"
+        training.trainer.fit(training.model, datamodule=training.datamodule)
+        found |= {**result_of(training), "best_epoch": source.get("best_epoch")}
+    return write_result(task, {**found, "seconds": time.monotonic() - started}, earlier)
 
 
 def _trained(source: Path, training: Training) -> dict[str, Any]:
@@ -86,32 +67,11 @@ def _trained(source: Path, training: Training) -> dict[str, Any]:
     return learner.trunk.state_dict()
 
 
-def _best_alpha(given: Any, start: dict[str, Any], trained: dict[str, Any], training: Training) -> float:
-    """The given alpha, or the one with the best validation score."""
-    if given != VALIDATED:
-        return float(given)
+def _best_alpha(start: dict[str, Any], trained: dict[str, Any], training: Training) -> float:
+    """The alpha with the best validation score."""
     scores = {}
     for alpha in CANDIDATES:
         training.model.trunk.load_state_dict(between(start, trained, alpha))
-        if not (found := _validate(training)["validation"]):
-            raise UserError("derived: 'alpha: validated' needs a validation fold; give a number")
-        scores[alpha] = found[training.selected_by]
+        (found,) = training.trainer.validate(training.model, datamodule=training.datamodule, verbose=False)
+        scores[alpha] = found[f"val/{training.selected_by}"]
     return max(scores, key=scores.__getitem__)  # if equal, the trained weights
-
-
-def _validate(training: Training) -> dict[str, Any]:
-    """The validation score that selects epochs, and MAP@R by class; without validation classes, no score."""
-    data, learner = training.datamodule, training.model
-    if not len(data.val_subset):
-        return {"validation": {}}
-    score, device = training.selected_by, training.trainer.strategy.root_device
-    found = embed(learner, data.eval_dataloader(data.val_subset), device=device)
-    how = score, learner.distance, device, data.val_subset.groups
-    value, classes = score_validation(found.embeddings, found.labels, *how)
-    return {"validation": {score: value}, "classes": classes}
-
-
-def _set_pca(learner: MetricLearner, training: Training) -> None:
-    features = embed(learner.trunk, training.datamodule.train_samples(), device=training.trainer.strategy.root_device)
-    assert isinstance(learner.embedder, LinearEmbedder)
-    start_embedder(learner.embedder, "pca", features.embeddings, features.labels)

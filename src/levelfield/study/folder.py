@@ -43,6 +43,7 @@ SCORES = ("separated", "concatenated", "one_pca", "num_skipped")
 RESULTS_FILE, SUMMARY_FILE = "results.csv", "summary.csv"
 # The rows of an archive, without weights and logs.
 ARCHIVED = "archived.json"
+READ_ONLY = "read_only"  # the key in it of an archive that is not of a study of the user's
 LOCK, HOLDER, WRITING = ".lock", ".running.json", ".writing.lock"
 # Seconds that the workers of a killed process may hold its lock: they notice its end after half a second.
 LEFT_SECONDS = 5.0
@@ -110,7 +111,7 @@ class StudyFolder:
         return self.state
 
     def _forget(self) -> None:
-        for name in ("stored", "state", "archived", "strangers"):
+        for name in ("stored", "state", "_archive"):
             vars(self).pop(name, None)
 
     def _read_job(self, job: Job) -> dict[str, Any] | None:
@@ -139,8 +140,8 @@ class StudyFolder:
                 self.remove_row(derived)
         shutil.rmtree(self.folder / "jobs" / row_folder(row), ignore_errors=True)
         if row in self.archived:
-            kept = {key: value for key, value in self._archived_rows().items() if key != row}
-            write_json(self.folder / ARCHIVED, {"rows": kept})
+            kept = {key: about for key, about in self._archive["rows"].items() if key != row}
+            write_json(self.folder / ARCHIVED, {**self._archive, "rows": kept})
         self._forget()
 
     def checkpoint(self, job: Job) -> Path:
@@ -171,26 +172,23 @@ class StudyFolder:
 
     # Rows whose results were computed elsewhere, or with other source code.
 
-    @cached_property
+    @property
     def archived(self) -> frozenset[str]:
         """The rows of an archive: only the results of their jobs are here."""
-        return frozenset(self._archived_rows())
+        return frozenset(self._archive["rows"])
+
+    @property
+    def is_strangers(self) -> bool:
+        """Whether this is an archive that is only read: nothing that its rows name is built."""
+        return READ_ONLY in self._archive
 
     @cached_property
-    def strangers(self) -> frozenset[str]:
-        """The rows of an archive that the user's study file does not have: nothing that they name is built."""
-        return frozenset(row for row, about in self._archived_rows().items() if about.get("stranger"))
-
-    def may_build(self, row: str) -> bool:
-        """Whether the classes that a row names are the user's choice."""
-        return row not in self.strangers
-
-    def _archived_rows(self) -> dict[str, dict[str, Any]]:
+    def _archive(self) -> dict[str, Any]:
         path = self.folder / ARCHIVED
         content = read_json(path) if path.is_file() else {"rows": {}}
         if not has_shape(content, {"rows": {str: {str: object}}}):
             raise UserError(f"{path} is damaged; restore it from a copy of the study")
-        return dict(content["rows"])
+        return dict(content)
 
     # Test scores.
 
@@ -261,7 +259,11 @@ class StudyFolder:
         return all(test is not None and test["evaluation"] == evaluation["id"] for test in tests)
 
     def refuse_foreign(self) -> None:
-        """Raise UserError if the folder has something other than a study."""
+        """Raise UserError if the folder has something other than a study of the user's."""
+        if self.is_strangers:
+            raise UserError(
+                f"{self.folder} is an archive to read; begin a study with it: levelfield study run FILE --from ARCHIVE"
+            )
         if not self.folder.is_dir() or self.spec_file.exists():
             foreign = self.folder.exists() and not self.folder.is_dir()
         else:  # a killed study leaves hidden files

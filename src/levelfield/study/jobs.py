@@ -125,10 +125,6 @@ class Task:
         return names_in(self.spec.class_settings(self.job.method))
 
     @property
-    def threads(self) -> int:
-        return self.spec.threads
-
-    @property
     def job_folder(self) -> Path:
         return self.folder / self.job.path
 
@@ -188,6 +184,8 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
     if job.stage == "trial" and spec.search.random_folds:
         config["data"]["fold_seed"] = spec.seed
     config["trainer"].setdefault("devices", 1)  # even on a machine with several
+    if job.method in spec.derived:
+        config["trainer"]["max_steps"] = 0
     if spec.selected_by != SELECTED_BY:
         config["trainer"]["callbacks"] = _selecting(config["trainer"].get("callbacks"), spec.selected_by)
     config["seed_everything"] = job_seed(spec, job)

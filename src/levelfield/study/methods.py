@@ -92,17 +92,15 @@ def method_of_loss(path: str, wanted_by: str) -> tuple[str, Config]:
         given = next(iter(spaces), None)
     config: Config = {"model": {"loss": {"class_path": class_path}}}
     if given is not None:
-        ranges = {each: _without_start(place) for each, place in given.items()} if isinstance(given, dict) else given
+        ranges = given
+        if isinstance(given, dict) and all(isinstance(place, dict) for place in given.values()):
+            ranges = {each: {key: place[key] for key in place if key != "start"} for each, place in given.items()}
         read_space(ranges, f"{wanted_by}: search_space")
         keys = {each: f"model.{each}" if each == "loss_lr" else f"model.loss.init_args.{each}" for each in given}
         own |= {keys[each]: place["start"] for each, place in given.items() if "start" in place}
     for key, value in own.items():
         config = set_dotted(config, key, value)
     return name, config if given is None else {**config, "search": {keys[each]: ranges[each] for each in given}}
-
-
-def _without_start(place: Any) -> Any:
-    return {key: each for key, each in place.items() if key != "start"} if isinstance(place, dict) else place
 
 
 def _shipped_loss(path: str, wanted_by: str) -> tuple[str, str] | None:

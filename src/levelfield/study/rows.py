@@ -21,7 +21,6 @@ from levelfield.study.spec import (
     HALVED_BY,
     NAME,
     OF,
-    ONE,
     ONE_PCA,
     TO,
     VALIDATED,
@@ -29,12 +28,12 @@ from levelfield.study.spec import (
     StudySpec,
     first_search,
     is_baseline,
-    is_reference,
     value_of,
     without_value,
 )
 from levelfield.study.study_file import PER_JOB, mapping, read_study_file, sort_options, whole_number
 from levelfield.study.suggest import SAMPLERS
+from levelfield.study.untrained import ONE, is_reference
 
 ALL = ""  # of `searches: 2`, which is for all methods
 # Settings of a Trainer that would leave nothing trained, validated or kept.

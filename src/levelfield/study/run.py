@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -18,14 +17,15 @@ from levelfield.study.same_study import (
     Sources,
     check_same,
     check_seen,
-    own_rows,
-    refuse_strangers_jobs,
     row_sources,
     with_rows_of,
 )
 from levelfield.study.spec import one_pca
 from levelfield.study.suggest import suggest
-from levelfield.study.workers import GivenUp, Here, Scheduler, Slots, Unit
+from levelfield.study.workers import Here, Scheduler, Slots, Unit
+
+if TYPE_CHECKING:
+    from levelfield.study.first_look import Seen
 
 # Of a finished job, its result, and all jobs that have started: the number of folds from now on, once it is known.
 Replan = Callable[[Job, Mapping[str, Any], Sequence[Job]], int | None]
@@ -37,10 +37,9 @@ def run_study(
     console: Console | None = None,
     *,
     recompute: Collection[str] = (),
-    retest: str | None = None,
-    without_failed: bool = False,
+    reopen_test: str | None = None,
+    test_without_failed_runs: bool = False,
     stop_here: bool = False,
-    machine: TextIO | None = None,
     debug: bool = False,
     replan: Replan | None = None,
 ) -> StudyFolder:
@@ -51,13 +50,7 @@ def run_study(
 
     Args:
         slots: Where jobs run; by default in this process.
-        recompute: Rows or methods to compute again if their results are stale.
-        retest: The reason for scoring all runs again.
-        without_failed: Score the other runs although some failed.
-        stop_here: Run no job, and score the complete runs.
-        machine: Gets a line of JSON for each finished job.
-        debug: Whether to show the traceback of a user's code.
-        replan: Called after each job until it returns the number of folds.
+        recompute, reopen_test, test_without_failed_runs, stop_here, debug, replan: As in `levelfield.Study.run`.
 
     Returns:
         The finished study, with all rows of its folder.
@@ -80,62 +73,37 @@ def run_study(
             sources = row_sources(study.spec)
             decisions = check_same(study, sources, recompute)
             say(*decisions, console=console)
-            study.had_work = retest is not None or not study.is_finished()
-            if study.had_work:
-                decided = recompute, retest, without_failed, stop_here
-                study = _run(study, slots, console, sources, *decided, machine, debug, replan)
-            else:
+            study.had_work = reopen_test is not None or not study.is_finished()
+            if not study.had_work:
                 study.write_spec()
                 if recompute and not decisions:
                     say("note: --recompute has no effect: no row is stale", console=console)
+                return study
+            for name in study.spec.own_metrics:
+                user_metric(name)  # fails before anything is computed
+            from levelfield.study.first_look import look_at_rows  # imports torch, which a finished study does not need
+            from levelfield.study.seal import evaluate
+            from levelfield.study.training_job import fixed_threads
+
+            with fixed_threads(study.spec.threads):
+                seen = None
+                if study.state.to_do and not stop_here:
+                    for slot in range(slots.number):
+                        slots.ready(slot)  # workers start while the rows are checked
+                    seen = look_at_rows(study.spec)
+                    decisions = check_seen(study, seen.data, seen.weights, recompute)
+                    say(*decisions, *seen.overview, console=console)
+                study.write_spec()  # only if every row can be built
+                progress = Progress(console, study.state, slots.number)
+                if seen is not None:
+                    jobs = _Jobs(study, sources, seen, progress, replan)
+                    Scheduler(jobs, slots, progress.line, debug).run()
+                    study = jobs.study
+                elif stop_here and not study.state.tested_runs():
+                    raise UserError(f"{study.folder}: no run is complete; leave --stop-here out")
+                evaluate(study, slots, progress.line, reopen_test, test_without_failed_runs or stop_here)
     finally:
         slots.stop()
-    return study
-
-
-def _run(
-    study: StudyFolder,
-    slots: Slots,
-    console: Console,
-    sources: Sources,
-    recompute: Collection[str],
-    retest: str | None,
-    without_failed: bool,
-    stop_here: bool,
-    machine: TextIO | None,
-    debug: bool,
-    replan: Replan | None,
-) -> StudyFolder:
-    """Run the remaining jobs, then score the runs on the test classes; returns the study with its final folds."""
-    from levelfield.study.first_look import look_at_rows  # imports torch, which a finished study does not need
-    from levelfield.study.seal import evaluate
-    from levelfield.study.training_job import fixed_threads
-
-    note = partial(say, console=console) if machine is None else lambda *lines: None
-    given_up = GivenUp(note, debug)
-    for name in study.spec.own_metrics:
-        user_metric(name)  # fails before anything is computed
-    with fixed_threads(study.spec.threads):
-        data, weights = dict[str, str](), dict[str, str | None]()
-        if study.state.to_do and not stop_here:
-            for slot in range(slots.number):
-                slots.ready(slot)  # workers start while the rows are checked
-            refuse_strangers_jobs(study)
-            mine = filter(study.may_build, study.spec.rows)
-            seen = look_at_rows(study.spec, own_rows(sources), given_up, mine)
-            note(*check_seen(study, seen.data, seen.weights, recompute), *seen.overview)
-            data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
-            weights = dict(seen.weights)
-        study.write_spec()  # only if every row can be built
-        with Progress(console, study.state, slots.number, machine) as progress:
-            given_up.line = progress.line
-            if not stop_here:
-                jobs = _Jobs(study, sources, data, weights, progress, replan)
-                Scheduler(jobs, slots, given_up).run()
-                study = jobs.study
-            elif not study.state.tested_runs():
-                raise UserError(f"{study.folder}: no run is complete; leave --stop-here out")
-            evaluate(study, slots, progress, retest, without_failed or stop_here)
     return study
 
 
@@ -146,13 +114,13 @@ class _Jobs:
         self,
         study: StudyFolder,
         sources: Sources,
-        data: dict[str, str],
-        weights: dict[str, str | None],
+        seen: "Seen",
         progress: Progress,
         replan: Replan | None = None,
     ) -> None:
         self.study, self.state, self.progress, self.replan = study, study.state, progress, replan
-        self.sources, self.data, self.weights = sources, data, weights
+        self.sources, self.weights = sources, dict(seen.weights)
+        self.data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
         self.units: dict[str, Unit] = {}
 
     def ready(self) -> Iterator[Unit]:

@@ -56,28 +56,9 @@ def check_archived(asked: StudySpec, archived: StudySpec) -> None:
             )
 
 
-def refuse_strangers_jobs(study: StudyFolder) -> None:
-    """Refuse to train a row that only the study's archive has.
-
-    Raises:
-        UserError: such a row is not finished.
-    """
-    unfinished = sorted({job.method for job in study.state.to_do if not study.may_build(job.method)})
-    if unfinished:
-        raise UserError(
-            f"{study.folder}: {', '.join(unfinished)} is only in the archive and is not finished there: give another "
-            f"archive, or add it to the study file and give {_options('--recompute', unfinished)}"
-        )
-
-
 def row_sources(spec: StudySpec) -> Sources:
     """Row to the source digests of its classes."""
     return sources_of({row: spec.class_settings(row) for row in spec.rows})
-
-
-def own_rows(sources: Sources) -> set[str]:
-    """Rows with a class of the user."""
-    return {row for row, files in sources.items() if any(not file.startswith("levelfield/") for file in files)}
 
 
 def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str]) -> list[str]:

@@ -4,7 +4,7 @@
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,14 @@ from levelfield.core.configuration import Config
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_json
 from levelfield.core.ledger import Evaluation, begin, finish, finished_evaluation, has_line
-from levelfield.core.versions import provenance, software
+from levelfield.core.versions import provenance
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.features import FeatureSubset
 from levelfield.study.folder import StudyFolder, scores_hash
-from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, TEST_SHAPE, folds_of, read_result
-from levelfield.study.progress import Progress
+from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, folds_of
 from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.training_job import fixed_threads, memory_errors
-from levelfield.study.workers import GivenUp, Scheduler, Slots, Unit
+from levelfield.study.workers import Scheduler, Slots, Unit
 from levelfield.training.build import Training, build
 from levelfield.training.checkpoint import has_frozen_trunk_of, load_learner
 from levelfield.training.embed import EmbeddedSet, TrunkExtractor, embed
@@ -74,9 +73,7 @@ class TestTask:
         """Test embeddings by fold; None if this evaluation has not written them completely."""
         return [EmbeddedTest.load(*each) for each in self.embeddings()]
 
-    def write(
-        self, folds: Sequence[EmbeddedTest], origin: dict[str, Any], device: torch.device | str = "cpu"
-    ) -> dict[str, Any]:
+    def write(self, folds: Sequence[EmbeddedTest], origin: dict[str, Any], device: torch.device) -> dict[str, Any]:
         """Score the embeddings of all folds on a device, write the scores and return them."""
         distance = self.config["model"].get("distance", "cosine")
         test = {
@@ -90,10 +87,13 @@ class TestTask:
         return test
 
 
-def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str | None, without_failed: bool) -> None:
+def evaluate(
+    study: StudyFolder, slots: Slots, line: Callable[[str], Any], retest: str | None, without_failed: bool
+) -> None:
     """Score every run of a study whose jobs are finished; an interrupted evaluation continues with its scores.
 
     Args:
+        line: Prints a message.
         retest: The reason for scoring all runs again.
 
     Raises:
@@ -104,7 +104,7 @@ def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str |
     last = finished_evaluation(study.folder)
     same = last is not None and (last["configuration"], last["checkpoints"]) == (configuration, checkpoints)
     again = retest is not None and last is not None and retest != last["reason"]
-    if last is not None and same and not again and _Tests(study, last["id"], progress).from_stored():
+    if last is not None and same and not again and not _Tests(study, last["id"]).to_do:
         return
     if not without_failed:
         _refuse_missing_runs(study)
@@ -119,8 +119,8 @@ def evaluate(study: StudyFolder, slots: Slots, progress: Progress, retest: str |
         results=study.result_hashes(),
     )
     identity = begin(what, study.folder, usual_reasons=(FIRST, CHANGED))
-    tests = _Tests(study, identity, progress)
-    Scheduler(tests, slots, GivenUp(progress.line)).run()
+    tests = _Tests(study, identity)
+    Scheduler(tests, slots, line).run()
     tests.check_same_samples()
     scores = {str(path.relative_to(study.folder)): scores_hash(test) for path, test in tests.scored.items()}
     finish(identity, scores, study.folder)
@@ -144,35 +144,29 @@ def _halves(study: StudyFolder) -> dict[str, MetricDataModule]:
         UserError: a half has changed: a row may have trained on classes that are test classes now.
     """
     halves: dict[str, MetricDataModule] = {}
-    for row in filter(study.may_build, study.spec.methods):
+    for row in study.spec.methods:
         if (half := study.spec.halves[row]) not in halves:
             with tempfile.TemporaryDirectory() as folder:
                 halves[half] = build(study.test_config(row), Path(folder), progress=False).datamodule
             halves[half].check_test_half()
     now = {half: data.identity()["fingerprint"] for half, data in halves.items()}
     for job, result in study.state.results.items():
-        here = now[study.spec.halves[_built_for(study, job.method)]]
+        here = now[study.spec.halves[job.method]]
         if result.get("data", {}).get("fingerprint", here) != here:
             raise UserError(
                 f"{study.folder / job.path}: the data on disk have changed since this job; restore them, or compute "
                 f"the row again: --recompute {job.method}"
             )
+    for row, run in study.state.tested_runs():
+        if row not in study.archived:
+            continue
+        data, tested = halves[study.spec.halves[row]], study.read_test(row, run)
+        if tested is None or tested["data"]["fingerprint"] != data.dataset.fingerprint(data.half("test")):
+            what = "missing" if tested is None else "of other test samples than those here"
+            raise UserError(
+                f"{study.test_file(row, run)}: {what}, and {row} was not computed here; choose another --output"
+            )
     return halves
-
-
-def _built_for(study: StudyFolder, row: str) -> str:
-    """The row whose data are built for a row: itself, or one of the user's with the same half for an archive's row.
-
-    Raises:
-        UserError: a row that only the archive has is of other data than the user's rows.
-    """
-    halves = study.spec.halves
-    if study.may_build(row):
-        return row
-    for other in study.spec.methods:
-        if study.may_build(other) and halves[other] == halves[row]:
-            return other
-    raise UserError(f"{study.folder}: {row} is only in the archive, and of other data than your rows: give another one")
 
 
 def _samples(halves: Iterable[MetricDataModule]) -> list[str]:
@@ -186,41 +180,32 @@ class _Tests:
 
     Attributes:
         scored: File to its scores.
+        to_do: Name to the unit of each run that is not scored.
     """
 
-    def __init__(self, study: StudyFolder, evaluation: str, progress: Progress) -> None:
+    def __init__(self, study: StudyFolder, evaluation: str) -> None:
         self.scored: dict[Path, dict[str, Any]] = {}
-        self._to_do: dict[str, Unit] = {}
-        self._progress = progress
+        self.to_do: dict[str, Unit] = {}
         self._halves = study.spec.halves
         for row, run in study.state.tested_runs():
-            known = study.read_test(row, run)
+            file, known = study.test_file(row, run), study.read_test(row, run)
+            if known is not None and row in study.archived:  # it keeps its scores, which are of the same samples
+                known |= {"evaluation": evaluation}
+                write_json(file, known)
             if known is not None and known["evaluation"] == evaluation:
-                self.scored[study.test_file(row, run)] = known
+                self.scored[file] = known
                 continue
-            jobs, config = folds_of(study.spec, row, run), study.test_config(_built_for(study, row))
+            jobs, config = folds_of(study.spec, row, run), study.test_config(row)
             checkpoints = [(study.checkpoint(job), study.state.results[job]["checkpoint"]) for job in jobs]
             task = TestTask(StudyFolder(study.folder, study.spec), row, run, config, checkpoints, evaluation)
-            # A row of an archive keeps its earlier scores.
-            function = keep_scores if row in study.archived else score_run
-            self._to_do[f"test: {row} run {run}"] = Unit(f"test: {row} run {run}", row, function, (task,))
-
-    def from_stored(self) -> bool:
-        """Score runs from their stored embeddings, without reading a sample; returns whether that gave all scores."""
-        stored = [(unit.arguments[0], unit.arguments[0].stored()) for unit in self._to_do.values()]
-        if any(None in folds for _, folds in stored):
-            return False
-        for task, folds in stored:
-            task.write(folds, software())
-        return True
+            self.to_do[f"test: {row} run {run}"] = Unit(f"test: {row} run {run}", row, score_run, (task,))
 
     def ready(self) -> Iterator[Unit]:
-        return iter(list(self._to_do.values()))
+        return iter(list(self.to_do.values()))
 
     def add(self, unit: Unit, value: dict[str, Any]) -> None:
-        del self._to_do[unit.name]
+        del self.to_do[unit.name]
         self.scored[unit.arguments[0].file] = value
-        self._progress.testing(len(self.scored), len(self.scored) + len(self._to_do))
         self.check_same_samples()
 
     def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
@@ -267,24 +252,6 @@ def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
             fold.save(*task.embeddings()[n])
         whole = [fold for fold in folds if fold is not None]
         return task.write(whole, provenance(training.trainer, training.model), device)
-
-
-def keep_scores(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Copy the scores of a run into an evaluation of the same samples.
-
-    Raises:
-        UserError: the scores are missing or of other samples.
-    """
-    with fixed_threads(task.study.spec.threads), memory_errors():
-        data = _test_data(task)[0].datamodule
-        test = read_result(task.file, TEST_SHAPE)
-        here = data.dataset.fingerprint(data.test_subset.index)
-    if test is None or test["data"]["fingerprint"] != here:
-        what = "missing" if test is None else "of other test samples than those here"
-        raise UserError(f"{task.file}: {what}, and {task.row} was not computed here; choose another --output")
-    test |= {"evaluation": task.evaluation}
-    write_json(task.file, test)
-    return test
 
 
 def _test_data(task: TestTask) -> tuple[Training, DataLoader]:

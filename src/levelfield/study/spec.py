@@ -17,10 +17,12 @@ from levelfield.core.errors import UserError
 from levelfield.core.shape import TEXT_OR_NONE, count, has_shape
 from levelfield.metrics.definitions import SELECTED_BY, is_user_metric
 from levelfield.study.search_space import Space, read_space
+from levelfield.study.untrained import FEATURES, ONE, PCA, UNTRAINED, changes_untrained, untrained_config
 from levelfield.training.trackers import drop_loggers
 
 STUDY = "study.yaml"
 BASELINE = "pretrained"
+ONE_PCA = f"{BASELINE}_{ONE}"
 COUNTS = {"folds": 4, "runs": 2, "replicates": 1, "seed": 0, "threads": 2}
 # `data.fold` of a job that trains on all training classes.
 WHOLE_HALF = "none"
@@ -37,20 +39,10 @@ SHAPE = {
     "compare?": TEXT_OR_NONE,
 }
 MOST_JOBS = 200_000
-# Maps of the trunk's features in untrained rows. `one_pca` is fitted to the whole training half, for comparisons with
-# the concatenated embeddings of a run's folds.
-PCA, FEATURES, LDA, WHITENING, ONE = "pca", "features", "lda", "whitening", "one_pca"
-ONE_PCA = f"{BASELINE}_{ONE}"
-EMBEDDING_SIZE = 128  # a learner's default
-# The untrained row of a LightningModule that is not a MetricLearner: its embeddings before training.
-UNTRAINED = "untrained"
-TO_SIZE = rf"({PCA}|{WHITENING})([1-9][0-9]*)"
 # Keys of a derived row.
 OF, ALPHA, TO, VALIDATED = "of", "alpha", "pca", "validated"
 # Settings of the data that do not change results.
 NOT_IDENTITY = ("root", "num_workers", "cache")
-# Settings of the data that do not affect an untrained trunk.
-TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "sampler", "steps_per_epoch")
 # Settings that determine the training and the test half.
 HALVED_BY = ("dataset", "split", "split_seed", "keep_groups")
 NAME = r"[A-Za-z0-9_.-]+"
@@ -194,7 +186,7 @@ class StudySpec:
         """`pretrained`; in a sweep that changes the untrained embedding, one name per value: `pretrained[pca-96]`."""
         if kind == UNTRAINED:
             return f"{BASELINE}[{UNTRAINED}-{re.sub(r'[^A-Za-z0-9_.]+', '-', row).strip('-')}]"
-        values = [value for key, value in self._swept_values(row) if _changes_untrained(key, kind)]
+        values = [value for key, value in self._swept_values(row) if changes_untrained(key, kind)]
         if values:
             return f"{BASELINE}[{'-'.join([kind, *values])}]"
         return BASELINE if kind == PCA else f"{BASELINE}[{kind}]"
@@ -262,7 +254,7 @@ class StudySpec:
                     section: {
                         key: each
                         for key, each in config[section].items()
-                        if _changes_untrained(f"{section}.{key}", kind)
+                        if changes_untrained(f"{section}.{key}", kind)
                     }
                     for section in ("model", "data")
                 }
@@ -344,56 +336,6 @@ def _without_places(config: Config) -> Config:
     return plain
 
 
-def _changes_untrained(key: str, kind: str) -> bool:
-    """Whether a setting changes the untrained embedding of a kind."""
-    section, _, name = key.partition(".")
-    if section == "model":
-        return name.partition(".")[0] == "trunk" or (name == "embedding_size" and kind in (PCA, LDA, ONE))
-    return section == "data" and name.partition(".")[0] not in TRAINING_BATCHES
-
-
-def untrained_config(config: Config, kind: str, folds: int) -> Config:
-    """The configuration of an untrained row: a learner that is validated and kept before the first step.
-
-    Its embedder is the map of the features of the frozen trunk. A LightningModule has no map: it stays as it is.
-
-    Args:
-        config: That of a row with the same trunk and data.
-        kind: The map: `features`, `pca`, `lda`, `whitening`, `one_pca`, `pca512`, or `untrained` for a LightningModule.
-        folds: Those of a run; `one_pca` is as long as the concatenated embeddings.
-    """
-    if kind == UNTRAINED:
-        trainer = {key: value for key, value in config["trainer"].items() if key not in ("devices", "strategy")}
-        return {**config, "trainer": {**trainer, "max_steps": 0}}
-    size = config["model"].get("embedding_size", EMBEDDING_SIZE)
-    of_size = re.fullmatch(TO_SIZE, kind)
-    starts: dict[str, tuple[str, int | None]] = {
-        FEATURES: ("random", None),
-        PCA: (PCA, size),
-        LDA: (LDA, size),
-        WHITENING: (WHITENING, None),
-        ONE: (PCA, size and folds * size),
-    }
-    start, length = starts[kind] if of_size is None else (of_size[1], int(of_size[2]))
-    trunk = copy.deepcopy(config["model"].get("trunk"))
-    init_args(trunk).pop("adapter", None)  # changes no feature before the first step
-    embedder = "IdentityEmbedder" if kind == FEATURES else "LinearEmbedder"
-    trainer = {key: value for key, value in config["trainer"].items() if key == "accelerator"}
-    return {
-        "model": {
-            **({} if trunk is None else {"trunk": trunk}),
-            "freeze_trunk": True,
-            "loss": "levelfield.losses.ContrastiveLoss",  # a learner needs one
-            "embedder": f"levelfield.models.{embedder}",
-            "embedder_init": start,
-            "embedding_size": length,
-        },
-        "data": {key: value for key, value in config["data"].items() if key not in TRAINING_BATCHES}
-        | {"features": True},
-        "trainer": {**trainer, "max_steps": 0},
-    }
-
-
 def without_value(row: str) -> str:
     """The row without the value of a sweep: `softmax@2` of `softmax[64]@2`."""
     return re.sub(r"\[.*\]", "", row)
@@ -428,11 +370,6 @@ def is_baseline(row: str) -> bool:
 def is_one_pca(row: str) -> bool:
     """Whether a row is an untrained one with one model, of all training classes, whatever the folds."""
     return without_value(row) == ONE_PCA
-
-
-def is_reference(name: str) -> bool:
-    """Whether `references` of a study file may have this name."""
-    return name in (FEATURES, LDA, WHITENING, ONE) or re.fullmatch(TO_SIZE, name) is not None
 
 
 def one_pca(baseline: str) -> str:

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from levelfield.core.files import write_atomically
 from levelfield.metrics import clustering_metrics, retrieval_metrics
-from levelfield.metrics.definitions import PARTITION_METRICS, SELECTED_BY, SHOWN_METRICS, is_user_metric
+from levelfield.metrics.definitions import PARTITION_METRICS, SHOWN_METRICS, is_user_metric
 from levelfield.metrics.distances import DISTANCES, unpack_signs
 from levelfield.metrics.health import effective_rank
 from levelfield.metrics.user_metric import user_score
@@ -128,26 +128,6 @@ def score_samples(
         compared = held if held.is_floating_point() else unpack_signs(held)
         found |= {metric: user_score(metric, compared, labels) for metric in own}
     return found
-
-
-def score_validation(
-    embeddings: Float[Tensor, "samples embedding"],
-    labels: Int[Tensor, " samples"],
-    score: str,
-    distance: str = "cosine",
-    device: torch.device | str | None = None,
-    groups: Int[Tensor | np.ndarray, " samples"] | None = None,
-) -> tuple[float, list[list[float]]]:
-    """The validation score that selects, and MAP@R by class, `class_sums`."""
-    sets = retrieval_sets(embeddings, labels, None, device, groups)
-    ranked = dict.fromkeys(name for name in (SELECTED_BY, score) if not is_user_metric(name))
-    of_queries = retrieval_metrics(**sets, metrics=ranked, distance=distance, per_query=True)
-    if score in of_queries:
-        values_Q = torch.as_tensor(of_queries[score])
-        value = values_Q[~values_Q.isnan()].mean().item()
-    else:
-        value = float(score_samples(embeddings, labels, None, distance, (score,))[score])
-    return value, class_sums(torch.as_tensor(of_queries[SELECTED_BY]), labels)
 
 
 def class_sums(scores_Q: Float[Tensor, " queries"], labels_Q: Int[Tensor, " queries"]) -> list[list[float]]:

@@ -32,7 +32,7 @@ from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.jobs import Task, write_result
 from levelfield.study.test_scores import class_sums
 from levelfield.study.workers import Ended, Outcome, attempt
-from levelfield.training.build import build
+from levelfield.training.build import Training, build
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.run_folder import interruptible, is_first_process
 from levelfield.training.trackers import QUIET
@@ -85,7 +85,7 @@ def check_sources(task: Task) -> None:
 
 def _train(task: Task) -> dict[str, Any]:
     """The result of the training, or `failure` with the reason."""
-    with fixed_threads(task.threads), memory_errors():
+    with fixed_threads(task.spec.threads), memory_errors():
         if is_first_process():
             task.empty_folder()
         try:
@@ -100,17 +100,21 @@ def _train(task: Task) -> dict[str, Any]:
         except TrainingFailed as error:
             task.checkpoint.unlink(missing_ok=True)
             return {"failure": str(error)}
-        best, classes = training.best_queries, dict[str, Any]()
-        if best is not None and SELECTED_BY in best[0]:
-            classes = {"classes": class_sums(best[0][SELECTED_BY], best[1])}
-        return {
-            "validation": {} if training.kept_last else {training.selected_by: training.best_score},
-            **classes,
-            "best_epoch": training.best_epoch,
-            "ending": training.ending,
-            "data": training.datamodule.identity(),
-            "provenance": provenance(training.trainer, training.model),
-        }
+        return {**result_of(training), "ending": training.ending}
+
+
+def result_of(training: Training) -> dict[str, Any]:
+    """The scores of a training that has ended, and what they come from."""
+    best, classes = training.best_queries, dict[str, Any]()
+    if best is not None and SELECTED_BY in best[0]:
+        classes = {"classes": class_sums(best[0][SELECTED_BY], best[1])}
+    return {
+        "validation": {} if training.kept_last else {training.selected_by: training.best_score},
+        **classes,
+        "best_epoch": training.best_epoch,
+        "data": training.datamodule.identity(),
+        "provenance": provenance(training.trainer, training.model),
+    }
 
 
 def _tracked(task: Task) -> dict[str, Any]:

@@ -133,54 +133,30 @@ def in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-class GivenUp:
-    """Units and rows that failed. The others continue, and the study ends with an error that names these.
+class Scheduler:
+    """Gives units to slots and collects their outcomes.
+
+    A unit that lacks memory, or whose process dies twice, runs again with no other unit in parallel. After three deaths
+    the unit is given up; after an error in the user's code its row is given up. All others are finished first.
 
     Args:
         line: Prints a message.
         debug: Whether to show the traceback of a user's code.
 
     Attributes:
-        reasons: Unit to the reason for its failure.
-        rows: Rows whose code raised an error: their units are not tried any more.
+        given_up: Unit to the reason for its failure.
     """
 
-    def __init__(self, line: Callable[[str], Any], debug: bool = False) -> None:
-        self.reasons: dict[str, str] = {}
-        self.rows: set[str] = set()
-        self.line, self._debug = line, debug
-
-    def add(self, name: str, why: str, row: str | None = None, trace: str = "") -> None:
-        """Give up a unit, and the rest of its row if one is given."""
-        self.reasons[name] = why
-        self.rows |= set() if row is None else {row}
-        self.line(f"{trace if self._debug else ''}{name}: {why}; the study continues without {row or 'it'}")
-
-    def __contains__(self, unit: Unit) -> bool:
-        return unit.name in self.reasons or unit.row in self.rows
-
-    def refuse(self) -> None:
-        """Raise a UserError if there are any."""
-        if self.reasons:
-            reasons = "; ".join(f"{name}: {why}" for name, why in self.reasons.items())
-            raise UserError(f"not finished: {reasons}. All other results are kept: fix this and run the command again")
-
-
-class Scheduler:
-    """Gives units to slots and collects their outcomes.
-
-    A unit that lacks memory, or whose process dies twice, runs again with no other unit in parallel. After three deaths
-    the unit is given up; after an error in the user's code its row is given up.
-    """
-
-    def __init__(self, work: Work, slots: Slots, given_up: GivenUp) -> None:
-        self.work, self.slots, self.line, self.given_up = work, slots, given_up.line, given_up
+    def __init__(self, work: Work, slots: Slots, line: Callable[[str], Any], debug: bool = False) -> None:
+        self.work, self.slots, self.line, self.debug = work, slots, line, debug
         self.free = list(range(slots.number))
         self.running: dict[Future, tuple[int, Unit]] = {}
         self.attempts: dict[str, tuple[str, ...]] = {}  # unit to the reasons of its failed attempts
         self.alone: set[str] = set()  # units that run with no other in parallel
         self.deaths: Counter[str] = Counter()
         self.deaths_in_a_row = 0
+        self.given_up: dict[str, str] = {}
+        self.rows_without: set[str] = set()  # rows whose code raised an error: their units are not tried any more
 
     def run(self) -> None:
         """Run units until none is left except those that are given up.
@@ -198,7 +174,7 @@ class Scheduler:
                 seconds = START_SECONDS if some_start else LOOK_SECONDS
                 waited, done = 0.0, wait(self.running, timeout=seconds, return_when=FIRST_COMPLETED).done
             elif next(self._left(), None) is None:
-                return self.given_up.refuse()
+                break
             else:
                 waited, done = waited + START_SECONDS, set()
                 time.sleep(START_SECONDS)
@@ -210,9 +186,13 @@ class Scheduler:
                 slot, unit = self.running.pop(future)
                 self.free.append(slot)
                 self._take(unit, self._outcome(future, slot, unit))
+        if self.given_up:
+            reasons = "; ".join(f"{name}: {why}" for name, why in self.given_up.items())
+            raise UserError(f"not finished: {reasons}. All other results are kept: fix this and run the command again")
 
     def _left(self) -> Iterator[Unit]:
-        return (unit for unit in self.work.ready() if unit not in self.given_up)
+        units = (unit for unit in self.work.ready() if unit.name not in self.given_up)
+        return (unit for unit in units if unit.row not in self.rows_without)
 
     def _next(self, most: int) -> list[Unit]:
         """The units to start now: one for each free slot; when no others are left, one unit that must run alone."""
@@ -253,9 +233,14 @@ class Scheduler:
         elif outcome.kind == "mistake":
             raise UserError(outcome.value)
         elif outcome.kind == "error" or (outcome.kind == "broken" and unit.name in self.attempts):
-            self.given_up.add(unit.name, outcome.value, unit.row, outcome.trace)
+            self.rows_without.add(unit.row)
+            self._give_up(unit, outcome.value, unit.row, outcome.trace if self.debug else "")
         else:
             self._try_again(unit, outcome)
+
+    def _give_up(self, unit: Unit, why: str, without: str = "it", trace: str = "") -> None:
+        self.given_up[unit.name] = why
+        self.line(f"{trace}{unit.name}: {why}; the study continues without {without}")
 
     def _try_again(self, unit: Unit, outcome: Outcome) -> None:
         """Try a unit again whose process died or broke, or that lacked memory, up to the limits."""
@@ -266,9 +251,9 @@ class Scheduler:
             raise UserError(f"{last}; {MORE_MEMORY}")
         if outcome.kind == "memory" and unit.name in self.alone:
             if not self.work.fail(unit, reasons):
-                self.given_up.add(unit.name, outcome.value)
+                self._give_up(unit, outcome.value)
         elif self.deaths[unit.name] == DEATHS:
-            self.given_up.add(unit.name, f"{outcome.value}, {DEATHS} times; {MORE_MEMORY}")
+            self._give_up(unit, f"{outcome.value}, {DEATHS} times; {MORE_MEMORY}")
         else:
             if outcome.kind == "memory" or self.deaths[unit.name] > 1:  # a first death may be someone's `kill`
                 self.alone.add(unit.name)

@@ -32,13 +32,11 @@ class Batch(NamedTuple):
             UserError: it is neither a pair, nor a triple, nor a dictionary with `samples` and `labels`.
         """
         if isinstance(batch, Mapping):
-            if "features" in batch and "labels" in batch:
-                return cls(batch["features"], batch["labels"], batch.get("index"), are_features=True)
-            missing = [key for key in ("samples", "labels") if key not in batch]
-            if missing:
+            of = "features" if "features" in batch else "samples"
+            if missing := [key for key in (of, "labels") if key not in batch]:
                 found = ", ".join(str(key) for key in batch)
                 raise UserError(f"the loader's dictionaries have no '{missing[0]}' (they have {found}): yield {FORMS}")
-            return cls(batch["samples"], batch["labels"], batch.get("index"))
+            return cls(batch[of], batch["labels"], batch.get("index"), are_features=of == "features")
         if isinstance(batch, tuple | list) and len(batch) in (2, 3):
             return cls(*batch)
         found = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__

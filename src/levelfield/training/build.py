@@ -2,9 +2,9 @@
 
 import logging
 import os
+import time
 import warnings
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,13 @@ from levelfield.data.splits import NO_FOLD
 from levelfield.models.trunks import Trunk
 from levelfield.training.callbacks import KeepStart, RetrievalValidation, UntilDone, ValidateFirst
 from levelfield.training.callbacks.retrieval_validation import best_checkpoints, monitor_of
+from levelfield.training.frozen_trunk import trunk_hash
 from levelfield.training.initial_weights import check_weight_files
 from levelfield.training.learner import MetricLearner
-from levelfield.training.loss_factory import fill_loss_defaults
+from levelfield.training.loss_factory import loss_attribute
 from levelfield.training.plain_module import adapted, settings_of_others, user_class
 from levelfield.training.run_folder import AtomicCheckpoints, BestCheckpoint, MetricsFile, determining, is_first_process
-from levelfield.training.settings import instantiate, parse_training, plain
-from levelfield.training.shared_parts import SharedParts
+from levelfield.training.settings import OF_THE_LOSS, instantiate, parse_training, plain
 from levelfield.training.start import check_features
 from levelfield.training.trackers import place_trackers
 from levelfield.training.weight_averaging import averages
@@ -48,6 +48,7 @@ LEAST = {
     **{"log_every_n_steps": 0, "min_epochs": 0, "min_steps": 0, "num_sanity_val_steps": -1},
 }
 MOST_SEED = 2**32 - 1  # numpy's limit
+LIST_SECONDS = 60.0  # until a list of samples is read again: a new file in a folder changes no known file
 # Messages of Lightning about intended choices of levelfield, or about things that the user cannot change.
 EXPECTED_NOTICES = (
     ".*does not have many workers.*",
@@ -61,18 +62,51 @@ EXPECTED_NOTICES = (
     ".*GPU available but not used.*",  # `accelerator: cpu` is intended
     ".*`srun` command is available on your system but is not used.*",  # not every process on a SLURM machine is a job
 )
-_NOTHING = nullcontext()
+LOGGED = {
+    **dict.fromkeys(("lightning.pytorch", "lightning.fabric"), logging.WARNING),
+    **{f"lightning.pytorch.{name}": logging.INFO for name in ("callbacks", "profilers")},  # a user asks for these
+}
 
 
-class NoProfiler(PassThroughProfiler):
-    """Lightning's `PassThroughProfiler`, without a generator for each of the seventy actions of a step."""
+class SharedParts:
+    """Builds trunk and data set, or returns those of the last training if they would be the same.
 
-    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
-        return _NOTHING
+    Only of levelfield's classes: a user's class may draw random numbers or keep state.
+    """
+
+    def __init__(self) -> None:
+        self._trunk: Any = (None, None, "", None)
+        self._dataset: Any = (None, None, 0.0)
+
+    def trunk(self, kind: type[Trunk], arguments: dict[str, Any]) -> Trunk:
+        """A trunk with the weights that `kind(**arguments)` would have.
+
+        It is shared if class, arguments and the state of torch's generator are equal, as for all methods and folds of a
+        trial or run. The generator then advances as if the trunk had been built, so later draws are the same.
+        """
+        asked = (kind, repr(arguments), torch.get_rng_state().numpy().tobytes())
+        known, trunk, content, after = self._trunk
+        if known == asked and trunk.adapter is None and trunk_hash(trunk) == content:
+            torch.set_rng_state(after)
+            return trunk
+        trunk = kind(**arguments)
+        if kind.__module__.startswith("levelfield."):
+            self._trunk = asked, trunk, trunk_hash(trunk), torch.get_rng_state()
+        return trunk
+
+    def dataset(self, kind: type[MetricDataset], arguments: dict[str, Any]) -> MetricDataset:
+        """The data set `kind(**arguments)`, which keeps its list of samples for `LIST_SECONDS`."""
+        asked, now = (kind, repr(arguments)), time.monotonic()
+        known, dataset, since = self._dataset
+        if known != asked or now - since >= LIST_SECONDS:
+            dataset = kind(**arguments)
+            if kind.__module__.startswith("levelfield."):
+                self._dataset = asked, dataset, now
+        return dataset
 
 
-_no_profiler = NoProfiler()  # one for all trainings: a Ctrl-C within its `__del__` would be lost
 _shared_parts = SharedParts()  # of the trainings of this process
+_no_profiler = PassThroughProfiler()  # one for all trainings: a Ctrl-C within its `__del__` would be lost
 
 
 class TrackedRun(Callback):
@@ -139,13 +173,17 @@ class Training:
         self._trunks, self._kept, self._progress, self._tracked = trunks, kept, progress, tracked
         self._best: ModelCheckpoint | None = None
         find_own_modules(config)
-        _silence_expected_notices()
+        for notice in EXPECTED_NOTICES:
+            warnings.filterwarnings("ignore", notice)
+        for package, level in LOGGED.items():
+            logging.getLogger(package).setLevel(level)
         learner, datamodule = (user_class(section, config.get(section)) for section in ("model", "data"))
         ignored = settings_of_others(learner)
         self.parser, self.config = parse_training(learner, datamodule, config, command, complete, ignored)
         self._model_class = learner
-        if complete:
-            fill_loss_defaults(self.config)
+        for option in OF_THE_LOSS if complete else ():  # attributes of the loss class, so that config.yaml has them
+            if option in self.config and self.config[option] is None:
+                self.config[option] = loss_attribute(self.config.model.get("loss"), option)
         seed = self.config.seed_everything
         if not 0 <= seed <= MOST_SEED:
             raise UserError(f"--seed_everything {seed}: give 0 to {MOST_SEED}")
@@ -231,9 +269,9 @@ class Training:
             config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *trackers]
         else:
             config["logger"] = False
-        config["profiler"] = config.get("profiler") or _no_profiler
         if not self._progress:
             config["enable_progress_bar"] = False
+        config["profiler"] = config.get("profiler") or _no_profiler
         for key, smallest in LEAST.items():
             if isinstance(config.get(key), int | float):
                 refuse_below(smallest, "trainer", **{key: config[key]})
@@ -344,12 +382,3 @@ def build(config: Config, folder: Path, **settings: Any) -> Training:
     training = Training(config, folder, **settings)
     training.build()
     return training
-
-
-def _silence_expected_notices() -> None:
-    for notice in EXPECTED_NOTICES:
-        warnings.filterwarnings("ignore", notice)
-    for package in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(package).setLevel(logging.WARNING)
-    for package in ("callbacks", "profilers"):  # a user asks for these
-        logging.getLogger(f"lightning.pytorch.{package}").setLevel(logging.INFO)

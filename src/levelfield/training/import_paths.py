@@ -26,7 +26,7 @@ def learner_arguments(learner: Any, base: type, **parts: Any) -> dict[str, Any]:
     given = {**parts, **{name: getattr(learner, name) for name in others}}
     given |= {each.name: getattr(learner.optimization, each.name) for each in fields(Optimization)}
     path = _path(type(learner))
-    own = {"learner": path} if type(learner) is not base and _can_import(path) else {}
+    own = {"learner": path} if type(learner) is not base and "<" not in path else {}
     return {name: plain_value(value) for name, value in given.items()} | own
 
 
@@ -44,15 +44,15 @@ def _described(value: Any) -> Any:
         return plain_value(dict(value.items()))
     path, unknown = _path(value), {"class_path": _path(value), "init_args": None}
     if inspect.isfunction(value):  # a checkpoint calls only a function that says what it returns
-        return path if "return" in value.__annotations__ and _can_import(path) else unknown
+        return path if "return" in value.__annotations__ and "<" not in path else unknown
     if inspect.isclass(value):
-        return {"class_path": path} if _can_import(path) else unknown
+        return {"class_path": path} if "<" not in path else unknown
     kind, arguments = type(value), getattr(value, "init_args", None)
     if isinstance(value, partial):
         kind, given = form_of(value)
         arguments = {name: each for name, each in given.items() if name not in SUPPLIED}
     named = isinstance(arguments, dict) and (inspect.isclass(kind) or inspect.isfunction(kind))
-    known = named and _can_import(_path(kind))
+    known = named and "<" not in _path(kind)
     return {"class_path": _path(kind), "init_args": strip_paths(plain_value(arguments)) if known else None}
 
 
@@ -73,11 +73,7 @@ def class_named(described: Any) -> Any:
     return getattr(sys.modules.get(module or ""), name or "", path)
 
 
-def _can_import(path: str) -> bool:
-    return "<" not in path  # `<locals>`, `<lambda>`
-
-
 def _path(thing: Any) -> str:
-    """The import path of a class or function, or of the class of an object."""
+    """The import path of a class or function, or of the class of an object. `<locals>` and `<lambda>` have none."""
     kind = thing if hasattr(thing, "__qualname__") else type(thing)
     return f"{kind.__module__}.{kind.__qualname__}"

@@ -2,7 +2,7 @@
 
 import pickle
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,11 @@ def start_from_checkpoint(
     then, now = strip_paths(checkpoint["hyper_parameters"]), strip_paths(config["model"])
     data = checkpoint["levelfield"]["data"]
     with one_line(path):
-        _refuse_other("model", ARCHITECTURE, then, now, path)
+        shared = [key for key in ARCHITECTURE if key in then and key in now]
+        given = dict(flatten({key: now[key] for key in shared}))
+        for key, trained in flatten({key: then[key] for key in shared}):
+            if not key.endswith(".weights"):  # the origin of pretrained weights
+                _refuse_other(f"model.{key}", given.get(key), trained, path)
         refuse_other_dataset(checkpoint["datamodule_hyper_parameters"], config["data"], path)
         check_seen_classes(data, datamodule, path)
     # A plain module of another class has another loss; that of a learner made in Python may have no name.
@@ -64,8 +68,7 @@ def start_from_checkpoint(
 
 def refuse_other_dataset(then: Mapping[str, Any], now: Mapping[str, Any], path: Path | str) -> None:
     """Raise UserError if the datamodule's arguments name another data set than those of a checkpoint."""
-    named = [{"dataset": each["dataset"]["class_path"]} for each in (then, now)]
-    _refuse_other("data", ("dataset",), named[0], named[1], path)
+    _refuse_other("data.dataset", now["dataset"]["class_path"], then["dataset"]["class_path"], path)
 
 
 def refuse_other_data(then: Mapping[str, Any], now: Mapping[str, Any], path: Path | str) -> None:
@@ -75,20 +78,14 @@ def refuse_other_data(then: Mapping[str, Any], now: Mapping[str, Any], path: Pat
             raise UserError(f"the data set differs from that of '{path}' ({key}): give the same data, or fit again")
 
 
-def _refuse_other(
-    section: str, keys: Iterable[str], then: Mapping[str, Any], now: Mapping[str, Any], path: Path | str
-) -> None:
-    """Raise UserError if settings differ from those of a checkpoint, except the origin of pretrained weights."""
-    shared = [key for key in keys if key in then and key in now]
-    wanted, found = (dict(flatten({key: each[key] for key in shared})) for each in (then, now))
-    for key, value in wanted.items():
-        if class_named(value) != class_named(found.get(key)) and not key.endswith(".weights"):
-            values = (found.get(key), value)
-            given, trained = (each.rpartition(".")[2] if isinstance(each, str) else each for each in values)
-            raise UserError(
-                f"--{section}.{key.replace('.init_args', '')} {given} contradicts '{path}', which was trained with "
-                f"{trained}: leave the option out"
-            )
+def _refuse_other(key: str, given: Any, trained: Any, path: Path | str) -> None:
+    """Raise UserError if a setting differs from that of a checkpoint; two paths may name one class."""
+    if class_named(given) != class_named(trained):
+        given, trained = (each.rpartition(".")[2] if isinstance(each, str) else each for each in (given, trained))
+        raise UserError(
+            f"--{key.replace('.init_args', '')} {given} contradicts '{path}', which was trained with {trained}: leave "
+            "the option out"
+        )
 
 
 def has_same_classes(data: Mapping[str, Any], datamodule: MetricDataModule) -> bool:
@@ -173,19 +170,14 @@ def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | st
 
 def check_weight_files(config: Any, datamodule: MetricDataModule) -> None:
     """`check_seen_classes` for each `weights` in a learner's configuration that is a checkpoint of levelfield."""
-    for key, text in texts(config):
-        if key.rpartition(".")[2] == "weights" and (data := _data_of(Path(text).expanduser())) is not None:
-            check_seen_classes(data, datamodule, text)
-
-
-def _data_of(path: Path) -> Any:
-    if not path.is_file() or path.suffix == ".safetensors":
-        return None
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, pickle.UnpicklingError):  # an old format or a pickled module, not of levelfield
-        return None
-    if not isinstance(content, dict) or "levelfield" not in content:
-        return None
-    check_content(content, path)
-    return content["levelfield"].get("data")
+    for path in [Path(text).expanduser() for key, text in texts(config) if key.rpartition(".")[2] == "weights"]:
+        if not path.is_file() or path.suffix == ".safetensors":
+            continue
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except (RuntimeError, pickle.UnpicklingError):  # an old format or a pickled module, not of levelfield
+            continue
+        if isinstance(content, dict) and "levelfield" in content:
+            check_content(content, path)
+            if (data := content["levelfield"].get("data")) is not None:
+                check_seen_classes(data, datamodule, path)

@@ -22,7 +22,6 @@ from levelfield.training.import_paths import learner_arguments
 from levelfield.training.loss_factory import is_normalized, make_loss, supplied_arguments
 from levelfield.training.optimization import Optimization, check_names
 from levelfield.training.steps import CheckFirstBatch, LogLosses, SeedSteps, seed_draws, step_key
-from levelfield.training.weight_averaging import forget_average
 
 if TYPE_CHECKING:
     from levelfield.losses.base import LossFactory, MetricLossFactory
@@ -113,7 +112,9 @@ class MetricLearner(LightningModule):
         self.embedder = embedder(self.trunk.num_features, self.embedding_size)
         self.embedder_init = embedder_init
         if embedder_init != "random":
-            _start().check_can_start(self.embedder, embedder_init)
+            from levelfield.models.embedder_init import check_can_start
+
+            check_can_start(self.embedder, embedder_init)
         self.normalize = is_normalized(loss, normalize)
         self.loss_factory = None if isinstance(loss, nn.Module) else loss
         self.loss: nn.Module | None = loss if isinstance(loss, nn.Module) else self.loss_without_classes()
@@ -147,9 +148,6 @@ class MetricLearner(LightningModule):
 
     def setup(self, stage: str) -> None:
         _start().prepare(self, stage)
-
-    def teardown(self, stage: str) -> None:
-        forget_average(self)
 
     def build_loss(self, num_classes: int | None) -> None:
         """Build the loss for this number of training classes, unless it is already built."""

@@ -111,13 +111,6 @@ def loss_attribute(loss: Any, option: str) -> Any:
     return found[0][1]
 
 
-def fill_loss_defaults(parsed: Namespace) -> None:
-    """Fill settings that default to an attribute of the loss class, so that `config.yaml` has the numbers."""
-    for option in OF_THE_LOSS:
-        if option in parsed and parsed[option] is None:
-            parsed[option] = loss_attribute(parsed.model.get("loss"), option)
-
-
 def is_normalized(loss: Any, asked: bool | None) -> bool:
     """Whether a loss gets normalized embeddings: by the option, else by its class, else true."""
     if asked is None:

@@ -4,7 +4,6 @@ A plain module's `validation_step` returns the embeddings of its batch, or a dic
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -77,30 +76,28 @@ def settings_of_others(kind: type[LightningModule]) -> set[str]:
 
 def adapted(module: LightningModule) -> LightningModule:
     """The module. A plain one gets the usual callbacks and checkpoints, and tests and predicts by `validation_step`."""
-    if is_plain(module):
-        own, save = module.configure_callbacks, module.on_save_checkpoint
+    if not is_plain(module):
+        return module
+    kind, own, save = type(module), module.configure_callbacks, module.on_save_checkpoint
 
-        def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:
-            save(checkpoint)
-            complete_checkpoint(module, checkpoint)
+    def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:
+        save(checkpoint)
+        complete_checkpoint(module, checkpoint)
 
-        vars(module)["configure_callbacks"] = lambda: [*as_list(own()), *MetricLearner.configure_callbacks(module)]  # type: ignore[arg-type]
-        vars(module)["on_save_checkpoint"] = on_save_checkpoint
-        if type(module).test_step is LightningModule.test_step:
-            module.test_step = module.validation_step  # type: ignore[method-assign]
-        module.predict_step = partial(_predict_step, module)  # type: ignore[method-assign]
-        if type(module).forward is LightningModule.forward:  # Lightning needs one
-            vars(module)["forward"] = partial(_forward, module)
+    def predict_step(batch: Any, *numbers: int) -> dict[str, Tensor | None]:
+        return {"embeddings": _embed(module, batch, *numbers), "index": Batch.read(batch).index}
+
+    def forward(samples: Any) -> Tensor:
+        nothing = torch.zeros(len(samples), dtype=torch.long, device=module.device)
+        return _embed(module, (samples, nothing, nothing), 0, 0)
+
+    vars(module).update(on_save_checkpoint=on_save_checkpoint, predict_step=predict_step)
+    vars(module)["configure_callbacks"] = lambda: [*as_list(own()), *MetricLearner.configure_callbacks(module)]  # type: ignore[arg-type]
+    if kind.test_step is LightningModule.test_step:
+        vars(module)["test_step"] = module.validation_step
+    if kind.forward is LightningModule.forward:  # Lightning needs one
+        vars(module)["forward"] = forward
     return module
-
-
-def _predict_step(module: LightningModule, batch: Any, *numbers: int) -> dict[str, Tensor | None]:
-    return {"embeddings": _embed(module, batch, *numbers), "index": Batch.read(batch).index}
-
-
-def _forward(module: LightningModule, samples: Any) -> Tensor:
-    nothing = torch.zeros(len(samples), dtype=torch.long, device=module.device)
-    return _embed(module, (samples, nothing, nothing), 0, 0)
 
 
 def _embed(module: LightningModule, *arguments: Any) -> Tensor:

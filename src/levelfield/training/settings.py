@@ -11,7 +11,7 @@ import pkgutil
 import re
 from argparse import SUPPRESS
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
@@ -74,9 +74,6 @@ CAUSES = (
     r"(?P<text>Multiple subclasses with name .*)",
     r"(?:Got|Given) value: ?(?P<given>.*?)(?:\. Got value: .*)?$",
 )
-
-
-# Parsers.
 
 
 @cache
@@ -148,9 +145,6 @@ def restricted(in_any: bool = False) -> Iterator[None]:
         set_parsing_settings(instantiate_subclass_spec_in_any=False)
         vars(_typehints).update(_READERS)
         os.environ.pop("PYTHONSAFEPATH") if before is None else os.environ.update(PYTHONSAFEPATH=before)
-
-
-# From a configuration to objects.
 
 
 def parse_training(
@@ -265,10 +259,9 @@ def instantiate(
 
 def _check_arguments(kind: type, kwargs: Mapping[str, Any]) -> None:
     """Raise if an argument without a type is missing or names a class, because nothing builds it."""
-    try:
+    parameters: Mapping[str, inspect.Parameter] = {}
+    with suppress(ValueError, TypeError):  # of some classes written in C
         parameters = inspect.signature(kind).parameters
-    except (ValueError, TypeError):  # of some classes written in C
-        parameters = MappingProxyType({})
     for name, value in kwargs.items():
         known = parameters.get(name)
         typed = known is not None and known.annotation is not inspect.Parameter.empty
@@ -310,9 +303,6 @@ def parameters(kind: Any) -> dict[str, inspect.Parameter]:
     return {name: each for name, each in found.items() if name != "self" and each.kind not in collected}
 
 
-# Mistakes.
-
-
 def one_line(message: str, parser: ArgumentParser) -> str:
     """The cause in a message of jsonargparse, which can have 60 lines, with the nearest known name."""
     above: list[tuple[int, str]] = []  # the keys around a line, by their indents
@@ -324,16 +314,11 @@ def one_line(message: str, parser: ArgumentParser) -> str:
         owner = next(iter(re.findall(r"class_path[= ]'([\w.]+)'", line)), owner)
         for rank, cause in enumerate(CAUSES):
             if found := re.search(cause, line):
-                key = ".".join(key for _, key in above)
-                causes.append((rank, -len(above), key, owner, {k: v for k, v in found.groupdict().items() if v}))
+                causes.append((rank, -len(above), ".".join(key for _, key in above), owner, found.groupdict("")))
         above += [(indent, key) for key in re.findall(r'Parser key "([^"]+)":', line)]
     if not causes:
         return " ".join(message.split())[:300]
     *_, key, owner, said = min(reversed(causes), key=lambda cause: cause[:2])
-    return _describe(key, owner, said, re.search(r"Subtypes: \[(.+)\]", message), parser)
-
-
-def _describe(key: str, owner: str, said: dict[str, str], subtypes: re.Match | None, parser: ArgumentParser) -> str:
     if text := said.get("text"):
         return f"--{key}: {text}"
     if (name := said.get("unknown")) in SUPPLIED and key.endswith("loss"):
@@ -342,7 +327,7 @@ def _describe(key: str, owner: str, said: dict[str, str], subtypes: re.Match | N
         known = parameters(pkgutil.resolve_name(owner)) if owner else ()
         return f"--{key}: no such argument '{name}'{nearest(name, known, '')}"
     if name:
-        return _no_such_option(f"{said['group']}.{name}" if "group" in said else name, parser)
+        return _no_such_option(f"{said['group']}.{name}".lstrip("."), parser)
     if names := said.get("missing"):
         keys = [f"{key}.{each.strip()}".lstrip(".") for each in names.split(",")]
         return "; ".join(f"--{each} is required{EXAMPLES.get(each, '')}" for each in keys)
@@ -353,8 +338,8 @@ def _describe(key: str, owner: str, said: dict[str, str], subtypes: re.Match | N
         known = import_module(package).__all__ if package else ()
         otherwise = "; for a model of timm give --model.trunk.name" if key == "model.trunk" else ""
         return f"--{key}: no class '{name}'{nearest(name, known, otherwise, cutoff=0.6)}"
-    value = said.get("value") or said.get("given", "''")
-    types = said.get("types") or (subtypes[1] if subtypes else "another value")
+    value = said.get("value") or said.get("given") or "''"
+    types = said.get("types") or next(iter(re.findall(r"Subtypes: \[(.+)\]", message)), "another value")
     return f"--{key} {value}: give {types.replace('NoneType', 'null')}"
 
 
@@ -362,10 +347,7 @@ def _no_such_option(key: str, parser: ArgumentParser) -> str:
     here = option_here(key, OF_TRAINING)
     if here is not None and not here.endswith(f".{key.rpartition('.')[2]}"):
         return f"no such option '--{key}'; give {here}"
-    known = {_first_two(each) for each, _ in parser.get_defaults(skip_validation=True).items()}
-    return f"no such option '--{key}'{nearest(_first_two(key), sorted(known), '')}"
-
-
-def _first_two(key: str) -> str:
-    """The option at the start of a dotted key; the rest are arguments of a class."""
-    return "--" + ".".join(key.split(".")[:2])
+    # The first two names of a key are the option; the rest are arguments of a class.
+    all_keys = [key, *(each for each, _ in parser.get_defaults(skip_validation=True).items())]
+    given, *known = ("--" + ".".join(each.split(".")[:2]) for each in all_keys)
+    return f"no such option '--{key}'{nearest(given, sorted({*known}), '')}"

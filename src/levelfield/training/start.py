@@ -2,10 +2,9 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
@@ -19,17 +18,13 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.losses.base import pass_num_classes
 from levelfield.losses.classification import ClassificationLoss
 from levelfield.losses.weighted_sum import WeightedSum
-from levelfield.metrics.discriminants import linear_discriminants
-from levelfield.metrics.pca import PCA
-from levelfield.metrics.whitening import whitened_components, within_class_whitening
-from levelfield.models.embedders import LinearEmbedder, check_embedder
+from levelfield.models.embedder_init import OPTION, start_embedder
+from levelfield.models.embedders import check_embedder
 from levelfield.training.embed import TrunkExtractor, embed
 from levelfield.training.initial_weights import check_seen_classes, check_trained_classes, has_same_classes
 from levelfield.training.loss_factory import loss_attribute, make_loss
 from levelfield.training.weight_averaging import average_whole
 
-EmbedderInit = Literal["random", "pca", "whitening", "lda"]
-OPTION = "--model.embedder_init"
 ROWS = 4096  # features per batch of the embedder
 # Callbacks of Lightning that do not suit a learner, and why.
 UNSUITABLE = {
@@ -53,7 +48,14 @@ def prepare(learner: Any, stage: str) -> None:
         check_seen_classes(learner.trained_on, datamodule, learner.checkpoint_path or "the learner")
     if stage != "fit":
         return
-    _train_again(learner)
+    if not learner.training:  # a loaded learner
+        for module in learner._trains_when_fitted:
+            module.training = True
+        for part in learner.children():
+            weights = list(part.parameters())
+            if weights and not any(weight.requires_grad for weight in weights):  # such as a teacher
+                part.eval()
+    learner._trains_when_fitted = ()
     _prepare_processes(learner)
     for name, reason in learner._left_out.items():
         rank_zero_warn(
@@ -109,9 +111,13 @@ def check_same_classes(learner: Any, data: Mapping[str, Any] | None) -> None:
 
 
 class StartAtData(Callback):
-    """Sets the weights that start at the training data, unless the learner has others by now.
+    """Sets the weights that start at the training data: the embedder's, and class weights at class means.
 
-    Lightning has restored a checkpoint then. The learner's own hook of this name is left to its subclasses.
+    Not if the learner has others by now: Lightning has restored a checkpoint then. The learner's own hook of this name
+    is left to its subclasses.
+
+    Raises:
+        UserError: the data are not a MetricDataModule, or the projection cannot be computed from the features.
     """
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -120,89 +126,32 @@ class StartAtData(Callback):
         if isinstance(trainer.strategy, DDPStrategy):  # which then leaves buffers alone
             for buffer in pl_module.buffers():
                 torch.distributed.broadcast(buffer, 0)
-        if not pl_module.has_weights:
-            start_at_data(pl_module)
+        losses = [each for each in with_class_weights(pl_module.loss) if each.starts_at_class_means]
+        starts = not pl_module.has_weights and (pl_module.embedder_init != "random" or losses)
+        if starts:
+            self._start(pl_module, losses)
         pl_module.has_weights = True
 
-
-def start_at_data(learner: Any) -> None:
-    """Initialize the embedder from the training features, then class weights from class means.
-
-    Every process sees all training samples, and takes the weights of the first.
-
-    Raises:
-        UserError: the data are not a MetricDataModule, or the projection cannot be computed from the features.
-    """
-    datamodule: Any = getattr(learner.trainer, "datamodule", None)
-    losses = [each for each in with_class_weights(learner.loss) if each.starts_at_class_means]
-    if learner.embedder_init == "random" and not losses:
-        return
-    if not isinstance(datamodule, MetricDataModule):
-        option = "--model.loss.weight_init" if learner.embedder_init == "random" else OPTION
-        raise UserError(f"{option} needs the training samples without augmentation: fit with a MetricDataModule")
-    device = learner.trainer.strategy.root_device
-    features, labels, _ = embed(learner.trunk, datamodule.train_samples(), device=device)
-    if learner.embedder_init != "random":
-        start_embedder(learner.embedder, learner.embedder_init, features, labels)
-    if losses:
-        parts = zip(features.split(ROWS), labels.split(ROWS), strict=True)
-        batches: Any = [{"features": some, "labels": their} for some, their in parts]
-        embeddings = embed(learner, DataLoader(batches, batch_size=None), device=device).embeddings
-        for loss in losses:
-            loss.start_at_class_means(embeddings, labels)
-    for part in (learner.embedder, learner.loss):
-        for weight in (*part.parameters(), *part.buffers()):
-            weight.data.copy_(learner.trainer.strategy.broadcast(weight.data.cpu()))
-    average_whole(learner)
-
-
-def check_can_start(embedder: nn.Module, kind: EmbedderInit) -> None:
-    """Raises UserError unless `embedder` is a linear layer with a bias."""
-    if not isinstance(embedder, LinearEmbedder):
-        raise UserError(f"{OPTION} {kind}: {type(embedder).__name__} is no single linear layer; give LinearEmbedder")
-    if embedder.linear.bias is None:
-        raise UserError(f"{OPTION} {kind} centres the features by the bias: leave out --model.embedder.bias false")
-
-
-@torch.no_grad()
-def start_embedder(
-    embedder: LinearEmbedder,
-    kind: EmbedderInit,
-    features_NF: Float[Tensor, "samples features"],
-    labels_N: Int[Tensor, " samples"],
-) -> None:
-    """Make `embedder` the projection x -> C^T (x - mean).
-
-    C are the principal components of `features_NF`, or its discriminants. With `whitening`, C = W V, where V are the
-    principal components of the features whitened by W = S^-1/2; an embedding as long as the features is not rotated,
-    C = W. Deterministic, and in float64 except the weights (`levelfield.metrics`). If samples, classes or features are
-    too few for all components, the other rows start at 0.
-
-    Raises:
-        UserError: features that are not finite, none that differ within a class, or one class for `lda`.
-    """
-    most, length = embedder.linear.out_features, features_NF.shape[1]
-    if not torch.isfinite(features_NF).all():
-        raise UserError(f"{OPTION} {kind}: the trunk's features are not finite; look at its weights and at the samples")
-    mean_F, size = features_NF.double().mean(0), min(most, *features_NF.shape)
-    try:
-        if kind == "pca":
-            components_FC = PCA(size).fit(features_NF).components_DC
-        elif kind == "lda":
-            components_FC = linear_discriminants(features_NF, labels_N, most)
-        elif most < length:
-            components_FC = whitened_components(features_NF, labels_N, size)
-        else:
-            components_FC = within_class_whitening(features_NF, labels_N)
-    except ValueError as error:
-        raise UserError(f"{OPTION} {kind}: {error}; give pca") from error
-    assert components_FC is not None
-    size = components_FC.shape[1]
-    if kind != "pca":
-        # The same average length as the PCA's: cosines do not change, and equal steps turn all embedders equally far.
-        components_FC = components_FC * (size**0.5 / torch.linalg.matrix_norm(components_FC))
-    embedder.linear.weight.zero_()[:size] = components_FC.T
-    embedder.linear.bias.zero_()[:size] = -(mean_F @ components_FC)
+    def _start(self, learner: Any, losses: list[ClassificationLoss]) -> None:
+        """The embedder, then the losses. Every process sees all samples, and takes the weights of the first."""
+        datamodule: Any = getattr(learner.trainer, "datamodule", None)
+        if not isinstance(datamodule, MetricDataModule):
+            option = "--model.loss.weight_init" if learner.embedder_init == "random" else OPTION
+            raise UserError(f"{option} needs the training samples without augmentation: fit with a MetricDataModule")
+        device = learner.trainer.strategy.root_device
+        features, labels, _ = embed(learner.trunk, datamodule.train_samples(), device=device)
+        if learner.embedder_init != "random":
+            start_embedder(learner.embedder, learner.embedder_init, features, labels)
+        if losses:
+            parts = zip(features.split(ROWS), labels.split(ROWS), strict=True)
+            batches: Any = [{"features": some, "labels": their} for some, their in parts]
+            embeddings = embed(learner, DataLoader(batches, batch_size=None), device=device).embeddings
+            for loss in losses:
+                loss.start_at_class_means(embeddings, labels)
+        for part in (learner.embedder, learner.loss):
+            for weight in (*part.parameters(), *part.buffers()):
+                weight.data.copy_(learner.trainer.strategy.broadcast(weight.data.cpu()))
+        average_whole(learner)
 
 
 def with_class_weights(loss: nn.Module) -> list[ClassificationLoss]:
@@ -242,8 +191,21 @@ def check_parts(learner: Any) -> None:
     if type(learner.loss) is nn.Identity:  # of `load_learner`
         raise UserError("the learner was loaded without its loss: give load_from_checkpoint(..., loss=...)")
     check_call(learner.loss, learner.miner)
-    _check_regularizer(learner)
     check_embedder(learner.embedder, learner.trunk.num_features, learner.embedding_size)
+    if (regularizer := learner.regularizer) is None:
+        return
+    option = f"--model.regularizer {type(regularizer).__name__}"
+    if regularizer.of == "raw_embeddings" and learner.normalize:
+        raise UserError(
+            f"{option} needs raw embeddings, but --model.normalize true gives all of them length 1: give "
+            "--model.normalize false (losses of cosines normalize themselves)"
+        )
+    name, losses = type(learner.loss).__name__, with_class_weights(learner.loss)
+    if regularizer.of == "class_weights" and len(losses) != 1:
+        raise UserError(
+            f"{option} needs class weights, and --model.loss {name} has {len(losses) or 'none'}: give a loss with one "
+            "set of class weights (docs/losses.md)"
+        )
 
 
 def check_call(loss: nn.Module, miner: nn.Module | None) -> None:
@@ -298,18 +260,6 @@ def _prepare_processes(learner: Any) -> None:
         strategy._ddp_kwargs = {**usual, **strategy._ddp_kwargs}
 
 
-def _train_again(learner: Any) -> None:
-    """Put a loaded learner into training mode, except parts that do not train, such as a teacher."""
-    if not learner.training:
-        for module in learner._trains_when_fitted:
-            module.training = True
-        for part in learner.children():
-            weights = list(part.parameters())
-            if weights and not any(weight.requires_grad for weight in weights):
-                part.eval()
-    learner._trains_when_fitted = ()
-
-
 def _warn_of_traps(learner: Any, datamodule: Any) -> None:
     """Warn about parts that silently train worse or do not resume.
 
@@ -346,22 +296,3 @@ def _takes(module: nn.Module, arguments: int) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _check_regularizer(learner: Any) -> None:
-    if (regularizer := learner.regularizer) is None:
-        return
-    option = f"--model.regularizer {type(regularizer).__name__}"
-    if regularizer.of == "raw_embeddings" and learner.normalize:
-        raise UserError(
-            f"{option} needs raw embeddings, but --model.normalize true gives all of them length 1: give "
-            "--model.normalize false (losses of cosines normalize themselves)"
-        )
-    if regularizer.of != "class_weights":
-        return
-    name, losses = type(learner.loss).__name__, with_class_weights(learner.loss)
-    if len(losses) != 1:
-        raise UserError(
-            f"{option} needs class weights, and --model.loss {name} has {len(losses) or 'none'}: give a loss with one "
-            "set of class weights (docs/losses.md)"
-        )

@@ -65,9 +65,9 @@ class SeedSteps(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         epoch: int = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
         loaders = CombinedLoader(trainer.train_dataloader).flattened
-        owners = [each for loader in loaders for each in (loader, getattr(loader, "batch_sampler", None))]
+        owners = [*loaders, *(getattr(loader, "batch_sampler", None) for loader in loaders)]
         samplers: list[Any] = [
-            sampler for each in owners if hasattr(sampler := getattr(each, "sampler", None), "set_epoch")
+            each for owner in owners if hasattr(each := getattr(owner, "sampler", None), "set_epoch")
         ]
         if any(getattr(sampler, "epoch", epoch) != epoch for sampler in samplers):
             for sampler in samplers:
@@ -150,8 +150,14 @@ class LogLosses(Callback):
         # By a logger, or by a callback when the training pauses.
         pauses = trainer.is_last_batch or trainer.val_check_batch != trainer.num_training_batches
         if trainer._logger_connector.should_update_logs or pauses or 0 <= trainer.max_steps <= trainer.global_step:
-            named = {**dict(_of_loss(getattr(pl_module, "loss", None))), **returned}
-            pl_module.log_dict({TRAIN_LOSS: loss, **_numbers(named)}, batch_size=1)
+            numbers = {TRAIN_LOSS: loss}
+            for name, value in {**dict(_of_loss(getattr(pl_module, "loss", None))), **returned}.items():
+                key = name if "/" in name else f"train/{name}"
+                if isinstance(value, Tensor) and value.numel() == 1:
+                    numbers[key] = value.detach().reshape(())
+                elif type(value) in (int, float):
+                    numbers[key] = value
+            pl_module.log_dict(numbers, batch_size=1)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._check()
@@ -176,15 +182,3 @@ def _of_loss(loss: Any) -> Iterator[tuple[str, Any]]:
         for term, value in getattr(part, "terms", {}).items():
             yield f"{name}.{term}".lstrip("."), value
     yield from ((name, weight) for name, weight in loss.named_parameters() if weight.requires_grad)
-
-
-def _numbers(named: dict[str, Any]) -> dict[str, Tensor | float]:
-    """The single numbers, by their logged names."""
-    found: dict[str, Tensor | float] = {}
-    for name, value in named.items():
-        if isinstance(value, Tensor) and value.numel() == 1:
-            value = value.detach().reshape(())
-        elif type(value) not in (int, float):
-            continue
-        found[name if "/" in name else f"train/{name}"] = value
-    return found

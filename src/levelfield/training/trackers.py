@@ -2,15 +2,12 @@
 
 import os
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from levelfield.core.configuration import as_list
-from levelfield.core.errors import UserError
 
 WANDB, TENSORBOARD = "WandbLogger", "TensorBoardLogger"
-PACKAGES = {WANDB: ["wandb"], TENSORBOARD: ["tensorboard", "tensorboardX"]}
 # A study has hundreds of short W&B runs. They print nothing and do not measure the machine (4% of a head's step).
 QUIET = {"silent": True, "console": "off", "x_disable_stats": True, "x_disable_machine_info": True}
 
@@ -23,17 +20,11 @@ def place_trackers(loggers: Any, folder: Path, run: Mapping[str, Any]) -> None:
     Args:
         loggers: `trainer.logger` of a parsed configuration: one, a list, or none.
         run: Arguments for `wandb.init`: the run's `name`, its `group`, and more. An `id` replaces the user's.
-
-    Raises:
-        UserError: The package of a tracker is not installed.
     """
     for logger in as_list(loggers):
         kind = str(getattr(logger, "class_path", "")).rpartition(".")[2]
-        if kind not in PACKAGES:
+        if kind not in (WANDB, TENSORBOARD):
             continue
-        if not any(map(find_spec, PACKAGES[kind])):
-            extra = PACKAGES[kind][0]
-            raise UserError(f"--trainer.logger {kind} needs {extra}: pip install 'levelfield[{extra}]'")
         settings = logger.init_args
         settings.save_dir = str(folder)
         if kind == WANDB:

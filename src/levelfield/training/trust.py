@@ -4,6 +4,7 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -131,7 +132,10 @@ def named_class(key: str, name: Any, trusted: Iterable[str], is_inside: bool = F
     except (ImportError, AttributeError, ValueError) as error:
         raise Missing(f"its {part} {name} is not installed here ({error})") from None
     is_trusted = _is_allowed(name, trusted)
-    made = _returned(found) if is_trusted or name in packages else found
+    made = found
+    if inspect.isfunction(found) and (is_trusted or name in packages):
+        with suppress(NameError):
+            made = get_type_hints(found).get("return")
     # A data set or transforms of yours may take any object.
     base = object if is_inside and is_trusted and section == "data" else BASES[section]
     if not (isinstance(made, type) and issubclass(made, base)):
@@ -187,16 +191,6 @@ def _without_weights(key: str, kind: Any, given: dict[str, Any]) -> dict[str, An
 
 def _is_allowed(name: str, packages: Iterable[str]) -> bool:
     return any(f"{name}.".startswith(f"{each}.") for each in packages) or imported_by_user(name)
-
-
-def _returned(found: Any) -> Any:
-    """The class, or the return annotation of a function; None without one."""
-    if not inspect.isfunction(found):
-        return found
-    try:
-        return get_type_hints(found).get("return")
-    except NameError:
-        return None
 
 
 def imported_by_user(name: str) -> bool:

@@ -1,17 +1,14 @@
-"""Averages of weights in a fit: of the whole learner, as scored and stored in checkpoints; one with the start."""
+"""Averages of weights: Lightning's moving averages, which a fit scores and stores, and a mean with the start."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.utilities import rank_zero_warn
-from torch import Tensor, nn
-
-from levelfield.core.errors import UserError
+from torch import Tensor
 
 
 def averages(callbacks: Iterable[Callback]) -> list[WeightAveraging]:
@@ -41,9 +38,7 @@ def follow_until_first_update(callbacks: Iterable[Callback]) -> None:
 
 def _follow(each: WeightAveraging, hook: str, trainer: Any, learner: LightningModule, *args: Any) -> None:
     average = each._average_model
-    if average is not None and isinstance(each, AverageWithStart):
-        each.follow(trainer, learner)
-    elif average is not None and average.n_averaged == 0:
+    if average is not None and average.n_averaged == 0:
         average.update_parameters(learner)  # copies, because it is the first
         average.n_averaged.zero_()
         if hook == "on_train_end":
@@ -64,16 +59,11 @@ def save_average(learner: LightningModule, checkpoint: dict[str, Any]) -> None:
             checkpoint.pop(key, None)
 
 
-def forget_average(learner: LightningModule) -> None:
-    """Drop the average after a fit: the learner has it, and Lightning would test a checkpoint's unaveraged weights."""
-    for each in averages(learner.trainer.callbacks):  # type: ignore[attr-defined]
-        each._average_model = None
-
-
 def between(start: Mapping[str, Any], trained: Mapping[str, Any], alpha: float) -> dict[str, Any]:
-    """`alpha * trained + (1 - alpha) * start`; other values, such as counters of batch norm, are the trained ones.
+    """`alpha * trained + (1 - alpha) * start` (WiSE-FT, Wortsman et al. 2022, arXiv 2109.01903).
 
-    Weights that training has not changed stay as they are; the average would round them.
+    Other values, such as counters of batch norm, are the trained ones. Weights that training has not changed stay as
+    they are; the average would round them.
     """
     mixed = dict(trained)
     for name, weight in trained.items():
@@ -81,61 +71,3 @@ def between(start: Mapping[str, Any], trained: Mapping[str, Any], alpha: float) 
             one = start[name].to(weight.device)
             mixed[name] = torch.where(one == weight, weight, torch.lerp(one, weight, alpha))
     return mixed
-
-
-class AverageWithStart(WeightAveraging):
-    """Scores and stores `alpha * trained + (1 - alpha) * start` (WiSE-FT, Wortsman et al. 2022, arXiv 2109.01903).
-
-    The average keeps knowledge of the pretrained weights about other classes and costs nothing after training. It
-    covers all trained weights and the running statistics of batch norm, but not the weights of the loss: these start
-    random, and embeddings do not need them. For an adapter, its two factors are averaged, not their product. Each step
-    continues from the trained weights. A study selects alpha on its folds (`derived`).
-
-    Args:
-        alpha: Share of the trained weights, above 0 and at most 1.
-
-    Raises:
-        UserError: an invalid alpha, or a second average of weights.
-    """
-
-    def __init__(self, alpha: float) -> None:
-        if not 0 < alpha <= 1:
-            raise UserError(f"AverageWithStart.alpha is {alpha}: give a number above 0 and at most 1")
-        super().__init__()
-        self.alpha = alpha
-        self._start: dict[str, Tensor] = {}
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit":
-            if len(averages(trainer.callbacks)) > 1:  # type: ignore[attr-defined]
-                raise UserError("AverageWithStart and another average of weights: leave one of the two callbacks out")
-            self._start = {}
-        super().setup(trainer, pl_module, stage)
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not self._start:  # else it comes from a checkpoint
-            self._start = {name: tensor.clone() for name, tensor in _tensors(pl_module) if not name.startswith("loss.")}
-
-    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        return False  # `follow` does it before each use
-
-    def follow(self, trainer: Trainer, learner: LightningModule) -> None:
-        """Set the average from the current weights: before a validation or a checkpoint, and at the end."""
-        assert self._average_model is not None
-        self.on_train_start(trainer, learner)  # `ValidateFirst` may come before this callback
-        trained = dict(_tensors(learner))
-        mixed = trained | between(self._start, {name: trained[name] for name in self._start}, self.alpha)
-        for name, tensor in _tensors(self._average_model.module):
-            tensor.copy_(mixed[name])
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "start": self._start}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        self._start = state_dict["start"]
-
-
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Weights and buffers by name."""
-    return ((name, each.detach()) for name, each in chain(module.named_parameters(), module.named_buffers()))

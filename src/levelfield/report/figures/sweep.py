@@ -9,7 +9,8 @@ from levelfield.analysis.shown_names import MAPS, shown_names
 from levelfield.metrics.definitions import SELECTED_BY, title_of
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import PALETTE, new_figure
-from levelfield.study.spec import PCA, value_of, without_value
+from levelfield.study.spec import value_of, without_value
+from levelfield.study.untrained import PCA
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,17 +3,14 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from importlib import import_module
-from math import prod
 from typing import Any, Literal
 
 from loky import ProcessPoolExecutor
 from loky.process_executor import BrokenProcessPool, TerminatedWorkerError
 
-from levelfield.core.configuration import Config
-from levelfield.core.errors import UserError
 from levelfield.core.processes import (
     SIDE_BY_SIDE,
     end_with_parent,
@@ -22,7 +19,6 @@ from levelfield.core.processes import (
     keep_freed_memory,
     quick_imports,
 )
-from levelfield.core.shape import count
 from levelfield.study.executors import devices_of_a_job, on_cpu, refuse_below_one
 from levelfield.study.jobs import study_jobs
 from levelfield.study.spec import StudySpec
@@ -30,9 +26,8 @@ from levelfield.study.workers import Here
 
 # Importing this module imports everything that a worker needs.
 WORK = "levelfield.study.seal"
-# For `auto` on a CPU: fewest jobs per worker, because a start takes as long as several short jobs: those on stored
-# features, or of few steps.
-JOBS_EACH, LONG_JOBS_EACH, FEW_STEPS = 32, 4, 20
+# For `auto` on a CPU: fewest jobs per worker, because a start takes as long as several short jobs.
+JOBS_EACH = 4
 # For `auto`: memory per worker, twice what a training on features takes.
 BYTES_EACH = 2 << 30
 # Without it `python -m` and `python -c` search the working directory first.
@@ -47,30 +42,21 @@ class Local:
     """Processes of this machine.
 
     Args:
-        workers: Number of processes; 1 means this process. On GPUs `auto` takes `jobs_per_device` per GPU, as far as
-            cores, memory and jobs allow. On a CPU it takes one per core, or one if a job has several threads.
-        devices: GPUs that the workers take in turn, each as many as a job needs, as positions among the visible GPUs;
-            None takes all.
-        jobs_per_device: Number of workers that share a GPU with `auto`.
+        workers: Number of processes, which take the visible GPUs in turn, each as many as a job needs; 1 means this
+            process. `auto` takes one per GPU, as far as cores, memory and jobs allow; on a CPU one per core, or one if
+            a job has several threads.
 
     Raises:
-        UserError: a number that is not positive, or a GPU that is not visible.
+        UserError: a number that is not positive.
     """
 
     died = (TerminatedWorkerError, BrokenProcessPool)
 
-    def __init__(
-        self,
-        spec: StudySpec,
-        workers: int | Literal["auto"] = "auto",
-        devices: int | Sequence[int] | None = None,
-        jobs_per_device: int = 1,
-    ) -> None:
-        refuse_below_one(workers=workers, jobs_per_device=jobs_per_device)
-        each = devices_of_a_job(spec)
-        self._devices = [] if on_cpu(spec) else _groups(_visible(devices), each)
-        self.number = _auto(spec, len(self._devices) * jobs_per_device) if workers == "auto" else workers
-        self._here = Here() if self.number == 1 and devices is None else None
+    def __init__(self, spec: StudySpec, workers: int | Literal["auto"] = "auto") -> None:
+        refuse_below_one(workers=workers)
+        self._devices = [] if on_cpu(spec) else _groups(_visible(), devices_of_a_job(spec))
+        self.number = _auto(spec, len(self._devices)) if workers == "auto" else workers
+        self._here = Here() if self.number == 1 else None
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(spec.threads))
         self._environment = {**threads, SIDE_BY_SIDE: str(self.number), **OF_A_WORKER}
         self._pools: dict[int, ProcessPoolExecutor] = {}
@@ -123,37 +109,18 @@ def _auto(spec: StudySpec, on_devices: int) -> int:
     if spec.threads > 1 and not on_devices:
         return 1
     jobs = len(study_jobs(spec))
-    each = JOBS_EACH if all(map(_is_short, spec.methods.values())) else LONG_JOBS_EACH
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most = [cores, free_memory() // BYTES_EACH, *([on_devices, jobs] if on_devices else [jobs // each])]
+    most = [cores, free_memory() // BYTES_EACH, *([on_devices, jobs] if on_devices else [jobs // JOBS_EACH])]
     return max(min(most), 1)
 
 
-def _is_short(config: Config) -> bool:
-    """Whether the jobs of a row take few seconds."""
-    data, trainer = config.get("data") or {}, config.get("trainer") or {}
-    length: list[Any] = [data.get("steps_per_epoch"), trainer.get("max_epochs")]
-    return bool(data.get("features")) or (all(map(count, length)) and prod(length) <= FEW_STEPS)
-
-
-def _visible(devices: int | Sequence[int] | None) -> list[str]:
-    """The GPUs that a study may use, as in `CUDA_VISIBLE_DEVICES`; `devices` are positions in that list.
-
-    Raises:
-        UserError: a position that the list does not have.
-    """
+def _visible() -> list[str]:
+    """The GPUs that a study may use, as in `CUDA_VISIBLE_DEVICES`."""
     import torch
 
+    number = torch.cuda.device_count()  # as far as the list goes; it starts nothing on a GPU
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    numbers = range(torch.cuda.device_count())  # as far as the list goes; it starts nothing on a GPU
-    visible = listed.split(",")[: len(numbers)] if listed else [str(number) for number in numbers]
-    if devices is None:
-        return visible
-    positions = devices if isinstance(devices, Sequence) else [devices]
-    for position in positions:
-        if not 0 <= position < len(visible):
-            raise UserError(f"--executor.devices {position}: {len(visible)} GPUs are visible; the first is 0")
-    return [visible[position] for position in positions]
+    return listed.split(",")[:number] if listed else [str(each) for each in range(number)]
 
 
 def _groups(devices: list[str], each: int) -> list[str]:

@@ -13,6 +13,5 @@ from levelfield.training.callbacks.until_done import KeepStart, UntilDone, Valid
 from levelfield.training.callbacks.wandb_neighbours import WandbNeighbours
 from levelfield.training.run_folder import LastEpoch
 from levelfield.training.steps import CheckFirstBatch, LogLosses, SeedSteps
-from levelfield.training.weight_averaging import AverageWithStart
 
 __all__ = [name for name in dir() if name[0].isupper()]

@@ -73,7 +73,7 @@ class RetrievalValidation(Callback):
             user_metric(name)  # fails before an epoch is trained
         self.of_queries: list[tuple[dict[str, Tensor], Tensor]] = []
         self.best_queries: tuple[dict[str, Tensor], Tensor] | None = None
-        self._highest = -math.inf
+        self._highest, self._stage = -math.inf, "val"
         self._scores: list[RetrievalMetrics] = []  # of each loader
         self._outputs: list[dict[str, Any]] = []  # what Lightning returns and prints of each loader
         self._logged: list[list[str]] = []
@@ -86,22 +86,23 @@ class RetrievalValidation(Callback):
         if stage == "fit":
             self._highest, self.best_queries = -math.inf, None
             follow_until_first_update(trainer.callbacks)  # type: ignore[attr-defined]
-            self._warn_of_minimum(trainer.callbacks)  # type: ignore[attr-defined]
+            for each in trainer.callbacks:  # type: ignore[attr-defined]
+                score = str(getattr(each, "monitor", "")).removeprefix("val/").partition("/dataloader_idx_")[0]
+                is_best_if_large = score == self.selected_by or (can_select(score) and not is_user_metric(score))
+                if is_best_if_large and getattr(each, "mode", "max") != "max":
+                    rank_zero_warn(
+                        f"{type(each).__name__} takes the smallest {each.monitor} for the best: give it mode='max'"
+                    )
 
-    def _warn_of_minimum(self, callbacks: Iterable[Any]) -> None:
-        for each in callbacks:
-            score = str(getattr(each, "monitor", "")).removeprefix("val/").partition("/dataloader_idx_")[0]
-            is_best_if_large = score == self.selected_by or (can_select(score) and not is_user_metric(score))
-            if is_best_if_large and getattr(each, "mode", "max") != "max":
-                rank_zero_warn(
-                    f"{type(each).__name__} takes the smallest {each.monitor} for the best: give it mode='max'"
-                )
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        for each in averages(trainer.callbacks):  # type: ignore[attr-defined]
+            each._average_model = None  # the learner has it, and Lightning would test a checkpoint's other weights
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._scores = []
         if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined] # only some batches
             return
-        stage = _stage(trainer)
+        self._stage = stage = "test" if trainer.testing else "val"
         loaders = flat(getattr(trainer, f"{stage}_dataloaders"))
         for loader, planned in zip(loaders, getattr(trainer, f"num_{stage}_batches"), strict=True):
             _refuse_a_part(trainer, loader, planned, stage)
@@ -127,8 +128,8 @@ class RetrievalValidation(Callback):
     ) -> None:
         if not self._scores:
             return
-        _, labels, index, _ = Batch.read(batch)
-        embeddings, scores = embeddings_of(outputs), self._scores[dataloader_idx]
+        read, scores = Batch.read(batch), self._scores[dataloader_idx]
+        labels, index = read.labels, read.index
         if index is None:
             if trainer.world_size > 1:
                 raise UserError(
@@ -137,14 +138,14 @@ class RetrievalValidation(Callback):
                 )
             seen = sum(map(len, scores.labels))
             index = torch.arange(seen, seen + len(labels), device=labels.device)
-        scores.update(embeddings, labels, index)
+        scores.update(embeddings_of(outputs), labels, index)
 
     on_validation_batch_end = on_test_batch_end
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._scores:
             return
-        stage = _stage(trainer)
+        stage = self._stage
         self._logged, self.of_queries = [], []
         for number, metrics in enumerate(self._scores):
             try:
@@ -154,7 +155,8 @@ class RetrievalValidation(Callback):
                     f"{error}: look at these samples, or lower the learning rates (--model.trunk_lr, "
                     "--model.embedder_lr)"
                 ) from error
-            self._warn_of_collapse(trainer, metrics.embeddings, stage)
+            if trainer.is_global_zero and metrics.embeddings:
+                self._warn_of_collapse(torch.cat(metrics.embeddings))
             del scores["num_skipped"]
             self.of_queries.append((metrics.query_scores, metrics.query_labels))
             suffix = f"/dataloader_idx_{number}" if number else ""  # as Lightning names them; the first is monitored
@@ -180,18 +182,13 @@ class RetrievalValidation(Callback):
 
     on_validation_end = on_test_end
 
-    def _warn_of_collapse(self, trainer: Trainer, embeddings: list[Tensor], stage: str) -> None:
+    def _warn_of_collapse(self, rows: Tensor) -> None:
         """Check evenly spaced embeddings of the first process, because a class's samples may be adjacent."""
-        if self._has_warned or not trainer.is_global_zero or not embeddings:
-            return
-        rows = torch.cat(embeddings)
         rows = rows[:: -(-len(rows) // LOOKED_AT)].cpu()
         rank = effective_rank(unpack_signs(rows) if rows.dtype == torch.uint8 else rows)
-        if rank < COLLAPSED_RANK and len(rows) > 1:
+        if rank < COLLAPSED_RANK and len(rows) > 1 and not self._has_warned:
             self._has_warned = True
-            rank_zero_warn(
-                f"the {stage} embeddings have collapsed: nearly all lie on one line (effective rank {rank:.2f})"
-            )
+            rank_zero_warn(f"the {self._stage} embeddings have collapsed to about a line (effective rank {rank:.2f})")
 
 
 class BestEpoch(Callback):
@@ -255,10 +252,6 @@ def monitor_of(callbacks: Iterable[Callback]) -> str:
     """The logged score that selects the best epoch, such as `val/map_at_r`."""
     found = (each.selected_by for each in callbacks if isinstance(each, RetrievalValidation))
     return next((f"val/{name}" for name in found), MONITOR)
-
-
-def _stage(trainer: Trainer) -> str:
-    return "test" if trainer.testing else "val"
 
 
 def _refuse_a_part(trainer: Any, loader: Any, planned: float, stage: str) -> None:

@@ -113,16 +113,13 @@ class UntilDone(ValidateFirst, EarlyStopping):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
-        self._plan(trainer)  # for a resumed training, whose epoch does not start again
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._plan(trainer)
+        self.on_train_epoch_start(trainer, pl_module)  # for a resumed training, whose epoch does not start again
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             trainer.check_val_every_n_epoch = 1
 
-    def _plan(self, trainer: Trainer) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let Lightning validate at the end of this epoch, or not."""
         epoch, batches = trainer.current_epoch + 1, trainer.num_training_batches
         steps = ceil(batches / trainer.accumulate_grad_batches) if batches < inf else self.every

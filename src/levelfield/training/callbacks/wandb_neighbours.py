@@ -6,11 +6,9 @@ import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
-from torch import Tensor
 
 from levelfield.core.errors import UserError, refuse_below
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.loaders import ClassSubset
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.metrics.distances import DISTANCES
@@ -60,11 +58,12 @@ class WandbNeighbours(Callback):
                 logger.experiment.log_artifact(artifact, aliases=["best"])
 
     def _neighbours(
-        self, module: LightningModule, data: MetricDataModule, device: torch.device | str
-    ) -> tuple[list[str], list[list[Any]]]:
+        self, module: LightningModule, data: Any, device: torch.device | str
+    ) -> tuple[list[str], list[Any]]:
         """Columns and rows: a query, its MAP@R, and its nearest neighbours, right or wrong."""
+        import wandb
+
         subset, distance = data.val_subset, getattr(module, "distance", "cosine")
-        assert subset is not None
         embedded = embed(module, data.eval_dataloader(subset, divided=False), device)
         embeddings, labels, index = (part.to(device) for part in embedded)
         found = retrieval_metrics(embeddings, labels, metrics=(SELECTED_BY,), distance=distance, per_query=True)
@@ -72,27 +71,22 @@ class WandbNeighbours(Callback):
         order = scores.argsort()[: int(scores.isfinite().sum())]  # NaN, a query without a match, is last
         chosen = torch.linspace(0, len(order) - 1, min(self.queries, len(order)), device=order.device)
         queries = order[chosen.round().long()]
-        held, similarity = DISTANCES[distance]
-        points = held(embeddings)
-        _, near = nearest(points[queries], points, NEIGHBOURS, queries, similarity)
+        prepare, similarity = DISTANCES[distance]
+        points = prepare(embeddings)
+        near = nearest(points[queries], points, NEIGHBOURS, queries, similarity)[1]
+
+        def shown(number: int, mark: str = "") -> Any:
+            """An image with its class, or a text after it."""
+            row = int(np.searchsorted(subset.positions, int(index[number])))
+            caption, sample = mark + subset.class_names[subset.labels[row]], subset.dataset.load(subset.index.keys[row])
+            return f"{caption}: {sample}" if isinstance(sample, str) else wandb.Image(sample, caption=caption)
+
         rows = []
         for query, others in zip(queries.tolist(), near.tolist(), strict=True):
             marks = ["right: " if labels[other] == labels[query] else "wrong: " for other in others]
-            cells = [
-                _shown(subset, index[each], mark) for each, mark in zip([query, *others], ["", *marks], strict=True)
-            ]
-            rows.append([cells[0], float(scores[query]), *cells[1:]])
-        return ["query", SELECTED_BY, *(f"neighbour {place + 1}" for place in range(near.shape[1]))], rows
+            rows.append([shown(query), float(scores[query]), *map(shown, others, marks)])
+        return ["query", SELECTED_BY, *(f"neighbour {rank + 1}" for rank in range(near.shape[1]))], rows
 
 
 def _runs(trainer: Trainer) -> list[WandbLogger]:
     return [each for each in trainer.loggers if isinstance(each, WandbLogger) and trainer.is_global_zero]
-
-
-def _shown(subset: ClassSubset, position: Tensor, mark: str) -> Any:
-    """An image with its class, or a text after it."""
-    import wandb
-
-    row = int(np.searchsorted(subset.positions, int(position)))
-    caption, sample = mark + subset.class_names[subset.labels[row]], subset.dataset.load(subset.index.keys[row])
-    return f"{caption}: {sample}" if isinstance(sample, str) else wandb.Image(sample, caption=caption)

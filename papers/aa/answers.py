@@ -1,0 +1,249 @@
+"""The answers of the A/A study: what `aa.yaml` announced, computed from the tables of results/aa/SET/archive.tar.xz.
+
+    python papers/aa/answers.py                  # prints them
+    python papers/aa/answers.py --figure FILE    # draws the figure, too
+
+All scores are points of separated embeddings on test classes. Shapes: S data sets, R replicates (2 c and 2 c + 1 are
+the halves of cut c), L losses, 2 searches, T runs of a search.
+"""
+
+import argparse
+import csv
+import io
+import tarfile
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from levelfield.analysis.statistics import LEVEL, holm, paired_comparison, swapped_halves_test, t_interval, t_test
+
+AA = Path(__file__).resolve().parents[2] / "results/aa"
+LOSSES = ("ntxent", "contrastive", "normalized_softmax", "arcface")
+PAIRS = tuple(combinations(range(len(LOSSES)), 2))
+ROWS = tuple(f"{loss}{search}" for loss in LOSSES for search in ("", "@2"))
+UNTRAINED = {
+    "the features": "pretrained[features]",
+    "a PCA to 128": "pretrained",
+    "a whitening to 128": "pretrained[whitening128]",
+}
+MAP, P1 = "map_at_r", "precision_at_1"
+POWER = 0.8
+
+Scores = Float[np.ndarray, "R L 2 T"]
+P = Float[np.ndarray, "R L"]  # p-values of no difference between A and A'
+Means = dict[str, Float[np.ndarray, " R"]]  # of each row
+
+
+class Study:
+    """The scores of one data set."""
+
+    def __init__(self, lines: Iterable[dict[str, str]]) -> None:
+        found: dict[tuple[str, ...], list[float]] = defaultdict(list)
+        for line in lines:
+            if line["embedding"] == "separated" and line["stage"] in ("run", "test"):
+                key = line["stage"], line["metric"], line["method"], line["replicate"], line["run"]
+                found[key].append(100 * float(line["value"]))
+        self._means = {key: float(np.mean(folds)) for key, folds in found.items()}
+        self.replicates = sorted({key[3] for key in found}, key=int)
+
+    def runs(self, row: str, metric: str = MAP, stage: str = "test") -> Float[np.ndarray, "R T"]:
+        """Of a row, the means over folds."""
+        numbers = sorted({int(key[4]) for key in self._means if key[:3] == (stage, metric, row)})
+        keys = [[(stage, metric, row, replicate, str(run)) for run in numbers] for replicate in self.replicates]
+        return np.array([[self._means[key] for key in each] for each in keys])
+
+    def means(self, metric: str = MAP, stage: str = "test") -> Means:
+        rows = (*ROWS, *UNTRAINED.values())
+        return {row: self.runs(row, metric, stage).mean(axis=1) for row in rows}
+
+    @property
+    def scores(self) -> Scores:
+        return np.stack([self.runs(row) for row in ROWS], axis=1).reshape(len(self.replicates), len(LOSSES), 2, -1)
+
+
+def read(archive: Path) -> Study:
+    with tarfile.open(archive) as files:
+        table = files.extractfile("results.csv")
+        assert table is not None
+        return Study(csv.DictReader(io.TextIOWrapper(table, newline="")))
+
+
+def over_runs(scores: Scores) -> tuple[P, P]:
+    """Of a paired t-test over runs, without and with Holm's correction over the 10 pairs of a replicate."""
+    again = paired_comparison(scores[:, :, 0, :, None], scores[:, :, 1, :, None]).p
+    pairs = [paired_comparison(scores[:, a, 0, :, None], scores[:, b, 0, :, None]).p for a, b in PAIRS]
+    return again, holm(np.concatenate([again, np.stack(pairs, axis=1)], axis=1))[:, : len(LOSSES)]
+
+
+def over_searches(scores: Scores) -> tuple[P, P]:
+    """Of a t-test with the variance of the other losses' searches, without and with Holm over the 4 losses."""
+    gaps = np.subtract(*scores.mean(axis=3).transpose(2, 0, 1))  # A less A', which has twice the variance of a search
+    squares = (gaps**2).sum(axis=1, keepdims=True) - gaps**2
+    degrees = len(LOSSES) - 1
+    p = np.vectorize(lambda gap, rest: t_test(gap, np.sqrt(rest / degrees), degrees)[2])(gaps, squares)
+    return p, holm(p)
+
+
+def over_replicates(scores: Scores) -> tuple[Bool[np.ndarray, " L"], Bool[np.ndarray, " L"]]:
+    """Whether a t-test, and Alpaydin's F test of swapped halves, call the means of A and A' different."""
+    gaps = np.subtract(*scores.mean(axis=3).transpose(2, 1, 0))  # (L, R)
+    t = paired_comparison(gaps[:, :, None], np.zeros((len(LOSSES), 1, 1))).p
+    return t < LEVEL, np.array([swapped_halves_test(each.reshape(-1, 2)) for each in gaps]) < LEVEL
+
+
+def rate(called: Bool[np.ndarray, "S R L"]) -> str:
+    """Of all cases, with a 95% interval over the cuts of all sets, whose halves are not independent."""
+    of_cuts = called.reshape(called.shape[0], -1, 2 * called.shape[2]).mean(axis=2).ravel()
+    half = t_interval([*of_cuts]) or 0.0
+    low, high = max(0.0, of_cuts.mean() - half), min(1.0, of_cuts.mean() + half)
+    return f"{called.sum()} of {called.size} ({called.mean():.0%}, {low:.0%} to {high:.0%})"
+
+
+def components(scores: Scores) -> dict[str, float]:
+    """Variances by nested analysis of variance: cut and half, loss in a replicate, search, run; none below 0.
+
+    With y = replicate + loss + loss in a replicate + search + run, the mean squares of balanced data have the
+    expectations E = run; S = E + T search; I = S + 2 T interaction; R = I + 2 T L replicate.
+    """
+    R, L, _, T = scores.shape
+    of_search, of_loss = scores.mean(axis=3), scores.mean(axis=(2, 3))
+    of_replicate, means = of_loss.mean(axis=1), of_loss.mean(axis=0)
+    rest = of_loss - of_replicate[:, None] - means + scores.mean()
+    squares = {  # from the innermost
+        "run": scores.var(axis=3, ddof=1).mean(),
+        "search": T * of_search.var(axis=2, ddof=1).mean(),
+        "loss in a replicate": 2 * T * (rest**2).sum() / ((R - 1) * (L - 1)),
+        "cut and half": 2 * T * L * of_replicate.var(ddof=1),
+    }
+    sizes, below, found = (1, T, 2 * T, 2 * T * L), 0.0, {}
+    for (name, square), size in zip(squares.items(), sizes, strict=True):
+        found[name] = float(max(square - below, 0.0) / size)
+        below = square
+    return dict(reversed(found.items()))
+
+
+def spread_of_difference(parts: dict[str, float], searches: int = 2, runs: int = 3) -> float:
+    """Standard deviation, in a replicate, of the difference of two losses that are means of searches and runs."""
+    return float(np.sqrt(2 * (parts["loss in a replicate"] + (parts["search"] + parts["run"] / runs) / searches)))
+
+
+def pairs_of_losses(scores: Scores) -> list[tuple[str, float, float, float]]:
+    """Each pair, its mean difference, half a t-interval over replicates, and Holm's p of the F test over 6 pairs."""
+    means = scores.mean(axis=(2, 3))
+    gaps = [means[:, a] - means[:, b] for a, b in PAIRS]
+    p = holm(np.array([swapped_halves_test(gap.reshape(-1, 2)) for gap in gaps]))
+    names = [f"{LOSSES[a]} less {LOSSES[b]}" for a, b in PAIRS]
+    return [
+        (name, float(gap.mean()), t_interval([*gap]) or np.nan, float(each))
+        for name, gap, each in zip(names, gaps, p, strict=True)
+    ]
+
+
+def chosen(study: Study) -> list[str]:
+    """The trained row with the best validation score in each replicate."""
+    means = study.means(stage="run")
+    return [max(ROWS, key=lambda row: means[row][number]) for number in range(len(study.replicates))]
+
+
+def gains(study: Study, metric: str) -> dict[str, Float[np.ndarray, " R"]]:
+    """The chosen row less each untrained row, on the test classes."""
+    means = study.means(metric)
+    best = np.array([means[row][number] for number, row in enumerate(chosen(study))])
+    return {name: best - means[row] for name, row in UNTRAINED.items()}
+
+
+def needed(spread: float) -> tuple[float, float]:
+    """The smallest difference that 10 replicates show with power 80%, and the replicates for 1 point (t-test)."""
+    from statsmodels.stats.power import TTestPower
+
+    test = TTestPower()
+    effect = test.solve_power(nobs=10, alpha=LEVEL, power=POWER)
+    return float(effect * spread), float(np.ceil(test.solve_power(effect_size=1 / spread, alpha=LEVEL, power=POWER)))
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [[*heads], *([*row] for row in rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def answers(studies: dict[str, Study]) -> str:
+    """All answers as Markdown, with the numbers of `aa.yaml`."""
+    of = {name: study.scores for name, study in studies.items()}
+    parts = {name: components(scores) for name, scores in of.items()}
+    spreads = {name: spread_of_difference(each) for name, each in parts.items()}
+    rates = [
+        [title, *(rate(np.stack(p) < LEVEL) for p in zip(*map(test, of.values()), strict=True))]
+        for title, test in (("t over runs", over_runs), ("t with the variance of searches", over_searches))
+    ]
+    for title, called in zip(
+        ("t", "F of swapped halves"), zip(*map(over_replicates, of.values()), strict=True), strict=True
+    ):
+        rates.append([f"{title} over replicates", f"{np.sum(called)} of {np.size(called)}", ""])
+    scales = [[name, *(f"{v**0.5:.2f}" for v in parts[name].values()), f"{spreads[name]:.2f}"] for name in of]
+    pairs = [
+        [name, pair, f"{mean:+.1f} ± {half:.1f}", f"{p:.3f}"]
+        for name, scores in of.items()
+        for pair, mean, half, p in pairs_of_losses(scores)
+    ]
+    gained, below = list[list[str]](), list[str]()
+    for name, study in studies.items():
+        each = [gains(study, metric) for metric in (MAP, P1)]
+        for row in UNTRAINED:
+            gained.append([name, row, *(f"{g[row].mean():+.1f} ± {t_interval([*g[row]]):.1f}" for g in each)])
+        below.append(f"{(each[0]['the features'] < 0).sum()} of {len(study.replicates)}")
+    cost = [[name, *(f"{number:.3g}" for number in needed(spread))] for name, spread in spreads.items()]
+    called = "of all cases (95% interval over cuts)"
+    kinds = ["cut and half", "loss in a replicate", "search", "run"]
+    return "\n\n".join(
+        f"**{title}**\n\n{table(heads, rows)}\n"
+        for title, heads, rows in (
+            ("1. A and A' called different", ["test", f"p < 0.05, {called}", "Holm's p < 0.05"], rates),
+            ("2. Standard deviations", ["", *kinds, "difference of two losses"], scales),
+            ("3. Pairs of losses", ["", "pair", "difference over replicates", "Holm's p of F"], pairs),
+            ("4. The loss that validation chooses, less", ["", "untrained row", "MAP@R", "P@1"], gained),
+            ("5. Replicates in which validation chooses a row below the features", [*studies], [below]),
+            ("6. At this noise", ["", "difference that 10 replicates show", "replicates for 1 point"], cost),
+        )
+    )
+
+
+def draw(studies: dict[str, Study], file: Path) -> None:
+    """The size of each difference of A to A' in a replicate, beside those of two losses."""
+    from levelfield.core.files import write_atomically
+    from levelfield.report.figures.style import BLUE, VERMILION, new_figure, style
+    from papers.drawing import to_png
+
+    with style():
+        figure = new_figure(2.6)
+        for axes, (name, study) in zip(
+            figure.subplots(1, len(studies), sharey=True, squeeze=False)[0], studies.items(), strict=True
+        ):
+            means = study.scores.mean(axis=3)
+            itself = np.abs(means[:, :, 0] - means[:, :, 1]).ravel()
+            others = np.abs(np.stack([means[:, a, 0] - means[:, b, 0] for a, b in PAIRS])).ravel()
+            for place, (sizes, colour) in enumerate(((itself, VERMILION), (others, BLUE))):
+                spread = np.linspace(-0.3, 0.3, len(sizes))
+                axes.plot(place + spread, np.sort(sizes), ".", color=colour, markersize=4)
+            axes.set_xticks([0, 1], ["a loss, itself", "two losses"])
+            axes.set_title(name)
+        figure.supylabel("size of a difference, MAP@R", fontsize=9)
+        write_atomically(file, to_png(figure))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--figure", type=Path)
+    given = parser.parse_args()
+    studies = {archive.parent.name: read(archive) for archive in sorted(AA.glob("*/archive.tar.xz"))}
+    print(answers(studies), end="")
+    if given.figure:
+        draw(studies, given.figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The settings of untrained rows: learners without a step, whose embedder is a map of the features of the trunk."""
+
+import copy
+import re
+
+from levelfield.core.configuration import Config, init_args
+
+# Maps of the trunk's features in untrained rows. `one_pca` is fitted to the whole training half, for comparisons with
+# the concatenated embeddings of a run's folds.
+PCA, FEATURES, LDA, WHITENING, ONE = "pca", "features", "lda", "whitening", "one_pca"
+EMBEDDING_SIZE = 128  # a learner's default
+# The untrained row of a LightningModule that is not a MetricLearner: its embeddings before training.
+UNTRAINED = "untrained"
+TO_SIZE = rf"({PCA}|{WHITENING})([1-9][0-9]*)"
+# Settings of the data that do not affect an untrained trunk.
+TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "sampler", "steps_per_epoch")
+
+
+def changes_untrained(key: str, kind: str) -> bool:
+    """Whether a setting changes the untrained embedding of a kind."""
+    section, _, name = key.partition(".")
+    if section == "model":
+        return name.partition(".")[0] == "trunk" or (name == "embedding_size" and kind in (PCA, LDA, ONE))
+    return section == "data" and name.partition(".")[0] not in TRAINING_BATCHES
+
+
+def untrained_config(config: Config, kind: str, folds: int) -> Config:
+    """The configuration of an untrained row: a learner that is validated and kept before the first step.
+
+    Its embedder is the map of the features of the frozen trunk. A LightningModule has no map: it stays as it is.
+
+    Args:
+        config: That of a row with the same trunk and data.
+        kind: The map: `features`, `pca`, `lda`, `whitening`, `one_pca`, `pca512`, or `untrained` for a LightningModule.
+        folds: Those of a run; `one_pca` is as long as the concatenated embeddings.
+    """
+    if kind == UNTRAINED:
+        trainer = {key: value for key, value in config["trainer"].items() if key not in ("devices", "strategy")}
+        return {**config, "trainer": {**trainer, "max_steps": 0}}
+    size = config["model"].get("embedding_size", EMBEDDING_SIZE)
+    of_size = re.fullmatch(TO_SIZE, kind)
+    starts: dict[str, tuple[str, int | None]] = {
+        FEATURES: ("random", None),
+        PCA: (PCA, size),
+        LDA: (LDA, size),
+        WHITENING: (WHITENING, None),
+        ONE: (PCA, size and folds * size),
+    }
+    start, length = starts[kind] if of_size is None else (of_size[1], int(of_size[2]))
+    trunk = copy.deepcopy(config["model"].get("trunk"))
+    init_args(trunk).pop("adapter", None)  # changes no feature before the first step
+    embedder = "IdentityEmbedder" if kind == FEATURES else "LinearEmbedder"
+    trainer = {key: value for key, value in config["trainer"].items() if key == "accelerator"}
+    return {
+        "model": {
+            **({} if trunk is None else {"trunk": trunk}),
+            "freeze_trunk": True,
+            "loss": "levelfield.losses.ContrastiveLoss",  # a learner needs one
+            "embedder": f"levelfield.models.{embedder}",
+            "embedder_init": start,
+            "embedding_size": length,
+        },
+        "data": {key: value for key, value in config["data"].items() if key not in TRAINING_BATCHES}
+        | {"features": True},
+        "trainer": {**trainer, "max_steps": 0},
+    }
+
+
+def is_reference(name: str) -> bool:
+    """Whether `references` of a study file may have this name."""
+    return name in (FEATURES, LDA, WHITENING, ONE) or re.fullmatch(TO_SIZE, name) is not None

@@ -1,0 +1,146 @@
+"""The answers of the A/A study, on made scores, against plain loops and SciPy."""
+
+import csv
+import io
+import tarfile
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import pytest
+from deletable import PAPERS, needs
+from scipy.stats import f, t, ttest_1samp, ttest_rel
+from statsmodels.stats.multitest import multipletests
+
+pytestmark = needs(PAPERS)
+aa = pytest.importorskip("papers.aa.answers")
+
+SPREADS = {"cut and half": 3.0, "loss in a replicate": 1.0, "search": 0.8, "run": 0.4}
+
+
+def made(replicates: int, seed: int = 0) -> np.ndarray:
+    """Scores of equal losses (replicates, losses, searches, runs) in points."""
+    rng = np.random.default_rng(seed)
+    parts = zip(SPREADS.values(), (1, 2, 3, 4), strict=True)
+    shape = (replicates, 4, 2, 3)
+    return 40 + sum(sd * rng.normal(size=(*shape[:n], *(1,) * (4 - n))) for sd, n in parts) + np.zeros(shape)
+
+
+@pytest.fixture
+def study() -> "aa.Study":
+    """Ten replicates as the lines of a table; a fold moves around its run's mean."""
+    lines = []
+    for metric, stage, seed in (("map_at_r", "test", 0), ("map_at_r", "run", 1), ("precision_at_1", "test", 2)):
+        scores = made(10, seed)
+        for (replicate, row, run), value in np.ndenumerate(scores.reshape(10, 8, 3)):
+            for fold in range(4):
+                own = (value + (-1) ** fold) / 100
+                lines.append(line(stage, metric, aa.ROWS[row], replicate, run, fold, own))
+        for replicate in range(10):
+            for number, row in enumerate(aa.UNTRAINED.values()):
+                value = (scores[replicate].mean() - 1 - number) / 100
+                lines += [line(stage, metric, row, replicate, 0, fold, value) for fold in range(4)]
+    return aa.Study(lines)
+
+
+def line(stage: str, metric: str, row: str, replicate: int, run: int, fold: int, value: float) -> dict[str, str]:
+    of = {"stage": stage, "metric": metric, "method": row, "embedding": "separated", "value": repr(float(value))}
+    return of | {"replicate": str(replicate), "run": str(run), "fold": str(fold), "trial": ""}
+
+
+def test_the_scores_are_those_of_the_table(study) -> None:
+    np.testing.assert_allclose(study.scores, made(10), rtol=1e-12)
+
+
+def test_the_verdicts_on_a_loss_and_itself(study) -> None:
+    y = study.scores
+    p, corrected = aa.over_runs(y)
+    q, by_searches = aa.over_searches(y)
+    for r in range(10):
+        own = [ttest_rel(y[r, loss, 0], y[r, loss, 1]).pvalue for loss in range(4)]
+        others = [ttest_rel(y[r, a, 0], y[r, b, 0]).pvalue for a, b in combinations(range(4), 2)]
+        np.testing.assert_allclose(p[r], own)
+        np.testing.assert_allclose(corrected[r], multipletests([*own, *others], method="holm")[1][:4])
+        gaps = [fmean(y[r, loss, 0]) - fmean(y[r, loss, 1]) for loss in range(4)]
+        for loss in range(4):
+            rest = [gaps[other] ** 2 for other in range(4) if other != loss]
+            assert q[r, loss] == pytest.approx(2 * t.sf(abs(gaps[loss]) / fmean(rest) ** 0.5, 3))
+        np.testing.assert_allclose(by_searches[r], multipletests(q[r], method="holm")[1])
+    by_t, by_f = aa.over_replicates(y)
+    for loss in range(4):
+        d = [fmean(y[r, loss, 0]) - fmean(y[r, loss, 1]) for r in range(10)]
+        assert by_t[loss] == (ttest_1samp(d, 0).pvalue < 0.05)
+        assert by_f[loss] == (swapped(d) < 0.05)
+
+
+def swapped(d: list[float]) -> float:
+    """p of Alpaydin's F for five cuts."""
+    within = sum((d[2 * c] - d[2 * c + 1]) ** 2 / 2 for c in range(5))
+    return float(f.sf(sum(each**2 for each in d) / (2 * within), 10, 5))
+
+
+def test_pairs_gains_and_choices(study) -> None:
+    y, names = study.scores, ["ntxent", "contrastive", "normalized_softmax", "arcface"]
+    found = aa.pairs_of_losses(y)
+    p = []
+    for (name, mean, half, _), (a, b) in zip(found, combinations(range(4), 2), strict=True):
+        d = [float(y[r, a].mean() - y[r, b].mean()) for r in range(10)]
+        low, high = ttest_1samp(d, 0).confidence_interval(0.95)
+        assert (name, mean, half) == (
+            f"{names[a]} less {names[b]}",
+            pytest.approx(fmean(d)),
+            pytest.approx((high - low) / 2),
+        )
+        p.append(swapped(d))
+    np.testing.assert_allclose([each[3] for each in found], multipletests(p, method="holm")[1])
+    validated, tested = made(10, 1).mean(axis=3).reshape(10, 8), y.mean(axis=3).reshape(10, 8)
+    best = validated.argmax(axis=1)
+    assert aa.chosen(study) == [aa.ROWS[row] for row in best]
+    for number, gain in enumerate(aa.gains(study, "map_at_r").values()):
+        untrained = [y[r].mean() - 1 - number for r in range(10)]
+        np.testing.assert_allclose(gain, [tested[r, best[r]] - untrained[r] for r in range(10)], rtol=1e-9)
+
+
+def test_the_variances_are_those_of_the_made_scores() -> None:
+    found = aa.components(made(4000))
+    assert list(found) == list(SPREADS)
+    for name, variance in found.items():
+        assert variance**0.5 == pytest.approx(SPREADS[name], rel=0.05)
+    y = made(4000)
+    gap = (y[:, 0] - y[:, 1]).mean(axis=(1, 2)).std()
+    assert aa.spread_of_difference(found) == pytest.approx(gap, rel=0.05)
+
+
+def test_the_rate_and_the_power() -> None:
+    called = np.zeros((1, 10, 4), bool)
+    called[0, 0] = True  # all four cases of a half of the first cut
+    assert aa.rate(called) == "4 of 40 (10%, 0% to 38%)"
+    difference, replicates = aa.needed(1.0)
+    rng = np.random.default_rng(0)
+    shown = ttest_1samp(rng.normal(difference, 1, (4000, 10)), 0, axis=1).pvalue < 0.05
+    assert shown.mean() == pytest.approx(0.8, abs=0.02)
+    shown = ttest_1samp(rng.normal(1, 1, (4000, int(replicates))), 0, axis=1).pvalue < 0.05
+    assert 0.78 < shown.mean() < 0.9
+
+
+def test_the_command_reads_archives_and_prints_six_answers(tmp_path: Path, study, monkeypatch, capsys) -> None:
+    lines = [dict(zip(("stage", "metric", "method", "replicate", "run"), key, strict=True)) for key in study._means]
+    table = io.StringIO()
+    writer = csv.DictWriter(table, [*lines[0], "embedding", "value"])
+    writer.writeheader()
+    for each, value in zip(lines, study._means.values(), strict=True):
+        writer.writerow(each | {"embedding": "separated", "value": repr(value / 100)})
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        with tarfile.open(tmp_path / name / "archive.tar.xz", "w:xz") as archive:
+            info = tarfile.TarInfo("results.csv")
+            info.size = len(table.getvalue())
+            archive.addfile(info, io.BytesIO(table.getvalue().encode()))
+    monkeypatch.setattr(aa, "AA", tmp_path)
+    monkeypatch.setattr("sys.argv", ["answers.py", "--figure", str(tmp_path / "aa.png")])
+    aa.main()
+    printed = capsys.readouterr().out
+    assert [line[2] for line in printed.splitlines() if line.startswith("**")] == list("123456")
+    assert printed.count("ntxent less arcface") == 2
+    assert (tmp_path / "aa.png").stat().st_size > 5000
