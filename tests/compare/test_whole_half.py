@@ -15,7 +15,8 @@ from toy_study import TOY, run_study
 from levelfield.analysis.conditions import cap_lines
 from levelfield.analysis.status import status_lines
 from levelfield.analysis.verify import verify_study
-from levelfield.compare.whole_half import Training, chosen_by_folds, whole_half_command
+from levelfield.compare import whole_half
+from levelfield.compare.whole_half import Training, chosen_by_folds
 from levelfield.core.errors import UserError
 from levelfield.experiment import Study
 from levelfield.study.folder import StudyFolder
@@ -92,12 +93,13 @@ def test_up_to_one_in_twenty_may_reach_the_cap() -> None:
     assert lines(0, 0, fixed={"ending": {"steps": 6}}, failed={"failure": "nan"}, before={}) == []
 
 
-def test_the_whole_half_takes_what_the_folds_chose(until_done, run, tmp_path):
+def test_the_whole_half_takes_what_the_folds_chose(until_done, run, tmp_path, monkeypatch):
     found = chosen_by_folds(until_done, "contrastive")
     ends = endings(until_done)
     assert found == (max(1, median_low(end["best_step"] for end in ends)), None)
     # The third step is in the middle of an epoch of two.
-    words = whole_half_command(until_done, "contrastive", until_done.folder, Training(3, 0.25))
+    monkeypatch.setattr(whole_half, "chosen_by_folds", lambda *given: Training(3, 0.25))
+    words = whole_half.whole_half_command(until_done, "contrastive", until_done.folder)
     code, _, complaint = run(*words[1:], "--output", tmp_path, "--name", "whole")
     assert code == 0, complaint
     best = torch.load(tmp_path / "fit/whole/0/best.ckpt", weights_only=True)

@@ -1,11 +1,9 @@
-"""One configuration gives the same weights at each door: Trainer.fit, `levelfield fit`, a study's job, two processes.
+"""One configuration gives the same weights at each door: Trainer.fit, `levelfield fit`, a study's job.
 
 What must not matter: loader processes, cache, the epoch at which a fit resumes, and earlier draws of the process.
 """
 
-import os
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from forked import fork, run_script
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.utilities import rank_zero_only
 from own_images import noise_images
 from plain_lightning import MODEL, TRAINER, made, spec
 
@@ -89,11 +85,11 @@ def in_python(config: Config, folder: Path, seed: int = 0, resumed_after: int = 
     return learner.state_dict()
 
 
-def by_command(config: Config, folder: Path, file: str = "it.yaml") -> Config:
+def by_command(config: Config, folder: Path) -> Config:
     """The weights in the checkpoint of `levelfield fit`."""
     folder.mkdir(exist_ok=True)
-    (folder / file).write_text(yaml.safe_dump(config))
-    assert main(["fit", "--config", str(folder / file), "--output", str(folder), "--name", "it"]) == 0
+    (folder / "it.yaml").write_text(yaml.safe_dump(config))
+    assert main(["fit", "--config", str(folder / "it.yaml"), "--output", str(folder), "--name", "it"]) == 0
     return weights(folder / "fit/it/0/best.ckpt")
 
 
@@ -125,36 +121,3 @@ def test_a_study_s_jobs_train_what_python_and_the_command_train(table: str, tmp_
         assert_same(weights(job / "best.ckpt"), expected)
     assert_same(by_command(yaml.safe_load((job / "config.yaml").read_text()), tmp_path / "again"), expected)
     assert (tmp_path / "again/fit/it/0/metrics.csv").read_bytes() == (job / "metrics.csv").read_bytes()
-
-
-def exact(table: str) -> Config:
-    """In float64, because two processes sum in another order, and without dropout, which each draws for its samples."""
-    config = config_of(table, 0)
-    model = {**config["model"], "embedder": spec("levelfield.models.LinearEmbedder")}
-    return {**config, "model": model, "trainer": {**config["trainer"], "precision": "64-true"}}
-
-
-@pytest.mark.processes
-def test_two_processes_train_what_one_trains(table: str, tmp_path: Path) -> None:
-    run_script(Path(__file__), table, str(tmp_path))
-    found, expected = weights(tmp_path / "fit/it/0/best.ckpt"), in_python(exact(table), tmp_path)
-    assert found.keys() == expected.keys()
-    for name, weight in expected.items():
-        torch.testing.assert_close(found[name], weight, rtol=1e-6, atol=1e-9, check_dtype=False)
-
-
-def in_group(rank: int, table: str, folder: Path) -> None:
-    """`levelfield fit` as torchrun starts it."""
-    ranks = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
-    os.environ |= {key: str(value) for key, value in ranks.items()} | {"TORCHELASTIC_RUN_ID": "it"}
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    rank_zero_only.rank = rank  # Lightning has read it from the environment at its import
-    config = exact(table)
-    config["trainer"] |= {"devices": 2, "strategy": "ddp"}
-    by_command(config, folder, file=f"{rank}.yaml")
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    fork(2, lambda rank: in_group(rank, sys.argv[1], Path(sys.argv[2])))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from PIL import Image
+from own_images import noise_images
 from refused import refused, succeeded
 from small_fit import small_trainer, small_trunk
 from torch import nn
@@ -106,13 +106,8 @@ class OnceAClass(nn.Module):
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """48 pictures of 8 classes, each of one grey value."""
-    lines = ["path,label"]
-    for number in range(48):
-        Image.new("RGB", (8, 8), (5 * number,) * 3).save(tmp_path / f"{number}.png")
-        lines.append(f"{number}.png,class {number % 8}")
-    (tmp_path / "table.csv").write_text("\n".join(lines))
-    return tmp_path / "table.csv"
+    """8 classes of 6 pictures."""
+    return noise_images(tmp_path, 48, samples=6, height=8, width=8, suffix=".png")
 
 
 def data_of(table: Path) -> MetricDataModule:

@@ -47,17 +47,16 @@ def chosen_by_folds(study: StudyFolder, row: str) -> Training:
     return Training(max(1, median_low(steps)), median_low(alphas) if alphas else None)
 
 
-def whole_half_command(study: StudyFolder, row: str, folder: Path, training: Training) -> list[str]:
+def whole_half_command(study: StudyFolder, row: str, folder: Path) -> list[str]:
     """The `levelfield fit` command that trains a row on the whole training half.
 
     Args:
         row: See `chosen_by_folds`.
         folder: The study's folder, as the command names it.
-        training: What the folds chose.
     """
     config = folds_of(study.spec, _trained(study, row), 0)[0].path / CONFIG
     words = ["levelfield", "fit", "--config", str(folder / config), "--data.fold", "none", "--name", folder.name]
-    return [*words, "--trainer.max_epochs", "-1", "--trainer.max_steps", str(training.steps)]
+    return [*words, "--trainer.max_epochs", "-1", "--trainer.max_steps", str(chosen_by_folds(study, row).steps)]
 
 
 def _trained(study: StudyFolder, row: str) -> str:

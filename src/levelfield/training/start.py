@@ -126,10 +126,10 @@ class StartAtData(Callback):
         if isinstance(trainer.strategy, DDPStrategy):  # which then leaves buffers alone
             for buffer in pl_module.buffers():
                 torch.distributed.broadcast(buffer, 0)
-        losses = [each for each in with_class_weights(pl_module.loss) if each.starts_at_class_means]
-        starts = not pl_module.has_weights and (pl_module.embedder_init != "random" or losses)
-        if starts:
-            self._start(pl_module, losses)
+        if not pl_module.has_weights:
+            losses = [each for each in with_class_weights(pl_module.loss) if each.starts_at_class_means]
+            if losses or pl_module.embedder_init != "random":
+                self._start(pl_module, losses)
         pl_module.has_weights = True
 
     def _start(self, learner: Any, losses: list[ClassificationLoss]) -> None:

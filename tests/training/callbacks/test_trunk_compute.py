@@ -24,19 +24,6 @@ DEEP = {
 DISTILBERT = {"model_type": "distilbert", "dim": 16, "hidden_dim": 64, "n_layers": 6, "n_heads": 2, "pad_token_id": 0}
 
 
-@pytest.mark.slow
-def test_the_compiler_gets_the_mode():
-    given, learner = [], small_learner()
-
-    def compiler(graph, inputs, **options):
-        given.append(options)
-        return graph
-
-    CompileTrunk(compiler, "reduce-overhead").on_train_start(None, learner)
-    learner.trunk(torch.rand(2, 3, 32, 32))
-    assert given == [{"mode": "reduce-overhead"}]
-
-
 @pytest.mark.parametrize(("deterministic", "backend"), [(True, "inductor"), (False, "inductor"), (True, "eager")])
 def test_a_note_says_what_determinism_costs_the_compiler(deterministic, backend, recwarn):
     torch.use_deterministic_algorithms(deterministic, warn_only=True)
