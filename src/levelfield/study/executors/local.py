@@ -6,11 +6,13 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import Future
 from importlib import import_module
+from math import prod
 from typing import Any, Literal
 
 from loky import ProcessPoolExecutor
 from loky.process_executor import BrokenProcessPool, TerminatedWorkerError
 
+from levelfield.core.configuration import Config
 from levelfield.core.processes import (
     SIDE_BY_SIDE,
     end_with_parent,
@@ -19,14 +21,16 @@ from levelfield.core.processes import (
     keep_freed_memory,
     quick_imports,
 )
+from levelfield.core.shape import count
 from levelfield.study.executors import devices_of_a_job, on_cpu, refuse_below_one
 from levelfield.study.jobs import study_jobs
 from levelfield.study.spec import StudySpec
 
 # Importing this module imports everything that a worker needs.
 WORK = "levelfield.study.seal"
-# For `auto` on a CPU: fewest jobs per worker, because a start takes as long as several short jobs.
-JOBS_EACH = 4
+# For `auto` on a CPU: fewest jobs per worker, because a start takes as long as several short jobs: those on stored
+# features, or of few steps.
+JOBS_EACH, LONG_JOBS_EACH, FEW_STEPS = 32, 4, 20
 # For `auto`: memory per worker, twice what a training on features takes.
 BYTES_EACH = 2 << 30
 # Without it `python -m` and `python -c` search the working directory first.
@@ -103,9 +107,17 @@ def _auto(spec: StudySpec, on_devices: int) -> int:
     if spec.threads > 1 and not on_devices:
         return 1
     jobs = len(study_jobs(spec))
+    each = JOBS_EACH if all(map(_is_short, spec.methods.values())) else LONG_JOBS_EACH
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most = [cores, free_memory() // BYTES_EACH, *([on_devices, jobs] if on_devices else [jobs // JOBS_EACH])]
+    most = [cores, free_memory() // BYTES_EACH, *([on_devices, jobs] if on_devices else [jobs // each])]
     return max(min(most), 1)
+
+
+def _is_short(config: Config) -> bool:
+    """Whether the jobs of a row take few seconds."""
+    data, trainer = config.get("data") or {}, config.get("trainer") or {}
+    length: list[Any] = [data.get("steps_per_epoch"), trainer.get("max_epochs")]
+    return bool(data.get("features")) or (all(map(count, length)) and prod(length) <= FEW_STEPS)
 
 
 def _visible() -> list[str]:
