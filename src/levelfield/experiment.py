@@ -94,7 +94,7 @@ class Study:
             raise UserError(f"{folder} is a file, not a folder; give another --output")
         self.folder = folder
         self.asked = StudyFolder(folder, spec)
-        if not self.asked.is_strangers:
+        if not self.asked.is_read_only:
             find_own_modules(list(spec.methods.values()), spec.metrics)
 
     def __repr__(self) -> str:

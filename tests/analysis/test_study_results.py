@@ -19,6 +19,7 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import write_json
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import RESULT, Job, Task, job_config, job_seed, row_runs, study_jobs, write_result
+from levelfield.study.lock import writing
 from levelfield.study.spec import StudySpec
 
 
@@ -92,7 +93,7 @@ def test_a_report_that_began_before_the_last_score_does_not_undo_its_table(tmp_p
     content = last.read_bytes()
     last.unlink()
     with ThreadPoolExecutor() as threads:
-        with StudyFolder(tmp_path, spec).writing():  # the study writes its tables meanwhile
+        with writing(tmp_path):  # the study writes its tables meanwhile
             report = threads.submit(write_tables, StudyFolder(tmp_path, spec))
             time.sleep(0.3)
             last.write_bytes(content)

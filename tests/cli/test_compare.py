@@ -16,8 +16,7 @@ from tiny_text import own_texts, tiny_text_model
 from levelfield.cli.compare import WRITTEN
 from levelfield.compare import samples
 from levelfield.compare.whole_half import whole_half_command
-from levelfield.core.errors import UserError
-from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable, TextTable
+from levelfield.data.datasets import Glyphs, ImageFolder, TextTable
 from levelfield.experiment import Study
 
 TINY = "model: {trunk: {class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}}"
@@ -179,28 +178,13 @@ def test_of_several_trunks_the_ladder_goes_on_with_the_best_features(run, tmp_pa
     assert [*study.record().spec.trunks] == [other]
 
 
-def test_the_table_of_unbroken_images_is_of_the_folder_that_is_asked_for(tmp_path: Path, capsys) -> None:
-    """Two folders may be called alike, and one may have changed since it was looked at."""
-
-    def unbroken(folder: Path, has_begun: bool = False) -> ImageTable | ImageFolder:
-        file = tmp_path / "outputs/compare_letters.yaml"
-        return samples.unbroken(str(folder), ImageFolder(folder), {}, True, file, has_begun)
-
-    for place, classes in (("one", 2), ("other", 3)):
-        folder = letters(tmp_path / place / "letters", classes, samples=2)
-        (folder / "letter 00/broken.png").write_bytes(b"no image")
-        (folder / "letter 00/link.png").symlink_to(next((folder / "letter 01").iterdir()))
-    assert len(unbroken(tmp_path / "one/letters").read_index().keys) == 5
-    assert len(unbroken(tmp_path / "other/letters").read_index().keys) == 7
-    letter = tmp_path / "other/letters/letter 01"
-    shutil.copy(next(letter.iterdir()), letter / "new.png")
-    assert len(unbroken(tmp_path / "other/letters").read_index().keys) == 8
-    assert len(unbroken(tmp_path / "other/letters", has_begun=True).read_index().keys) == 8
-    with pytest.raises(UserError, match=r"one/letters.*--output"):
-        unbroken(tmp_path / "one/letters", has_begun=True)
-    (letter / "new.png").unlink()
-    with pytest.raises(UserError, match="--output"):
-        unbroken(tmp_path / "other/letters", has_begun=True)
+def test_the_table_of_unbroken_images_lists_the_others_and_links(tmp_path: Path, capsys) -> None:
+    folder, table = letters(tmp_path / "letters", 2, samples=2), tmp_path / "unbroken.csv"
+    (folder / "letter 00/broken.png").write_bytes(b"no image")
+    (folder / "letter 00/link.png").symlink_to(next((folder / "letter 01").iterdir()))
+    found = samples.unbroken("letters", ImageFolder(folder), {}, True, table)
+    assert (found.table, len(found.read_index().keys)) == (table, 5)
+    assert "1 of 6 images are left out" in capsys.readouterr().err
 
 
 def test_samples_in_several_classes_or_both_halves_are_named_before_the_training(tmp_path: Path) -> None:
@@ -235,9 +219,7 @@ def test_a_comparison_of_other_data_is_refused(run, tmp_path: Path) -> None:
     file = tmp_path / "outputs/compare_images.yaml"
     file.with_suffix("").mkdir(parents=True)
     (file.with_suffix("") / "study.yaml").touch()
-    dataset = {"class_path": "levelfield.data.datasets.ImageFolder", "init_args": {"folder": str(ours.resolve())}}
-    content = yaml.safe_dump({"base": ["protocol/heads.yaml", {"data": {"dataset": dataset}}]})
-    file.write_bytes(WRITTEN + content.encode())
+    file.write_text(f"{WRITTEN}{ours.resolve()}\n")
     result = run("compare", str(others))
     refused(result, f"compares {ours.resolve()}, not {others.resolve()}: choose another --output")
     assert result[1] == ""

@@ -97,22 +97,15 @@ class Batch:
     loss: nn.Module | None = None
 
     def __post_init__(self) -> None:
-        y, ref_y, sets = self.y.tolist(), self.other_y, self.y.ndim == 2
-        N = len(y)
-        self.P: list[list[int]] = [[] for _ in range(N)]
-        self.N: list[list[int]] = [[] for _ in range(N)]
+        theirs = self.y if self.ref_y is None else self.ref_y
+        same = (self.y[:, None] & theirs).any(2) if self.y.ndim == 2 else self.y[:, None] == theirs
         if self.chosen is None:
-            for i in range(N):
-                for j in range(len(ref_y)):
-                    same = any(a and b for a, b in zip(y[i], ref_y[j], strict=True)) if sets else y[i] == ref_y[j]
-                    if self.ref is not None or i != j:
-                        (self.P if same else self.N)[i].append(j)
+            itself = torch.eye(len(same), dtype=torch.bool) if self.ref is None else torch.zeros_like(same)
+            a1, p, a2, n = *(same & ~itself).nonzero().T, *(~same & ~itself).nonzero().T
         else:
             a1, p, a2, n = self.chosen if len(self.chosen) == 4 else (*self.chosen[:2], *self.chosen[::2])
-            for i, j in zip(a1.tolist(), p.tolist(), strict=True):
-                self.P[i].append(j)
-            for i, j in zip(a2.tolist(), n.tolist(), strict=True):
-                self.N[i].append(j)
+        self.P: list[list[int]] = [p[a1 == i].tolist() for i in range(len(same))]
+        self.N: list[list[int]] = [n[a2 == i].tolist() for i in range(len(same))]
 
     @property
     def triplets(self) -> list[tuple[int, int, int]]:

@@ -5,10 +5,11 @@ import pytest
 import torch
 from loss_cases import LABELS, assert_same, batch, in_memory
 from pytorch_metric_learning import losses as peers
-from test_label_sets import LOSSES, SETS
+from test_label_sets import LOSSES, ONE_HOT, SETS
 
 from levelfield.losses import (
     ArcFaceLoss,
+    CircleLoss,
     ContrastiveLoss,
     CrossBatchMemory,
     FastAPLoss,
@@ -119,26 +120,30 @@ def test_triplets_of_the_miner_and_of_the_batch_stay_triplets():
         (MarginLoss(triplets_per_anchor=3), "leave it at 'all' or give the memory a miner"),
         (ArcFaceLoss(3, 5), "is no loss of pairs or triplets"),
         (FastAPLoss(), "is no loss of pairs or triplets"),
+        (CircleLoss(), "num_labels=5: CircleLoss takes no label sets"),
     ],
 )
 def test_a_loss_that_it_cannot_hold_is_refused(loss, key):
     with pytest.raises(ValueError, match=key):
-        CrossBatchMemory(loss, 5)
+        CrossBatchMemory(loss, 5, num_labels=5 if "num_labels" in key else None)
     if "miner" in key:
         CrossBatchMemory(loss, 5, miner=TripletMarginMiner())
 
 
 @pytest.mark.parametrize(
-    ("size", "given", "key"),
+    ("num_labels", "labels", "more", "key"),
     [
-        (8, (), "a batch of 8 does not fit into memory_size=4"),
-        (4, ((torch.arange(4),) * 2,), "indices_tuple must be"),
-        (4, (None, torch.randn(4, 5), torch.arange(4)), "takes no ref_emb"),
+        (None, torch.arange(8), (), "a batch of 8 does not fit into memory_size=4"),
+        (None, torch.arange(4), ((torch.arange(4),) * 2,), "indices_tuple must be"),
+        (None, torch.arange(4), (None, torch.randn(4, 5), torch.arange(4)), "takes no ref_emb"),
+        (None, ONE_HOT[:4], (), r"sets of 12 labels but those of the memory \(num_labels\) are integers"),
+        (5, ONE_HOT[:4], (), "sets of 12 labels but those of the memory .* sets of 5"),
+        (5, torch.arange(4), (), "integers but those of the memory"),
     ],
 )
-def test_what_it_cannot_take_is_refused(size, given, key):
+def test_what_it_cannot_take_is_refused(num_labels, labels, more, key):
     with pytest.raises(ValueError, match=key):
-        CrossBatchMemory(ContrastiveLoss(), 5, memory_size=4)(torch.randn(size, 5), torch.arange(size), *given)
+        CrossBatchMemory(NTXentLoss(), 5, 4, num_labels=num_labels)(torch.randn(len(labels), 5), labels, *more)
 
 
 @pytest.mark.parametrize("miner", [BatchEasyHardMiner(), BatchEasyHardMiner(neg_strategy="hard"), BatchHardMiner()])

@@ -23,15 +23,11 @@ REGULARIZERS = [name for name in regularizers.__all__ if name != "Regularizer"]
 OF_POINTS = [*EVERY, *REGULARIZERS]
 
 
-class Penalty(nn.Module):
+class Penalty(nn.Sequential):
     """A regularizer, called as a loss."""
 
-    def __init__(self, regularizer: regularizers.Regularizer) -> None:
-        super().__init__()
-        self.regularizer = regularizer
-
     def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return self.regularizer(embeddings)
+        return super().forward(embeddings)
 
 
 def make(name: str, dim: int = 6) -> nn.Module:

@@ -7,7 +7,7 @@ from loss_cases import Batch, assert_equals_loop, assert_same, batch
 from pytorch_metric_learning import losses as peers
 
 from levelfield import losses, miners
-from levelfield.losses import CrossBatchMemory, WeightedSum
+from levelfield.losses import CrossBatchMemory
 
 # The third and the last are empty, the first two share two labels, and one label is of a single sample.
 SETS = [[k in labels for k in range(5)] for labels in ([0, 1], [0, 1], [], [1, 2], [2], [4], [0, 2], [1], [2, 3], [])]
@@ -78,15 +78,6 @@ def test_it_is_multi_supcon_where_sets_are_equal_or_apart():
     assert ours(case.x, case.y) != multi_supcon(case)
 
 
-def test_a_sum_takes_label_sets_if_all_its_losses_do():
-    x, sets = torch.randn(10, 5), torch.tensor(SETS)
-    parts = losses.SupConLoss(), losses.NTXentLoss()
-    both = WeightedSum({"supcon": parts[0], "ntxent": parts[1]}, {"ntxent": 0.5})
-    torch.testing.assert_close(both(x, sets), parts[0](x, sets) + 0.5 * parts[1](x, sets))
-    with pytest.raises(ValueError, match="no label sets are taken"):
-        WeightedSum({"supcon": parts[0], "arcface": losses.ArcFaceLoss(5, 5)})(x, sets)
-
-
 @pytest.mark.parametrize(
     ("labels", "ref_labels", "key"),
     [
@@ -105,18 +96,3 @@ def test_shapes_that_do_not_fit_raise_one_line(labels, ref_labels, key):
         with pytest.raises(ValueError, match=key) as caught:
             call(x, labels, *choice, *references)
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("num_labels", "labels", "key"),
-    [
-        (None, ONE_HOT[:4], r"sets of 12 labels but those of the memory \(num_labels\) are integers"),
-        (5, ONE_HOT[:4], "sets of 12 labels but those of the memory .* sets of 5"),
-        (5, torch.arange(4), "integers but those of the memory"),
-    ],
-)
-def test_a_memory_of_other_labels_refuses(num_labels, labels, key):
-    with pytest.raises(ValueError, match=key):
-        CrossBatchMemory(losses.NTXentLoss(), 5, 8, num_labels=num_labels)(torch.randn(4, 5), labels)
-    with pytest.raises(ValueError, match="num_labels=5: CircleLoss takes no label sets"):
-        CrossBatchMemory(losses.CircleLoss(), 5, num_labels=5)

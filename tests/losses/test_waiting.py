@@ -6,6 +6,7 @@ A tensor on the device `meta` has a shape and no values: what depends on values 
 
 import contextlib
 
+import equations
 import pytest
 import torch
 from loss_cases import assert_same, batch, make, value_and_gradients
@@ -165,10 +166,12 @@ def test_even_draws_reach_every_column_where_half_precision_is_the_default_type(
     assert len(drawn.unique()) == 2000  # each is missed once in e^100 draws
 
 
-@pytest.mark.parametrize("loss", [TripletMarginLoss, MarginLoss])
-def test_random_triplets_drawn_without_looking_have_the_mean_of_those_drawn_on_the_cpu(loss, monkeypatch):
+@pytest.mark.parametrize(
+    ("loss", "loop"), [(TripletMarginLoss, equations.triplet_margin), (MarginLoss, equations.margin)]
+)
+@pytest.mark.parametrize("looks", [True, False])
+def test_the_mean_of_random_triplets_is_near_that_of_all(loss, loop, looks, monkeypatch):
     case = batch("raw", labels=[0, 0, 0, 1, 1, 1, 2, 3], dim=6)  # two anchors have no positive
-    made = loss(margin=4.0, triplets_per_anchor=20_000)  # every term is above 0, so that a mean over draws is a mean
-    expected = made(case.x, case.y)
-    monkeypatch.setattr("levelfield.losses.triplets.can_look", lambda _: False)
-    assert made(case.x, case.y).item() == pytest.approx(expected.item(), rel=5e-3)
+    case.loss = loss(margin=4.0, triplets_per_anchor=20_000)  # all terms are above 0: draws have their mean
+    monkeypatch.setattr("levelfield.losses.triplets.can_look", lambda _: looks)
+    assert case.loss(case.x, case.y).item() == pytest.approx(loop(case, margin=4.0).item(), rel=5e-3)

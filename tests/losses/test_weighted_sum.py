@@ -4,8 +4,9 @@ import functools
 
 import pytest
 import torch
-from loss_cases import assert_same, batch
-from refused import refused
+from loss_cases import LABELS, assert_same, batch
+from refused import refused, succeeded
+from test_label_sets import SETS
 
 from levelfield.losses import (
     ArcFaceLoss,
@@ -15,6 +16,7 @@ from levelfield.losses import (
     NormalizedSoftmaxLoss,
     NTXentLoss,
     PrototypicalLoss,
+    SupConLoss,
     WeightedSum,
 )
 from levelfield.miners import MultiSimilarityMiner
@@ -27,8 +29,9 @@ TOLD = "{pairs: NTXentLoss, classes: {class_path: ArcFaceLoss, init_args: {margi
 
 
 @pytest.mark.parametrize("situation", ["raw", "pairs", "triplets", "reference"])
-def test_is_the_sum(situation):
-    case = batch(situation)
+@pytest.mark.parametrize("labels", [LABELS, SETS], ids=["integers", "sets"])
+def test_is_the_sum(situation, labels):
+    case = batch(situation, labels)
     loss = WeightedSum({"a": ContrastiveLoss(), "b": NTXentLoss(0.2)}, {"b": 0.3})
     expected = ContrastiveLoss()(*case.arguments()) + 0.3 * NTXentLoss(0.2)(*case.arguments())
     assert_same(loss(*case.arguments()), expected, case.x, case.ref, value=1e-12, gradient=1e-12)
@@ -51,6 +54,8 @@ def test_takes_a_memory_and_a_plain_module_and_refuses_what_its_losses_refuse():
     loss = WeightedSum({"memory": CrossBatchMemory(ContrastiveLoss(), 5, 64).double(), "plain": plain}, {"plain": 2.0})
     expected = ContrastiveLoss()(case.x, case.y) + 2 * case.x.square().mean()
     torch.testing.assert_close(loss(case.x, case.y), expected)
+    with pytest.raises(ValueError, match="no label sets are taken"):
+        WeightedSum({"supcon": SupConLoss(), "arcface": ArcFaceLoss(5, 5)})(case.x, torch.tensor(SETS))
     with pytest.raises(ValueError, match="PrototypicalLoss"):
         WeightedSum({"a": PrototypicalLoss()})(case.x, case.y, MultiSimilarityMiner()(case.x, case.y))
     with pytest.raises(Exception, match=r"Module cannot use --model\.miner"):
@@ -90,8 +95,7 @@ def test_a_learner_makes_its_losses_and_asks_for_classes_only_where_one_does():
 @pytest.mark.slow
 def test_the_command_line_makes_them_and_a_checkpoint_brings_them_back(tiny, run, tmp_path):
     words = ["fit", *tiny, "--output", tmp_path, "--model.loss", "WeightedSum", "--model.loss.losses"]
-    code, _, complaint = run(*words, TOLD, "--model.loss.weights", "{classes: 0.5}")
-    assert code == 0, complaint
+    succeeded(run(*words, TOLD, "--model.loss.weights", "{classes: 0.5}"))
     learner = MetricLearner.load_from_checkpoint(tmp_path / "fit/Glyphs-WeightedSum/0/best.ckpt")
     assert isinstance(learner.loss.losses["pairs"], NTXentLoss)
     assert learner.loss.losses["classes"].margin == 20

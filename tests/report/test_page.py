@@ -13,6 +13,7 @@ from statistics import fmean
 import pytest
 import torch
 from PIL import Image
+from refused import succeeded
 from safetensors.torch import load_file
 from toy_study import evaluated
 
@@ -225,8 +226,7 @@ def test_every_command_of_the_page_works_as_printed(
     assert [line.split()[1] for line in lines] == ["study", "study", "fit", "search"]
     for line in lines:
         words = line.replace("IMAGES_OR_TEXTS", "images").replace("ONE", "images/a/0.png").split()
-        code, _, complaint = run(*words[1:])
-        assert code == 0, complaint
+        succeeded(run(*words[1:]))
 
 
 def test_the_page_of_a_comparison_has_its_decision_and_not_the_best_test_score(study: Path) -> None:

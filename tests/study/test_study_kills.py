@@ -16,7 +16,7 @@ from toy_study import run_study
 from levelfield.core.ledger import LEDGER
 from levelfield.core.processes import is_running
 from levelfield.study import seal
-from levelfield.study.folder import StudyFolder
+from levelfield.study.lock import running_process
 from levelfield.study.rows import load_spec
 
 # The toy study: 23 jobs and the test scores of 5 runs.
@@ -111,7 +111,7 @@ def test_workers_and_loaders_end_with_their_study_and_change_no_byte(workers, lo
     while any(map(is_running, below)):
         assert time.monotonic() < deadline, "a worker or a loader outlives its study"
         time.sleep(0.01)
-    assert StudyFolder.begun(folder).holder() is None
+    assert running_process(folder) is None
     finish(tmp_path / "one.yaml", folder, *options)
     assert tables(folder) == tables(undisturbed)
 

@@ -77,7 +77,6 @@ def test_another_class_drops_the_arguments_of_the_old_one() -> None:
         ("2", {}, "contrastive@2 arcface@2"),
         ("{contrastive: 3}", {}, "contrastive@2 contrastive@3"),
         ("{}", {"searches": 2}, "contrastive@2 arcface@2"),
-        ("{contrastive: 2}", {"searches.contrastive": 1, "searches.arcface": 2}, "arcface@2"),
         ("{contrastive: 2}", {"searches": 1}, ""),
     ],
 )
@@ -106,7 +105,7 @@ prune: true | prune
 search: {trials: 3, final: 2} | final
 search: {sampler: gpp, trials: 1} | gp
 spaces: {arcfase: {}} | arcface
-searches: {arcface: 2} | searches 2: nothing is searched; give --search.trials
+searches: {arcface: 2} | searches 2: arcface is not searched; give --search.trials
 references: [lad] | features, lda
 references: [pca0] | pca0
 references: [lda, lda] | references:
@@ -151,7 +150,7 @@ def test_mistakes_in_the_file_are_named(study: Path, old: str, new: str, key: st
 
 MISTAKEN = """
 data.fold 1 data.fold, model.loss 1 --add-method, dta.root 1 'data', run 1 'runs', search.sampler tpe search.trials,
-metrics [recal_at_5] 'recall_at_<k>', model.embedding_size 3 --model.embedding_size, searches.arcfase 1 'arcface
+metrics [recal_at_5] 'recall_at_<k>', model.embedding_size 3 --model.embedding_size
 """
 
 

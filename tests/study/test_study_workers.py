@@ -23,6 +23,7 @@ from levelfield.core.processes import is_running
 from levelfield.study.executors.local import Local
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job
+from levelfield.study.lock import running_process
 from levelfield.study.rows import load_spec
 from levelfield.study.run import run_study
 from levelfield.study.workers import Here, Scheduler, Unit
@@ -224,12 +225,12 @@ def test_a_second_process_is_refused_and_the_first_goes_on(here: Path) -> None:
     process = study_process(file, folder)
     process.wait_for(lambda: begun_jobs(folder, "mine"))
     study = StudyFolder(folder, load_spec(file))
-    assert study.holder()["process"] == process.pid
+    assert running_process(folder)["process"] == process.pid
     with pytest.raises(UserError, match=rf"{folder}.*{process.pid}"):
         run_study(study)
     printed = process.wait()
     assert process.exit_code == 0, printed
-    assert study.holder() is None
+    assert running_process(folder) is None
 
 
 @pytest.mark.slow

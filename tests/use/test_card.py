@@ -7,6 +7,7 @@ import pytest
 import torch
 import yaml
 from deletable import EXPORT, needs
+from refused import succeeded
 
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.use.card import NOT_TESTED, write_card
@@ -19,8 +20,7 @@ def test_a_test_writes_its_scores_and_the_card(fitted: Path, tmp_path: Path, run
     best = fitted / "best.ckpt"
     before = write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text()
     assert NOT_TESTED in before
-    code, printed, complaint = run("test", "--ckpt_path", best, "--trainer.enable_progress_bar", "false")
-    assert code == 0, complaint
+    printed = succeeded(run("test", "--ckpt_path", best, "--trainer.enable_progress_bar", "false"))
     assert ranked_on == ["cpu"], "once, for what it prints and for the card"
     card = (fitted / "README.md").read_text()
     _, head, text = card.split("---\n", 2)
@@ -72,8 +72,7 @@ def test_a_runs_card_names_the_table_of_its_study(copy: Path, tmp_path: Path) ->
 @pytest.mark.full
 def test_an_export_of_a_runs_folds_has_the_runs_card(copy: Path, tmp_path: Path, run) -> None:
     folder = copy / "jobs" / "contrastive" / "run0"
-    code, printed, complaint = run("export", "--ckpt_path", folder, "--output", tmp_path / "out")
-    assert code == 0, complaint
+    printed = succeeded(run("export", "--ckpt_path", folder, "--output", tmp_path / "out"))
     assert "embed.onnx" in printed
     assert {path.name for path in (tmp_path / "out").glob("*.safetensors")} == {
         f"{part}_{fold}.safetensors" for part in ("trunk", "embedder") for fold in (0, 1)

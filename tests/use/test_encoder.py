@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from refused import refused
+from refused import refused, succeeded
 from safetensors import safe_open
 from tiny_fit import REPOSITORY
 from torch.nn.functional import normalize
@@ -74,8 +74,7 @@ def test_the_models_of_a_runs_folds_stand_side_by_side(best: Path, fitted: Path,
 @pytest.mark.parametrize("suffix", [".parquet", ".safetensors"])
 def test_the_command_writes_what_the_function_gives(best, birds, tmp_path, run, suffix) -> None:
     output = tmp_path / f"birds{suffix}"
-    code, printed, complaint = run("predict", "--ckpt_path", best, "--data", birds, "--output", output)
-    assert code == 0, complaint
+    printed = succeeded(run("predict", "--ckpt_path", best, "--data", birds, "--output", output))
     expected = levelfield.embed(best, birds)
     assert f"8 embeddings of {expected.embeddings.shape[1]} numbers, 2 labels: {output}" in printed
     if suffix == ".parquet":
@@ -96,8 +95,7 @@ def test_broken_pictures_are_named_and_left_out_only_when_told(best, birds, run)
     (birds / "wren" / "note.txt").write_text("two wrens")
     asked = ("predict", "--ckpt_path", best, "--data", birds)
     refused(run(*asked), "jay/1.png", "not a complete", "--skip-broken")
-    code, printed, complaint = run(*asked, "--skip-broken")
-    assert code == 0, complaint
+    printed = succeeded(run(*asked, "--skip-broken"))
     assert "1 of 8 images are left out" in printed
     table = pd.read_parquet(best.parent / "embeddings_birds.parquet")
     names = [f"jay/{n}.png" for n in (0, 2, 3)] + [f"wren/{n}.png" for n in (4, 5, 6, 7)]
@@ -191,8 +189,13 @@ def test_both_doors_read_the_same_of_folders_and_tables(best, birds, tmp_path, r
     (tmp_path / "words.csv").write_text("text,label\nhello,a\n")
     assert same_in_python_and_by_command(best, birds, run).labels == ("jay",) * 4 + ("wren",) * 4
     assert same_in_python_and_by_command(best, tmp_path / "labels.csv", run).labels == ("01", "", "1.0")
-    for name, word in (("missing.csv", "jay/9.png"), ("latin.csv", "row 3"), ("words.csv", "column path")):
-        assert word in same_in_python_and_by_command(best, tmp_path / name, run)
+    for name, words in {
+        "missing.csv": ("jay/9.png", "No such file"),
+        "latin.csv": ("latin.csv, row 3: label is not UTF-8 (byte 0xE9)",),
+        "words.csv": ("no column path", "images"),
+    }.items():
+        refusal = same_in_python_and_by_command(best, tmp_path / name, run)
+        assert [word for word in words if word not in refusal] == []
     (birds / "0.png").write_bytes((birds / "jay" / "0.png").read_bytes())
     assert same_in_python_and_by_command(best, birds, run).labels is None
 
@@ -200,17 +203,11 @@ def test_both_doors_read_the_same_of_folders_and_tables(best, birds, tmp_path, r
 @pytest.mark.slow
 def test_mistakes_end_in_a_line(best, of_texts, birds, tmp_path, run) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "t.csv").write_text("text,label\nhello,a\n")
     (tmp_path / "t.md").write_text("text")
-    (tmp_path / "latin.csv").write_bytes(b"path,label\na.png,a\nb.png,\xe9\n")
-    (tmp_path / "lost.csv").write_text("path\n9_9.png\n")
     for checkpoint, data, more, keys in (
         (best, tmp_path / "nowhere", (), ("nowhere",)),
         (best, tmp_path / "empty", (), ("no images in",)),
-        (best, tmp_path / "t.csv", (), ("no column path", "images")),
         (best, tmp_path / "t.md", (), ("t.md",)),
-        (best, tmp_path / "latin.csv", (), ("latin.csv, row 3: label is not UTF-8 (byte 0xE9)",)),
-        (best, tmp_path / "lost.csv", (), ("9_9.png", "No such file")),
         (of_texts, birds, (), ("takes texts", "images")),
         (best, birds, ("--output", "x.csv"), ("x.csv", ".parquet or .safetensors")),
         (best, birds, ("--output", birds / "jay/0.png/e.parquet"), ("File exists", "move it away")),

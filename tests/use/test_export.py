@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 import torch
 from PIL import Image
-from refused import refused
+from refused import refused, succeeded
 from safetensors.torch import load_file
 from tiny_fit import REPOSITORY
 from tiny_text import own_texts
@@ -33,8 +33,7 @@ PAGE = (REPOSITORY / "docs" / "export.md").read_text()
 def test_images_go_from_pixels_to_the_learners_embedding(fitted: Path, tmp_path: Path, run, monkeypatch) -> None:
     import timm
 
-    code, printed, complaint = run("export", "--ckpt_path", fitted / "best.ckpt", "--output", tmp_path / "out")
-    assert code == 0, complaint
+    printed = succeeded(run("export", "--ckpt_path", fitted / "best.ckpt", "--output", tmp_path / "out"))
     assert "embed.onnx" in printed
     learner = MetricLearner.load_from_checkpoint(fitted / "best.ckpt")
     images = torch.rand(5, 3, 32, 32)
@@ -79,8 +78,7 @@ def as_the_page_does(folder: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarra
 @pytest.mark.full
 def test_texts_go_from_tokens_to_the_learners_embedding(of_texts: Path, tmp_path: Path, run) -> None:
     best, table = of_texts, own_texts(tmp_path)
-    code, _, complaint = run("export", "--ckpt_path", best, "--output", tmp_path / "out", "--data", table)
-    assert code == 0, complaint
+    succeeded(run("export", "--ckpt_path", best, "--output", tmp_path / "out", "--data", table))
     texts = ["Where is it?", "A longer sentence, about the thing that nobody has seen.", "x"]
     with torch.inference_mode():
         expected = MetricLearner.load_from_checkpoint(best)(texts)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from pretended_gpu import any_device, pretended_gpu
-from refused import refused
+from refused import refused, succeeded
 from safetensors import safe_open
 from safetensors.torch import save
 from tiny_text import own_texts
@@ -42,8 +42,7 @@ def test_the_command_answers_by_cosine_and_draws_them(fitted: Path, birds: Path,
     for file in birds.rglob("*.png"):  # a sheet pads others
         Image.open(file).resize((40, 40)).save(file)
     asked = ("search", "--ckpt_path", fitted / "best.ckpt", birds, "--query", birds / "jay/2.png")
-    code, printed, complaint = run(*asked, "--top", "3", "--output", tmp_path / "a.png")
-    assert code == 0, complaint
+    printed = succeeded(run(*asked, "--top", "3", "--output", tmp_path / "a.png"))
     embedded = levelfield.embed(fitted / "best.ckpt", birds)
     cosines = embedded.embeddings @ embedded.embeddings[embedded.names.index("jay/2.png")]
     nearest = [embedded.names[at] for at in cosines.argsort(descending=True).tolist()]
@@ -141,8 +140,7 @@ def test_score_and_search_print_on_a_gpu_what_they_print_on_a_cpu(
     monkeypatch.setattr(encoder_module, "loader_processes", lambda *args: 0)
     asked = (birds, "--query", birds / "jay/2.png", "--output", tmp_path / "a.png")
     for words in (("score", "--data", birds), ("search", *asked)):
-        code, printed, complaint = run(*words, "--ckpt_path", fitted / "best.ckpt", "--device", "cpu")
-        assert code == 0, complaint
+        printed = succeeded(run(*words, "--ckpt_path", fitted / "best.ckpt", "--device", "cpu"))
         with pretended_gpu() as gpu:
             there = run(*words, "--ckpt_path", fitted / "best.ckpt", "--device", gpu)[1]
         numbers = [[line for line in text.splitlines() if re.match(r"  |0\.", line)] for text in (printed, there)]
@@ -173,8 +171,7 @@ def test_texts_are_found_in_a_table_and_in_lines(of_texts: Path, tmp_path: Path,
     nearest = texts[int((embedded[1:] @ embedded[0]).argmax())]
     for gallery in (table, tmp_path / "t.txt"):
         asked = ("search", "--ckpt_path", best, gallery, "--query", "Where is <my> aaa?")
-        code, printed, complaint = run(*asked, "--top", "1")
-        assert code == 0, complaint
+        printed = succeeded(run(*asked, "--top", "1"))
         assert nearest in printed
     Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
     asked = ("search", "--ckpt_path", best, table)
@@ -245,16 +242,14 @@ def test_a_first_look_needs_no_checkpoint_and_no_labels(birds: Path, tmp_path: P
         (flat, flat / files[2].name, "levelfield compare FOLDER, with one folder per class"),
         (birds, files[2], f"levelfield compare {birds}"),
     ):
-        code, printed, complaint = run("search", gallery, "--query", query)
-        assert code == 0, complaint
+        printed = succeeded(run("search", gallery, "--query", query))
         found = [line.split()[:2] for line in printed.splitlines() if ".png" in line and line[0] == "0"]
         wanted = sorted((-float(cosines[at]), file.name) for at, file in enumerate(files) if at != 2)
         assert [Path(name).name for _, name in found] == [name for _, name in wanted]
         assert [float(value) for value, _ in found] == pytest.approx([-value for value, _ in wanted], abs=2e-4)
         assert Path("answers.png").is_file()
         assert f"next: does training find more? {then}" in printed
-    code, printed, complaint = run("predict", "--data", flat)
-    assert code == 0, complaint
+    printed = succeeded(run("predict", "--data", flat))
     table = pd.read_parquet("embeddings_flat.parquet")
     assert torch.allclose(torch.tensor(np.stack([*table["embedding"]])), features, atol=1e-5)
     refused(run("search", flat, "--query", files[2], "--trunk", "minilm"), "'minilm' takes texts, but", "has images")
@@ -267,7 +262,6 @@ def test_texts_are_searched_without_a_checkpoint_by_what_they_mean(tmp_path: Pat
     questions = ["Where is my card?", "The card machine took my money", "I want to close the account"]
     (tmp_path / "questions.txt").write_text("\n".join(questions))
     asked = ("search", tmp_path / "questions.txt", "--query", "My new card has not come yet", "--top", "1")
-    code, printed, complaint = run(*asked)
-    assert code == 0, complaint
+    printed = succeeded(run(*asked))
     assert questions[0] in printed
     assert questions[2] not in printed

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from own_images import own_images
-from refused import refused
+from refused import refused, succeeded
 from scipy import stats
 
 import levelfield
@@ -21,8 +21,7 @@ def test_the_command_scores_another_set_and_keeps_a_ledger(fitted, tmp_path, run
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
     best, table = fitted / "best.ckpt", own_images(tmp_path)
     embedded = levelfield.embed(best, table)
-    code, printed, complaint = run("score", "--ckpt_path", best, "--data", table)
-    assert code == 0, complaint
+    printed = succeeded(run("score", "--ckpt_path", best, "--data", table))
     assert "16 classes, 64 samples" in printed
     assert "other names than these 16" in printed
     labels = torch.tensor([int(label.removeprefix("class ")) for label in embedded.labels])

@@ -13,6 +13,7 @@ from levelfield.core.files import write_atomically
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import failed
+from levelfield.study.lock import writing
 from levelfield.study.replicates import replicates_of
 from levelfield.study.spec import StudySpec, is_one_pca, one_pca
 
@@ -162,7 +163,7 @@ def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRo
 
 def write_tables(study: StudyFolder) -> list[ResultRow]:
     """Write `results.csv` and `summary.csv` again, and return the rows of `results.csv`."""
-    with study.writing():
+    with writing(study.folder):
         study.read_again()  # under the lock, so that the last writer is the last reader
         rows = collect_rows(study)
         write_atomically(study.results_file, to_csv(rows, ResultRow))

@@ -5,6 +5,7 @@ import time
 from levelfield.analysis.conditions import cap_lines
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import CONFIG, row_runs
+from levelfield.study.lock import running_process
 from levelfield.study.progress import duration, seconds_left
 from levelfield.study.replicates import replicates_of
 
@@ -19,7 +20,7 @@ def status_lines(study: StudyFolder) -> list[str]:
             done, jobs = len(part.state.results), len(part.state.jobs)
             lines.append(f"{part.spec.name}: {done} of {jobs} jobs, {len(part.tests())} runs scored")
         return [*lines, f"to do    {spec.replicates - len(parts)} replicates"]
-    state, holder = study.state, study.holder()
+    state, holder = study.state, running_process(study.folder)
     to_do = state.to_do
     running = {job: file for job in to_do if (file := study.folder / job.path / CONFIG).is_file()} if holder else {}
     lines = [f"{spec.name} in {study.folder}", f"done     {len(state.results)} of {len(state.jobs)} jobs"]

@@ -29,7 +29,7 @@ def data_here(study: StudyFolder, row: str | None = None) -> MetricDataModule | 
 
     An archive may be a stranger's, so the classes that its rows name are not built.
     """
-    if study.is_strangers:
+    if study.is_read_only:
         return None
     parser = class_parser(MetricDataModule, "data")
     try:

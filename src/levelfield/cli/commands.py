@@ -115,7 +115,7 @@ settings:
   --executor.workers N  parallel jobs (default: as many as cores, memory and GPUs allow)
                         (CUDA_VISIBLE_DEVICES=0,1 names the GPUs that they take in turn)
   --search.trials N     settings to try for each method before its runs; also --search.folds N, --search.batch N,
-                        --search.sampler gp|tpe|random, --searches.arcface N
+                        --search.sampler gp|tpe|random
   --SECTION.KEY VALUE   any setting of levelfield fit, for all methods: --data.root DIR, --trainer.max_epochs 2
 
 """

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from levelfield.study.jobs import Job
     from levelfield.study.workers import Slots
 
-# How a study file of `compare` begins.
-WRITTEN = b"# Written by levelfield compare.\n"
+# How a study file of `compare` begins, before the place of its data.
+WRITTEN = "# Written by levelfield compare, with the data of "
 
 
 def main(given: Namespace) -> int:
@@ -63,14 +63,19 @@ def main(given: Namespace) -> int:
     folder = given.output or Path("outputs", name)
     file = folder.with_name(f"{folder.name}.yaml")
     has_begun = (folder / STUDY).is_file() and file.is_file()
-    if folder.is_file() or (file.exists() and not file.read_bytes().startswith(WRITTEN)):
+    first = file.read_text().partition("\n")[0] if file.is_file() else WRITTEN
+    if folder.is_file() or not first.startswith(WRITTEN):
         raise UserError(f"{folder if folder.is_file() else file} is a file of yours: choose another --output")
-    split = split_of(dataset, given.overrides)
-    blocks = blocks_of(path, dataset, split)
-    dataset = unbroken(path, dataset, split, given.skip_broken, file, has_begun)
     if has_begun:
-        _check_begun(file, dataset, given)
+        if first != f"{WRITTEN}{data}":
+            raise UserError(f"{file} compares {first.removeprefix(WRITTEN)}, not {data}: choose another --output")
+        for option, value in (("--minutes", given.minutes), ("--trunk", given.trunk)):
+            if value:
+                say(f"note: {option} has no effect: the comparison has begun with the plan in {file}", file=sys.stderr)
     else:
+        split = split_of(dataset, given.overrides)
+        blocks = blocks_of(path, dataset, split)
+        dataset = unbroken(path, dataset, split, given.skip_broken, file.with_name(f"{file.stem}_unbroken.csv"))
         say(*duplicates_across(path, dataset, split), file=sys.stderr)
         _write_study(file, name, dataset, split, blocks, given, started + 60 * (given.minutes or MINUTES))
     from levelfield.compare.plan import machine_here
@@ -109,7 +114,7 @@ def _write_study(
     from levelfield.study.rows import load_spec
     from levelfield.use.samples import USUAL_TRUNK, read_trunk
 
-    index = dataset.read_index()
+    index, place = dataset.read_index(), Path(given.path).resolve()
     tested = int(np.isin(index.labels, dataset.halves(index, **split)[2]).sum())
     data: Config = {"data": {**data_settings(dataset, given.overrides.get("data.root")), **split}}
     for key, value in given.overrides.items():
@@ -134,7 +139,7 @@ def _write_study(
     planner = Planner(dataset, index, tested, configs, blocks, ends, start_slots)
     plan = planner.plan(machine, given.executor in (None, "local") and "workers" not in given.options)
     content = definition(name, dataset.modality, base, trunks, plan)
-    _write(file, content)
+    _write(file, place, content)
     say(*plan.lines)
 
     def replan(job: "Job", result: Mapping[str, Any], started: Sequence["Job"]) -> int | None:
@@ -143,39 +148,20 @@ def _write_study(
         begun = [each.fold for each in started if each.method in content["methods"] and each.method.startswith(TRUNK)]
         folds = plan.path.folds_again(plan.lengths, blocks, result["seconds"], begun, ends - time.monotonic())
         if folds != plan.lengths.folds:
-            _write(file, content | {"folds": folds})
+            _write(file, place, content | {"folds": folds})
         return folds
 
     given.replan = replan
 
 
-def _write(file: Path, content: Config) -> None:
-    write_atomically(file, WRITTEN + yaml.safe_dump(content, sort_keys=False).encode())
+def _write(file: Path, data: Path, content: Config) -> None:
+    write_atomically(file, f"{WRITTEN}{data}\n{yaml.safe_dump(content, sort_keys=False)}".encode())
 
 
 def _options(given: Namespace, machine: "Machine") -> Config:
     """The options of the executor, by default with a worker for each slot."""
     is_local = given.executor in (None, "local")
     return {**({"workers": machine.slots} if is_local else {}), **given.options}
-
-
-def _check_begun(file: Path, dataset: "MetricDataset", given: Namespace) -> None:
-    """Check that a comparison has begun with these data, and name the options that have no effect on it.
-
-    Raises:
-        UserError: it has begun with other data.
-    """
-    from levelfield.compare.samples import data_settings
-
-    base = yaml.safe_load(file.read_bytes())["base"]
-    data = next(layer for layer in base if isinstance(layer, dict) and "data" in layer)
-    here = data_settings(dataset, given.overrides.get("data.root"))["dataset"]
-    if (there := data["data"]["dataset"]) != here:
-        places = [next(iter(each["init_args"].values())) for each in (there, here)]
-        raise UserError(f"{file} compares {places[0]}, not {places[1]}: choose another --output")
-    for option, value in (("--minutes", given.minutes), ("--trunk", given.trunk)):
-        if value:
-            say(f"note: {option} has no effect: the comparison has begun with the plan in {file}", file=sys.stderr)
 
 
 def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:

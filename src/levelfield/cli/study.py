@@ -21,8 +21,7 @@ from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.jobs import study_jobs
 from levelfield.study.replicates import replicates_of
 from levelfield.study.same_study import with_rows_of
-from levelfield.study.spec import COUNTS
-from levelfield.study.study_file import find_study
+from levelfield.study.study_file import OWN, find_study
 
 # Options of one run: a command with one of them is not printed again.
 OF_ONE_RUN = {"--reopen-test", "--from", "--recompute", "--stop-here", "--test-without-failed-runs"}
@@ -42,7 +41,7 @@ def with_overrides(given: Namespace) -> Namespace:
     Raises:
         UserError: a value that is not accepted.
     """
-    own = ((key, getattr(given, key)) for key in (*COUNTS, "searches", "metrics", "selected_by", "compare"))
+    own = ((key, getattr(given, key)) for key in OWN)
     asked = {key: value for key, value in own if value not in (None, [])} | dotted(given.config, given.settings)
     given.options = {key[9:]: asked.pop(key) for key in list(asked) if key.startswith("executor.")}
     given.overrides = asked

@@ -4,7 +4,6 @@ import csv
 import io
 import shlex
 import sys
-from collections.abc import Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -75,37 +74,17 @@ def data_settings(dataset: MetricDataset, root: Any) -> Config:
     return {**shipped, "dataset": own}
 
 
-def unbroken(
-    path: str,
-    dataset: MetricDataset,
-    split: Config,
-    skip_broken: bool,
-    file: Path,
-    has_begun: bool,
-) -> MetricDataset:
-    """The data set, or a table of those images that can be opened, written next to the study file.
-
-    A study that has begun opens only images that are not in its table.
+def unbroken(path: str, dataset: MetricDataset, split: Config, skip_broken: bool, chosen: Path) -> MetricDataset:
+    """The data set, or the table `chosen` of those images that can be opened, which is written.
 
     Raises:
-        UserError: some cannot be opened, and `skip_broken` is not set; or the study has begun with other images.
+        UserError: some cannot be opened, and `skip_broken` is not set.
     """
-    chosen = file.with_name(f"{file.stem}_unbroken.csv")
-    if has_begun and not chosen.is_file():
-        return dataset
-    before = chosen.read_bytes() if has_begun else b""
     index = dataset.read_index()
-    listed = {row["path"] for row in csv.DictReader(io.StringIO(before.decode(), newline=""))}
-    whole = _openable(path, dataset, index, skip_broken, listed)
+    whole = _openable(path, dataset, index, skip_broken)
     if whole.all():
         return dataset
-    table = _table(dataset, index, split, whole)
-    if has_begun and table != before:
-        raise UserError(
-            f"{file.with_suffix('')} has begun with other images (listed in {chosen}) than those in {path} that open "
-            "now: choose another --output"
-        )
-    write_atomically(chosen, table)
+    write_atomically(chosen, _table(dataset, index, split, whole))
     return ImageTable(chosen)
 
 
@@ -120,11 +99,8 @@ def duplicates_across(path: str, dataset: MetricDataset, split: Config) -> list[
     return [f"note: {path} has {what} (levelfield data verify)", *across[:MOST_NAMED]] if across else []
 
 
-def _openable(path: str, dataset: MetricDataset, index: SampleIndex, skip_broken: bool, listed: Set[str]) -> Any:
+def _openable(path: str, dataset: MetricDataset, index: SampleIndex, skip_broken: bool) -> Any:
     """Which samples can be opened. It opens all before training, because the test half would fail only at the end.
-
-    Args:
-        listed: files that opened before.
 
     Raises:
         UserError: some cannot, and `skip_broken` is not set.
@@ -132,7 +108,7 @@ def _openable(path: str, dataset: MetricDataset, index: SampleIndex, skip_broken
     broken: dict[int, str] = {}
     if dataset.modality == "image":
         with ThreadPoolExecutor(cores_here()) as threads:  # Pillow decodes without Python's global lock
-            faults = threads.map(partial(_fault, dataset, listed), index.keys)
+            faults = threads.map(partial(_fault, dataset), index.keys)
             broken = {position: fault for position, fault in enumerate(faults) if fault}
     named = list(broken.values())[:MOST_NAMED]
     if len(broken) > MOST_NAMED:
@@ -148,11 +124,10 @@ def _openable(path: str, dataset: MetricDataset, index: SampleIndex, skip_broken
     return ~np.isin(np.arange(len(index.keys)), list(broken))
 
 
-def _fault(dataset: MetricDataset, listed: Set[str], key: str) -> str:
+def _fault(dataset: MetricDataset, key: str) -> str:
     """Why an image cannot be opened; empty if it can."""
     try:
-        if not listed or _place(dataset, key) not in listed:
-            dataset.load(key)
+        dataset.load(key)
     except UserError as error:
         return str(error)
     return ""

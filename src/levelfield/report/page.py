@@ -19,6 +19,7 @@ from levelfield.report.facts import commands, costs, headline, origin, setup
 from levelfield.report.figures import Results, draw_figures
 from levelfield.report.table import COLLAPSED, METRICS, rows_in_order, score_text, unit
 from levelfield.study.folder import StudyFolder
+from levelfield.study.lock import writing
 from levelfield.study.spec import StudySpec, is_baseline, one_pca
 
 KINDS = {
@@ -54,7 +55,7 @@ def write_report(study: StudyFolder) -> Path:
     )
     template = environment.get_template("page.html.j2")
     page = template.render(figures=figures, own_sections=[*own], **_contents(results))
-    with study.writing():
+    with writing(study.folder):
         for earlier in folder.glob("*.svg"):
             if earlier.stem not in drawn:
                 earlier.unlink()

@@ -13,6 +13,7 @@ from levelfield.analysis.verdict import verdict_lines
 from levelfield.analysis.written_config import class_name
 from levelfield.core.configuration import as_list, init_args
 from levelfield.study.folder import StudyFolder
+from levelfield.study.lock import writing
 from levelfield.training.trackers import QUIET, TENSORBOARD, WANDB, left_out
 
 
@@ -25,7 +26,7 @@ def track_summary(study: StudyFolder) -> None:
         return
     rows = collect_rows(study)
     summary, verdicts = summarise(rows), verdict_lines(rows, study.spec)
-    with study.writing():
+    with writing(study.folder):
         if WANDB in trackers:
             _to_wandb(study, trackers[WANDB], rows, summary, verdicts)
         if TENSORBOARD in trackers:

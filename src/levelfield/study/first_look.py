@@ -54,10 +54,10 @@ def look_at_rows(spec: StudySpec) -> Seen:
         identities = {half: data.identity() for half, data in halves.items()}
         for row in filter(spec.trains, seen):
             labels = halves[spec.halves[row]].train_subset.labels
-            (drawn, *_) = seen[row].datamodule.training_batches(labels)
+            batches = seen[row].datamodule.training_batches(labels)
             if type(seen[row].model).training_step is MetricLearner.training_step:
                 with _explained(f"{row}, its loss on random embeddings"):
-                    _try_loss(seen[row], labels, torch.from_numpy(labels[[int(draw) for draw in drawn]]))
+                    _try_loss(seen[row], labels, [int(draw) for draw in next(iter(batches))])
     trunks = {row: getattr(training.model, "trunk", None) for row, training in seen.items()}
     weights = {row: getattr(trunk, "weights_origin", None) for row, trunk in trunks.items()}  # a user's may have none
     return Seen({row: identities[spec.halves[row]] for row in seen}, weights, data.overview())
@@ -74,15 +74,15 @@ def _explained(what: str) -> Iterator[None]:
         raise UserError(f"{what}: {in_words(error)}") from error
 
 
-def _try_loss(training: Training, labels: np.ndarray, batch: torch.Tensor) -> None:
+def _try_loss(training: Training, labels: np.ndarray, drawn: list[int]) -> None:
     """Call a loss once on random embeddings on the CPU; a failure counts only if the row trains on the CPU."""
     learner = training.model
     try:
         with torch.random.fork_rng(devices=[]):
             learner.build_loss(len(np.unique(labels)))
             check_parts(learner)
-            noise = torch.nn.functional.normalize(torch.randn(len(batch), learner.embedding_size)).requires_grad_()
-            learner.objective(noise, batch)
+            noise = torch.nn.functional.normalize(torch.randn(len(drawn), learner.embedding_size)).requires_grad_()
+            learner.objective(noise, torch.from_numpy(labels[drawn]))
     except (torch.OutOfMemoryError, MemoryError):
         pass  # perhaps temporary: a job without memory is tried again
     except Exception as error:

@@ -1,21 +1,15 @@
 """The folder of a study: its spec, results, test scores, ledger and locks."""
 
-import os
 import shutil
-import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from levelfield.core.configuration import Config
 from levelfield.core.errors import UserError
-from levelfield.core.files import explain_write_errors, read_json, write_atomically, write_json
+from levelfield.core.files import read_json, write_atomically, write_json
 from levelfield.core.ledger import EVALUATED, LEDGER, evaluations_beside, finished_evaluation, read_lines
 from levelfield.core.shape import has_shape
 from levelfield.data.hashes import file_hashes
@@ -44,9 +38,6 @@ RESULTS_FILE, SUMMARY_FILE = "results.csv", "summary.csv"
 # The rows of an archive, without weights and logs.
 ARCHIVED = "archived.json"
 READ_ONLY = "read_only"  # the key in it of an archive that is not of a study of the user's
-LOCK, HOLDER, WRITING = ".lock", ".running.json", ".writing.lock"
-# Seconds that the workers of a killed process may hold its lock: they notice its end after half a second.
-LEFT_SECONDS = 5.0
 AGAIN = "delete this result.json and resume to run the job again"
 
 
@@ -178,7 +169,7 @@ class StudyFolder:
         return frozenset(self._archive["rows"])
 
     @property
-    def is_strangers(self) -> bool:
+    def is_read_only(self) -> bool:
         """Whether this is an archive that is only read: nothing that its rows name is built."""
         return READ_ONLY in self._archive
 
@@ -260,7 +251,7 @@ class StudyFolder:
 
     def refuse_foreign(self) -> None:
         """Raise UserError if the folder has something other than a study of the user's."""
-        if self.is_strangers:
+        if self.is_read_only:
             raise UserError(
                 f"{self.folder} is an archive to read; begin a study with it: levelfield study run FILE --from ARCHIVE"
             )
@@ -270,49 +261,6 @@ class StudyFolder:
             foreign = any(not path.name.startswith(".") for path in self.folder.iterdir())
         if foreign:
             raise UserError(f"{self.folder} is not empty and has no {STUDY}; choose another --output")
-
-    # Locks.
-
-    def writing(self) -> FileLock:
-        """Lock the tables and the page: `study report` may run at the same time as the study."""
-        return FileLock(self.folder / WRITING)
-
-    def holder(self) -> dict[str, Any] | None:
-        """The process that runs the study now, with `process`, `host` and `since`; None if there is none."""
-        lock = FileLock(self.folder / LOCK)
-        if not (self.folder / LOCK).exists():
-            return None
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            return read_json(self.folder / HOLDER) or {}
-        lock.release()
-        return None
-
-    @contextmanager
-    def only_one(self) -> Iterator[None]:
-        """Lock the study; a killed process releases its lock.
-
-        Raises:
-            UserError: another process runs it; names the process and the time.
-        """
-        with explain_write_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        lock, holder = FileLock(self.folder / LOCK), self.folder / HOLDER
-        try:
-            with explain_write_errors(self.folder / LOCK):
-                lock.acquire(timeout=LEFT_SECONDS, poll_interval=0.1)
-        except Timeout:
-            known = read_json(holder) or {}
-            who = f"process {known.get('process')} on {known.get('host')}, since {known.get('since')}"
-            raise UserError(f"{self.folder}: another process runs this study ({who}); wait for it or stop it") from None
-        try:
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            write_json(holder, {"process": os.getpid(), "host": socket.gethostname(), "since": now})
-            yield
-        finally:
-            holder.unlink(missing_ok=True)
-            lock.release()
 
 
 def scores_hash(test: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from levelfield.core.errors import UserError
 from levelfield.core.seeds import seed_of
 from levelfield.core.terminal import say
 from levelfield.study.folder import StudyFolder
+from levelfield.study.lock import only_one
 from levelfield.study.same_study import with_rows_of
 from levelfield.study.spec import STUDY, StudySpec
 
@@ -70,7 +71,7 @@ def run_replicates(
         return run(study)
     parts = replicates_of(study, begun=False)  # refuses what cannot be repeated
     study.refuse_foreign()
-    with study.only_one():
+    with only_one(study.folder):
         if study.spec_file.is_file():
             begun = StudyFolder.begun(study.folder)
             kept = [row for row in begun.spec.methods if any(part.has_results(row) for part in replicates_of(begun))]

@@ -35,7 +35,6 @@ from levelfield.study.study_file import PER_JOB, mapping, read_study_file, sort_
 from levelfield.study.suggest import SAMPLERS
 from levelfield.study.untrained import ONE, is_reference
 
-ALL = ""  # of `searches: 2`, which is for all methods
 # Settings of a Trainer that would leave nothing trained, validated or kept.
 WITHOUT_CHECKPOINT = {
     "enable_checkpointing": (False,),
@@ -66,7 +65,7 @@ def load_spec(
         UserError: a missing file, an unknown key, a wrong value or space.
     """
     content = read_study_file(path)
-    own, sections, of_methods = sort_options(options or {})
+    own, of_search, of_methods = sort_options(options or {})
     content |= own
     name = content.get("name", path.stem)
     if name is None or isinstance(name, list | dict):
@@ -77,10 +76,10 @@ def load_spec(
     content.setdefault("metrics", base.pop("metrics", None))
     layers = _layers(path, content.get("methods"), added or {})
     find_own_modules([base, layers])
-    search = read_search(path, mapping(content.get("search") or {}, f"{path}: search"), sections["search"])
+    search = read_search(path, mapping(content.get("search") or {}, f"{path}: search"), of_search)
     sweep, values = read_sweep(path, content.get("sweep"))
     rows = dict(_rows(path, content, base, layers, search, (sweep, values), of_methods))
-    for row, number in _second_searches(path, content.get("searches", 1), sections["searches"], dict(rows)):
+    for row, number in _second_searches(path, content.get("searches", 1), dict(rows)):
         rows[f"{row}@{number}"] = rows[row]
     derived = dict[str, Config]()
     for row, config, made in _derived(path, content.get("derived"), rows):
@@ -126,11 +125,11 @@ def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
     Raises:
         UserError: an unknown key or a wrong value.
     """
-    own, sections, of_methods = sort_options(options)
-    if sections["searches"]:
+    own, of_search, of_methods = sort_options(options)
+    if "searches" in own:
         raise UserError("--searches: a study cannot change its searches after it began; choose another --output")
     spec = spec.with_configs(partial(_with_options, options=of_methods))
-    search = read_search(Path("options"), asdict(spec.search), sections["search"])
+    search = read_search(Path("options"), asdict(spec.search), of_search)
     return replace(spec, modules=_modules(spec.methods), search=search, **_given("--", own, spec.methods))
 
 
@@ -324,18 +323,18 @@ def read_search(path: Path, search: Config, options: Config) -> SearchSettings:
     return settings if settings.trials else SearchSettings()
 
 
-def _second_searches(path: Path, given: Any, options: Config, rows: Mapping[str, Row]) -> Iterator[tuple[str, int]]:
-    """(row, number from 2) of every further search, from `2` or `{arcface: 2}` and the options."""
-    of_file = given if isinstance(given, dict) else {ALL: given}
-    numbers = dict(options) if ALL in options else {**of_file, **options}
-    mapping(numbers, f"{path}: searches", (ALL, *rows))
-    for name, number in numbers.items():
-        whole_number(f"{path}: searches{f'.{name}' * (name != ALL)}", number, 1)
-        if number > 1 and not any(row.space for key, row in rows.items() if name in (ALL, key)):
-            raise UserError(f"{path}: searches {number}: nothing is searched; give --search.trials and a search space")
-    for row, found in rows.items():
-        for number in range(2, 1 + numbers.get(row, numbers.get(ALL, 1) if found.space else 1)):
-            yield row, number
+def _second_searches(path: Path, given: Any, rows: Mapping[str, Row]) -> Iterator[tuple[str, int]]:
+    """(row, number from 2) of every further search, from `2` for all that are searched, or `{arcface: 2}`."""
+    searched = [row for row, found in rows.items() if found.space]
+    numbers = given if isinstance(given, dict) else dict.fromkeys(searched or rows, given)
+    mapping(numbers, f"{path}: searches", rows)
+    for row in filter(numbers.__contains__, rows):
+        number = whole_number(f"{path}: searches", numbers[row], 1)
+        if number > 1 and row not in searched:
+            raise UserError(
+                f"{path}: searches {number}: {row} is not searched; give --search.trials and a search space"
+            )
+        yield from ((row, again) for again in range(2, number + 1))
 
 
 def _derived(path: Path, given: Any, rows: Mapping[str, Row]) -> Iterator[tuple[str, Config, Config]]:

@@ -12,6 +12,7 @@ from levelfield.core.terminal import say
 from levelfield.metrics.user_metric import user_metric
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, Task, write_result
+from levelfield.study.lock import only_one
 from levelfield.study.progress import Progress, duration
 from levelfield.study.same_study import (
     Sources,
@@ -64,7 +65,7 @@ def run_study(
         raise UserError(f"{launched[0]} started this study as {launched[2]}: start one process only (srun --ntasks=1)")
     try:
         study.refuse_foreign()
-        with study.only_one():
+        with only_one(study.folder):
             if study.spec_file.is_file():
                 begun = StudyFolder.begun(study.folder)
                 study = StudyFolder(
@@ -138,14 +139,11 @@ class _Jobs:
         return f"{job.method} trial {job.number}: suggest a setting" if asks else str(job)
 
     def _unit(self, name: str, job: Job) -> Unit:
-        from levelfield.study.derived import run_derived
         from levelfield.study.training_job import run_job
 
         if self.state.parameters(job) is None:
             return Unit(name, job.method, _suggest, (self.state.suggest_arguments(job),))
-        return Unit(
-            name, job.method, run_derived if job.method in self.study.spec.derived else run_job, (self._task(job),)
-        )
+        return Unit(name, job.method, run_job, (self._task(job),))
 
     def _task(self, job: Job) -> Task:
         parameters, row = self.state.parameters(job), job.method

@@ -20,7 +20,7 @@ Sources = dict[str, dict[str, str]]  # row to file to digest
 
 def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> StudySpec:
     """A study with more `rows` from its folder: an added method stays in the study once it has a result."""
-    root = next(iter(spec.methods.values()))["data"].get("root")  # an archive has none
+    root = next(iter(spec.methods.values()))["data"].get("root")
     methods = {row: begun.methods[row] for row in rows if row not in spec.methods}
     if root is not None:
         methods = {row: set_dotted(config, "data.root", root) for row, config in methods.items()}

@@ -17,8 +17,8 @@ KEYS = (
 )
 # The study sets these for each job.
 PER_JOB = ("data.fold", "data.num_folds", "seed_everything")
-# Options of the study itself that have a section.
-OWN_SECTIONS = ("search", "searches")
+# Options of the study itself.
+OWN = (*COUNTS, "searches", "metrics", "selected_by", "compare")
 
 
 def find_study(name: str) -> Path:
@@ -96,14 +96,14 @@ def _with_whole_paths(layers: Any, folder: Path) -> Any:
     return layers if file is None else str(file.resolve())
 
 
-def sort_options(options: Mapping[str, Any]) -> tuple[Config, dict[str, Config], Config]:
-    """Sort dotted options: keys of the study, its `search` and `searches`, settings of all methods.
+def sort_options(options: Mapping[str, Any]) -> tuple[Config, Config, Config]:
+    """Sort dotted options: keys of the study, keys of its `search`, settings of all methods.
 
     Raises:
         UserError: an option that a study does not have.
     """
     own: Config = {}
-    sections: dict[str, Config] = {section: {} for section in OWN_SECTIONS}
+    of_search: Config = {}
     of_methods: Config = {}
     for key, value in options.items():
         section, _, rest = key.partition(".")
@@ -111,15 +111,15 @@ def sort_options(options: Mapping[str, Any]) -> tuple[Config, dict[str, Config],
             raise UserError(f"--{key}: a study sets it for each job; leave it out, or give --folds, --runs or --seed")
         if key in ("model.loss", "model.miner"):
             raise UserError(f"--{key} would be the same for every method; to add a method, give --add-method")
-        if key in (*COUNTS, "metrics", "selected_by", "compare"):
+        if key in OWN:
             own[key] = value
-        elif section in sections:
-            sections[section][rest] = value
+        elif section == "search":
+            of_search[rest] = value
         elif section in SECTIONS:
             of_methods[key] = value
         else:
-            raise UserError(f"unknown option --{key}{nearest(section, [*SECTIONS, 'metrics', 'selected_by', *COUNTS])}")
-    return own, sections, of_methods
+            raise UserError(f"unknown option --{key}{nearest(section, [*SECTIONS, *OWN])}")
+    return own, of_search, of_methods
 
 
 def mapping(content: Any, place: str, known: Collection[str] | None = None) -> Config:

@@ -29,10 +29,11 @@ from levelfield.core.processes import OF_A_LAUNCHER, end_with_parent, keep_freed
 from levelfield.core.source_identity import sources
 from levelfield.core.versions import provenance
 from levelfield.metrics.definitions import SELECTED_BY
+from levelfield.study.derived import derive
 from levelfield.study.jobs import Task, write_result
 from levelfield.study.test_scores import class_sums
 from levelfield.study.workers import Ended, Outcome, attempt
-from levelfield.training.build import Training, build
+from levelfield.training.build import build
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.run_folder import interruptible, is_first_process
 from levelfield.training.trackers import QUIET
@@ -93,6 +94,7 @@ def _train(task: Task) -> dict[str, Any]:
                 task.config, task.job_folder, progress=False, tracked=_tracked(task), trunks=task.folder / TRUNKS
             )
             training.write_config()
+            made = derive(task, training) if task.job.method in task.spec.derived else {}
             with interruptible():
                 training.trainer.fit(training.model, datamodule=training.datamodule)
         except OutOfMemory:
@@ -100,21 +102,18 @@ def _train(task: Task) -> dict[str, Any]:
         except TrainingFailed as error:
             task.checkpoint.unlink(missing_ok=True)
             return {"failure": str(error)}
-        return {**result_of(training), "ending": training.ending}
-
-
-def result_of(training: Training) -> dict[str, Any]:
-    """The scores of a training that has ended, and what they come from."""
-    best, classes = training.best_queries, dict[str, Any]()
-    if best is not None and SELECTED_BY in best[0]:
-        classes = {"classes": class_sums(best[0][SELECTED_BY], best[1])}
-    return {
-        "validation": {} if training.kept_last else {training.selected_by: training.best_score},
-        **classes,
-        "best_epoch": training.best_epoch,
-        "data": training.datamodule.identity(),
-        "provenance": provenance(training.trainer, training.model),
-    }
+        best, classes = training.best_queries, dict[str, Any]()
+        if best is not None and SELECTED_BY in best[0]:
+            classes = {"classes": class_sums(best[0][SELECTED_BY], best[1])}
+        return {
+            "validation": {} if training.kept_last else {training.selected_by: training.best_score},
+            **classes,
+            **made,
+            "best_epoch": training.best_epoch,
+            "ending": training.ending,
+            "data": training.datamodule.identity(),
+            "provenance": provenance(training.trainer, training.model),
+        }
 
 
 def _tracked(task: Task) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from typing import Any
 from levelfield.core.errors import UserError, nearest
 from levelfield.core.import_path import import_named
 from levelfield.study.spec import StudySpec
-from levelfield.study.workers import Slots
+from levelfield.study.workers import Here, Slots
 
 
 def make_slots(spec: StudySpec, name: str = "local", options: Mapping[str, Any] | None = None) -> Slots:
-    """The slots of `--executor NAME` with the options `--executor.KEY VALUE`.
+    """The slots of `--executor NAME` with the options `--executor.KEY VALUE`; this process is the only one of `local`.
 
     Args:
         name: A file of this package (`local` with its class `Local`), or the import path of a class.
@@ -34,7 +34,8 @@ def make_slots(spec: StudySpec, name: str = "local", options: Mapping[str, Any] 
         path = f"{__package__}.{name.lower()}.{name.title().replace('_', '')}"
     kind = import_named(path, f"--executor {name}")
     parser = class_parser(kind, "executor", skip={"spec"}, instantiate=False)
-    return kind(spec, **parse(parser, {"executor": dict(options or {})}).executor.as_dict())
+    slots = kind(spec, **parse(parser, {"executor": dict(options or {})}).executor.as_dict())
+    return Here() if slots.number == 1 and path == f"{__package__}.local.Local" else slots
 
 
 def on_cpu(spec: StudySpec) -> bool:

@@ -1,4 +1,4 @@
-"""Slots on this machine: one process each, which stays alive, or this process."""
+"""Slots on this machine: one process each, which stays alive."""
 
 import multiprocessing
 import os
@@ -22,7 +22,6 @@ from levelfield.core.processes import (
 from levelfield.study.executors import devices_of_a_job, on_cpu, refuse_below_one
 from levelfield.study.jobs import study_jobs
 from levelfield.study.spec import StudySpec
-from levelfield.study.workers import Here
 
 # Importing this module imports everything that a worker needs.
 WORK = "levelfield.study.seal"
@@ -56,13 +55,12 @@ class Local:
         refuse_below_one(workers=workers)
         self._devices = [] if on_cpu(spec) else _groups(_visible(), devices_of_a_job(spec))
         self.number = _auto(spec, len(self._devices)) if workers == "auto" else workers
-        self._here = Here() if self.number == 1 else None
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(spec.threads))
         self._environment = {**threads, SIDE_BY_SIDE: str(self.number), **OF_A_WORKER}
         self._pools: dict[int, ProcessPoolExecutor] = {}
 
     def ready(self, slot: int) -> bool:
-        if self._here is None and slot not in self._pools:
+        if slot not in self._pools:
             group = self._devices[slot % len(self._devices)] if self._devices else None
             shown = {} if group is None else {"CUDA_VISIBLE_DEVICES": group}
             environment = {**self._environment, **shown}
@@ -73,13 +71,9 @@ class Local:
         return True
 
     def submit(self, slot: int, function: Callable[..., Any], *arguments: Any) -> Future:
-        if self._here is not None:
-            return self._here.submit(slot, function, *arguments)
         return self._pools[slot].submit(function, *arguments)
 
     def drop(self, slot: int) -> None:
-        if self._here is not None:
-            self._here.drop(slot)
         self._pools.pop(slot).shutdown(wait=False, kill_workers=True)
 
     def check(self) -> None:
