@@ -54,12 +54,12 @@ def test_the_scores_are_those_of_the_table(study) -> None:
 
 
 def test_the_verdicts_on_a_loss_and_itself(study) -> None:
-    y = study.scores
+    y, pairs = study.scores, [*combinations(range(4), 2)]
     p, corrected = aa.over_runs(y)
     q, by_searches = aa.over_searches(y)
     for r in range(10):
-        own = [ttest_rel(y[r, loss, 0], y[r, loss, 1]).pvalue for loss in range(4)]
-        others = [ttest_rel(y[r, a, 0], y[r, b, 0]).pvalue for a, b in combinations(range(4), 2)]
+        own = ttest_rel(y[r, :, 0], y[r, :, 1], axis=1).pvalue
+        others = ttest_rel(*(y[r, [pair[side] for pair in pairs], 0] for side in (0, 1)), axis=1).pvalue
         np.testing.assert_allclose(p[r], own)
         np.testing.assert_allclose(corrected[r], multipletests([*own, *others], method="holm")[1][:4])
         gaps = [fmean(y[r, loss, 0]) - fmean(y[r, loss, 1]) for loss in range(4)]
