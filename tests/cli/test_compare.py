@@ -132,7 +132,10 @@ def test_a_comparison_that_was_stopped_goes_on_and_scores_every_rung(run, tmp_pa
     once_more = succeeded(run(*words))
     assert from_the_decision_on(once_more) == from_the_decision_on(printed)
     first = from_the_decision_on(printed).strip().partition("\n")[0]
-    assert json.loads((study.folder / "decision.json").read_text())["sentences"][0] == first
+    printed_for_programs = json.loads(succeeded(run(*words, "--json")))
+    assert printed_for_programs["decision"] == json.loads((study.folder / "decision.json").read_text())
+    assert printed_for_programs["decision"]["sentences"][0] == first
+    assert {row["method"] for row in printed_for_programs["summary"]} >= {*TRAINED}
     assert first in (study.folder / "report/index.html").read_text(), "the page says the same"
     succeeded(run(*command_of(printed.strip().splitlines()[-1])))
     succeeded(run(*whole_half_command(study.record(), "trunk_ntxent_averaged", study.folder)[1:]))

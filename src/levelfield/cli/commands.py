@@ -40,6 +40,8 @@ ARCHIVE = """
 --from ARCHIVE  begin with the results in an archive of the same study"""
 OUTPUT = """
 --output DIR  folder of the study (default: outputs/<name of the study>)"""
+JSON = """
+--json  print the decision of compare and all scores as a line of JSON, everything else on standard error"""
 # Of `study run`; the help of `compare` shows only the first two.
 STOP = """
 --stop-here  stop training, and score the complete runs on the test classes
@@ -78,7 +80,7 @@ PATH  {LABELLED_DATA}; at least 8 classes
 --trunk FILE +  the trunk to use (configs/trunk/convnext_tiny.yaml); of several, the one with the best features
 --skip-broken  leave out images that cannot be opened (default: stop)
 --cheapest  of the rows clearly above the features, use the cheapest that is about as good as the best"""
-    f"{ADD_METHOD}{STOP}{OUTPUT}",
+    f"{ADD_METHOD}{STOP}{JSON}{OUTPUT}",
     hidden=ARCHIVE + RUNS,
     epilog="""\
 settings:
@@ -124,7 +126,7 @@ STUDY.add(
     """\
 Trains the methods of a study file, scores them once on the test classes and prints the table. The same command
 continues a stopped study.""",
-    FILE + ADD_METHOD + ARCHIVE + STOP + RUNS + OUTPUT,
+    FILE + ADD_METHOD + ARCHIVE + STOP + RUNS + JSON + OUTPUT,
     epilog=f"""\
 {OF_A_JOB}  levelfield study run quickstart.yaml --add-method my_loss.MyLoss
   levelfield study run own_images_quick.yaml --data.dataset.table my_images.csv
@@ -135,7 +137,7 @@ continues a stopped study.""",
 STUDY.add(
     "resume",
     "Continues a stopped study with the settings in its folder. It rejects settings that would change a result.",
-    FILE + OR_FOLDER + STOP + RUNS + OUTPUT,
+    FILE + OR_FOLDER + STOP + RUNS + JSON + OUTPUT,
     epilog=f"{OF_A_JOB}  levelfield study resume outputs/own_images_quick",
     settings=(),
     other_names=OF_A_STUDY,

@@ -140,7 +140,7 @@ def _write_study(
     plan = planner.plan(machine, given.executor in (None, "local") and "workers" not in given.options)
     content = definition(name, dataset.modality, base, trunks, plan)
     _write(file, place, content)
-    say(*plan.lines)
+    say(*plan.lines, file=sys.stderr if given.json else None)
 
     def replan(job: "Job", result: Mapping[str, Any], started: Sequence["Job"]) -> int | None:
         if not job.method.startswith(TRUNK) or failed(result):

@@ -1,5 +1,6 @@
 """`levelfield study run|resume|status|report|table|verify|archive`."""
 
+import json
 import shlex
 import sys
 import tempfile
@@ -11,6 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from levelfield.analysis.results import collect_rows, summarise
+from levelfield.analysis.verdict import decided
 from levelfield.cli.options import dotted
 from levelfield.core.configuration import first_difference
 from levelfield.core.errors import UserError
@@ -54,7 +57,7 @@ def main(given: Namespace, conclude: Conclude | None = None) -> int:
     Raises:
         UserError: a mistake.
     """
-    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
+    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH, stderr=getattr(given, "json", False))
     if given.command in ("run", "resume"):
         given = given if conclude else with_overrides(given)
         return _run(console, _to_run(console, given), given, conclude)
@@ -150,6 +153,9 @@ def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | 
     say(*above, console=console)
     _print_page(console, study, study.asked.had_work or conclude is not None)  # it may decide otherwise
     say(*below, console=console)
+    if given.json:
+        rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
+        print(json.dumps({"decision": decided(study.record()), "summary": rows}))
     return 0
 
 
