@@ -4,6 +4,7 @@ from __future__ import annotations  # so losses, miners and data sets need no im
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
@@ -203,7 +204,7 @@ class MetricLearner(LightningModule):
     ) -> Float[Tensor, "batch embedding"]:
         return self.embed_batch(Batch.read(batch))
 
-    @property
+    @cached_property  # which torch.compile can replace
     def test_step(self) -> Any:  # Lightning reads which arguments your `validation_step` takes
         return self.validation_step
 
