@@ -328,8 +328,8 @@ def _second_searches(path: Path, given: Any, rows: Mapping[str, Row]) -> Iterato
     searched = [row for row, found in rows.items() if found.space]
     numbers = given if isinstance(given, dict) else dict.fromkeys(searched or rows, given)
     mapping(numbers, f"{path}: searches", rows)
-    for row in filter(numbers.__contains__, rows):
-        number = whole_number(f"{path}: searches", numbers[row], 1)
+    for row in [each for each in rows if each in numbers]:
+        number = whole_number(f"{path}: searches of {row}", numbers[row], 1)
         if number > 1 and row not in searched:
             raise UserError(
                 f"{path}: searches {number}: {row} is not searched; give --search.trials and a search space"
