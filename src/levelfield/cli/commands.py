@@ -41,7 +41,7 @@ ARCHIVE = """
 OUTPUT = """
 --output DIR  folder of the study (default: outputs/<name of the study>)"""
 JSON = """
---json  print the decision of compare and all scores as a line of JSON, everything else on standard error"""
+--json  end with a line of JSON on standard output: the decision of compare, and all scores"""
 # Of `study run`; the help of `compare` shows only the first two.
 STOP = """
 --stop-here  stop training, and score the complete runs on the test classes

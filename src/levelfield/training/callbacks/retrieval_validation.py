@@ -155,7 +155,7 @@ class RetrievalValidation(Callback):
                     f"{error}: look at these samples, or lower the learning rates (--model.trunk_lr, "
                     "--model.embedder_lr)"
                 ) from error
-            if trainer.is_global_zero and metrics.embeddings:
+            if trainer.is_global_zero and metrics.embeddings and not self._has_warned:
                 self._warn_of_collapse(torch.cat(metrics.embeddings))
             del scores["num_skipped"]
             self.of_queries.append((metrics.query_scores, metrics.query_labels))
@@ -186,7 +186,7 @@ class RetrievalValidation(Callback):
         """Check evenly spaced embeddings of the first process, because a class's samples may be adjacent."""
         rows = rows[:: -(-len(rows) // LOOKED_AT)].cpu()
         rank = effective_rank(unpack_signs(rows) if rows.dtype == torch.uint8 else rows)
-        if rank < COLLAPSED_RANK and len(rows) > 1 and not self._has_warned:
+        if rank < COLLAPSED_RANK and len(rows) > 1:
             self._has_warned = True
             rank_zero_warn(f"the {self._stage} embeddings have collapsed to about a line (effective rank {rank:.2f})")
 
