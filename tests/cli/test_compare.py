@@ -263,6 +263,13 @@ def test_samples_in_several_classes_or_both_halves_are_named_before_the_training
     )
 
 
+def test_folds_are_counted_by_what_groups_keep_whole(tmp_path: Path) -> None:
+    rows = [f"text {n},c{n // 4},g{n // 8} {n % 2}" for n in range(24 * 4)]  # of 24 classes in 12 pairs
+    (tmp_path / "t.csv").write_text("\n".join(["text,label,group", *rows]) + "\n")
+    assert samples.blocks_of("t.csv", TextTable("t.csv"), {"keep_groups": True}) == 3
+    assert samples.blocks_of("t.csv", TextTable("t.csv"), {}) == 4
+
+
 def test_with_too_few_classes_it_says_what_can_be_done(run, tmp_path: Path) -> None:
     shutil.rmtree("configs")  # the command that it prints names files
     letters(tmp_path / "six", classes=6)

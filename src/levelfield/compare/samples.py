@@ -46,8 +46,8 @@ def blocks_of(path: str, dataset: MetricDataset, split: Config) -> int:
         UserError: too few classes for two blocks; names the command that still works.
     """
     index = dataset.read_index()
-    classes = len(index.class_names)
-    trained = classes - len(dataset.halves(index, **split)[2])
+    units = dataset.units(index, split.get("keep_groups", False))  # a class, or classes that groups join
+    classes, trained = (len(np.unique(each)) for each in (units, np.delete(units, dataset.halves(index, **split)[2])))
     blocks = min(COUNTS["folds"], trained // MIN_VALIDATION_CLASSES)
     if blocks >= 2:
         return blocks

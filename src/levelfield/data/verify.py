@@ -12,7 +12,7 @@ from jaxtyping import Int
 from levelfield.core.errors import UserError
 from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.images import is_nearly_black
-from levelfield.data.splits import MIN_VALIDATION_CLASSES
+from levelfield.data.splits import IN_GROUPS, MIN_VALIDATION_CLASSES, retrievable_classes
 
 MAX_NAMES = 20
 MIN_TEST_CLASSES = 2
@@ -155,10 +155,12 @@ def check_test_split(index: SampleIndex, test_classes: Int[np.ndarray, " test"])
     labels = index.labels[tested]
     roles = np.full(len(labels), "") if index.roles is None else np.array(index.roles)[tested]
     if (roles == "").all():
-        found = int((np.unique(labels, return_counts=True)[1] >= 2).sum())
+        found = len(retrievable_classes(labels, None if index.groups is None else index.groups[tested]))
         if found < MIN_TEST_CLASSES:
+            several = "" if index.groups is None else IN_GROUPS
             raise UserError(
-                f"{found} test classes have at least 2 samples, but {MIN_TEST_CLASSES} must: add samples or classes"
+                f"{found} test classes have at least 2 samples{several}, but {MIN_TEST_CLASSES} must: add samples or "
+                "classes"
             )
         return
     if (roles == "").any():
