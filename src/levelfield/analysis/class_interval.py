@@ -116,10 +116,11 @@ def in_words(found: ClassInterval, one: str, other: str) -> str:
     if np.isnan(found.low):
         few = f"they differ in fewer than {FEWEST_DIFFERENT} classes or there are fewer than {FEWEST_CLASSES}"
         return f"cannot tell {one} from {other} by {title}: {few}"
-    if found.is_better:
-        return f"{one} {_be(one)} better than {other} by {points} points {title} [{low}, {high}] on {of_classes}"
     if found.is_worse:
-        return f"{other} {_be(other)} better than {one} by {-points} points {title} [{-high + 0.0}, {-low + 0.0}] on {of_classes}"
+        one, other, points, low, high = other, one, -points, -high + 0.0, -low + 0.0
+    if found.is_better or found.is_worse:
+        be = "are" if one.startswith("the features") else "is"
+        return f"{one} {be} better than {other} by {points} points {title} [{low}, {high}] on {of_classes}"
     return (
         f"cannot tell {one} from {other} with {of_classes}: {points:+} points {title} [{low:+}, {high:+}]; the "
         f"difference would have to be at least {100 * found.needed:.1f}"
@@ -154,10 +155,6 @@ def class_scores(near_NL: Int[np.ndarray, "items neighbours"], labels_N: Int[np.
     removed, changed, values = zip(*cells, strict=True) if cells else ((), (), ())
     changes = coo_matrix((values, (removed, changed)), (num, num)).tocsr()  # sums what it has twice
     return ClassScores(sums_K, np.where(counts_K > 1, counts_K, 0), changes)
-
-
-def _be(name: str) -> str:
-    return "are" if name.startswith("the features") else "is"
 
 
 def neighbours_needed(labels_N: Int[np.ndarray, " items"]) -> int:
