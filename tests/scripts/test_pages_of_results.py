@@ -111,7 +111,7 @@ def test_the_tables_of_which_loss() -> None:
 
 
 def test_what_the_results_page_says_of_pair_and_class_weight_losses() -> None:
-    page = text("results/README.md")
+    page = text("results/fixed_halves.md")
     features, done = ({data: summary(name.format(data)) for data in HELD} for name in ("{}", "converged_{}_pca"))
     for data in HELD:
         gains = sorted(done[data][loss] - features[data][FEATURES] for loss in LOSSES)
