@@ -33,7 +33,8 @@ def text(page: str) -> str:
 
 
 def with_continuation(name: str) -> list[Path]:
-    return [folder for each in (name, f"{name}_longer") for folder in (REPOSITORY / "results").glob(f"*/{each}")]
+    found = [file for each in (name, f"{name}_longer") for file in (REPOSITORY / "results").glob(f"*/{each}/summary.csv")]
+    return [file.parent for file in found]
 
 
 def summary(name: str, metric: str = "map_at_r") -> dict[str, float]:
