@@ -33,7 +33,9 @@ def text(page: str) -> str:
 
 
 def with_continuation(name: str) -> list[Path]:
-    found = [file for each in (name, f"{name}_longer") for file in (REPOSITORY / "results").glob(f"*/{each}/summary.csv")]
+    found = [
+        file for each in (name, f"{name}_longer") for file in (REPOSITORY / "results").glob(f"*/{each}/summary.csv")
+    ]
     return [file.parent for file in found]
 
 
