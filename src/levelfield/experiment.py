@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from rich.console import Console
 
-from levelfield.analysis.results import (
-    REPLICATE,
-    ResultRow,
-    SummaryRow,
-    as_table,
-    collect_rows,
-    summarise,
-    write_tables,
-)
+from levelfield.analysis.results import ResultRow, SummaryRow, as_frame, collect_rows, summarise, write_tables
 from levelfield.analysis.status import status_lines
 from levelfield.analysis.verdict import verdict_lines
 from levelfield.core.errors import UserError
@@ -194,12 +186,12 @@ class Study:
     @property
     def results(self) -> "pd.DataFrame":
         """All scores so far, as in `results.csv`."""
-        return _frame(collect_rows(self.record()), ResultRow)
+        return as_frame(collect_rows(self.record()), ResultRow)
 
     @property
     def summary(self) -> "pd.DataFrame":
         """Mean and interval of each test score, as in `summary.csv`."""
-        return _frame(summarise(collect_rows(self.record())), SummaryRow)
+        return as_frame(summarise(collect_rows(self.record())), SummaryRow)
 
     def report(self) -> Path:
         """Write `results.csv`, `summary.csv` and the page with its figures, and return the page's path."""
@@ -235,13 +227,3 @@ class Study:
         from levelfield.analysis.verify import verify_study
 
         return verify_study(self.record())
-
-
-def _frame(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow | SummaryRow]) -> "pd.DataFrame":
-    """The table as in its file."""
-    import pandas as pd
-
-    names, lines = as_table(rows, kind)
-    frame = pd.DataFrame(lines, columns=names)
-    types = {**dict.fromkeys(("trial", "run", "fold", REPLICATE), "Int64"), "ci95": "float"}
-    return frame.astype({column: dtype for column, dtype in types.items() if column in frame})

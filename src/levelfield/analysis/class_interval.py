@@ -94,10 +94,6 @@ class ClassInterval:
     def is_better(self) -> bool:
         return self.low > 0
 
-    @property
-    def is_worse(self) -> bool:
-        return self.high < 0
-
 
 def class_interval(difference: ClassScores) -> ClassInterval:
     """The interval of a difference of two checkpoints: other trainings of them would add to it."""
@@ -118,7 +114,7 @@ def in_words(found: ClassInterval, one: str, other: str) -> str:
         return f"cannot tell {one} from {other} by {title}: {few}"
     if found.is_better:
         return f"{one} is better than {other} by {points} points {title} [{low}, {high}] on {of_classes}"
-    if found.is_worse:
+    if found.high < 0:
         return f"{other} is better than {one} by {-points} points {title} [{-high + 0.0}, {-low + 0.0}] on {of_classes}"
     return (
         f"cannot tell {one} from {other} with {of_classes}: {points:+} points {title} [{low:+}, {high:+}]; the "

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from levelfield.analysis.selection import short_key
 from levelfield.analysis.shown_names import shown_names
 from levelfield.metrics.definitions import SELECTED_BY, is_user_metric, title_of
+from levelfield.report.facts import short_key
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import WIDTH
 from levelfield.study.search_space import Choice, Space, coordinates
