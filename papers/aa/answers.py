@@ -1,4 +1,4 @@
-"""The answers of the A/A study: what `aa.yaml` announced, computed from the tables of results/aa/SET/archive.tar.xz.
+"""The answers of the A/A study: what `aa.yaml` announced, from results/aa/SET/REPLICATE/archive.tar.xz.
 
     python papers/aa/answers.py                  # prints them
     python papers/aa/answers.py --figure FILE    # draws the figure, too
@@ -65,11 +65,16 @@ class Study:
         return np.stack([self.runs(row) for row in ROWS], axis=1).reshape(len(self.replicates), len(LOSSES), 2, -1)
 
 
-def read(archive: Path) -> Study:
-    with tarfile.open(archive) as files:
-        table = files.extractfile("results.csv")
-        assert table is not None
-        return Study(csv.DictReader(io.TextIOWrapper(table, newline="")))
+def read(folder: Path) -> Study:
+    """The study of a data set, with an archive for each replicate."""
+    lines = list[dict[str, str]]()
+    for archive in folder.glob("*/archive.tar.xz"):
+        with tarfile.open(archive) as files:
+            table = files.extractfile("results.csv")
+            assert table is not None
+            rows = csv.DictReader(io.TextIOWrapper(table, newline=""))
+            lines += ({**row, "replicate": archive.parent.name} for row in rows)
+    return Study(lines)
 
 
 def over_runs(scores: Scores) -> tuple[P, P]:
@@ -239,7 +244,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--figure", type=Path)
     given = parser.parse_args()
-    studies = {archive.parent.name: read(archive) for archive in sorted(AA.glob("*/archive.tar.xz"))}
+    studies = {folder.name: read(folder) for folder in sorted(AA.iterdir()) if folder.is_dir()}
     print(answers(studies), end="")
     if given.figure:
         draw(studies, given.figure)

@@ -122,3 +122,5 @@ def test_there_are_three_answers(differences: list[float], answer: str) -> None:
     assert in_words(found, "A", "B").startswith(answer)
     assert found.is_better == answer.startswith("A is")
     assert (found.high < 0) == answer.startswith("B is")
+    plural = in_words(found, "A", "the features")
+    assert not found.high < 0 or plural.startswith("the features are better than A by 10.6")

@@ -1,22 +1,28 @@
 """`levelfield compare PATH`: folders, tables and broken images, from the path to the next command."""
 
 import csv
+import io
 import json
 import shlex
 import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
 from forked import Forked, levelfield
+from pyarrow import parquet
 from refused import refused, succeeded
 from tiny_text import own_texts, tiny_text_model
 
 from levelfield.cli.compare import WRITTEN
 from levelfield.compare import samples
 from levelfield.compare.whole_half import whole_half_command
-from levelfield.data.datasets import Glyphs, ImageFolder, TextTable
+from levelfield.data.dataset import SampleIndex
+from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable, TextTable
+from levelfield.data.datasets.own_tables import TableDataset
 from levelfield.experiment import Study
 
 TINY = "model: {trunk: {class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}}"
@@ -181,13 +187,61 @@ def test_of_several_trunks_the_ladder_goes_on_with_the_best_features(run, tmp_pa
     assert [*study.record().spec.trunks] == [other]
 
 
-def test_the_table_of_unbroken_images_lists_the_others_and_links(tmp_path: Path, capsys) -> None:
-    folder, table = letters(tmp_path / "letters", 2, samples=2), tmp_path / "unbroken.csv"
+def test_the_table_of_samples_that_can_be_opened_lists_the_others_and_links(tmp_path: Path, capsys) -> None:
+    folder, table = letters(tmp_path / "letters", 2, samples=2), tmp_path / "chosen.parquet"
     (folder / "letter 00/broken.png").write_bytes(b"no image")
     (folder / "letter 00/link.png").symlink_to(next((folder / "letter 01").iterdir()))
-    found = samples.unbroken("letters", ImageFolder(folder), {}, True, table)
+    found = samples.usable("letters", ImageFolder(folder), {}, 1000, True, table)
     assert (found.table, len(found.read_index().keys)) == (table, 5)
     assert "1 of 6 images are left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["images", "paths", "texts"])
+def test_a_chosen_table_has_the_samples_halves_roles_and_groups_of_the_table(kind: str, tmp_path: Path) -> None:
+    """Of a table with images inside, with paths or with texts, of which each class has a sample too many."""
+    glyphs, rows = Glyphs(num_classes=4, image_size=16), range(4 * 5)
+    shown = [glyphs[row][0] for row in rows]
+    content = {"texts": ("text", [f"text {row}" for row in rows])}
+    if kind == "images":
+        stored = [io.BytesIO() for _ in rows]
+        for image, file in zip(shown, stored, strict=True):
+            image.save(file, "png")
+        content["images"] = "image", [file.getvalue() for file in stored]
+    if kind == "paths":
+        for row in rows:
+            shown[row].save(tmp_path / f"{row}.png")
+        content["paths"] = "path", [f"{row}.png" for row in rows]
+    name, values = content[kind]
+    columns = {name: values, "label": [f"c{row // 5}" for row in rows]}
+    columns |= {"split": ["test" if row < 10 else "train" for row in rows], "role": ["query", "gallery"] * 10}
+    parquet.write_table(pa.table(columns | {"group": [f"g{row % 3}" for row in rows]}), tmp_path / "all.parquet")
+    whole: TableDataset = (TextTable if kind == "texts" else ImageTable)(tmp_path / "all.parquet")
+    found = samples.usable("all", whole, {}, 16, False, tmp_path / "chosen.parquet")
+    before, now = whole.index(), found.index()
+    assert [*np.bincount(now.labels)] == [4] * 4
+    assert (now.class_names, now.test_classes) == (before.class_names, before.test_classes)
+    assert len(set(now.groups.tolist())) == 3
+    for position in range(len(now.keys)):
+        sample, label = found[position]
+        row = next(row for row in rows if whole[row] == (sample, label))
+        assert now.roles[position] == before.roles[row]
+        same = now.groups == now.groups[position]
+        assert {row % 3} == {
+            next(each for each in rows if whole[each][0] == found[other][0]) % 3 for other in np.flatnonzero(same)
+        }
+
+
+def test_of_too_many_samples_whole_classes_are_left_out_in_both_halves_alike() -> None:
+    labels = np.repeat(np.arange(2000), 3)
+    index = SampleIndex(tuple(map(str, labels)), labels, tuple(map(str, range(2000))))
+    kept = samples.sampled(index, np.arange(500), 1500)
+    classes, counts = np.unique(labels[kept], return_counts=True)
+    assert (len(classes), (classes < 500).sum(), {*counts}) == (500, 125, {3})
+    assert classes.tolist() != [*range(125), *range(500, 875)], "at random"
+    assert samples.sampled(index, np.arange(500), 6000).all()
+    few = samples.sampled(index, np.arange(500), 200)
+    classes, counts = np.unique(labels[few], return_counts=True)
+    assert (len(classes), {*counts}) == (200, {2}), "not fewer classes, nor fewer samples of one"
 
 
 def test_samples_in_several_classes_or_both_halves_are_named_before_the_training(tmp_path: Path) -> None:
@@ -207,6 +261,13 @@ def test_samples_in_several_classes_or_both_halves_are_named_before_the_training
     assert samples.duplicates_across("t", TextTable(tmp_path / "texts.csv"), {"split": "half"})[0].startswith(
         "note: t has"
     )
+
+
+def test_folds_are_counted_by_what_groups_keep_whole(tmp_path: Path) -> None:
+    rows = [f"text {n},c{n // 4},g{n // 8} {n % 2}" for n in range(24 * 4)]  # of 24 classes in 12 pairs
+    (tmp_path / "t.csv").write_text("\n".join(["text,label,group", *rows]) + "\n")
+    assert samples.blocks_of("t.csv", TextTable("t.csv"), {"keep_groups": True}) == 3
+    assert samples.blocks_of("t.csv", TextTable("t.csv"), {}) == 4
 
 
 def test_with_too_few_classes_it_says_what_can_be_done(run, tmp_path: Path) -> None:

@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from levelfield.analysis.class_interval import ClassScores
-from levelfield.compare.decide import Rung, decide, decision_lines, row_in_words
+from levelfield.compare.decide import Rung, decide, decision_lines, of_embeddings, row_in_words
 from levelfield.study.spec import StudySpec
+from levelfield.study.test_scores import EmbeddedTest
+from levelfield.training.embed import EmbeddedSet
 
 FEATURES = "pretrained[features]"
 
@@ -49,6 +52,38 @@ def test_the_cheapest_that_is_about_as_good_is_taken_on_request() -> None:
     found = [rung(name, score) for name, score in rows.items()]
     assert decide(found).row == "trunk_ntxent_averaged"
     assert decide(found, cheapest=True).row == "trunk_ntxent"
+
+
+@pytest.mark.parametrize("kind", ["all", "queries", "groups"])
+def test_the_scores_of_test_classes_are_those_of_a_loop(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    labels, groups = np.repeat(np.arange(6), 5), np.tile(np.arange(5) % 3, 6)
+    points = rng.normal(size=(30, 4)) + 2 * rng.normal(size=(6, 4))[labels]
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    is_query = np.tile([True, False, True, False, False], 6)
+    samples = EmbeddedSet(*map(torch.from_numpy, (points, labels, np.arange(30))))
+    found = of_embeddings(
+        EmbeddedTest(
+            samples,
+            torch.from_numpy(is_query) if kind == "queries" else None,
+            "",
+            torch.from_numpy(groups) if kind == "groups" else None,
+        )
+    )
+    sums = np.zeros(6)
+    for query in range(30):
+        others = [each for each in range(30) if each != query]
+        if kind == "queries":
+            others = [] if not is_query[query] else [each for each in others if not is_query[each]]
+        if kind == "groups":
+            others = [e for e in others if (labels[e], groups[e]) != (labels[query], groups[query])]
+        ranked = sorted(others, key=lambda each: -points[query] @ points[each])
+        matches = [labels[each] == labels[query] for each in ranked]
+        wanted = sum(matches)
+        if wanted:
+            sums[labels[query]] += sum(matches[k] * sum(matches[: k + 1]) / (k + 1) for k in range(wanted)) / wanted
+    np.testing.assert_allclose(found.sums_K, sums, atol=1e-6)
+    assert [*found.queries_K] == [2 if kind == "queries" else 5] * 6
 
 
 def test_rows_have_words() -> None:

@@ -24,8 +24,8 @@ def texts(folder: Path, group_of: list[str], split_of: list[str] | None = None) 
 
 
 def chained() -> list[str]:
-    """Classes 0 and 9 share a session, 9 and 30 another, 40 and 41 a third; all others have their own."""
-    groups = [f"own {n // SAMPLES}" for n in range(CLASSES * SAMPLES)]
+    """Classes 0 and 9 share a session, 9 and 30 another, 40 and 41 a third; all others have two of their own."""
+    groups = [f"own {n // 2}" for n in range(CLASSES * SAMPLES)]
     for shared, members in {"a": (0, 9), "b": (9, 30), "c": (40, 41)}.items():
         for each in members:
             groups[each * SAMPLES + (shared == "b")] = shared
@@ -68,7 +68,7 @@ def test_groups_that_no_split_keeps_whole_are_one_line(tmp_path: Path) -> None:
     own = chained()
     with pytest.raises(UserError, match="join all classes"):
         MetricDataModule(texts(tmp_path, ["one"] * len(own)), keep_groups=True).setup("fit")
-    few = [f"{n // SAMPLES % 8}" for n in range(len(own))]
+    few = [f"{n // SAMPLES % 8} {n % 2}" for n in range(len(own))]
     with pytest.raises(UserError, match="24 classes of the training half into 4, too few for 4 folds"):
         MetricDataModule(texts(tmp_path, few), keep_groups=True).setup("fit")
     halves = ["train" if label < 24 else "test" for label in range(CLASSES)]

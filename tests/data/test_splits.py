@@ -58,6 +58,9 @@ def test_what_cannot_be_split_is_refused() -> None:
     check_validation_classes(folds, labels)
     with pytest.raises(UserError, match="fold 1 has 1 validation classes"):
         check_validation_classes(folds, np.delete(labels, np.flatnonzero(labels == 3)[0]))
+    check_validation_classes(folds, labels, np.tile([0, 1], 8))
+    with pytest.raises(UserError, match="1 has 1 validation classes with at least 2 samples in at least 2 groups"):
+        check_validation_classes(folds, labels, np.array([0, 1] * 3 + [1, 1] + [0, 1] * 4))
 
 
 def by_hash(classes: list[int], purpose: str, seed: int) -> list[int]:

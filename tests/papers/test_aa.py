@@ -3,7 +3,7 @@
 import csv
 import io
 import tarfile
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean
 
@@ -130,15 +130,18 @@ def test_the_rate_and_the_power() -> None:
 
 
 def test_the_command_reads_archives_and_prints_six_answers(tmp_path: Path, study, monkeypatch, capsys) -> None:
-    lines = [dict(zip(("stage", "metric", "method", "replicate", "run"), key, strict=True)) for key in study._means]
-    table = io.StringIO()
-    writer = csv.DictWriter(table, [*lines[0], "embedding", "value"])
-    writer.writeheader()
-    for each, value in zip(lines, study._means.values(), strict=True):
-        writer.writerow(each | {"embedding": "separated", "value": repr(value / 100)})
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        with tarfile.open(tmp_path / name / "archive.tar.xz", "w:xz") as archive:
+    keys = ("stage", "metric", "method", "replicate", "run")
+    for name, number in product(("one", "two"), study.replicates):
+        table = io.StringIO()
+        writer = csv.DictWriter(table, [*keys[:3], "run", "embedding", "value"], extrasaction="ignore")
+        writer.writeheader()
+        for key, value in study._means.items():
+            if key[3] == number:
+                named = dict(zip(keys, key, strict=True))
+                writer.writerow(named | {"embedding": "separated", "value": repr(value / 100)})
+        place = tmp_path / name / number
+        place.mkdir(parents=True)
+        with tarfile.open(place / "archive.tar.xz", "w:xz") as archive:
             info = tarfile.TarInfo("results.csv")
             info.size = len(table.getvalue())
             archive.addfile(info, io.BytesIO(table.getvalue().encode()))

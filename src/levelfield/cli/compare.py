@@ -45,10 +45,10 @@ def main(given: Namespace) -> int:
     with_overrides(given)
     if given.minutes is not None and not 0 < given.minutes < float("inf"):
         raise UserError(f"--minutes {given.minutes:g}: give a number above 0")
-    path = given.path
+    path, minutes = given.path, given.minutes or MINUTES
     for key in given.overrides:
         _check_option(key, path)
-    from levelfield.compare.samples import blocks_of, duplicates_across, split_of, unbroken
+    from levelfield.compare.samples import A_MINUTE, blocks_of, duplicates_across, split_of, usable
     from levelfield.data.own import dataset_from_path
 
     dataset = dataset_from_path(path, given.overrides.get("data.root"))
@@ -66,6 +66,8 @@ def main(given: Namespace) -> int:
     first = file.read_text().partition("\n")[0] if file.is_file() else WRITTEN
     if folder.is_file() or not first.startswith(WRITTEN):
         raise UserError(f"{folder if folder.is_file() else file} is a file of yours: choose another --output")
+    from levelfield.compare.plan import machine_here  # imports torch
+
     if has_begun:
         if first != f"{WRITTEN}{data}":
             raise UserError(f"{file} compares {first.removeprefix(WRITTEN)}, not {data}: choose another --output")
@@ -75,11 +77,12 @@ def main(given: Namespace) -> int:
     else:
         split = split_of(dataset, given.overrides)
         blocks = blocks_of(path, dataset, split)
-        dataset = unbroken(path, dataset, split, given.skip_broken, file.with_name(f"{file.stem}_unbroken.csv"))
+        machine = machine_here(given.options, given.overrides.get("trainer.accelerator"))
+        most = int(A_MINUTE[machine.kind, dataset.modality] * machine.cores * minutes)
+        chosen = file.with_name(f"{file.stem}_samples.parquet")
+        dataset = usable(path, dataset, split, most, given.skip_broken, chosen)
         say(*duplicates_across(path, dataset, split), file=sys.stderr)
-        _write_study(file, name, dataset, split, blocks, given, started + 60 * (given.minutes or MINUTES))
-    from levelfield.compare.plan import machine_here
-
+        _write_study(file, name, dataset, split, blocks, given, started + 60 * minutes)
     content = yaml.safe_load(file.read_bytes())
     here = machine_here(given.options, given.overrides.get("trainer.accelerator"), content["threads"])
     given.file, given.options = str(file), _options(given, here)

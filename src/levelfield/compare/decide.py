@@ -7,6 +7,7 @@ Of those rows the best is taken. The test classes have no say: they measure what
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import folds_of
 from levelfield.study.spec import ALPHA, BASELINE, OF, StudySpec, is_baseline, value_of
 from levelfield.study.untrained import FEATURES, PCA, WHITENING
+
+if TYPE_CHECKING:
+    from levelfield.study.test_scores import EmbeddedTest
 
 PRECISION = "precision_at_1"
 UNTOUCHED = f"{BASELINE}[{FEATURES}]"
@@ -147,35 +151,36 @@ def measured(study: StudyFolder, decision: Decision) -> list[str]:
 
 
 def _tested(study: StudyFolder, row: str) -> ClassScores | None:
-    """MAP@R of the test classes, the mean over the folds, from the stored embeddings; None without them.
-
-    With groups the gallery is taken as given.
-    """
-    import torch
-
-    from levelfield.metrics.nearest import nearest
-    from levelfield.study.test_scores import class_sums, retrieval_metrics, retrieval_sets
-
+    """MAP@R of the test classes, the mean over the folds, from the stored embeddings; None without them."""
     test = study.tests().get((row, 0))
     if test is None or study.distance_of(row) != "cosine":
         return None
     folds = list[ClassScores]()
     for job in folds_of(study.spec, row, 0):
         stored = stored_embeddings(study, job, test["evaluation"])
-        if isinstance(stored, str) or stored.is_query is not None:
+        if isinstance(stored, str):
             return None
-        rows, labels = torch.nn.functional.normalize(stored.samples.embeddings.float()), stored.samples.labels
-        if stored.groups is not None:
-            sets = retrieval_sets(rows, labels, None, groups=stored.groups)
-            of_queries = retrieval_metrics(**sets, metrics=(SELECTED_BY,), per_query=True)[SELECTED_BY]
-            folds.append(from_sums(class_sums(torch.as_tensor(of_queries), labels)))
-            continue
-        _, items = nearest(rows, rows, neighbours_needed(labels.numpy()), torch.arange(len(rows)))
-        folds.append(class_scores(items.numpy(), labels.numpy()))
+        folds.append(of_embeddings(stored))
     changes = None
     if all(fold.changes_KK is not None for fold in folds):
         changes = sum(fold.changes_KK for fold in folds) / len(folds)
     return ClassScores(np.mean([fold.sums_K for fold in folds], axis=0), folds[0].queries_K, changes)
+
+
+def of_embeddings(test: "EmbeddedTest") -> ClassScores:
+    """MAP@R of the classes of a fold's test embeddings. With groups or a column of queries, the gallery is as given."""
+    import torch
+
+    from levelfield.metrics.nearest import nearest
+    from levelfield.study.test_scores import class_sums, retrieval_metrics, retrieval_sets
+
+    rows, labels = torch.nn.functional.normalize(test.samples.embeddings.float()), test.samples.labels
+    if test.groups is not None or test.is_query is not None:
+        sets = retrieval_sets(rows, labels, test.is_query, groups=test.groups)
+        of_queries = retrieval_metrics(**sets, metrics=(SELECTED_BY,), per_query=True)[SELECTED_BY]
+        return from_sums(class_sums(torch.as_tensor(of_queries), sets["labels"]))
+    _, items = nearest(rows, rows, neighbours_needed(labels.numpy()), torch.arange(len(rows)))
+    return class_scores(items.numpy(), labels.numpy())
 
 
 def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec, test: Sequence[str] = ()) -> list[str]:

@@ -1,29 +1,34 @@
-"""The data of `levelfield compare`: its split, its settings, and the images that can be opened."""
+"""The data of `levelfield compare`: its split, its settings, and the samples that fit and can be opened."""
 
-import csv
-import io
 import shlex
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Int
 
 from levelfield.core.configuration import OURS, Config, stack
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically
 from levelfield.core.processes import cores_here
+from levelfield.core.seeds import seed_of
 from levelfield.core.terminal import say
 from levelfield.data.dataset import MetricDataset, SampleIndex, find_file
-from levelfield.data.datasets import ImageTable
+from levelfield.data.datasets import ImageTable, TextTable
+from levelfield.data.datasets.own_tables import TableDataset
 from levelfield.data.splits import MIN_VALIDATION_CLASSES
 from levelfield.data.verify import counted, duplicates
 from levelfield.study.spec import COUNTS
 from levelfield.use.samples import USUAL_TRUNK
 
 MOST_NAMED = 20
+FEWEST_CLASSES = 200  # of a sample, for both halves
+# Samples for each minute and core, so that embedding all of them takes a tenth of the time, as on two cores.
+A_MINUTE = {("cpu", "image"): 500, ("cpu", "text"): 2000, ("gpu", "image"): 2000, ("gpu", "text"): 20_000}
 
 
 def split_of(dataset: MetricDataset, overrides: Config) -> Config:
@@ -41,8 +46,8 @@ def blocks_of(path: str, dataset: MetricDataset, split: Config) -> int:
         UserError: too few classes for two blocks; names the command that still works.
     """
     index = dataset.read_index()
-    classes = len(index.class_names)
-    trained = classes - len(dataset.halves(index, **split)[2])
+    units = dataset.units(index, split.get("keep_groups", False))  # a class, or classes that groups join
+    classes, trained = (len(np.unique(each)) for each in (units, np.delete(units, dataset.halves(index, **split)[2])))
     blocks = min(COUNTS["folds"], trained // MIN_VALIDATION_CLASSES)
     if blocks >= 2:
         return blocks
@@ -74,18 +79,54 @@ def data_settings(dataset: MetricDataset, root: Any) -> Config:
     return {**shipped, "dataset": own}
 
 
-def unbroken(path: str, dataset: MetricDataset, split: Config, skip_broken: bool, chosen: Path) -> MetricDataset:
-    """The data set, or the table `chosen` of those images that can be opened, which is written.
+def usable(
+    path: str, dataset: MetricDataset, split: Config, most: int, skip_broken: bool, chosen: Path
+) -> MetricDataset:
+    """The data set; or the table `chosen`, which is written, of the samples that fit the time and can be opened.
+
+    Args:
+        most: Number of samples that fit; of more, whole classes are left out at random, and of few classes samples.
+        chosen: A Parquet file. Each class keeps its half.
 
     Raises:
         UserError: some cannot be opened, and `skip_broken` is not set.
     """
     index = dataset.read_index()
-    whole = _openable(path, dataset, index, skip_broken)
-    if whole.all():
+    tested = dataset.halves(index, **split)[2]
+    kept = sampled(index, tested, most)
+    if not kept.all():
+        say(
+            f"note: compare takes {kept.sum():,} of {len(kept):,} samples, with "
+            f"{counted(len(np.unique(index.labels[kept])), 'class')} at random; more --minutes takes more",
+            file=sys.stderr,
+        )
+    kept[_broken(path, dataset, index, kept, skip_broken)] = False
+    if kept.all():
         return dataset
-    write_atomically(chosen, _table(dataset, index, split, whole))
-    return ImageTable(chosen)
+    write_atomically(chosen, _table(dataset, index, tested, kept.nonzero()[0].tolist()))
+    return (TextTable if dataset.modality == "text" else ImageTable)(chosen)
+
+
+def sampled(index: SampleIndex, tested: Int[np.ndarray, " test"], most: int) -> Bool[np.ndarray, " samples"]:
+    """Which of about `most` samples a comparison takes: the same share of the classes of both halves.
+
+    At least `FEWEST_CLASSES` stay, if there are as many; then each class keeps as many samples as fit, at least 2.
+    """
+    labels, share = index.labels, most / max(1, len(index.keys))
+    if share >= 1:
+        return np.ones(len(labels), bool)
+    order = sorted(np.unique(labels).tolist(), key=lambda label: seed_of("compare", label))
+    share = max(share, min(1.0, FEWEST_CLASSES / len(order)))
+    halves = [[label for label in order if (label in tested) == side] for side in (False, True)]
+    taken = [label for half in halves for label in half[: ceil(share * len(half))]]
+    each = max(2, most // len(taken)) if np.isin(labels, taken).sum() > most else len(labels)
+    kept = np.zeros(len(labels), bool)
+    for label in taken:
+        positions = np.flatnonzero(labels == label)
+        kept[
+            positions[np.unique(np.linspace(0, len(positions) - 1, min(each, len(positions))).round().astype(int))]
+        ] = True
+    return kept
 
 
 def duplicates_across(path: str, dataset: MetricDataset, split: Config) -> list[str]:
@@ -99,29 +140,30 @@ def duplicates_across(path: str, dataset: MetricDataset, split: Config) -> list[
     return [f"note: {path} has {what} (levelfield data verify)", *across[:MOST_NAMED]] if across else []
 
 
-def _openable(path: str, dataset: MetricDataset, index: SampleIndex, skip_broken: bool) -> Any:
-    """Which samples can be opened. It opens all before training, because the test half would fail only at the end.
+def _broken(
+    path: str, dataset: MetricDataset, index: SampleIndex, kept: Bool[np.ndarray, " samples"], skip_broken: bool
+) -> list[int]:
+    """Positions of images that cannot be opened. All are tried, because the test half would fail only at the end.
 
     Raises:
-        UserError: some cannot, and `skip_broken` is not set.
+        UserError: there are some, and `skip_broken` is not set.
     """
-    broken: dict[int, str] = {}
-    if dataset.modality == "image":
-        with ThreadPoolExecutor(cores_here()) as threads:  # Pillow decodes without Python's global lock
-            faults = threads.map(partial(_fault, dataset), index.keys)
-            broken = {position: fault for position, fault in enumerate(faults) if fault}
+    positions = kept.nonzero()[0].tolist() if dataset.modality == "image" else []
+    with ThreadPoolExecutor(cores_here()) as threads:  # Pillow decodes without Python's global lock
+        faults = threads.map(partial(_fault, dataset), (index.keys[position] for position in positions))
+        broken = {position: fault for position, fault in zip(positions, faults, strict=True) if fault}
     named = list(broken.values())[:MOST_NAMED]
     if len(broken) > MOST_NAMED:
         named.append(f"and {len(broken) - MOST_NAMED:,} more (all: levelfield data verify {path})")
     say(*named, file=sys.stderr)
     if broken and not skip_broken:
         raise UserError(
-            f"{len(broken):,} of {len(index.keys):,} images in {path} cannot be opened: replace them, or skip them "
+            f"{len(broken):,} of {len(positions):,} images in {path} cannot be opened: replace them, or skip them "
             "with --skip-broken"
         )
     if broken:
-        say(f"{len(broken):,} of {len(index.keys):,} images are left out", file=sys.stderr)
-    return ~np.isin(np.arange(len(index.keys)), list(broken))
+        say(f"{len(broken):,} of {len(positions):,} images are left out", file=sys.stderr)
+    return [*broken]
 
 
 def _fault(dataset: MetricDataset, key: str) -> str:
@@ -133,23 +175,24 @@ def _fault(dataset: MetricDataset, key: str) -> str:
     return ""
 
 
-def _table(dataset: MetricDataset, index: SampleIndex, split: Config, whole: Any) -> bytes:
-    """A table of the images that can be opened; each class keeps its half."""
-    tested = set(dataset.halves(index, **split)[2].tolist())
-    table = io.StringIO(newline="")
-    writer = csv.writer(table)
-    writer.writerow(["path", "label", "split", *(["role"] if index.roles else [])])
-    for position in whole.nonzero()[0].tolist():
-        label = int(index.labels[position])
-        role = [index.roles[position]] if index.roles else []
-        half = "test" if label in tested else "train"
-        writer.writerow([_place(dataset, index.keys[position]), index.class_names[label], half, *role])
-    return table.getvalue().encode()
+def _table(dataset: MetricDataset, index: SampleIndex, tested: Int[np.ndarray, " test"], rows: list[int]) -> bytes:
+    """A Parquet table of some samples, as they are in a table of the user, or as paths."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    keys, labels = [index.keys[row] for row in rows], index.labels[rows]
+    inside = [dataset.inside(key) for key in keys] if isinstance(dataset, TableDataset) else [None]
+    content = "text" if dataset.modality == "text" else "path" if None in inside else "image"
+    columns: dict[str, Any] = {content: [_place(dataset, key) for key in keys] if content == "path" else inside}
+    columns |= {"label": [index.class_names[label] for label in labels]}
+    columns |= {"split": ["test" if is_tested else "train" for is_tested in np.isin(labels, tested)]}
+    columns |= {} if index.roles is None else {"role": [index.roles[row] for row in rows]}
+    columns |= {} if index.groups is None else {"group": index.groups[rows]}
+    parquet.write_table(pa.table(columns), stream := pa.BufferOutputStream())
+    return stream.getvalue().to_pybytes()
 
 
 def _place(dataset: MetricDataset, key: str) -> str:
     file = dataset.file_of(key)
     assert file is not None  # each sample is an image
-    if file.suffix.lower() == ".parquet":
-        raise UserError(f"{file} has the images themselves: remove the rows that cannot be opened from it")
     return str(file.parent.resolve() / file.name)  # does not resolve a link to another image

@@ -195,7 +195,7 @@ class MetricDataModule(LightningDataModule):
                     (trainval_classes[np.isin(trained, train)], trainval_classes[np.isin(trained, val)])
                     for train, val in class_folds(trained, self.num_folds, split, self.split_seed, self.fold_seed)
                 ]
-                check_validation_classes(folds, index.labels)
+                check_validation_classes(folds, index.labels, index.groups)
                 train_classes, val_classes = folds[int(self.fold)]
             trainval = self._trainval = self.half("training")
             fingerprint = self.dataset.fingerprint(trainval)

@@ -218,22 +218,13 @@ class MetricDataset(ABC):
             again: whether to read all files again, without stored hashes.
 
         Raises:
-            UserError: a file is missing or cannot be read; or, except with `again`, `verify` found it rotten.
+            UserError: a file is missing or cannot be read.
         """
-        contents, rotten = self.contents_and_rotten(keys, again)
-        refuse_problems([] if again else rotten)
-        return contents
-
-    def contents_and_rotten(self, keys: Sequence[str], again: bool) -> tuple[list[str], list[str]]:
-        """`contents_of`, and a line for each rotten file."""
         paths = self._paths(keys) if self.hashes_files() else None
         if paths is None:
-            return [self.content_of(key) for key in keys], []
+            return [self.content_of(key) for key in keys]
         try:
-            contents, rotten = file_hashes(paths, again)
-            fault = "its bytes have changed, but size, times and inode of its file have not: restore it from a copy"
-            lines = [f"{keys[place]}: {fault}" for place in np.flatnonzero(rotten).tolist()]
-            return [content.tobytes().hex() for content in contents], lines
+            return [content.tobytes().hex() for content in file_hashes(paths, again)]
         except UserError:
             for key in keys:
                 self.file_of(key)  # it may know the row of a missing file

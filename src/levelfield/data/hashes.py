@@ -18,8 +18,7 @@ from levelfield.core.files import Lock, explain_write_errors, replaced
 from levelfield.core.paths import cache_root
 
 STATE = np.dtype([("path", "<u8"), ("size", "<u8"), ("mtime", "<i8"), ("ctime", "<i8"), ("inode", "<u8")])
-# `rotten`: the bytes have changed since `content` was computed, without a change of `state`.
-RECORD = np.dtype([("state", STATE), ("content", "u1", 32), ("rotten", "?")])
+RECORD = np.dtype([("state", STATE), ("content", "u1", 32)])
 AT_A_TIME = 256
 # Before hashing more samples, the command prints a line.
 MANY = 10_000
@@ -55,14 +54,10 @@ def file_hash(path: Path | str) -> bytes:
         raise _unreadable(path, error) from None
 
 
-def file_hashes(
-    paths: Sequence[str], again: bool = False
-) -> tuple[UInt8[np.ndarray, "files 32"], Bool[np.ndarray, " files"]]:
-    """SHA-256 of each file, from a file below `LEVELFIELD_CACHE`, and which files are rotten.
+def file_hashes(paths: Sequence[str], again: bool = False) -> UInt8[np.ndarray, "files 32"]:
+    """SHA-256 of each file, from a file below `LEVELFIELD_CACHE`.
 
-    The bytes of a rotten file have changed, but not its state. Its first hash is kept until its state changes, so each
-    later call finds it. One process computes hashes while others wait. If they cannot be stored, the next start
-    computes them again.
+    One process computes hashes while others wait. If they cannot be stored, the next start computes them again.
 
     Args:
         again: whether to read all files.
@@ -75,25 +70,20 @@ def file_hashes(
     folder = os.path.commonpath([min(paths), max(paths)]) if len(paths) else ""
     file = cache_root() / "hashes" / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}.npy"
     if not again and _known(found, _read(file)).all():
-        return found["content"], found["rotten"]
+        return found["content"]
     with ExitStack() as held:
         with suppress(FileRefused):
             held.enter_context(Lock(file.parent, file.stem, f"SHA-256 of the files in {folder}"))
         kept = _read(file)
-        known = _known(found, kept)
-        missing = np.flatnonzero(~known | again)
+        missing = np.flatnonzero(~_known(found, kept) | again)
         if len(missing) > MANY:
             print(f"computing the SHA-256 of {len(missing):,} samples in {folder} once", file=sys.stderr)
         parts = [missing[first : first + AT_A_TIME].tolist() for first in range(0, len(missing), AT_A_TIME)]
         with ThreadPoolExecutor() as pool:
             hashes = b"".join(pool.map(lambda part: b"".join(file_hash(paths[i]) for i in part), parts))
-        contents = found["content"].copy()
-        contents[missing] = np.frombuffer(hashes, np.uint8).reshape(-1, 32)
-        found["rotten"][missing] = (known & (contents != found["content"]).any(axis=1))[missing]
-        sound = ~found["rotten"]
-        found["content"][sound] = contents[sound]
+        found["content"][missing] = np.frombuffer(hashes, np.uint8).reshape(-1, 32)
         _write(file, np.concatenate([kept[~np.isin(kept["state"]["path"], found["state"]["path"])], found]))
-        return contents, found["rotten"]
+        return found["content"]
 
 
 def _known(found: np.ndarray, kept: np.ndarray) -> Bool[np.ndarray, " files"]:

@@ -16,6 +16,7 @@ RANDOM = ("random", "random-swapped")
 Fold = tuple[Shaped[np.ndarray, " train"], Shaped[np.ndarray, " val"]]
 
 MIN_VALIDATION_CLASSES = 2
+IN_GROUPS = " in at least 2 groups (those of a query's class and group leave its gallery)"
 
 
 def split_classes(
@@ -146,18 +147,29 @@ def _check_variant(variant: str) -> None:
         raise UserError(f"no such split {variant!r}: give {', '.join(map(repr, known[:-1]))} or {known[-1]!r}")
 
 
-def check_validation_classes(folds: Sequence[Fold], labels: Int[np.ndarray, " samples"]) -> None:
-    """Raise an error for folds where fewer than 2 validation classes have 2 samples: nothing could be retrieved.
+def retrievable_classes(
+    labels: Int[np.ndarray, " samples"], groups: Int[np.ndarray, " samples"] | None = None
+) -> Int[np.ndarray, " classes"]:
+    """The classes with a sample that another one can retrieve: with 2 samples, in 2 groups if there are groups."""
+    if groups is not None:
+        labels = np.unique(np.stack([labels, groups]), axis=1)[0]
+    classes, counts = np.unique(labels, return_counts=True)
+    return classes[counts >= 2]
+
+
+def check_validation_classes(
+    folds: Sequence[Fold], labels: Int[np.ndarray, " samples"], groups: Int[np.ndarray, " samples"] | None = None
+) -> None:
+    """Raise an error for folds with fewer than 2 retrievable validation classes.
 
     Raises:
         UserError: names the fold, and what to do.
     """
-    classes, counts = np.unique(labels, return_counts=True)
-    retrievable = classes[counts >= 2]
+    retrievable, several = retrievable_classes(labels, groups), "" if groups is None else IN_GROUPS
     for k, (_, val_classes) in enumerate(folds):
         found = int(np.isin(val_classes, retrievable).sum())
         if found < MIN_VALIDATION_CLASSES:
             raise UserError(
-                f"fold {k} has {found} validation classes with at least 2 samples and needs {MIN_VALIDATION_CLASSES}: "
-                "add samples or classes, or lower the number of folds"
+                f"fold {k} has {found} validation classes with at least 2 samples{several}, and needs "
+                f"{MIN_VALIDATION_CLASSES}: add samples or classes, or lower the number of folds"
             )

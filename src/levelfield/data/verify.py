@@ -12,7 +12,7 @@ from jaxtyping import Int
 from levelfield.core.errors import UserError
 from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.images import is_nearly_black
-from levelfield.data.splits import MIN_VALIDATION_CLASSES
+from levelfield.data.splits import IN_GROUPS, MIN_VALIDATION_CLASSES, retrievable_classes
 
 MAX_NAMES = 20
 MIN_TEST_CLASSES = 2
@@ -74,7 +74,11 @@ def verify(dataset: MetricDataset) -> VerifyReport:
     if dark and dataset.num_classes_published is None:
         count = counted(len(dark), "image")
         report.overview.append(f"nearly black: {count}, such as {dark[0]}; scale 12 bits in a 16-bit file by 16")
-    report.problems += dataset.contents_and_rotten([*digests], again=True)[1]
+    before, now = (dataset.contents_of([*digests], again) for again in (False, True))
+    for key, there, here in zip(digests, before, now, strict=True):
+        if there != here:
+            fault = "its bytes have changed, but size, times and inode of its file have not: restore it from a copy"
+            report.problems.append(f"{key}: {fault}")
     report.duplicates = duplicates(index, test_classes, digests)
     return report
 
@@ -151,10 +155,12 @@ def check_test_split(index: SampleIndex, test_classes: Int[np.ndarray, " test"])
     labels = index.labels[tested]
     roles = np.full(len(labels), "") if index.roles is None else np.array(index.roles)[tested]
     if (roles == "").all():
-        found = int((np.unique(labels, return_counts=True)[1] >= 2).sum())
+        found = len(retrievable_classes(labels, None if index.groups is None else index.groups[tested]))
         if found < MIN_TEST_CLASSES:
+            several = "" if index.groups is None else IN_GROUPS
             raise UserError(
-                f"{found} test classes have at least 2 samples, but {MIN_TEST_CLASSES} must: add samples or classes"
+                f"{found} test classes have at least 2 samples{several}, but {MIN_TEST_CLASSES} must: add samples or "
+                "classes"
             )
         return
     if (roles == "").any():

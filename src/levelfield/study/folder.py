@@ -148,7 +148,7 @@ class StudyFolder:
         jobs = [job for each in self.state.tested_runs() for job in folds_of(self.spec, *each)]
         found = {job: self.state.results[job] for job in jobs}
         here = [job for job in jobs if job.method not in self.archived]
-        for job, content in zip(here, file_hashes([str(self.checkpoint(job)) for job in here])[0], strict=True):
+        for job, content in zip(here, file_hashes([str(self.checkpoint(job)) for job in here]), strict=True):
             if content.tobytes().hex() != found[job]["checkpoint"]:
                 changed = f"{self.checkpoint(job)} has changed since its job finished"
                 raise UserError(f"{changed}; delete {self.folder / job.path / RESULT} and resume to run the job again")
