@@ -186,7 +186,7 @@ def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
     lines = [f"checkpoint: {checkpoint} (fold 0): {decision.of_fold}"]
     if study.spec.trains(decision.row) or ALPHA in study.spec.derived.get(decision.row, {}):
         fit = whole_half_command(study, decision.row, finished.folder)
-        alpha = chosen_by_folds(study, decision.row).alpha
+        _, alpha = chosen_by_folds(study, decision.row)
         mean = "" if alpha is None else f", then take its mean with the start, alpha {alpha:g}"
         lines.append(f"or train it on all training classes first{mean}: {shlex.join(fit)}")
     sentences = decision_lines(decision, table, study.spec, measured(study, decision))

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import save
@@ -48,9 +47,6 @@ def main(given: argparse.Namespace) -> int:
     if len(given.ckpt_path) > 1:
         raise UserError("--ckpt_path is given twice: leave one out")
     evaluation = Evaluation(given, configuration(given.config, given.settings))
-    if given.print_config:
-        print(evaluation.printed(), end="")
-        return 0
     evaluation.build()
     getattr(evaluation, given.command)()
     return 0
@@ -93,11 +89,6 @@ class Evaluation(Training):
         again = dataset_with_paths(dataset, self.checkpoint_path.with_name("config.yaml"))
         here = {key: value for key, value in init_args(found["dataset"]).items() if key in in_dataset}
         self.data = {**stored, "dataset": {**again, "init_args": {**init_args(again), **here}}}
-
-    def printed(self) -> str:
-        """The settings, as `--print_config` prints them."""
-        settings = {"trainer": plain(self.parser, self.config)["trainer"], "data": self.data}
-        return yaml.safe_dump({**settings, "model": self.checkpoint["hyper_parameters"]}, sort_keys=False)
 
     def build(self) -> None:
         """Build the parts with the weights of the checkpoint."""
