@@ -48,7 +48,6 @@ class Study:
     Attributes:
         folder: Folder of the study.
         file: The study file; None if `study` is a folder.
-        added: Names of the added methods.
         asked: The study with these arguments; its folder may have more methods (`record`).
 
     Raises:
@@ -65,7 +64,6 @@ class Study:
     ) -> None:
         find_own_modules([*add_methods, dict(options or {})])
         added = added_methods(list(add_methods))
-        self.added = list(added)
         self.file: Path | None = None
         folder = Path(study)
         if (folder / STUDY).is_file():

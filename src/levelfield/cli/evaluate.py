@@ -107,6 +107,9 @@ class Evaluation(Training):
 
     def test(self) -> None:
         """Evaluate on the test classes. The ledger gets its line before any test label is used."""
+        from levelfield.use.card import keep_scores, write_card
+        from levelfield.use.transfer import with_intervals
+
         record = RecordEvaluation(reason=self.given.reopen_test, by="levelfield test")
         self.trainer.callbacks.append(record)  # type: ignore[attr-defined]
         self.trainer.test(self.model, datamodule=self.datamodule)
@@ -114,18 +117,12 @@ class Evaluation(Training):
             say(record.summary())
             lines = read_lines(record.folder / LEDGER)
             line = next(each for each in lines if (each["event"], each["id"]) == (EVALUATED, record.evaluation))
-            self._write_card({**line, "number": record.count})
-
-    def _write_card(self, evaluation: dict[str, Any]) -> None:
-        from levelfield.use.card import keep_scores, write_card
-        from levelfield.use.transfer import with_intervals
-
-        scored = next(each for each in self.trainer.callbacks if isinstance(each, RetrievalValidation))  # type: ignore[attr-defined]
-        scores = with_intervals(*scored.of_queries[0])
-        tested = self.datamodule.test_subset
-        keep_scores(self.checkpoint_path, scores, len(tested.classes), len(tested), evaluation)
-        folder, modality = self.checkpoint_path.parent, self.datamodule.dataset.modality
-        say(f"model card: {write_card(folder, [self.checkpoint_path], [self.checkpoint], modality)}")
+            scored = next(each for each in self.trainer.callbacks if isinstance(each, RetrievalValidation))  # type: ignore[attr-defined]
+            scores, tested = with_intervals(*scored.of_queries[0]), self.datamodule.test_subset
+            counts = len(tested.classes), len(tested)
+            keep_scores(self.checkpoint_path, scores, *counts, {**line, "number": record.count})
+            folder, modality = self.checkpoint_path.parent, self.datamodule.dataset.modality
+            say(f"model card: {write_card(folder, [self.checkpoint_path], [self.checkpoint], modality)}")
 
     def predict(self) -> None:
         """Embed all samples of the data set, without labels, into `embeddings.safetensors` next to the checkpoint."""

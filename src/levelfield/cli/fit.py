@@ -135,9 +135,10 @@ class Fit(Training):
             with interruptible():
                 self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=last, weights_only=True)
         except KeyboardInterrupt:
-            best = self._run.path / BEST
-            kept = [f"best so far: {best}"] * best.exists()
-            raise KeyboardInterrupt("; ".join([*kept, self.how_to_resume()])) from None
+            best, again = self._run.path / BEST, "no epoch is kept: the same command starts again"
+            if (self._run.path / LAST).exists():
+                again = "the same command with --resume continues after the last epoch that it kept"
+            raise KeyboardInterrupt("; ".join([*[f"best so far: {best}"] * best.exists(), again])) from None
         except (RuntimeError, ValueError) as error:
             said = str(error).strip()
             option = next((option for start, option in MISTAKES.items() if said.startswith(start)), None)
@@ -178,12 +179,6 @@ class Fit(Training):
         when = "before the first step" if self.best_epoch == BEFORE_TRAINING else f"in epoch {self.best_epoch}"
         score = f"best validation {title_of(self.selected_by)} {self.best_score:.4f} {when}: {best}"
         return [*lines, score, f"next: levelfield validate {words}"]
-
-    def how_to_resume(self) -> str:
-        """What the same command does after a stop."""
-        if not (self._run.path / LAST).exists():
-            return "no epoch is kept: the same command starts again"
-        return "the same command with --resume continues after the last epoch that it kept"
 
 
 def _default_name(config: Namespace) -> str:
