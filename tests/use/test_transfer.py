@@ -44,6 +44,10 @@ def test_mistakes_end_in_a_line(fitted: Path, tmp_path: Path, run) -> None:
     refused(run(*asked, "--data", "grocery_stroe"), "no data set 'grocery_stroe'", "grocery_store")
     (tmp_path / "one.csv").write_text("path,label\na.png,a\nb.png,a\n")
     refused(run(*asked, "--data", tmp_path / "one.csv"), "1 classes have 2 or more samples, 2 must")
+    (tmp_path / "groups.csv").write_text(
+        "path,label,group\n" + "".join(f"{n}.png,c{n // 2},g{n // 2}\n" for n in range(8))
+    )
+    refused(run(*asked, "--data", tmp_path / "groups.csv"), "0 classes", "in at least 2 groups")
     for role, found in (("gallery", 1), ("query", 0)):
         (tmp_path / "roles.csv").write_text(
             f"path,label,role\n0.png,a,query\n1.png,a,query\n2.png,b,{role}\n3.png,b,{role}\n"

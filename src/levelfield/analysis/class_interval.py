@@ -113,10 +113,10 @@ def in_words(found: ClassInterval, one: str, other: str) -> str:
         few = f"they differ in fewer than {FEWEST_DIFFERENT} classes or there are fewer than {FEWEST_CLASSES}"
         return f"cannot tell {one} from {other} by {title}: {few}"
     if found.is_better or found.high < 0:
-        sign, better, worse = (1, one, other) if found.is_better else (-1, other, one)
-        be = "are" if better.startswith("the features") else "is"
-        least, most = sorted((sign * low + 0.0, sign * high + 0.0))
-        return f"{better} {be} better than {worse} by {sign * points} points {title} [{least}, {most}] on {of_classes}"
+        if not found.is_better:
+            one, other, points, low, high = other, one, -points, -high + 0.0, -low + 0.0
+        be = "are" if one.startswith("the features") else "is"
+        return f"{one} {be} better than {other} by {points} points {title} [{low}, {high}] on {of_classes}"
     return (
         f"cannot tell {one} from {other} with {of_classes}: {points:+} points {title} [{low:+}, {high:+}]; the "
         f"difference would have to be at least {100 * found.needed:.1f}"

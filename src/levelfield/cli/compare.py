@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from levelfield.compare.plan import Machine
     from levelfield.data.datasets import MetricDataset
     from levelfield.study.jobs import Job
-    from levelfield.study.workers import Slots
 
 # How a study file of `compare` begins, before the place of its data.
 WRITTEN = "# Written by levelfield compare, with the data of "
+OF_THE_PLAN = ("model", "search", "searches", "folds", "runs", "selected_by")
 
 
 def main(given: Namespace) -> int:
@@ -83,22 +83,16 @@ def main(given: Namespace) -> int:
         dataset = usable(path, dataset, split, most, given.skip_broken, chosen)
         say(*duplicates_across(path, dataset, split), file=sys.stderr)
         _write_study(file, name, dataset, split, blocks, given, started + 60 * minutes)
-    content = yaml.safe_load(file.read_bytes())
-    here = machine_here(given.options, given.overrides.get("trainer.accelerator"), content["threads"])
+    threads = yaml.safe_load(file.read_bytes())["threads"]
+    here = machine_here(given.options, given.overrides.get("trainer.accelerator"), threads)
     given.file, given.options = str(file), _options(given, here)
     return run_study(given, partial(_conclusion, cheapest=given.cheapest))
 
 
 def _check_option(key: str, path: str) -> None:
-    section = key.partition(".")[0]
     if f"{key}.".startswith("data.dataset."):
         raise UserError(f"--{key}: PATH ({path}) gives the data; leave the option out")
-    if section in ("model", "search", "searches") or key in (
-        "folds",
-        "runs",
-        "selected_by",
-        "trainer.max_epochs",
-    ):
+    if key.partition(".")[0] in OF_THE_PLAN or key == "trainer.max_epochs":
         raise UserError(
             f"--{key}: compare sets this itself from --trunk and --minutes; to set it, run a study: levelfield study "
             "run own_images_quick.yaml"
@@ -134,13 +128,12 @@ def _write_study(
         aside = Path(folder, "study.yaml")
         aside.write_text(yaml.safe_dump({"base": base, "methods": heads, "runs": 1}))
         spec = load_spec(aside, given.overrides)
-
-    def start_slots(machine: "Machine") -> "Slots":
-        return make_slots(replace(spec, threads=machine.threads), given.executor or "local", _options(given, machine))
-
-    configs = dict(zip(trunks, spec.methods.values(), strict=True))
-    planner = Planner(dataset, index, tested, configs, blocks, ends, start_slots)
-    plan = planner.plan(machine, given.executor in (None, "local") and "workers" not in given.options)
+    configs, executor = dict(zip(trunks, spec.methods.values(), strict=True)), given.executor or "local"
+    planner = Planner(
+        *(dataset, index, tested, configs, blocks, ends),
+        lambda here: make_slots(replace(spec, threads=here.threads), executor, _options(given, here)),
+    )
+    plan = planner.plan(machine, executor == "local" and "workers" not in given.options)
     content = definition(name, dataset.modality, base, trunks, plan)
     _write(file, place, content)
     say(*plan.lines, file=sys.stderr if given.json else None)

@@ -21,7 +21,7 @@ from levelfield.core.processes import in_processes
 from levelfield.core.terminal import say
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.loaders import batch_of, embedded_together, loader_processes
-from levelfield.data.transforms import Crops, ImageTransforms
+from levelfield.data.transforms import ImageTransforms
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import IdentityEmbedder
 from levelfield.study.seal import SideBySide
@@ -261,7 +261,9 @@ class Opened(Dataset[tuple[Any, int, int]]):
         UserError: a sample that cannot be opened, unless `skip_broken`.
     """
 
-    def __init__(self, source: Any, keys: Sequence[Any], transform: Crops | None, skip_broken: bool) -> None:
+    def __init__(
+        self, source: Any, keys: Sequence[Any], transform: Callable[[Any], Any] | None, skip_broken: bool
+    ) -> None:
         self.source, self.keys, self.transform, self.skip_broken = source, keys, transform, skip_broken
 
     def __len__(self) -> int:
@@ -274,8 +276,7 @@ class Opened(Dataset[tuple[Any, int, int]]):
         except UserError as error:
             if not self.skip_broken:
                 raise UserError(f"{error}; or skip such images with --skip-broken") from None
-            assert self.transform is not None
-            sample, broken = Image.new("RGB", (self.transform.settings.crop_size,) * 2, "white"), 1
+            sample, broken = Image.new("RGB", (256, 256), "white"), 1
         return sample if self.transform is None else self.transform(sample), broken, position
 
 

@@ -18,6 +18,7 @@ from levelfield.analysis.statistics import t_quantile
 from levelfield.core.errors import UserError
 from levelfield.core.ledger import LEDGER, Evaluation, begin, evaluations_of, finish
 from levelfield.data.dataset import MetricDataset, SampleIndex
+from levelfield.data.splits import IN_GROUPS, retrievable_classes
 from levelfield.metrics import clustering_metrics, retrieval_metrics
 from levelfield.study.test_scores import class_sums, retrieval_sets
 from levelfield.use.encoder import Encoder
@@ -102,9 +103,11 @@ def _asks(index: SampleIndex) -> Bool[np.ndarray, " samples"] | None:
 
 
 def _refuse_too_few(dataset: MetricDataset, index: SampleIndex) -> None:
-    found = int((np.unique(index.labels, return_counts=True)[1] >= 2).sum())
+    found, several = len(retrievable_classes(index.labels, index.groups)), "" if index.groups is None else IN_GROUPS
     if found < 2:
-        raise UserError(f"{dataset.name}: {found} classes have 2 or more samples, 2 must: add samples or classes")
+        raise UserError(
+            f"{dataset.name}: {found} classes have 2 or more samples{several}, 2 must: add samples or classes"
+        )
     asks = _asks(index)
     if asks is not None:
         there = np.unique(index.labels[~asks])
