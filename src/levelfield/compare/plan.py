@@ -278,13 +278,13 @@ class Planner:
         finally:
             slots.stop()
         trunk = max(found, key=lambda name: found[name][0][FEATURES])
-        quality, *shape = found[trunk]
+        quality, num_features, size = found[trunk]
         start, sizes = max(STARTS, key=quality.__getitem__), {name: one.size for name, one in lengths.items()}
         lines = self._lines(trunk, paths[trunk], lengths[trunk])
         if len(found) > 1:
             each_score = ", ".join(f"{name} {100 * of_trunk[0][FEATURES]:.1f}" for name, of_trunk in found.items())
             lines.append(f"validation MAP@R of the features: {each_score}; compare continues with {trunk}")
-        return Plan(lengths[trunk], paths[trunk], self.blocks, trunk, sizes, start, *shape, tuple(lines))
+        return Plan(lengths[trunk], paths[trunk], self.blocks, trunk, sizes, start, num_features, size, tuple(lines))
 
     def _measured(self, machine: Machine, slots: Slots) -> tuple[dict[str, Expected], dict[str, Lengths]]:
         """Expected seconds and lengths of each trunk, if there is time for it and for the features of the others."""
