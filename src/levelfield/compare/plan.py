@@ -221,6 +221,7 @@ def machine_here(options: Mapping[str, Any], accelerator: str | None, threads: i
     return Machine(kind, max(1, slots), cores_here(), threads)
 
 
+@dataclass
 class Planner:
     """Measures the trunks on the data and chooses the trainings.
 
@@ -232,24 +233,21 @@ class Planner:
         start_slots: Starts the processes of the trainings.
     """
 
-    def __init__(
-        self,
-        dataset: "MetricDataset",
-        index: "SampleIndex",
-        tested: int,
-        trunks: Mapping[str, Config],
-        blocks: int,
-        ends: float,
-        start_slots: Callable[[Machine], Slots],
-    ) -> None:
-        self.trunks, self.blocks, self.ends, self.start_slots = trunks, blocks, ends, start_slots
-        trained = len(index.keys) - tested
-        self.counts = round(trained * (1 - 1 / blocks)), round(trained / blocks), tested
-        self.usual = STEPS[dataset.modality]
-        found = {name: sizes_of(dataset, index, config) for name, config in trunks.items()}
+    dataset: "MetricDataset"
+    index: "SampleIndex"
+    tested: int
+    trunks: Mapping[str, Config]
+    blocks: int
+    ends: float
+    start_slots: Callable[[Machine], Slots]
+
+    def __post_init__(self) -> None:
+        trained = len(self.index.keys) - self.tested
+        self.counts = round(trained * (1 - 1 / self.blocks)), round(trained / self.blocks), self.tested
+        found = {name: sizes_of(self.dataset, self.index, config) for name, config in self.trunks.items()}
         self.sizes = {name: sizes for name, (sizes, _) in found.items()}
         self.why = {name: why for name, (_, why) in found.items()}
-        self.opened = seconds_to_open(dataset, index)
+        self.opened = seconds_to_open(self.dataset, self.index)
 
     def config_of(self, name: str, size: int | None) -> Config:
         """The settings of a trunk at an image size."""
@@ -297,7 +295,7 @@ class Planner:
         for name, sizes in self.sizes.items():
             of_others = (sum(features.values()) - features[name]) * sum(self.counts)
             budget = USABLE * (self.ends - time.monotonic()) - of_others
-            lengths[name] = paths[name].choose(self.blocks, self.usual, budget, sizes)
+            lengths[name] = paths[name].choose(self.blocks, STEPS[self.dataset.modality], budget, sizes)
         return paths, lengths
 
     def _lines(self, trunk: str, path: Expected, lengths: Lengths) -> list[str]:

@@ -123,9 +123,8 @@ def sampled(index: SampleIndex, tested: Int[np.ndarray, " test"], most: int) -> 
     kept = np.zeros(len(labels), bool)
     for label in taken:
         positions = np.flatnonzero(labels == label)
-        kept[
-            positions[np.unique(np.linspace(0, len(positions) - 1, min(each, len(positions))).round().astype(int))]
-        ] = True
+        spread = np.linspace(0, len(positions) - 1, min(each, len(positions))).round().astype(int)
+        kept[positions[spread]] = True
     return kept
 
 
