@@ -10,6 +10,7 @@ from rich.console import Console
 from levelfield.analysis.results import ResultRow, SummaryRow, as_frame, collect_rows, summarise, write_tables
 from levelfield.analysis.status import status_lines
 from levelfield.analysis.verdict import verdict_lines
+from levelfield.analysis.verify import verify_study
 from levelfield.core.errors import UserError
 from levelfield.core.paths import find_own_modules
 from levelfield.core.processes import quick_imports
@@ -17,6 +18,7 @@ from levelfield.report.figures import write_figures
 from levelfield.report.page import write_report
 from levelfield.report.table import StudyTable, paper_table, study_table
 from levelfield.report.tracked_summary import track_summary
+from levelfield.study.archive import SUFFIX, write_archive
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import study_jobs
 from levelfield.study.methods import added_methods
@@ -214,14 +216,10 @@ class Study:
         Raises:
             UserError: the study is not finished, or a table is missing.
         """
-        from levelfield.study.archive import SUFFIX, write_archive
-
         if self.asked.spec.replicates > 1:
             raise UserError(f"{self.folder}: archive its replicates one by one: {self.folder / REPLICATES}/0, ...")
         return write_archive(self.record(), Path(file or f"{self.folder}{SUFFIX}"))
 
     def verify(self) -> list[str]:
         """Compute the tables again from the stored embeddings; returns the problems, empty if everything matches."""
-        from levelfield.analysis.verify import verify_study
-
         return verify_study(self.record())

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
@@ -26,13 +26,10 @@ from levelfield.compare.measure import (
 )
 from levelfield.core.configuration import OURS, Config, merge
 from levelfield.core.processes import cores_here, free_memory
+from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.study.progress import duration
 from levelfield.study.untrained import FEATURES
 from levelfield.study.workers import Slots, attempt
-
-if TYPE_CHECKING:
-    from levelfield.data.dataset import SampleIndex
-    from levelfield.data.datasets import MetricDataset
 
 Kind = Literal["cpu", "gpu"]
 ENOUGH = 128  # larger images come after more folds
@@ -233,8 +230,8 @@ class Planner:
         start_slots: Starts the processes of the trainings.
     """
 
-    dataset: "MetricDataset"
-    index: "SampleIndex"
+    dataset: MetricDataset
+    index: SampleIndex
     tested: int
     trunks: Mapping[str, Config]
     blocks: int

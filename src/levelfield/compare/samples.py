@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Bool, Int
+from pyarrow import parquet
 
 from levelfield.core.configuration import OURS, Config, stack
 from levelfield.core.errors import UserError
@@ -176,9 +178,6 @@ def _fault(dataset: MetricDataset, key: str) -> str:
 
 def _table(dataset: MetricDataset, index: SampleIndex, tested: Int[np.ndarray, " test"], rows: list[int]) -> bytes:
     """A Parquet table of some samples, as they are in a table of the user, or as paths."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
     keys, labels = [index.keys[row] for row in rows], index.labels[rows]
     inside = [dataset.inside(key) for key in keys] if isinstance(dataset, TableDataset) else [None]
     content = "text" if dataset.modality == "text" else "path" if None in inside else "image"

@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison, compare_all
 from levelfield.analysis.results import EMBEDDING_KINDS
@@ -10,9 +12,6 @@ from levelfield.analysis.shown_names import shown_names
 from levelfield.metrics.definitions import SHOWN_METRICS
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, FAINT, INK, VERMILION, new_figure, rows_of_methods
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MOST_ROWS = 30
 SHOWN, NOT_SHOWN, SEARCHES = "significant", "not significant", "two searches of one method"
@@ -23,7 +22,7 @@ LOOKS: dict[str, Any] = {
 }
 
 
-def _draw(results: Results) -> "Figure | None":
+def _draw(results: Results) -> Figure | None:
     spec, names = results.study.spec, shown_names(results.study.spec)
     how: Any = {"halves": spec.halves, "planned": spec.compare}
     of_each = [compare_all(results.rows, list(spec.methods), embedding=kind, **how) for kind in EMBEDDING_KINDS]
@@ -34,7 +33,7 @@ def _draw(results: Results) -> "Figure | None":
 FIGURE = ReportFigure("Comparisons", "Paired differences in MAP@R with 95% intervals", _draw)
 
 
-def differences_figure(comparisons: Sequence[Comparison]) -> "Figure":
+def differences_figure(comparisons: Sequence[Comparison]) -> Figure:
     """One row per pair, with the method that is better by the first embedding first; one panel per embedding.
 
     Args:
