@@ -124,8 +124,6 @@ fti | 'fti' | 'fit'
 train | 'train' | levelfield fit
 list | 'list' | levelfield data list
 test | --ckpt_path
-predict | --ckpt_path | --data
-predict --data few --data.root x | --data.root x | --data few
 validate --batch_size 2 | --batch_size | --data.eval_batch_size
 score --checkpoint x | --checkpoint | --ckpt_path
 fit --config data/glyphs.yaml --config argument.yaml | --model.loss | 'magin' | 'margin'

@@ -44,8 +44,6 @@ def main(given: Namespace) -> int:
 def _predict(given: Any) -> None:
     if given.data is None is given.ckpt_path:
         raise UserError("levelfield predict needs --ckpt_path FILE or --data PATH, or both")
-    if given.data and given.root:
-        raise UserError(f"--data.root {given.root}: --data {given.data} is the whole path; leave one of the two out")
     folder = Path() if given.ckpt_path is None else _folder(given.ckpt_path)
     name = f"embeddings_{Path(given.data).resolve().stem}.parquet" if given.data else "embeddings.safetensors"
     path = given.output or folder / name

@@ -153,7 +153,7 @@ class Training:
         tracked: Arguments for `wandb.init`: the run's `name`, its `group`, and more.
         trunks: Folder for a frozen trunk of several trainings; None stores it in each checkpoint.
         kept: Parts, including the trunk, that trainings share if they are only checked.
-        command: `fit`, `validate` or `test`; None for a job of a study.
+        command: `fit`, `validate`, `test` or `predict`; None for a job of a study.
         complete: Whether required arguments must be given; a configuration without them can only be printed.
 
     Raises:

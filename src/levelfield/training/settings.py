@@ -44,7 +44,7 @@ DEFAULTS: Config = {
 }
 # Keys of a method or protocol file that only a study reads.
 OF_A_STUDY = ("search", "metrics")
-COMMANDS = ("fit", "validate", "test")
+COMMANDS = ("fit", "validate", "test", "predict")
 # Settings that a loss class may have as attributes, with their defaults.
 OF_THE_LOSS = {"model.normalize": True, "model.loss_lr": 0.01, "data.samples_per_class": 4}
 # The learner passes these arguments to a loss that takes them.
