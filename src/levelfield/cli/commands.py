@@ -106,7 +106,6 @@ scores the untrained trunk too. You can stop a study at any time: the same comma
   levelfield study status quickstart.yaml
   levelfield study report outputs/quickstart --figures figures""",
 ).group()
-IN_A_STUDY: dict[str, Any] = {"settings": (), "other_names": OF_A_STUDY}
 FILE = "\nFILE  a study file: a path, or a name in configs/study"
 OR_FOLDER = "; or the study's folder"
 OR_ARCHIVE = "; or its folder, or an archive of it"
@@ -129,14 +128,16 @@ continues a stopped study.""",
 {OF_A_JOB}  levelfield study run quickstart.yaml --add-method my_loss.MyLoss
   levelfield study run own_images_quick.yaml --data.dataset.table my_images.csv
   levelfield study run laptop/glyphs --from glyphs.tar.xz --add-method my_loss.MyLoss""",
-    **IN_A_STUDY,
+    settings=(),
+    other_names=OF_A_STUDY,
 )
 STUDY.add(
     "resume",
     "Continues a stopped study with the settings in its folder. It rejects settings that would change a result.",
     FILE + OR_FOLDER + STOP + RUNS + JSON + OUTPUT,
     epilog=f"{OF_A_JOB}  levelfield study resume outputs/own_images_quick",
-    **IN_A_STUDY,
+    settings=(),
+    other_names=OF_A_STUDY,
 )
 STUDY.add(
     "status",

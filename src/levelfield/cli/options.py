@@ -85,9 +85,13 @@ class Command(argparse.ArgumentParser):
         return self
 
     def add(self, name: str, description: str, options: str = "", **how: Any) -> "Command":
-        """Adds a command. The first sentence of its description is its line in the group's help."""
-        about = " ".join(re.split(r"\.(?:\s|$)", description)[0].split())
-        return self._below.add_parser(name, description=description, options=options, help=about, **how)
+        """Adds a command. The first sentence of its description is its line in the group's help.
+
+        A name of two words has no such line, and is for `read` only.
+        """
+        if " " not in name:
+            how["help"] = " ".join(re.split(r"\.(?:\s|$)", description)[0].split())
+        return self._below.add_parser(name, description=description, options=options, **how)
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
         """The command's own options; `settings` has the others, with their texts, in order. Of a group, its command's.
