@@ -172,7 +172,7 @@ study run toy --data.samples_per_class 5 | samples_per_class 5
 study status toy --output notes.txt/within | notes.txt
 study status toy | outputs/toy
 """
-# Options that contradict a checkpoint, each by one of the two commands.
+# Options that contradict a checkpoint, each by one of the three commands.
 CONTRADICTIONS = """
 --data.fold 1, --data.dataset Omniglot, --data.batch_size 64, --data.transforms.crop_size 40, --model.loss.margin 30,
 --model.loss ContrastiveLoss, --model.embedding_size 64, --model.trunk.name resnet10t, --model.regularizer KoLeo,
@@ -229,7 +229,7 @@ def test_a_mistake_is_one_line_that_names_it_and_nothing_is_begun(door, words, k
 @pytest.mark.parametrize(("number", "option"), [*enumerate(CONTRADICTIONS.replace("\n", " ").strip().split(", "))])
 def test_what_contradicts_the_checkpoint_is_refused(fitted, run, number, option):
     key = re.match(r"--\w[\w-]*(\.\w+)?", option)[0]
-    refused(run([*EVALUATIONS][number % 2], "--ckpt_path", fitted / "best.ckpt", *option.split()), key)
+    refused(run([*EVALUATIONS][number % 3], "--ckpt_path", fitted / "best.ckpt", *option.split()), key)
     assert not (fitted / "ledger.jsonl").exists()
 
 
@@ -237,7 +237,7 @@ def test_another_data_set_than_the_checkpoints_and_an_option_of_test_alone_are_r
     checkpoint = ("--ckpt_path", fitted / "best.ckpt")
     for command in EVALUATIONS:
         refused(run(command, *checkpoint, "--data.dataset.num_classes", "60"), "(train_classes)")
-    for command, option in (("validate", "--reopen-test"), ("predict", "--reopen_test"), ("predict", "--data.fold")):
+    for command, option in (("validate", "--reopen-test"), ("predict", "--reopen_test")):
         refused(run(command, *checkpoint, f"{option}=x"), option)
 
 

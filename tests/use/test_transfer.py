@@ -55,7 +55,7 @@ def test_mistakes_end_in_a_line(fitted: Path, tmp_path: Path, run) -> None:
         refused(run(*asked, "--data", tmp_path / "roles.csv"), f"the gallery has {found} classes", "role")
     (tmp_path / "t.csv").write_text("text,label\nhello,a\n")
     refused(run(*asked, "--data", tmp_path / "t.csv"), "holds texts", "takes images")
-    refused(run(*asked, "--data", tmp_path, "--output", "x"), "--output is an option of", "predict")
+    refused(run(*asked, "--data", tmp_path, "--output", "x"), "--output is an option of", "predict --data")
 
 
 @pytest.mark.parametrize("num_classes", [3, 12])

@@ -197,6 +197,7 @@ All settings with their defaults: --print_config""",
 EVALUATIONS = {
     "validate": "Scores a checkpoint on its validation fold.",
     "test": "Scores a checkpoint on the test classes, and counts the evaluations.",
+    "predict": "Embeds any images or texts with a checkpoint; without --data all samples of the checkpoint's data set.",
 }
 REOPEN = "\n--reopen-test --reopen_test REASON  score the test classes again; the ledger records the reason"
 for name, about in EVALUATIONS.items():
@@ -227,18 +228,20 @@ EMBEDS = f"""{TRUST}
 --skip-broken  leave out images that cannot be opened, and name them
 --device NAME  cpu or cuda (default: a GPU if there is one)"""
 USE: dict[str, Any] = {"other_names": OF_A_CHECKPOINT, "module": "use"}
+WITH_DATA = "predict --data"  # another command than `predict` on the checkpoint's own data set
 LEVELFIELD.add(
-    "predict",
+    WITH_DATA,
     """\
 Embeds any images or texts with a checkpoint, or without one by the features of a pretrained trunk. If the data have
 labels, the file has them too, and the ledger of evaluations gets a line, because the file can be scored. Without --data
-the command embeds all samples of the checkpoint's own data set, without their labels.""",
+the command embeds all samples of the checkpoint's own data set into embeddings.safetensors beside the checkpoint, and
+takes the options of levelfield validate --help.""",
     f"""{ANY_CHECKPOINT}{EMBEDS}
---data PATH  {ANY_DATA}, and label if there is one; an image; a {LINES}
---root --data.root DIR  without --data: where the data set of the checkpoint is now (default: LEVELFIELD_DATA)
+--data PATH !  {ANY_DATA}, and label if there is one; an image; a {LINES}
 --output FILE  .parquet (name, label, embedding) or .safetensors (default: embeddings_<PATH>.parquet beside
-  best.ckpt; without --data embeddings.safetensors)""",
+  best.ckpt)""",
     epilog="  levelfield predict --ckpt_path best.ckpt --data my_images --output my_images.parquet",
+    prog="levelfield predict",
     **USE,
 )
 LEVELFIELD.add(
@@ -340,6 +343,7 @@ def read(name: str, words: Sequence[str]) -> Namespace:
         UserError: a mistake in the options.
     """
     kept = [word for word in words if word != "--debug"]
-    given = LEVELFIELD.read([name, *kept])
+    embeds = name == "predict" and {word.partition("=")[0] for word in words} & {"--data", "-h", "--help"}
+    given = LEVELFIELD.read([WITH_DATA if embeds else name, *kept])
     given.words, given.debug = [name, *kept], len(kept) < len(words)
     return given

@@ -1,20 +1,23 @@
-"""`levelfield validate` and `test`: learner and data come from the checkpoint."""
+"""`levelfield validate`, `test` and `predict`: learner and data come from the checkpoint."""
 
 import argparse
 import inspect
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from jsonargparse import Namespace
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
+from safetensors.torch import save
 
 from levelfield.cli.options import configuration
 from levelfield.core.configuration import Config, flatten, init_args, merge
 from levelfield.core.errors import UserError
+from levelfield.core.files import write_atomically
 from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
 from levelfield.core.terminal import say
 from levelfield.data.own import dataset_with_paths
+from levelfield.training.batches import gather_rows
 from levelfield.training.build import Training
 from levelfield.training.callbacks import RecordEvaluation, RetrievalValidation
 from levelfield.training.checkpoint import data_arguments, load_data, load_learner, read_checkpoint
@@ -29,13 +32,14 @@ TAKEN = ("trainer.", *(f"data.{key}" for key in OF_DATA))
 # Where and how a Trainer computes. Its other arguments are for training.
 OF_EVALUATION = {
     *("accelerator", "strategy", "devices", "num_nodes", "precision", "deterministic", "benchmark", "inference_mode"),
-    *("plugins", "profiler", "callbacks", "enable_progress_bar", "limit_val_batches", "limit_test_batches"),
+    *("plugins", "profiler", "callbacks", "enable_progress_bar"),
+    *("limit_val_batches", "limit_test_batches", "limit_predict_batches"),
 }
 OF_FIT = tuple(f"trainer.{key}." for key in {*inspect.signature(Trainer).parameters} - OF_EVALUATION)
 
 
 def main(given: argparse.Namespace) -> int:
-    """Run `levelfield validate` or `test`; returns the exit code.
+    """Run `levelfield validate`, `test` or `predict`; returns the exit code.
 
     Raises:
         UserError: two checkpoints.
@@ -63,7 +67,12 @@ class Evaluation(Training):
         self.given = given
         self.checkpoint_path = Path(given.ckpt_path[0])
         self.checkpoint = read_checkpoint(self.checkpoint_path)
-        refuse_own_loaders(self.checkpoint, self.checkpoint_path)
+        identified = isinstance(self.checkpoint["levelfield"].get("data"), dict)
+        if "datamodule_hyper_parameters" not in self.checkpoint or not identified:
+            raise UserError(
+                f"'{self.checkpoint_path}' was trained on your own loaders, which it does not store: in Python, call "
+                "Trainer().test(MetricLearner.load_from_checkpoint(...), loader)"
+            )
         for key in (key for key, _ in flatten(asked)):
             if not key.startswith(TAKEN) or f"{key}.".startswith(OF_FIT):
                 instead = f"{given.command} does not use it, or reads it from '{self.checkpoint_path}'; leave it out"
@@ -115,12 +124,43 @@ class Evaluation(Training):
             folder, modality = self.checkpoint_path.parent, self.datamodule.dataset.modality
             say(f"model card: {write_card(folder, [self.checkpoint_path], [self.checkpoint], modality)}")
 
+    def predict(self) -> None:
+        """Embed all samples of the data set, without labels, into `embeddings.safetensors` next to the checkpoint."""
+        path = self.checkpoint_path.parent / "embeddings.safetensors"
+        self.trainer.callbacks.append(EmbeddingWriter(path))  # type: ignore[attr-defined]
+        self.trainer.predict(self.model, datamodule=self.datamodule, return_predictions=False)
+        say(f"embeddings and sample keys: {path}")
 
-def refuse_own_loaders(checkpoint: Mapping[str, Any], path: Path) -> None:
-    """Raise UserError if a checkpoint has no data set."""
-    identified = isinstance(checkpoint["levelfield"].get("data"), dict)
-    if "datamodule_hyper_parameters" not in checkpoint or not identified:
-        raise UserError(
-            f"'{path}' was trained on your own loaders, which it does not store: in Python, call "
-            "Trainer().test(MetricLearner.load_from_checkpoint(...), loader)"
-        )
+
+class EmbeddingWriter(Callback):
+    """Writes the embeddings of `predict` from all processes, each sample once, in the order of the data set.
+
+    The first process collects each batch in its memory; the others, and the GPUs, keep nothing.
+
+    Args:
+        path: the safetensors file: `embeddings` (N, D) float32; the sample keys are lines of the metadata.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._rows = torch.empty(0)  # of the first process, on the CPU
+        self._positions: list[torch.Tensor] = []
+
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
+    ) -> None:
+        rows, index = (gather_rows(pl_module, outputs[name]) for name in ("embeddings", "index"))
+        if trainer.is_global_zero:
+            if not self._positions:
+                subset = trainer.datamodule.predict_subset  # type: ignore[attr-defined]
+                self._rows = torch.empty(len(subset), rows.shape[1])
+            self._positions.append(index.cpu())
+            self._rows[self._positions[-1]] = rows.cpu().float()
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        if left_out := len(self._rows) - len(torch.cat(self._positions).unique()):
+            raise UserError(f"limit_predict_batches leaves {left_out:,} of {len(self._rows):,} samples out: remove it")
+        keys = "\n".join(trainer.datamodule.predict_subset.index.keys)  # type: ignore[attr-defined]
+        write_atomically(self.path, save({"embeddings": self._rows}, metadata={"keys": keys}))

@@ -1,10 +1,9 @@
-"""`levelfield predict`, `score`, `search` and `export`: uses of a checkpoint, or of a pretrained trunk."""
+"""`levelfield predict --data`, `score`, `search` and `export`: uses of a checkpoint, or of a pretrained trunk."""
 
 import shlex
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from levelfield.cli.data import dataset_named
-from levelfield.cli.evaluate import refuse_own_loaders
 from levelfield.core.errors import UserError
 from levelfield.core.terminal import say
-from levelfield.data.dataset import has_root
-from levelfield.data.own import dataset_with_paths
 from levelfield.data.verify import counts_of
 from levelfield.metrics.definitions import title_of
-from levelfield.training.checkpoint import data_arguments, load_data
-from levelfield.training.initial_weights import refuse_other_data
-from levelfield.training.trust import named_class
 from levelfield.use import answers, output
 from levelfield.use.encoder import Encoder, trunk_for
 from levelfield.use.gallery import SHOWN, Gallery, query_of
-from levelfield.use.samples import Samples, of_dataset
 from levelfield.use.transfer import transfer
 
 MOST_NAMED = 20
@@ -42,15 +34,13 @@ def main(given: Namespace) -> int:
 
 
 def _predict(given: Any) -> None:
-    if given.data is None is given.ckpt_path:
-        raise UserError("levelfield predict needs --ckpt_path FILE or --data PATH, or both")
+    stem = Path(given.data).resolve().stem
     folder = Path() if given.ckpt_path is None else _folder(given.ckpt_path)
-    name = f"embeddings_{Path(given.data).resolve().stem}.parquet" if given.data else "embeddings.safetensors"
-    path = given.output or folder / name
+    path = given.output or folder / f"embeddings_{stem}.parquet"
     output.check_output(path)
     trunk = trunk_for(given.data, given.ckpt_path, given.trunk)
     encoder = Encoder(given.ckpt_path, given.device, given.trust, trunk=trunk)
-    samples = encoder.samples(given.data) if given.data else _own_samples(encoder, given)
+    samples = encoder.samples(given.data)
     _say(samples.notes)
     with _progress(f"embedding {len(samples.keys):,} {samples.modality}s") as progress:
         # Its file has the labels, so the ledger gets a line.
@@ -60,19 +50,6 @@ def _predict(given: Any) -> None:
     count, size = embedded.embeddings.shape
     labelled = "" if embedded.labels is None else f", {len(set(embedded.labels)):,} labels"
     say(f"{count:,} embeddings of {size} numbers{labelled}: {path}")
-
-
-def _own_samples(encoder: Encoder, given: Any) -> Samples:
-    """All samples of the checkpoint's own data set, without their labels."""
-    path, checkpoint = encoder.paths[0], encoder.checkpoints[0]
-    refuse_own_loaders(checkpoint, path)
-    arguments = data_arguments(checkpoint, path, given.trust)
-    dataset = dataset_with_paths(arguments["dataset"], path.with_name("config.yaml"))
-    if has_root(named_class("data.dataset", dataset["class_path"], given.trust)):
-        dataset["init_args"]["root"] = given.root
-    data = load_data({**arguments, "dataset": dataset}, path, given.trust)
-    refuse_other_data(checkpoint["levelfield"]["data"], data.identity(), path)
-    return replace(of_dataset(data.dataset), labels=None)
 
 
 def _score(given: Any) -> None:
