@@ -279,7 +279,7 @@ def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.Mon
         raise UserError(WOULD_RUN)
 
     # An executor's options are read before it looks for its cluster.
-    longer = ["study.run.run_study", "compare.plan.Planner"]
+    longer = ["study.run.run_study", "cli.compare.Planner"]
     longer += ["cli.study.print_jobs"]
     longer += ["study.executors.ray._connected"] * (REPOSITORY / RAY).exists()
     longer += ["use.export.export"] * (REPOSITORY / EXPORT).exists()

@@ -7,17 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from rich.console import Console
 
-from levelfield.analysis.results import (
-    REPLICATE,
-    ResultRow,
-    SummaryRow,
-    as_table,
-    collect_rows,
-    summarise,
-    write_tables,
-)
+from levelfield.analysis.results import ResultRow, SummaryRow, as_frame, collect_rows, summarise, write_tables
 from levelfield.analysis.status import status_lines
 from levelfield.analysis.verdict import verdict_lines
+from levelfield.analysis.verify import verify_study
 from levelfield.core.errors import UserError
 from levelfield.core.paths import find_own_modules
 from levelfield.core.processes import quick_imports
@@ -25,6 +18,7 @@ from levelfield.report.figures import write_figures
 from levelfield.report.page import write_report
 from levelfield.report.table import StudyTable, paper_table, study_table
 from levelfield.report.tracked_summary import track_summary
+from levelfield.study.archive import SUFFIX, write_archive
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import study_jobs
 from levelfield.study.methods import added_methods
@@ -56,7 +50,6 @@ class Study:
     Attributes:
         folder: Folder of the study.
         file: The study file; None if `study` is a folder.
-        added: Names of the added methods.
         asked: The study with these arguments; its folder may have more methods (`record`).
 
     Raises:
@@ -73,7 +66,6 @@ class Study:
     ) -> None:
         find_own_modules([*add_methods, dict(options or {})])
         added = added_methods(list(add_methods))
-        self.added = list(added)
         self.file: Path | None = None
         folder = Path(study)
         if (folder / STUDY).is_file():
@@ -194,12 +186,12 @@ class Study:
     @property
     def results(self) -> "pd.DataFrame":
         """All scores so far, as in `results.csv`."""
-        return _frame(collect_rows(self.record()), ResultRow)
+        return as_frame(collect_rows(self.record()), ResultRow)
 
     @property
     def summary(self) -> "pd.DataFrame":
         """Mean and interval of each test score, as in `summary.csv`."""
-        return _frame(summarise(collect_rows(self.record())), SummaryRow)
+        return as_frame(summarise(collect_rows(self.record())), SummaryRow)
 
     def report(self) -> Path:
         """Write `results.csv`, `summary.csv` and the page with its figures, and return the page's path."""
@@ -224,24 +216,10 @@ class Study:
         Raises:
             UserError: the study is not finished, or a table is missing.
         """
-        from levelfield.study.archive import SUFFIX, write_archive
-
         if self.asked.spec.replicates > 1:
             raise UserError(f"{self.folder}: archive its replicates one by one: {self.folder / REPLICATES}/0, ...")
         return write_archive(self.record(), Path(file or f"{self.folder}{SUFFIX}"))
 
     def verify(self) -> list[str]:
         """Compute the tables again from the stored embeddings; returns the problems, empty if everything matches."""
-        from levelfield.analysis.verify import verify_study
-
         return verify_study(self.record())
-
-
-def _frame(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow | SummaryRow]) -> "pd.DataFrame":
-    """The table as in its file."""
-    import pandas as pd
-
-    names, lines = as_table(rows, kind)
-    frame = pd.DataFrame(lines, columns=names)
-    types = {**dict.fromkeys(("trial", "run", "fold", REPLICATE), "Int64"), "ci95": "float"}
-    return frame.astype({column: dtype for column, dtype in types.items() if column in frame})

@@ -78,7 +78,8 @@ def studied(run: Callable, finished: Path, toy_file: Path, desk: Path) -> Callab
 def added(words: list[str]) -> list[str]:
     """The names of the methods that a command adds to its study; they are imported."""
     arguments = parse(words[1:])
-    return Study(arguments.file, output=arguments.output, add_methods=arguments.add_method).added
+    study = Study(arguments.file, output=arguments.output, add_methods=arguments.add_method)
+    return [*study.asked.spec.methods][-len(arguments.add_method) :]
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from levelfield.analysis.conditions import cap_lines
 from levelfield.analysis.status import status_lines
 from levelfield.analysis.verify import verify_study
 from levelfield.compare import whole_half
-from levelfield.compare.whole_half import Training, chosen_by_folds
+from levelfield.compare.whole_half import chosen_by_folds
 from levelfield.core.errors import UserError
 from levelfield.experiment import Study
 from levelfield.study.folder import StudyFolder
@@ -98,7 +98,7 @@ def test_the_whole_half_takes_what_the_folds_chose(until_done, run, tmp_path, mo
     ends = endings(until_done)
     assert found == (max(1, median_low(end["best_step"] for end in ends)), None)
     # The third step is in the middle of an epoch of two.
-    monkeypatch.setattr(whole_half, "chosen_by_folds", lambda *given: Training(3, 0.25))
+    monkeypatch.setattr(whole_half, "chosen_by_folds", lambda *given: (3, 0.25))
     words = whole_half.whole_half_command(until_done, "contrastive", until_done.folder)
     code, _, complaint = run(*words[1:], "--output", tmp_path, "--name", "whole")
     assert code == 0, complaint

@@ -114,7 +114,7 @@ def test_the_scores_are_compared_with_the_best_untrained_row_which_is_named(tmp_
     unpack_study(archive, tmp_path / "study")
     study = StudyFolder.begun(tmp_path / "study")
     with style():
-        figure = scores.FIGURE.draw(Results(study, collect_rows(study), {}))
+        figure = scores.FIGURE.draw(Results(study, collect_rows(study)))
     with open(archive.with_name("summary.csv"), newline="") as file:
         found = [row for row in csv.DictReader(file) if (row["embedding"], row["metric"]) == ("separated", "map_at_r")]
     means = {row["method"]: float(row["mean"]) for row in found if row["method"].startswith("pretrained")}

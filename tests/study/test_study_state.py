@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from levelfield.analysis.selection import selected
 from levelfield.core.files import write_json
+from levelfield.report.facts import selected
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import RESULT, Job, job_seed, study_jobs
 from levelfield.study.progress import Progress, seconds_left
@@ -98,16 +98,16 @@ def test_a_suggestion_depends_on_earlier_trials_alone_whoever_asks(tmp_path: Pat
         assert asked == trial.parameters == record.state.parameters(Job("a", "trial", trial.number, 1))
     best = max(trials, key=lambda trial: trial.value or 0)
     assert again.parameters(Job("a", "run", 1, 0)) == best.parameters
-    assert selected(record)["a"].trial == best
-    assert selected(record)["plain"].trial is None
+    assert selected(record)["a"][0] == best
+    assert selected(record)["plain"] == (None, [])
 
 
 def test_failures_are_recorded_and_what_has_not_failed_is_searched_and_tested(tmp_path: Path) -> None:
     trial = StudyFolder(tmp_path / "trial", study())
     finish_all(trial, lambda job: None if job == Job("a", "trial", 1, 1) else 0.1 + 0.01 * job.number)
     assert [each.value is None for each in trial.state.trials("a")] == [False, True, False, False]
-    assert selected(trial)["a"].trial.number == 3
-    assert selected(trial)["a"].remarks == ["trial 1 fold 1: the loss is nan at step 3"]
+    assert selected(trial)["a"][0].number == 3
+    assert selected(trial)["a"][1] == ["trial 1 fold 1: the loss is nan at step 3"]
     assert len(trial.state.tested_runs()) == 1 + 3 * 2
     failing = StudyFolder(tmp_path / "failing", study(trials=1))
     finish_all(failing, lambda job: None if job == Job("a", "run", 1, 1) else 0.1)

@@ -94,10 +94,6 @@ class ClassInterval:
     def is_better(self) -> bool:
         return self.low > 0
 
-    @property
-    def is_worse(self) -> bool:
-        return self.high < 0
-
 
 def class_interval(difference: ClassScores) -> ClassInterval:
     """The interval of a difference of two checkpoints: other trainings of them would add to it."""
@@ -116,9 +112,9 @@ def in_words(found: ClassInterval, one: str, other: str) -> str:
     if np.isnan(found.low):
         few = f"they differ in fewer than {FEWEST_DIFFERENT} classes or there are fewer than {FEWEST_CLASSES}"
         return f"cannot tell {one} from {other} by {title}: {few}"
-    if found.is_worse:
-        one, other, points, low, high = other, one, -points, -high + 0.0, -low + 0.0
-    if found.is_better or found.is_worse:
+    if found.is_better or found.high < 0:
+        if not found.is_better:
+            one, other, points, low, high = other, one, -points, -high + 0.0, -low + 0.0
         be = "are" if one.startswith("the features") else "is"
         return f"{one} {be} better than {other} by {points} points {title} [{low}, {high}] on {of_classes}"
     return (

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from levelfield.analysis.results import ResultRow, by_replicate
+from levelfield.analysis.results import ResultRow
 from levelfield.analysis.statistics import (
     LEVEL,
     SMALLEST_SAMPLE,
@@ -114,7 +114,7 @@ def compare_all(
         Pairs, then methods over untrained rows, then second searches, each in the order of `methods`. Methods without
         a common run are left out.
     """
-    of_each = {number: scores_of(each, metric, embedding, "test") for number, each in by_replicate(rows).items()}
+    of_each = _test_scores(rows, metric, embedding)
     means = {number: _row_means(scores) for number, scores in of_each.items()}
     scores = next(iter(of_each.values()), {})
     first_searches = [method for method in methods if method == first_search(method)]
@@ -149,13 +149,14 @@ def compare_all(
     return found
 
 
-def scores_of(rows: Iterable[ResultRow], metric: str, embedding: str, stage: str) -> dict[str, Scores]:
-    """Scores by method, run and fold; concatenated embeddings are fold 0."""
-    scores: dict[str, Scores] = defaultdict(lambda: defaultdict(dict))
+def _test_scores(rows: Iterable[ResultRow], metric: str, embedding: str) -> dict[int, dict[str, Scores]]:
+    """Scores by replicate (0 in a study without), method, run and fold; concatenated embeddings are fold 0."""
+    found: dict[int, dict[str, Scores]] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
     for row in rows:
-        if (row.metric, row.embedding, row.stage) == (metric, embedding, stage):
+        scores = found[row.replicate or 0]
+        if (row.metric, row.embedding, row.stage) == (metric, embedding, "test"):
             scores[row.method][row.run or 0][row.fold or 0] = row.value
-    return scores
+    return dict(sorted(found.items()))
 
 
 def _row_means(scores: Mapping[str, Scores]) -> dict[str, float]:
@@ -183,8 +184,9 @@ def _over_runs(pair: Comparison, first: Scores, second: Scores) -> Comparison | 
         runs = partners = sorted(whole[0] & whole[1])
     if not runs or not partners:
         return None
-    result = paired_comparison(_table(first, runs, folds), _table(second, partners, folds))
-    return _with_test(pair, result, n=len(runs))
+    sides = ((first, runs), (second, partners))
+    tables = (np.array([[scores[run][fold] for fold in folds] for run in numbers]) for scores, numbers in sides)
+    return _with_test(pair, paired_comparison(*tables), n=len(runs))
 
 
 def _over_replicates(
@@ -228,10 +230,6 @@ def _over_replicates(
 def _with_test(pair: Comparison, result: PairedComparison, n: int, over: str = RUNS) -> Comparison:
     low, high, p = (_number(value) for value in (result.low, result.high, result.p))
     return replace(pair, difference=float(result.difference), low=low, high=high, p=p, n=n, over=over)
-
-
-def _table(scores: Scores, runs: Sequence[int], folds: Sequence[int]) -> np.ndarray:
-    return np.array([[scores[run][fold] for fold in folds] for run in runs])
 
 
 def _number(value: np.ndarray | float) -> float | None:

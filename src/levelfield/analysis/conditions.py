@@ -1,11 +1,9 @@
 """What a reader must know about the scores: unequal settings, collapsed embeddings, failed or damaged results."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from pathlib import Path
 
 from levelfield.analysis.shown_names import shown_names
-from levelfield.analysis.verify import NOT_ARCHIVED
+from levelfield.analysis.verify import NOT_ARCHIVED, changed_files
 from levelfield.core.configuration import ABSENT, flatten
 from levelfield.metrics.definitions import COLLAPSED_RANK
 from levelfield.study.folder import StudyFolder
@@ -63,13 +61,9 @@ def collapsed(study: StudyFolder) -> dict[str, str]:
     }
 
 
-def warnings(study: StudyFolder, changed: Mapping[Path, str]) -> list[str]:
-    """One sentence for each thing that is wrong with a study's results or differs among them.
-
-    Args:
-        changed: `changed_files` of the study.
-    """
-    state = study.state
+def warnings(study: StudyFolder) -> list[str]:
+    """One sentence for each thing that is wrong with a study's results or differs among them."""
+    state, changed = study.state, changed_files(study)
     return [
         *(f"{method} has no runs: no trial has a score." for method in state.without_setting()),
         *(f"{job} failed, and its run is left out: {why}" for job, why in state.failures("run").items()),

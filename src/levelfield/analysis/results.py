@@ -1,12 +1,10 @@
 """`results.csv` and `summary.csv`, derived from the `result.json` files."""
 
-import csv
-import io
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from levelfield.analysis.statistics import t_interval
 from levelfield.core.files import write_atomically
@@ -16,6 +14,9 @@ from levelfield.study.jobs import failed
 from levelfield.study.lock import writing
 from levelfield.study.replicates import replicates_of
 from levelfield.study.spec import StudySpec, is_one_pca, one_pca
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # A run's folds are scored one by one, and with their embeddings concatenated.
 EMBEDDING_KINDS = ("separated", "concatenated")
@@ -107,14 +108,6 @@ def collect_rows(study: StudyFolder, tests: Mapping[tuple[str, int], dict[str, A
     return sorted(rows, key=lambda row: [-1 if value is None else value for value in vars(row).values()])
 
 
-def by_replicate(rows: Iterable[ResultRow]) -> dict[int, list[ResultRow]]:
-    """The rows of each replicate by its number; all rows are those of replicate 0 in a study without."""
-    found: dict[int, list[ResultRow]] = defaultdict(list)
-    for row in rows:
-        found[row.replicate or 0].append(row)
-    return dict(sorted(found.items()))
-
-
 def run_scores(rows: Iterable[ResultRow], stage: str = "test") -> dict[tuple[str, str, str], list[float]]:
     """Score of each run, the mean of its folds' scores, by method, embedding and metric, sorted.
 
@@ -143,22 +136,19 @@ def mean_scores(rows: Iterable[ResultRow]) -> dict[str, SummaryRow]:
     return {row.method: row for row in summarise(rows) if (row.embedding, row.metric) == ("separated", SELECTED_BY)}
 
 
-def as_table(
-    rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]
-) -> tuple[list[Any], list[list[Any]]]:
-    """Columns and lines: one column per field, `replicate` only if rows have one."""
-    replicated = any(getattr(row, REPLICATE, None) is not None for row in rows)
-    names = [each.name for each in fields(kind) if each.name != REPLICATE or replicated]
-    return names, [[getattr(row, name) for name in names] for row in rows]
+def as_frame(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow | SummaryRow]) -> "pd.DataFrame":
+    """One column per field, `replicate` only if rows have one."""
+    import pandas as pd  # half a second that `study status` does not need
+
+    frame = pd.DataFrame([*map(vars, rows)], columns=[each.name for each in fields(kind)])
+    types = {**dict.fromkeys(("trial", "run", "fold", REPLICATE), "Int64"), "ci95": "float"}
+    frame = frame.astype({column: dtype for column, dtype in types.items() if column in frame})
+    return frame.drop(columns=[name for name in frame if name == REPLICATE and frame[name].isna().all()])
 
 
-def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow] | type[SummaryRow]) -> bytes:
+def to_csv(rows: Sequence[ResultRow] | Sequence[SummaryRow], kind: type[ResultRow | SummaryRow]) -> bytes:
     """The table as CSV; floats without loss, None as an empty cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    names, lines = as_table(rows, kind)
-    writer.writerows([names, *lines])
-    return text.getvalue().encode()
+    return as_frame(rows, kind).to_csv(index=False, lineterminator="\n").encode()
 
 
 def write_tables(study: StudyFolder) -> list[ResultRow]:

@@ -7,7 +7,7 @@ from functools import cache
 from statistics import fmean
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 SMALLEST_SAMPLE = 3
 # Significance level.
@@ -48,17 +48,15 @@ class PairedComparison:
 
     Args:
         difference: Mean over the runs of the first method's score minus the second's.
-        low: Lower end of the interval; NaN if there is none.
+        low: Lower end of the interval; NaN with too few runs, or if the difference is the same in every run.
         high: Upper end; NaN if there is none.
         p: Two-sided p-value of no difference; NaN if there is none.
-        constant: Whether the difference is the same in every run: then there is no interval and no p.
     """
 
     difference: Float[np.ndarray, " *studies"]
     low: Float[np.ndarray, " *studies"]
     high: Float[np.ndarray, " *studies"]
     p: Float[np.ndarray, " *studies"]
-    constant: Bool[np.ndarray, " *studies"]
 
 
 def paired_comparison(
@@ -93,14 +91,13 @@ def paired_comparison(
     differences = (first - second).mean(axis=-1)
     runs = differences.shape[-1]
     difference = differences.mean(axis=-1)
+    if runs < SMALLEST_SAMPLE:
+        return PairedComparison(difference, *[np.full(difference.shape, np.nan)] * 3)
     largest = np.maximum(np.abs(first).max(axis=(-2, -1)), np.abs(second).max(axis=(-2, -1)))
     constant = np.ptp(differences, axis=-1) <= ROUNDING * largest
-    if runs < SMALLEST_SAMPLE:
-        nothing = np.full(difference.shape, np.nan)
-        return PairedComparison(difference, nothing, nothing, nothing, constant)
     test = ttest_1samp(np.where(constant[..., None], np.nan, differences), 0, axis=-1)
     interval = test.confidence_interval(0.95)
-    return PairedComparison(difference, interval.low, interval.high, test.pvalue, constant)
+    return PairedComparison(difference, interval.low, interval.high, test.pvalue)
 
 
 def search_variance(groups: Iterable[Sequence[float]]) -> tuple[float, int] | None:

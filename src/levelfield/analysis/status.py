@@ -26,10 +26,8 @@ def status_lines(study: StudyFolder) -> list[str]:
     lines = [f"{spec.name} in {study.folder}", f"done     {len(state.results)} of {len(state.jobs)} jobs"]
     for job, config in running.items():  # a job writes its configuration first
         lines.append(f"running  {job} for {duration(max(time.time() - config.stat().st_mtime, 0.0))}")
-    if holder is None:
-        lines.append("running  nothing")
-    else:
-        lines.append(f"process  {holder.get('process')} on {holder.get('host')}, since {holder.get('since')}")
+    about = holder and f"process  {holder.get('process')} on {holder.get('host')}, since {holder.get('since')}"
+    lines.append(about or "running  nothing")
     failures = state.failures("trial") | state.failures("run")
     lines += [f"failed   {job}: {why}" for job, why in failures.items()]
     lines += [f"failed   {row}: no trial has a score, so it has no runs" for row in state.without_setting()]

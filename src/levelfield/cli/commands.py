@@ -36,12 +36,9 @@ LEVELFIELD.add_argument("--version", action="version", version=__version__, help
 ADD_METHOD = """
 --add-method METHOD *  add a method: a loss (ArcFaceLoss, your own my_loss.MyLoss), a file of configs/method
   (ntxent_koleo) or your own file (my_method.yaml); repeatable"""
-ARCHIVE = """
---from ARCHIVE  begin with the results in an archive of the same study"""
-OUTPUT = """
---output DIR  folder of the study (default: outputs/<name of the study>)"""
-JSON = """
---json  end with a line of JSON on standard output: the decision of compare, and all scores"""
+ARCHIVE = "\n--from ARCHIVE  begin with the results in an archive of the same study"
+OUTPUT = "\n--output DIR  folder of the study (default: outputs/<name of the study>)"
+JSON = "\n--json  end with a line of JSON on standard output: the decision of compare, and all scores"
 # Of `study run`; the help of `compare` shows only the first two.
 STOP = """
 --stop-here  stop training, and score the complete runs on the test classes
@@ -172,15 +169,13 @@ STUDY.add(
 )
 
 # Trainings and their checkpoints.
-CONFIG = """
--c --config FILE *  YAML file; repeatable: later files win, options win over files
---print_config  print the resulting configuration and exit"""
-TRUST = """
---trust NAME *  a module or class of your own that the checkpoint may load (docs/security.md); repeatable"""
+CONFIG = "\n-c --config FILE *  YAML file; repeatable: later files win, options win over files"
+TRUST = "\n--trust NAME *  a module or class of your own that the checkpoint may load (docs/security.md); repeatable"
 LEVELFIELD.add(
     "fit",
     "Trains one method on one fold and keeps the best checkpoint.",
     f"""{CONFIG}
+--print_config  print the resulting configuration and exit
 --resume  continue the newest stopped fit with these settings""",
     epilog=f"""\
 settings:
@@ -204,8 +199,7 @@ EVALUATIONS = {
     "test": "Scores a checkpoint on the test classes, and counts the evaluations.",
     "predict": "Embeds any images or texts with a checkpoint; without --data all samples of the checkpoint's data set.",
 }
-REOPEN = """
---reopen-test --reopen_test REASON  score the test classes again; the ledger records the reason"""
+REOPEN = "\n--reopen-test --reopen_test REASON  score the test classes again; the ledger records the reason"
 for name, about in EVALUATIONS.items():
     LEVELFIELD.add(
         name,
@@ -306,8 +300,7 @@ DATA = LEVELFIELD.add(
 
 Your own data need no name: levelfield compare my_images""",
 ).group()
-ROOT = """
---root --data.root DIR  the folder with the data sets (default: LEVELFIELD_DATA)"""
+ROOT = "\n--root --data.root DIR  the folder with the data sets (default: LEVELFIELD_DATA)"
 DATA.add(
     "list",
     "Shows classes, samples, whether a data set is ready, split, licence and source. With NAME: one card each.",

@@ -9,29 +9,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import yaml
 
+from levelfield.analysis.verdict import DECISION
 from levelfield.cli.commands import MINUTES
 from levelfield.cli.study import main as run_study
 from levelfield.cli.study import with_overrides
+from levelfield.compare.decide import decide, decision_lines, measured, rungs
+from levelfield.compare.plan import HEADS, LOSSES, ON_GPU, PAIR, TRUNK, Machine, Planner, definition, machine_here
+from levelfield.compare.samples import A_MINUTE, blocks_of, data_settings, duplicates_across, split_of, usable
+from levelfield.compare.whole_half import chosen_by_folds, whole_half_command
 from levelfield.core.configuration import OURS, Config, set_dotted
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically, write_json
 from levelfield.core.terminal import say
+from levelfield.data.dataset import MetricDataset
+from levelfield.data.own import dataset_from_path
 from levelfield.experiment import Study
-from levelfield.study.jobs import failed
-from levelfield.study.spec import STUDY
-
-if TYPE_CHECKING:
-    from levelfield.compare.plan import Machine
-    from levelfield.data.datasets import MetricDataset
-    from levelfield.study.jobs import Job
-    from levelfield.study.workers import Slots
+from levelfield.study.executors import make_slots
+from levelfield.study.jobs import CHECKPOINT, CONFIG, Job, failed
+from levelfield.study.rows import load_spec
+from levelfield.study.spec import ALPHA, STUDY
+from levelfield.training.trust import user_packages
+from levelfield.use.samples import USUAL_TRUNK, read_trunk
 
 # How a study file of `compare` begins, before the place of its data.
 WRITTEN = "# Written by levelfield compare, with the data of "
+OF_THE_PLAN = ("model", "search", "searches", "folds", "runs", "selected_by")
 
 
 def main(given: Namespace) -> int:
@@ -48,9 +55,6 @@ def main(given: Namespace) -> int:
     path, minutes = given.path, given.minutes or MINUTES
     for key in given.overrides:
         _check_option(key, path)
-    from levelfield.compare.samples import A_MINUTE, blocks_of, duplicates_across, split_of, usable
-    from levelfield.data.own import dataset_from_path
-
     dataset = dataset_from_path(path, given.overrides.get("data.root"))
     if dataset is None:
         if not Path(path).exists():
@@ -66,8 +70,6 @@ def main(given: Namespace) -> int:
     first = file.read_text().partition("\n")[0] if file.is_file() else WRITTEN
     if folder.is_file() or not first.startswith(WRITTEN):
         raise UserError(f"{folder if folder.is_file() else file} is a file of yours: choose another --output")
-    from levelfield.compare.plan import machine_here  # imports torch
-
     if has_begun:
         if first != f"{WRITTEN}{data}":
             raise UserError(f"{file} compares {first.removeprefix(WRITTEN)}, not {data}: choose another --output")
@@ -83,22 +85,16 @@ def main(given: Namespace) -> int:
         dataset = usable(path, dataset, split, most, given.skip_broken, chosen)
         say(*duplicates_across(path, dataset, split), file=sys.stderr)
         _write_study(file, name, dataset, split, blocks, given, started + 60 * minutes)
-    content = yaml.safe_load(file.read_bytes())
-    here = machine_here(given.options, given.overrides.get("trainer.accelerator"), content["threads"])
+    threads = yaml.safe_load(file.read_bytes())["threads"]
+    here = machine_here(given.options, given.overrides.get("trainer.accelerator"), threads)
     given.file, given.options = str(file), _options(given, here)
     return run_study(given, partial(_conclusion, cheapest=given.cheapest))
 
 
 def _check_option(key: str, path: str) -> None:
-    section = key.partition(".")[0]
     if f"{key}.".startswith("data.dataset."):
         raise UserError(f"--{key}: PATH ({path}) gives the data; leave the option out")
-    if section in ("model", "search", "searches") or key in (
-        "folds",
-        "runs",
-        "selected_by",
-        "trainer.max_epochs",
-    ):
+    if key.partition(".")[0] in OF_THE_PLAN or key == "trainer.max_epochs":
         raise UserError(
             f"--{key}: compare sets this itself from --trunk and --minutes; to set it, run a study: levelfield study "
             "run own_images_quick.yaml"
@@ -106,17 +102,9 @@ def _check_option(key: str, path: str) -> None:
 
 
 def _write_study(
-    file: Path, name: str, dataset: "MetricDataset", split: Config, blocks: int, given: Namespace, ends: float
+    file: Path, name: str, dataset: MetricDataset, split: Config, blocks: int, given: Namespace, ends: float
 ) -> None:
     """Measure, plan and write the study file; `given.replan` makes the plan again in its run."""
-    import numpy as np
-
-    from levelfield.compare.plan import HEADS, LOSSES, ON_GPU, PAIR, TRUNK, Planner, definition, machine_here
-    from levelfield.compare.samples import data_settings
-    from levelfield.study.executors import make_slots
-    from levelfield.study.rows import load_spec
-    from levelfield.use.samples import USUAL_TRUNK, read_trunk
-
     index, place = dataset.read_index(), Path(given.path).resolve()
     tested = int(np.isin(index.labels, dataset.halves(index, **split)[2]).sum())
     data: Config = {"data": {**data_settings(dataset, given.overrides.get("data.root")), **split}}
@@ -134,18 +122,17 @@ def _write_study(
         aside = Path(folder, "study.yaml")
         aside.write_text(yaml.safe_dump({"base": base, "methods": heads, "runs": 1}))
         spec = load_spec(aside, given.overrides)
-
-    def start_slots(machine: "Machine") -> "Slots":
-        return make_slots(replace(spec, threads=machine.threads), given.executor or "local", _options(given, machine))
-
-    configs = dict(zip(trunks, spec.methods.values(), strict=True))
-    planner = Planner(dataset, index, tested, configs, blocks, ends, start_slots)
-    plan = planner.plan(machine, given.executor in (None, "local") and "workers" not in given.options)
+    configs, executor = dict(zip(trunks, spec.methods.values(), strict=True)), given.executor or "local"
+    planner = Planner(
+        *(dataset, index, tested, configs, blocks, ends),
+        lambda here: make_slots(replace(spec, threads=here.threads), executor, _options(given, here)),
+    )
+    plan = planner.plan(machine, executor == "local" and "workers" not in given.options)
     content = definition(name, dataset.modality, base, trunks, plan)
     _write(file, place, content)
     say(*plan.lines, file=sys.stderr if given.json else None)
 
-    def replan(job: "Job", result: Mapping[str, Any], started: Sequence["Job"]) -> int | None:
+    def replan(job: Job, result: Mapping[str, Any], started: Sequence[Job]) -> int | None:
         if not job.method.startswith(TRUNK) or failed(result):
             return None
         begun = [each.fold for each in started if each.method in content["methods"] and each.method.startswith(TRUNK)]
@@ -161,7 +148,7 @@ def _write(file: Path, data: Path, content: Config) -> None:
     write_atomically(file, f"{WRITTEN}{data}\n{yaml.safe_dump(content, sort_keys=False)}".encode())
 
 
-def _options(given: Namespace, machine: "Machine") -> Config:
+def _options(given: Namespace, machine: Machine) -> Config:
     """The options of the executor, by default with a worker for each slot."""
     is_local = given.executor in (None, "local")
     return {**({"workers": machine.slots} if is_local else {}), **given.options}
@@ -169,13 +156,6 @@ def _options(given: Namespace, machine: "Machine") -> Config:
 
 def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
     """The decision with its table, and the next commands."""
-    from levelfield.analysis.verdict import DECISION
-    from levelfield.compare.decide import decide, decision_lines, measured, rungs
-    from levelfield.compare.whole_half import chosen_by_folds, whole_half_command
-    from levelfield.study.jobs import CHECKPOINT, CONFIG, Job
-    from levelfield.study.spec import ALPHA
-    from levelfield.training.trust import user_packages
-
     study = finished.record()
     table = rungs(study)
     decision = decide(table, cheapest)
@@ -186,7 +166,7 @@ def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
     lines = [f"checkpoint: {checkpoint} (fold 0): {decision.of_fold}"]
     if study.spec.trains(decision.row) or ALPHA in study.spec.derived.get(decision.row, {}):
         fit = whole_half_command(study, decision.row, finished.folder)
-        alpha = chosen_by_folds(study, decision.row).alpha
+        _, alpha = chosen_by_folds(study, decision.row)
         mean = "" if alpha is None else f", then take its mean with the start, alpha {alpha:g}"
         lines.append(f"or train it on all training classes first{mean}: {shlex.join(fit)}")
     sentences = decision_lines(decision, table, study.spec, measured(study, decision))

@@ -7,9 +7,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from docstring_parser import parse
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Column, Table
@@ -17,9 +17,10 @@ from rich.text import Text
 
 from levelfield.core.errors import UserError, nearest
 from levelfield.core.terminal import say
-
-if TYPE_CHECKING:
-    from levelfield.data.datasets import MetricDataset
+from levelfield.data import datasets
+from levelfield.data.dataset import MetricDataset, has_root
+from levelfield.data.own import dataset_from_path
+from levelfield.data.verify import verify
 
 TABLE_WIDTH = 120
 
@@ -34,39 +35,32 @@ def main(given: Namespace) -> int:
         raise UserError("--archive needs exactly one NAME: levelfield data prepare NAME --archive FILE")
     if given.command != "prepare" and given.root and not Path(given.root).is_dir():
         raise UserError(f"--root {given.root}: no such folder; give the folder with the data sets")
-    datasets = [dataset_named(name, given.root, given.command == "verify") for name in given.name or named_datasets()]
+    found = [dataset_named(name, given.root, given.command == "verify") for name in given.name or named_datasets()]
     console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
     if given.command == "prepare":
-        return max(_prepare(console, dataset, [*map(Path, given.archive)]) for dataset in datasets)
+        return max(_prepare(console, dataset, [*map(Path, given.archive)]) for dataset in found)
     if given.command == "verify":
-        return max(_verify(console, dataset, asked_for=bool(given.name)) for dataset in datasets)
+        return max(_verify(console, dataset, asked_for=bool(given.name)) for dataset in found)
     if given.name:
-        say("\n\n".join(map(_card_of, datasets)), console=console)
+        say("\n\n".join(map(_card_of, found)), console=console)
     else:
-        _print_table(console, datasets)
+        _print_table(console, found)
     return 0
 
 
-def named_datasets() -> "dict[str, type[MetricDataset]]":
+def named_datasets() -> dict[str, type[MetricDataset]]:
     """Name to class of the data sets with published counts."""
-    from levelfield.data import datasets
-
     kinds = (getattr(datasets, name) for name in datasets.__all__)
-    named = [
-        kind for kind in kinds if issubclass(kind, datasets.MetricDataset) and kind.num_classes_published is not None
-    ]
+    named = [kind for kind in kinds if issubclass(kind, MetricDataset) and kind.num_classes_published is not None]
     return {kind.name: kind for kind in sorted(named, key=lambda kind: kind.name)}
 
 
-def dataset_named(name: str, root: str | None = None, own: bool = True) -> "MetricDataset":
+def dataset_named(name: str, root: str | None = None, own: bool = True) -> MetricDataset:
     """The data set with that name; with `own` the name may be the path of your own data.
 
     Raises:
         UserError: no such data set.
     """
-    from levelfield.data.dataset import has_root
-    from levelfield.data.own import dataset_from_path
-
     kinds = named_datasets()
     if kind := kinds.get(name):
         return kind(root=root) if has_root(kind) else kind()  # type: ignore[call-arg]
@@ -76,7 +70,7 @@ def dataset_named(name: str, root: str | None = None, own: bool = True) -> "Metr
     raise UserError(f"no data set '{name}'{also}{nearest(name, kinds, '')} (levelfield data list shows them)")
 
 
-def _why_not_ready(dataset: "MetricDataset") -> str | None:
+def _why_not_ready(dataset: MetricDataset) -> str | None:
     """Why the data set cannot be read; None if it can."""
     try:
         dataset.read_index()
@@ -85,15 +79,13 @@ def _why_not_ready(dataset: "MetricDataset") -> str | None:
     return None
 
 
-def _folder_of(dataset: "MetricDataset") -> Path | None:
+def _folder_of(dataset: MetricDataset) -> Path | None:
     """The folder of the data set, whether it exists or not; None if it has none, or no root is given."""
-    from levelfield.data.dataset import has_root
-
     given = getattr(dataset, "root", None) or os.environ.get("LEVELFIELD_DATA")
     return Path(given) / (dataset.folder_name or dataset.name) if given and has_root(type(dataset)) else None
 
 
-def _print_table(console: Console, datasets: "Sequence[MetricDataset]") -> None:
+def _print_table(console: Console, datasets: Sequence[MetricDataset]) -> None:
     """The table, a line for each data set whose folder exists but cannot be read, and what to do next."""
     counts = (Column(name, justify="right", no_wrap=True) for name in ("classes", "samples"))
     texts = (Column(name, overflow="fold") for name in ("split", "licence", "source"))
@@ -112,10 +104,8 @@ def _print_table(console: Console, datasets: "Sequence[MetricDataset]") -> None:
     say(*broken, hint, console=console)
 
 
-def _card_of(dataset: "MetricDataset") -> str:
+def _card_of(dataset: MetricDataset) -> str:
     """All facts about a data set, one per line; the folder's layout is from its docstring."""
-    from docstring_parser import parse
-
     text = inspect.getdoc(type(dataset)) or ""
     reason, layout = _why_not_ready(dataset), {part.arg_name: part.description or "" for part in parse(text).params}
     each = "an image" if dataset.modality == "image" else "a text"
@@ -138,9 +128,8 @@ def _card_of(dataset: "MetricDataset") -> str:
     return "\n".join([dataset.name, *(f"  {name:<8} {fact}" for name, fact in facts)])
 
 
-def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path]) -> int:
-    from levelfield.data.dataset import has_root
-    from levelfield.data.prepare import prepare
+def _prepare(console: Console, dataset: MetricDataset, given: Sequence[Path]) -> int:
+    from levelfield.data.prepare import prepare  # imports torch, which the other commands do not need
 
     reason = _why_not_ready(dataset)
     if given and (reason is None or not has_root(type(dataset))):
@@ -170,9 +159,7 @@ def _prepare(console: Console, dataset: "MetricDataset", given: Sequence[Path]) 
     return 0
 
 
-def _verify(console: Console, dataset: "MetricDataset", asked_for: bool) -> int:
-    from levelfield.data.verify import verify
-
+def _verify(console: Console, dataset: MetricDataset, asked_for: bool) -> int:
     try:
         with console.status(f"{dataset.name}: opening every sample"):
             report = verify(dataset)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import save
@@ -48,9 +47,6 @@ def main(given: argparse.Namespace) -> int:
     if len(given.ckpt_path) > 1:
         raise UserError("--ckpt_path is given twice: leave one out")
     evaluation = Evaluation(given, configuration(given.config, given.settings))
-    if given.print_config:
-        print(evaluation.printed(), end="")
-        return 0
     evaluation.build()
     getattr(evaluation, given.command)()
     return 0
@@ -94,11 +90,6 @@ class Evaluation(Training):
         here = {key: value for key, value in init_args(found["dataset"]).items() if key in in_dataset}
         self.data = {**stored, "dataset": {**again, "init_args": {**init_args(again), **here}}}
 
-    def printed(self) -> str:
-        """The settings, as `--print_config` prints them."""
-        settings = {"trainer": plain(self.parser, self.config)["trainer"], "data": self.data}
-        return yaml.safe_dump({**settings, "model": self.checkpoint["hyper_parameters"]}, sort_keys=False)
-
     def build(self) -> None:
         """Build the parts with the weights of the checkpoint."""
         self.seed()
@@ -116,6 +107,9 @@ class Evaluation(Training):
 
     def test(self) -> None:
         """Evaluate on the test classes. The ledger gets its line before any test label is used."""
+        from levelfield.use.card import keep_scores, write_card
+        from levelfield.use.transfer import with_intervals
+
         record = RecordEvaluation(reason=self.given.reopen_test, by="levelfield test")
         self.trainer.callbacks.append(record)  # type: ignore[attr-defined]
         self.trainer.test(self.model, datamodule=self.datamodule)
@@ -123,18 +117,12 @@ class Evaluation(Training):
             say(record.summary())
             lines = read_lines(record.folder / LEDGER)
             line = next(each for each in lines if (each["event"], each["id"]) == (EVALUATED, record.evaluation))
-            self._write_card({**line, "number": record.count})
-
-    def _write_card(self, evaluation: dict[str, Any]) -> None:
-        from levelfield.use.card import keep_scores, write_card
-        from levelfield.use.transfer import with_intervals
-
-        scored = next(each for each in self.trainer.callbacks if isinstance(each, RetrievalValidation))  # type: ignore[attr-defined]
-        scores = with_intervals(*scored.of_queries[0])
-        tested = self.datamodule.test_subset
-        keep_scores(self.checkpoint_path, scores, len(tested.classes), len(tested), evaluation)
-        folder, modality = self.checkpoint_path.parent, self.datamodule.dataset.modality
-        say(f"model card: {write_card(folder, [self.checkpoint_path], [self.checkpoint], modality)}")
+            scored = next(each for each in self.trainer.callbacks if isinstance(each, RetrievalValidation))  # type: ignore[attr-defined]
+            scores, tested = with_intervals(*scored.of_queries[0]), self.datamodule.test_subset
+            counts = len(tested.classes), len(tested)
+            keep_scores(self.checkpoint_path, scores, *counts, {**line, "number": record.count})
+            folder, modality = self.checkpoint_path.parent, self.datamodule.dataset.modality
+            say(f"model card: {write_card(folder, [self.checkpoint_path], [self.checkpoint], modality)}")
 
     def predict(self) -> None:
         """Embed all samples of the data set, without labels, into `embeddings.safetensors` next to the checkpoint."""

@@ -10,7 +10,6 @@ from jsonargparse import Namespace
 from lightning.pytorch import Callback
 
 from levelfield.cli.options import configuration
-from levelfield.core.configuration import Config
 from levelfield.core.errors import UserError
 from levelfield.core.processes import launched_nodes, launched_together
 from levelfield.core.source_identity import sources
@@ -40,7 +39,8 @@ def main(given: argparse.Namespace) -> int:
     """Run `levelfield fit` and return the exit code."""
     for key in {key for key, _ in given.settings} & set(LINKED):
         raise UserError(f"no such option '--{key}': give --seed_everything")
-    fit = Fit(configuration(given.config, given.settings), given.resume, complete=not given.print_config)
+    fit = Fit(configuration(given.config, given.settings), command="fit", complete=not given.print_config)
+    fit.resume = given.resume
     if given.print_config:
         print(fit.printed(), end="")
         return 0
@@ -56,10 +56,7 @@ class Fit(Training):
 
     _run: RunFolder
     _last: LastEpoch
-
-    def __init__(self, config: Config, resume: bool, complete: bool = True) -> None:
-        self._resume = resume
-        super().__init__(config, command="fit", complete=complete)
+    resume = False
 
     def build(self) -> None:
         """Claim a folder and build the parts. Only the first process claims a folder.
@@ -68,10 +65,10 @@ class Fit(Training):
             UserError: a part is invalid, or the fit cannot resume from its `last.ckpt`.
         """
         config = self.config
-        _refuse_unusable(config, self._resume)
+        _refuse_unusable(config, self.resume)
         parent = Path(config.output) / "fit" / (config.name or _default_name(config))
         is_first = is_first_process()
-        self._run = claim(parent, plain(self.parser, config), self._resume) if is_first else RunFolder(parent)
+        self._run = claim(parent, plain(self.parser, config), self.resume) if is_first else RunFolder(parent)
         self.folder = self._run.path
         try:
             super().build()
@@ -135,9 +132,10 @@ class Fit(Training):
             with interruptible():
                 self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=last, weights_only=True)
         except KeyboardInterrupt:
-            best = self._run.path / BEST
-            kept = [f"best so far: {best}"] * best.exists()
-            raise KeyboardInterrupt("; ".join([*kept, self.how_to_resume()])) from None
+            best, again = self._run.path / BEST, "no epoch is kept: the same command starts again"
+            if (self._run.path / LAST).exists():
+                again = "the same command with --resume continues after the last epoch that it kept"
+            raise KeyboardInterrupt("; ".join([*[f"best so far: {best}"] * best.exists(), again])) from None
         except (RuntimeError, ValueError) as error:
             said = str(error).strip()
             option = next((option for start, option in MISTAKES.items() if said.startswith(start)), None)
@@ -160,7 +158,7 @@ class Fit(Training):
         say(*self.datamodule.overview())
         if isinstance(trunk := getattr(self.model, "trunk", None), Trunk):
             say(f"trunk: {trunk.summary()}")
-        if self._resume:
+        if self.resume:
             say(f"note: nothing to resume: {self._run.path.parent} has no stopped fit of these settings")
 
     def conclusion(self) -> list[str]:
@@ -178,12 +176,6 @@ class Fit(Training):
         when = "before the first step" if self.best_epoch == BEFORE_TRAINING else f"in epoch {self.best_epoch}"
         score = f"best validation {title_of(self.selected_by)} {self.best_score:.4f} {when}: {best}"
         return [*lines, score, f"next: levelfield validate {words}"]
-
-    def how_to_resume(self) -> str:
-        """What the same command does after a stop."""
-        if not (self._run.path / LAST).exists():
-            return "no epoch is kept: the same command starts again"
-        return "the same command with --resume continues after the last epoch that it kept"
 
 
 def _default_name(config: Namespace) -> str:

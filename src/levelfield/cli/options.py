@@ -29,7 +29,12 @@ TYPES: Mapping[str, Any] = {
     **{"MINUTES": float},
     **dict.fromkeys(("--output", "--from", "--figures", "--to"), Path),
 }
-# The key of the class that a section's option names: `--model my_learner.MyLearner`.
+# The options that train on a table, and on a folder of images.
+OWN_DATA = (
+    "--config data/own_images.yaml (of texts data/own_texts.yaml) --data.dataset.table",
+    "--config data/image_folder.yaml --data.dataset.folder",
+)
+# The key of the class that a section's option names, unless that is a file of settings: `--model my_learner.MyLearner`.
 CLASS_OF = {"--model": "model.learner", "--data": "data.datamodule"}
 MARKS: Mapping[str, Mapping[str, Any]] = {
     "!": {"required": True},
@@ -117,9 +122,10 @@ class Command(argparse.ArgumentParser):
                 raise UserError(f"{option} needs a value")
             else:
                 text = text if equals else left.pop(0)
-                if option == "--data" and (Path(text).is_dir() or Path(text).suffix in (".csv", ".parquet")):
-                    raise UserError(f"--data {text}: for your own data give {_own_data(text)}")
-                settings.append((CLASS_OF[option] if _names_class(option, text) else option[2:], text))
+                is_folder, is_file = Path(text).is_dir(), Path(text).is_file() or text.endswith((".yaml", ".yml"))
+                if option == "--data" and (is_folder or Path(text).suffix in (".csv", ".parquet")):
+                    raise UserError(f"--data {text}: for your own data give {OWN_DATA[is_folder]} {text}")
+                settings.append((CLASS_OF[option] if option in CLASS_OF and not is_file else option[2:], text))
         given = self.parse_intermixed_args(own)
         _, first, *last = self.prog.split()
         given.settings, given.command = settings, (last or [first])[0]
@@ -169,18 +175,6 @@ def options_of(text: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
         for mark in marks:
             how |= MARKS[mark] if names else {"nargs": mark}
         yield names or (value.lower(),), how
-
-
-def _own_data(path: str) -> str:
-    """The options that train on a folder of images or on a table."""
-    if Path(path).is_dir():
-        return f"--config data/image_folder.yaml --data.dataset.folder {path}"
-    return f"--config data/own_images.yaml (of texts data/own_texts.yaml) --data.dataset.table {path}"
-
-
-def _names_class(option: str, text: str) -> bool:
-    """Whether `--model my_learner.MyLearner` names a class, not a file with the section's settings."""
-    return option in CLASS_OF and not text.endswith((".yaml", ".yml")) and not Path(text).is_file()
 
 
 def configuration(files: Sequence[str], settings: Settings) -> Config:

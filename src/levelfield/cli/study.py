@@ -14,6 +14,7 @@ from rich.console import Console
 
 from levelfield.analysis.results import collect_rows, summarise
 from levelfield.analysis.verdict import decided
+from levelfield.analysis.verify import remarks
 from levelfield.cli.options import dotted
 from levelfield.core.configuration import first_difference
 from levelfield.core.errors import UserError
@@ -86,8 +87,6 @@ def _answer(console: Console, study: Study, given: Namespace, archive: str = "")
     elif given.command == "archive":
         say(str(study.archive(given.to)), console=console)
     else:
-        from levelfield.analysis.verify import remarks
-
         problems, record = study.verify(), study.record()
         stored = "results" if record.archived >= {*record.spec.rows} else "embeddings and results"
         match = f"{archive or study.folder}: results.csv and summary.csv match the stored {stored}, to the last bit"

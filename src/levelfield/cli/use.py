@@ -29,10 +29,11 @@ def main(given: Namespace) -> int:
     Raises:
         UserError: no checkpoint, or data that it cannot use.
     """
-    return {"predict": _predict, "score": _score, "search": _search, "export": _export}[given.command](given)
+    {"predict": _predict, "score": _score, "search": _search, "export": _export}[given.command](given)
+    return 0
 
 
-def _predict(given: Any) -> int:
+def _predict(given: Any) -> None:
     stem = Path(given.data).resolve().stem
     folder = Path() if given.ckpt_path is None else _folder(given.ckpt_path)
     path = given.output or folder / f"embeddings_{stem}.parquet"
@@ -49,10 +50,9 @@ def _predict(given: Any) -> int:
     count, size = embedded.embeddings.shape
     labelled = "" if embedded.labels is None else f", {len(set(embedded.labels)):,} labels"
     say(f"{count:,} embeddings of {size} numbers{labelled}: {path}")
-    return 0
 
 
-def _score(given: Any) -> int:
+def _score(given: Any) -> None:
     dataset = dataset_named(given.data)
     encoder = Encoder(given.ckpt_path, given.device, given.trust)
     encoder.learners[0].trunk.check_takes(dataset)
@@ -68,10 +68,9 @@ def _score(given: Any) -> int:
     if found.num_skipped:
         say(f"{found.num_skipped:,} samples are the only one of their class and are not used as queries.")
     say(f"evaluation {found.evaluations} on this set, recorded in {found.ledger}")
-    return 0
 
 
-def _search(given: Any) -> int:
+def _search(given: Any) -> None:
     if given.top < 1:
         raise UserError(f"--top {given.top}: give 1 or more")
     trunk = trunk_for(given.gallery, given.ckpt_path, given.trunk)
@@ -99,17 +98,15 @@ def _search(given: Any) -> int:
         labelled = "FOLDER, with one folder per class" if itself else "TABLE, with the columns text,label"
         path = labelled if samples.labels is None else shlex.quote(given.gallery)
         say(f"next: does training find more? levelfield compare {path}")
-    return 0
 
 
-def _export(given: Any) -> int:
+def _export(given: Any) -> None:
     from levelfield.use.export import BOUND, export
 
     found = export(Encoder(given.ckpt_path, "cpu", given.trust), given.output, given.data)
     for file, difference in found.items():
         say(f"{file:<10}  differs by {difference:.1e}  (at most {BOUND:.0e})")
     say(f"exported to {given.output}")
-    return 0
 
 
 def _met_before(seen: Sequence[str], num_classes: int) -> str:
@@ -117,10 +114,8 @@ def _met_before(seen: Sequence[str], num_classes: int) -> str:
     if not seen:
         return f"the checkpoint was trained and validated on classes with other names than these {num_classes:,}"
     more = f" and {len(seen) - MOST_NAMED:,} more" if len(seen) > MOST_NAMED else ""
-    return (
-        f"{len(seen):,} of the {num_classes:,} classes have the name of a class that the checkpoint was trained or "
-        f"validated on, and may not be new to it: {', '.join(seen[:MOST_NAMED])}{more}"
-    )
+    named = f"{len(seen):,} of the {num_classes:,} classes have the name of a class that the checkpoint was trained or "
+    return f"{named}validated on, and may not be new to it: {', '.join(seen[:MOST_NAMED])}{more}"
 
 
 def _folder(checkpoint: str) -> Path:

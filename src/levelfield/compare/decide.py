@@ -7,9 +7,9 @@ Of those rows the best is taken. The test classes have no say: they measure what
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from levelfield.analysis.class_interval import (
     ClassInterval,
@@ -22,14 +22,14 @@ from levelfield.analysis.class_interval import (
 )
 from levelfield.analysis.results import collect_rows
 from levelfield.analysis.stored_embeddings import stored_embeddings
+from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.definitions import SELECTED_BY, SHOWN_METRICS
+from levelfield.metrics.nearest import nearest
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import folds_of
 from levelfield.study.spec import ALPHA, BASELINE, OF, StudySpec, is_baseline, value_of
+from levelfield.study.test_scores import EmbeddedTest, class_sums, retrieval_sets
 from levelfield.study.untrained import FEATURES, PCA, WHITENING
-
-if TYPE_CHECKING:
-    from levelfield.study.test_scores import EmbeddedTest
 
 PRECISION = "precision_at_1"
 UNTOUCHED = f"{BASELINE}[{FEATURES}]"
@@ -167,13 +167,8 @@ def _tested(study: StudyFolder, row: str) -> ClassScores | None:
     return ClassScores(np.mean([fold.sums_K for fold in folds], axis=0), folds[0].queries_K, changes)
 
 
-def of_embeddings(test: "EmbeddedTest") -> ClassScores:
+def of_embeddings(test: EmbeddedTest) -> ClassScores:
     """MAP@R of the classes of a fold's test embeddings. With groups or a column of queries, the gallery is as given."""
-    import torch
-
-    from levelfield.metrics.nearest import nearest
-    from levelfield.study.test_scores import class_sums, retrieval_metrics, retrieval_sets
-
     rows, labels = torch.nn.functional.normalize(test.samples.embeddings.float()), test.samples.labels
     if test.groups is not None or test.is_query is not None:
         sets = retrieval_sets(rows, labels, test.is_query, groups=test.groups)

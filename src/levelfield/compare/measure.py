@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback
@@ -19,6 +19,7 @@ from torch.nn.functional import normalize
 
 from levelfield.core.configuration import Config, merge
 from levelfield.core.errors import OutOfMemory, UserError
+from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.models import LinearEmbedder
@@ -28,9 +29,6 @@ from levelfield.study.untrained import FEATURES
 from levelfield.study.workers import Slots, attempt
 from levelfield.training.build import build
 from levelfield.training.embed import TrunkExtractor
-
-if TYPE_CHECKING:
-    from levelfield.data.dataset import MetricDataset, SampleIndex
 
 # Sides of training crops, in pixels; all are multiples of 16.
 SIZES = (64, 80, 96, 112, 128, 144, 160, 192, 224)
@@ -193,7 +191,7 @@ def result_of(future: Any) -> Any:
     return outcome.value
 
 
-def sizes_of(dataset: "MetricDataset", index: "SampleIndex", config: Config) -> tuple[tuple[int, ...], str]:
+def sizes_of(dataset: MetricDataset, index: SampleIndex, config: Config) -> tuple[tuple[int, ...], str]:
     """Possible sides of crops, and the reason for the largest."""
     if dataset.modality == "text" or config["data"].get("transforms", {}).get("crop_size") is not None:
         return (), ""  # the trunk's file or an option sets it
@@ -211,7 +209,7 @@ def sizes_of(dataset: "MetricDataset", index: "SampleIndex", config: Config) -> 
     return tuple(size for size in SIZES if size <= largest), f"their shorter side has {short} px in the median"
 
 
-def seconds_to_open(dataset: "MetricDataset", index: "SampleIndex") -> float:
+def seconds_to_open(dataset: MetricDataset, index: SampleIndex) -> float:
     """Seconds to decode one image file; 0 for texts and drawn images."""
     if dataset.modality == "text" or dataset.file_of(index.keys[0]) is None:
         return 0.0

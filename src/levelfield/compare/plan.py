@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
@@ -26,13 +26,10 @@ from levelfield.compare.measure import (
 )
 from levelfield.core.configuration import OURS, Config, merge
 from levelfield.core.processes import cores_here, free_memory
+from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.study.progress import duration
 from levelfield.study.untrained import FEATURES
 from levelfield.study.workers import Slots, attempt
-
-if TYPE_CHECKING:
-    from levelfield.data.dataset import SampleIndex
-    from levelfield.data.datasets import MetricDataset
 
 Kind = Literal["cpu", "gpu"]
 ENOUGH = 128  # larger images come after more folds
@@ -175,11 +172,9 @@ class Expected:
         slower = training / self.trunk(now)
         for folds in range(most, 1, -1):
             then = replace(now, folds=folds)
-            rest = self._rounds(then.trainings - sum(fold < folds for fold in started)) * self.chain(then)
-            rest += self._rounds(max(0, then.trainings - now.trainings)) * HEAD_SECONDS * self.costs.load + self.test(
-                then
-            )
-            if slower * rest <= USABLE * left:
+            trunks = self._rounds(then.trainings - sum(fold < folds for fold in started)) * self.chain(then)
+            heads = self._rounds(max(0, then.trainings - now.trainings)) * HEAD_SECONDS * self.costs.load
+            if slower * (trunks + heads + self.test(then)) <= USABLE * left:
                 return folds
         return 1
 
@@ -223,6 +218,7 @@ def machine_here(options: Mapping[str, Any], accelerator: str | None, threads: i
     return Machine(kind, max(1, slots), cores_here(), threads)
 
 
+@dataclass
 class Planner:
     """Measures the trunks on the data and chooses the trainings.
 
@@ -234,24 +230,21 @@ class Planner:
         start_slots: Starts the processes of the trainings.
     """
 
-    def __init__(
-        self,
-        dataset: "MetricDataset",
-        index: "SampleIndex",
-        tested: int,
-        trunks: Mapping[str, Config],
-        blocks: int,
-        ends: float,
-        start_slots: Callable[[Machine], Slots],
-    ) -> None:
-        self.trunks, self.blocks, self.ends, self.start_slots = trunks, blocks, ends, start_slots
-        trained = len(index.keys) - tested
-        self.counts = round(trained * (1 - 1 / blocks)), round(trained / blocks), tested
-        self.usual = STEPS[dataset.modality]
-        found = {name: sizes_of(dataset, index, config) for name, config in trunks.items()}
+    dataset: MetricDataset
+    index: SampleIndex
+    tested: int
+    trunks: Mapping[str, Config]
+    blocks: int
+    ends: float
+    start_slots: Callable[[Machine], Slots]
+
+    def __post_init__(self) -> None:
+        trained = len(self.index.keys) - self.tested
+        self.counts = round(trained * (1 - 1 / self.blocks)), round(trained / self.blocks), self.tested
+        found = {name: sizes_of(self.dataset, self.index, config) for name, config in self.trunks.items()}
         self.sizes = {name: sizes for name, (sizes, _) in found.items()}
         self.why = {name: why for name, (_, why) in found.items()}
-        self.opened = seconds_to_open(dataset, index)
+        self.opened = seconds_to_open(self.dataset, self.index)
 
     def config_of(self, name: str, size: int | None) -> Config:
         """The settings of a trunk at an image size."""
@@ -273,35 +266,33 @@ class Planner:
                 if min(map(_worth, again[1].values())) > min(map(_worth, lengths.values())):
                     machine, (paths, lengths) = more, again
             folds = min(each.folds for each in lengths.values())  # of all, so that the scores are comparable
-            futures = {}
-            for number, (name, each) in enumerate(lengths.items()):
-                words = scores, self.config_of(name, each.size), folds, self.blocks, machine.threads
-                futures[name] = slots.submit(number % slots.number, attempt, *words)
-            found = {name: result_of(each) for name, each in futures.items()}
+            configs = [self.config_of(name, each.size) for name, each in lengths.items()]
+            how = folds, self.blocks, machine.threads
+            futures = [slots.submit(n % slots.number, attempt, scores, each, *how) for n, each in enumerate(configs)]
+            found = dict(zip(lengths, map(result_of, futures), strict=True))
         finally:
             slots.stop()
         trunk = max(found, key=lambda name: found[name][0][FEATURES])
-        of_starts, num_features, embedding_size = found[trunk]
-        start, sizes = max(STARTS, key=lambda kind: of_starts[kind]), {name: one.size for name, one in lengths.items()}
+        quality, num_features, size = found[trunk]
+        start, sizes = max(STARTS, key=quality.__getitem__), {name: one.size for name, one in lengths.items()}
         lines = self._lines(trunk, paths[trunk], lengths[trunk])
         if len(found) > 1:
-            each_score = ", ".join(f"{name} {100 * quality[FEATURES]:.1f}" for name, (quality, *_) in found.items())
+            each_score = ", ".join(f"{name} {100 * of_trunk[0][FEATURES]:.1f}" for name, of_trunk in found.items())
             lines.append(f"validation MAP@R of the features: {each_score}; compare continues with {trunk}")
-        shape = num_features, embedding_size
-        return Plan(lengths[trunk], paths[trunk], self.blocks, trunk, sizes, start, *shape, tuple(lines))
+        return Plan(lengths[trunk], paths[trunk], self.blocks, trunk, sizes, start, num_features, size, tuple(lines))
 
     def _measured(self, machine: Machine, slots: Slots) -> tuple[dict[str, Expected], dict[str, Lengths]]:
         """Expected seconds and lengths of each trunk, if there is time for it and for the features of the others."""
         at_most = min(MOST_SECONDS, max(self.ends - time.monotonic(), 0) / 60)
-        paths, embedding, lengths = dict[str, Expected](), dict[str, float](), dict[str, Lengths]()
+        how = BATCHES[machine.kind], self.opened, slots, machine.threads, at_most
+        costs = {name: costs_of(partial(self.config_of, name), sizes, *how) for name, sizes in self.sizes.items()}
+        paths = {name: Expected(each, machine, *self.counts) for name, each in costs.items()}
+        features = {name: costs[name].of(max(sizes, default=None))[1] for name, sizes in self.sizes.items()}
+        lengths = {}
         for name, sizes in self.sizes.items():
-            at = partial(self.config_of, name)
-            costs = costs_of(at, sizes, BATCHES[machine.kind], self.opened, slots, machine.threads, at_most)
-            paths[name] = Expected(costs, machine, *self.counts)
-            embedding[name] = costs.of(max(sizes, default=None))[1] * sum(self.counts)
-        for name, sizes in self.sizes.items():
-            budget = USABLE * (self.ends - time.monotonic()) - sum(embedding.values()) + embedding[name]
-            lengths[name] = paths[name].choose(self.blocks, self.usual, budget, sizes)
+            of_others = (sum(features.values()) - features[name]) * sum(self.counts)
+            budget = USABLE * (self.ends - time.monotonic()) - of_others
+            lengths[name] = paths[name].choose(self.blocks, STEPS[self.dataset.modality], budget, sizes)
         return paths, lengths
 
     def _lines(self, trunk: str, path: Expected, lengths: Lengths) -> list[str]:
@@ -330,20 +321,27 @@ def definition(name: str, modality: str, base: Sequence[Any], trunks: Mapping[st
         name: The name of the study.
         base: The settings of the heads, the device and the data.
     """
-    lengths = plan.lengths
+    lengths, trunk_lr = plan.lengths, TRUNK_LR[modality]
     of_trunk = {trunk: [with_size(plan.sizes[trunk]), settings] for trunk, settings in trunks.items()}
     chosen, derived = of_trunk.pop(plan.trunk), dict[str, Any]()
     head = {"model": {"embedder_init": plan.start, "embedding_size": plan.embedding_size}}
     methods: dict[str, Any] = {f"{HEAD}{loss}": [path, *chosen, head] for loss, path in LOSSES.items()}
-    if lengths.steps:
-        for loss, path in LOSSES.items():
-            own = trunk_settings(modality, lengths.steps)
-            own["model"] |= {"embedding_size": plan.num_features}
-            methods[f"{TRUNK}{loss}"] = [path, *chosen, own]
-        for loss in (PAIR, CLASSES):
-            derived[f"{TRUNK}{loss}_averaged"] = {"of": f"{TRUNK}{loss}", "alpha": "validated"}
-            if plan.num_features > plan.embedding_size:
-                derived[f"{TRUNK}{loss}_pca"] = {"of": f"{TRUNK}{loss}_averaged", "pca": plan.embedding_size}
+    for loss, path in LOSSES.items() if lengths.steps else ():
+        of_whole = {
+            "model": {
+                "freeze_trunk": False,
+                "embedder": "levelfield.models.IdentityEmbedder",
+                "embedder_init": "random",
+                "trunk_lr": trunk_lr,
+                "embedding_size": plan.num_features,
+            },
+            "data": {"features": False, "steps_per_epoch": max(1, lengths.steps // VALIDATIONS)},
+            "trainer": {"max_epochs": VALIDATIONS, "callbacks": []},
+        }
+        methods[f"{TRUNK}{loss}"] = [path, *chosen, of_whole]
+        derived[f"{TRUNK}{loss}_averaged"] = {"of": f"{TRUNK}{loss}", "alpha": "validated"}
+        if plan.num_features > plan.embedding_size:
+            derived[f"{TRUNK}{loss}_pca"] = {"of": f"{TRUNK}{loss}_averaged", "pca": plan.embedding_size}
     return {
         "name": name,
         "base": [*base, {"data": {"batch_size": lengths.batch}}],
@@ -355,20 +353,6 @@ def definition(name: str, modality: str, base: Sequence[Any], trunks: Mapping[st
         "blocks": plan.blocks,
         "runs": lengths.runs,
         "threads": plan.path.machine.threads,
-    }
-
-
-def trunk_settings(modality: str, steps: int) -> Config:
-    """The settings that turn the training of a head into a training of the whole trunk."""
-    return {
-        "model": {
-            "freeze_trunk": False,
-            "embedder": "levelfield.models.IdentityEmbedder",
-            "embedder_init": "random",
-            "trunk_lr": TRUNK_LR[modality],
-        },
-        "data": {"features": False, "steps_per_epoch": max(1, steps // VALIDATIONS)},
-        "trainer": {"max_epochs": VALIDATIONS, "callbacks": []},
     }
 
 

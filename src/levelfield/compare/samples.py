@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Bool, Int
+from pyarrow import parquet
 
 from levelfield.core.configuration import OURS, Config, stack
 from levelfield.core.errors import UserError
@@ -123,9 +125,8 @@ def sampled(index: SampleIndex, tested: Int[np.ndarray, " test"], most: int) -> 
     kept = np.zeros(len(labels), bool)
     for label in taken:
         positions = np.flatnonzero(labels == label)
-        kept[
-            positions[np.unique(np.linspace(0, len(positions) - 1, min(each, len(positions))).round().astype(int))]
-        ] = True
+        spread = np.linspace(0, len(positions) - 1, min(each, len(positions))).round().astype(int)
+        kept[positions[spread]] = True
     return kept
 
 
@@ -177,9 +178,6 @@ def _fault(dataset: MetricDataset, key: str) -> str:
 
 def _table(dataset: MetricDataset, index: SampleIndex, tested: Int[np.ndarray, " test"], rows: list[int]) -> bytes:
     """A Parquet table of some samples, as they are in a table of the user, or as paths."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
     keys, labels = [index.keys[row] for row in rows], index.labels[rows]
     inside = [dataset.inside(key) for key in keys] if isinstance(dataset, TableDataset) else [None]
     content = "text" if dataset.modality == "text" else "path" if None in inside else "image"

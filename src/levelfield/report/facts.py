@@ -12,7 +12,6 @@ from levelfield.analysis.verdict import best_method, decided
 from levelfield.analysis.written_config import class_name, whole_config
 from levelfield.core.configuration import SHIPPED, init_args, shipped_files
 from levelfield.core.paths import strip_paths
-from levelfield.core.source_identity import sources
 from levelfield.data import datasets
 from levelfield.data.dataset import has_root
 from levelfield.study.folder import StudyFolder
@@ -20,6 +19,7 @@ from levelfield.study.jobs import CONFIG, EMBEDDINGS_FILE, Job, folds_of
 from levelfield.study.progress import duration
 from levelfield.study.rows import load_spec
 from levelfield.study.spec import OF, StudySpec, is_baseline, second_search
+from levelfield.study.suggest import Trial, at_bound
 
 Facts = list[tuple[str, str]]
 # Settings of the section "Setup".
@@ -60,6 +60,39 @@ def setup(study: StudyFolder) -> Facts:
     seeds = "the same seeds for all methods" + (f" except {', '.join(again)}" if again else "")
     trained = "on the whole training half" if spec.whole_half else f"of {spec.folds} folds"
     return [*facts, ("repetitions", f"{_count(spec.runs, 'run')} {trained}, {seeds}")]
+
+
+def selected(study: StudyFolder) -> dict[str, tuple[Trial | None, list[str]]]:
+    """Method to its best trial so far, whose setting the runs have, and remarks.
+
+    The trial is None without a search or without a trial that has a score. The remarks are one sentence for each
+    argument at a bound of its space, then one for each trial that failed.
+    """
+    found = {}
+    for method in study.spec.methods:
+        best = study.state.chosen(method)
+        remarks = [] if best is None else at_bound(study.spec.space(method), best.parameters)
+        failures = study.state.failures("trial").items()
+        remarks += [f"trial {job.number} fold {job.fold}: {why}" for job, why in failures if job.method == method]
+        found[method] = best, remarks
+    return found
+
+
+def setting_text(parameters: Mapping[str, Any]) -> str:
+    """`loss.margin 23.2, loss_lr 0.00514`: numbers short, a class by its name."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return f"{value:.4g}"
+        is_class = isinstance(value, str) or (isinstance(value, dict) and "class_path" in value)
+        return class_name(value) if is_class else str(value)
+
+    return ", ".join(f"{short_key(key)} {text(value)}" for key, value in parameters.items())
+
+
+def short_key(key: str) -> str:
+    """`loss.margin` of `model.loss.init_args.margin`."""
+    return key.removeprefix("model.").replace("init_args.", "")
 
 
 def _count(number: int, noun: str) -> str:
@@ -144,6 +177,8 @@ def costs(study: StudyFolder) -> list[dict[str, Any]]:
 
 def commands(study: StudyFolder, rows: Sequence[ResultRow]) -> list[tuple[str, str]]:
     """Purpose and words of each command; those of a method only where its files are."""
+    from levelfield.training.trust import user_packages  # imports torch, which `study status` does not need
+
     spec, known = study.spec, [r["provenance"] for r in study.state.results.values() if r.get("provenance")]
     found = []
     if known:
@@ -159,11 +194,9 @@ def commands(study: StudyFolder, rows: Sequence[ResultRow]) -> list[tuple[str, s
         root = " --data.root DIR" if dataset is not None and has_root(dataset) else ""
         found.append(("Run the study again", f"levelfield study run {shlex.quote(shipped)}{root}"))
     # The page names no folder of the machine: `outputs` is where a study is without --output.
-    usual = study.folder.parent.name == "outputs"
-    folder = Path("outputs", study.folder.name) if usual else Path("FOLDER")
-    also = "" if usual else "; FOLDER is the study's folder"
-    name = shlex.quote(str(folder))
-    words = f"levelfield study report {name}\nlevelfield study verify {name}"
+    also = "" if study.folder.parent.name == "outputs" else "; FOLDER is the study's folder"
+    folder = Path("FOLDER" if also else f"outputs/{study.folder.name}")
+    words = "\n".join(shlex.join(["levelfield", "study", what, str(folder)]) for what in ("report", "verify"))
     found.append((f"Write this page again, and check all numbers{also}", words))
     trained = [method for method in spec.methods if not is_baseline(method)]
     if not any(row.stage == "test" and row.method in trained for row in rows):
@@ -175,21 +208,19 @@ def commands(study: StudyFolder, rows: Sequence[ResultRow]) -> list[tuple[str, s
     job, model = folds_of(spec, source, 0)[0], study.checkpoint(folds_of(spec, best, 0)[0])
     config = job.path / CONFIG
     if (study.folder / config).is_file():
-        words = f"levelfield fit --config {shlex.quote(str(folder / config))}"
+        words = shlex.join(["levelfield", "fit", "--config", str(folder / config)])
         found.append((f"Repeat one training: {job}", words))
     if model.is_file():
-        files = sources(spec.class_settings(best))
-        trusted = {Path(file).parts[0].removesuffix(".py") for file in files} - {"levelfield"}
-        words = f"levelfield search --ckpt_path {shlex.quote(str(folder / model.relative_to(study.folder)))}"
-        words += "".join(f" --trust {name}" for name in sorted(trusted)) + " IMAGES_OR_TEXTS --query ONE"
+        trust = [word for name in sorted(user_packages(spec.config_of(best))) for word in ("--trust", name)]
+        given = ["--ckpt_path", str(folder / model.relative_to(study.folder)), *trust, "IMAGES_OR_TEXTS"]
+        words = shlex.join(["levelfield", "search", *given, "--query", "ONE"])
         found.append(("Search with its model" if best == source else f"Search with {best}", words))
     return found
 
 
 def _shipped_as(spec: StudySpec) -> str | None:
     """The name of the shipped study with exactly these settings; None without one."""
-    for name, path in shipped_files("study", [SHIPPED]).items():
-        of_this_name = f"name: {spec.name}\n" in path.read_text(encoding="utf-8")
-        if of_this_name and load_spec(path).configuration_hash() == spec.configuration_hash():
-            return name.removeprefix("study/")
-    return None
+    shipped, name, identity = shipped_files("study", [SHIPPED]), f"name: {spec.name}\n", spec.configuration_hash()
+    named = [key for key, path in shipped.items() if name in path.read_text(encoding="utf-8")]
+    same = (key.removeprefix("study/") for key in named if load_spec(shipped[key]).configuration_hash() == identity)
+    return next(same, None)

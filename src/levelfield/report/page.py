@@ -9,13 +9,19 @@ from xml.etree import ElementTree
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, compare_all
 from levelfield.analysis.conditions import collapsed, differing_conditions, warnings
-from levelfield.analysis.results import EMBEDDING_KINDS, ResultRow, embedding_kinds, mean_scores, summarise
-from levelfield.analysis.selection import selected, setting_text
+from levelfield.analysis.results import (
+    EMBEDDING_KINDS,
+    ResultRow,
+    collect_rows,
+    embedding_kinds,
+    mean_scores,
+    summarise,
+)
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verdict import baselines_of, better_than, caveat, conclusion, in_words
 from levelfield.core.files import write_atomically
 from levelfield.metrics.definitions import SELECTED_BY, SHOWN_METRICS, as_shown, title_of
-from levelfield.report.facts import commands, costs, headline, origin, setup
+from levelfield.report.facts import commands, costs, headline, origin, selected, setting_text, setup
 from levelfield.report.figures import Results, draw_figures
 from levelfield.report.table import COLLAPSED, METRICS, rows_in_order, score_text, unit
 from levelfield.study.folder import StudyFolder
@@ -42,18 +48,12 @@ def write_report(study: StudyFolder) -> Path:
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    folder, results = study.report_folder, Results.of(study)
+    folder, results = study.report_folder, Results(study, collect_rows(study))
     drawn = draw_figures(results)
-    figures = [(declared, _data_url(content), _size(content)) for declared, content in drawn.values()]
+    figures = [(each, base64.b64encode(content).decode(), _size(content)) for each, content in drawn.values()]
     own = dict.fromkeys(each.section for each, *_ in figures if each.section not in SECTIONS)
-    environment = Environment(
-        loader=PackageLoader("levelfield.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    template = environment.get_template("page.html.j2")
+    how: Any = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    template = Environment(loader=PackageLoader("levelfield.report", "."), **how).get_template("page.html.j2")
     page = template.render(figures=figures, own_sections=[*own], **_contents(results))
     with writing(study.folder):
         for earlier in folder.glob("*.svg"):
@@ -63,10 +63,6 @@ def write_report(study: StudyFolder) -> Path:
             write_atomically(folder / f"{name}.svg", content)
         write_atomically(folder / "index.html", page.encode())
     return folder / "index.html"
-
-
-def _data_url(svg: bytes) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
 
 
 def _size(svg: bytes) -> list[int]:
@@ -91,7 +87,7 @@ def _contents(results: Results) -> dict[str, Any]:
         "headline": headline(study),
         "names": shown_names(spec),
         "conclusion": conclusion(study, rows),
-        "warnings": warnings(study, results.changed),
+        "warnings": warnings(study),
         "first_scores": _scores(spec, rows, first, kinds[:1], METRICS, marked),
         "left_out": len(order) - len(first),
         "all_scores": _scores(spec, rows, order, kinds, (*SHOWN_METRICS, *spec.own_metrics), marked, full=True),

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from PIL import Image, ImageOps
-from torch import Tensor
 
 from levelfield.analysis.results import ResultRow, mean_scores
 from levelfield.analysis.stored_embeddings import data_here, stored_embeddings
@@ -158,12 +157,8 @@ class Retrieval:
     def scores(self) -> Float[np.ndarray, " Q"]:
         """MAP@R of each query; NaN without a match and for queries that were not drawn."""
         sets = retrieval_sets(self.samples.embeddings, self.samples.labels, self.is_query, groups=self.groups)
-        drawn = MOST_QUERIES if len(self.queries) > MOST_QUERIES else None
-        scores = retrieval_metrics(
-            **sets, metrics=(SELECTED_BY,), distance=self.distance, per_query=True, num_queries=drawn
-        )[SELECTED_BY]
-        assert isinstance(scores, Tensor)
-        return scores.numpy()
+        how: Any = {"distance": self.distance, "per_query": True, "num_queries": MOST_QUERIES}
+        return np.asarray(retrieval_metrics(**sets, metrics=(SELECTED_BY,), **how)[SELECTED_BY])
 
     def examples(self, count: int) -> dict[str, list[int]]:
         """`count` of the best, the median and the worst queries, of different classes within each group."""

@@ -16,7 +16,6 @@ from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows, mea
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.statistics import SMALLEST_SAMPLE
 from levelfield.analysis.verdict import conclusion
-from levelfield.analysis.verify import changed_files
 from levelfield.core.terminal import printable
 from levelfield.metrics.definitions import SELECTED_BY, as_shown, is_user_metric, title_of
 from levelfield.study.folder import StudyFolder
@@ -96,7 +95,7 @@ def study_table(study: StudyFolder) -> StudyTable:
         cells = [score_text(scores.get((row, metric))) for metric in metrics]
         name = Text(names[row] + COLLAPSED * (row in marked))
         table.add_row(name, *cells, score_text(validation.get(row)), end_section=is_baseline(row) != is_baseline(after))
-    found = warnings(study, changed_files(study))
+    found = warnings(study)
     shown = found if len(found) <= MOST_WARNINGS else found[: MOST_WARNINGS - 1]
     more = [f"{len(found) - len(shown)} more warnings are on the page."] if len(found) > len(shown) else []
     return StudyTable(

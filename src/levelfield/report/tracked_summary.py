@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from levelfield.analysis.results import ResultRow, SummaryRow, as_table, collect_rows, summarise
+from levelfield.analysis.results import ResultRow, SummaryRow, as_frame, collect_rows, summarise
 from levelfield.analysis.verdict import verdict_lines
 from levelfield.analysis.written_config import class_name
 from levelfield.core.configuration import as_list, init_args
@@ -25,50 +25,44 @@ def track_summary(study: StudyFolder) -> None:
     if not trackers:
         return
     rows = collect_rows(study)
-    summary, verdicts = summarise(rows), verdict_lines(rows, study.spec)
+    verdicts = verdict_lines(rows, study.spec)
     with writing(study.folder):
         if WANDB in trackers:
-            _to_wandb(study, trackers[WANDB], rows, summary, verdicts)
+            _to_wandb(study, trackers[WANDB], rows, verdicts)
         if TENSORBOARD in trackers:
             from torch.utils.tensorboard import SummaryWriter
 
             with SummaryWriter(str(study.folder / "tensorboard")) as writer:
-                for key, value in scores_by_key(summary).items():
+                for key, value in scores_by_key(summarise(rows)).items():
                     writer.add_scalar(key, value)
                 writer.add_text("verdicts", "\n\n".join(verdicts))
 
 
-def _to_wandb(
-    study: StudyFolder,
-    arguments: dict[str, Any],
-    rows: Sequence[ResultRow],
-    summary: Sequence[SummaryRow],
-    verdicts: Sequence[str],
-) -> None:
+def _to_wandb(study: StudyFolder, given: dict[str, Any], rows: Sequence[ResultRow], verdicts: Sequence[str]) -> None:
     import wandb
 
-    spec = study.spec
+    spec, summary = study.spec, summarise(rows)
     identity = f"{spec.name} {spec.configuration_hash()} {[*map(astuple, rows)]} {[*verdicts]}"
     number = hashlib.sha256(identity.encode()).hexdigest()[:16]
     if list(study.folder.glob(f"wandb/*run-*-{number}")):
         return
     run = wandb.init(
-        project=arguments.get("project") or os.environ.get("WANDB_PROJECT", "lightning_logs"),  # as Lightning
-        entity=arguments.get("entity"),
+        project=given.get("project") or os.environ.get("WANDB_PROJECT", "lightning_logs"),  # as Lightning
+        entity=given.get("entity"),
         dir=study.folder,
-        mode="offline" if arguments.get("offline") else None,
+        mode="offline" if given.get("offline") else None,
         id=number,
-        group=arguments.get("group") or left_out(arguments, {"group": spec.name}).get("group"),
+        group=given.get("group") or left_out(given, {"group": spec.name}).get("group"),
         name=f"{spec.name} test",
         job_type="test",
         settings=QUIET,
         config={"study": spec.name, **yaml.safe_load(spec.to_yaml())},
     )
-    logged = {
-        "results": wandb.Table(*as_table(rows, ResultRow)),
-        "summary": wandb.Table(*as_table(summary, SummaryRow)),
-    }
-    run.log({**logged, "verdicts": wandb.Table(columns=["verdict"], data=[[line] for line in verdicts])})
+    logged = {"verdicts": wandb.Table(columns=["verdict"], data=[[line] for line in verdicts])}
+    for name, frame in {"results": as_frame(rows, ResultRow), "summary": as_frame(summary, SummaryRow)}.items():
+        cells = frame.astype(object).where(frame.notna(), None)
+        logged[name] = wandb.Table(columns=[*frame], data=cells.to_numpy().tolist())
+    run.log(logged)
     run.summary.update(scores_by_key(summary))
     run.finish()
 

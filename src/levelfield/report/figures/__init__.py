@@ -1,14 +1,13 @@
 """The figures of the page, one file each; a new file in this folder is a new figure."""
 
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any
 
 from levelfield.analysis.results import ResultRow, collect_rows
-from levelfield.analysis.verify import changed_files
 from levelfield.core.files import write_atomically
 from levelfield.report.figures.style import WITHOUT_DATES, style, to_bytes
 from levelfield.study.folder import StudyFolder
@@ -21,19 +20,10 @@ PAPER_WIDTH = 6.9  # inches: two columns of a conference page
 
 @dataclass(frozen=True)
 class Results:
-    """The input of a figure.
-
-    Args:
-        changed: `changed_files` of the study.
-    """
+    """The input of a figure."""
 
     study: StudyFolder
     rows: Sequence[ResultRow]
-    changed: Mapping[Path, str]
-
-    @classmethod
-    def of(cls, study: StudyFolder) -> Self:
-        return cls(study, collect_rows(study), changed_files(study))
 
 
 @dataclass(frozen=True)
@@ -53,17 +43,12 @@ class ReportFigure:
     note: str = ""
 
 
-def report_figures() -> dict[str, ReportFigure]:
-    """The figures by the names of their files, in order."""
-    modules = {module.name: import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)}
-    return {name: module.FIGURE for name, module in sorted(modules.items()) if hasattr(module, "FIGURE")}
-
-
 def _drawn(results: Results) -> "Iterator[tuple[str, ReportFigure, Figure]]":
-    """Name, declaration and drawing of each figure that has something to draw."""
+    """Name, declaration and drawing of each figure that has something to draw, in the order of their files."""
     with style():
-        for name, declared in report_figures().items():
-            found = declared.draw(results)
+        for name in sorted(module.name for module in pkgutil.iter_modules(__path__)):
+            declared: Any = getattr(import_module(f"{__name__}.{name}"), "FIGURE", None)
+            found = declared and declared.draw(results)
             if isinstance(found, dict):
                 for number, (method, figure) in enumerate(found.items(), 1):
                     yield f"{name}_{number}", replace(declared, alt=f"{method}: {declared.alt}"), figure
@@ -83,7 +68,7 @@ def write_figures(study: StudyFolder, folder: Path) -> list[Path]:
     of matplotlib give the same bytes. Figures with nothing to draw are left out.
     """
     written = []
-    for name, _, figure in _drawn(Results.of(study)):
+    for name, _, figure in _drawn(Results(study, collect_rows(study))):
         figure.set_figwidth(PAPER_WIDTH)
         for kind in WITHOUT_DATES:
             written.append(folder / f"{name}.{kind}")

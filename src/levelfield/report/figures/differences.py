@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from levelfield.analysis.comparison import OVER_BASELINE, PAIR, SECOND_SEARCH, Comparison, compare_all
 from levelfield.analysis.results import EMBEDDING_KINDS
@@ -10,9 +12,6 @@ from levelfield.analysis.shown_names import shown_names
 from levelfield.metrics.definitions import SHOWN_METRICS
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import BLUE, FAINT, INK, VERMILION, new_figure, rows_of_methods
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MOST_ROWS = 30
 SHOWN, NOT_SHOWN, SEARCHES = "significant", "not significant", "two searches of one method"
@@ -23,21 +22,18 @@ LOOKS: dict[str, Any] = {
 }
 
 
-def _draw(results: Results) -> "Figure | None":
+def _draw(results: Results) -> Figure | None:
     spec, names = results.study.spec, shown_names(results.study.spec)
-    of_each = [
-        compare_all(results.rows, list(spec.methods), embedding=kind, halves=spec.halves, planned=spec.compare)
-        for kind in EMBEDDING_KINDS
-    ]
-    found = [comparison for compared in of_each for comparison in compared]
-    comparisons = [c.named(names) for c in found if c.kind != OVER_BASELINE]
+    how: Any = {"halves": spec.halves, "planned": spec.compare}
+    of_each = [compare_all(results.rows, list(spec.methods), embedding=kind, **how) for kind in EMBEDDING_KINDS]
+    comparisons = [c.named(names) for found in of_each for c in found if c.kind != OVER_BASELINE]
     return differences_figure(comparisons) if comparisons else None
 
 
 FIGURE = ReportFigure("Comparisons", "Paired differences in MAP@R with 95% intervals", _draw)
 
 
-def differences_figure(comparisons: Sequence[Comparison]) -> "Figure":
+def differences_figure(comparisons: Sequence[Comparison]) -> Figure:
     """One row per pair, with the method that is better by the first embedding first; one panel per embedding.
 
     Args:
@@ -61,18 +57,11 @@ def differences_figure(comparisons: Sequence[Comparison]) -> "Figure":
         for c in comparisons:
             place, first = places.get(frozenset((c.method, c.other)), (None, ""))
             if c.embedding == embedding and place is not None:
-                row, kind = c if c.method == first else c.turned(), _kind(c)
-                if row.low is not None and row.high is not None:
-                    axes.plot(
-                        [100 * row.low, 100 * row.high], [place, place], color=LOOKS[kind]["color"], linewidth=1.6
-                    )
-                (marks[kind],) = axes.plot(
-                    [100 * row.difference], [place], **LOOKS[kind], markersize=5.5, linewidth=1.6
-                )
+                row = c if c.method == first else c.turned()
+                kind = SEARCHES if c.kind == SECOND_SEARCH else SHOWN if c.shown else NOT_SHOWN
+                ends = [] if row.low is None or row.high is None else [100 * row.low, 100 * row.high]
+                axes.plot(ends, [place] * len(ends), color=LOOKS[kind]["color"], linewidth=1.6)
+                (marks[kind],) = axes.plot(100 * row.difference, place, **LOOKS[kind], markersize=5.5, linewidth=1.6)
     kinds = [kind for kind in LOOKS if kind in marks]
     figure.legend([marks[kind] for kind in kinds], kinds, loc="outside upper center", ncols=3, fontsize=8.5)
     return figure
-
-
-def _kind(comparison: Comparison) -> str:
-    return SEARCHES if comparison.kind == SECOND_SEARCH else SHOWN if comparison.shown else NOT_SHOWN

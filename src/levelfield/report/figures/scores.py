@@ -1,6 +1,7 @@
 """Test MAP@R of all rows with 95% intervals; every run is a faint dot, a dotted line the best untrained row."""
 
-from typing import TYPE_CHECKING
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from levelfield.analysis.results import mean_scores, run_scores
 from levelfield.analysis.shown_names import shown_names
@@ -11,15 +12,10 @@ from levelfield.report.figures.style import BLUE, INK, new_figure, rows_of_metho
 from levelfield.report.table import rows_in_order
 from levelfield.study.spec import is_baseline
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 WIDTH = 4.6  # inches: next to the table on a screen, above it on a phone
 
 
-def _draw(results: Results) -> "Figure | None":
-    from matplotlib.lines import Line2D
-
+def _draw(results: Results) -> Figure | None:
     rows, spec, scores = results.rows, results.study.spec, mean_scores(results.rows)
     if all(map(is_baseline, scores)):
         return None

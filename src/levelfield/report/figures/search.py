@@ -1,24 +1,28 @@
 """The search of each method: the validation score of every trial against each argument, as Optuna draws it."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from levelfield.analysis.selection import short_key
+import matplotlib
+import optuna
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.trial import create_trial
+from optuna.visualization.matplotlib import plot_slice
+
 from levelfield.analysis.shown_names import shown_names
 from levelfield.metrics.definitions import SELECTED_BY, is_user_metric, title_of
+from levelfield.report.facts import short_key
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import WIDTH
 from levelfield.study.search_space import Choice, Space, coordinates
 from levelfield.study.suggest import Trial, without_messages
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from optuna.distributions import BaseDistribution
-
 HEIGHT = 2.6  # inches
 
 
-def _draw(results: Results) -> "dict[str, Figure]":
+def _draw(results: Results) -> dict[str, Figure]:
     state, spec, names = results.study.state, results.study.spec, shown_names(results.study.spec)
     return search_figures({names[row]: (spec.space(row), state.trials(row)) for row in spec.methods}, spec.selected_by)
 
@@ -30,19 +34,13 @@ FIGURE = ReportFigure(
 
 def search_figures(
     searches: Mapping[str, tuple[Space, Sequence[Trial]]], score: str = SELECTED_BY
-) -> "dict[str, Figure]":
+) -> dict[str, Figure]:
     """A figure for each method with a trial that has a score.
 
     Args:
         searches: Method to its space and trials.
         score: The validation score.
     """
-    import matplotlib
-    import optuna
-    from matplotlib import pyplot
-    from optuna.trial import create_trial
-    from optuna.visualization.matplotlib import plot_slice
-
     factor, unit = (1, "") if is_user_metric(score) else (100, ", percent")
     label = f"validation {title_of(score)}{unit}"
     drawn = {}
@@ -65,10 +63,8 @@ def search_figures(
     return drawn
 
 
-def _axis(space: Space, key: str, at: Any) -> "tuple[Any, BaseDistribution]":
+def _axis(space: Space, key: str, at: Any) -> tuple[Any, BaseDistribution]:
     """A coordinate as it is drawn: an option by its value."""
-    from optuna.distributions import CategoricalDistribution
-
     if not isinstance(place := space[key], Choice):
         return at, place.distribution
     names = [str(option.get(key)) for option in place.options]

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
 
 from levelfield.analysis.results import SummaryRow, mean_scores
 from levelfield.analysis.shown_names import MAPS, shown_names
@@ -12,14 +13,11 @@ from levelfield.report.figures.style import PALETTE, new_figure
 from levelfield.study.spec import value_of, without_value
 from levelfield.study.untrained import PCA
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 # A range of more than this factor has a logarithmic axis.
 WIDE = 8
 
 
-def _draw(results: Results) -> "Figure | None":
+def _draw(results: Results) -> Figure | None:
     spec, scores = results.study.spec, mean_scores(results.rows)
     names = shown_names(spec)
     shown = {}
@@ -35,7 +33,7 @@ def _draw(results: Results) -> "Figure | None":
 FIGURE = ReportFigure("Sweep", "Test MAP@R against the swept value, a line a method, with 95% intervals", _draw)
 
 
-def sweep_figure(key: str, rows: Mapping[str, SummaryRow]) -> "Figure":
+def sweep_figure(key: str, rows: Mapping[str, SummaryRow]) -> Figure:
     """A line for each method; a method that is not swept is a dotted line.
 
     Args:
