@@ -29,15 +29,14 @@ from levelfield.core.processes import restarted, was_interrupted
 from levelfield.data.own import dataset_without_paths
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.frozen_trunk import with_trunk, without_trunk
-from levelfield.training.trackers import drop_loggers
 from levelfield.training.trust import check_callbacks
 
 LAST, BEST, CONFIG = "last.ckpt", "best.ckpt", "config.yaml"
-# Settings that change results only by rounding.
+# Settings that change results only by rounding, or not at all.
 PLACES = {
     "": ("name", "output", "checkpoint_seconds"),
     "data": ("root", "num_workers", "cache"),
-    "trainer": ("enable_progress_bar", "devices", "num_nodes", "strategy"),
+    "trainer": ("logger", "enable_progress_bar", "devices", "num_nodes", "strategy"),
 }
 
 
@@ -118,8 +117,6 @@ def determining(config: Mapping[str, Any]) -> dict[str, Any]:
     for section, keys in PLACES.items():
         for key in keys:
             (plain.get(section, {}) if section else plain).pop(key, None)
-    if "trainer" in plain:
-        plain["trainer"] = drop_loggers(plain["trainer"])
     return plain
 
 
