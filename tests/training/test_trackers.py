@@ -3,6 +3,7 @@
 import csv
 
 import pytest
+import wandb
 import yaml
 from kill_at import KILL
 from refused import succeeded
@@ -65,6 +66,7 @@ def test_an_offline_run_holds_a_fit(tiny, run, tmp_path, monkeypatch):
 
 @pytest.mark.full
 def test_a_resumed_fit_continues_its_run(tiny, run, tmp_path, monkeypatch):
+    wandb.teardown()  # an earlier test's W&B has read the variables
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(KILL, "1 0 SIGINT")
     monkeypatch.setenv("WANDB_NAME", "named")
