@@ -189,7 +189,7 @@ def ours(side: int, steps: int) -> tuple[float, float]:
     config = configuration(side, warm + steps)
     config["trainer"]["limit_val_batches"] = 0
     with tempfile.TemporaryDirectory() as folder:
-        training = build(config, Path(folder), progress=False)
+        training = build(config, Path(folder))
         counting = Steps()
         training.trainer.callbacks.append(counting)
         training.trainer.fit(training.model, datamodule=training.datamodule)
@@ -242,7 +242,7 @@ def epoch_table(options: argparse.Namespace) -> None:
     config = configuration(112, 40)
     config["trainer"]["profiler"] = "simple"
     with tempfile.TemporaryDirectory() as folder:
-        training = build(config, Path(folder), progress=False)
+        training = build(config, Path(folder))
         training.datamodule.setup("fit")  # the cache is made once, whatever trains
         start = time.perf_counter()
         training.trainer.fit(training.model, datamodule=training.datamodule)

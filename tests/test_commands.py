@@ -151,7 +151,7 @@ def fit(words: list[str], run: Callable, place: Path) -> None:
     large = ("bn_inception", "dreml", "convnext", "dinov2", "gpus.yaml", "minilm")
     if not any(word in " ".join(words) for word in large):
         config["trainer"].update(accelerator="cpu", devices=1)
-        build({key: config[key] for key in ("model", "data", "trainer")}, place / "built", progress=False)
+        build({key: config[key] for key in ("model", "data", "trainer")}, place / "built")
 
 
 def evaluate(verb: str) -> Callable:

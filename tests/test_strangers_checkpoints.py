@@ -293,7 +293,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
     words = [*zip(TINY[::2], TINY[1::2], strict=True), ("--model.loss", "ContrastiveLoss")]
     files = [value for key, value in words if key == "--config"]
     config = configuration(files, [(key[2:], value) for key, value in words if key != "--config"])
-    found = build(config, tmp_path_factory.mktemp("new"), progress=False)
+    found = build(config, tmp_path_factory.mktemp("new"))
     found.datamodule.setup("fit")
     return found
 

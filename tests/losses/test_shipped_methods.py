@@ -217,7 +217,7 @@ def test_it_trains_the_pretrained_trunk_in_the_learner(name, tmp_path):
     """50 steps on letters improve validation MAP@R over the start."""
     torch.manual_seed(0)
     config = merge(yaml.safe_load(BASE), FILES[name])
-    training = build(config, tmp_path, progress=False)
+    training = build(config, tmp_path)
     losses = Losses()
     trainer, parts = training.trainer, {"model": training.model, "datamodule": training.datamodule}
     trainer.callbacks.append(losses)

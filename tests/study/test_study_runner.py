@@ -229,7 +229,7 @@ def test_a_search_on_folds_then_the_whole_half(tmp_path: Path) -> None:
 
     # The test scores are those of the one checkpoint, embedded here.
     job = Job("arcface", "run", 0, 0)
-    data = build(job_config(spec, job, {}), tmp_path / "again", progress=False).datamodule
+    data = build(job_config(spec, job, {}), tmp_path / "again").datamodule
     data.setup("test")
     learner = MetricLearner.load_from_checkpoint(record.checkpoint(job))
     found = embed(learner, data.test_dataloader())

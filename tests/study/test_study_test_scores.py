@@ -141,7 +141,7 @@ def expected(toy_file: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     spec, by_fold = load_spec(toy_file), []
     for fold in range(FOLDS):
         job = Job("pretrained", "run", 0, fold)
-        training = build(job_config(spec, job, {}), tmp_path_factory.mktemp("fold"), progress=False)
+        training = build(job_config(spec, job, {}), tmp_path_factory.mktemp("fold"))
         data = training.datamodule
         data.setup("fit")
         data.setup("test")

@@ -226,7 +226,7 @@ def jobs(tmp_path_factory) -> list[Path]:
         config = small_config(model={"loss": "ArcFaceLoss", "freeze_trunk": True}, data={"steps_per_epoch": 1}) | {
             "seed_everything": seed
         }
-        training = build(config, folder / "before" / name, progress=False, trunks=folder / "before/trunks")
+        training = build(config, folder / "before" / name, trunks=folder / "before/trunks")
         training.trainer.fit(training.model, datamodule=training.datamodule)
         torch.save(training.model.trunk.state_dict(), folder / f"{name}.pt")
     shutil.move(folder / "before", folder / "moved")

@@ -96,6 +96,7 @@ def test_a_loaded_learner_embeds_until_it_trains_and_a_teacher_stays_in_eval_mod
     fit(small_learner(ArcFaceLoss, Taught, embedder=embedder, freeze_batch_norm=False))
     loaded = Taught.load_from_checkpoint(tmp_path / "it.ckpt")
     assert not any(module.training for module in loaded.modules()), "to embed with"
+    assert Taught.load_from_checkpoint(tmp_path / "it.ckpt", map_location="meta").device.type == "meta"
     before = loaded.state_dict()["trunk.model.bn1.running_mean"].clone()
     small_trainer().validate(loaded, datamodule=small_data(), verbose=False)
     seen = fit(loaded)

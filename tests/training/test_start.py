@@ -37,7 +37,7 @@ def test_the_start_scores_as_the_baseline_of_a_study(finished: Path, tmp_path: P
     config = job_config(StudyFolder.begun(finished).spec, Job("contrastive", "run", 0, 1), {})
     config["model"]["embedder_init"] = "pca"
     config["trainer"] |= {"max_epochs": 1, "callbacks": [{"class_path": "ValidateFirst"}]}
-    training = build(config, tmp_path, progress=False)
+    training = build(config, tmp_path)
     training.trainer.fit(training.model, datamodule=training.datamodule)
     baseline = json.loads((finished / "jobs/pretrained/run0/fold1/result.json").read_text())
     scores = validation_scores(tmp_path / "metrics.csv")

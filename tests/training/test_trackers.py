@@ -31,7 +31,7 @@ def silent(tmp_path, monkeypatch):
 def test_both_trackers_hold_the_same_numbers_and_the_training_is_the_same(tmp_path):
     for name, given in (("plain", {}), ("tracked", {"logger": [WANDB, BOARD]})):
         config = small_config(model={"loss": "ArcFaceLoss"}, trainer=given, data={"num_workers": 0})
-        training = build(config, tmp_path / name, progress=False)
+        training = build(config, tmp_path / name)
         training.trainer.fit(training.model, datamodule=training.datamodule)
     for file in ("metrics.csv", "best.ckpt"):
         assert (tmp_path / "tracked" / file).read_bytes() == (tmp_path / "plain" / file).read_bytes()

@@ -38,13 +38,13 @@ def test_a_real_start_of_the_command_knows_short_names_and_a_profiler_prints_its
 
 def test_no_profiler_ends_with_its_training(tmp_path):
     """Lightning's has a `__del__`, in which a Ctrl-C between two jobs of a study would be lost."""
-    one, other = (build(small_config(), tmp_path / name, progress=False).trainer.profiler for name in "ab")
+    one, other = (build(small_config(), tmp_path / name).trainer.profiler for name in "ab")
     assert one is other
 
 
 def test_a_deterministic_training_does_not_fill_the_memory_that_it_takes(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-    training = build(small_config(), tmp_path, progress=False)
+    training = build(small_config(), tmp_path)
     training.trainer.fit(training.model, datamodule=training.datamodule)
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.utils.deterministic.fill_uninitialized_memory

@@ -46,8 +46,8 @@ def look_at_rows(spec: StudySpec) -> Seen:
         for row in spec.rows:
             with _explained(f"{row}, when building it"):
                 if spec.whole_half and spec.trials(row):  # runs and trials have different settings
-                    build(job_config(spec, Job(row, "run", 0, 0), {}), Path(folder), progress=False, kept=kept)
-                seen[row] = build(first_config(spec, row), Path(folder), progress=False, kept=kept)
+                    build(job_config(spec, Job(row, "run", 0, 0), {}), Path(folder), kept=kept)
+                seen[row] = build(first_config(spec, row), Path(folder), kept=kept)
         halves = {spec.halves[row]: training.datamodule for row, training in seen.items()}
         for data in halves.values():
             data.check_test_half()

@@ -25,6 +25,7 @@ from levelfield.core.configuration import Config, as_list
 from levelfield.core.errors import UserError, refuse_below
 from levelfield.core.files import write_atomically
 from levelfield.core.paths import find_own_modules, strip_paths
+from levelfield.core.processes import is_first_rank
 from levelfield.core.versions import library_versions
 from levelfield.data.dataset import MetricDataset
 from levelfield.data.own import dataset_without_paths
@@ -37,7 +38,7 @@ from levelfield.training.initial_weights import check_weight_files
 from levelfield.training.learner import MetricLearner
 from levelfield.training.loss_factory import loss_attribute
 from levelfield.training.plain_module import adapted, settings_of_others, user_class
-from levelfield.training.run_folder import AtomicCheckpoints, BestCheckpoint, MetricsFile, determining, is_first_process
+from levelfield.training.run_folder import AtomicCheckpoints, BestCheckpoint, MetricsFile, determining
 from levelfield.training.settings import OF_THE_LOSS, instantiate, parse_training, plain
 from levelfield.training.start import check_features
 from levelfield.training.trackers import place_trackers
@@ -134,13 +135,12 @@ class TrackedRun(Callback):
             for logger in self.trackers:
                 logger.log_metrics(best, step=max(trainer.global_step - 1, 0))  # the last step, as Lightning counts
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         for logger in self.trackers:
             if isinstance(logger, WandbLogger) and trainer.is_global_zero and logger.version:  # it has begun
                 logger.experiment.finish()
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self.teardown(trainer, pl_module, "fit")
+    on_exception = teardown
 
 
 class Training:
@@ -149,7 +149,6 @@ class Training:
     Args:
         config: The configuration as for `levelfield fit --config`, as plain values.
         folder: Folder of the training; None writes nothing.
-        progress: Whether to show a progress bar.
         tracked: Arguments for `wandb.init`: the run's `name`, its `group`, and more.
         trunks: Folder for a frozen trunk of several trainings; None stores it in each checkpoint.
         kept: Parts, including the trunk, that trainings share if they are only checked.
@@ -171,7 +170,6 @@ class Training:
         self,
         config: Config,
         folder: Path | None = None,
-        progress: bool = True,
         tracked: Mapping[str, Any] | None = None,
         trunks: Path | None = None,
         kept: SharedParts | None = None,
@@ -179,7 +177,7 @@ class Training:
         complete: bool = True,
     ) -> None:
         self.folder, self.command = folder, command
-        self._trunks, self._kept, self._progress, self._tracked = trunks, kept, progress, tracked
+        self._trunks, self._kept, self._tracked = trunks, kept, tracked
         self._best: ModelCheckpoint | None = None
         find_own_modules(config)
         for notice in EXPECTED_NOTICES:
@@ -201,17 +199,13 @@ class Training:
         """The configuration with all defaults, for `--print_config` and `--config`."""
         return self.parser.dump(self.config, skip_unset=False, skip_validation=True)
 
-    def seed(self) -> None:
-        """Seed the random draws of `build`."""
-        seed_everything(self.config.seed_everything, workers=True)
-
     def build(self) -> None:
         """Build the parts; writes nothing.
 
         Raises:
             UserError: An invalid part.
         """
-        self.seed()
+        seed_everything(self.config.seed_everything, workers=True)
         config = self.config.clone()  # config.yaml keeps what the user gave
         if self.folder is not None:
             of_a_fit = {"name": "-".join(self.folder.parts[-2:]), "group": self.folder.parent.name, "job_type": "fit"}
@@ -254,8 +248,6 @@ class Training:
         """The Trainer with the callbacks, the loggers and the plugins of a training."""
         config = dict(self.parts.trainer.items())
         callbacks = as_list(config.pop("callbacks"))
-        if not any(isinstance(callback, RetrievalValidation) for callback in callbacks):
-            callbacks.insert(0, RetrievalValidation())
         if config.get("max_steps") == 0:
             callbacks = [*(each for each in callbacks if not isinstance(each, ValidateFirst)), KeepStart()]
             config |= {"max_steps": -1, "max_epochs": 1}
@@ -274,11 +266,10 @@ class Training:
             trackers = [] if given in (None, True, False) else as_list(given)  # `metrics.csv` is always written too
             if trackers:
                 callbacks.append(TrackedRun(trackers, self.config_dump))
-            callbacks = self.with_callbacks_of_command(callbacks)
             config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *trackers]
         else:
             config["logger"] = False
-        if not self._progress:
+        if self.command is None:
             config["enable_progress_bar"] = False
         config["profiler"] = config.get("profiler") or _no_profiler
         for key, smallest in LEAST.items():
@@ -317,14 +308,10 @@ class Training:
                 )
         return trainer
 
-    def with_callbacks_of_command(self, callbacks: list[Callback]) -> list[Callback]:
-        """All callbacks of a training, in order; a command adds its own."""
-        return callbacks
-
     def write_config(self) -> None:
         """`config.yaml` in the run's folder: `levelfield fit --config config.yaml` repeats the run."""
         assert self.folder is not None
-        if is_first_process():
+        if is_first_rank():
             write_atomically(self.folder / "config.yaml", yaml.safe_dump(self.config_dump, sort_keys=False).encode())
 
     @property

@@ -243,8 +243,7 @@ class MetricLearner(LightningModule):
     def load_from_checkpoint(  # type: ignore[override]
         cls,
         checkpoint_path: str | Path,
-        map_location: Any = "cpu",
-        strict: bool = True,
+        map_location: torch.device | str | None = None,
         trust: Iterable[str] = (),
         **parts: Any,
     ) -> Self:
@@ -255,8 +254,7 @@ class MetricLearner(LightningModule):
         (docs/security.md).
 
         Args:
-            map_location: device of the tensors.
-            strict: whether the tensors must match the learner exactly.
+            map_location: device of the learner; None is the CPU.
             trust: further modules or classes that the checkpoint may use, e.g. `["my_loss"]`.
             parts: arguments in place of the stored ones, such as `trunk_lr=1e-5`. Give the parts that a checkpoint
                 cannot name: a lambda, or an object that is neither of levelfield nor a subclass of its base classes.
@@ -268,4 +266,4 @@ class MetricLearner(LightningModule):
         from levelfield.training.checkpoint import load_learner
 
         kind = None if cls is MetricLearner else cls
-        return cast(Self, load_learner(kind, checkpoint_path, map_location, strict, trust, parts))
+        return cast(Self, load_learner(kind, checkpoint_path, map_location, trust, parts))

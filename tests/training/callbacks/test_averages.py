@@ -31,7 +31,7 @@ def fitted(folder: Path, callbacks: list[dict[str, Any]], model: dict[str, Any],
         trainer={"max_epochs": 3, "callbacks": callbacks},
         data={"fold": fold},
     )
-    training = build(config, folder, progress=False, trunks=folder / TRUNKS)
+    training = build(config, folder, trunks=folder / TRUNKS)
     training.trainer.fit(training.model, datamodule=training.datamodule)
     return training
 

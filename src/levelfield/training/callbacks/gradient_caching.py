@@ -94,11 +94,10 @@ class GradientCaching(Callback):
                 "self.embed_batch(Batch.read(batch)); call it, or leave the callback out"
             )
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         vars(pl_module).pop("embed_batch", None)
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        vars(pl_module).pop("embed_batch", None)
+    on_exception = on_train_end
 
 
 class _EmbeddedTwice(torch.autograd.Function):

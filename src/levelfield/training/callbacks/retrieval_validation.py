@@ -103,7 +103,7 @@ class RetrievalValidation(Callback):
         if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined] # only some batches
             return
         self._stage = stage = "test" if trainer.testing else "val"
-        loaders = flat(getattr(trainer, f"{stage}_dataloaders"))
+        loaders = CombinedLoader(getattr(trainer, f"{stage}_dataloaders")).flattened
         for loader, planned in zip(loaders, getattr(trainer, f"num_{stage}_batches"), strict=True):
             _refuse_a_part(trainer, loader, planned, stage)
             scores = RetrievalMetrics(
@@ -265,11 +265,6 @@ def _refuse_a_part(trainer: Any, loader: Any, planned: float, stage: str) -> Non
         f"{limit} leaves {there - int(planned)} of {there} batches out, and retrieval is scored among all samples: "
         f"give {remedy}"
     )
-
-
-def flat(loaders: Any) -> list[Any]:
-    """One or several loaders, which may be in lists or mappings, in the order of Lightning's `dataloader_idx`."""
-    return CombinedLoader(loaders).flattened
 
 
 def _by_position(samples: Any, name: str) -> Shaped[np.ndarray, " samples"] | None:
