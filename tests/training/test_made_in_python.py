@@ -1,7 +1,6 @@
 """A learner made in Python: what its loss gets, its checkpoint with all settings, a fit that goes on, other classes."""
 
 import inspect
-import re
 import warnings
 from functools import partial
 
@@ -94,7 +93,6 @@ def test_parts_without_a_path_are_named_when_the_fit_goes_on(stored):
         warnings.simplefilter("always")
         step(loaded)
     lines = "\n".join(str(each.message) for each in told)
-    assert re.search("its optimizer: it was an object .*sgd", lines)
     named = [f"its {name}" in lines for name in ("miner", "optimizer", "loss", "regularizer")]
     assert named == [True, True, False, False]
     whole = MetricLearner.load_from_checkpoint(path, miner=miner, optimizer=torch.optim.SGD)

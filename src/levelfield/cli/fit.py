@@ -42,7 +42,7 @@ def main(given: argparse.Namespace) -> int:
         raise UserError(f"no such option '--{key}': give --seed_everything")
     fit = Fit(configuration(given.config, given.settings), given.resume, complete=not given.print_config)
     if given.print_config:
-        print(fit.printed(), end="")
+        print(fit.parser.dump(fit.config, skip_unset=False, skip_validation=True), end="")
         return 0
     fit.build()
     fit.run()

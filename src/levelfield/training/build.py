@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import yaml
 from jsonargparse import ArgumentParser, Namespace
+from lightning.fabric.utilities import disable_possible_user_warnings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
@@ -46,23 +47,18 @@ from levelfield.training.weight_averaging import averages
 
 # Smallest values of arguments that a Trainer does not check.
 LEAST = {
-    **{"accumulate_grad_batches": 1, "check_val_every_n_epoch": 1, "gradient_clip_val": 0},
-    **{"log_every_n_steps": 0, "min_epochs": 0, "min_steps": 0, "num_sanity_val_steps": -1},
+    1: ("accumulate_grad_batches", "check_val_every_n_epoch"),
+    0: ("gradient_clip_val", "log_every_n_steps", "min_epochs", "min_steps"),
+    -1: ("num_sanity_val_steps",),
 }
 MOST_SEED = 2**32 - 1  # numpy's limit
 LIST_SECONDS = 60.0  # until a list of samples is read again: a new file in a folder changes no known file
 # Messages of Lightning about intended choices of levelfield, or about things that the user cannot change.
 EXPECTED_NOTICES = (
-    ".*does not have many workers.*",
     ".* directory .* exists and is not empty.*",  # of checkpoints, and of logs
     ".*The dirpath has changed from.*",  # a fit from a checkpoint writes to its own folder
     ".*is an instance of `nn.Module` and is already saved during checkpointing.*",
-    ".*It is recommended to use .*sync_dist=True.*",
-    ".*The number of training batches .* is smaller than the logging interval.*",
-    ".*in eval mode at the start of training.*",  # frozen batch norm
     ".*LeafSpec.* is deprecated.*",
-    ".*GPU available but not used.*",  # `accelerator: cpu` is intended
-    ".*`srun` command is available on your system but is not used.*",  # not every process on a SLURM machine is a job
 )
 _NOTHING = nullcontext()
 LOGGED = {
@@ -135,12 +131,12 @@ class TrackedRun(Callback):
             for logger in self.trackers:
                 logger.log_metrics(best, step=max(trainer.global_step - 1, 0))  # the last step, as Lightning counts
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: Any) -> None:
         for logger in self.trackers:
             if isinstance(logger, WandbLogger) and trainer.is_global_zero and logger.version:  # it has begun
                 logger.experiment.finish()
 
-    on_exception = teardown
+    on_exception = teardown  # type: ignore[assignment] # Lightning gives no names
 
 
 class Training:
@@ -180,6 +176,7 @@ class Training:
         self._trunks, self._kept, self._tracked = trunks, kept, tracked
         self._best: ModelCheckpoint | None = None
         find_own_modules(config)
+        disable_possible_user_warnings()
         for notice in EXPECTED_NOTICES:
             warnings.filterwarnings("ignore", notice)
         for package, level in LOGGED.items():
@@ -194,10 +191,6 @@ class Training:
         seed = self.config.seed_everything
         if not 0 <= seed <= MOST_SEED:
             raise UserError(f"--seed_everything {seed}: give 0 to {MOST_SEED}")
-
-    def printed(self) -> str:
-        """The configuration with all defaults, for `--print_config` and `--config`."""
-        return self.parser.dump(self.config, skip_unset=False, skip_validation=True)
 
     def build(self) -> None:
         """Build the parts; writes nothing.
@@ -272,9 +265,8 @@ class Training:
         if self.command is None:
             config["enable_progress_bar"] = False
         config["profiler"] = config.get("profiler") or _no_profiler
-        for key, smallest in LEAST.items():
-            if isinstance(config.get(key), int | float):
-                refuse_below(smallest, "trainer", **{key: config[key]})
+        for smallest, keys in LEAST.items():
+            refuse_below(smallest, "trainer", **{key: config.get(key) for key in keys})
         if config.get("val_check_interval") == 0:
             raise UserError("--trainer.val_check_interval 0: give 1 or more batches, or a fraction of an epoch")
         if config.get("default_root_dir"):

@@ -68,8 +68,7 @@ def complete_checkpoint(learner: Any, checkpoint: dict[str, Any]) -> None:
             checkpoint[section] = strip_paths(plain)
     datamodule = getattr(learner._trainer, "datamodule", None)
     data = datamodule.identity() if isinstance(datamodule, MetricDataModule) else None
-    if data is not None:
-        checkpoint.get("datamodule_hyper_parameters", {}).pop("num_workers", None)
+    checkpoint.get("datamodule_hyper_parameters", {}).pop("num_workers", None)
     trunk = getattr(learner, "trunk", None)
     checkpoint["levelfield"] = {
         "num_classes": getattr(learner, "num_classes", None),
@@ -115,7 +114,7 @@ def load_learner(
         learner.on_load_checkpoint({**checkpoint, "levelfield": own})
     if "loss" in left_out:
         why = left_out.pop("loss")
-        warnings.warn(f"'{origin}' is loaded for embedding, without its loss: {why}", UserWarning, stacklevel=3)
+        warnings.warn(f"'{origin}' is loaded for embedding, without its loss: {why}", stacklevel=3)
     load_weights(learner, with_trunk(checkpoint, origin, parts.get("trunk")), origin, with_loss=not other_loss)
     learner.checkpoint_path, learner._left_out = Path(origin), left_out
     learner._trains_when_fitted = [module for module in learner.modules() if module.training]
@@ -158,10 +157,8 @@ def _arguments(
             continue
         try:
             if not is_buildable(stored[name]):
-                if name not in NOT_NEEDED:
-                    again = f"{kind.__name__}.load_from_checkpoint(..., {name}={name})"
-                    raise UserError(f"its {name} was an object in Python: give it again, {again}")
-                raise Missing(f"it was an object ({stored[name]['class_path']})")
+                again = f"{kind.__name__}.load_from_checkpoint(..., {name}={name})"
+                raise Missing(f"its {name} was an object in Python: give it again, {again}")
             checked(f"model.{name}", stored[name], trusted)
             found[name] = stored[name]
         except Missing as reason:

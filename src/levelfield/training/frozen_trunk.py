@@ -46,8 +46,7 @@ def without_trunk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
     state = checkpoint["state_dict"]
     whole = {key: value for key, value in state.items() if key.startswith(PREFIX)}
     trunk = {key.removeprefix(PREFIX): value for key, value in whole.items()}
-    adapter = {key: value for key, value in whole.items() if WEIGHTS.search(key)}
-    if adapter:
+    if any(map(WEIGHTS.search, whole)):
         trunk = without_adapter(trunk)
     file = folder / f"{name}.pt"
     if not file.exists():
@@ -55,8 +54,8 @@ def without_trunk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
         on_cpu = {key: value.detach().cpu() if isinstance(value, Tensor) else value for key, value in trunk.items()}
         torch.save(on_cpu, buffer)
         write_atomically(file, buffer.getvalue())
-    learnt = {key: value for key, value in state.items() if key not in whole}
-    return {**checkpoint, "state_dict": {**adapter, **learnt}}
+    kept = {key: value for key, value in state.items() if key not in whole or WEIGHTS.search(key)}
+    return {**checkpoint, "state_dict": kept}
 
 
 def with_trunk(checkpoint: dict[str, Any], path: str | Path, given: nn.Module | None = None) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def check_trained_classes(learner: Any, datamodule: MetricDataModule) -> None:
             "partial, or a new learner"
         )
     learner.loss, learner.num_classes = learner.loss_without_classes(), None
-    warnings.warn(f"'{origin}' was trained on other classes: its loss starts from scratch", UserWarning, stacklevel=2)
+    warnings.warn(f"'{origin}' was trained on other classes: its loss starts from scratch", stacklevel=2)
 
 
 def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | str) -> None:
@@ -145,12 +145,11 @@ def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | st
         message = f"'{path}' has seen {len(seen)} of the test classes (such as {seen[0]!r})"
         if not otherwise:
             raise UserError(f"{message}: give other weights")
-        warnings.warn(message + otherwise, UserWarning, stacklevel=2)
+        warnings.warn(message + otherwise, stacklevel=2)
     if seen := sorted(trained_on & set(here["val_classes"])):
         warnings.warn(
             f"'{path}' was trained on {len(seen)} classes of the validation fold (such as {seen[0]!r}): validation "
             f"scores are too high{otherwise}",
-            UserWarning,
             stacklevel=2,
         )
     unseen = set(here["val_classes"]) - trained_on - set(data["val_classes"])

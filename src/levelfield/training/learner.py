@@ -18,7 +18,7 @@ from levelfield.core.errors import refuse_below
 from levelfield.core.seeds import global_seed
 from levelfield.models.embedders import LinearEmbedder
 from levelfield.models.trunks import as_trunk
-from levelfield.training.batches import Batch, gather_rows, samples_of
+from levelfield.training.batches import Batch, gather_rows
 from levelfield.training.import_paths import learner_arguments
 from levelfield.training.loss_factory import is_normalized, make_loss, supplied_arguments
 from levelfield.training.optimization import Optimization, check_names
@@ -209,8 +209,8 @@ class MetricLearner(LightningModule):
         return self.validation_step
 
     def predict_step(self, batch: Any, batch_idx: int = 0, dataloader_idx: int = 0) -> dict[str, Tensor | None]:
-        samples, index = samples_of(batch)
-        return {"embeddings": self(samples), "index": index}
+        read = Batch.read(batch, labelled=False)
+        return {"embeddings": self.embed_batch(read), "index": read.index}
 
     def configure_optimizers(self) -> Any:
         return self.optimization.of(self)

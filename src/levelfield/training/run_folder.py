@@ -260,7 +260,7 @@ class LastEpoch(Callback):
             "identity": self._identity(),
             "best": self.path.with_name(BEST).exists(),
             "should_stop": trainer.should_stop,  # early stopping may wait for min_epochs
-            "metrics": trainer.loggers[0].text,  # of `MetricsFile`
+            "metrics": trainer.loggers[0].text,  # type: ignore[attr-defined] # of MetricsFile
         }
         for progress in checkpoint["loops"]["fit_loop"]["epoch_progress"].values():
             progress["ready"] = progress["completed"]  # the epoch that starts here does not count yet
@@ -270,7 +270,7 @@ class LastEpoch(Callback):
             return
         self._resumes = True
         trainer.should_stop = checkpoint["resume"]["should_stop"]
-        trainer.loggers[0].restore(checkpoint["resume"]["metrics"])
+        trainer.loggers[0].restore(checkpoint["resume"]["metrics"])  # type: ignore[attr-defined]
 
 
 @contextmanager
