@@ -15,7 +15,7 @@ from examples.wandb_neighbours import WandbNeighbours
 from levelfield import MetricLearner
 from levelfield.core.errors import UserError
 from levelfield.models.trunks import Trunk
-from levelfield.training.build import build
+from levelfield.training.build import Training
 from levelfield.training.embed import embed
 
 WANDB = {"class_path": "lightning.pytorch.loggers.WandbLogger", "init_args": {"offline": True, "project": "p"}}
@@ -28,7 +28,7 @@ def test_a_run_holds_the_neighbours_and_the_checkpoint_and_the_training_is_the_s
     callback = {"class_path": "examples.wandb_neighbours.WandbNeighbours", "init_args": {"queries": 3}}
     for name, given in (("plain", {}), ("shown", {"logger": WANDB, "callbacks": [callback]})):
         config = small_config(model={"loss": "ArcFaceLoss"}, trainer=given, data={"num_workers": 0})
-        training = build(config, tmp_path / name)
+        training = Training(config, tmp_path / name).build()
         training.trainer.fit(training.model, datamodule=training.datamodule)
     for file in ("metrics.csv", "best.ckpt"):
         assert (tmp_path / "shown" / file).read_bytes() == (tmp_path / "plain" / file).read_bytes()
@@ -87,7 +87,7 @@ def test_the_weights_of_a_compiled_training_are_the_same_to_rounding(tmp_path, m
     states = []
     eager = {"class_path": "examples.compile_trunk.CompileTrunk", "init_args": {"backend": "eager"}}
     for name, callbacks in (("plain", []), ("other", [eager])):
-        training = build(small_config(trainer={"callbacks": callbacks}), tmp_path / name)
+        training = Training(small_config(trainer={"callbacks": callbacks}), tmp_path / name).build()
         training.trainer.fit(training.model, datamodule=training.datamodule)
         states.append(MetricLearner.load_from_checkpoint(tmp_path / name / "best.ckpt").state_dict())
     assert compiled == [{"backend": "eager", "mode": "default"}]

@@ -11,7 +11,7 @@ from small_fit import small_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb_files import offline_runs
 
-from levelfield.training.build import build
+from levelfield.training.build import Training
 
 WANDB = {"class_path": "lightning.pytorch.loggers.WandbLogger", "init_args": {"offline": True, "project": "p"}}
 BOARD = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {"save_dir": "elsewhere"}}
@@ -31,7 +31,7 @@ def silent(tmp_path, monkeypatch):
 def test_both_trackers_hold_the_same_numbers_and_the_training_is_the_same(tmp_path):
     for name, given in (("plain", {}), ("tracked", {"logger": [WANDB, BOARD]})):
         config = small_config(model={"loss": "ArcFaceLoss"}, trainer=given, data={"num_workers": 0})
-        training = build(config, tmp_path / name)
+        training = Training(config, tmp_path / name).build()
         training.trainer.fit(training.model, datamodule=training.datamodule)
     for file in ("metrics.csv", "best.ckpt"):
         assert (tmp_path / "tracked" / file).read_bytes() == (tmp_path / "plain" / file).read_bytes()

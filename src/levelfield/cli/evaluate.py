@@ -3,7 +3,7 @@
 import argparse
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import yaml
@@ -51,8 +51,7 @@ def main(given: argparse.Namespace) -> int:
     if given.print_config:
         print(evaluation.printed(), end="")
         return 0
-    evaluation.build()
-    getattr(evaluation, given.command)()
+    getattr(evaluation.build(), given.command)()
     return 0
 
 
@@ -99,7 +98,7 @@ class Evaluation(Training):
         settings = {"trainer": plain(self.parser, self.config)["trainer"], "data": self.data}
         return yaml.safe_dump({**settings, "model": self.checkpoint["hyper_parameters"]}, sort_keys=False)
 
-    def build(self) -> None:
+    def build(self) -> Self:
         """Build the parts with the weights of the checkpoint."""
         seed_everything(self.config.seed_everything, workers=True)
         self.model = adapted(load_learner(None, self.checkpoint_path, trust=self.given.trust))
@@ -109,6 +108,7 @@ class Evaluation(Training):
         self.trainer = self.make_trainer()
         self.datamodule.device = self.trainer.strategy.root_device
         refuse_other_data(self.checkpoint["levelfield"]["data"], self.datamodule.identity(), self.checkpoint_path)
+        return self
 
     def validate(self) -> None:
         """Score the checkpoint's validation fold."""

@@ -4,7 +4,7 @@ import argparse
 import shlex
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
@@ -44,8 +44,7 @@ def main(given: argparse.Namespace) -> int:
     if given.print_config:
         print(fit.parser.dump(fit.config, skip_unset=False, skip_validation=True), end="")
         return 0
-    fit.build()
-    fit.run()
+    fit.build().run()
     if fit.trainer.is_global_zero and fit.trainer.state.finished:
         say(*fit.conclusion())
     return 0
@@ -61,7 +60,7 @@ class Fit(Training):
         self._resume = resume
         super().__init__(config, command="fit", complete=complete)
 
-    def build(self) -> None:
+    def build(self) -> Self:
         """Claim a folder and build the parts. Only the first process claims a folder.
 
         Raises:
@@ -83,6 +82,7 @@ class Fit(Training):
         except BaseException:
             self._release()
             raise
+        return self
 
     def _refuse_other_number(self) -> None:
         """Check the launcher's number of processes against devices x nodes: with another number a fit would hang."""

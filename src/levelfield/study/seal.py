@@ -26,7 +26,7 @@ from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, folds_of
 from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.training_job import fixed_threads, memory_errors
 from levelfield.study.workers import Scheduler, Slots, Unit
-from levelfield.training.build import Training, build
+from levelfield.training.build import Training
 from levelfield.training.checkpoint import has_frozen_trunk_of, load_learner
 from levelfield.training.embed import EmbeddedSet, TrunkExtractor, embed
 from levelfield.training.learner import MetricLearner
@@ -147,7 +147,7 @@ def _halves(study: StudyFolder) -> dict[str, MetricDataModule]:
     for row in study.spec.methods:
         if (half := study.spec.halves[row]) not in halves:
             with tempfile.TemporaryDirectory() as folder:
-                halves[half] = build(study.test_config(row), Path(folder)).datamodule
+                halves[half] = Training(study.test_config(row), Path(folder)).build().datamodule
             halves[half].check_test_half()
     now = {half: data.identity()["fingerprint"] for half, data in halves.items()}
     for job, result in study.state.results.items():
@@ -262,7 +262,7 @@ def _test_data(task: TestTask) -> tuple[Training, DataLoader]:
     if not _built or _built[0][0] != key:
         _built.clear()  # free memory before the next
         with tempfile.TemporaryDirectory() as folder:
-            training = build(task.config, Path(folder))
+            training = Training(task.config, Path(folder)).build()
         training.datamodule.setup("test")
         training.datamodule.evaluation = task.evaluation
         _built.append((key, training, training.datamodule.eval_dataloader(training.datamodule.test_subset)))

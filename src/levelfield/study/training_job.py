@@ -33,7 +33,7 @@ from levelfield.study.derived import derive
 from levelfield.study.jobs import Task, write_result
 from levelfield.study.test_scores import class_sums
 from levelfield.study.workers import Ended, Outcome, attempt
-from levelfield.training.build import build
+from levelfield.training.build import Training
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.run_folder import interruptible
 from levelfield.training.trackers import QUIET
@@ -91,7 +91,9 @@ def _train(task: Task) -> dict[str, Any]:
         if is_first_rank():
             task.empty_folder()
         try:
-            training = build(task.config, task.job_folder, tracked=_tracked(task), trunks=task.folder / TRUNKS)
+            training = Training(
+                task.config, task.job_folder, tracked=_tracked(task), trunks=task.folder / TRUNKS
+            ).build()
             training.write_config()
             made = derive(task, training) if task.job.method in task.spec.derived else {}
             with interruptible():

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import yaml
@@ -192,7 +192,7 @@ class Training:
         if not 0 <= seed <= MOST_SEED:
             raise UserError(f"--seed_everything {seed}: give 0 to {MOST_SEED}")
 
-    def build(self) -> None:
+    def build(self) -> Self:
         """Build the parts; writes nothing.
 
         Raises:
@@ -226,6 +226,7 @@ class Training:
             check_weight_files(self.config_dump["model"], self.datamodule)
         self.trainer = self.make_trainer()
         self.datamodule.device = self.trainer.strategy.root_device
+        return self
 
     def identity(self, config: Mapping[str, Any], sources: Mapping[str, str]) -> dict[str, Any]:
         """What determines the results of a training: configuration, data, code and machine."""
@@ -359,14 +360,3 @@ class Training:
         """The content of `best.ckpt`, memory-mapped, without reading the weights."""
         assert self.folder is not None
         return torch.load(self.folder / "best.ckpt", map_location="cpu", weights_only=True, mmap=True)
-
-
-def build(config: Config, folder: Path, **settings: Any) -> Training:
-    """A training with built parts; nothing is written yet. The arguments are those of `Training`.
-
-    Raises:
-        UserError: A key, class or value that is not accepted.
-    """
-    training = Training(config, folder, **settings)
-    training.build()
-    return training

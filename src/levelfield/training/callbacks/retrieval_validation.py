@@ -118,17 +118,11 @@ class RetrievalValidation(Callback):
     on_validation_start = on_test_start
 
     def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *loader: Any
     ) -> None:
         if not self._scores:
             return
-        read, scores = Batch.read(batch), self._scores[dataloader_idx]
+        read, scores = Batch.read(batch), self._scores[loader[0] if loader else 0]
         labels, index = read.labels, read.index
         if index is None:
             if trainer.world_size > 1:
@@ -140,7 +134,7 @@ class RetrievalValidation(Callback):
             index = torch.arange(seen, seen + len(labels), device=labels.device)
         scores.update(embeddings_of(outputs), labels, index)
 
-    on_validation_batch_end = on_test_batch_end
+    on_validation_batch_end = on_test_batch_end  # type: ignore[assignment]
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._scores:
