@@ -99,7 +99,7 @@ NEW: dict[str, Any] = {"name": "test_resnet", "weights": None}
 def built(build: Any, seed: int) -> tuple[TimmTrunk, torch.Tensor]:
     """A trunk, and what is drawn after it."""
     torch.manual_seed(seed)
-    return Training().build(), torch.rand(4)
+    return build(), torch.rand(4)
 
 
 def test_a_kept_trunk_is_the_one_that_would_be_built() -> None:
