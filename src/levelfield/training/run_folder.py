@@ -215,7 +215,7 @@ class LastEpoch(Callback):
         self._seconds = seconds
         self._written = time.monotonic()
         self._saves = self._resumes = False
-        self._sigterm: Any = None
+        self._sigterm = signal.getsignal(signal.SIGTERM)
 
     def check(self) -> None:
         """Check that this training can resume from `last.ckpt`.
@@ -235,9 +235,6 @@ class LastEpoch(Callback):
                 f"{self.path} was written with other {' and '.join(different)}: resume with the same, or leave "
                 "--resume out to begin again"
             )
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._sigterm = signal.getsignal(signal.SIGTERM)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._sigterm is not None and threading.current_thread() is threading.main_thread():

@@ -39,7 +39,8 @@ def prepare(learner: Any, stage: str) -> None:
     """Prepare a `MetricLearner` for a stage of its Trainer, except for weights that start at the data.
 
     Raises:
-        UserError: a part does not fit the others or the data, or the weights have seen a test class.
+        UserError: a part does not fit the others or the data, the weights have seen a test class, or the strategy
+            shards the weights (FSDP2, tensor parallelism).
     """
     datamodule: Any = getattr(learner.trainer, "datamodule", None)
     if stage != "predict" and isinstance(datamodule, MetricDataModule) and datamodule.features:
@@ -53,7 +54,16 @@ def prepare(learner: Any, stage: str) -> None:
         for module in learner._trains_when_fitted:
             module.training = True
     learner._trains_when_fitted = ()
-    _prepare_processes(learner)
+    strategy = learner.trainer.strategy
+    if isinstance(strategy, ModelParallelStrategy):
+        raise UserError(
+            "--trainer.strategy ModelParallelStrategy: a metric loss needs the whole batch and whole weights, and a "
+            "trunk of this size fits one GPU: give ddp, and for memory --config trainer/low_memory"
+        )
+    if isinstance(strategy, DDPStrategy):  # buffers need no broadcast in each step unless batch norm trains
+        trains = any(isinstance(part, _BatchNorm) and part.training for part in learner.modules())
+        usual = {"broadcast_buffers": trains, "gradient_as_bucket_view": True}
+        strategy._ddp_kwargs = {**usual, **strategy._ddp_kwargs}
     for name, reason in learner._left_out.items():
         rank_zero_warn(f"the fit goes on without the {name} of '{learner.checkpoint_path}': {reason}")
     learner.trunk.check_takes(getattr(datamodule, "dataset", None))
@@ -233,24 +243,6 @@ def check_numbers(learner: Any, **returned: Any) -> None:
                 f"{option} returned a number without a gradient: compute it from the embeddings with torch, without "
                 "detach(), item() and no_grad()"
             )
-
-
-def _prepare_processes(learner: Any) -> None:
-    """Have DDP broadcast no buffers in each step unless batch norm trains, and keep gradients in its buckets.
-
-    Raises:
-        UserError: FSDP2 or tensor parallelism.
-    """
-    strategy = learner.trainer.strategy
-    if isinstance(strategy, ModelParallelStrategy):
-        raise UserError(
-            "--trainer.strategy ModelParallelStrategy: a metric loss needs the whole batch and whole weights, and a "
-            "trunk of this size fits one GPU: give ddp, and for memory --config trainer/low_memory"
-        )
-    if isinstance(strategy, DDPStrategy):
-        trains = any(isinstance(part, _BatchNorm) and part.training for part in learner.modules())
-        usual = {"broadcast_buffers": trains, "gradient_as_bucket_view": True}
-        strategy._ddp_kwargs = {**usual, **strategy._ddp_kwargs}
 
 
 def _warn_of_traps(learner: Any, datamodule: Any) -> None:
