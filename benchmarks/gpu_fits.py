@@ -216,13 +216,13 @@ def bare(part: Part, trunk: Any, batch: Batch, clock: Clock, tuned: bool = False
 def fit(
     part: Part, trunk: Any, batch: Batch, clock: Clock, compiled: dict[str, str] | None = None, **settings: Any
 ) -> None:
-    """`MetricLearner` in the Trainer of `levelfield fit`; `compiled` has the arguments of `CompileTrunk`."""
-    from levelfield.training.callbacks import CompileTrunk
-
+    """`MetricLearner` in the Trainer of `levelfield fit`; `compiled` has arguments of `torch.compile`."""
     torch.backends.cudnn.benchmark = False
-    callbacks = [until(clock)] if compiled is None else [until(clock), CompileTrunk(backend(part), **compiled)]
-    trainer = trainer_of(part, max_epochs=-1, limit_val_batches=0, callbacks=callbacks, **settings)
-    trainer.fit(learner_of(trunk), OnDevice([batch], times=10**6))
+    trainer = trainer_of(part, max_epochs=-1, limit_val_batches=0, callbacks=[until(clock)], **settings)
+    learner = learner_of(trunk)
+    if compiled is not None:
+        learner.trunk.compile(backend=backend(part), **compiled)
+    trainer.fit(learner, OnDevice([batch], times=10**6))
 
 
 def backend(part: Part) -> str:

@@ -22,7 +22,7 @@ from levelfield.study.same_study import row_sources
 from levelfield.study.spec import StudySpec
 from levelfield.study.suggest import suggest
 from levelfield.study.training_job import fixed_threads, run_job
-from levelfield.training.build import build
+from levelfield.training.build import Training
 from levelfield.training.embed import TrunkExtractor
 
 METHODS = ("contrastive", "arcface", "multi_similarity")
@@ -41,7 +41,7 @@ def job_seconds(steps: int, folder: Path) -> dict[str, tuple[float, float]]:
     """Method to the median wall and CPU seconds of its jobs in a process that has done one before."""
     # With random search: a trial's setting follows from its number alone.
     study = StudyFolder(folder, spec(steps, **{"search.sampler": "random"}))
-    data = build(study.test_config("contrastive"), folder / "look", progress=False).datamodule.identity()["fingerprint"]
+    data = Training(study.test_config("contrastive"), folder / "look").build().datamodule.identity()["fingerprint"]
     sources = row_sources(study.spec)
     found: dict[str, list[tuple[float, float]]] = {method: [] for method in METHODS}
     for turn, (fold, method) in enumerate((fold, method) for fold in range(4) for method in METHODS):
@@ -58,7 +58,7 @@ def job_seconds(steps: int, folder: Path) -> dict[str, tuple[float, float]]:
 def bare_seconds(method: str, folder: Path) -> tuple[float, float]:
     """Wall and CPU seconds of a step of a plain loop with the same features, sampler, loss and AdamW; best of three."""
     study = spec(STEPS)
-    training = build(job_config(study, Job(method, "run", 0, 0), {}), folder, progress=False)
+    training = Training(job_config(study, Job(method, "run", 0, 0), {}), folder).build()
     data, learner = training.datamodule, training.model
     data.setup("fit")
     learner.build_loss(data.num_train_classes)

@@ -175,7 +175,7 @@ def ours(side: int, steps: int) -> tuple[float, float]:
     """`levelfield fit`, from the prepared cache."""
     from lightning.pytorch import Callback
 
-    from levelfield.training.build import build
+    from levelfield.training.build import Training
 
     warm = steps // 2
 
@@ -189,7 +189,7 @@ def ours(side: int, steps: int) -> tuple[float, float]:
     config = configuration(side, warm + steps)
     config["trainer"]["limit_val_batches"] = 0
     with tempfile.TemporaryDirectory() as folder:
-        training = build(config, Path(folder), progress=False)
+        training = Training(config, Path(folder)).build()
         counting = Steps()
         training.trainer.callbacks.append(counting)
         training.trainer.fit(training.model, datamodule=training.datamodule)
@@ -236,13 +236,13 @@ def training_table(folder: Path, options: argparse.Namespace) -> None:
 
 def epoch_table(options: argparse.Namespace) -> None:
     """What an epoch of 40 steps with its validation spends its time on, by Lightning's profiler."""
-    from levelfield.training.build import build
+    from levelfield.training.build import Training
 
     torch.set_num_threads(options.threads[0])
     config = configuration(112, 40)
     config["trainer"]["profiler"] = "simple"
     with tempfile.TemporaryDirectory() as folder:
-        training = build(config, Path(folder), progress=False)
+        training = Training(config, Path(folder)).build()
         training.datamodule.setup("fit")  # the cache is made once, whatever trains
         start = time.perf_counter()
         training.trainer.fit(training.model, datamodule=training.datamodule)

@@ -26,7 +26,7 @@ from levelfield.cli.main import main
 from levelfield.core.errors import UserError
 from levelfield.study.archive import write_archive
 from levelfield.study.folder import StudyFolder
-from levelfield.training.build import build
+from levelfield.training.build import Training
 from scripts.words import commands as lines_of_commands
 
 FRONT = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
@@ -151,7 +151,7 @@ def fit(words: list[str], run: Callable, place: Path) -> None:
     large = ("bn_inception", "dreml", "convnext", "dinov2", "gpus.yaml", "minilm")
     if not any(word in " ".join(words) for word in large):
         config["trainer"].update(accelerator="cpu", devices=1)
-        build({key: config[key] for key in ("model", "data", "trainer")}, place / "built", progress=False)
+        Training({key: config[key] for key in ("model", "data", "trainer")}, place / "built").build()
 
 
 def evaluate(verb: str) -> Callable:

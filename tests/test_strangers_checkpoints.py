@@ -31,7 +31,7 @@ from levelfield.core.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk, TransformersTrunk
 from levelfield.study.archive import unpack_study
-from levelfield.training.build import Training, build
+from levelfield.training.build import Training
 from levelfield.training.initial_weights import check_weight_files, start_from_checkpoint
 from levelfield.training.learner import MetricLearner
 from levelfield.training.run_folder import AtomicCheckpoints
@@ -293,7 +293,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
     words = [*zip(TINY[::2], TINY[1::2], strict=True), ("--model.loss", "ContrastiveLoss")]
     files = [value for key, value in words if key == "--config"]
     config = configuration(files, [(key[2:], value) for key, value in words if key != "--config"])
-    found = build(config, tmp_path_factory.mktemp("new"), progress=False)
+    found = Training(config, tmp_path_factory.mktemp("new")).build()
     found.datamodule.setup("fit")
     return found
 

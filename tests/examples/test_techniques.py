@@ -15,7 +15,7 @@ from tiny_fit import REPOSITORY
 from wandb_files import offline_runs
 
 EXAMPLES = REPOSITORY / "examples"
-MOST_LINES = {"train": 60}
+MOST_LINES = {"train": 60, "wandb_neighbours": 100}
 LOSS = ["--model.loss", "MultiSimilarityLoss"]
 TRUNK = ["--config", "trunk/tiny.yaml", "--model.freeze_batch_norm", "false", "--model.trunk_lr", "1e-2"]
 AUGMENTATION = ["--data.transforms", "own_augmentation.Rotated", "--data.transforms.size", "32"]
@@ -27,6 +27,8 @@ WORDS = {
     "own_augmentation": [*TRUNK, *LOSS, *AUGMENTATION],
     "plain_module": ["--model", "plain_module.Plain", "--model.width", "16"],
 }
+# The callbacks, with the argument that their command gives.
+CALLBACKS = {"compile_trunk": ("mode", "default"), "wandb_neighbours": ("queries", 20)}
 FIT = [
     *("--config", "data/glyphs.yaml", "--data.dataset.num_classes", "80", "--data.steps_per_epoch", "120"),
     *("--trainer.max_epochs", "1", "--trainer.enable_progress_bar", "false"),
@@ -36,11 +38,11 @@ FIT = [
 
 def test_every_example_is_here_and_short() -> None:
     files = {file.stem: file.read_text().count("\n") for file in EXAMPLES.glob("*.py")}
-    assert set(files) == {*WORDS, "train", "my_loss"}
+    assert set(files) == {*WORDS, *CALLBACKS, "train", "my_loss"}
     assert [name for name, lines in files.items() if lines > MOST_LINES.get(name, 40)] == []
 
 
-@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize("name", [*WORDS, *CALLBACKS])
 def test_the_options_of_its_command_arrive(name, run, monkeypatch):
     monkeypatch.chdir(EXAMPLES)
     monkeypatch.syspath_prepend(str(EXAMPLES))
@@ -49,6 +51,10 @@ def test_the_options_of_its_command_arrive(name, run, monkeypatch):
     code, printed, complaint = run(*words, "--print_config")
     assert code == 0, complaint
     config = yaml.safe_load(printed)
+    if name in CALLBACKS:
+        (argument, value), (config,) = CALLBACKS[name], config["trainer"]["callbacks"]
+        assert (config["class_path"].partition(".")[0], config["init_args"][argument]) == (name, value)
+        return
     part, argument, value = {
         "mixup": ("model", "alpha", 0.4),
         "two_losses": ("model", "share", 0.5),

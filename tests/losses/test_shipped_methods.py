@@ -14,7 +14,7 @@ from tiny_fit import REPOSITORY
 from levelfield import losses, miners, regularizers
 from levelfield.core.configuration import merge
 from levelfield.study.methods import method_of_loss
-from levelfield.training.build import build
+from levelfield.training.build import Training
 from levelfield.training.settings import DEFAULT_TRUNK, OF_THE_LOSS
 
 FILES = {file.stem: yaml.safe_load(file.read_text()) for file in (REPOSITORY / "configs" / "method").glob("*.yaml")}
@@ -217,7 +217,7 @@ def test_it_trains_the_pretrained_trunk_in_the_learner(name, tmp_path):
     """50 steps on letters improve validation MAP@R over the start."""
     torch.manual_seed(0)
     config = merge(yaml.safe_load(BASE), FILES[name])
-    training = build(config, tmp_path, progress=False)
+    training = Training(config, tmp_path).build()
     losses = Losses()
     trainer, parts = training.trainer, {"model": training.model, "datamodule": training.datamodule}
     trainer.callbacks.append(losses)

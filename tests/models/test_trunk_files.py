@@ -12,7 +12,7 @@ from safetensors.torch import save, save_file
 from levelfield.core.errors import UserError
 from levelfield.data.transforms import ImageTransforms
 from levelfield.models import TimmTrunk
-from levelfield.training.build import build
+from levelfield.training.build import Training
 
 FOLDER = Path(__file__).parents[2] / "configs" / "trunk"
 FILES = {file.stem: yaml.safe_load(file.read_text()) for file in sorted(FOLDER.glob("*.yaml"))}
@@ -61,7 +61,7 @@ def test_a_file_gives_what_the_weights_were_trained_with(name):
 def test_a_file_after_the_data_s_sets_the_data_s_sizes(tmp_path):
     config = {"model": FILES["tiny"]["model"] | {"loss": "ContrastiveLoss"}, "data": {"dataset": "Glyphs"}}
     config["data"] |= FILES["dinov2_small"]["data"]
-    transforms = build(config, tmp_path).datamodule.transforms
+    transforms = Training(config, tmp_path).build().datamodule.transforms
     assert (transforms.crop_size, transforms.resize, transforms.interpolation) == (518, 518, "bicubic")
 
 

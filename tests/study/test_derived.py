@@ -29,7 +29,7 @@ from levelfield.report.table import study_table
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.rows import load_spec
-from levelfield.training.build import build
+from levelfield.training.build import Training
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 
@@ -102,7 +102,7 @@ def test_the_page_repeats_the_training_that_the_best_row_is_made_of(ladder: Stud
 
 def test_a_mean_of_the_weights_before_and_after(ladder: StudyFolder, tmp_path: Path) -> None:
     config = ladder.test_config("trunk")
-    start = build(config, tmp_path, progress=False).model.trunk.state_dict()
+    start = Training(config, tmp_path).build().model.trunk.state_dict()
     trained, half = learnt(ladder, "trunk").trunk.state_dict(), learnt(ladder, "half").trunk.state_dict()
     moved = 0
     for name, weight in half.items():
@@ -118,7 +118,7 @@ def test_validation_chooses_alpha(ladder: StudyFolder, tmp_path: Path) -> None:
     for fold in (0, 1):
         config = ladder.test_config("trunk")
         config["data"] |= {"fold": fold}
-        training = build(config, tmp_path, progress=False)
+        training = Training(config, tmp_path).build()
         training.datamodule.setup("validate")
         trained = learnt(ladder, "trunk", fold).trunk.state_dict()
         start = {name: weight.clone() for name, weight in training.model.trunk.state_dict().items()}
@@ -136,7 +136,7 @@ def test_validation_chooses_alpha(ladder: StudyFolder, tmp_path: Path) -> None:
 def test_a_pca_of_the_trained_trunk(ladder: StudyFolder, tmp_path: Path) -> None:
     """Principal components from numpy's decomposition, up to the sign."""
     small = learnt(ladder, "small")
-    training = build(ladder.test_config("trunk"), tmp_path, progress=False)
+    training = Training(ladder.test_config("trunk"), tmp_path).build()
     training.datamodule.setup("fit")
     features = embed(learnt(ladder, "trunk").trunk, training.datamodule.train_samples()).embeddings.double()
     _, _, directions = torch.linalg.svd(features - features.mean(0), full_matrices=False)
@@ -201,7 +201,7 @@ def test_each_reference_is_a_row_that_is_tested_once(studied: StudyFolder) -> No
 @pytest.mark.usefixtures("quiet")
 def test_untouched_features_score_what_they_score_apart(studied: StudyFolder, tmp_path: Path) -> None:
     for fold in range(2):
-        training = build(job_config(studied.spec, Job("contrastive", "run", 0, fold), {}), tmp_path, progress=False)
+        training = Training(job_config(studied.spec, Job("contrastive", "run", 0, fold), {}), tmp_path).build()
         training.datamodule.setup("test")
         test = embed(training.model.trunk, training.datamodule.test_dataloader())
         expected = retrieval_metrics(normalize(test.embeddings), test.labels, metrics=("map_at_r",))
@@ -214,7 +214,7 @@ def test_untouched_features_score_what_they_score_apart(studied: StudyFolder, tm
 def test_a_whitening_scores_what_it_scores_apart(studied: StudyFolder, tmp_path: Path) -> None:
     """SciPy's inverse root of scikit-learn's shrunk covariance, at the features' full length."""
     config = job_config(studied.spec, Job("contrastive", "run", 0, 1), {})
-    data = (training := build(config, tmp_path, progress=False)).datamodule
+    data = (training := Training(config, tmp_path).build()).datamodule
     data.setup("fit")
     loaders = data.train_samples(), data.eval_dataloader(data.val_subset)
     train, val = (embed(training.model.trunk, loader) for loader in loaders)

@@ -32,7 +32,7 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, job_config, study_jobs
 from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec
-from levelfield.training.build import build
+from levelfield.training.build import Training
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 
@@ -229,7 +229,7 @@ def test_a_search_on_folds_then_the_whole_half(tmp_path: Path) -> None:
 
     # The test scores are those of the one checkpoint, embedded here.
     job = Job("arcface", "run", 0, 0)
-    data = build(job_config(spec, job, {}), tmp_path / "again", progress=False).datamodule
+    data = Training(job_config(spec, job, {}), tmp_path / "again").build().datamodule
     data.setup("test")
     learner = MetricLearner.load_from_checkpoint(record.checkpoint(job))
     found = embed(learner, data.test_dataloader())

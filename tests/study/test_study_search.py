@@ -22,7 +22,7 @@ from levelfield.study.rows import load_spec
 from levelfield.study.search_space import Range, configured, read_space
 from levelfield.study.spec import StudySpec
 from levelfield.study.suggest import Trial, at_bound, best_trial, suggest
-from levelfield.training.build import build
+from levelfield.training.build import Training
 
 METHODS = Path(__file__).parents[2] / "configs" / "method"
 SPACE = {
@@ -275,7 +275,7 @@ def test_a_job_has_what_was_suggested(tmp_path: Path) -> None:
     assert StudySpec.read(tmp_path / "study.yaml").row_hashes == spec.row_hashes
     points = (suggest(spec.space("arcface"), [], number, 0, "a") for number in range(4))
     tried = next(point for point in points if point["model.optimizer"] == SGD)
-    training = build(job_config(spec, Job("arcface", "trial", 0, 0), tried), tmp_path / "job", progress=False)
+    training = Training(job_config(spec, Job("arcface", "trial", 0, 0), tried), tmp_path / "job").build()
     assert training.datamodule.batch_size == 16 * training.datamodule.samples_per_class == tried["data.batch_size"]
     training.model.build_loss(5)
     optimizer = training.model.configure_optimizers()

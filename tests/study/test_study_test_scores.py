@@ -26,7 +26,7 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.rows import load_spec, with_options
 from levelfield.study.test_scores import EmbeddedTest, class_sums, concatenate, score_folds
-from levelfield.training.build import build
+from levelfield.training.build import Training
 from levelfield.training.embed import EmbeddedSet
 
 
@@ -141,7 +141,7 @@ def expected(toy_file: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     spec, by_fold = load_spec(toy_file), []
     for fold in range(FOLDS):
         job = Job("pretrained", "run", 0, fold)
-        training = build(job_config(spec, job, {}), tmp_path_factory.mktemp("fold"), progress=False)
+        training = Training(job_config(spec, job, {}), tmp_path_factory.mktemp("fold")).build()
         data = training.datamodule
         data.setup("fit")
         data.setup("test")

@@ -18,7 +18,7 @@ from levelfield.cli.main import main
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import LoRA, TimmTrunk
 from levelfield.models.adapters import WEIGHTS, add_adapter, own_state
-from levelfield.training.build import SharedParts, build
+from levelfield.training.build import SharedParts, Training
 from levelfield.training.callbacks import GradientCheckpointing
 from levelfield.training.frozen_trunk import KEY
 from levelfield.training.learner import MetricLearner
@@ -104,7 +104,7 @@ def test_a_study_s_checkpoint_holds_what_was_learnt_and_finds_its_trunk(tmp_path
     for name, adapter, given in (("frozen", None, {"freeze_trunk": True}), ("lora", lora, {"trunk_lr": 0.1})):
         trunk = {"class_path": "TimmTrunk", "init_args": {**VIT, "adapter": adapter}}
         config = small_config(model={"trunk": trunk, **given}, trainer={"max_epochs": 1}, data={"steps_per_epoch": 1})
-        training = build(config, tmp_path / name, progress=False, trunks=tmp_path / "trunks")
+        training = Training(config, tmp_path / name, trunks=tmp_path / "trunks").build()
         training.trainer.fit(training.model, datamodule=training.datamodule)
     assert len(list((tmp_path / "trunks").glob("*.pt"))) == 1  # both have the same
     held = torch.load(tmp_path / "lora" / "best.ckpt", weights_only=True)["state_dict"]

@@ -18,7 +18,7 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss
 from levelfield.models import IdentityEmbedder, MLPEmbedder, TimmTrunk, TransformersTrunk
-from levelfield.training.build import build
+from levelfield.training.build import Training
 from levelfield.training.callbacks import HeadFirst
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
@@ -226,7 +226,7 @@ def jobs(tmp_path_factory) -> list[Path]:
         config = small_config(model={"loss": "ArcFaceLoss", "freeze_trunk": True}, data={"steps_per_epoch": 1}) | {
             "seed_everything": seed
         }
-        training = build(config, folder / "before" / name, progress=False, trunks=folder / "before/trunks")
+        training = Training(config, folder / "before" / name, trunks=folder / "before/trunks").build()
         training.trainer.fit(training.model, datamodule=training.datamodule)
         torch.save(training.model.trunk.state_dict(), folder / f"{name}.pt")
     shutil.move(folder / "before", folder / "moved")

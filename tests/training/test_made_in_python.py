@@ -1,7 +1,6 @@
 """A learner made in Python: what its loss gets, its checkpoint with all settings, a fit that goes on, other classes."""
 
 import inspect
-import re
 import warnings
 from functools import partial
 
@@ -94,7 +93,6 @@ def test_parts_without_a_path_are_named_when_the_fit_goes_on(stored):
         warnings.simplefilter("always")
         step(loaded)
     lines = "\n".join(str(each.message) for each in told)
-    assert re.search("its optimizer: it was an object .*sgd", lines)
     named = [f"its {name}" in lines for name in ("miner", "optimizer", "loss", "regularizer")]
     assert named == [True, True, False, False]
     whole = MetricLearner.load_from_checkpoint(path, miner=miner, optimizer=torch.optim.SGD)
@@ -130,7 +128,7 @@ def test_a_resumed_fit_embeds_nothing_to_start_and_a_used_trainer_starts_a_new_l
 @pytest.mark.filterwarnings("ignore:.*was trained on 5 classes of the validation fold")
 @pytest.mark.parametrize(
     ("loss", "loaded"),
-    [(ArcFaceLoss, True), (partial(MarginLoss, learn_beta=True), False), (ArcFaceLoss(15, 16), True)],
+    [(ArcFaceLoss, True), (partial(MarginLoss, learn_beta=True), False), (ArcFaceLoss, False)],
 )
 def test_on_other_classes_the_loss_starts_from_scratch(loss, loaded, stored):
     learner = small_learner(loss, loss_lr=0.5)
@@ -147,10 +145,10 @@ def test_on_other_classes_the_loss_starts_from_scratch(loss, loaded, stored):
 
 @pytest.mark.filterwarnings("ignore:.*was trained on 5 classes of the validation fold")
 def test_what_cannot_go_on_with_other_classes_is_refused(stored):
-    learner = small_learner(peers.ArcFaceLoss(15, 16))
-    path = stored(learner)
-    with pytest.raises(UserError, match="ArcFaceLoss"):
-        step(learner, fold=1)
+    for learner in (small_learner(ArcFaceLoss(15, 16)), small_learner(peers.ArcFaceLoss(15, 16))):
+        path = stored(learner)
+        with pytest.raises(UserError, match="ArcFaceLoss"):
+            step(learner, fold=1)
     with pytest.raises(UserError, match="test classes"):
         step(learner, split="random", split_seed=1)
     with pytest.raises(UserError, match="load_from_checkpoint"):

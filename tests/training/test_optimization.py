@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 from lightning.pytorch.tuner import Tuner
-from small_fit import small_config, small_trainer, small_trunk
+from small_fit import small_trainer, small_trunk
 from timm.optim import param_groups_layer_decay
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -16,9 +16,8 @@ from levelfield.core.errors import UserError
 from levelfield.losses import ContrastiveLoss, NormalizedSoftmaxLoss
 from levelfield.miners import Miner
 from levelfield.models import TransformersTrunk
-from levelfield.models.trunks import ModuleTrunk, Trunk
+from levelfield.models.trunks import ModuleTrunk
 from levelfield.regularizers import Regularizer
-from levelfield.training.build import build
 from levelfield.training.callbacks import RetrievalValidation
 from levelfield.training.learner import MetricLearner
 
@@ -195,21 +194,6 @@ def test_a_weight_that_two_parts_share_is_in_one_group():
     assert groups[1]["params"][-1] is learner.projection.bias
     assert groups[2]["params"][-1] is learner.projection.weight
     assert [len(group["params"]) for group in groups] == [2, 4, 2, 2]
-
-
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore")  # the compiler's own
-def test_the_weights_of_a_compiled_training_are_the_same_to_rounding(tmp_path, monkeypatch):
-    compiled, compile_module = [], nn.Module.compile
-    monkeypatch.setattr(Trunk, "compile", lambda self, **how: compiled.append(how) or compile_module(self, **how))
-    states = []
-    eager = {"class_path": "CompileTrunk", "init_args": {"backend": "eager"}}
-    for name, callbacks in (("plain", []), ("other", [eager])):
-        training = build(small_config(trainer={"callbacks": callbacks}), tmp_path / name, progress=False)
-        training.trainer.fit(training.model, datamodule=training.datamodule)
-        states.append(MetricLearner.load_from_checkpoint(tmp_path / name / "best.ckpt").state_dict())
-    assert compiled == [{"backend": "eager", "mode": "default"}]
-    torch.testing.assert_close(dict(states[1]), dict(states[0]), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("quiet")

@@ -17,7 +17,7 @@ from levelfield import MetricDataModule, MetricLearner
 from levelfield.cli.main import main
 from levelfield.core.errors import UserError
 from levelfield.data import Glyphs, ImageTransforms
-from levelfield.training.build import build
+from levelfield.training.build import Training
 from levelfield.training.optimization import Optimization
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's, of tiny fits
@@ -235,7 +235,7 @@ def test_a_logger_gets_its_arguments_and_levelfield_s_for_those_left_out(kind: s
         logger = spec(f"lightning.pytorch.loggers.{kind}", save_dir=str(folder), **given)
         data = {"dataset": "plain_lightning.Letters"}
         config = {"model": BASE, "data": data, "trainer": {**TRAINER, "logger": logger}}
-        training = build(config, folder, tracked=of_run if door == "study" else None)
+        training = Training(config, folder, tracked=of_run if door == "study" else None).build()
         found = flat(training.trainer.loggers[1])
         expected = flat(class_of(logger)(save_dir=str(folder), **(ours | given)))
         assert {key: found[key] for key in expected} == expected

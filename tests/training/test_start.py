@@ -23,7 +23,7 @@ from levelfield.models import IdentityEmbedder, LinearEmbedder, MLPEmbedder
 from levelfield.models.embedder_init import check_can_start, start_embedder
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, job_config
-from levelfield.training.build import build
+from levelfield.training.build import Training
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 
@@ -37,7 +37,7 @@ def test_the_start_scores_as_the_baseline_of_a_study(finished: Path, tmp_path: P
     config = job_config(StudyFolder.begun(finished).spec, Job("contrastive", "run", 0, 1), {})
     config["model"]["embedder_init"] = "pca"
     config["trainer"] |= {"max_epochs": 1, "callbacks": [{"class_path": "ValidateFirst"}]}
-    training = build(config, tmp_path, progress=False)
+    training = Training(config, tmp_path).build()
     training.trainer.fit(training.model, datamodule=training.datamodule)
     baseline = json.loads((finished / "jobs/pretrained/run0/fold1/result.json").read_text())
     scores = validation_scores(tmp_path / "metrics.csv")

@@ -1,23 +1,17 @@
 """What trackers get of a training, and as whose run."""
 
 import csv
-import json
-from pathlib import Path
 
 import pytest
-import torch
+import wandb
 import yaml
 from kill_at import KILL
-from pretended_gpu import pretended_gpu
 from refused import succeeded
 from small_fit import small_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb_files import offline_runs
 
-from levelfield.core.errors import UserError
-from levelfield.training.build import build
-from levelfield.training.callbacks import WandbNeighbours
-from levelfield.training.embed import embed
+from levelfield.training.build import Training
 
 WANDB = {"class_path": "lightning.pytorch.loggers.WandbLogger", "init_args": {"offline": True, "project": "p"}}
 BOARD = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {"save_dir": "elsewhere"}}
@@ -34,63 +28,26 @@ def silent(tmp_path, monkeypatch):
 
 
 @pytest.mark.processes  # of W&B
-def test_both_trackers_hold_the_same_numbers_and_the_training_is_the_same(tmp_path, ranked_on):
-    keeps = {"class_path": "WandbNeighbours", "init_args": {"queries": 3}}
-    tracked = {"logger": [WANDB, BOARD], "callbacks": [keeps]}
-    for name, given in (("plain", {}), ("tracked", tracked)):
+def test_both_trackers_hold_the_same_numbers_and_the_training_is_the_same(tmp_path):
+    for name, given in (("plain", {}), ("tracked", {"logger": [WANDB, BOARD]})):
         config = small_config(model={"loss": "ArcFaceLoss"}, trainer=given, data={"num_workers": 0})
-        training = build(config, tmp_path / name, progress=False)
+        training = Training(config, tmp_path / name).build()
         training.trainer.fit(training.model, datamodule=training.datamodule)
     for file in ("metrics.csv", "best.ckpt"):
         assert (tmp_path / "tracked" / file).read_bytes() == (tmp_path / "plain" / file).read_bytes()
 
     [found] = offline_runs(tmp_path)
-    scalars = {key for key in found.keys if not key.startswith("val/neighbours")} - {"epoch", "trainer/global_step"}
+    scalars = found.keys - {"epoch", "trainer/global_step"}
     assert scalars == OF_EACH_FIT
-    assert_shows_neighbours(found, training)
-    with pretended_gpu() as gpu:
-        _, rows = WandbNeighbours(3)._neighbours(training.model, training.datamodule, gpu)
-    assert [row[1] for row in rows] == pytest.approx([row[1] for row in found.table("val/neighbours")])
-    assert ranked_on[-1] == "cuda"
-
     [events] = (tmp_path / "tracked").glob("events.out.tfevents.*")
     board = EventAccumulator(str(events)).Reload()
     assert scalars <= set(board.Tags()["scalars"])
 
 
-def assert_shows_neighbours(found, training) -> None:
-    """The table's queries and their neighbours are those of a float64 loop over the last epoch's embeddings."""
-    embeddings, labels, _ = embed(training.model, training.datamodule.eval_dataloader(training.datamodule.val_subset))
-    names = [training.datamodule.val_subset.class_names[label] for label in labels]
-    units = torch.nn.functional.normalize(embeddings.double())
-    expected = []
-    for query in range(len(units)):
-        order = [other for other in (units @ units[query]).argsort(descending=True).tolist() if other != query]
-        right = [names[other] == names[query] for other in order]
-        relevant = sum(right)
-        precisions = [sum(right[: rank + 1]) / (rank + 1) for rank in range(relevant) if right[rank]]
-        near = [f"{'right' if right[rank] else 'wrong'}: {names[order[rank]]}" for rank in range(5)]
-        expected.append((sum(precisions) / relevant, [names[query], *near]))
-    [table] = [artifact for artifact in found.artifacts if artifact.type == "run_table"]
-    [file] = [content.local_path for content in table.manifest.contents if content.path.endswith(".table.json")]
-    rows = json.loads(Path(file).read_text())["data"]
-    shown = [(row[1], [cell["caption"] for cell in (row[0], *row[2:])]) for row in rows]
-    scores = sorted(score for score, _ in expected)
-    assert [score for score, _ in shown] == pytest.approx([scores[0], scores[len(scores) // 2], scores[-1]], abs=0.02)
-    for score, captions in shown:
-        assert any(captions == others and score == pytest.approx(found) for found, others in expected)
-
-
-def test_a_number_below_the_smallest_is_refused():
-    with pytest.raises(UserError, match="queries -1"):
-        WandbNeighbours(queries=-1)
-
-
 @pytest.mark.full
 def test_an_offline_run_holds_a_fit(tiny, run, tmp_path, monkeypatch):
     words = ["fit", *tiny, "--model.loss", "ArcFaceLoss", "--output", tmp_path, "--name", "named"]
-    keep = ["--trainer.callbacks+", "WandbNeighbours", "--trainer.callbacks.queries", "2"]
-    succeeded(run(*words, "--config", "logger/wandb.yaml", "--trainer.log_every_n_steps", "1", *keep))
+    succeeded(run(*words, "--config", "logger/wandb.yaml", "--trainer.log_every_n_steps", "1"))
 
     folder = tmp_path / "fit" / "named" / "0"
     [found] = offline_runs(tmp_path)
@@ -105,14 +62,11 @@ def test_an_offline_run_holds_a_fit(tiny, run, tmp_path, monkeypatch):
         series = {int(row["step"]): float(row[column]) for row in rows if row[column]}
         assert found.series(column) == pytest.approx(series), column
     assert found.summary["best/map_at_r"] == pytest.approx(max(found.series("val/map_at_r").values()))
-    assert len(found.table("val/neighbours")) == 2
-    [best] = [artifact for artifact in found.artifacts if artifact.type == "model"]
-    assert [content.path for content in best.manifest.contents] == ["best.ckpt"]
-    assert best.manifest.contents[0].size == (folder / "best.ckpt").stat().st_size
 
 
 @pytest.mark.full
 def test_a_resumed_fit_continues_its_run(tiny, run, tmp_path, monkeypatch):
+    wandb.teardown()  # an earlier test's W&B has read the variables
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(KILL, "1 0 SIGINT")
     monkeypatch.setenv("WANDB_NAME", "named")

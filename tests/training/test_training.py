@@ -22,7 +22,7 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import ImageFolder
 from levelfield.models import TimmTrunk
 from levelfield.training import build as builder
-from levelfield.training.build import SharedParts, build
+from levelfield.training.build import SharedParts, Training
 
 
 @pytest.mark.processes
@@ -38,13 +38,13 @@ def test_a_real_start_of_the_command_knows_short_names_and_a_profiler_prints_its
 
 def test_no_profiler_ends_with_its_training(tmp_path):
     """Lightning's has a `__del__`, in which a Ctrl-C between two jobs of a study would be lost."""
-    one, other = (build(small_config(), tmp_path / name, progress=False).trainer.profiler for name in "ab")
+    one, other = (Training(small_config(), tmp_path / name).build().trainer.profiler for name in "ab")
     assert one is other
 
 
 def test_a_deterministic_training_does_not_fill_the_memory_that_it_takes(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-    training = build(small_config(), tmp_path, progress=False)
+    training = Training(small_config(), tmp_path).build()
     training.trainer.fit(training.model, datamodule=training.datamodule)
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.utils.deterministic.fill_uninitialized_memory
@@ -60,7 +60,7 @@ def test_one_batch_is_not_all_batches_whatever_was_imported_before() -> None:
         "trunk = {'class_path': 'TimmTrunk', 'init_args': {'name': 'test_resnet', 'weights': None}}\n"
         "config = {'model': {'loss': 'ContrastiveLoss', 'trunk': trunk}, 'data': {'dataset': 'Glyphs'}}\n"
         "for given in (1, 1.0, 0.5, 0):\n"
-        "    trainer = build({**config, 'trainer': {'limit_train_batches': given}}, Path('.')).config.trainer\n"
+        "    trainer = Training({**config, 'trainer': {'limit_train_batches': given}}, Path('.')).config.trainer\n"
         "    print(repr(trainer.limit_train_batches))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

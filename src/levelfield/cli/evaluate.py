@@ -3,11 +3,11 @@
 import argparse
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jsonargparse import Namespace
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from safetensors.torch import save
 
 from levelfield.cli.options import configuration
@@ -15,6 +15,7 @@ from levelfield.core.configuration import Config, flatten, init_args, merge
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically
 from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
+from levelfield.core.processes import is_first_rank
 from levelfield.core.terminal import say
 from levelfield.data.own import dataset_with_paths
 from levelfield.training.batches import gather_rows
@@ -23,7 +24,6 @@ from levelfield.training.callbacks import RecordEvaluation, RetrievalValidation
 from levelfield.training.checkpoint import data_arguments, load_data, load_learner, read_checkpoint
 from levelfield.training.initial_weights import refuse_other_data, refuse_other_dataset
 from levelfield.training.plain_module import adapted
-from levelfield.training.run_folder import is_first_process
 from levelfield.training.settings import class_parser, instantiate, plain
 
 # Where the data are and how they are loaded. The checkpoint has everything else about learner and data.
@@ -47,8 +47,7 @@ def main(given: argparse.Namespace) -> int:
     if len(given.ckpt_path) > 1:
         raise UserError("--ckpt_path is given twice: leave one out")
     evaluation = Evaluation(given, configuration(given.config, given.settings))
-    evaluation.build()
-    getattr(evaluation, given.command)()
+    getattr(evaluation.build(), given.command)()
     return 0
 
 
@@ -90,9 +89,9 @@ class Evaluation(Training):
         here = {key: value for key, value in init_args(found["dataset"]).items() if key in in_dataset}
         self.data = {**stored, "dataset": {**again, "init_args": {**init_args(again), **here}}}
 
-    def build(self) -> None:
+    def build(self) -> Self:
         """Build the parts with the weights of the checkpoint."""
-        self.seed()
+        seed_everything(self.config.seed_everything, workers=True)
         self.model = adapted(load_learner(None, self.checkpoint_path, trust=self.given.trust))
         self.datamodule = load_data(self.data, self.checkpoint_path, self.given.trust)
         parser = class_parser(Trainer, "trainer", instantiate=False)
@@ -100,6 +99,7 @@ class Evaluation(Training):
         self.trainer = self.make_trainer()
         self.datamodule.device = self.trainer.strategy.root_device
         refuse_other_data(self.checkpoint["levelfield"]["data"], self.datamodule.identity(), self.checkpoint_path)
+        return self
 
     def validate(self) -> None:
         """Score the checkpoint's validation fold."""
@@ -113,7 +113,7 @@ class Evaluation(Training):
         record = RecordEvaluation(reason=self.given.reopen_test, by="levelfield test")
         self.trainer.callbacks.append(record)  # type: ignore[attr-defined]
         self.trainer.test(self.model, datamodule=self.datamodule)
-        if record.evaluation is not None and is_first_process():
+        if record.evaluation is not None and is_first_rank():
             say(record.summary())
             lines = read_lines(record.folder / LEDGER)
             line = next(each for each in lines if (each["event"], each["id"]) == (EVALUATED, record.evaluation))

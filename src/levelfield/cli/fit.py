@@ -4,14 +4,14 @@ import argparse
 import shlex
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from jsonargparse import Namespace
-from lightning.pytorch import Callback
+from lightning.pytorch import Trainer
 
 from levelfield.cli.options import configuration
 from levelfield.core.errors import UserError
-from levelfield.core.processes import launched_nodes, launched_together
+from levelfield.core.processes import is_first_rank, launched_nodes, launched_together
 from levelfield.core.source_identity import sources
 from levelfield.core.terminal import say
 from levelfield.metrics.definitions import title_of
@@ -19,7 +19,7 @@ from levelfield.models.trunks import Trunk
 from levelfield.training.build import Training
 from levelfield.training.callbacks.until_done import BEFORE_TRAINING
 from levelfield.training.initial_weights import start_from_checkpoint
-from levelfield.training.run_folder import BEST, LAST, LastEpoch, RunFolder, claim, interruptible, is_first_process
+from levelfield.training.run_folder import BEST, LAST, LastEpoch, RunFolder, claim, interruptible
 from levelfield.training.settings import plain
 from levelfield.training.trust import user_packages
 
@@ -42,10 +42,9 @@ def main(given: argparse.Namespace) -> int:
     fit = Fit(configuration(given.config, given.settings), command="fit", complete=not given.print_config)
     fit.resume = given.resume
     if given.print_config:
-        print(fit.printed(), end="")
+        print(fit.parser.dump(fit.config, skip_unset=False, skip_validation=True), end="")
         return 0
-    fit.build()
-    fit.run()
+    fit.build().run()
     if fit.trainer.is_global_zero and fit.trainer.state.finished:
         say(*fit.conclusion())
     return 0
@@ -58,7 +57,7 @@ class Fit(Training):
     _last: LastEpoch
     resume = False
 
-    def build(self) -> None:
+    def build(self) -> Self:
         """Claim a folder and build the parts. Only the first process claims a folder.
 
         Raises:
@@ -67,7 +66,7 @@ class Fit(Training):
         config = self.config
         _refuse_unusable(config, self.resume)
         parent = Path(config.output) / "fit" / (config.name or _default_name(config))
-        is_first = is_first_process()
+        is_first = is_first_rank()
         self._run = claim(parent, plain(self.parser, config), self.resume) if is_first else RunFolder(parent)
         self.folder = self._run.path
         try:
@@ -80,6 +79,7 @@ class Fit(Training):
         except BaseException:
             self._release()
             raise
+        return self
 
     def _refuse_other_number(self) -> None:
         """Check the launcher's number of processes against devices x nodes: with another number a fit would hang."""
@@ -100,19 +100,20 @@ class Fit(Training):
             return
         strategy.launcher.launch(strategy.setup_environment)  # starts the processes, unless srun or torchrun did
         path, state = strategy.broadcast((self._run.path, self._run.state))
-        if not is_first_process():
+        if not is_first_rank():
             self._run = RunFolder(path, state)
 
     def _release(self) -> None:
-        if is_first_process():
+        if is_first_rank():
             self._run.release()
 
-    def with_callbacks_of_command(self, callbacks: list[Callback]) -> list[Callback]:
-        if self.config.trainer.enable_checkpointing is False:
-            return callbacks
-        identity = partial(self.identity, self.config_dump, sources(self.config_dump))
-        self._last = LastEpoch(self._run.path, identity, self.config.checkpoint_seconds)
-        return [self._last, *callbacks]
+    def make_trainer(self) -> Trainer:
+        trainer = super().make_trainer()
+        if self.config.trainer.enable_checkpointing is not False:
+            identity = partial(self.identity, self.config_dump, sources(self.config_dump))
+            self._last = LastEpoch(self._run.path, identity, self.config.checkpoint_seconds)
+            trainer.callbacks.insert(0, self._last)  # type: ignore[attr-defined]
+        return trainer
 
     def run(self) -> None:
         """Trainer.fit, from `last.ckpt` if this fit was stopped. Does nothing if it is finished.
@@ -124,7 +125,7 @@ class Fit(Training):
         try:
             self._learn_folder()
             if self._run.state == "finished":
-                if is_first_process():
+                if is_first_rank():
                     say(f"{self._run.path} is finished: nothing to do (without --resume a new fit begins)")
                 return
             self._begin()
@@ -143,13 +144,13 @@ class Fit(Training):
                 raise
             raise UserError(f"{option}: {said}") from error
         else:
-            if is_first_process():
+            if is_first_rank():
                 self._run.finish()
         finally:
             self._release()
 
     def _begin(self) -> None:
-        if not is_first_process():
+        if not is_first_rank():
             return
         if self._run.state == "unfinished":
             say(f"resuming in {self.folder}")

@@ -27,7 +27,7 @@ from levelfield.models.embedder_init import EmbedderInit, start_embedder
 from levelfield.study.training_job import fixed_threads, memory_errors
 from levelfield.study.untrained import FEATURES
 from levelfield.study.workers import Slots, attempt
-from levelfield.training.build import build
+from levelfield.training.build import Training
 from levelfield.training.embed import TrunkExtractor
 
 # Sides of training crops, in pixels; all are multiples of 16.
@@ -103,7 +103,7 @@ def timed(config: Config, batch: int, seconds: float, threads: int) -> tuple[flo
         "trainer": {"max_epochs": 1, "callbacks": [], "limit_predict_batches": BATCHES},
     }
     with fixed_threads(threads), memory_errors(), tempfile.TemporaryDirectory() as folder:
-        training = build(merge(merge(config, own), {"data": {"eval_batch_size": BATCH}}), Path(folder), progress=False)
+        training = Training(merge(merge(config, own), {"data": {"eval_batch_size": BATCH}}), Path(folder)).build()
         training.model.trunk.check_takes(training.datamodule.dataset)
         clock = Clock(seconds)
         training.trainer.callbacks.append(clock)  # type: ignore[attr-defined]
@@ -228,7 +228,7 @@ def scores(config: Config, folds: int, blocks: int, threads: int) -> tuple[dict[
     shapes: list[tuple[int, int]] = []
     with fixed_threads(threads), tempfile.TemporaryDirectory() as folder:
         for fold in range(folds):
-            training = build(merge(config, {"data": {"fold": fold, "num_folds": blocks}}), Path(folder), progress=False)
+            training = Training(merge(config, {"data": {"fold": fold, "num_folds": blocks}}), Path(folder)).build()
             data = training.datamodule
             data.setup("fit")
             data.use_features(TrunkExtractor(training.model.trunk, training.trainer.strategy.root_device))

@@ -171,8 +171,11 @@ def was_interrupted(error: BaseException | None) -> bool:
 
 
 def is_first_rank() -> bool:
-    """Whether this is the first process of its run."""
-    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"))
+    """Whether this is the first process of its run: as Lightning knows, or before it, by the launcher's variables."""
+    lightning = sys.modules.get("lightning_utilities.core.rank_zero")
+    rank = getattr(getattr(lightning, "rank_zero_only", None), "rank", None)
+    variables = (os.environ.get(name, "0") for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"))
+    return all(each == "0" for each in variables) if rank is None else rank == 0
 
 
 def end_with_parent(parent: int, number: int = 0) -> None:

@@ -15,7 +15,7 @@ from levelfield.study.jobs import Job, job_config
 from levelfield.study.spec import StudySpec
 from levelfield.study.state import first_config
 from levelfield.study.workers import in_words
-from levelfield.training.build import SharedParts, Training, build
+from levelfield.training.build import SharedParts, Training
 from levelfield.training.learner import MetricLearner
 from levelfield.training.start import check_parts
 
@@ -46,8 +46,8 @@ def look_at_rows(spec: StudySpec) -> Seen:
         for row in spec.rows:
             with _explained(f"{row}, when building it"):
                 if spec.whole_half and spec.trials(row):  # runs and trials have different settings
-                    build(job_config(spec, Job(row, "run", 0, 0), {}), Path(folder), progress=False, kept=kept)
-                seen[row] = build(first_config(spec, row), Path(folder), progress=False, kept=kept)
+                    Training(job_config(spec, Job(row, "run", 0, 0), {}), Path(folder), kept=kept).build()
+                seen[row] = Training(first_config(spec, row), Path(folder), kept=kept).build()
         halves = {spec.halves[row]: training.datamodule for row, training in seen.items()}
         for data in halves.values():
             data.check_test_half()

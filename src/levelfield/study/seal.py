@@ -26,11 +26,11 @@ from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, folds_of
 from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.training_job import fixed_threads, memory_errors
 from levelfield.study.workers import Scheduler, Slots, Unit
-from levelfield.training.build import Training, build
+from levelfield.training.build import Training
 from levelfield.training.checkpoint import has_frozen_trunk_of, load_learner
 from levelfield.training.embed import EmbeddedSet, TrunkExtractor, embed
 from levelfield.training.learner import MetricLearner
-from levelfield.training.plain_module import embed_by_steps, is_plain
+from levelfield.training.plain_module import embed_by_steps
 from levelfield.training.trust import user_packages
 
 FIRST = "first evaluation of this study"
@@ -147,7 +147,7 @@ def _halves(study: StudyFolder) -> dict[str, MetricDataModule]:
     for row in study.spec.methods:
         if (half := study.spec.halves[row]) not in halves:
             with tempfile.TemporaryDirectory() as folder:
-                halves[half] = build(study.test_config(row), Path(folder), progress=False).datamodule
+                halves[half] = Training(study.test_config(row), Path(folder)).build().datamodule
             halves[half].check_test_half()
     now = {half: data.identity()["fingerprint"] for half, data in halves.items()}
     for job, result in study.state.results.items():
@@ -242,7 +242,7 @@ def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
         missing = [n for n, fold in enumerate(folds) if fold is None or fold.data != fingerprint]
         paths = [task.checkpoints[n][0] for n in missing]
         embedded = list[EmbeddedSet]()
-        if missing and is_plain(training.model):
+        if missing and not isinstance(training.model, MetricLearner):
             where = {"accelerator": device.type}
             embedded = [embed_by_steps(_load(path, training), loader, where) for path in paths]
         elif missing:
@@ -262,7 +262,7 @@ def _test_data(task: TestTask) -> tuple[Training, DataLoader]:
     if not _built or _built[0][0] != key:
         _built.clear()  # free memory before the next
         with tempfile.TemporaryDirectory() as folder:
-            training = build(task.config, Path(folder), progress=False)
+            training = Training(task.config, Path(folder)).build()
         training.datamodule.setup("test")
         training.datamodule.evaluation = task.evaluation
         _built.append((key, training, training.datamodule.eval_dataloader(training.datamodule.test_subset)))
@@ -286,7 +286,7 @@ def _embed(paths: list[Path], training: Training, loader: DataLoader) -> list[Em
 def _load(path: Path, training: Training, **parts: Any) -> Any:
     """The model of a job. Its classes are trusted, because they come from the user's study file."""
     trust = user_packages(training.config_dump)
-    return load_learner(type(training.model), path, "cpu", True, trust, parts)
+    return load_learner(type(training.model), path, trust=trust, parts=parts)
 
 
 class SideBySide(nn.Module):

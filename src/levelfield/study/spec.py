@@ -18,7 +18,6 @@ from levelfield.core.shape import TEXT_OR_NONE, count, has_shape
 from levelfield.metrics.definitions import SELECTED_BY, is_user_metric
 from levelfield.study.search_space import Space, read_space
 from levelfield.study.untrained import FEATURES, ONE, PCA, UNTRAINED, changes_untrained, untrained_config
-from levelfield.training.trackers import drop_loggers
 
 STUDY = "study.yaml"
 BASELINE = "pretrained"
@@ -331,8 +330,7 @@ def _without_places(config: Config) -> Config:
     for place in (plain.get("data", {}), init_args(plain.get("data", {}).get("dataset"))):
         for key in NOT_IDENTITY:
             place.pop(key, None)
-    if "trainer" in plain:
-        plain["trainer"] = drop_loggers(plain["trainer"])
+    plain.get("trainer", {}).pop("logger", None)
     return plain
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from levelfield.core.errors import OutOfMemory, TrainingFailed, UserError
-from levelfield.core.processes import OF_A_LAUNCHER, end_with_parent, keep_freed_memory
+from levelfield.core.processes import OF_A_LAUNCHER, end_with_parent, is_first_rank, keep_freed_memory
 from levelfield.core.source_identity import names_in, sources
 from levelfield.core.versions import provenance
 from levelfield.metrics.definitions import SELECTED_BY
@@ -33,9 +33,9 @@ from levelfield.study.derived import derive
 from levelfield.study.jobs import Task, write_result
 from levelfield.study.test_scores import class_sums
 from levelfield.study.workers import Ended, Outcome, attempt
-from levelfield.training.build import build
+from levelfield.training.build import Training
 from levelfield.training.frozen_trunk import TRUNKS
-from levelfield.training.run_folder import interruptible, is_first_process
+from levelfield.training.run_folder import interruptible
 from levelfield.training.trackers import QUIET
 
 # Messages of torch, CUDA and the system on exhausted memory.
@@ -88,12 +88,12 @@ def check_sources(task: Task) -> None:
 def _train(task: Task) -> dict[str, Any]:
     """The result of the training, or `failure` with the reason."""
     with fixed_threads(task.spec.threads), memory_errors():
-        if is_first_process():
+        if is_first_rank():
             task.empty_folder()
         try:
-            training = build(
-                task.config, task.job_folder, progress=False, tracked=_tracked(task), trunks=task.folder / TRUNKS
-            )
+            training = Training(
+                task.config, task.job_folder, tracked=_tracked(task), trunks=task.folder / TRUNKS
+            ).build()
             training.write_config()
             made = derive(task, training) if task.job.method in task.spec.derived else {}
             with interruptible():
@@ -201,11 +201,11 @@ def main(file: Path) -> int:
     """One process of a job on several devices; the first, or a failing one, prints the outcome as JSON."""
     answer, sys.stdout = sys.stdout, sys.stderr  # only JSON goes to standard output
     task, parent = pickle.loads(file.read_bytes())
-    end_with_parent(parent if is_first_process() else os.getppid())
+    end_with_parent(parent if is_first_rank() else os.getppid())
     keep_freed_memory()
     outcome = attempt(_train, task)
     failed = outcome.kind != "done" or "failure" in outcome.value
-    if failed or is_first_process():
+    if failed or is_first_rank():
         print(json.dumps(outcome), file=answer, flush=True)
     return int(failed)
 

@@ -25,20 +25,22 @@ class Batch(NamedTuple):
     are_features: bool = False
 
     @classmethod
-    def read(cls, batch: Any) -> "Batch":
-        """The batch of any loader.
+    def read(cls, batch: Any, labelled: bool = True) -> "Batch":
+        """The batch of any loader; if not `labelled`, also a dictionary without labels, or only samples.
 
         Raises:
             UserError: it is neither a pair, nor a triple, nor a dictionary with `samples` and `labels`.
         """
         if isinstance(batch, Mapping):
             of = "features" if "features" in batch else "samples"
-            if missing := [key for key in (of, "labels") if key not in batch]:
+            if missing := [key for key in (of, *["labels"] * labelled) if key not in batch]:
                 found = ", ".join(str(key) for key in batch)
                 raise UserError(f"the loader's dictionaries have no '{missing[0]}' (they have {found}): yield {FORMS}")
-            return cls(batch[of], batch["labels"], batch.get("index"), are_features=of == "features")
-        if isinstance(batch, tuple | list) and len(batch) in (2, 3):
+            return cls(batch[of], batch.get("labels"), batch.get("index"), of == "features")  # type: ignore[arg-type]
+        if isinstance(batch, tuple | list) and len(batch) in (2, 3) and (labelled or isinstance(batch[1], Tensor)):
             return cls(*batch)
+        if not labelled:
+            return cls(batch, None)  # type: ignore[arg-type]
         found = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
         raise UserError(f"the loader yields a {found}: yield {FORMS}")
 
@@ -61,17 +63,6 @@ def broken_samples(batch: Batch | None) -> str:
     shown = ", ".join(map(str, positions[:5].tolist()))
     counted = f"{len(rows)} of {len(batch.samples)} samples"
     return f"NaN or infinite values in {counted}: {shown} in the {where}" if len(rows) else ""
-
-
-def samples_of(batch: Any) -> tuple[Any, Int[Tensor, " batch"] | None]:
-    """Samples and index of a batch that may have no labels: a dictionary, a pair, a triple, or only samples."""
-    if isinstance(batch, Mapping):
-        if "samples" not in batch:
-            raise UserError("the loader's dictionaries have no 'samples': yield samples, or " + FORMS)
-        return batch["samples"], batch.get("index")
-    if isinstance(batch, tuple | list) and len(batch) in (2, 3) and isinstance(batch[1], Tensor):
-        return batch[0], batch[2] if len(batch) == 3 else None
-    return batch, None
 
 
 def match_dtype(samples: Tensor, module: nn.Module) -> Tensor:

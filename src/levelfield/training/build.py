@@ -7,11 +7,12 @@ import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import yaml
 from jsonargparse import ArgumentParser, Namespace
+from lightning.fabric.utilities import disable_possible_user_warnings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
@@ -25,6 +26,7 @@ from levelfield.core.configuration import Config, as_list
 from levelfield.core.errors import UserError, refuse_below
 from levelfield.core.files import write_atomically
 from levelfield.core.paths import find_own_modules, strip_paths
+from levelfield.core.processes import is_first_rank
 from levelfield.core.versions import library_versions
 from levelfield.data.dataset import MetricDataset
 from levelfield.data.own import dataset_without_paths
@@ -37,7 +39,7 @@ from levelfield.training.initial_weights import check_weight_files
 from levelfield.training.learner import MetricLearner
 from levelfield.training.loss_factory import loss_attribute
 from levelfield.training.plain_module import adapted, settings_of_others, user_class
-from levelfield.training.run_folder import AtomicCheckpoints, BestCheckpoint, MetricsFile, determining, is_first_process
+from levelfield.training.run_folder import AtomicCheckpoints, BestCheckpoint, MetricsFile, determining
 from levelfield.training.settings import OF_THE_LOSS, instantiate, parse_training, plain
 from levelfield.training.start import check_features
 from levelfield.training.trackers import place_trackers
@@ -45,23 +47,18 @@ from levelfield.training.weight_averaging import averages
 
 # Smallest values of arguments that a Trainer does not check.
 LEAST = {
-    **{"accumulate_grad_batches": 1, "check_val_every_n_epoch": 1, "gradient_clip_val": 0},
-    **{"log_every_n_steps": 0, "min_epochs": 0, "min_steps": 0, "num_sanity_val_steps": -1},
+    1: ("accumulate_grad_batches", "check_val_every_n_epoch"),
+    0: ("gradient_clip_val", "log_every_n_steps", "min_epochs", "min_steps"),
+    -1: ("num_sanity_val_steps",),
 }
 MOST_SEED = 2**32 - 1  # numpy's limit
 LIST_SECONDS = 60.0  # until a list of samples is read again: a new file in a folder changes no known file
 # Messages of Lightning about intended choices of levelfield, or about things that the user cannot change.
 EXPECTED_NOTICES = (
-    ".*does not have many workers.*",
     ".* directory .* exists and is not empty.*",  # of checkpoints, and of logs
     ".*The dirpath has changed from.*",  # a fit from a checkpoint writes to its own folder
     ".*is an instance of `nn.Module` and is already saved during checkpointing.*",
-    ".*It is recommended to use .*sync_dist=True.*",
-    ".*The number of training batches .* is smaller than the logging interval.*",
-    ".*in eval mode at the start of training.*",  # frozen batch norm
     ".*LeafSpec.* is deprecated.*",
-    ".*GPU available but not used.*",  # `accelerator: cpu` is intended
-    ".*`srun` command is available on your system but is not used.*",  # not every process on a SLURM machine is a job
 )
 _NOTHING = nullcontext()
 LOGGED = {
@@ -134,13 +131,12 @@ class TrackedRun(Callback):
             for logger in self.trackers:
                 logger.log_metrics(best, step=max(trainer.global_step - 1, 0))  # the last step, as Lightning counts
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: Any) -> None:
         for logger in self.trackers:
             if isinstance(logger, WandbLogger) and trainer.is_global_zero and logger.version:  # it has begun
                 logger.experiment.finish()
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self.teardown(trainer, pl_module, "fit")
+    on_exception = teardown  # type: ignore[assignment] # Lightning gives no names
 
 
 class Training:
@@ -149,7 +145,6 @@ class Training:
     Args:
         config: The configuration as for `levelfield fit --config`, as plain values.
         folder: Folder of the training; None writes nothing.
-        progress: Whether to show a progress bar.
         tracked: Arguments for `wandb.init`: the run's `name`, its `group`, and more.
         trunks: Folder for a frozen trunk of several trainings; None stores it in each checkpoint.
         kept: Parts, including the trunk, that trainings share if they are only checked.
@@ -171,7 +166,6 @@ class Training:
         self,
         config: Config,
         folder: Path | None = None,
-        progress: bool = True,
         tracked: Mapping[str, Any] | None = None,
         trunks: Path | None = None,
         kept: SharedParts | None = None,
@@ -179,9 +173,10 @@ class Training:
         complete: bool = True,
     ) -> None:
         self.folder, self.command = folder, command
-        self._trunks, self._kept, self._progress, self._tracked = trunks, kept, progress, tracked
+        self._trunks, self._kept, self._tracked = trunks, kept, tracked
         self._best: ModelCheckpoint | None = None
         find_own_modules(config)
+        disable_possible_user_warnings()
         for notice in EXPECTED_NOTICES:
             warnings.filterwarnings("ignore", notice)
         for package, level in LOGGED.items():
@@ -197,21 +192,13 @@ class Training:
         if not 0 <= seed <= MOST_SEED:
             raise UserError(f"--seed_everything {seed}: give 0 to {MOST_SEED}")
 
-    def printed(self) -> str:
-        """The configuration with all defaults, for `--print_config` and `--config`."""
-        return self.parser.dump(self.config, skip_unset=False, skip_validation=True)
-
-    def seed(self) -> None:
-        """Seed the random draws of `build`."""
-        seed_everything(self.config.seed_everything, workers=True)
-
-    def build(self) -> None:
+    def build(self) -> Self:
         """Build the parts; writes nothing.
 
         Raises:
             UserError: An invalid part.
         """
-        self.seed()
+        seed_everything(self.config.seed_everything, workers=True)
         config = self.config.clone()  # config.yaml keeps what the user gave
         if self.folder is not None:
             of_a_fit = {"name": "-".join(self.folder.parts[-2:]), "group": self.folder.parent.name, "job_type": "fit"}
@@ -239,6 +226,7 @@ class Training:
             check_weight_files(self.config_dump["model"], self.datamodule)
         self.trainer = self.make_trainer()
         self.datamodule.device = self.trainer.strategy.root_device
+        return self
 
     def identity(self, config: Mapping[str, Any], sources: Mapping[str, str]) -> dict[str, Any]:
         """What determines the results of a training: configuration, data, code and machine."""
@@ -254,8 +242,6 @@ class Training:
         """The Trainer with the callbacks, the loggers and the plugins of a training."""
         config = dict(self.parts.trainer.items())
         callbacks = as_list(config.pop("callbacks"))
-        if not any(isinstance(callback, RetrievalValidation) for callback in callbacks):
-            callbacks.insert(0, RetrievalValidation())
         if config.get("max_steps") == 0:
             callbacks = [*(each for each in callbacks if not isinstance(each, ValidateFirst)), KeepStart()]
             config |= {"max_steps": -1, "max_epochs": 1}
@@ -274,16 +260,14 @@ class Training:
             trackers = [] if given in (None, True, False) else as_list(given)  # `metrics.csv` is always written too
             if trackers:
                 callbacks.append(TrackedRun(trackers, self.config_dump))
-            callbacks = self.with_callbacks_of_command(callbacks)
             config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *trackers]
         else:
             config["logger"] = False
-        if not self._progress:
+        if self.command is None:
             config["enable_progress_bar"] = False
         config["profiler"] = config.get("profiler") or _no_profiler
-        for key, smallest in LEAST.items():
-            if isinstance(config.get(key), int | float):
-                refuse_below(smallest, "trainer", **{key: config[key]})
+        for smallest, keys in LEAST.items():
+            refuse_below(smallest, "trainer", **{key: config.get(key) for key in keys})
         if config.get("val_check_interval") == 0:
             raise UserError("--trainer.val_check_interval 0: give 1 or more batches, or a fraction of an epoch")
         if config.get("default_root_dir"):
@@ -317,14 +301,10 @@ class Training:
                 )
         return trainer
 
-    def with_callbacks_of_command(self, callbacks: list[Callback]) -> list[Callback]:
-        """All callbacks of a training, in order; a command adds its own."""
-        return callbacks
-
     def write_config(self) -> None:
         """`config.yaml` in the run's folder: `levelfield fit --config config.yaml` repeats the run."""
         assert self.folder is not None
-        if is_first_process():
+        if is_first_rank():
             write_atomically(self.folder / "config.yaml", yaml.safe_dump(self.config_dump, sort_keys=False).encode())
 
     @property
@@ -380,14 +360,3 @@ class Training:
         """The content of `best.ckpt`, memory-mapped, without reading the weights."""
         assert self.folder is not None
         return torch.load(self.folder / "best.ckpt", map_location="cpu", weights_only=True, mmap=True)
-
-
-def build(config: Config, folder: Path, **settings: Any) -> Training:
-    """A training with built parts; nothing is written yet. The arguments are those of `Training`.
-
-    Raises:
-        UserError: A key, class or value that is not accepted.
-    """
-    training = Training(config, folder, **settings)
-    training.build()
-    return training

@@ -38,7 +38,7 @@ USUAL_LEARNER = "levelfield.training.learner.MetricLearner"  # which imports thi
 USUAL_DATA = "levelfield.data.datamodule.MetricDataModule"
 
 
-def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint without running code.
 
     Raises:
@@ -47,7 +47,7 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     if not Path(path).is_file():
         raise UserError(f"no checkpoint '{path}': give the best.ckpt of a fit with --ckpt_path")
     try:
-        checkpoint = torch.load(path, map_location=map_location, weights_only=True)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise UserError(f"cannot read checkpoint '{path}' ({type(error).__name__}): is the file complete?") from error
     if not isinstance(checkpoint, dict) or "levelfield" not in checkpoint:
@@ -68,8 +68,7 @@ def complete_checkpoint(learner: Any, checkpoint: dict[str, Any]) -> None:
             checkpoint[section] = strip_paths(plain)
     datamodule = getattr(learner._trainer, "datamodule", None)
     data = datamodule.identity() if isinstance(datamodule, MetricDataModule) else None
-    if data is not None:
-        checkpoint.get("datamodule_hyper_parameters", {}).pop("num_workers", None)
+    checkpoint.get("datamodule_hyper_parameters", {}).pop("num_workers", None)
     trunk = getattr(learner, "trunk", None)
     checkpoint["levelfield"] = {
         "num_classes": getattr(learner, "num_classes", None),
@@ -90,8 +89,7 @@ def has_frozen_trunk_of(learner: Any, path: str | Path) -> bool:
 def load_learner(
     kind: type[LightningModule] | None,
     origin: Path | str,
-    map_location: Any = "cpu",
-    strict: bool = True,
+    map_location: torch.device | str | None = None,
     trust: Iterable[str] = (),
     parts: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
@@ -100,7 +98,7 @@ def load_learner(
     Args:
         kind: The class of the learner; None takes the one in the checkpoint.
     """
-    checkpoint, trusted = read_checkpoint(origin, map_location), tuple(trust)
+    checkpoint, trusted = read_checkpoint(origin), tuple(trust)
     with one_line(origin):
         stored = dict(checkpoint["hyper_parameters"])
         kind = kind or named_class("model.learner", stored.get("learner", USUAL_LEARNER), trusted)
@@ -116,19 +114,15 @@ def load_learner(
         learner.on_load_checkpoint({**checkpoint, "levelfield": own})
     if "loss" in left_out:
         why = left_out.pop("loss")
-        warnings.warn(f"'{origin}' is loaded for embedding, without its loss: {why}", UserWarning, stacklevel=3)
-    whole = with_trunk(checkpoint, origin, map_location, parts.get("trunk"))
-    absent = load_weights(learner, whole, origin, with_loss=not other_loss, strict=strict)
-    # Without its tokenizer a text trunk would load one by its name.
-    if any(name.endswith("._extra_state") and name.partition(".")[0] not in (*parts, *NOT_NEEDED) for name in absent):
-        raise UserError(f"'{origin}' does not contain the tokenizer of its trunk: not loaded")
+        warnings.warn(f"'{origin}' is loaded for embedding, without its loss: {why}", stacklevel=3)
+    load_weights(learner, with_trunk(checkpoint, origin, parts.get("trunk")), origin, with_loss=not other_loss)
     learner.checkpoint_path, learner._left_out = Path(origin), left_out
     learner._trains_when_fitted = [module for module in learner.modules() if module.training]
-    return learner.eval()
+    return learner.eval().to(map_location)
 
 
-def load_weights(learner: Any, checkpoint: dict[str, Any], origin: object, with_loss: bool, strict: bool = True) -> Any:
-    """Load the tensors of a checkpoint, or all except those of the loss; returns the names of absent ones.
+def load_weights(learner: Any, checkpoint: dict[str, Any], origin: object, with_loss: bool) -> None:
+    """Load the tensors of a checkpoint, or all except those of the loss.
 
     Raises:
         UserError: the learner has others.
@@ -139,7 +133,7 @@ def load_weights(learner: Any, checkpoint: dict[str, Any], origin: object, with_
         state = {name: tensor for name, tensor in state.items() if not name.startswith("loss.")}
         state |= loss.state_dict(prefix="loss.") if isinstance(loss, nn.Module) else {}
     try:
-        return learner.load_state_dict(state, strict=strict).missing_keys
+        learner.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError) as error:
         line = " ".join(str(error).split())[:200]
         raise UserError(f"'{origin}' has weights of another architecture: {line}") from error
@@ -163,10 +157,8 @@ def _arguments(
             continue
         try:
             if not is_buildable(stored[name]):
-                if name not in NOT_NEEDED:
-                    again = f"{kind.__name__}.load_from_checkpoint(..., {name}={name})"
-                    raise UserError(f"its {name} was an object in Python: give it again, {again}")
-                raise Missing(f"it was an object ({stored[name]['class_path']})")
+                again = f"{kind.__name__}.load_from_checkpoint(..., {name}={name})"
+                raise Missing(f"its {name} was an object in Python: give it again, {again}")
             checked(f"model.{name}", stored[name], trusted)
             found[name] = stored[name]
         except Missing as reason:

@@ -46,8 +46,7 @@ def without_trunk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
     state = checkpoint["state_dict"]
     whole = {key: value for key, value in state.items() if key.startswith(PREFIX)}
     trunk = {key.removeprefix(PREFIX): value for key, value in whole.items()}
-    adapter = {key: value for key, value in whole.items() if WEIGHTS.search(key)}
-    if adapter:
+    if any(map(WEIGHTS.search, whole)):
         trunk = without_adapter(trunk)
     file = folder / f"{name}.pt"
     if not file.exists():
@@ -55,13 +54,11 @@ def without_trunk(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
         on_cpu = {key: value.detach().cpu() if isinstance(value, Tensor) else value for key, value in trunk.items()}
         torch.save(on_cpu, buffer)
         write_atomically(file, buffer.getvalue())
-    learnt = {key: value for key, value in state.items() if key not in whole}
-    return {**checkpoint, "state_dict": {**adapter, **learnt}}
+    kept = {key: value for key, value in state.items() if key not in whole or WEIGHTS.search(key)}
+    return {**checkpoint, "state_dict": kept}
 
 
-def with_trunk(
-    checkpoint: dict[str, Any], path: str | Path, map_location: Any = "cpu", given: nn.Module | None = None
-) -> dict[str, Any]:
+def with_trunk(checkpoint: dict[str, Any], path: str | Path, given: nn.Module | None = None) -> dict[str, Any]:
     """The checkpoint with its trunk, which may be in the study's folder.
 
     Args:
@@ -74,12 +71,12 @@ def with_trunk(
     of_trunk = {key: value for key, value in checkpoint["state_dict"].items() if key.startswith(PREFIX)}
     if name is None or not all(map(WEIGHTS.search, of_trunk)):
         return checkpoint
-    trunk = own_state(given) if given is not None and trunk_hash(given) == name else _stored(name, path, map_location)
+    trunk = own_state(given) if given is not None and trunk_hash(given) == name else _stored(name, path)
     named = beside_adapter({f"{PREFIX}{key}": value for key, value in trunk.items()}, of_trunk)
     return {**checkpoint, "state_dict": {**named, **checkpoint["state_dict"]}}
 
 
-def _stored(name: Any, path: str | Path, map_location: Any) -> Mapping[str, Any]:
+def _stored(name: Any, path: str | Path) -> Mapping[str, Any]:
     if not isinstance(name, str) or not re.fullmatch("[0-9a-f]{64}", name):
         raise UserError(f"'{path}' has no trunk and names no frozen one: is it a complete file?")
     places = [folder / TRUNKS / f"{name}.pt" for folder in Path(path).resolve().parents]
@@ -90,7 +87,7 @@ def _stored(name: Any, path: str | Path, map_location: Any) -> Mapping[str, Any]
             f"{places[0]}"
         )
     try:
-        trunk = torch.load(file, map_location=map_location, weights_only=True)
+        trunk = torch.load(file, map_location="cpu", weights_only=True)
         whole = content_hash(trunk) == name
     except Exception:  # a damaged file can raise anything
         whole = False

@@ -16,9 +16,9 @@ from levelfield.core.ledger import Evaluation, begin
 from levelfield.core.paths import strip_paths
 from levelfield.core.processes import is_first_rank
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.training.checkpoint import built, load_weights, one_line, read_checkpoint
+from levelfield.training.checkpoint import load_weights, one_line, read_checkpoint
 from levelfield.training.frozen_trunk import with_trunk
-from levelfield.training.import_paths import class_named, is_buildable, plain_value
+from levelfield.training.import_paths import class_named
 from levelfield.training.trust import check_content
 
 # Arguments that decide which weights a learner has; a plain module has others, and its weights must fit.
@@ -61,7 +61,7 @@ def start_from_checkpoint(
     with_loss = losses[0] is not None and losses[0] == losses[1] and has_same_classes(data, datamodule)
     if with_loss:
         learner.on_load_checkpoint(checkpoint)  # builds a loss with class weights
-    load_weights(learner, with_trunk(checkpoint, path, given=getattr(learner, "trunk", None)), path, with_loss)
+    load_weights(learner, with_trunk(checkpoint, path, getattr(learner, "trunk", None)), path, with_loss)
     learner.checkpoint_path, learner.has_weights = Path(path), True
     learner.trained_on = None  # is checked
 
@@ -100,7 +100,7 @@ def check_trained_classes(learner: Any, datamodule: MetricDataModule) -> None:
     If the training classes are others, the loss starts from scratch, with a warning.
 
     Raises:
-        UserError: the learner has seen a test class, or it cannot build its loss again.
+        UserError: the learner has seen a test class, or its loss was not given as a class.
     """
     if learner.trained_on is None:
         return
@@ -110,17 +110,12 @@ def check_trained_classes(learner: Any, datamodule: MetricDataModule) -> None:
     if not has_weights or has_same_classes(learner.trained_on, datamodule):
         return
     if learner.loss_factory is None:
-        described = plain_value(learner.loss)
-        if not is_buildable(described):
-            raise UserError(
-                f"the weights of {type(learner.loss).__name__} belong to other classes: give the loss as a class or "
-                "partial, or a new learner"
-            )
-        learner.loss = built(type(learner), "model", {"loss": described}, ())["loss"]
-    else:
-        learner.loss = learner.loss_without_classes()
-    learner.num_classes = None
-    warnings.warn(f"'{origin}' was trained on other classes: its loss starts from scratch", UserWarning, stacklevel=2)
+        raise UserError(
+            f"the weights of {type(learner.loss).__name__} belong to other classes: give the loss as a class or "
+            "partial, or a new learner"
+        )
+    learner.loss, learner.num_classes = learner.loss_without_classes(), None
+    warnings.warn(f"'{origin}' was trained on other classes: its loss starts from scratch", stacklevel=2)
 
 
 def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | str) -> None:
@@ -150,12 +145,11 @@ def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | st
         message = f"'{path}' has seen {len(seen)} of the test classes (such as {seen[0]!r})"
         if not otherwise:
             raise UserError(f"{message}: give other weights")
-        warnings.warn(message + otherwise, UserWarning, stacklevel=2)
+        warnings.warn(message + otherwise, stacklevel=2)
     if seen := sorted(trained_on & set(here["val_classes"])):
         warnings.warn(
             f"'{path}' was trained on {len(seen)} classes of the validation fold (such as {seen[0]!r}): validation "
             f"scores are too high{otherwise}",
-            UserWarning,
             stacklevel=2,
         )
     unseen = set(here["val_classes"]) - trained_on - set(data["val_classes"])

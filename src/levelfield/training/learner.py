@@ -18,7 +18,7 @@ from levelfield.core.errors import refuse_below
 from levelfield.core.seeds import global_seed
 from levelfield.models.embedders import LinearEmbedder
 from levelfield.models.trunks import as_trunk
-from levelfield.training.batches import Batch, gather_rows, samples_of
+from levelfield.training.batches import Batch, gather_rows
 from levelfield.training.import_paths import learner_arguments
 from levelfield.training.loss_factory import is_normalized, make_loss, supplied_arguments
 from levelfield.training.optimization import Optimization, check_names
@@ -209,8 +209,8 @@ class MetricLearner(LightningModule):
         return self.validation_step
 
     def predict_step(self, batch: Any, batch_idx: int = 0, dataloader_idx: int = 0) -> dict[str, Tensor | None]:
-        samples, index = samples_of(batch)
-        return {"embeddings": self(samples), "index": index}
+        read = Batch.read(batch, labelled=False)
+        return {"embeddings": self.embed_batch(read), "index": read.index}
 
     def configure_optimizers(self) -> Any:
         return self.optimization.of(self)
@@ -243,8 +243,7 @@ class MetricLearner(LightningModule):
     def load_from_checkpoint(  # type: ignore[override]
         cls,
         checkpoint_path: str | Path,
-        map_location: Any = "cpu",
-        strict: bool = True,
+        map_location: torch.device | str | None = None,
         trust: Iterable[str] = (),
         **parts: Any,
     ) -> Self:
@@ -255,8 +254,7 @@ class MetricLearner(LightningModule):
         (docs/security.md).
 
         Args:
-            map_location: device of the tensors.
-            strict: whether the tensors must match the learner exactly.
+            map_location: device of the learner; None is the CPU.
             trust: further modules or classes that the checkpoint may use, e.g. `["my_loss"]`.
             parts: arguments in place of the stored ones, such as `trunk_lr=1e-5`. Give the parts that a checkpoint
                 cannot name: a lambda, or an object that is neither of levelfield nor a subclass of its base classes.
@@ -268,4 +266,4 @@ class MetricLearner(LightningModule):
         from levelfield.training.checkpoint import load_learner
 
         kind = None if cls is MetricLearner else cls
-        return cast(Self, load_learner(kind, checkpoint_path, map_location, strict, trust, parts))
+        return cast(Self, load_learner(kind, checkpoint_path, map_location, trust, parts))

@@ -61,22 +61,16 @@ def user_class(section: str, settings: Any) -> type:
     return kind
 
 
-def is_plain(module: LightningModule | type[LightningModule]) -> bool:
-    """Whether a module or class is not a `MetricLearner`."""
-    kind = module if isinstance(module, type) else type(module)
-    return not issubclass(kind, MetricLearner)
-
-
 def settings_of_others(kind: type[LightningModule]) -> set[str]:
     """The settings of a `MetricLearner` that a class does not take. A study's base may set them for other learners."""
-    if not is_plain(kind):
+    if issubclass(kind, MetricLearner):
         return set()
     return (parameters(MetricLearner).keys() | parameters(Optimization).keys()) - parameters(kind).keys()
 
 
 def adapted(module: LightningModule) -> LightningModule:
     """The module. A plain one gets the usual callbacks and checkpoints, and tests and predicts by `validation_step`."""
-    if not is_plain(module):
+    if isinstance(module, MetricLearner):
         return module
     kind, own, save = type(module), module.configure_callbacks, module.on_save_checkpoint
 

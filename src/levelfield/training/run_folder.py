@@ -20,24 +20,22 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from lightning.pytorch.utilities import rank_zero_only
 
 from levelfield.core.errors import UserError
 from levelfield.core.files import LOCKS, explain_write_errors, make_durable, write_atomically
 from levelfield.core.paths import HERE, moved
-from levelfield.core.processes import restarted, was_interrupted
+from levelfield.core.processes import is_first_rank, restarted, was_interrupted
 from levelfield.data.own import dataset_without_paths
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.frozen_trunk import with_trunk, without_trunk
-from levelfield.training.trackers import drop_loggers
 from levelfield.training.trust import check_callbacks
 
 LAST, BEST, CONFIG = "last.ckpt", "best.ckpt", "config.yaml"
-# Settings that change results only by rounding.
+# Settings that change results only by rounding, or not at all.
 PLACES = {
     "": ("name", "output", "checkpoint_seconds"),
     "data": ("root", "num_workers", "cache"),
-    "trainer": ("enable_progress_bar", "devices", "num_nodes", "strategy"),
+    "trainer": ("logger", "enable_progress_bar", "devices", "num_nodes", "strategy"),
 }
 
 
@@ -77,7 +75,11 @@ def claim(parent: Path, config: Mapping[str, Any], resume: bool) -> RunFolder:
         parent.mkdir(parents=True, exist_ok=True)
         earlier = sorted((path for path in parent.iterdir() if path.name.isdecimal()), key=lambda path: -int(path.name))
         for path in earlier if resume or restarted() else []:
-            if not _is_of(path, config):
+            try:
+                known = yaml.safe_load((path / CONFIG).read_text())
+            except (OSError, yaml.YAMLError):  # killed before it was written
+                continue
+            if not isinstance(known, dict) or determining(known) != determining(config):
                 continue
             if not (path / LOCKS).exists():
                 if (path / BEST).exists():
@@ -101,14 +103,6 @@ def claim(parent: Path, config: Mapping[str, Any], resume: bool) -> RunFolder:
             number += 1
 
 
-def _is_of(path: Path, config: Mapping[str, Any]) -> bool:
-    try:
-        found = yaml.safe_load((path / CONFIG).read_text())
-    except (OSError, yaml.YAMLError):  # killed before it was written
-        return False
-    return isinstance(found, dict) and determining(found) == determining(config)
-
-
 def determining(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a configuration that changes results by more than rounding."""
     plain = copy.deepcopy(dict(config))
@@ -118,14 +112,7 @@ def determining(config: Mapping[str, Any]) -> dict[str, Any]:
     for section, keys in PLACES.items():
         for key in keys:
             (plain.get(section, {}) if section else plain).pop(key, None)
-    if "trainer" in plain:
-        plain["trainer"] = drop_loggers(plain["trainer"])
     return plain
-
-
-def is_first_process() -> bool:
-    """Whether this process is the one that writes files, in a run with several processes."""
-    return getattr(rank_zero_only, "rank", 0) in (0, None)
 
 
 class MetricsFile(CSVLogger):
@@ -141,13 +128,13 @@ class MetricsFile(CSVLogger):
     def finalize(self, status: str) -> None:
         super().finalize(status)
         path = Path(self.log_dir, "metrics.csv")
-        if is_first_process() and path.exists():
+        if is_first_rank() and path.exists():
             make_durable(path)
 
     @property
     def text(self) -> str:
         """All rows so far, as in the file; empty except on the first process."""
-        if not is_first_process():
+        if not is_first_rank():
             return ""
         self.save()
         path = Path(self.experiment.metrics_file_path)
@@ -155,7 +142,7 @@ class MetricsFile(CSVLogger):
 
     def restore(self, text: str) -> None:
         """Replace the content of the file by `text`; later rows follow."""
-        if text and is_first_process():
+        if text and is_first_rank():
             write_atomically(Path(self.experiment.metrics_file_path), text.encode())
             self.experiment.metrics_keys = next(csv.reader([text.splitlines()[0]]))
 
@@ -228,7 +215,7 @@ class LastEpoch(Callback):
         self._seconds = seconds
         self._written = time.monotonic()
         self._saves = self._resumes = False
-        self._sigterm: Any = None
+        self._sigterm = signal.getsignal(signal.SIGTERM)
 
     def check(self) -> None:
         """Check that this training can resume from `last.ckpt`.
@@ -248,9 +235,6 @@ class LastEpoch(Callback):
                 f"{self.path} was written with other {' and '.join(different)}: resume with the same, or leave "
                 "--resume out to begin again"
             )
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._sigterm = signal.getsignal(signal.SIGTERM)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._sigterm is not None and threading.current_thread() is threading.main_thread():
@@ -273,7 +257,7 @@ class LastEpoch(Callback):
             "identity": self._identity(),
             "best": self.path.with_name(BEST).exists(),
             "should_stop": trainer.should_stop,  # early stopping may wait for min_epochs
-            "metrics": _metrics_file(trainer).text,
+            "metrics": trainer.loggers[0].text,  # type: ignore[attr-defined] # of MetricsFile
         }
         for progress in checkpoint["loops"]["fit_loop"]["epoch_progress"].values():
             progress["ready"] = progress["completed"]  # the epoch that starts here does not count yet
@@ -283,11 +267,7 @@ class LastEpoch(Callback):
             return
         self._resumes = True
         trainer.should_stop = checkpoint["resume"]["should_stop"]
-        _metrics_file(trainer).restore(checkpoint["resume"]["metrics"])
-
-
-def _metrics_file(trainer: Trainer) -> MetricsFile:
-    return next(logger for logger in trainer.loggers if isinstance(logger, MetricsFile))
+        trainer.loggers[0].restore(checkpoint["resume"]["metrics"])  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -301,14 +281,10 @@ def interruptible() -> Iterator[None]:
     handler = signal.getsignal(signal.SIGINT) if in_main else None
     try:
         yield
-    except SystemExit as stop:
+    except (SystemExit, RuntimeError) as stop:  # Lightning cannot tear down loaders that a signal has ended
         if not was_interrupted(stop):
             raise  # the user's code calls exit
         raise KeyboardInterrupt from None
-    except RuntimeError as error:
-        if not was_interrupted(error):
-            raise
-        raise KeyboardInterrupt from None  # Lightning cannot tear down loaders that a signal has ended
     finally:
         if in_main:
             signal.signal(signal.SIGINT, handler)

@@ -22,6 +22,7 @@ from levelfield.models.embedder_init import OPTION, start_embedder
 from levelfield.models.embedders import check_embedder
 from levelfield.training.embed import TrunkExtractor, embed
 from levelfield.training.initial_weights import check_seen_classes, check_trained_classes, has_same_classes
+from levelfield.training.learner import MetricLearner
 from levelfield.training.loss_factory import loss_attribute, make_loss
 from levelfield.training.weight_averaging import average_whole
 
@@ -38,10 +39,11 @@ def prepare(learner: Any, stage: str) -> None:
     """Prepare a `MetricLearner` for a stage of its Trainer, except for weights that start at the data.
 
     Raises:
-        UserError: a part does not fit the others or the data, or the weights have seen a test class.
+        UserError: a part does not fit the others or the data, the weights have seen a test class, or the strategy
+            shards the weights (FSDP2, tensor parallelism).
     """
     datamodule: Any = getattr(learner.trainer, "datamodule", None)
-    if stage != "predict" and hasattr(datamodule, "use_features") and datamodule.features:
+    if stage != "predict" and isinstance(datamodule, MetricDataModule) and datamodule.features:
         check_features(learner)
         datamodule.use_features(TrunkExtractor(learner.trunk, learner.trainer.strategy.root_device))
     if stage == "validate" and learner.trained_on is not None:
@@ -51,17 +53,19 @@ def prepare(learner: Any, stage: str) -> None:
     if not learner.training:  # a loaded learner
         for module in learner._trains_when_fitted:
             module.training = True
-        for part in learner.children():
-            weights = list(part.parameters())
-            if weights and not any(weight.requires_grad for weight in weights):  # such as a teacher
-                part.eval()
     learner._trains_when_fitted = ()
-    _prepare_processes(learner)
-    for name, reason in learner._left_out.items():
-        rank_zero_warn(
-            f"'{learner.checkpoint_path}' does not have its {name}: {reason}; the fit goes on without it unless you "
-            f"give it, MetricLearner.load_from_checkpoint(..., {name}={name})"
+    strategy = learner.trainer.strategy
+    if isinstance(strategy, ModelParallelStrategy):
+        raise UserError(
+            "--trainer.strategy ModelParallelStrategy: a metric loss needs the whole batch and whole weights, and a "
+            "trunk of this size fits one GPU: give ddp, and for memory --config trainer/low_memory"
         )
+    if isinstance(strategy, DDPStrategy):  # buffers need no broadcast in each step unless batch norm trains
+        trains = any(isinstance(part, _BatchNorm) and part.training for part in learner.modules())
+        usual = {"broadcast_buffers": trains, "gradient_as_bucket_view": True}
+        strategy._ddp_kwargs = {**usual, **strategy._ddp_kwargs}
+    for name, reason in learner._left_out.items():
+        rank_zero_warn(f"the fit goes on without the {name} of '{learner.checkpoint_path}': {reason}")
     learner.trunk.check_takes(getattr(datamodule, "dataset", None))
     if isinstance(datamodule, MetricDataModule):
         check_trained_classes(learner, datamodule)
@@ -121,7 +125,7 @@ class StartAtData(Callback):
     """
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
-        if not hasattr(pl_module, "has_weights"):  # a plain module
+        if not isinstance(pl_module, MetricLearner):
             return
         if isinstance(trainer.strategy, DDPStrategy):  # which then leaves buffers alone
             for buffer in pl_module.buffers():
@@ -154,7 +158,7 @@ class StartAtData(Callback):
         average_whole(learner)
 
 
-def with_class_weights(loss: nn.Module) -> list[ClassificationLoss]:
+def with_class_weights(loss: Any) -> list[ClassificationLoss]:
     """All losses with class weights inside a loss, including itself."""
     return [part for part in loss.modules() if isinstance(part, ClassificationLoss)]
 
@@ -168,14 +172,13 @@ def check_callbacks(learner: Any) -> None:
 
 def check_features(learner: Any) -> None:
     """Raise UserError unless features are constant in a training: nothing before the embedder changes."""
-    if not hasattr(learner, "embed_features"):
+    if not isinstance(learner, MetricLearner):
         raise UserError("--data.features needs a MetricLearner: leave it out")
     if not learner.freeze_trunk:
         raise UserError(
             "--data.features needs a frozen trunk: give --model.freeze_trunk true, or leave --data.features out"
         )
-    own = getattr(type(learner).forward, "__globals__", {}).get("__name__")  # a decorator may copy `__module__`
-    if own != "levelfield.training.learner":  # of MetricLearner, which imports this file
+    if type(learner).forward is not MetricLearner.forward:
         raise UserError(
             f"--data.features skips the forward of {type(learner).__name__}: override embed_features, which gets the "
             "features, or leave --data.features out"
@@ -240,24 +243,6 @@ def check_numbers(learner: Any, **returned: Any) -> None:
                 f"{option} returned a number without a gradient: compute it from the embeddings with torch, without "
                 "detach(), item() and no_grad()"
             )
-
-
-def _prepare_processes(learner: Any) -> None:
-    """Have DDP broadcast no buffers in each step unless batch norm trains, and keep gradients in its buckets.
-
-    Raises:
-        UserError: FSDP2 or tensor parallelism.
-    """
-    strategy = learner.trainer.strategy
-    if isinstance(strategy, ModelParallelStrategy):
-        raise UserError(
-            "--trainer.strategy ModelParallelStrategy: a metric loss needs the whole batch and whole weights, and a "
-            "trunk of this size fits one GPU: give ddp, and for memory --config trainer/low_memory"
-        )
-    if isinstance(strategy, DDPStrategy):
-        trains = any(isinstance(part, _BatchNorm) and part.training for part in learner.modules())
-        usual = {"broadcast_buffers": trains, "gradient_as_bucket_view": True}
-        strategy._ddp_kwargs = {**usual, **strategy._ddp_kwargs}
 
 
 def _warn_of_traps(learner: Any, datamodule: Any) -> None:

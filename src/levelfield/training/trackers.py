@@ -1,4 +1,4 @@
-"""W&B and TensorBoard: their folder, the names of runs, and settings without them."""
+"""W&B and TensorBoard: their folder, and the names of runs."""
 
 import os
 from collections.abc import Mapping
@@ -43,21 +43,3 @@ def left_out(given: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]
     """The arguments of `run` that a user gave neither to the logger nor as a variable, such as WANDB_RUN_GROUP."""
     variables = {key: f"WANDB_{'RUN_' * (key in ('id', 'group'))}{key.upper()}" for key in run}
     return {key: run[key] for key in run if given.get(key) is None and variables[key] not in os.environ}
-
-
-def drop_loggers(trainer: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a Trainer without its `logger` and `WandbNeighbours`: logging never changes results.
-
-    Example:
-        >>> drop_loggers({"max_epochs": 2, "logger": "WandbLogger", "callbacks": ["WandbNeighbours"]})
-        {'max_epochs': 2}
-    """
-    kept = {key: value for key, value in trainer.items() if key != "logger"}
-    if isinstance(callbacks := kept.get("callbacks"), list):
-        named = [str(each.get("class_path") if isinstance(each, Mapping) else each) for each in callbacks]
-        others = [each for each, name in zip(callbacks, named, strict=True) if not name.endswith("WandbNeighbours")]
-        if others or not callbacks:
-            kept["callbacks"] = others
-        else:
-            del kept["callbacks"]
-    return kept

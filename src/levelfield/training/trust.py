@@ -44,7 +44,6 @@ _LOSSES = (
 )
 _MINERS = ("levelfield.miners", "pytorch_metric_learning.miners", "pytorch_metric_learning.distances")
 
-
 # Building a class of these libraries reads, writes or downloads nothing, because trunks get no weights.
 PARTS = {
     "model.trunk": _TRUNKS,

@@ -12,7 +12,7 @@ from small_fit import small_config, small_data, small_learner, small_trainer
 from tiny_fit import TINY
 
 from levelfield.metrics import retrieval_metrics
-from levelfield.training.build import build
+from levelfield.training.build import Training
 from levelfield.training.callbacks import ValidateFirst
 from levelfield.training.embed import embed
 from levelfield.training.frozen_trunk import TRUNKS
@@ -31,7 +31,7 @@ def fitted(folder: Path, callbacks: list[dict[str, Any]], model: dict[str, Any],
         trainer={"max_epochs": 3, "callbacks": callbacks},
         data={"fold": fold},
     )
-    training = build(config, folder, progress=False, trunks=folder / TRUNKS)
+    training = Training(config, folder, trunks=folder / TRUNKS).build()
     training.trainer.fit(training.model, datamodule=training.datamodule)
     return training
 

@@ -1,4 +1,4 @@
-"""How the trunk computes: what reaches the compiler, equal gradients with less kept, batch norm over processes."""
+"""How the trunk trains: equal gradients with less kept, batch norm over processes."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from levelfield.core.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk, TransformersTrunk
 from levelfield.models.trunks import ModuleTrunk
-from levelfield.training.callbacks import CompileTrunk, TimmSyncBatchNorm
+from levelfield.training.callbacks import TimmSyncBatchNorm
 from levelfield.training.callbacks.trunk_compute import recompute_activations
 from levelfield.training.learner import MetricLearner
 
@@ -22,17 +22,6 @@ DEEP = {
     "resnet": ("test_resnet", {}),
 }
 DISTILBERT = {"model_type": "distilbert", "dim": 16, "hidden_dim": 64, "n_layers": 6, "n_heads": 2, "pad_token_id": 0}
-
-
-@pytest.mark.parametrize(("deterministic", "backend"), [(True, "inductor"), (False, "inductor"), (True, "eager")])
-def test_a_note_says_what_determinism_costs_the_compiler(deterministic, backend, recwarn):
-    torch.use_deterministic_algorithms(deterministic, warn_only=True)
-    try:
-        CompileTrunk(backend).on_train_start(None, small_learner())
-    finally:
-        torch.use_deterministic_algorithms(False)
-    notes = [str(each.message) for each in recwarn if "--trainer.deterministic false" in str(each.message)]
-    assert len(notes) == (deterministic and backend == "inductor")
 
 
 def stepped(kind: str, folder, checkpointing: bool) -> tuple[torch.Tensor, list[torch.Tensor], int]:

@@ -6,13 +6,12 @@ from functools import partial
 from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import CombinedLoader, rank_zero_info
 
 from levelfield.core.files import file_hash
 from levelfield.core.ledger import EVALUATED, LEDGER, Evaluation, begin, evaluations_of, finish, read_lines
 from levelfield.data.loaders import LedgerLoader, first_process_does
 from levelfield.models.weights import content_hash
-from levelfield.training.callbacks.retrieval_validation import flat
 from levelfield.training.import_paths import plain_value
 
 
@@ -55,8 +54,9 @@ class RecordEvaluation(Callback):
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.evaluation, self._lines = None, []
+        found = CombinedLoader(trainer.test_dataloaders).flattened
         # None is for all of your own loaders.
-        loaders = [each if isinstance(each, LedgerLoader) else None for each in flat(trainer.test_dataloaders)]
+        loaders = [each if isinstance(each, LedgerLoader) else None for each in found]
         new = [each for each in dict.fromkeys(loaders) if each is None or each.evaluation is None]
         if not new:
             return

@@ -103,7 +103,7 @@ class RetrievalValidation(Callback):
         if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined] # only some batches
             return
         self._stage = stage = "test" if trainer.testing else "val"
-        loaders = flat(getattr(trainer, f"{stage}_dataloaders"))
+        loaders = CombinedLoader(getattr(trainer, f"{stage}_dataloaders")).flattened
         for loader, planned in zip(loaders, getattr(trainer, f"num_{stage}_batches"), strict=True):
             _refuse_a_part(trainer, loader, planned, stage)
             scores = RetrievalMetrics(
@@ -118,17 +118,11 @@ class RetrievalValidation(Callback):
     on_validation_start = on_test_start
 
     def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *loader: Any
     ) -> None:
         if not self._scores:
             return
-        read, scores = Batch.read(batch), self._scores[dataloader_idx]
+        read, scores = Batch.read(batch), self._scores[loader[0] if loader else 0]
         labels, index = read.labels, read.index
         if index is None:
             if trainer.world_size > 1:
@@ -140,7 +134,7 @@ class RetrievalValidation(Callback):
             index = torch.arange(seen, seen + len(labels), device=labels.device)
         scores.update(embeddings_of(outputs), labels, index)
 
-    on_validation_batch_end = on_test_batch_end
+    on_validation_batch_end = on_test_batch_end  # type: ignore[assignment]
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._scores:
@@ -265,11 +259,6 @@ def _refuse_a_part(trainer: Any, loader: Any, planned: float, stage: str) -> Non
         f"{limit} leaves {there - int(planned)} of {there} batches out, and retrieval is scored among all samples: "
         f"give {remedy}"
     )
-
-
-def flat(loaders: Any) -> list[Any]:
-    """One or several loaders, which may be in lists or mappings, in the order of Lightning's `dataloader_idx`."""
-    return CombinedLoader(loaders).flattened
 
 
 def _by_position(samples: Any, name: str) -> Shaped[np.ndarray, " samples"] | None:

@@ -1,43 +1,14 @@
-"""How the trunk computes: compiled, with less memory, with batch norm over all processes, or after the head."""
+"""How the trunk trains: with less memory, with batch norm over all processes, or after the head."""
 
-from typing import Any, Literal
+from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from levelfield.core.errors import UserError
 from levelfield.models.layers import networks
-
-CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
-
-
-class CompileTrunk(Callback):
-    """Compiles the trunk with `torch.compile` at the first batch of a fit.
-
-    The first batch of each shape can take minutes. Results differ by rounding, so a study treats it as another setting.
-    Checkpoints are those of an uncompiled trunk. Under determinism, the default of `levelfield fit`, Inductor measures
-    no kernels and pads no products, and the callback says so.
-
-    Args:
-        backend: backend of `torch.compile`.
-        mode: mode of `torch.compile`. `reduce-overhead` replays CUDA graphs, for small batches on a GPU. `max-autotune`
-            also measures kernels, which takes minutes, and needs a fit without determinism.
-    """
-
-    def __init__(self, backend: str = "inductor", mode: CompileMode = "default") -> None:
-        self.backend, self.mode = backend, mode
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.backend == "inductor" and torch.are_deterministic_algorithms_enabled():
-            rank_zero_warn(
-                "CompileTrunk: the trainer is deterministic, so the compiler measures no kernels and pads no products: "
-                "for its fastest code give --trainer.deterministic false"
-            )
-        trunk_of(pl_module, self).compile(backend=self.backend, mode=self.mode)
 
 
 class GradientCheckpointing(Callback):

@@ -23,19 +23,23 @@ class ValidateFirst(Callback):
     checkpoint is not validated again.
     """
 
+    _keeps_unscored = False  # in a checkpoint callback without monitor
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.ckpt_path is not None or trainer.fast_dev_run or not trainer.enable_validation:  # type: ignore[attr-defined]
+        if trainer.ckpt_path is not None or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         stops = [(each, each.state_dict()) for each in callbacks if isinstance(each, EarlyStopping)]
         epochs = trainer.fit_loop.epoch_progress.current
         epochs.completed = BEFORE_TRAINING  # for loggers and checkpoints
         try:
-            trainer.validating = True
-            trainer.fit_loop.epoch_loop.val_loop.run()
-            trainer.training = True
+            if trainer.enable_validation:
+                trainer.validating = True
+                trainer.fit_loop.epoch_loop.val_loop.run()
+                trainer.training = True
+            kept = {*trainer.callback_metrics, *([None] if self._keeps_unscored else [])}
             for checkpoint in callbacks:
-                if isinstance(checkpoint, ModelCheckpoint) and checkpoint.monitor in trainer.callback_metrics:
+                if isinstance(checkpoint, ModelCheckpoint) and checkpoint.monitor in kept:
                     # `ModelCheckpoint` saves nothing before the first step.
                     checkpoint._save_topk_checkpoint(trainer, checkpoint._monitor_candidates(trainer))
         finally:
@@ -55,18 +59,14 @@ class KeepStart(ValidateFirst):
     `--trainer.max_steps 0` adds it: Lightning alone would end before anything is validated or saved.
     """
 
+    _keeps_unscored = True
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             vars(pl_module)["configure_optimizers"] = list  # none: perhaps nothing could train
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
-        if not trainer.enable_validation:
-            trainer.fit_loop.epoch_progress.current.completed = BEFORE_TRAINING
-            for checkpoint in trainer.checkpoint_callbacks:
-                if isinstance(checkpoint, ModelCheckpoint) and checkpoint.monitor is None:
-                    checkpoint._save_topk_checkpoint(trainer, checkpoint._monitor_candidates(trainer))
-            trainer.fit_loop.epoch_progress.current.completed = 0
         trainer.should_stop = True
 
 

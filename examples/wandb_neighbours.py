@@ -1,4 +1,11 @@
-"""Log a table of neighbours and the best checkpoint to W&B, also offline."""
+"""Logs a table of neighbours with their images, and the best checkpoint, to W&B, also offline.
+
+In a study it is a setting of each row: give it from the start.
+
+cd examples
+levelfield fit --config data/glyphs.yaml --config logger/wandb.yaml --model.loss MultiSimilarityLoss \
+  --trainer.callbacks+ wandb_neighbours.WandbNeighbours --trainer.callbacks.queries 20
+"""
 
 from typing import Any
 
