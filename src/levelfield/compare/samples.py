@@ -19,7 +19,6 @@ from levelfield.core.seeds import seed_of
 from levelfield.core.terminal import say
 from levelfield.data.dataset import MetricDataset, SampleIndex, find_file
 from levelfield.data.datasets import ImageTable, TextTable
-from levelfield.data.datasets.own_tables import TableDataset
 from levelfield.data.splits import MIN_VALIDATION_CLASSES
 from levelfield.data.verify import counted, duplicates
 from levelfield.study.spec import COUNTS
@@ -181,7 +180,7 @@ def _table(dataset: MetricDataset, index: SampleIndex, tested: Int[np.ndarray, "
     from pyarrow import parquet
 
     keys, labels = [index.keys[row] for row in rows], index.labels[rows]
-    inside = [dataset.inside(key) for key in keys] if isinstance(dataset, TableDataset) else [None]
+    inside = [dataset.inside(key) for key in keys]
     content = "text" if dataset.modality == "text" else "path" if None in inside else "image"
     columns: dict[str, Any] = {content: [_place(dataset, key) for key in keys] if content == "path" else inside}
     columns |= {"label": [index.class_names[label] for label in labels]}

@@ -19,7 +19,7 @@ from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.features import Extractor, FeatureSubset, features_of
 from levelfield.data.image_cache import CachedImages, cached_images
 from levelfield.data.loaders import ClassSubset, LedgerLoader, embedded_together, loader, loader_processes
-from levelfield.data.own import dataset_spec, plain_arguments
+from levelfield.data.own import class_and_arguments, dataset_spec
 from levelfield.data.samplers import MPerClassBatchSampler, SamplerFactory, TrainingBatchSampler
 from levelfield.data.splits import NO_FOLD, RANDOM, Split, check_validation_classes, class_folds
 from levelfield.data.transforms import ImageTransforms, Transforms, as_floats
@@ -158,8 +158,8 @@ class MetricDataModule(LightningDataModule):
             )
 
     @property
-    def _asked(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, name) for name in inspect.signature(MetricDataModule).parameters)
+    def _asked(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in inspect.signature(MetricDataModule).parameters}
 
     def setup(self, stage: str) -> None:
         self._check()
@@ -216,12 +216,21 @@ class MetricDataModule(LightningDataModule):
 
     def _keep_arguments(self) -> None:
         """As hyper-parameters, because `levelfield validate` and `test` read them from the checkpoint."""
+        if self.hparams and self._built == self._asked:
+            return
+        transforms = None if self.dataset.modality == "text" else class_and_arguments(self.transforms)
+        if transforms and isinstance(self.transforms, ImageTransforms):
+            transforms = transforms["init_args"]
+        plain = {**self._asked, "dataset": dataset_spec(self.dataset), "root": None, "transforms": transforms}
+        path = f"{self.sampler.__module__}.{getattr(self.sampler, '__qualname__', '<locals>')}"
+        plain["sampler"] = {"class_path": path}
+        if "<locals>" in path:  # a checkpoint needs no training batches
+            del plain["sampler"]
         if not self.hparams:  # built in Python
-            self.save_hyperparameters(plain_arguments(self, MetricDataModule), logger=False)
+            self.save_hyperparameters(plain, logger=False)
             self._is_of_python = True
-        elif self._built != self._asked:
-            now = plain_arguments(self, MetricDataModule)
-            self.hparams.update({name: now[name] for name in self.hparams.keys() & now.keys()})
+        else:
+            self.hparams.update({name: plain[name] for name in self.hparams.keys() & plain.keys()})
             self.train_subset = None
 
     def _images(
@@ -268,8 +277,7 @@ class MetricDataModule(LightningDataModule):
         return self._evaluated.index_select(0, subset.rows)
 
     def _features_of(self, index: SampleIndex, fingerprint: str, extractor: Extractor) -> Tensor:
-        samples = ClassSubset(self.dataset, index, self.transform())
-        batches = loader(samples, self._processes(), self._on_gpu, batch_size=self._eval_size)
+        batches = self._loader(ClassSubset(self.dataset, index, self.transform()), batch_size=self._eval_size)
         return features_of(batches, fingerprint, self.transforms if self.transform() else None, extractor)
 
     def identity(self) -> dict[str, Any]:
@@ -340,14 +348,15 @@ class MetricDataModule(LightningDataModule):
         Args:
             labels: the class of each sample that is trained on.
         """
+        rank, world_size = self._ranks
         return self.sampler(
             labels=labels,
             batch_size=self.batch_size,
             samples_per_class=self.samples_per_class or self.usual_samples_per_class,
             num_batches=self.steps_per_epoch,
             seed=self.seed,
-            rank=self._rank,
-            world_size=self._world_size,
+            rank=rank,
+            world_size=world_size,
             replacement=self.replacement,
         )
 
@@ -376,11 +385,11 @@ class MetricDataModule(LightningDataModule):
             divided: False gives this process all samples.
         """
         assert subset is not None
-        rank, world_size = (self._rank, self._world_size) if divided else (0, 1)
+        rank, world_size = self._ranks if divided else (0, 1)
         sampler: DistributedSampler[Any] = DistributedSampler(subset, world_size, rank, shuffle=False)
         kind: Callable[..., DataLoader] = DataLoader
         if subset is self.test_subset:
-            kind = partial(LedgerLoader, of=self.dataset, evaluation=self.evaluation, together=world_size > 1)
+            kind = partial(LedgerLoader, evaluation=self.evaluation, together=world_size > 1)
         return self._loader(subset, persistent, kind, batch_size=self._eval_size, sampler=sampler)
 
     def train_samples(self) -> DataLoader:
@@ -397,11 +406,10 @@ class MetricDataModule(LightningDataModule):
     ) -> DataLoader:
         if isinstance(subset, FeatureSubset):
             return kind(subset, collate_fn=default_convert, pin_memory=self._on_gpu, **how)
-        return loader(subset, self._processes(subset.images is None), self._on_gpu, persistent, kind, **how)
-
-    def _processes(self, decodes: bool = True) -> int:
-        together = self._world_size // (1 if self.trainer is None else self.trainer.num_nodes)
-        return loader_processes(self.num_workers, self.dataset.modality, self._on_gpu, together, decodes)
+        together = self._ranks[1] // (1 if self.trainer is None else self.trainer.num_nodes)
+        decodes = subset.images is None
+        processes = loader_processes(self.num_workers, self.dataset.modality, self._on_gpu, together, decodes)
+        return loader(subset, processes, self._on_gpu, persistent, kind, **how)
 
     @property
     def _eval_size(self) -> int:
@@ -426,12 +434,9 @@ class MetricDataModule(LightningDataModule):
         return self.dataset.halves(self.dataset.index(), self.split, self.split_seed, self.keep_groups)
 
     @property
-    def _rank(self) -> int:
-        return 0 if self.trainer is None else self.trainer.global_rank
-
-    @property
-    def _world_size(self) -> int:
-        return 1 if self.trainer is None else self.trainer.world_size
+    def _ranks(self) -> tuple[int, int]:
+        """The number of this process, and how many there are."""
+        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
 
     @property
     def _on_gpu(self) -> bool:

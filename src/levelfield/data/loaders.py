@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from jaxtyping import Bool, Int
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from levelfield.core.errors import UserError, refused_file
@@ -87,33 +87,21 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
     def _open(self, draw: Draw | int) -> tuple[Any, int, int]:
         row, number = int(draw), draw.number if isinstance(draw, Draw) else int(draw)
         position = int(self.positions[row])
-        transform = self.transform
-        images = self.images
+        transform, images = self.transform, self.images
         sample: Any = images[position] if images is not None else load(self.dataset, self.index.keys[row], transform)
         if isinstance(transform, Crops) and not transform.draws:
             sample = transform(sample)
         elif transform is not None:
-            with _seeded("sample", self.seed, number, every=not isinstance(transform, Crops)):
+            key, only_torch = ("sample", self.seed, number), isinstance(transform, Crops)
+            # Saving NumPy's generator takes as long as a small crop, which draws nothing from it.
+            with torch.random.fork_rng(devices=[]) if only_torch else isolate_rng(include_cuda=False):
+                # torch.manual_seed would also seed the generators of GPUs, which are not restored here.
+                torch.default_generator.manual_seed(seed_of(*key))
+                if not only_torch:
+                    np.random.seed(seed_of(*key, bits=32))
+                    random.seed(seed_of(*key))
                 sample = transform(sample)
         return sample, int(self.labels[row]), position
-
-
-@contextmanager
-def _seeded(*key: str | int, every: bool) -> Iterator[None]:
-    """Seed torch's generator, or `every` one: saving NumPy's takes as long as a small crop, which draws none of it."""
-    states = (np.random.get_state(), random.getstate()) if every else None
-    with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed would also seed the generators of GPUs, which are not restored here.
-        torch.default_generator.manual_seed(seed_of(*key))
-        if states:
-            np.random.seed(seed_of(*key, bits=32))
-            random.seed(seed_of(*key))
-        try:
-            yield
-        finally:
-            if states:
-                np.random.set_state(states[0])
-                random.setstate(states[1])
 
 
 def loader(
@@ -176,7 +164,6 @@ class LedgerLoader(DataLoader):
     """Batches of test samples. Each pass is an evaluation, and its line is in the ledger before the first batch.
 
     Args:
-        of: the data set of the samples.
         evaluation: id of the line in the ledger, if the caller has written it. None writes a line for each pass.
         together: whether all processes of the group share each pass; the first writes the line, the others wait.
 
@@ -185,10 +172,10 @@ class LedgerLoader(DataLoader):
     """
 
     def __init__(
-        self, *args: Any, of: MetricDataset, evaluation: str | None = None, together: bool = False, **kwargs: Any
+        self, subset: ClassSubset, *args: Any, evaluation: str | None = None, together: bool = False, **kwargs: Any
     ) -> None:
-        super().__init__(*args, **kwargs)
-        self.of, self.evaluation, self.together = of, evaluation, together
+        super().__init__(subset, *args, **kwargs)
+        self.subset, self.evaluation, self.together = subset, evaluation, together
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # A generator, because a Trainer gets the iterator before its callbacks write a line, and the batches after it.
@@ -201,10 +188,10 @@ class LedgerLoader(DataLoader):
 
     def sample_hashes(self) -> list[str]:
         """A hash of each sample, as in the ledger."""
-        return self.of.contents_of(self.dataset.index.keys)  # type: ignore[attr-defined] # of a ClassSubset
+        return self.subset.dataset.contents_of(self.subset.index.keys)
 
     def _line(self) -> str:
-        return begin(Evaluation(self.of.name, self.sample_hashes(), by="test_dataloader"))
+        return begin(Evaluation(self.subset.dataset.name, self.sample_hashes(), by="test_dataloader"))
 
 
 def first_process_does(work: Callable[[], str]) -> str:

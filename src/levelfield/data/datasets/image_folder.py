@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from PIL import Image
-
 from levelfield.core.errors import UserError
 from levelfield.data.dataset import MetricDataset, SampleIndex, find_file, index_of_classes
-from levelfield.data.images import image_suffixes, open_image
+from levelfield.data.images import image_suffixes
 
 # Files of macOS, Windows, network storage and notebooks.
 LEFT_BEHIND = frozenset(
@@ -37,6 +35,7 @@ class ImageFolder(MetricDataset):
 
     Example:
         >>> from tempfile import TemporaryDirectory
+        >>> from PIL import Image
         >>> with TemporaryDirectory() as folder:
         ...     for bird in ("wren", "jay"):
         ...         Path(folder, bird).mkdir()
@@ -74,9 +73,6 @@ class ImageFolder(MetricDataset):
             )
         samples = ((key, key.partition("/")[0]) for key in keys)
         return index_of_classes(samples, {name: name for name in class_names}, left_out=counts_by_reason(left_out))
-
-    def load(self, key: str) -> Image.Image:
-        return open_image(self.files_folder() / key)
 
     def files_folder(self) -> Path:
         return find_file(self.folder, self.root)
