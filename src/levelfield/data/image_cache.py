@@ -18,7 +18,7 @@ from jaxtyping import Int
 from PIL import Image
 
 from levelfield.core.errors import FileRefused, UserError
-from levelfield.core.files import Lock, replaced
+from levelfield.core.files import locked, replaced
 from levelfield.core.paths import cache_root
 from levelfield.core.processes import cores_here, free_memory
 from levelfield.core.source_identity import sources
@@ -57,7 +57,7 @@ def made_once(
     found = _read(file, read)
     if found is None:
         try:
-            with Lock(file.parent, file.stem, title):
+            with locked(file.parent, file.stem, title):
                 if (found := _read(file, read)) is None:
                     # Loaders draw, and later draws must not depend on whether the file existed.
                     with torch.random.fork_rng(devices=[]), replaced(file) as opened:
