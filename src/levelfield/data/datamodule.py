@@ -389,7 +389,7 @@ class MetricDataModule(LightningDataModule):
         sampler: DistributedSampler[Any] = DistributedSampler(subset, world_size, rank, shuffle=False)
         kind: Callable[..., DataLoader] = DataLoader
         if subset is self.test_subset:
-            kind = partial(LedgerLoader, evaluation=self.evaluation, together=world_size > 1)
+            kind = partial(LedgerLoader, evaluation=self.evaluation)
         return self._loader(subset, persistent, kind, batch_size=self._eval_size, sampler=sampler)
 
     def train_samples(self) -> DataLoader:

@@ -119,11 +119,6 @@ def as_rgb(opened: Callable[[], Image.Image], name: str) -> Image.Image:
         raise UserError(f"{name} is not a complete, readable image ({reason}): {REMEDY}") from None
 
 
-def is_nearly_black(image: Image.Image) -> bool:
-    """Whether all pixels are below an eighth of white, as with values of 12 bits in a file of 16."""
-    return int(np.max(image.getextrema())) < 32
-
-
 def _to_rgb(image: Image.Image) -> Image.Image:
     """RGB with 16 bits scaled to 8 bits, and transparent pixels on white."""
     if image.mode.startswith("I"):

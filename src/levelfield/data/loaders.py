@@ -163,24 +163,23 @@ def embedded_together(asked: int | Literal["auto"], on_gpu: bool) -> int:
 class LedgerLoader(DataLoader):
     """Batches of test samples. Each pass is an evaluation, and its line is in the ledger before the first batch.
 
+    If a `DistributedSampler` divides them over processes, the first one writes the line and the others wait.
+
     Args:
         evaluation: id of the line in the ledger, if the caller has written it. None writes a line for each pass.
-        together: whether all processes of the group share each pass; the first writes the line, the others wait.
 
     Raises:
         UserError: the line cannot be written; raised on every waiting process.
     """
 
-    def __init__(
-        self, subset: ClassSubset, *args: Any, evaluation: str | None = None, together: bool = False, **kwargs: Any
-    ) -> None:
+    def __init__(self, subset: ClassSubset, *args: Any, evaluation: str | None = None, **kwargs: Any) -> None:
         super().__init__(subset, *args, **kwargs)
-        self.subset, self.evaluation, self.together = subset, evaluation, together
+        self.subset, self.evaluation = subset, evaluation
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # A generator, because a Trainer gets the iterator before its callbacks write a line, and the batches after it.
         if self.evaluation is None:
-            if self.together:
+            if getattr(self.sampler, "num_replicas", 1) > 1:
                 first_process_does(self._line)
             elif not _in_group() or dist.get_rank() == 0:
                 self._line()

@@ -137,17 +137,13 @@ class Crops:
         """The square of an image."""
         size, how = self.settings.crop_size, self.settings.interpolation
         image = resized(image, self.side, self.settings.square, how)
-        top, left, height, width = self._box(image.height, image.width)
+        if self.box is None:
+            top, left, height, width = round((image.height - size) / 2), round((image.width - size) / 2), size, size
+        else:
+            drawn = self.box.make_params([torch.empty(3, image.height, image.width, device="meta")])
+            top, left, height, width = (drawn[key] for key in ("top", "left", "height", "width"))
         square = np.asarray(resized(image.crop((left, top, left + width, top + height)), size, True, how))
         return square[:, ::-1] if self.flip and torch.rand(1).item() < 0.5 else square
-
-    def _box(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Top, left, height and width of the crop."""
-        if self.box is not None:
-            drawn = self.box.make_params([torch.empty(3, height, width, device="meta")])
-            return drawn["top"], drawn["left"], drawn["height"], drawn["width"]
-        size = self.settings.crop_size
-        return round((height - size) / 2), round((width - size) / 2), size, size
 
 
 def load(dataset: Any, key: Any, transform: Any) -> Any:

@@ -126,4 +126,4 @@ def test_bad_arguments() -> None:
         Glyphs(num_classes=5000).read_index()
     with pytest.raises(UserError, match="image_size 3"):
         Glyphs(image_size=3)
-    assert verify(Glyphs(num_classes=30)).ok
+    assert not verify(Glyphs(num_classes=30)).problems

@@ -19,7 +19,7 @@ class TableDataset(MetricDataset):
     own_split_by_default = True
     content: ClassVar[str]
 
-    _inside: Any = None  # content by key; empty if the samples are files
+    _inside: Any = None  # names and contents of the samples inside the table; empty for paths
 
     def __init__(self, table: str | Path, root: str | Path | None = None) -> None:
         self.table = table
@@ -38,7 +38,7 @@ class TableDataset(MetricDataset):
         from levelfield.data.tables import SampleTable  # imports pyarrow
 
         table = SampleTable(find_file(self.table, self.root), self.content)
-        self._inside = table.inside
+        self._inside = () if table.keys is table.contents else (table.keys, table.contents)
         return table
 
     def files_folder(self) -> Path | None:
@@ -49,10 +49,10 @@ class TableDataset(MetricDataset):
     def inside(self, key: str) -> str | bytes | None:
         if self.files_folder() is not None:
             return None
-        try:
-            return self._inside[key]
-        except KeyError:
-            raise UserError(f"{self.table} has no {key}: it has changed; start the command again") from None
+        names, contents = self._inside
+        if (place := names.place_of(key)) is None:
+            raise UserError(f"{self.table} has no {key}: it has changed; start the command again")
+        return contents[place]
 
 
 class ImageTable(TableDataset):
