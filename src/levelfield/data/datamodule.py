@@ -169,17 +169,16 @@ class MetricDataModule(LightningDataModule):
             self.predict_subset = ClassSubset(self.dataset, unlabelled, self.transform(), self.seed)
             return
         split, trainval_classes, test_classes = self._halves()
+        test = index.select(np.isin(index.labels, test_classes))
         # Before a test, an image folder may lack the test images.
-        there = not len(test_classes) or np.isin(test_classes, index.labels).any()
-        if stage == "test" or (there and split != "all"):
-            check_test_split(index, test_classes)
+        if stage == "test" or (split != "all" and (len(test.keys) or not len(test_classes))):
+            check_test_split(test)
         self._keep_arguments()
         if self._is_of_python and self.trainer is not None and stage == "fit":  # a command logs all its settings
             for logger in self.trainer.loggers:
                 logger.log_hyperparams({"data": dict(self.hparams)})
         halves = f"{split} {self.split_seed} {self.keep_groups}"  # each has its own caches
         if stage == "test":
-            test = self.half("test")
             images = self._images(test, f"{halves}, test half", lambda: self.dataset.fingerprint(test))
             self.test_subset = ClassSubset(self.dataset, test, self.transform(), self.seed, images)
         elif self.train_subset is None:
@@ -197,7 +196,7 @@ class MetricDataModule(LightningDataModule):
                 ]
                 check_validation_classes(folds, index.labels, index.groups)
                 train_classes, val_classes = folds[int(self.fold)]
-            trainval = self._trainval = self.half("training")
+            trainval = self._trainval = index.select(np.isin(index.labels, trainval_classes))
             fingerprint = self.dataset.fingerprint(trainval)
             images = self._images(trainval, f"{halves}, training half", lambda: fingerprint)
             train, val = (index.select(np.isin(index.labels, classes)) for classes in (train_classes, val_classes))
@@ -298,14 +297,6 @@ class MetricDataModule(LightningDataModule):
     def overview(self) -> list[str]:
         """Lines with the counts of the data set, omitted samples and likely mistakes."""
         return overview(self.dataset, self.dataset.index(), self._halves()[2])
-
-    def check_test_half(self) -> None:
-        """Check, from the list of samples only, that the test half can be scored.
-
-        Raises:
-            UserError: it cannot be scored.
-        """
-        check_test_split(self.dataset.index(), self._halves()[2])
 
     def test_classes(self) -> list[str]:
         """The names of the test classes."""

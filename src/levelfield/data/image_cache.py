@@ -63,13 +63,12 @@ def made_once(
                     with torch.random.fork_rng(devices=[]), replaced(file) as opened:
                         for part in _without_os_errors(write()):
                             opened.write(part)
+                    found = _read(file, read)
         except (OSError, FileRefused) as error:
             raise CannotWrite(
                 f"cannot write the {title} into {file} ({error.strerror}): free space there, set the environment "
                 f"variable LEVELFIELD_CACHE to another folder, or give {option} false"
             ) from None
-        if found is None:
-            found = _read(file, read)
     assert found is not None
     return found
 

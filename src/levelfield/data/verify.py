@@ -52,7 +52,7 @@ def verify(dataset: MetricDataset) -> VerifyReport:
     report.problems += unusable
     if not unusable and (index.test_classes, index.roles) != (None, None):
         try:
-            check_test_split(index, test_classes)
+            check_test_split(index.select(np.isin(index.labels, test_classes)))
         except UserError as error:
             report.problems.append(str(error))
     digests: dict[str, bytes] = {}
@@ -134,33 +134,30 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}{'es' if what.endswith('s') else 's'}"
 
 
-def check_test_split(index: SampleIndex, test_classes: Int[np.ndarray, " test"]) -> None:
-    """Raise an error before training if nothing could be retrieved in the test half.
-
-    It counts samples and roles of the test classes. It opens no sample and stores nothing.
+def check_test_split(test: SampleIndex) -> None:
+    """Raise an error before training if nothing could be retrieved in the test half, from its list only.
 
     Raises:
         UserError: names a sample, the role or the number of classes, and what to do.
     """
-    if not len(test_classes):
+    if not len(test.keys):
         raise UserError(
-            "there are no test classes: --data.split all has none; in a table, set the column split to test for all "
-            "samples of the test classes, or rename the column to split the classes in halves"
+            "there are no test samples: add them; --data.split all has none; in a table, set the column split to test "
+            "for all samples of the test classes, or rename the column to split the classes in halves"
         )
-    tested = np.isin(index.labels, test_classes)
-    labels = index.labels[tested]
-    roles = np.full(len(labels), "") if index.roles is None else np.array(index.roles)[tested]
+    labels = test.labels
+    roles = np.array(test.roles or [""] * len(labels))
     if (roles == "").all():
-        found = len(retrievable_classes(labels, None if index.groups is None else index.groups[tested]))
+        found = len(retrievable_classes(labels, test.groups))
         if found < MIN_TEST_CLASSES:
-            several = "" if index.groups is None else IN_GROUPS
+            several = "" if test.groups is None else IN_GROUPS
             raise UserError(
                 f"{found} test classes have at least 2 samples{several}, but {MIN_TEST_CLASSES} must: add samples or "
                 "classes"
             )
         return
     if (roles == "").any():
-        without = index.keys[int(np.flatnonzero(tested)[roles == ""][0])]
+        without = test.keys[int(np.flatnonzero(roles == "")[0])]
         raise UserError(f"test sample {without} has no role: give each test sample the role query or gallery, or none")
     if not np.isin(labels[roles == "query"], labels[roles == "gallery"]).any():
         raise UserError("no test class has the roles query and gallery: give each class both, or leave the roles out")
