@@ -88,7 +88,7 @@ def test_of_two_that_come_at_once_one_computes():
 
 
 def test_each_setting_of_the_transforms_has_features_of_its_own(cache: Path) -> None:
-    others = {"crop_size": 6, "resize": 9, "eval_resize": 9, "square": True, "interpolation": "bicubic", "draft": True}
+    others = {"crop_size": 6, "resize": 9, "eval_resize": 9, "square": True, "interpolation": "bicubic"}
     others |= {"scale": (0.5, 1.0), "ratio": (1.0, 1.0), "horizontal_flip": False, "random_crop": True}
     assert {each.name for each in fields(ImageTransforms)} == {*others}
     for number, (name, value) in enumerate(others.items(), start=1):

@@ -24,7 +24,7 @@ from levelfield.core.processes import cores_here, free_memory
 from levelfield.core.source_identity import sources
 from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.own import dataset_spec
-from levelfield.data.transforms import ImageTransforms, load
+from levelfield.data.transforms import ImageTransforms
 
 LOOKED_AT = 16  # images that are opened to estimate the size
 SIZE = np.dtype("<i4")  # of a side, in pixels
@@ -145,14 +145,14 @@ def cached_images(
     import torchvision  # slow to import
 
     spec, folder = dataset_spec(dataset), os.path.dirname(os.path.abspath(first))
-    settings = [transforms.reduced, transforms.square, transforms.interpolation, transforms.draft]
+    settings = [transforms.reduced, transforms.square, transforms.interpolation]
     name = f"{dataset.name}-{digest(spec, folder, half, settings)}"
     made_by = sources({"dataset": spec}), PIL.__version__, torchvision.__version__
     file = cache_root() / "images" / f"{name}-{digest(fingerprint(), *made_by)}.bin"
     positions = np.arange(len(index.keys)) if index.positions is None else index.positions
 
     def read(key: str) -> Image.Image:
-        return transforms.reduce()(load(dataset, key, transforms.reduced and transforms.evaluate()))
+        return transforms.reduce()(dataset.load(key))
 
     def write() -> Iterator[bytes]:
         _check_room(file.parent, index.keys, read)

@@ -19,7 +19,7 @@ from levelfield.core.seeds import seed_of
 from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.image_cache import CachedImages
 from levelfield.data.samplers import Draw
-from levelfield.data.transforms import Crops, as_floats, load, stacked
+from levelfield.data.transforms import Crops, as_floats, stacked
 
 # Enough for a GPU with an image cache; more would only use memory.
 MOST_PROCESSES = 8
@@ -88,7 +88,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         row, number = int(draw), draw.number if isinstance(draw, Draw) else int(draw)
         position = int(self.positions[row])
         transform, images = self.transform, self.images
-        sample: Any = images[position] if images is not None else load(self.dataset, self.index.keys[row], transform)
+        sample: Any = images[position] if images is not None else self.dataset.load(self.index.keys[row])
         if isinstance(transform, Crops) and not transform.draws:
             sample = transform(sample)
         elif transform is not None:
