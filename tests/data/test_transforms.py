@@ -94,7 +94,7 @@ def test_reducing_a_reduced_image_changes_nothing(size: tuple[int, int], square:
             "square and random_crop need .*: give resize",
         ),
         ({"resize": None, "eval_resize": 256, "square": True}, "square and random_crop need .*: give resize"),
-        ({"eval_resize": 200}, "crop_size 227 must be from 1 to eval_resize"),
+        ({"eval_resize": 200}, "crop_size 227 must be 1 to eval_resize"),
     ],
 )
 def test_bad_arguments_are_named(arguments: dict, message: str) -> None:

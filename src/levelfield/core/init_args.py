@@ -25,8 +25,8 @@ class KeepsArguments:
             bound.apply_defaults()
             named = dict([*bound.arguments.items()][1:])
             name_of = {each.kind: each.name for each in signature.parameters.values()}
-            if not named.pop(name_of.get(inspect.Parameter.VAR_POSITIONAL), ()):
-                vars(made)["init_args"] = named | named.pop(name_of.get(inspect.Parameter.VAR_KEYWORD), {})
+            if not named.pop(name_of.get(inspect.Parameter.VAR_POSITIONAL, ""), ()):
+                vars(made)["init_args"] = named | named.pop(name_of.get(inspect.Parameter.VAR_KEYWORD, ""), {})
         return made
 
 

@@ -143,9 +143,7 @@ class MetricDataModule(LightningDataModule):
         refuse_below(1, "data", eval_batch_size=size, num_folds=self.num_folds)
         refuse_below(2, "data", batch_size=self.batch_size)
         if self.split_seed and self.split not in RANDOM:
-            raise UserError(
-                f"--data.split_seed {self.split_seed} needs --data.split random: give both, or leave it out"
-            )
+            raise UserError(f"--data.split_seed {self.split_seed} needs --data.split random: give both, or neither")
         fold, last = self.fold, self.num_folds - 1
         if fold != NO_FOLD and not (isinstance(fold, int | np.integer) and 0 <= fold <= last):
             raise UserError(f"--data.fold {fold}: there are {self.num_folds} folds, 0 to {last}, or {NO_FOLD}")
@@ -236,10 +234,9 @@ class MetricDataModule(LightningDataModule):
         self, index: SampleIndex, half: str, fingerprint: Callable[[], str]
     ) -> Callable[[], CachedImages | None]:
         """Returns the image cache of a half, made at the first use: a list of classes needs no image."""
-        transforms = self.transforms
-        if not self.cache or self.features or not isinstance(transforms, ImageTransforms):
+        if not self.cache or self.features or not isinstance(self.transforms, ImageTransforms):
             return lambda: None
-        return cache(lambda: cached_images(self.dataset, index, half, fingerprint, transforms))
+        return cache(partial(cached_images, self.dataset, index, half, fingerprint, self.transforms))
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> NoReturn:
@@ -321,10 +318,7 @@ class MetricDataModule(LightningDataModule):
     def train_dataloader(self) -> DataLoader:
         assert self.train_subset is not None
         if self.trainer is not None and self.trainer.overfit_batches:  # type: ignore[attr-defined]
-            raise UserError(
-                "overfit_batches takes samples in order, not M per class: give limit_train_batches, or a data set with "
-                "few classes"
-            )
+            raise UserError("overfit_batches takes samples in order, not M per class: give limit_train_batches")
         sampler = self.training_batches(self.train_subset.labels)
         if self.trainer is not None:  # loader processes request batches before Lightning sets the epoch
             epochs: Any = self.trainer.fit_loop.epoch_progress.current

@@ -395,9 +395,7 @@ class NamedDataset(MetricDataset):
         name = self.folder_name or self.name
         given = self.root if self.root is not None else os.environ.get("LEVELFIELD_DATA")
         if not given:
-            raise UserError(
-                f"{name} needs a data folder: give --data.root DIR or set LEVELFIELD_DATA, with {name}/ in it"
-            )
+            raise UserError(f"{name} needs a folder: give --data.root DIR or set LEVELFIELD_DATA, with {name}/ in it")
         folder = Path(given) / name
         if not folder.is_dir():
             raise UserError(

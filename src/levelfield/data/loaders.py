@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from levelfield.core.errors import UserError, refused_file
+from levelfield.core.errors import UserError
 from levelfield.core.ledger import Evaluation, begin
 from levelfield.core.processes import cores_here, in_processes
 from levelfield.core.seeds import seed_of
@@ -89,7 +89,7 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         position = int(self.positions[row])
         transform, images = self.transform, self.images
         sample: Any = images[position] if images is not None else self.dataset.load(self.index.keys[row])
-        if isinstance(transform, Crops) and not transform.draws:
+        if isinstance(transform, Crops) and transform.box is None and not transform.flip:
             sample = transform(sample)
         elif transform is not None:
             key, only_torch = ("sample", self.seed, number), isinstance(transform, Crops)
@@ -208,8 +208,8 @@ def first_process_does(work: Callable[[], str]) -> str:
         try:
             outcome[0] = work()
         except Exception as error:
-            failed = (refused_file(error) if isinstance(error, OSError) else None) or error
-            outcome[1] = (UserError if isinstance(failed, UserError) else RuntimeError)(str(failed))
+            failed = error
+            outcome[1] = (UserError if isinstance(error, UserError) else RuntimeError)(str(error))
     dist.broadcast_object_list(outcome)  # if only the first process raised the error, the others would wait for it
     if failed or outcome[1]:
         raise failed or outcome[1]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from zipfile import ZipFile, is_zipfile
+from zipfile import is_zipfile
 
 from torch.hub import download_url_to_file
 
@@ -95,9 +95,7 @@ def _prepare_file(
     place = aside.parent / archive.place
     if not (archive.gives and place.exists()):  # a process on another machine may be first
         file.replace(place)
-    tell(
-        f"  {archive.file}: SHA-256 {'as published' if archive.sha256 else f'{digest}, unverified: none is published'}"
-    )
+    tell(f"  {archive.file}: SHA-256 {'as published' if archive.sha256 else f'{digest}, unverified: none published'}")
 
 
 def _download(archive: Archive, aside: Path, remedy: str, tell: Callable[[str], None]) -> Path:
@@ -120,9 +118,11 @@ def _download(archive: Archive, aside: Path, remedy: str, tell: Callable[[str], 
 def _unpack(file: Path, folder: Path, origin: Path | str | None, remedy: str) -> Path:
     """Unpack a zip or tar file into a new folder. The standard library writes nothing outside it, and no device."""
     try:
-        is_zip = is_zipfile(file)
-        with ZipFile(file) if is_zip else tarfile.open(file) as opened:
-            opened.extractall(folder, **({} if is_zip else {"filter": "data"}))
+        if is_zipfile(file):
+            shutil.unpack_archive(file, folder, "zip")
+        else:
+            with tarfile.open(file) as opened:
+                opened.extractall(folder, filter="data")
     except Exception as error:  # a damaged file can raise anything
         if isinstance(error, OSError) and error.errno:  # of the disk
             raise

@@ -195,10 +195,7 @@ class MPerClassBatchSampler(TrainingBatchSampler):
         self._first, self._counts = first[counts >= 2], counts[counts >= 2]
         self.num_left_out = len(first) - len(self._first)
         if len(self._first) < 2:
-            raise UserError(
-                f"{len(self._first)} training classes have at least 2 samples, but training needs 2 such classes: "
-                "add samples"
-            )
+            raise UserError(f"{len(self._first)} training classes have at least 2 samples, but 2 must: add samples")
         self.classes_per_batch = min(self.batch_size // self.samples_per_class, len(self._first))
         self.size = sum(self.samples_of_classes())
 
@@ -253,9 +250,7 @@ class ShuffledBatchSampler(TrainingBatchSampler):
 
     def prepare(self) -> None:
         if self.replacement:
-            raise UserError(
-                "--data.replacement true: ShuffledBatchSampler takes all samples in turn; leave the option out"
-            )
+            raise UserError("--data.replacement true: ShuffledBatchSampler takes all samples in turn; leave it out")
         self._orders: dict[int, Int[np.ndarray, " samples"]] = {}  # of the passes of the last batch
 
     def indices_of(self, batch: int) -> Int[np.ndarray, " batch"]:

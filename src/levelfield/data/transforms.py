@@ -72,9 +72,7 @@ class ImageTransforms:
             raise UserError("square and random_crop need images of one size: give resize")
         for key, resize in (("resize", self.resize), ("eval_resize", self.eval_resize)):
             if resize is not None and not 0 < self.crop_size <= resize:
-                raise UserError(
-                    f"crop_size {self.crop_size} must be from 1 to {key} ({resize}): lower it or raise {key}"
-                )
+                raise UserError(f"crop_size {self.crop_size} must be 1 to {key} ({resize}): lower it or raise {key}")
         for key in ("scale", "ratio"):
             low, high = getattr(self, key)
             if not 0 < low <= high:
@@ -123,11 +121,6 @@ class Crops:
     side: int | None
     box: v2.RandomResizedCrop | v2.RandomCrop | None
     flip: bool
-
-    @property
-    def draws(self) -> bool:
-        """Whether the crop is random."""
-        return self.box is not None or self.flip
 
     def __call__(self, image: Image.Image) -> UInt8[np.ndarray, "height width 3"]:
         """The square of an image."""

@@ -45,10 +45,9 @@ def verify(dataset: MetricDataset) -> VerifyReport:
     index, unusable = dataset.read_all()
     test_classes = dataset.halves(index)[2]
     report = VerifyReport(len(np.unique(index.labels)), len(index.keys), overview(dataset, index, test_classes))
-    if dataset.num_classes_published not in (None, report.num_classes):
-        report.problems.append(f"{report.num_classes} classes instead of {dataset.num_classes_published}")
-    if dataset.num_samples_published not in (None, report.num_samples):
-        report.problems.append(f"{report.num_samples} samples instead of {dataset.num_samples_published}")
+    for what in ("classes", "samples"):
+        found, published = getattr(report, f"num_{what}"), getattr(dataset, f"num_{what}_published")
+        report.problems += [] if published in (None, found) else [f"{found} {what} instead of {published}"]
     report.problems += unusable
     if not unusable and (index.test_classes, index.roles) != (None, None):
         try:

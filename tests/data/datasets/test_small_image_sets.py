@@ -73,7 +73,7 @@ def test_drawings_are_read_from_the_zip_files(tmp_path: Path) -> None:
 
 def test_missing_and_broken_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
-    with pytest.raises(UserError, match="omniglot needs a data folder"):
+    with pytest.raises(UserError, match="omniglot needs a folder"):
         Omniglot().read_index()
     monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
     folder = tmp_path / "omniglot"

@@ -59,9 +59,7 @@ class ImageFolder(MetricDataset):
         class_names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         left_out["next to the class folders, in none of them"] = len(entries) - len(class_names)
         if not class_names:
-            raise UserError(
-                f"{folder} has no folders (links do not count): put the images of each class into its own folder"
-            )
+            raise UserError(f"{folder} has no folders (links do not count): put each class into its own folder")
         keys = [key for name in class_names for key in sorted(images_below(folder, name, left_out))]
         if not keys:
             raise UserError(f"no images in the folders of {folder}; supported: {', '.join(sorted(image_suffixes()))}")
