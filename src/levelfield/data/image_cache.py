@@ -152,7 +152,7 @@ def cached_images(
     positions = np.arange(len(index.keys)) if index.positions is None else index.positions
 
     def read(key: str) -> Image.Image:
-        return transforms.reduce()(dataset.load(key))
+        return transforms.reduce()(dataset.load(key))  # type: ignore[arg-type] # it has images
 
     def write() -> Iterator[bytes]:
         _check_room(file.parent, index.keys, read)

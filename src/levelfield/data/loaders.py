@@ -172,9 +172,10 @@ class LedgerLoader(DataLoader):
         UserError: the line cannot be written; raised on every waiting process.
     """
 
-    def __init__(self, subset: ClassSubset, *args: Any, evaluation: str | None = None, **kwargs: Any) -> None:
-        super().__init__(subset, *args, **kwargs)
-        self.subset, self.evaluation = subset, evaluation
+    def __init__(self, *args: Any, evaluation: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.subset: Any = self.dataset  # a ClassSubset
+        self.evaluation = evaluation
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # A generator, because a Trainer gets the iterator before its callbacks write a line, and the batches after it.
