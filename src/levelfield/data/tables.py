@@ -65,9 +65,9 @@ class Keys(Sequence[Any]):
 
     def place_of(self, name: str) -> int | None:
         """The position of a name such as `row 7`; None if there is no such row."""
-        found = re.fullmatch(r"row (\d{1,9})", name)
-        # For a number of another type all numbers would be copied.
-        place = int(np.searchsorted(self.rows, np.int32(found[1] if found else 0)))
+        number = name.removeprefix("row ")
+        wanted = int(number) if number.isdecimal() and len(number) < 10 else 0
+        place = int(np.searchsorted(self.rows, np.int32(wanted)))  # another type would copy all numbers
         return place if place < len(self) and self[place] == name else None
 
     def __eq__(self, other: object) -> bool:
