@@ -13,7 +13,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 from levelfield.core.errors import UserError
-from levelfield.core.files import QUIET_SECONDS, Lock, write_atomically
+from levelfield.core.files import QUIET_SECONDS, locked, write_atomically
 from levelfield.core.ledger import Evaluation, begin
 
 
@@ -74,7 +74,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def hold(folder: Path, held) -> None:
-    with Lock(folder, "part", "held elsewhere"):
+    with locked(folder, "part", "held elsewhere"):
         held.set()
         time.sleep(QUIET_SECONDS + 1)
 
@@ -96,31 +96,31 @@ def test_a_part_has_one_lock_which_a_killed_process_loses(holder, tmp_path: Path
     lock = FileLock(tmp_path / "locks" / "part.lock")
     with pytest.raises(Timeout):
         lock.acquire(blocking=False)
-    with Lock(tmp_path, "other", "other work"):
+    with locked(tmp_path, "other", "other work"):
         pass
     holder.kill()
     holder.join()
-    with Lock(tmp_path, "part", "again"), pytest.raises(Timeout):
+    with locked(tmp_path, "part", "again"), pytest.raises(Timeout):
         lock.acquire(blocking=False)
     lock.acquire(blocking=False)
 
 
 @pytest.mark.processes
 def test_who_waits_is_told_for_what(holder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Lock(tmp_path, "part", "rows of few.csv"):
+    with locked(tmp_path, "part", "rows of few.csv"):
         assert capsys.readouterr().err == "waiting for another process: rows of few.csv\n"
 
 
 @pytest.mark.processes
 def test_no_child_holds_a_lock_of_its_parent(tmp_path: Path) -> None:
     """Loaders are forked while a lock is held."""
-    with Lock(tmp_path, "part", "part"):
+    with locked(tmp_path, "part", "part"):
         child = FORK.Process(target=time.sleep, args=(60,))
         child.start()
         deadline, opened = time.monotonic() + 10, Path(f"/proc/{child.pid}/fd")
         while any(path.resolve().suffix == ".lock" for path in opened.iterdir()):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-    with Lock(tmp_path, "part", "part"):
+    with locked(tmp_path, "part", "part"):
         child.kill()
     child.join()

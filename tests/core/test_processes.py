@@ -1,6 +1,5 @@
 """Processes: what they import and keep, who has the signals of a cluster, and when they end."""
 
-import gc
 import json
 import os
 import platform
@@ -15,28 +14,14 @@ import pytest
 import yaml
 from toy_study import TOY
 
-from levelfield.core.processes import SIGNALS, interrupt_at_signals, is_running, quick_imports, was_interrupted
-
-
-def test_garbage_is_collected_again_after_an_import_that_fails() -> None:
-    with quick_imports():
-        with quick_imports():
-            pass
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    with pytest.raises(ImportError), quick_imports():
-        import no_such_module  # noqa: F401
-    assert gc.isenabled()
-
+from levelfield.core.processes import SIGNALS, interrupt_at_signals, is_running, was_interrupted
 
 CODE = """
-import atexit, gc, sys
-atexit.register(lambda: print(gc.get_freeze_count()))  # triton complains of leaks behind an error's one line otherwise
+import sys
 from levelfield.core.processes import quick_imports
 with quick_imports():
     import lightning.pytorch, timm, levelfield.metrics
 modules = set(sys.modules)
-assert gc.get_freeze_count() > 0
 assert not {"scipy.signal", "transformers", "torchmetrics.image"} & modules
 import torchmetrics
 metric = torchmetrics.Metric
@@ -46,9 +31,9 @@ assert metric is torchmetrics.metric.Metric and set(torchmetrics.__all__) <= set
 
 
 @pytest.mark.processes
-def test_lightning_and_timm_import_neither_signals_nor_texts_and_nothing_stays_frozen() -> None:
+def test_lightning_and_timm_import_neither_signals_nor_texts() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
-    assert (done.stdout, done.returncode) == ("0\n", 0), done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 PARENT = """

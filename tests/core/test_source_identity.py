@@ -135,7 +135,7 @@ EDITS = [
     ("metrics/definitions.py", "import", "import os\nimport", ""),
     ("data/transforms.py", "v2.RandomCrop(self.crop_size)", "v2.RandomCrop(self.crop_size, padding=4)", "all"),
     ("data/transforms.py", "torch.rand(1).item() < 0.5", "torch.rand(1).item() < 0.9", "all"),
-    ("data/loaders.py", '_seeded("sample"', '_seeded("view"', "all"),
+    ("data/loaders.py", '("sample", self.seed', '("view", self.seed', "all"),
     ("data/loaders.py", "return stacked(samples) if", "return stacked(samples[::-1]) if", "all"),
     ("data/splits.py", "half = len(classes) // 2", "half = len(classes) // 3", "all"),
     ("data/splits.py", "num_val = len(classes)", "num_val = 1 + len(classes)", "all"),

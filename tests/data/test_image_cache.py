@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,10 +19,9 @@ import torch
 from PIL import Image
 
 from levelfield.core.errors import UserError
-from levelfield.data import Glyphs, ImageFolder, ImageTable, ImageTransforms
+from levelfield.data import Glyphs, ImageTable, ImageTransforms
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.image_cache import LOOKED_AT, cached_images
-from levelfield.data.transforms import load
 
 TRANSFORMS = ImageTransforms(crop_size=24, resize=32)
 
@@ -252,22 +250,3 @@ def test_another_load_of_an_own_data_set_renews_the_cache(table, cache, tmp_path
         data.setup("fit")
         assert data.val_subset[0][0].mean() == value
     assert len(files(cache)) == 1
-
-
-def test_drafts_of_large_photographs_are_nearly_the_same_and_whole_by_default(tmp_path: Path, data_root: Path) -> None:
-    photograph = Image.open(next(data_root.glob("grocery_store/**/*.jpg"))).convert("RGB").resize((1200, 900))
-    for number in range(40):
-        (folder := tmp_path / "photos" / f"{number // 5}").mkdir(parents=True, exist_ok=True)
-        photograph.save(folder / f"{number}.jpg", quality=95)
-    dataset, whole = ImageFolder(tmp_path / "photos"), ImageTransforms(64, 64)
-    assert not whole.draft
-    drafted = replace(whole, draft=True)
-    key = dataset.read_index().keys[0]
-    assert load(dataset, key, whole.evaluate()).size == (1200, 900)
-    assert load(dataset, key, drafted.evaluate()).size == (300, 225)  # an eighth would be below 2 x 64
-    views = []
-    for transforms, cache in ((whole, False), (drafted, False), (drafted, True)):
-        data = MetricDataModule(dataset, split="random", num_folds=2, transforms=transforms, cache=cache)
-        data.setup("fit")
-        views.append(data.val_subset[0][0].astype(float))
-    assert np.array_equal(views[1], views[2]), "the cache has drafts too"

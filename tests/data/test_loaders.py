@@ -112,10 +112,11 @@ def test_how_many_processes_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(each(), each(trainings=4)) for each in (gpu, cached)] == [(15, 3), (8, 3)]
     assert loader_processes("auto", "image", on_gpu=False) == loader_processes("auto", "text", on_gpu=True) == 0
     assert loader_processes(5, "image", on_gpu=False) == 5
-    data, on_gpu = MetricDataModule(Glyphs()), SimpleNamespace(root_device=torch.device("cuda"))
+    data, on_gpu = MetricDataModule(Glyphs(num_classes=40)), SimpleNamespace(root_device=torch.device("cuda"))
+    data.setup("validate")
     for nodes, processes in ((1, 4), (8, 32)):  # 4 of each node
-        data.trainer = SimpleNamespace(world_size=processes, num_nodes=nodes, strategy=on_gpu)
-        assert data._processes() == 3
+        data.trainer = SimpleNamespace(global_rank=0, world_size=processes, num_nodes=nodes, strategy=on_gpu)
+        assert data._loader(data.val_subset).num_workers == 3
     for cores, expected in ((64, 15), (16, 3)):  # 4 tasks, each bound to its 16; 4 that share these
         monkeypatch.setenv("SLURM_CPUS_ON_NODE", str(cores))
         assert gpu(trainings=4) == expected

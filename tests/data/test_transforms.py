@@ -91,10 +91,10 @@ def test_reducing_a_reduced_image_changes_nothing(size: tuple[int, int], square:
         ({"resize": None}, "eval_resize"),
         (
             {"resize": None, "eval_resize": 256, "random_crop": True},
-            "random_crop and draft need .*: give resize",
+            "square and random_crop need .*: give resize",
         ),
-        ({"resize": None, "eval_resize": 256, "square": True}, "random_crop and draft need .*: give resize"),
-        ({"eval_resize": 200}, "crop_size 227 must be from 1 to eval_resize"),
+        ({"resize": None, "eval_resize": 256, "square": True}, "square and random_crop need .*: give resize"),
+        ({"eval_resize": 200}, "crop_size 227 must be 1 to eval_resize"),
     ],
 )
 def test_bad_arguments_are_named(arguments: dict, message: str) -> None:

@@ -169,8 +169,8 @@ def _verify(console: Console, dataset: MetricDataset, asked_for: bool) -> int:
         return 2 if asked_for else 0
     published = "as published, " if dataset.num_classes_published is not None else ""
     count = len(report.problems)
-    verdict = f"{published}every sample opens" if report.ok else f"{count} problem{'s' * (count > 1)}"
+    verdict = f"{published}every sample opens" if not count else f"{count} problem{'s' * (count > 1)}"
     found, *left_out = report.overview
     lines = [f"{found}; {verdict}", *(f"  {line}" for line in (*left_out, *report.problems, *report.duplicates))]
     say("\n".join(lines), console=console)
-    return 0 if report.ok else 2
+    return 2 if count else 0

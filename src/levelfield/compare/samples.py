@@ -21,7 +21,6 @@ from levelfield.core.seeds import seed_of
 from levelfield.core.terminal import say
 from levelfield.data.dataset import MetricDataset, SampleIndex, find_file
 from levelfield.data.datasets import ImageTable, TextTable
-from levelfield.data.datasets.own_tables import TableDataset
 from levelfield.data.splits import MIN_VALIDATION_CLASSES
 from levelfield.data.verify import counted, duplicates
 from levelfield.study.spec import COUNTS
@@ -179,7 +178,7 @@ def _fault(dataset: MetricDataset, key: str) -> str:
 def _table(dataset: MetricDataset, index: SampleIndex, tested: Int[np.ndarray, " test"], rows: list[int]) -> bytes:
     """A Parquet table of some samples, as they are in a table of the user, or as paths."""
     keys, labels = [index.keys[row] for row in rows], index.labels[rows]
-    inside = [dataset.inside(key) for key in keys] if isinstance(dataset, TableDataset) else [None]
+    inside = [dataset.inside(key) for key in keys]
     content = "text" if dataset.modality == "text" else "path" if None in inside else "image"
     columns: dict[str, Any] = {content: [_place(dataset, key) for key in keys] if content == "path" else inside}
     columns |= {"label": [index.class_names[label] for label in labels]}

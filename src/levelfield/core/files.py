@@ -91,22 +91,20 @@ def file_hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class Lock:
-    """The lock of one part of a folder: one process writes it. The lock of a dead process is free.
+@contextmanager
+def locked(folder: Path, part: str, title: str) -> Iterator[None]:
+    """Hold the lock of one part of a folder: one process writes it. The lock of a dead process is free.
 
     A process that waits for it prints its `title`.
     """
-
-    def __init__(self, folder: Path, part: str, title: str) -> None:
-        self._lock, self._title = filelock.FileLock(folder / LOCKS / f"{part}.lock", thread_local=False), title
-
-    def __enter__(self) -> None:
-        with explain_write_errors(Path(self._lock.lock_file)):
-            try:
-                self._lock.acquire(QUIET_SECONDS)
-            except filelock.Timeout:
-                print(f"waiting for another process: {self._title}", file=sys.stderr)
-                self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    lock = filelock.FileLock(folder / LOCKS / f"{part}.lock", thread_local=False)
+    with explain_write_errors(Path(lock.lock_file)):
+        try:
+            lock.acquire(QUIET_SECONDS)
+        except filelock.Timeout:
+            print(f"waiting for another process: {title}", file=sys.stderr)
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

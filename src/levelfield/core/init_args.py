@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,21 +19,14 @@ class KeepsArguments:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         made = super().__new__(cls)
-        signature, named = inspect.signature(cls.__init__), dict[str, Any]()
-        try:
+        signature = inspect.signature(cls.__init__)
+        with suppress(TypeError):  # wrong arguments, which the constructor names; or none, for a copy
             bound = signature.bind(made, *args, **kwargs)
-        except TypeError:  # wrong arguments, which the constructor names; or none, for a copy
-            return made
-        bound.apply_defaults()
-        for name, value in [*bound.arguments.items()][1:]:
-            kind = signature.parameters[name].kind
-            if kind is inspect.Parameter.VAR_KEYWORD:
-                named |= value
-            elif kind is not inspect.Parameter.VAR_POSITIONAL:
-                named[name] = value
-            elif value:
-                return made
-        vars(made)["init_args"] = named
+            bound.apply_defaults()
+            named = dict([*bound.arguments.items()][1:])
+            name_of = {each.kind: each.name for each in signature.parameters.values()}
+            if not named.pop(name_of.get(inspect.Parameter.VAR_POSITIONAL, ""), ()):
+                vars(made)["init_args"] = named | named.pop(name_of.get(inspect.Parameter.VAR_KEYWORD, ""), {})
         return made
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 
 import levelfield
 from levelfield.core.errors import UserError
-from levelfield.core.files import Lock, explain_write_errors, make_durable, write_atomically
+from levelfield.core.files import explain_write_errors, locked, make_durable, write_atomically
 from levelfield.core.paths import cache_root
 from levelfield.core.shape import count, has_shape
 
@@ -72,7 +72,9 @@ def begin(evaluation: Evaluation, folder: Path | None = None, usual_reasons: tup
         line = _interrupted(copy, new)
         if line is None:
             new["reason"] = new["reason"] or usual_reasons[bool(_evaluations(copy))]
-            head = {"event": EVALUATED, "id": uuid.uuid4().hex, "folder": _hash_of(folder), "time": _now()}
+            # It distinguishes a user's folders without naming them.
+            place = "" if folder is None else hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+            head = {"event": EVALUATED, "id": uuid.uuid4().hex, "folder": place, "time": _now()}
             line = {**head, **new, "version": levelfield.__version__}
         if folder is not None:  # first, so that an interrupted command can continue from it
             _add(folder, line)
@@ -107,14 +109,14 @@ def finished_evaluation(folder: Path) -> Line | None:
 
 def evaluations_of(samples: Iterable[str]) -> list[Line]:
     """The user's evaluations of the data set with these samples: of a union of two sets for each of them."""
-    wanted, lines = set(samples), _evaluations(_user_lines()).values()
+    wanted, lines = set(samples), _evaluations(read_lines(_user_folder() / LEDGER)).values()
     same = {digest for digest in {line["samples"] for line in lines} if _are_same(wanted, _read_samples(digest))}
     return [line for line in lines if line["samples"] in same]
 
 
 def evaluations_beside(folder: Path) -> list[Line]:
     """The user's evaluations of the data sets in a folder's copy, including those of the folder."""
-    found, known = _evaluations(read_lines(folder / LEDGER)), _evaluations(_user_lines())
+    found, known = (_evaluations(read_lines(place / LEDGER)) for place in (folder, _user_folder()))
     for digest in {known[identity]["samples"] for identity in found if identity in known}:
         found |= {line["id"]: line for line in evaluations_of(_read_samples(digest))}
     return [*found.values()]
@@ -142,13 +144,8 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _hash_of(folder: Path | None) -> str:
-    """A hash that distinguishes a user's folders without naming them; empty without a folder."""
-    return "" if folder is None else hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-
-
-def _one_writer() -> Lock:
-    return Lock(cache_root(), "evaluations", "the ledgers of evaluations")
+def _one_writer() -> AbstractContextManager[None]:
+    return locked(cache_root(), "evaluations", "the ledgers of evaluations")
 
 
 def _evaluations(lines: list[Line]) -> dict[str, Line]:
@@ -186,10 +183,6 @@ def _add(place: Path, line: Mapping[str, Any]) -> None:
 
 def _user_folder() -> Path:
     return cache_root() / "evaluations"
-
-
-def _user_lines() -> list[Line]:
-    return read_lines(_user_folder() / LEDGER)
 
 
 def _samples_file(digest: str) -> Path:

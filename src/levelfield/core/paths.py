@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,6 @@ def is_place(text: str, absolute: bool = True) -> bool:
     return bool(ADDRESS.search(text) or UPWARDS.search(text) or (absolute and OUTSIDE.match(text)))
 
 
-def strip_paths(value: Any) -> Any:
-    """Plain values with only the last name of each place."""
-    return each_text(value, name_of)
-
-
 def name_of(text: str) -> str:
     """The last name of a place; any other text unchanged."""
     if not is_place(text):
@@ -73,3 +69,6 @@ def each_text(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(each_text(part, change) for part in value)
     return change(str(value)) if isinstance(value, str | Path) else value
+
+
+strip_paths = partial(each_text, change=name_of)  # plain values with only the last name of each place

@@ -1,8 +1,6 @@
 """Processes: imports and memory at their start, launchers, and children that end with their parent."""
 
-import atexit
 import ctypes
-import gc
 import os
 import signal
 import sys
@@ -39,9 +37,11 @@ LOOK_SECONDS = 0.5  # between two checks of other processes
 SIDE_BY_SIDE, FIRST = "LEVELFIELD_SIDE_BY_SIDE", "LEVELFIELD_FIRST_PROCESS"
 
 
-def _import_torchmetrics_later() -> None:
+@contextmanager
+def quick_imports() -> Iterator[None]:
     """Let torchmetrics import the two classes that Lightning uses, and the rest, with transformers, on first use."""
     if "torchmetrics" in sys.modules or (spec := find_spec("torchmetrics")) is None or (loader := spec.loader) is None:
+        yield
         return
     module, parts = module_from_spec(spec), {"Metric": "metric", "MetricCollection": "collections"}
 
@@ -55,27 +55,11 @@ def _import_torchmetrics_later() -> None:
 
     vars(module).update(__version__=version("torchmetrics"), _logger=getLogger("torchmetrics"), __getattr__=of_module)
     sys.modules["torchmetrics"] = module
-
-
-@contextmanager
-def quick_imports() -> Iterator[None]:
-    """Import torch and its libraries in two thirds of the time.
-
-    Nothing is garbage: imported objects stay.
-    """
-    _import_torchmetrics_later()
-    collects, young = gc.isenabled(), "torch" not in sys.modules
-    gc.disable()
     try:
         yield
     finally:
         if "torchmetrics.utilities" not in sys.modules:  # nothing has used it
             sys.modules.pop("torchmetrics", None)
-        if collects and young:  # a new process, which has few other objects
-            gc.freeze()
-            atexit.register(gc.unfreeze)  # libraries warn about objects that are not destroyed at exit
-        if collects:
-            gc.enable()
 
 
 def keep_freed_memory() -> None:

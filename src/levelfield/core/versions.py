@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # The packages of a training and a search; packages of a learner's classes are recorded too.
 LIBRARIES = ("torch", "torchvision", "lightning", "timm", "numpy", "scipy", "optuna", "pillow")
+_version = cache(version)  # which reads files
 
 
 @cache  # a process computes with the code that it imported, even if the checkout changes
@@ -38,15 +39,11 @@ def library_versions(module: "Module | None" = None) -> dict[str, str]:
     """Versions of the libraries, and of the packages, except levelfield, that a network's classes come from."""
     parts = () if module is None else module.modules()
     packages = {type(part).__module__.partition(".")[0].replace("_", "-") for part in parts} - {"levelfield"}
-    found = {name: _version(name) for name in (*LIBRARIES, *sorted(packages))}
-    return {name: known for name, known in found.items() if known is not None}
-
-
-@cache
-def _version(package: str) -> str | None:
-    with suppress(PackageNotFoundError):  # the user's code, which a study identifies by its source
-        return version(package)
-    return None
+    found: dict[str, str] = {}
+    for name in (*LIBRARIES, *sorted(packages)):
+        with suppress(PackageNotFoundError):  # the user's code, which a study identifies by its source
+            found[name] = _version(name)
+    return found
 
 
 @cache
@@ -61,19 +58,15 @@ def processor() -> str:
     return f"{name} ({torch.backends.cpu.get_cpu_capability()})"
 
 
-def software() -> dict[str, Any]:
-    """Code, libraries and processor of this process."""
-    return {"code": code_version(), "libraries": library_versions(), "processor": processor()}
-
-
 def provenance(trainer: "Trainer", learner: "LightningModule") -> dict[str, Any]:
     """Code, libraries and devices behind a result."""
     import torch
 
     device = trainer.strategy.root_device
     return {
-        **software(),
+        "code": code_version(),
         "libraries": library_versions(learner),
+        "processor": processor(),
         "device": str(device),
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "weights": getattr(getattr(learner, "trunk", None), "weights_origin", None),  # a user's trunk may not have it

@@ -19,7 +19,7 @@ from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.features import Extractor, FeatureSubset, features_of
 from levelfield.data.image_cache import CachedImages, cached_images
 from levelfield.data.loaders import ClassSubset, LedgerLoader, embedded_together, loader, loader_processes
-from levelfield.data.own import dataset_spec, plain_arguments
+from levelfield.data.own import class_and_arguments, dataset_spec
 from levelfield.data.samplers import MPerClassBatchSampler, SamplerFactory, TrainingBatchSampler
 from levelfield.data.splits import NO_FOLD, RANDOM, Split, check_validation_classes, class_folds
 from levelfield.data.transforms import ImageTransforms, Transforms, as_floats
@@ -143,9 +143,7 @@ class MetricDataModule(LightningDataModule):
         refuse_below(1, "data", eval_batch_size=size, num_folds=self.num_folds)
         refuse_below(2, "data", batch_size=self.batch_size)
         if self.split_seed and self.split not in RANDOM:
-            raise UserError(
-                f"--data.split_seed {self.split_seed} needs --data.split random: give both, or leave it out"
-            )
+            raise UserError(f"--data.split_seed {self.split_seed} needs --data.split random: give both, or neither")
         fold, last = self.fold, self.num_folds - 1
         if fold != NO_FOLD and not (isinstance(fold, int | np.integer) and 0 <= fold <= last):
             raise UserError(f"--data.fold {fold}: there are {self.num_folds} folds, 0 to {last}, or {NO_FOLD}")
@@ -158,8 +156,8 @@ class MetricDataModule(LightningDataModule):
             )
 
     @property
-    def _asked(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, name) for name in inspect.signature(MetricDataModule).parameters)
+    def _asked(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in inspect.signature(MetricDataModule).parameters}
 
     def setup(self, stage: str) -> None:
         self._check()
@@ -169,17 +167,16 @@ class MetricDataModule(LightningDataModule):
             self.predict_subset = ClassSubset(self.dataset, unlabelled, self.transform(), self.seed)
             return
         split, trainval_classes, test_classes = self._halves()
+        test = index.select(np.isin(index.labels, test_classes))
         # Before a test, an image folder may lack the test images.
-        there = not len(test_classes) or np.isin(test_classes, index.labels).any()
-        if stage == "test" or (there and split != "all"):
-            check_test_split(index, test_classes)
+        if stage == "test" or (split != "all" and (len(test.keys) or not len(test_classes))):
+            check_test_split(test)
         self._keep_arguments()
         if self._is_of_python and self.trainer is not None and stage == "fit":  # a command logs all its settings
             for logger in self.trainer.loggers:
                 logger.log_hyperparams({"data": dict(self.hparams)})
         halves = f"{split} {self.split_seed} {self.keep_groups}"  # each has its own caches
         if stage == "test":
-            test = self.half("test")
             images = self._images(test, f"{halves}, test half", lambda: self.dataset.fingerprint(test))
             self.test_subset = ClassSubset(self.dataset, test, self.transform(), self.seed, images)
         elif self.train_subset is None:
@@ -197,7 +194,7 @@ class MetricDataModule(LightningDataModule):
                 ]
                 check_validation_classes(folds, index.labels, index.groups)
                 train_classes, val_classes = folds[int(self.fold)]
-            trainval = self._trainval = self.half("training")
+            trainval = self._trainval = index.select(np.isin(index.labels, trainval_classes))
             fingerprint = self.dataset.fingerprint(trainval)
             images = self._images(trainval, f"{halves}, training half", lambda: fingerprint)
             train, val = (index.select(np.isin(index.labels, classes)) for classes in (train_classes, val_classes))
@@ -216,22 +213,30 @@ class MetricDataModule(LightningDataModule):
 
     def _keep_arguments(self) -> None:
         """As hyper-parameters, because `levelfield validate` and `test` read them from the checkpoint."""
+        if self.hparams and self._built == self._asked:
+            return
+        transforms = None if self.dataset.modality == "text" else class_and_arguments(self.transforms)
+        if transforms and isinstance(self.transforms, ImageTransforms):
+            transforms = transforms["init_args"]
+        plain = {**self._asked, "dataset": dataset_spec(self.dataset), "root": None, "transforms": transforms}
+        path = f"{self.sampler.__module__}.{getattr(self.sampler, '__qualname__', '<locals>')}"
+        plain["sampler"] = {"class_path": path}
+        if "<locals>" in path:  # a checkpoint needs no training batches
+            del plain["sampler"]
         if not self.hparams:  # built in Python
-            self.save_hyperparameters(plain_arguments(self, MetricDataModule), logger=False)
+            self.save_hyperparameters(plain, logger=False)
             self._is_of_python = True
-        elif self._built != self._asked:
-            now = plain_arguments(self, MetricDataModule)
-            self.hparams.update({name: now[name] for name in self.hparams.keys() & now.keys()})
+        else:
+            self.hparams.update({name: plain[name] for name in self.hparams.keys() & plain.keys()})
             self.train_subset = None
 
     def _images(
         self, index: SampleIndex, half: str, fingerprint: Callable[[], str]
     ) -> Callable[[], CachedImages | None]:
         """Returns the image cache of a half, made at the first use: a list of classes needs no image."""
-        transforms = self.transforms
-        if not self.cache or self.features or not isinstance(transforms, ImageTransforms):
+        if not self.cache or self.features or not isinstance(self.transforms, ImageTransforms):
             return lambda: None
-        return cache(lambda: cached_images(self.dataset, index, half, fingerprint, transforms))
+        return cache(partial(cached_images, self.dataset, index, half, fingerprint, self.transforms))
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> NoReturn:
@@ -268,8 +273,7 @@ class MetricDataModule(LightningDataModule):
         return self._evaluated.index_select(0, subset.rows)
 
     def _features_of(self, index: SampleIndex, fingerprint: str, extractor: Extractor) -> Tensor:
-        samples = ClassSubset(self.dataset, index, self.transform())
-        batches = loader(samples, self._processes(), self._on_gpu, batch_size=self._eval_size)
+        batches = self._loader(ClassSubset(self.dataset, index, self.transform()), batch_size=self._eval_size)
         return features_of(batches, fingerprint, self.transforms if self.transform() else None, extractor)
 
     def identity(self) -> dict[str, Any]:
@@ -290,14 +294,6 @@ class MetricDataModule(LightningDataModule):
     def overview(self) -> list[str]:
         """Lines with the counts of the data set, omitted samples and likely mistakes."""
         return overview(self.dataset, self.dataset.index(), self._halves()[2])
-
-    def check_test_half(self) -> None:
-        """Check, from the list of samples only, that the test half can be scored.
-
-        Raises:
-            UserError: it cannot be scored.
-        """
-        check_test_split(self.dataset.index(), self._halves()[2])
 
     def test_classes(self) -> list[str]:
         """The names of the test classes."""
@@ -322,10 +318,7 @@ class MetricDataModule(LightningDataModule):
     def train_dataloader(self) -> DataLoader:
         assert self.train_subset is not None
         if self.trainer is not None and self.trainer.overfit_batches:  # type: ignore[attr-defined]
-            raise UserError(
-                "overfit_batches takes samples in order, not M per class: give limit_train_batches, or a data set with "
-                "few classes"
-            )
+            raise UserError("overfit_batches takes samples in order, not M per class: give limit_train_batches")
         sampler = self.training_batches(self.train_subset.labels)
         if self.trainer is not None:  # loader processes request batches before Lightning sets the epoch
             epochs: Any = self.trainer.fit_loop.epoch_progress.current
@@ -340,14 +333,15 @@ class MetricDataModule(LightningDataModule):
         Args:
             labels: the class of each sample that is trained on.
         """
+        rank, world_size = self._ranks
         return self.sampler(
             labels=labels,
             batch_size=self.batch_size,
             samples_per_class=self.samples_per_class or self.usual_samples_per_class,
             num_batches=self.steps_per_epoch,
             seed=self.seed,
-            rank=self._rank,
-            world_size=self._world_size,
+            rank=rank,
+            world_size=world_size,
             replacement=self.replacement,
         )
 
@@ -376,11 +370,11 @@ class MetricDataModule(LightningDataModule):
             divided: False gives this process all samples.
         """
         assert subset is not None
-        rank, world_size = (self._rank, self._world_size) if divided else (0, 1)
+        rank, world_size = self._ranks if divided else (0, 1)
         sampler: DistributedSampler[Any] = DistributedSampler(subset, world_size, rank, shuffle=False)
         kind: Callable[..., DataLoader] = DataLoader
         if subset is self.test_subset:
-            kind = partial(LedgerLoader, of=self.dataset, evaluation=self.evaluation, together=world_size > 1)
+            kind = partial(LedgerLoader, evaluation=self.evaluation)
         return self._loader(subset, persistent, kind, batch_size=self._eval_size, sampler=sampler)
 
     def train_samples(self) -> DataLoader:
@@ -397,11 +391,10 @@ class MetricDataModule(LightningDataModule):
     ) -> DataLoader:
         if isinstance(subset, FeatureSubset):
             return kind(subset, collate_fn=default_convert, pin_memory=self._on_gpu, **how)
-        return loader(subset, self._processes(subset.images is None), self._on_gpu, persistent, kind, **how)
-
-    def _processes(self, decodes: bool = True) -> int:
-        together = self._world_size // (1 if self.trainer is None else self.trainer.num_nodes)
-        return loader_processes(self.num_workers, self.dataset.modality, self._on_gpu, together, decodes)
+        together = self._ranks[1] // (1 if self.trainer is None else self.trainer.num_nodes)
+        decodes = subset.images is None
+        processes = loader_processes(self.num_workers, self.dataset.modality, self._on_gpu, together, decodes)
+        return loader(subset, processes, self._on_gpu, persistent, kind, **how)
 
     @property
     def _eval_size(self) -> int:
@@ -426,12 +419,9 @@ class MetricDataModule(LightningDataModule):
         return self.dataset.halves(self.dataset.index(), self.split, self.split_seed, self.keep_groups)
 
     @property
-    def _rank(self) -> int:
-        return 0 if self.trainer is None else self.trainer.global_rank
-
-    @property
-    def _world_size(self) -> int:
-        return 1 if self.trainer is None else self.trainer.world_size
+    def _ranks(self) -> tuple[int, int]:
+        """The number of this process, and how many there are."""
+        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
 
     @property
     def _on_gpu(self) -> bool:

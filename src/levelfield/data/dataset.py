@@ -17,7 +17,7 @@ from PIL import Image
 
 from levelfield.core.errors import UserError
 from levelfield.data.hashes import file_hash, file_hashes
-from levelfield.data.images import open_image
+from levelfield.data.images import decode_image, open_image
 from levelfield.data.splits import Split, joined_classes, split_classes
 
 TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
@@ -175,13 +175,24 @@ class MetricDataset(ABC):
             UserError: missing or malformed files; names them and the remedy.
         """
 
-    @abstractmethod
     def load(self, key: str) -> Sample:
-        """One sample: an RGB image or a text. May run in several threads at once.
+        """One sample: an RGB image or a text; by default `inside`, or the image in its file.
+
+        May run in several threads at once.
 
         Raises:
             UserError: a file that is missing, truncated or not an image; names it and the remedy.
         """
+        content = self.inside(key)
+        if isinstance(content, str):
+            return content
+        file = self.file_of(key)
+        assert file is not None, f"{type(self).__name__} needs load(key), or file_of(key) of an image"
+        return open_image(file) if content is None else decode_image(content, f"{file}, {key}")
+
+    def inside(self, key: str) -> str | bytes | None:
+        """The text of a sample, or the bytes of its image file, if it is a part of a larger file; else None."""
+        return None
 
     def files_folder(self) -> Path | None:
         """The folder to which the keys of samples are relative paths; None if they are no such files."""
@@ -197,19 +208,18 @@ class MetricDataset(ABC):
         return None if folder is None else folder / key
 
     def content_of(self, key: str) -> str:
-        """SHA-256 of a sample, computed now: of the bytes of its file, or of the key without a file.
+        """SHA-256 of a sample, computed now: of what is `inside` a file, of its own file, or else of the key.
 
-        A data set whose samples are drawn, or are parts of a file, hashes what defines them.
+        A data set whose samples are drawn hashes what defines them.
 
         Raises:
             UserError: the file is missing or cannot be read.
         """
-        file = self.file_of(key)
-        return hashlib.sha256(key.encode()).hexdigest() if file is None else file_hash(file).hex()
-
-    def hashes_files(self) -> bool:
-        """Whether `content_of` is the hash of a file, which is stored."""
-        return type(self).content_of is MetricDataset.content_of
+        content = self.inside(key)
+        if content is None and (file := self.file_of(key)) is not None:
+            return file_hash(file).hex()
+        content = key if content is None else content
+        return hashlib.sha256(content if isinstance(content, bytes) else content.encode()).hexdigest()
 
     def contents_of(self, keys: Sequence[str], again: bool = False) -> list[str]:
         """`content_of` of each key; for files it is stored below `LEVELFIELD_CACHE` until the file changes.
@@ -220,8 +230,7 @@ class MetricDataset(ABC):
         Raises:
             UserError: a file is missing or cannot be read.
         """
-        paths = self._paths(keys) if self.hashes_files() else None
-        if paths is None:
+        if (paths := self._paths(keys)) is None:
             return [self.content_of(key) for key in keys]
         try:
             return [content.tobytes().hex() for content in file_hashes(paths, again)]
@@ -231,10 +240,13 @@ class MetricDataset(ABC):
             raise
 
     def _paths(self, keys: Sequence[str]) -> list[str] | None:
-        """The files of the samples; None if one has no file."""
+        """The files whose hashes are the samples' contents; None if one has no such file."""
+        own = type(self).content_of is not MetricDataset.content_of
+        if own or not len(keys) or self.inside(keys[0]) is not None:
+            return None
         folder = self.files_folder()
         # A subclass may have overridden `file_of`.
-        if folder is not None and len(keys) and self.file_of(keys[0]) == folder / keys[0]:
+        if folder is not None and self.file_of(keys[0]) == folder / keys[0]:
             place = os.path.abspath(folder)
             return [os.path.join(place, key) for key in keys]
         paths = [os.path.abspath(file) for file in map(self.file_of, keys) if file is not None]
@@ -342,9 +354,6 @@ class NamedDataset(MetricDataset):
     def __init__(self, root: str | Path | None = None) -> None:
         self.root = root
 
-    def load(self, key: str) -> Sample:
-        return open_image(self.files_folder() / key)
-
     def files_folder(self) -> Path:
         return self.named_folder()
 
@@ -386,9 +395,7 @@ class NamedDataset(MetricDataset):
         name = self.folder_name or self.name
         given = self.root if self.root is not None else os.environ.get("LEVELFIELD_DATA")
         if not given:
-            raise UserError(
-                f"{name} needs a data folder: give --data.root DIR or set LEVELFIELD_DATA, with {name}/ in it"
-            )
+            raise UserError(f"{name} needs a folder: give --data.root DIR or set LEVELFIELD_DATA, with {name}/ in it")
         folder = Path(given) / name
         if not folder.is_dir():
             raise UserError(
@@ -417,16 +424,10 @@ class NamedTextDataset(NamedDataset):
         classes = {name: name for name in class_order(name for *_, name in samples)}
         return index_of_classes(((key, name) for key, _, name in samples), classes)
 
-    def load(self, key: str) -> str:
+    def inside(self, key: str) -> str:
         if self._texts is None:
             self.read_index()
         assert self._texts is not None
         if key not in self._texts:
             raise UserError(f"{type(self).__name__} has no text {key}: its files have changed; start the command again")
         return self._texts[key]
-
-    def file_of(self, key: str) -> Path | None:
-        return None  # a text is a part of a file
-
-    def content_of(self, key: str) -> str:
-        return hashlib.sha256(self.load(key).encode()).hexdigest()

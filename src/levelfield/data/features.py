@@ -18,7 +18,6 @@ from levelfield.data.image_cache import digest, made_once
 from levelfield.data.loaders import ClassSubset
 from levelfield.data.own import class_and_arguments, dataset_spec
 from levelfield.data.samplers import Draw
-from levelfield.data.transforms import ImageTransforms
 
 
 class Extractor(Protocol):
@@ -79,16 +78,16 @@ def features_of(
     Args:
         batches: each sample of a half once, in order, with the evaluation transform.
         fingerprint: that of the samples.
-        transforms: the settings of the transform; None for texts.
+        transforms: the data's; None for texts.
 
     Raises:
         UserError: a sample that cannot be opened, or no space.
     """
     subset: Any = batches.dataset
-    dataset, samples = subset.dataset, len(subset)
-    spec = dataset_spec(dataset)
-    made_by = sources({"dataset": spec}), in_words(transforms), batches.batch_size, dict(extractor.identity)
-    file = cache_root() / "features" / f"{dataset.name}-{digest(fingerprint, spec, *made_by)}.f32"
+    dataset, samples, spec = subset.dataset, len(subset), dataset_spec(subset.dataset)
+    parts = {"dataset": spec, "transforms": None if transforms is None else class_and_arguments(transforms)}
+    name = digest(fingerprint, parts, sources(parts), batches.batch_size, dict(extractor.identity))
+    file = cache_root() / "features" / f"{dataset.name}-{name}.f32"
 
     def read(file: Path) -> Tensor:
         # Copy on write, because torch takes no read-only array; nothing is written.
@@ -100,13 +99,3 @@ def features_of(
             yield np.ascontiguousarray(rows, "<f4").tobytes()
 
     return made_once(file, read, write, f"features of {dataset.name}", "--data.features")
-
-
-def in_words(transforms: Any) -> Any:
-    """The settings of the transforms that features depend on."""
-    if transforms is None:
-        return None
-    if isinstance(transforms, ImageTransforms):
-        return [getattr(transforms, each) for each in ("crop_size", "eval_side", "square", "interpolation", "draft")]
-    spec = class_and_arguments(transforms)
-    return spec, sources(spec)

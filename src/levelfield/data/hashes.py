@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, UInt8
 
 from levelfield.core.errors import FileRefused, UserError
-from levelfield.core.files import Lock, explain_write_errors, replaced
+from levelfield.core.files import explain_write_errors, locked, replaced
 from levelfield.core.paths import cache_root
 
 STATE = np.dtype([("path", "<u8"), ("size", "<u8"), ("mtime", "<i8"), ("ctime", "<i8"), ("inode", "<u8")])
@@ -73,7 +73,7 @@ def file_hashes(paths: Sequence[str], again: bool = False) -> UInt8[np.ndarray, 
         return found["content"]
     with ExitStack() as held:
         with suppress(FileRefused):
-            held.enter_context(Lock(file.parent, file.stem, f"SHA-256 of the files in {folder}"))
+            held.enter_context(locked(file.parent, file.stem, f"SHA-256 of the files in {folder}"))
         kept = _read(file)
         missing = np.flatnonzero(~_known(found, kept) | again)
         if len(missing) > MANY:
@@ -82,7 +82,9 @@ def file_hashes(paths: Sequence[str], again: bool = False) -> UInt8[np.ndarray, 
         with ThreadPoolExecutor() as pool:
             hashes = b"".join(pool.map(lambda part: b"".join(file_hash(paths[i]) for i in part), parts))
         found["content"][missing] = np.frombuffer(hashes, np.uint8).reshape(-1, 32)
-        _write(file, np.concatenate([kept[~np.isin(kept["state"]["path"], found["state"]["path"])], found]))
+        records = np.concatenate([kept[~np.isin(kept["state"]["path"], found["state"]["path"])], found])
+        with suppress(FileRefused), explain_write_errors(file), replaced(file) as opened:
+            np.save(opened, records[np.argsort(_as_bytes(records), kind="stable")])
         return found["content"]
 
 
@@ -107,13 +109,6 @@ def _read(file: Path) -> np.ndarray:
         if kept.dtype == RECORD:
             return kept
     return np.empty(0, RECORD)
-
-
-def _write(file: Path, records: np.ndarray) -> None:
-    with suppress(FileRefused), explain_write_errors(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(file) as opened:
-            np.save(opened, records[np.argsort(_as_bytes(records), kind="stable")])
 
 
 def _unreadable(path: Path | str, error: OSError) -> UserError:

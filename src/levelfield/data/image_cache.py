@@ -18,13 +18,13 @@ from jaxtyping import Int
 from PIL import Image
 
 from levelfield.core.errors import FileRefused, UserError
-from levelfield.core.files import Lock, replaced
+from levelfield.core.files import locked, replaced
 from levelfield.core.paths import cache_root
 from levelfield.core.processes import cores_here, free_memory
 from levelfield.core.source_identity import sources
 from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.own import dataset_spec
-from levelfield.data.transforms import ImageTransforms, load
+from levelfield.data.transforms import ImageTransforms
 
 LOOKED_AT = 16  # images that are opened to estimate the size
 SIZE = np.dtype("<i4")  # of a side, in pixels
@@ -57,19 +57,18 @@ def made_once(
     found = _read(file, read)
     if found is None:
         try:
-            with Lock(file.parent, file.stem, title):
+            with locked(file.parent, file.stem, title):
                 if (found := _read(file, read)) is None:
                     # Loaders draw, and later draws must not depend on whether the file existed.
                     with torch.random.fork_rng(devices=[]), replaced(file) as opened:
                         for part in _without_os_errors(write()):
                             opened.write(part)
+                    found = _read(file, read)
         except (OSError, FileRefused) as error:
             raise CannotWrite(
                 f"cannot write the {title} into {file} ({error.strerror}): free space there, set the environment "
                 f"variable LEVELFIELD_CACHE to another folder, or give {option} false"
             ) from None
-        if found is None:
-            found = _read(file, read)
     assert found is not None
     return found
 
@@ -146,14 +145,14 @@ def cached_images(
     import torchvision  # slow to import
 
     spec, folder = dataset_spec(dataset), os.path.dirname(os.path.abspath(first))
-    settings = [transforms.reduced, transforms.square, transforms.interpolation, transforms.draft]
+    settings = [transforms.reduced, transforms.square, transforms.interpolation]
     name = f"{dataset.name}-{digest(spec, folder, half, settings)}"
     made_by = sources({"dataset": spec}), PIL.__version__, torchvision.__version__
     file = cache_root() / "images" / f"{name}-{digest(fingerprint(), *made_by)}.bin"
     positions = np.arange(len(index.keys)) if index.positions is None else index.positions
 
     def read(key: str) -> Image.Image:
-        return transforms.reduce()(load(dataset, key, transforms.reduced and transforms.evaluate()))
+        return transforms.reduce()(dataset.load(key))  # type: ignore[arg-type] # it has images
 
     def write() -> Iterator[bytes]:
         _check_room(file.parent, index.keys, read)

@@ -5,9 +5,7 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -25,8 +23,6 @@ LARGEST_FILE = 1 << 30
 # As `warnings.filterwarnings("ignore", module=r"PIL\.")` puts it into `warnings.filters`.
 NO_WARNINGS = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
 REMEDY = "replace the file or remove it from the data set"
-# Shorter side that a JPEG file keeps when it is decoded at 1/2, 1/4 or 1/8 of its size; None decodes whole images.
-_KEPT_SIDE: ContextVar[int | None] = ContextVar("kept side", default=None)
 
 
 @cache
@@ -40,16 +36,6 @@ def image_formats() -> tuple[str, ...]:
 def image_suffixes() -> frozenset[str]:
     """The suffixes of images, in lower case: `.jpg` and the others of `image_formats`."""
     return frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in image_formats())
-
-
-@contextmanager
-def drafts(side: int | None) -> Iterator[None]:
-    """Within, JPEG files are decoded at the smallest scale with a shorter side of at least `side` (`Image.draft`)."""
-    token = _KEPT_SIDE.set(side)
-    try:
-        yield
-    finally:
-        _KEPT_SIDE.reset(token)
 
 
 def open_image(path: Path) -> Image.Image:
@@ -103,8 +89,6 @@ def as_rgb(opened: Callable[[], Image.Image], name: str) -> Image.Image:
         image = opened()
         if image.width * image.height > (Image.MAX_IMAGE_PIXELS or math.inf):
             raise Image.DecompressionBombError
-        if (side := _KEPT_SIDE.get()) is not None:
-            image.draft(image.mode, (side, side))
         rgb = _to_rgb(ImageOps.exif_transpose(image))
         rgb.filename = name  # type: ignore[attr-defined]  # Pillow sets it only on opened images
         return rgb
@@ -117,11 +101,6 @@ def as_rgb(opened: Callable[[], Image.Image], name: str) -> Image.Image:
     except Exception as error:  # on a broken file Pillow's decoders raise OSError, SyntaxError, TypeError and more
         reason = " ".join(str(error).split())
         raise UserError(f"{name} is not a complete, readable image ({reason}): {REMEDY}") from None
-
-
-def is_nearly_black(image: Image.Image) -> bool:
-    """Whether all pixels are below an eighth of white, as with values of 12 bits in a file of 16."""
-    return int(np.max(image.getextrema())) < 32
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

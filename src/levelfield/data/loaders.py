@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -10,16 +9,17 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from jaxtyping import Bool, Int
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from levelfield.core.errors import UserError, refused_file
+from levelfield.core.errors import UserError
 from levelfield.core.ledger import Evaluation, begin
 from levelfield.core.processes import cores_here, in_processes
 from levelfield.core.seeds import seed_of
 from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.image_cache import CachedImages
 from levelfield.data.samplers import Draw
-from levelfield.data.transforms import Crops, as_floats, load, stacked
+from levelfield.data.transforms import Crops, as_floats, stacked
 
 # Enough for a GPU with an image cache; more would only use memory.
 MOST_PROCESSES = 8
@@ -87,33 +87,21 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
     def _open(self, draw: Draw | int) -> tuple[Any, int, int]:
         row, number = int(draw), draw.number if isinstance(draw, Draw) else int(draw)
         position = int(self.positions[row])
-        transform = self.transform
-        images = self.images
-        sample: Any = images[position] if images is not None else load(self.dataset, self.index.keys[row], transform)
-        if isinstance(transform, Crops) and not transform.draws:
+        transform, images = self.transform, self.images
+        sample: Any = images[position] if images is not None else self.dataset.load(self.index.keys[row])
+        if isinstance(transform, Crops) and transform.box is None and not transform.flip:
             sample = transform(sample)
         elif transform is not None:
-            with _seeded("sample", self.seed, number, every=not isinstance(transform, Crops)):
+            key, only_torch = ("sample", self.seed, number), isinstance(transform, Crops)
+            # Saving NumPy's generator takes as long as a small crop, which draws nothing from it.
+            with torch.random.fork_rng(devices=[]) if only_torch else isolate_rng(include_cuda=False):
+                # torch.manual_seed would also seed the generators of GPUs, which are not restored here.
+                torch.default_generator.manual_seed(seed_of(*key))
+                if not only_torch:
+                    np.random.seed(seed_of(*key, bits=32))
+                    random.seed(seed_of(*key))
                 sample = transform(sample)
         return sample, int(self.labels[row]), position
-
-
-@contextmanager
-def _seeded(*key: str | int, every: bool) -> Iterator[None]:
-    """Seed torch's generator, or `every` one: saving NumPy's takes as long as a small crop, which draws none of it."""
-    states = (np.random.get_state(), random.getstate()) if every else None
-    with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed would also seed the generators of GPUs, which are not restored here.
-        torch.default_generator.manual_seed(seed_of(*key))
-        if states:
-            np.random.seed(seed_of(*key, bits=32))
-            random.seed(seed_of(*key))
-        try:
-            yield
-        finally:
-            if states:
-                np.random.set_state(states[0])
-                random.setstate(states[1])
 
 
 def loader(
@@ -175,25 +163,24 @@ def embedded_together(asked: int | Literal["auto"], on_gpu: bool) -> int:
 class LedgerLoader(DataLoader):
     """Batches of test samples. Each pass is an evaluation, and its line is in the ledger before the first batch.
 
+    If a `DistributedSampler` divides them over processes, the first one writes the line and the others wait.
+
     Args:
-        of: the data set of the samples.
         evaluation: id of the line in the ledger, if the caller has written it. None writes a line for each pass.
-        together: whether all processes of the group share each pass; the first writes the line, the others wait.
 
     Raises:
         UserError: the line cannot be written; raised on every waiting process.
     """
 
-    def __init__(
-        self, *args: Any, of: MetricDataset, evaluation: str | None = None, together: bool = False, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, evaluation: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.of, self.evaluation, self.together = of, evaluation, together
+        self.subset: Any = self.dataset  # a ClassSubset
+        self.evaluation = evaluation
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # A generator, because a Trainer gets the iterator before its callbacks write a line, and the batches after it.
         if self.evaluation is None:
-            if self.together:
+            if getattr(self.sampler, "num_replicas", 1) > 1:
                 first_process_does(self._line)
             elif not _in_group() or dist.get_rank() == 0:
                 self._line()
@@ -201,10 +188,10 @@ class LedgerLoader(DataLoader):
 
     def sample_hashes(self) -> list[str]:
         """A hash of each sample, as in the ledger."""
-        return self.of.contents_of(self.dataset.index.keys)  # type: ignore[attr-defined] # of a ClassSubset
+        return self.subset.dataset.contents_of(self.subset.index.keys)
 
     def _line(self) -> str:
-        return begin(Evaluation(self.of.name, self.sample_hashes(), by="test_dataloader"))
+        return begin(Evaluation(self.subset.dataset.name, self.sample_hashes(), by="test_dataloader"))
 
 
 def first_process_does(work: Callable[[], str]) -> str:
@@ -222,8 +209,8 @@ def first_process_does(work: Callable[[], str]) -> str:
         try:
             outcome[0] = work()
         except Exception as error:
-            failed = (refused_file(error) if isinstance(error, OSError) else None) or error
-            outcome[1] = (UserError if isinstance(failed, UserError) else RuntimeError)(str(failed))
+            failed = error
+            outcome[1] = (UserError if isinstance(error, UserError) else RuntimeError)(str(error))
     dist.broadcast_object_list(outcome)  # if only the first process raised the error, the others would wait for it
     if failed or outcome[1]:
         raise failed or outcome[1]

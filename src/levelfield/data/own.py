@@ -4,7 +4,6 @@ import inspect
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -98,20 +97,3 @@ def _object(value: Any) -> dict[str, Any]:
 def dataset_spec(dataset: MetricDataset) -> dict[str, Any]:
     """A data set as import path and arguments, without local folders."""
     return dataset_without_paths(class_and_arguments(dataset))
-
-
-def plain_arguments(data: Any, kind: type) -> dict[str, Any]:
-    """The arguments of the class `kind` that build a datamodule again, without the root."""
-    from levelfield.data.transforms import ImageTransforms  # imports torch, which `levelfield data` does not need
-
-    given = {name: getattr(data, name) for name in inspect.signature(kind).parameters if name != "sampler"}
-    if not isinstance(transforms := data.transforms, ImageTransforms):
-        transforms = class_and_arguments(transforms)
-    elif data.dataset.modality == "text":
-        transforms = None
-    else:
-        transforms = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(transforms).items()}
-    path = f"{data.sampler.__module__}.{getattr(data.sampler, '__qualname__', '<locals>')}"
-    # A checkpoint needs no training batches, so a sampler without a name is left out.
-    named = {} if "<locals>" in path else {"sampler": {"class_path": path}}
-    return {**given, "dataset": dataset_spec(data.dataset), "root": None, "transforms": transforms, **named}

@@ -13,7 +13,7 @@ from zipfile import ZipFile, is_zipfile
 from torch.hub import download_url_to_file
 
 from levelfield.core.errors import UserError, refused_file
-from levelfield.core.files import Lock, file_hash
+from levelfield.core.files import file_hash, locked
 from levelfield.core.paths import cache_root
 from levelfield.data.dataset import Archive, MetricDataset
 
@@ -54,7 +54,7 @@ def prepare(dataset: MetricDataset, root: Path, given: Sequence[Path], tell: Cal
             f"{dataset.source}; then run levelfield data prepare {dataset.name} "
             f"{' '.join(f'--archive {file}' for file in waiting)}"
         )
-    with Lock(cache_root(), f"prepare-{folder.name}", f"data prepare {dataset.name}"):
+    with locked(cache_root(), f"prepare-{folder.name}", f"data prepare {dataset.name}"):
         folder.mkdir(parents=True, exist_ok=True)
         for archive in _missing(dataset, folder):  # another process may have prepared some
             with TemporaryDirectory(prefix=".prepare-", dir=folder) as aside:
@@ -95,9 +95,7 @@ def _prepare_file(
     place = aside.parent / archive.place
     if not (archive.gives and place.exists()):  # a process on another machine may be first
         file.replace(place)
-    tell(
-        f"  {archive.file}: SHA-256 {'as published' if archive.sha256 else f'{digest}, unverified: none is published'}"
-    )
+    tell(f"  {archive.file}: SHA-256 {'as published' if archive.sha256 else f'{digest}, unverified: none published'}")
 
 
 def _download(archive: Archive, aside: Path, remedy: str, tell: Callable[[str], None]) -> Path:
@@ -121,11 +119,11 @@ def _unpack(file: Path, folder: Path, origin: Path | str | None, remedy: str) ->
     """Unpack a zip or tar file into a new folder. The standard library writes nothing outside it, and no device."""
     try:
         if is_zipfile(file):
-            with ZipFile(file) as opened_zip:
+            with ZipFile(file) as opened_zip:  # `shutil` would skip files with two dots in a row in their names
                 opened_zip.extractall(folder)
         else:
-            with tarfile.open(file) as opened_tar:
-                opened_tar.extractall(folder, filter="data")
+            with tarfile.open(file) as opened:
+                opened.extractall(folder, filter="data")
     except Exception as error:  # a damaged file can raise anything
         if isinstance(error, OSError) and error.errno:  # of the disk
             raise

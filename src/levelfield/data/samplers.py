@@ -156,10 +156,6 @@ class SamplerFactory(Protocol):
     ) -> TrainingBatchSampler: ...
 
 
-def _es(number: int) -> str:
-    return "" if number == 1 else "es"
-
-
 class MPerClassBatchSampler(TrainingBatchSampler):
     """C = batch_size / samples_per_class classes drawn without replacement, then M = samples_per_class of each.
 
@@ -192,11 +188,6 @@ class MPerClassBatchSampler(TrainingBatchSampler):
                 f"give --data.batch_size {2 * self.batch_size}, or --data.samples_per_class {self.batch_size // 2}"
             )
 
-    def samples_of_classes(self) -> list[int]:
-        """The number of samples of each class in a batch."""
-        samples_each, one_more = divmod(self.batch_size, self.classes_per_batch)
-        return [samples_each + (position < one_more) for position in range(self.classes_per_batch)]
-
     def prepare(self) -> None:
         self.check()
         self._order = np.argsort(self.labels, kind="stable")
@@ -204,12 +195,14 @@ class MPerClassBatchSampler(TrainingBatchSampler):
         self._first, self._counts = first[counts >= 2], counts[counts >= 2]
         self.num_left_out = len(first) - len(self._first)
         if len(self._first) < 2:
-            raise UserError(
-                f"{len(self._first)} training classes have at least 2 samples, but training needs 2 such classes: "
-                "add samples"
-            )
+            raise UserError(f"{len(self._first)} training classes have at least 2 samples, but 2 must: add samples")
         self.classes_per_batch = min(self.batch_size // self.samples_per_class, len(self._first))
         self.size = sum(self.samples_of_classes())
+
+    def samples_of_classes(self) -> list[int]:
+        """The number of samples of each class in a batch."""
+        samples_each, one_more = divmod(self.batch_size, self.classes_per_batch)
+        return [samples_each + (position < one_more) for position in range(self.classes_per_batch)]
 
     def indices_of(self, batch: int) -> Int[np.ndarray, " batch"]:
         rng = np.random.default_rng(seed_of("batch", self.seed, self.epoch, batch))
@@ -228,14 +221,12 @@ class MPerClassBatchSampler(TrainingBatchSampler):
     def differences(self) -> str:
         classes, asked, found = self.classes_per_batch, self.batch_size // self.samples_per_class, []
         if (self.size, classes) != (self.batch_size, asked):
-            found.append(
-                f"batches hold {self.size} samples of {classes} class{_es(classes)} instead of {self.batch_size} of "
-                f"{asked}"
-            )
+            held = f"{self.size} samples of {classes} class{'es' * (classes != 1)}"
+            found.append(f"batches hold {held} instead of {self.batch_size} of {asked}")
         if classes == 1:
             found.append("a batch has one class: a loss that compares samples has no negatives")
         if out := self.num_left_out:
-            found.append(f"{out} class{_es(out)} with one sample left out of training")
+            found.append(f"{out} class{'es' * (out != 1)} with one sample left out of training")
         return "; ".join(found)
 
 
@@ -259,9 +250,7 @@ class ShuffledBatchSampler(TrainingBatchSampler):
 
     def prepare(self) -> None:
         if self.replacement:
-            raise UserError(
-                "--data.replacement true: ShuffledBatchSampler takes all samples in turn; leave the option out"
-            )
+            raise UserError("--data.replacement true: ShuffledBatchSampler takes all samples in turn; leave it out")
         self._orders: dict[int, Int[np.ndarray, " samples"]] = {}  # of the passes of the last batch
 
     def indices_of(self, batch: int) -> Int[np.ndarray, " batch"]:

@@ -24,7 +24,7 @@ from jaxtyping import Int
 from pyarrow import parquet
 
 from levelfield.core.errors import UserError
-from levelfield.core.files import Lock, explain_write_errors
+from levelfield.core.files import explain_write_errors, locked
 from levelfield.core.paths import cache_root
 from levelfield.data.dataset import TABLES, SampleIndex, class_order
 from levelfield.data.hashes import file_state
@@ -63,29 +63,18 @@ class Keys(Sequence[Any]):
         row = int(self.rows[position])
         return f"row {row}" if self._column is None else self._column[row].as_py()
 
+    def place_of(self, name: str) -> int | None:
+        """The position of a name such as `row 7`; None if there is no such row."""
+        number = name.removeprefix("row ")
+        wanted = int(number) if number.isdecimal() and len(number) < 10 else 0
+        place = int(np.searchsorted(self.rows, np.int32(wanted)))  # another type would copy all numbers
+        return place if place < len(self) and self[place] == name else None
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Keys | tuple) and tuple(self) == tuple(other)
 
     def __reduce__(self) -> tuple[Any, ...]:  # another process maps the file, too
         return Keys, (self.source, self.rows)
-
-
-class ByName:
-    """From the name of a row (`row 7`) of a table to its content; both are `Keys`."""
-
-    def __init__(self, names: Keys, contents: Keys) -> None:
-        self.names, self.contents = names, contents
-
-    def __getitem__(self, name: str) -> Any:
-        number = name.removeprefix("row ")
-        wanted = int(number) if number.isdecimal() and len(number) < 10 else -1
-        place = int(np.searchsorted(self.names.rows, np.int32(wanted)))  # another type would copy all numbers
-        if place == len(self) or self.names[place] != name:
-            raise KeyError(name)
-        return self.contents[place]
-
-    def __len__(self) -> int:
-        return len(self.names)
 
 
 class Table:
@@ -145,19 +134,13 @@ class Table:
         return pa.record_batch([*map(pa.array, part, self.schema.types)], self.schema)
 
     def _faults(self, name: str, values: Sequence[Any]) -> dict[int, str]:
-        """Position to fault: values are UTF-8 without NUL; wanted ones are not empty, and are one line except texts."""
+        """Position to fault: values are UTF-8 without NUL, in one line except texts; wanted ones are not empty."""
         texts = ["image" if value else "" for value in values] if name == self._images else values
         is_wanted, together = name in self.wanted, "".join(texts)
         if (all(texts) or not is_wanted) and together.isascii() and not any(mark in together for mark in "\0\r\n"):
             return {}  # as in most tables; it is fast
-        faults = {}
-        for row, text in enumerate(texts):
-            fault = content_fault(name, text) if text or is_wanted else ""
-            if not fault and is_wanted and name != "text" and re.search("[\r\n]", text):
-                fault = f"{name} has several lines; close the double quote that opens it"
-            if fault:
-                faults[row] = fault
-        return faults
+        given = ((row, text) for row, text in enumerate(texts) if text or is_wanted)
+        return {row: fault for row, text in given if (fault := content_fault(name, text))}
 
 
 class SampleTable(Table):
@@ -168,8 +151,7 @@ class SampleTable(Table):
 
     Attributes:
         contents: the content of each row.
-        keys: paths; else names such as `row 7`.
-        inside: from each key to the text or image inside the table; empty for paths.
+        keys: paths; else names such as `row 7` of the contents, which are inside the table.
 
     Raises:
         UserError: as `Table`; or there are no rows.
@@ -184,7 +166,6 @@ class SampleTable(Table):
             raise UserError(f"{file} has no rows: give one row per sample, with {content} and {label}")
         self.contents = Keys(self._stored or self.rows[1], np.arange(len(self.rows), dtype=np.int32))
         self.keys = self.contents if content == "path" else Keys(None, self.numbers)
-        self.inside: ByName | dict[str, Any] = {} if content == "path" else ByName(self.keys, self.contents)
 
     @property
     def numbers(self) -> Int[np.ndarray, " rows"]:
@@ -208,7 +189,7 @@ class SampleTable(Table):
         named_by = (str(self.file.resolve()), self.schema.names), file_state(self.file)
         begin, state = (sha256(repr(each).encode()).hexdigest()[:16] for each in named_by)
         place = folder / f"{begin}-{state}-{self.file.stem[:40]}.arrow"
-        with explain_write_errors(place), Lock(folder, begin, f"rows of {self.file.name}"):
+        with explain_write_errors(place), locked(folder, begin, f"rows of {self.file.name}"):
             if not place.exists():
                 print(f"reading the rows of {self.file} once, into {place}", file=sys.stderr)
                 for earlier in folder.glob(f"{begin}-*"):
@@ -283,8 +264,10 @@ def content_fault(column: str, content: str) -> str:
         return f"{column} is empty; fill it in or remove the row"
     if "\0" in content:
         return f"{column} has a NUL byte; remove it"
-    strange = re.search("[\ud800-\udfff]", content)
-    return f"{column} is not UTF-8 (byte 0x{ord(strange[0]) & 0xFF:02X}); save the file as UTF-8" if strange else ""
+    if strange := re.search("[\ud800-\udfff]", content):
+        return f"{column} is not UTF-8 (byte 0x{ord(strange[0]) & 0xFF:02X}); save the file as UTF-8"
+    several = column != "text" and re.search("[\r\n]", content)
+    return f"{column} has several lines; close the double quote that opens it" if several else ""
 
 
 def column_names(file: Path) -> list[str]:

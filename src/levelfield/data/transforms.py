@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from levelfield.core.errors import UserError
-from levelfield.data.images import drafts
 
 Interpolation = Literal["bilinear", "bicubic"]
 
@@ -51,8 +50,6 @@ class ImageTransforms:
         square: resize both sides to `resize` and change the aspect ratio (Zhai and Wu).
         random_crop: cut training crops of `crop_size` without resizing them; `scale` and `ratio` have no effect then.
         interpolation: interpolation for resizing.
-        draft: decode a large JPEG file at 1/2, 1/4 or 1/8 of its size, but at least at twice `resize`: faster, with
-            slightly other pixels, so it is off in the papers' protocols.
 
     Raises:
         UserError: a crop larger than the resized image, or a range in the wrong order.
@@ -67,18 +64,15 @@ class ImageTransforms:
     random_crop: bool = False
     interpolation: Interpolation = "bilinear"
     eval_resize: int | None = None
-    draft: bool = False
 
     def __post_init__(self) -> None:
         if self.eval_side is None:
             raise UserError("resize null crops original training images: give eval_resize for evaluation")
-        if self.resize is None and (self.square or self.random_crop or self.draft):
-            raise UserError("square, random_crop and draft need images of one size: give resize")
+        if self.resize is None and (self.square or self.random_crop):
+            raise UserError("square and random_crop need images of one size: give resize")
         for key, resize in (("resize", self.resize), ("eval_resize", self.eval_resize)):
             if resize is not None and not 0 < self.crop_size <= resize:
-                raise UserError(
-                    f"crop_size {self.crop_size} must be from 1 to {key} ({resize}): lower it or raise {key}"
-                )
+                raise UserError(f"crop_size {self.crop_size} must be 1 to {key} ({resize}): lower it or raise {key}")
         for key in ("scale", "ratio"):
             low, high = getattr(self, key)
             if not 0 < low <= high:
@@ -128,34 +122,17 @@ class Crops:
     box: v2.RandomResizedCrop | v2.RandomCrop | None
     flip: bool
 
-    @property
-    def draws(self) -> bool:
-        """Whether the crop is random."""
-        return self.box is not None or self.flip
-
     def __call__(self, image: Image.Image) -> UInt8[np.ndarray, "height width 3"]:
         """The square of an image."""
         size, how = self.settings.crop_size, self.settings.interpolation
         image = resized(image, self.side, self.settings.square, how)
-        top, left, height, width = self._box(image.height, image.width)
+        if self.box is None:
+            top, left, height, width = round((image.height - size) / 2), round((image.width - size) / 2), size, size
+        else:
+            drawn = self.box.make_params([torch.empty(3, image.height, image.width, device="meta")])
+            top, left, height, width = (drawn[key] for key in ("top", "left", "height", "width"))
         square = np.asarray(resized(image.crop((left, top, left + width, top + height)), size, True, how))
         return square[:, ::-1] if self.flip and torch.rand(1).item() < 0.5 else square
-
-    def _box(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Top, left, height and width of the crop."""
-        if self.box is not None:
-            drawn = self.box.make_params([torch.empty(3, height, width, device="meta")])
-            return drawn["top"], drawn["left"], drawn["height"], drawn["width"]
-        size = self.settings.crop_size
-        return round((height - size) / 2), round((width - size) / 2), size, size
-
-
-def load(dataset: Any, key: Any, transform: Any) -> Any:
-    """A sample for a transform: a JPEG file with twice the pixels a side that `Crops` with `draft` resizes to."""
-    if not (isinstance(transform, Crops) and transform.settings.draft and transform.side):
-        return dataset.load(key)
-    with drafts(2 * transform.side):
-        return dataset.load(key)
 
 
 def resized(image: Image.Image, side: int | None, square: bool, interpolation: Interpolation) -> Image.Image:

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from levelfield.core.errors import UserError, nearest
-from levelfield.core.processes import quick_imports
 from levelfield.models.adapters import LoRA, add_adapter
 from levelfield.models.weights import first_line, load_weights, quiet_hub
 
@@ -162,8 +161,7 @@ class TimmTrunk(Trunk):
         adapter: LoRA | None = None,
     ) -> None:
         super().__init__()
-        with quick_imports():
-            import timm
+        import timm  # slow to import
 
         given: dict[str, Any] = {**(arguments or {})}
         self.init_args = {"name": name, "weights": weights, "mean": mean, "std": std}

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from levelfield.core.errors import UserError
+from levelfield.data.verify import check_test_split
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.spec import StudySpec
 from levelfield.study.state import first_config
@@ -50,7 +51,7 @@ def look_at_rows(spec: StudySpec) -> Seen:
                 seen[row] = Training(first_config(spec, row), Path(folder), kept=kept).build()
         halves = {spec.halves[row]: training.datamodule for row, training in seen.items()}
         for data in halves.values():
-            data.check_test_half()
+            check_test_split(data.half("test"))
         identities = {half: data.identity() for half, data in halves.items()}
         for row in filter(spec.trains, seen):
             labels = halves[spec.halves[row]].train_subset.labels

@@ -21,6 +21,7 @@ from levelfield.core.ledger import Evaluation, begin, finish, finished_evaluatio
 from levelfield.core.versions import provenance
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.features import FeatureSubset
+from levelfield.data.verify import check_test_split
 from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, folds_of
 from levelfield.study.test_scores import EmbeddedTest, score_folds
@@ -148,7 +149,7 @@ def _halves(study: StudyFolder) -> dict[str, MetricDataModule]:
         if (half := study.spec.halves[row]) not in halves:
             with tempfile.TemporaryDirectory() as folder:
                 halves[half] = Training(study.test_config(row), Path(folder)).build().datamodule
-            halves[half].check_test_half()
+            check_test_split(halves[half].half("test"))
     now = {half: data.identity()["fingerprint"] for half, data in halves.items()}
     for job, result in study.state.results.items():
         here = now[study.spec.halves[job.method]]

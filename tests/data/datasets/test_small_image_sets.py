@@ -73,7 +73,7 @@ def test_drawings_are_read_from_the_zip_files(tmp_path: Path) -> None:
 
 def test_missing_and_broken_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
-    with pytest.raises(UserError, match="omniglot needs a data folder"):
+    with pytest.raises(UserError, match="omniglot needs a folder"):
         Omniglot().read_index()
     monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
     folder = tmp_path / "omniglot"
@@ -126,4 +126,4 @@ def test_bad_arguments() -> None:
         Glyphs(num_classes=5000).read_index()
     with pytest.raises(UserError, match="image_size 3"):
         Glyphs(image_size=3)
-    assert verify(Glyphs(num_classes=30)).ok
+    assert not verify(Glyphs(num_classes=30)).problems

@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from PIL import Image
-
 from levelfield.core.errors import UserError
 from levelfield.data.dataset import MetricDataset, SampleIndex, find_file, index_of_classes
-from levelfield.data.images import image_suffixes, open_image
+from levelfield.data.images import image_suffixes
 
 # Files of macOS, Windows, network storage and notebooks.
 LEFT_BEHIND = frozenset(
@@ -37,6 +35,7 @@ class ImageFolder(MetricDataset):
 
     Example:
         >>> from tempfile import TemporaryDirectory
+        >>> from PIL import Image
         >>> with TemporaryDirectory() as folder:
         ...     for bird in ("wren", "jay"):
         ...         Path(folder, bird).mkdir()
@@ -60,9 +59,7 @@ class ImageFolder(MetricDataset):
         class_names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         left_out["next to the class folders, in none of them"] = len(entries) - len(class_names)
         if not class_names:
-            raise UserError(
-                f"{folder} has no folders (links do not count): put the images of each class into its own folder"
-            )
+            raise UserError(f"{folder} has no folders (links do not count): put each class into its own folder")
         keys = [key for name in class_names for key in sorted(images_below(folder, name, left_out))]
         if not keys:
             raise UserError(f"no images in the folders of {folder}; supported: {', '.join(sorted(image_suffixes()))}")
@@ -74,9 +71,6 @@ class ImageFolder(MetricDataset):
             )
         samples = ((key, key.partition("/")[0]) for key in keys)
         return index_of_classes(samples, {name: name for name in class_names}, left_out=counts_by_reason(left_out))
-
-    def load(self, key: str) -> Image.Image:
-        return open_image(self.files_folder() / key)
 
     def files_folder(self) -> Path:
         return find_file(self.folder, self.root)

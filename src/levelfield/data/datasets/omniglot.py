@@ -1,15 +1,11 @@
 """Omniglot: 1,623 handwritten characters of 50 alphabets, 20 drawings of each."""
 
-import hashlib
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from zipfile import ZipFile
 
-from PIL import Image
-
 from levelfield.data.dataset import NamedDataset, SampleIndex, index_of_classes
-from levelfield.data.images import decode_image
 
 PARTS = ("images_background", "images_evaluation")
 
@@ -36,16 +32,10 @@ class Omniglot(NamedDataset):
         alphabets = tuple(name.partition("/")[0] for name in names.values())
         return index_of_classes(character_of.items(), names, coarse_names=alphabets)
 
-    def load(self, key: str) -> Image.Image:
-        return decode_image(self._read(key), f"{self.file_of(key)}/{key}")
-
     def file_of(self, key: str) -> Path:
         return self.named_folder() / f"{key.partition('/')[0]}.zip"
 
-    def content_of(self, key: str) -> str:
-        return hashlib.sha256(self._read(key)).hexdigest()
-
-    def _read(self, key: str) -> bytes:
+    def inside(self, key: str) -> bytes:
         with self.sound(self.file_of(key)):
             return self._part(key).read(key)
 

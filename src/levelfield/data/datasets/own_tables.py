@@ -1,16 +1,13 @@
 """Your own images or texts, listed in a table or inside one."""
 
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from PIL import Image
-
 from levelfield.core.errors import UserError
 from levelfield.data.dataset import MetricDataset, SampleIndex, find_file, refuse_problems
-from levelfield.data.images import decode_image, open_image, other_spelling
+from levelfield.data.images import other_spelling
 
 if TYPE_CHECKING:
     from levelfield.data.tables import SampleTable
@@ -22,7 +19,7 @@ class TableDataset(MetricDataset):
     own_split_by_default = True
     content: ClassVar[str]
 
-    _inside: Any = None  # content by key; empty if the samples are files
+    _inside: Any = None  # names and contents of the samples inside the table; empty for paths
 
     def __init__(self, table: str | Path, root: str | Path | None = None) -> None:
         self.table = table
@@ -41,27 +38,21 @@ class TableDataset(MetricDataset):
         from levelfield.data.tables import SampleTable  # imports pyarrow
 
         table = SampleTable(find_file(self.table, self.root), self.content)
-        self._inside = table.inside
+        self._inside = () if table.keys is table.contents else (table.keys, table.contents)
         return table
 
-    def hashes_files(self) -> bool:
+    def files_folder(self) -> Path | None:
         if self._inside is None:
             self.read_table()
-        return not self._inside
+        return None if self._inside else find_file(self.table, self.root).parent
 
-    def inside(self, key: str) -> Any:
-        """The text of a sample, or the bytes of its image; None if it is a file."""
-        if self.hashes_files():
+    def inside(self, key: str) -> str | bytes | None:
+        if self.files_folder() is not None:
             return None
-        try:
-            return self._inside[key]
-        except KeyError:
-            raise UserError(f"{self.table} has no {key}: it has changed; start the command again") from None
-
-    def content_of(self, key: str) -> str:
-        if (content := self.inside(key)) is None:
-            return super().content_of(key)
-        return hashlib.sha256(content if isinstance(content, bytes) else content.encode()).hexdigest()
+        names, contents = self._inside
+        if (place := names.place_of(key)) is None:
+            raise UserError(f"{self.table} has no {key}: it has changed; start the command again")
+        return contents[place]
 
 
 class ImageTable(TableDataset):
@@ -88,15 +79,7 @@ class ImageTable(TableDataset):
     content = "path"
 
     _row_of: Mapping[str, int] | None = None
-    _has_texts = False
-
-    def load(self, key: str) -> Image.Image:
-        if (content := self.inside(key)) is None:
-            return open_image(self.file_of(key))
-        return decode_image(content, f"{self.table}, {key}")
-
-    def files_folder(self) -> Path | None:
-        return find_file(self.table, self.root).parent if self.hashes_files() else None
+    _remedy = "paths are relative to the folder of the table"
 
     def file_of(self, key: str) -> Path:
         folder = self.files_folder()
@@ -107,9 +90,9 @@ class ImageTable(TableDataset):
             if self._row_of is None:
                 listed = self.read_table()
                 self._row_of = dict(zip(listed.keys, listed.numbers.tolist(), strict=True))
-                self._has_texts = "text" in listed.ignored
-            texts = "; for a table of texts, rename the column path" if self._has_texts else ""
-            remedy = other_spelling(file) or f"paths are relative to the folder of the table{texts}"
+                if "text" in listed.ignored:
+                    self._remedy += "; for a table of texts, rename the column path"
+            remedy = other_spelling(file) or self._remedy
             raise UserError(f"{self.table}, row {self._row_of.get(key, '?')}: no file {file}; {remedy}")
         return file
 
@@ -133,6 +116,3 @@ class TextTable(TableDataset):
     name = "text_table"
     content = "text"
     modality = "text"
-
-    def load(self, key: str) -> str:
-        return str(self.inside(key))

@@ -71,7 +71,7 @@ class RecordEvaluation(Callback):
         def line(recorded: LedgerLoader | None) -> str:
             samples = [] if recorded is None else recorded.sample_hashes()
             evaluation = Evaluation(
-                data=type(parts["data"]).__name__ if recorded is None else recorded.of.name,
+                data=type(parts["data"]).__name__ if recorded is None else recorded.subset.dataset.name,
                 samples=samples,
                 by=f"{self.by}, fast_dev_run" if trainer.fast_dev_run else self.by,  # type: ignore[attr-defined]
                 checkpoints={checkpoint.name: file_hash(checkpoint)} if checkpoint else {"weights": hashed},
