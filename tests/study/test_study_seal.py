@@ -128,7 +128,7 @@ def test_a_method_without_scores_keeps_the_test_classes_closed(stage: str, copy:
     if stage == "trial":
         for path in copy.glob("jobs/arcface/run*/fold*/result.json"):
             path.unlink()
-    with pytest.raises(UserError, match=r"arcface.*--test-without-failed-runs"):
+    with pytest.raises(UserError, match=r"arcface.*--stop-here"):
         run_study(copy, spec)
     assert not (copy / LEDGER).exists()
 

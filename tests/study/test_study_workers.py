@@ -188,7 +188,7 @@ def test_memory_that_fails_twice_is_a_result(here: Path) -> None:
     failure = json.loads((here / "twice/jobs/mine/run0/fold0/result.json").read_text())
     assert "again" in failure["failure"]
     assert not (here / "twice/ledger.jsonl").exists()
-    run_file(file, here / "twice", test_without_failed_runs=True)
+    run_file(file, here / "twice", stop_here=True)
     assert b"mine" not in (here / "twice/summary.csv").read_bytes()
 
 

@@ -39,7 +39,6 @@ def run_study(
     *,
     recompute: Collection[str] = (),
     reopen_test: str | None = None,
-    test_without_failed_runs: bool = False,
     stop_here: bool = False,
     debug: bool = False,
     replan: Replan | None = None,
@@ -51,7 +50,7 @@ def run_study(
 
     Args:
         slots: Where jobs run; by default in this process.
-        recompute, reopen_test, test_without_failed_runs, stop_here, debug, replan: As in `levelfield.Study.run`.
+        recompute, reopen_test, stop_here, debug, replan: As in `levelfield.Study.run`.
 
     Returns:
         The finished study, with all rows of its folder.
@@ -102,7 +101,7 @@ def run_study(
                     study = jobs.study
                 elif stop_here and not study.state.tested_runs():
                     raise UserError(f"{study.folder}: no run is complete; leave --stop-here out")
-                evaluate(study, slots, progress.line, reopen_test, test_without_failed_runs or stop_here)
+                evaluate(study, slots, progress.line, reopen_test, stop_here)
     finally:
         slots.stop()
     return study

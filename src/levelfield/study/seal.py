@@ -129,7 +129,7 @@ def evaluate(
 def _refuse_missing_runs(study: StudyFolder) -> None:
     """Raise an error if runs are missing, because the test classes are scored once."""
     stay = "the test classes are scored only when all runs are complete:"
-    leave = "or score the others with --test-without-failed-runs"
+    leave = "or score the others with --stop-here"
     for job, why in study.state.failures("run").items():
         path = study.folder / job.path / RESULT
         raise UserError(f"{job} failed ({why}); {stay} delete {path} and resume to try it again, {leave}")
