@@ -1,7 +1,6 @@
 """The jobs of a study: order, folders, seeds, configurations and the final `result.json`."""
 
 import copy
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any
 
 from levelfield.core.configuration import Config, as_list, set_dotted
 from levelfield.core.errors import UserError
-from levelfield.core.files import explain_write_errors, file_hash, make_durable, write_json
+from levelfield.core.files import explain_write_errors, file_hash, make_durable, read_json, write_json
 from levelfield.core.seeds import seed_of
 from levelfield.core.shape import TEXT_OR_NONE, count, finite, has_shape, number
 from levelfield.metrics.definitions import SELECTED_BY
@@ -173,7 +172,7 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
     config = copy.deepcopy(spec.config_of(job.method))
     for key, value in parameters.items():
         config = set_dotted(config, key, value)
-    blocks = 1 if is_one_pca(job.method) else spec.blocks_of(job.stage)
+    blocks = 1 if is_one_pca(job.method) else max(spec.blocks or spec.folds, spec.folds_of(job.stage))
     config["data"] |= {"fold": job.fold, "num_folds": blocks} if blocks > 1 else {"fold": WHOLE_HALF}
     if job.stage == "trial" and spec.search.random_folds:
         config["data"]["fold_seed"] = spec.seed
@@ -228,7 +227,7 @@ def write_result(task: Task, found: Mapping[str, Any], earlier: Sequence[str] = 
         "parameters": task.parameters,
         "seed": task.config["seed_everything"],
     }
-    if "failure" not in found:
+    if not failed(found):
         make_durable(task.checkpoint)
         result["checkpoint"] = file_hash(task.checkpoint)
     logs = [path for path in (folder / name for name in LOGS) if path.is_file()]
@@ -237,7 +236,7 @@ def write_result(task: Task, found: Mapping[str, Any], earlier: Sequence[str] = 
     result["files"] = {path.name: file_hash(path) for path in logs}
     result |= {**found, **({"earlier_attempts": list(earlier)} if earlier else {})}
     write_json(folder / RESULT, result)
-    if task.job.stage != "run":  # a trial is not tested, and hundreds of checkpoints fill a disk
+    if task.job.stage != "run" or failed(result):  # a trial is not tested, and hundreds of checkpoints fill a disk
         task.checkpoint.unlink(missing_ok=True)
     return result
 
@@ -248,15 +247,11 @@ def read_result(path: Path, shape: Mapping[str, Any]) -> dict[str, Any] | None:
     Raises:
         UserError: the file is damaged. It was written completely, so it has changed since then.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except ValueError:
-        content = None
-    if not has_shape(content, shape):
+    if not has_shape(content := read_json(path), shape):
         raise UserError(f"{path} is damaged; delete it and resume the study to run the job again")
-    return content
+    return dict(content)
 
 
 def failed(result: Mapping[str, Any]) -> bool:

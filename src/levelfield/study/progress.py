@@ -58,12 +58,10 @@ class Progress:
 
     def __init__(self, console: Console, state: StudyState, workers: int) -> None:
         self.console, self.state, self.workers = console, state, workers
-        self._seconds = {job: result["seconds"] for job, result in state.results.items()}
         self._last_line = time.monotonic()
 
     def finished(self, job: Job, result: dict[str, Any]) -> None:
         """Report a finished job."""
-        self._seconds[job] = result["seconds"]
         to_do, done = self.state.to_do, len(self.state.results)
         if time.monotonic() - self._last_line < SECONDS_A_LINE and to_do and not failed(result):
             return
@@ -73,7 +71,8 @@ class Progress:
         else:  # one score, or none without validation
             scores = result["validation"].items()
             found = "".join(f": validation {title_of(name)} {as_shown(name, score)}" for name, score in scores)
-        left = seconds_left(to_do, self._seconds, self.workers, self.state.spec.derived)
+        seconds = {job: each["seconds"] for job, each in self.state.results.items()}
+        left = seconds_left(to_do, seconds, self.workers, self.state.spec.derived)
         rest = "; testing" if not to_do else "" if left is None else f"; about {duration(left)} left"
         self.line(f"[{done}/{done + len(to_do)}] {job}{found}{rest}")
 

@@ -11,16 +11,10 @@ from levelfield.core.processes import launched_together
 from levelfield.core.terminal import say
 from levelfield.metrics.user_metric import user_metric
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import Job, Task, write_result
+from levelfield.study.jobs import Job, Task
 from levelfield.study.lock import only_one
 from levelfield.study.progress import Progress, duration
-from levelfield.study.same_study import (
-    Sources,
-    check_same,
-    check_seen,
-    row_sources,
-    with_rows_of,
-)
+from levelfield.study.same_study import Sources, check_same, check_seen, row_sources, with_begun_rows
 from levelfield.study.spec import one_pca
 from levelfield.study.suggest import suggest
 from levelfield.study.workers import Here, Scheduler, Slots, Unit
@@ -65,11 +59,7 @@ def run_study(
     try:
         study.refuse_foreign()
         with only_one(study.folder):
-            if study.spec_file.is_file():
-                begun = StudyFolder.begun(study.folder)
-                study = StudyFolder(
-                    study.folder, with_rows_of(study.spec, begun.spec, filter(begun.has_results, begun.spec.methods))
-                )
+            study = with_begun_rows(study)
             sources = row_sources(study.spec)
             decisions = check_same(study, sources, recompute)
             say(*decisions, console=console)
@@ -111,12 +101,7 @@ class _Jobs:
     """The jobs of a study as units of work. Suggesting a trial's setting takes seconds, so it is a unit too."""
 
     def __init__(
-        self,
-        study: StudyFolder,
-        sources: Sources,
-        seen: "Seen",
-        progress: Progress,
-        replan: Replan | None = None,
+        self, study: StudyFolder, sources: Sources, seen: "Seen", progress: Progress, replan: Replan | None
     ) -> None:
         self.study, self.state, self.progress, self.replan = study, study.state, progress, replan
         self.sources, self.weights = sources, dict(seen.weights)
@@ -126,29 +111,22 @@ class _Jobs:
     def ready(self) -> Iterator[Unit]:
         given = set[str]()
         for job in self.state.ready():
-            name = self._name(job)
+            setting = self.state.parameters(job)
+            name = f"{job.method} trial {job.number}: suggest a setting" if setting is None else str(job)
             if name not in given:
                 given.add(name)
                 if name not in self.units:
-                    self.units[name] = self._unit(name, job)
+                    self.units[name] = self._unit(name, job, setting)
                 yield self.units[name]
 
-    def _name(self, job: Job) -> str:
-        asks = self.state.parameters(job) is None
-        return f"{job.method} trial {job.number}: suggest a setting" if asks else str(job)
-
-    def _unit(self, name: str, job: Job) -> Unit:
+    def _unit(self, name: str, job: Job, setting: dict[str, Any] | None) -> Unit:
         from levelfield.study.training_job import run_job
 
-        if self.state.parameters(job) is None:
-            return Unit(name, job.method, _suggest, (self.state.suggest_arguments(job),))
-        return Unit(name, job.method, run_job, (self._task(job),))
-
-    def _task(self, job: Job) -> Task:
-        parameters, row = self.state.parameters(job), job.method
-        assert parameters is not None, "the search has not suggested a setting"
+        row = job.method
+        if setting is None:
+            return Unit(name, row, _suggest, (self.state.suggest_arguments(job),))
         made_by = self.sources[row], self.data[row], self.weights.get(row)
-        return Task(self.study.spec, self.study.folder, job, parameters, *made_by)
+        return Unit(name, row, run_job, (Task(self.study.spec, self.study.folder, job, setting, *made_by),))
 
     def add(self, unit: Unit, value: Any) -> None:
         del self.units[unit.name]
@@ -181,13 +159,6 @@ class _Jobs:
             self.study.had_work = True
             self.study.write_spec()
             self.state = self.progress.state = self.study.state
-
-    def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
-        if not isinstance(unit.arguments[0], Task):
-            return False
-        found = {"failure": f"{reasons[-1]}; again when no other job ran", "seconds": 0.0}
-        self.add(unit, write_result(unit.arguments[0], found, reasons[:-1]))
-        return True
 
 
 def _suggest(arguments: dict[str, Any], earlier: tuple[str, ...] = ()) -> dict[str, Any]:

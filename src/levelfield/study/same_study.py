@@ -37,6 +37,15 @@ def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> Stud
     )
 
 
+def with_begun_rows(study: StudyFolder) -> StudyFolder:
+    """A study with the rows that have results in its folder."""
+    if not study.spec_file.is_file():
+        return study
+    begun = StudyFolder.begun(study.folder)
+    rows = filter(begun.has_results, begun.spec.methods)
+    return StudyFolder(study.folder, with_rows_of(study.spec, begun.spec, rows))
+
+
 def check_archived(asked: StudySpec, archived: StudySpec) -> None:
     """Reject an archive of another study.
 
@@ -108,25 +117,21 @@ def check_seen(
 
 def resolve_stale(study: StudyFolder, stale: Mapping[str, str], recompute: Collection[str]) -> list[str]:
     """Remove the results of stale rows as requested, and raise an error for the others."""
-    again = {*stale} if "all" in recompute else {*named_rows(study.spec, recompute)} & {*stale}
-    if left := {row: why for row, why in stale.items() if row not in again}:
+    removed = {*stale} if "all" in recompute else {*named_rows(study.spec, recompute)} & {*stale}
+    if left := {row: why for row, why in stale.items() if row not in removed}:
         by_reason: dict[str, list[str]] = defaultdict(list)
         for row, why in left.items():
             by_reason[why].append(row)
         reasons = "; ".join(f"{', '.join(rows)}: {why}" for why, rows in by_reason.items())
-        every = set(left) >= set(study.spec.methods)
+        named = ["all"] if {*left} >= {*study.spec.methods} else left
+        again = " ".join(f"--recompute {row}" for row in named)
         raise UserError(
             f"{study.folder} has results of another state of the study: {reasons}. To compute them again: "
-            f"{_options('--recompute', ['all'] if every else left)}; or restore the old state, or choose another "
-            "--output"
+            f"{again}; or restore the old state, or choose another --output"
         )
-    for row in again:
+    for row in removed:
         study.remove_row(row)
     return [f"{row}: will be computed again: {why}" for row, why in stale.items()]
-
-
-def _options(option: str, rows: Collection[str]) -> str:
-    return " ".join(f"{option} {row}" for row in rows)
 
 
 def _stale(study: StudyFolder, begun: StudySpec, row: str, sources: Mapping[str, str]) -> str | None:

@@ -4,7 +4,7 @@
 """
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,34 +57,12 @@ class TestTask:
     checkpoints: list[tuple[Path, str]]
     evaluation: str
 
-    @property
-    def file(self) -> Path:
-        """The file for the scores."""
-        return self.study.test_file(self.row, self.run)
-
-    def embeddings(self) -> list[tuple[Path, dict[str, str]]]:
+    def stored(self) -> list[tuple[Path, dict[str, str]]]:
         """For each fold the file of its test embeddings and the origin that the file must have."""
         return [
             (path.with_name(EMBEDDINGS_FILE), {"checkpoint": content, "evaluation": self.evaluation})
             for path, content in self.checkpoints
         ]
-
-    def stored(self) -> list[EmbeddedTest | None]:
-        """Test embeddings by fold; None if this evaluation has not written them completely."""
-        return [EmbeddedTest.load(*each) for each in self.embeddings()]
-
-    def write(self, folds: Sequence[EmbeddedTest], origin: dict[str, Any], device: torch.device) -> dict[str, Any]:
-        """Score the embeddings of all folds on a device, write the scores and return them."""
-        distance = self.config["model"].get("distance", "cosine")
-        test = {
-            **{"method": self.row, "stage": "test", "number": self.run, "evaluation": self.evaluation},
-            "configuration": self.study.test_hash(self.row),
-            "data": {"fingerprint": folds[0].data},
-            "provenance": origin,
-            **score_folds(folds, distance, self.study.spec.metrics, device),
-        }
-        write_json(self.file, test)
-        return test
 
 
 def evaluate(
@@ -184,9 +162,9 @@ class _Tests:
     """
 
     def __init__(self, study: StudyFolder, evaluation: str) -> None:
+        self.study = StudyFolder(study.folder, study.spec)  # without the results, which no task needs
         self.scored: dict[Path, dict[str, Any]] = {}
         self.to_do: dict[str, Unit] = {}
-        self._halves = study.spec.halves
         for row, run in study.state.tested_runs():
             file, known = study.test_file(row, run), study.read_test(row, run)
             if known is not None and row in study.archived:  # it keeps its scores, which are of the same samples
@@ -197,7 +175,7 @@ class _Tests:
                 continue
             jobs, config = folds_of(study.spec, row, run), study.test_config(row)
             checkpoints = [(study.checkpoint(job), study.state.results[job]["checkpoint"]) for job in jobs]
-            task = TestTask(StudyFolder(study.folder, study.spec), row, run, config, checkpoints, evaluation)
+            task = TestTask(self.study, row, run, config, checkpoints, evaluation)
             self.to_do[f"test: {row} run {run}"] = Unit(f"test: {row} run {run}", row, score_run, (task,))
 
     def ready(self) -> Iterator[Unit]:
@@ -205,15 +183,12 @@ class _Tests:
 
     def add(self, unit: Unit, value: dict[str, Any]) -> None:
         del self.to_do[unit.name]
-        self.scored[unit.arguments[0].file] = value
+        self.scored[self.study.test_file(unit.row, value["number"])] = value
         self.check_same_samples()
-
-    def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
-        return False
 
     def check_same_samples(self) -> None:
         """Raise an error if the runs of one evaluation would be scored on different samples."""
-        scored = [(path, self._halves[test["method"]], test["data"]) for path, test in self.scored.items()]
+        scored = [(path, self.study.spec.halves[test["method"]], test["data"]) for path, test in self.scored.items()]
         last = {half: data["fingerprint"] for _, half, data in scored}
         for other, half, data in scored:
             if data["fingerprint"] != last[half]:
@@ -238,7 +213,8 @@ def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
         data, device = training.datamodule, training.trainer.strategy.root_device
         fingerprint, known = data.dataset.fingerprint(data.test_subset.index), data.test_subset
         queries, groups = (None if each is None else torch.from_numpy(each) for each in (known.is_query, known.groups))
-        folds = task.stored()
+        files = task.stored()
+        folds = [EmbeddedTest.load(*each) for each in files]
         missing = [n for n, fold in enumerate(folds) if fold is None or fold.data != fingerprint]
         paths = [task.checkpoints[n][0] for n in missing]
         embedded = list[EmbeddedSet]()
@@ -249,9 +225,17 @@ def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
             embedded = _embed(paths, training, loader)
         for n, samples in zip(missing, embedded, strict=True):
             folds[n] = fold = EmbeddedTest(samples, queries, fingerprint, groups)
-            fold.save(*task.embeddings()[n])
-        whole = [fold for fold in folds if fold is not None]
-        return task.write(whole, provenance(training.trainer, training.model), device)
+            fold.save(*files[n])
+        whole, distance = [fold for fold in folds if fold is not None], task.config["model"].get("distance", "cosine")
+        test = {
+            **{"method": task.row, "stage": "test", "number": task.run, "evaluation": task.evaluation},
+            "configuration": task.study.test_hash(task.row),
+            "data": {"fingerprint": fingerprint},
+            "provenance": provenance(training.trainer, training.model),
+            **score_folds(whole, distance, task.study.spec.metrics, device),
+        }
+        write_json(task.study.test_file(task.row, task.run), test)
+        return test
 
 
 def _test_data(task: TestTask) -> tuple[Training, DataLoader]:

@@ -122,10 +122,8 @@ class StudyState:
 
     def tested_runs(self) -> list[tuple[str, int]]:
         """Every (row, run) that has a model for each fold."""
-        return [each for each in row_runs(self.spec) if all(map(self._has_model, folds_of(self.spec, *each)))]
-
-    def _has_model(self, job: Job) -> bool:
-        return job in self.results and not failed(self.results[job])
+        models = {job for job, result in self.results.items() if not failed(result)}
+        return [each for each in row_runs(self.spec) if models.issuperset(folds_of(self.spec, *each))]
 
 
 def first_config(spec: StudySpec, row: str) -> Config:

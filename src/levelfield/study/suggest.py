@@ -16,7 +16,7 @@ from typing import Any
 from levelfield.core.seeds import seed_of
 from levelfield.study.search_space import Range, Space, coordinates, settings
 
-SAMPLERS = ("gp", "tpe", "random")
+SAMPLERS = {"gp": "GPSampler", "tpe": "TPESampler", "random": "RandomSampler"}
 # Trials before the first model of the scores.
 FIRST_POINTS = 5
 # Values this close to a bound, as a fraction of the range, are flagged.
@@ -68,12 +68,7 @@ def suggest(
 
     Returns:
         Dotted key to value, with tied keys and the settings of choices; the same for the same arguments in any process.
-
-    Raises:
-        ValueError: unknown sampler.
     """
-    if sampler not in SAMPLERS:
-        raise ValueError(f"no sampler {sampler!r}; there are {', '.join(SAMPLERS)}")
     if not space:
         return {}
     ordered = dict(sorted(space.items()))  # the order of a space's lines does not matter
@@ -129,7 +124,7 @@ def _ask(
     from levelfield.study.training_job import fixed_threads
 
     distributions = {key: place.distribution for key, place in space.items()}
-    kind = optuna.samplers.GPSampler if sampler == "gp" else optuna.samplers.TPESampler
+    kind = getattr(optuna.samplers, SAMPLERS[sampler])
     with fixed_threads(1), without_messages():
         # `suggest` chooses the first points, so the sampler needs none.
         study = optuna.create_study(direction="maximize", sampler=kind(seed=seed, n_startup_trials=1))
