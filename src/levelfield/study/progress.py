@@ -1,21 +1,13 @@
-"""Progress of a study: a line every ten seconds."""
+"""The progress of a study in words."""
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from statistics import fmean
-from typing import Any
 
-from rich.console import Console
-
-from levelfield.core.terminal import say
 from levelfield.metrics.definitions import as_shown, title_of
 from levelfield.study.jobs import Job, failed
 from levelfield.study.spec import is_baseline
 from levelfield.study.state import StudyState
-
-# Seconds between two lines.
-SECONDS_A_LINE = 10.0
 
 
 def duration(seconds: float) -> str:
@@ -47,35 +39,19 @@ def seconds_left(
     return sum(means.get(job.method, fmean(trained)) for job in to_do) / workers
 
 
-class Progress:
-    """Prints finished jobs, at most one line every ten seconds.
+def progress_line(state: StudyState, job: Job, workers: int) -> str:
+    """The line of a finished job, with the number of finished jobs and the time that is left.
 
     Args:
-        console: The terminal.
-        state: The state of the study; add a job to it before you call `finished`.
         workers: Number of parallel jobs.
     """
-
-    def __init__(self, console: Console, state: StudyState, workers: int) -> None:
-        self.console, self.state, self.workers = console, state, workers
-        self._last_line = time.monotonic()
-
-    def finished(self, job: Job, result: dict[str, Any]) -> None:
-        """Report a finished job."""
-        to_do, done = self.state.to_do, len(self.state.results)
-        if time.monotonic() - self._last_line < SECONDS_A_LINE and to_do and not failed(result):
-            return
-        self._last_line = time.monotonic()
-        if failed(result):
-            found = f": failed, {result['failure']}"
-        else:  # one score, or none without validation
-            scores = result["validation"].items()
-            found = "".join(f": validation {title_of(name)} {as_shown(name, score)}" for name, score in scores)
-        seconds = {job: each["seconds"] for job, each in self.state.results.items()}
-        left = seconds_left(to_do, seconds, self.workers, self.state.spec.derived)
-        rest = "; testing" if not to_do else "" if left is None else f"; about {duration(left)} left"
-        self.line(f"[{done}/{done + len(to_do)}] {job}{found}{rest}")
-
-    def line(self, text: str) -> None:
-        """Print a message."""
-        say(text, console=self.console)
+    to_do, done, result = state.to_do, len(state.results), state.results[job]
+    if failed(result):
+        found = f": failed, {result['failure']}"
+    else:  # one score, or none without validation
+        scores = result["validation"].items()
+        found = "".join(f": validation {title_of(name)} {as_shown(name, score)}" for name, score in scores)
+    seconds = {job: each["seconds"] for job, each in state.results.items()}
+    left = seconds_left(to_do, seconds, workers, state.spec.derived)
+    rest = "; testing" if not to_do else "" if left is None else f"; about {duration(left)} left"
+    return f"[{done}/{done + len(to_do)}] {job}{found}{rest}"

@@ -187,7 +187,8 @@ def _rows(
     options: Config,
 ) -> Iterator[tuple[str, Config, Config]]:
     """All rows with their configurations and spaces: one per method, or one per method and value of the sweep."""
-    spaces, (sweep, values) = mapping(content.get("spaces") or {}, f"{path}: spaces", layers), swept
+    known, (sweep, values) = {*content["methods"], *layers}, swept  # with the methods that an extending file drops
+    spaces = mapping(content.get("spaces") or {}, f"{path}: spaces", known)
     for name, layer in layers.items():
         config = merge(base, layer)
         space = _space(path, name, spaces, config.pop("search", None), search)

@@ -1,7 +1,9 @@
 """Run a study: its jobs on slots, then the evaluation on the test classes. It writes no tables."""
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -11,19 +13,20 @@ from levelfield.core.processes import launched_together
 from levelfield.core.terminal import say
 from levelfield.metrics.user_metric import user_metric
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import Job, Task
+from levelfield.study.jobs import Job, Task, failed
 from levelfield.study.lock import only_one
-from levelfield.study.progress import Progress, duration
+from levelfield.study.progress import duration, progress_line
 from levelfield.study.same_study import Sources, check_same, check_seen, row_sources, with_begun_rows
 from levelfield.study.spec import one_pca
 from levelfield.study.suggest import suggest
-from levelfield.study.workers import Here, Scheduler, Slots, Unit
+from levelfield.study.workers import Here, Line, Scheduler, Slots, Unit
 
 if TYPE_CHECKING:
     from levelfield.study.first_look import Seen
 
 # Of a finished job, its result, and all jobs that have started: the number of folds from now on, once it is known.
 Replan = Callable[[Job, Mapping[str, Any], Sequence[Job]], int | None]
+SECONDS_A_LINE = 10.0  # between two lines on finished jobs
 
 
 def run_study(
@@ -84,14 +87,14 @@ def run_study(
                     decisions = check_seen(study, seen.data, seen.weights, recompute)
                     say(*decisions, *seen.overview, console=console)
                 study.write_spec()  # only if every row can be built
-                progress = Progress(console, study.state, slots.number)
+                line = partial(say, console=console)
                 if seen is not None:
-                    jobs = _Jobs(study, sources, seen, progress, replan)
-                    Scheduler(jobs, slots, progress.line, debug).run()
+                    jobs = _Jobs(study, sources, seen, slots.number, line, replan)
+                    Scheduler(jobs, slots, line, debug).run()
                     study = jobs.study
                 elif stop_here and not study.state.tested_runs():
                     raise UserError(f"{study.folder}: no run is complete; leave --stop-here out")
-                evaluate(study, slots, progress.line, reopen_test, stop_here)
+                evaluate(study, slots, line, reopen_test, stop_here)
     finally:
         slots.stop()
     return study
@@ -101,9 +104,10 @@ class _Jobs:
     """The jobs of a study as units of work. Suggesting a trial's setting takes seconds, so it is a unit too."""
 
     def __init__(
-        self, study: StudyFolder, sources: Sources, seen: "Seen", progress: Progress, replan: Replan | None
+        self, study: StudyFolder, sources: Sources, seen: "Seen", workers: int, line: Line, replan: Replan | None
     ) -> None:
-        self.study, self.state, self.progress, self.replan = study, study.state, progress, replan
+        self.study, self.state, self.workers, self.line, self.replan = study, study.state, workers, line, replan
+        self.last_line = time.monotonic()
         self.sources, self.weights = sources, dict(seen.weights)
         self.data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
         self.units: dict[str, Unit] = {}
@@ -136,7 +140,9 @@ class _Jobs:
         job = unit.arguments[0].job
         if job.fold < self.study.spec.folds_of(job.stage):  # it may have been left out since it started
             self.state.add(job, value)
-            self.progress.finished(job, value)
+            if failed(value) or not self.state.to_do or time.monotonic() - self.last_line > SECONDS_A_LINE:
+                self.last_line = time.monotonic()
+                self.line(progress_line(self.state, job, self.workers))
             self._plan_again(job, value)
 
     def _plan_again(self, job: Job, result: Mapping[str, Any]) -> None:
@@ -147,7 +153,7 @@ class _Jobs:
         self.replan = None
         if folds != self.study.spec.folds:
             what = f"the first training took {duration(result['seconds'])}"
-            self.progress.line(f"{what}, so {folds} instead of {self.study.spec.folds} folds fit the time")
+            self.line(f"{what}, so {folds} instead of {self.study.spec.folds} folds fit the time")
             before = self.study.spec.row_hashes
             self.study = StudyFolder(self.study.folder, replace(self.study.spec, folds=folds))
             for row, now in self.study.spec.row_hashes.items():
@@ -158,7 +164,7 @@ class _Jobs:
                     self.data[row], self.weights[row] = self.data[like], self.weights.get(like)
             self.study.had_work = True
             self.study.write_spec()
-            self.state = self.progress.state = self.study.state
+            self.state = self.study.state
 
 
 def _suggest(arguments: dict[str, Any], earlier: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 """
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, folds_of
 from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.training_job import fixed_threads, memory_errors
-from levelfield.study.workers import Scheduler, Slots, Unit
+from levelfield.study.workers import Line, Scheduler, Slots, Unit
 from levelfield.training.build import Training, build
 from levelfield.training.checkpoint import has_frozen_trunk_of, load_learner
 from levelfield.training.embed import EmbeddedSet, TrunkExtractor, embed
@@ -65,9 +65,7 @@ class TestTask:
         ]
 
 
-def evaluate(
-    study: StudyFolder, slots: Slots, line: Callable[[str], Any], retest: str | None, without_failed: bool
-) -> None:
+def evaluate(study: StudyFolder, slots: Slots, line: Line, retest: str | None, without_failed: bool) -> None:
     """Score every run of a study whose jobs are finished; an interrupted evaluation continues with its scores.
 
     Args:

@@ -379,10 +379,10 @@ def named_rows(spec: StudySpec, names: Iterable[str]) -> list[str]:
     Raises:
         UserError: a name that the study does not have.
     """
-    found: dict[str, None] = {}
+    found: list[str] = []
     for name in names:
         rows = [row for row in spec.rows if name in (row, without_value(row), without_value(row).partition("@")[0])]
         if not rows:
             raise UserError(f"no method {name!r} in {spec.name}; there are: {', '.join(spec.rows)}")
-        found |= dict.fromkeys(rows)
-    return [*found]
+        found += rows
+    return found

@@ -72,10 +72,6 @@ def read_study_file(path: Path, extended_by: tuple[Path, ...] = ()) -> Config:
         elif key in ("spaces", "search") and isinstance(value, dict):
             value = {**(below.get(key) or {}), **value}
         below[key] = value
-    if isinstance(below.get("methods"), dict) and isinstance(below.get("spaces"), dict):
-        below["spaces"] = {
-            key: space for key, space in below["spaces"].items() if below["methods"].get(key, 0) is not None
-        }
     return mapping(below, str(path), KEYS)
 
 

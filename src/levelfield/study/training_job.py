@@ -4,17 +4,13 @@ A job on several devices is its own command, `python -m levelfield.study.trainin
 processes of the other devices by repeating the command.
 """
 
-import os
-import sys
-
-if __name__ == "__main__" and sys.path[0] in ("", os.getcwd()):
-    sys.path.pop(0)  # before the first import of a library, which could be a file in the working directory
-
 import json
+import os
 import pickle
 import secrets
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -169,6 +165,7 @@ def fixed_threads(number: int) -> Iterator[None]:
 
 def _train_in_processes(task: Task) -> dict[str, Any]:
     """`_train` in one process per device, with the same result and errors."""
+    environment = {name: value for name, value in os.environ.items() if name not in OF_A_LAUNCHER}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "task.pickle")
         file.write_bytes(pickle.dumps((task, os.getpid())))
@@ -177,7 +174,7 @@ def _train_in_processes(task: Task) -> dict[str, Any]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
-            env={name: value for name, value in os.environ.items() if name not in OF_A_LAUNCHER},
+            env={**environment, "PYTHONSAFEPATH": "1"},  # else a file in the working directory could hide a library
             start_new_session=True,
         )
         assert process.stdout is not None

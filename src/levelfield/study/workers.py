@@ -25,6 +25,7 @@ MORE_MEMORY = "if memory is short, give --executor.workers 1"
 LOOK_SECONDS, START_SECONDS = 5.0, 0.25
 # Seconds; a longer garbage collection visits the objects of imported modules.
 LONG_COLLECTION_SECONDS = 0.02
+Line = Callable[[str], Any]  # prints a message
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class Scheduler:
         given_up: Unit to the reason for its failure.
     """
 
-    def __init__(self, work: Work, slots: Slots, line: Callable[[str], Any], debug: bool = False) -> None:
+    def __init__(self, work: Work, slots: Slots, line: Line, debug: bool = False) -> None:
         self.work, self.slots, self.line, self.debug = work, slots, line, debug
         self.free = list(range(slots.number))
         self.running: dict[Future, tuple[int, Unit]] = {}
