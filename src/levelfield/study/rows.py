@@ -42,6 +42,7 @@ WITHOUT_CHECKPOINT = {
     **dict.fromkeys(("max_epochs", "limit_train_batches", "limit_val_batches"), (0,)),
 }
 Values = list[tuple[str | None, Config]]  # name of a value, or of a combination of values, and its settings
+Swept = tuple[list[str], Values]  # the keys of a sweep, and their values
 
 
 def load_spec(
@@ -146,11 +147,12 @@ def _given(place: str, content: Config, rows: Iterable[str]) -> dict[str, Any]:
             names = [metric.key for metric in METRICS if metric.kind == "queries"]
             close = nearest(found["selected_by"], names)
             raise UserError(f"{place}selected_by: no validation score {found['selected_by']!r}{close}")
-    if (name := content.get("compare")) is not None:
+    if "compare" in content:
+        found["compare"] = name = content["compare"]
         methods = [row for row in rows if not is_baseline(row) and first_search(row) == row]
-        if name not in methods:
+        if name not in (None, *methods):
             raise UserError(f"{place}compare {name!r}{nearest(str(name), methods)}")
-    return found | ({"compare": name} if "compare" in content else {})
+    return found
 
 
 def _layers(path: Path, methods: Any, added: Mapping[str, Config]) -> dict[str, Config]:
@@ -178,13 +180,7 @@ def _check_name(path: Path, name: Any) -> None:
 
 
 def _rows(
-    path: Path,
-    content: Config,
-    base: Config,
-    layers: dict[str, Config],
-    search: SearchSettings,
-    swept: tuple[list[str], Values],
-    options: Config,
+    path: Path, content: Config, base: Config, layers: Config, search: SearchSettings, swept: Swept, options: Config
 ) -> Iterator[tuple[str, Config, Config]]:
     """All rows with their configurations and spaces: one per method, or one per method and value of the sweep."""
     known, (sweep, values) = {*content["methods"], *layers}, swept  # with the methods that an extending file drops
@@ -219,7 +215,7 @@ def _space(path: Path, name: str, spaces: Config, own: Any, search: SearchSettin
     return own or {}
 
 
-def read_sweep(path: Path, given: Any, study: Sequence[str] | None = None) -> tuple[list[str], Values]:
+def read_sweep(path: Path, given: Any, study: Sequence[str] | None = None) -> Swept:
     """The swept keys, and each combination of their values: name and settings.
 
     In a list, a value is its own name. In a mapping, it maps to its settings, which may set the key itself:

@@ -67,21 +67,16 @@ def read_study_file(path: Path, extended_by: tuple[Path, ...] = ()) -> Config:
             key, value = "base", [*as_list(below.get("base", [])), *as_list(value)]
         elif key == "overrides":  # one layer each, so that `key+` appends when they merge over the base
             value = [*as_list(below.get(key) or []), value] if value else []
-        elif key == "methods" and isinstance(value, dict):
-            value = _layered(below.get(key) or {}, value)
+        elif key == "methods" and isinstance(value, dict):  # a method in both files has the layers of both
+            old = below.get(key) or {}
+            value = old | {
+                name: layers if layers is None or old.get(name) is None else [*as_list(old[name]), *as_list(layers)]
+                for name, layers in value.items()
+            }
         elif key in ("spaces", "search") and isinstance(value, dict):
             value = {**(below.get(key) or {}), **value}
         below[key] = value
     return mapping(below, str(path), KEYS)
-
-
-def _layered(below: Config, methods: Config) -> Config:
-    """The methods of two files: a method in both has the layers of both."""
-    found = dict(below)
-    for name, layers in methods.items():
-        again = layers is not None and below.get(name) is not None
-        found[name] = [*as_list(below[name]), *as_list(layers)] if again else layers
-    return found
 
 
 def _with_whole_paths(layers: Any, folder: Path) -> Any:

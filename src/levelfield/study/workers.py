@@ -147,7 +147,6 @@ class Scheduler:
 
     def __init__(self, work: Work, slots: Slots, line: Line, debug: bool = False) -> None:
         self.work, self.slots, self.line, self.debug = work, slots, line, debug
-        self.free = list(range(slots.number))
         self.running: dict[Future, tuple[int, Unit]] = {}
         self.attempts: dict[str, tuple[str, ...]] = {}  # unit to the reasons of its failed attempts
         self.deaths_in_a_row = 0
@@ -162,10 +161,11 @@ class Scheduler:
         """
         waited = 0.0
         while True:
-            usable = [slot for slot in self.free if self.slots.ready(slot)]
+            free = {*range(self.slots.number)} - {slot for slot, _ in self.running.values()}
+            usable = [slot for slot in sorted(free) if self.slots.ready(slot)]
             for slot, unit in zip(usable, self._next(len(usable)), strict=False):
                 self._submit(slot, unit)
-            some_start = len(usable) < len(self.free)
+            some_start = len(usable) < len(free)
             if self.running:
                 seconds = START_SECONDS if some_start else LOOK_SECONDS
                 waited, done = 0.0, wait(self.running, timeout=seconds, return_when=FIRST_COMPLETED).done
@@ -180,7 +180,6 @@ class Scheduler:
                 self.slots.check()
             for future in done:
                 slot, unit = self.running.pop(future)
-                self.free.append(slot)
                 self._take(unit, self._outcome(future, slot, unit))
         if self.given_up:
             reasons = "; ".join(f"{name}: {why}" for name, why in self.given_up.items())
@@ -206,7 +205,6 @@ class Scheduler:
         except self.slots.died:  # while idle
             self.slots.drop(slot)
             return
-        self.free.remove(slot)
         self.running[future] = slot, unit
 
     def _outcome(self, future: Future, slot: int, unit: Unit) -> Outcome:
@@ -227,29 +225,24 @@ class Scheduler:
     def _take(self, unit: Unit, outcome: Outcome) -> None:
         if outcome.kind == "done":
             self.work.add(unit, outcome.value)
-        elif outcome.kind == "mistake":
+            return
+        if outcome.kind == "mistake":
             raise UserError(outcome.value)
-        elif outcome.kind == "error" or (outcome.kind == "broken" and unit.name in self.attempts):
-            self.rows_without.add(unit.row)
-            self._give_up(unit, outcome.value, unit.row, outcome.trace if self.debug else "")
-        else:
-            self._try_again(unit, outcome)
-
-    def _give_up(self, unit: Unit, why: str, without: str = "it", trace: str = "") -> None:
-        self.given_up[unit.name] = why
-        self.line(f"{trace}{unit.name}: {why}; the study continues without {without}")
-
-    def _try_again(self, unit: Unit, outcome: Outcome) -> None:
-        """Try a unit again whose process died or broke, or that lacked memory: this is rarely its own fault."""
         reasons = self.attempts[unit.name] = (*self.attempts.get(unit.name, ()), outcome.value)
         if self.deaths_in_a_row == DEATHS_IN_A_ROW:
             last = f"{DEATHS_IN_A_ROW} workers died in a row, the last in {unit.name}"
             raise UserError(f"{last}; {MORE_MEMORY}")
-        if len(reasons) < TRIES:
+        trace, why, without = outcome.trace if self.debug else "", outcome.value, "it"
+        if outcome.kind == "error" or (outcome.kind == "broken" and len(reasons) > 1):
+            self.rows_without.add(without := unit.row)
+        elif len(reasons) < TRIES:
             alone = " when nothing else runs" if len(reasons) == TRIES - 1 else ""
-            self.line(f"{unit.name}: {outcome.value}; will be tried again{alone}")
+            self.line(f"{unit.name}: {why}; will be tried again{alone}")
+            return
         else:
-            self._give_up(unit, f"{outcome.value}, {TRIES} times; {MORE_MEMORY}")
+            why = f"{why}, {TRIES} times; {MORE_MEMORY}"
+        self.given_up[unit.name] = why
+        self.line(f"{trace}{unit.name}: {why}; the study continues without {without}")
 
 
 class Here(Slots):
