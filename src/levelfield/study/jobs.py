@@ -3,7 +3,7 @@
 import copy
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from levelfield.core.files import explain_write_errors, file_hash, make_durable,
 from levelfield.core.seeds import seed_of
 from levelfield.core.shape import TEXT_OR_NONE, count, finite, has_shape, number
 from levelfield.metrics.definitions import SELECTED_BY
-from levelfield.study.spec import OF, WHOLE_HALF, StudySpec, is_baseline, is_one_pca, row_folder, second_search
+from levelfield.study.spec import WHOLE_HALF, StudySpec, is_baseline, is_one_pca, row_folder, second_search
 
 RESULT = "result.json"
 CONFIG, METRICS_FILE = "config.yaml", "metrics.csv"
@@ -156,11 +156,6 @@ def folds_of(spec: StudySpec, row: str, number: int, stage: str = "run") -> list
     """The jobs of one run or trial of a row."""
     folds = 1 if is_one_pca(row) else spec.folds_of(stage)
     return [Job(row, stage, number, fold) for fold in range(folds)]
-
-
-def source_of(spec: StudySpec, job: Job) -> Job | None:
-    """The job from whose model a job is derived; None for a training."""
-    return replace(job, method=spec.derived[job.method][OF]) if job.method in spec.derived else None
 
 
 def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Config:

@@ -108,8 +108,7 @@ class _Jobs:
     ) -> None:
         self.study, self.state, self.workers, self.line, self.replan = study, study.state, workers, line, replan
         self.last_line = time.monotonic()
-        self.sources, self.weights = sources, dict(seen.weights)
-        self.data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
+        self.made_by = {row: (sources[row], seen.data[row]["fingerprint"], seen.weights[row]) for row in sources}
         self.units: dict[str, Unit] = {}
 
     def ready(self) -> Iterator[Unit]:
@@ -129,8 +128,7 @@ class _Jobs:
         row = job.method
         if setting is None:
             return Unit(name, row, _suggest, (self.state.suggest_arguments(job),))
-        made_by = self.sources[row], self.data[row], self.weights.get(row)
-        return Unit(name, row, run_job, (Task(self.study.spec, self.study.folder, job, setting, *made_by),))
+        return Unit(name, row, run_job, (Task(self.study.spec, self.study.folder, job, setting, *self.made_by[row]),))
 
     def add(self, unit: Unit, value: Any) -> None:
         del self.units[unit.name]
@@ -159,9 +157,8 @@ class _Jobs:
             for row, now in self.study.spec.row_hashes.items():
                 if now != before.get(row):  # as of a PCA for all folds together
                     self.study.remove_row(row)
-                    self.sources |= row_sources(self.study.spec)
-                    like = next((one for one in self.data if one_pca(one) == row), row)
-                    self.data[row], self.weights[row] = self.data[like], self.weights.get(like)
+                    like = next((one for one in self.made_by if one_pca(one) == row), row)
+                    self.made_by[row] = (row_sources(self.study.spec)[row], *self.made_by[like][1:])
             self.study.had_work = True
             self.study.write_spec()
             self.state = self.study.state

@@ -38,7 +38,7 @@ CHANGED = "rows or results have changed since the last one"
 
 
 @dataclass(frozen=True)
-class TestTask:
+class RunTask:
     """One run in one evaluation, for any process.
 
     Args:
@@ -47,8 +47,6 @@ class TestTask:
         checkpoints: The checkpoints of the folds, each with its SHA-256.
         evaluation: Id of the line in the ledger.
     """
-
-    __test__ = False  # pytest would collect it
 
     study: StudyFolder
     row: str
@@ -173,7 +171,7 @@ class _Tests:
                 continue
             jobs, config = folds_of(study.spec, row, run), study.test_config(row)
             checkpoints = [(study.checkpoint(job), study.state.results[job]["checkpoint"]) for job in jobs]
-            task = TestTask(self.study, row, run, config, checkpoints, evaluation)
+            task = RunTask(self.study, row, run, config, checkpoints, evaluation)
             self.to_do[f"test: {row} run {run}"] = Unit(f"test: {row} run {run}", row, score_run, (task,))
 
     def ready(self) -> Iterator[Unit]:
@@ -200,7 +198,7 @@ class _Tests:
 _built: list[tuple[tuple[str, Config], Training, DataLoader]] = []
 
 
-def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
+def score_run(task: RunTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     """Embed the test samples with the folds of one run and score them; writes both and returns the scores.
 
     Raises:
@@ -236,7 +234,7 @@ def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
         return test
 
 
-def _test_data(task: TestTask) -> tuple[Training, DataLoader]:
+def _test_data(task: RunTask) -> tuple[Training, DataLoader]:
     """The test samples for the configuration of a row. A study opens them only here."""
     if not has_line(task.evaluation, task.study.folder):
         raise UserError(f"{task.study.folder}: the ledger has no line {task.evaluation}, so no test label is read")

@@ -16,6 +16,7 @@ from levelfield.core.configuration import Config
 from levelfield.core.errors import refuse_below
 from levelfield.core.processes import (
     SIDE_BY_SIDE,
+    cores_here,
     end_with_parent,
     forget_launcher,
     free_memory,
@@ -58,7 +59,7 @@ class Local(Slots):
     died = (TerminatedWorkerError, BrokenProcessPool)
 
     def __init__(self, spec: StudySpec, workers: int | Literal["auto"] = "auto") -> None:
-        self._devices = [] if on_cpu(spec) else _groups(_visible(), devices_of_a_job(spec))
+        self._devices = [] if on_cpu(spec) else _groups(devices_of_a_job(spec))
         self.number = _auto(spec, len(self._devices)) if workers == "auto" else workers
         refuse_below(1, "executor", workers=self.number)
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(spec.threads))
@@ -107,8 +108,7 @@ def _auto(spec: StudySpec, on_devices: int) -> int:
         return 1
     jobs = len(study_jobs(spec))
     each = JOBS_EACH if all(map(_is_short, spec.methods.values())) else LONG_JOBS_EACH
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most = [cores, free_memory() // BYTES_EACH, *([on_devices, jobs] if on_devices else [jobs // each])]
+    most = [cores_here(), free_memory() // BYTES_EACH, *([on_devices, jobs] if on_devices else [jobs // each])]
     return max(min(most), 1)
 
 
@@ -119,16 +119,11 @@ def _is_short(config: Config) -> bool:
     return bool(data.get("features")) or (all(map(count, length)) and prod(length) <= FEW_STEPS)
 
 
-def _visible() -> list[str]:
-    """The GPUs that a study may use, as in `CUDA_VISIBLE_DEVICES`."""
+def _groups(each: int) -> list[str]:
+    """The visible GPUs of each slot, as many as a job needs, as in `CUDA_VISIBLE_DEVICES`."""
     import torch
 
     number = torch.cuda.device_count()  # as far as the list goes; it starts nothing on a GPU
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return listed.split(",")[:number] if listed else [str(each) for each in range(number)]
-
-
-def _groups(devices: list[str], each: int) -> list[str]:
-    """The devices of each slot, as many as a job needs."""
-    groups = [devices[first : first + each] for first in range(0, len(devices) - each + 1, each)]
-    return [",".join(group) for group in groups]
+    devices = listed.split(",")[:number] if listed else [str(device) for device in range(number)]
+    return [",".join(devices[first : first + each]) for first in range(0, len(devices) - each + 1, each)]
