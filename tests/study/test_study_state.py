@@ -3,6 +3,7 @@
 import random
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from levelfield.analysis.selection import selected
@@ -141,16 +142,21 @@ FAST = [Job("fast", "run", run, 0) for run in range(3)]
 
 
 def test_each_job_left_takes_its_methods_mean() -> None:
-    assert seconds_left(SLOW, {}) is None
-    assert seconds_left(SLOW, dict.fromkeys(BASELINE, 1.0)) is None
+    def left(to_do: list[Job], done: dict[Job, float], workers: int = 1) -> float | None:
+        derived = ("averaged", "small")
+        spec = SimpleNamespace(trains=lambda row: row not in ("pretrained", *derived), derived=derived)
+        results = {job: {"seconds": seconds} for job, seconds in done.items()}
+        return seconds_left(SimpleNamespace(spec=spec, to_do=to_do, results=results), workers)  # type: ignore[arg-type]
+
+    assert left(SLOW, {}) is None
+    assert left(SLOW, dict.fromkeys(BASELINE, 1.0)) is None
     done = {SLOW[0]: 30.0, SLOW[1]: 50.0, FAST[0]: 10.0}
-    assert seconds_left([SLOW[2], FAST[1], FAST[2]], done) == 40 + 10 + 10
-    assert seconds_left([Job("new", "run", 0, 0)], done) == 30
-    assert seconds_left(SLOW[1:], {SLOW[0]: 30.0}, workers=2) == 30
+    assert left([SLOW[2], FAST[1], FAST[2]], done) == 40 + 10 + 10
+    assert left([Job("new", "run", 0, 0)], done) == 30
+    assert left(SLOW[1:], {SLOW[0]: 30.0}, workers=2) == 30
     averaged, small = (Job(name, "run", 0, 0) for name in ("averaged", "small"))
-    derived = {"averaged", "small"}  # no time is known before the first is finished
-    assert seconds_left([SLOW[1], averaged, small], {SLOW[0]: 600.0}, derived=derived) == 600
-    assert seconds_left([SLOW[1], small], {SLOW[0]: 600.0, small: 20.0}, derived=derived) == 620
+    assert left([SLOW[1], averaged, small], {SLOW[0]: 600.0}) == 600, "no time of the derived rows is known"
+    assert left([SLOW[1], small], {SLOW[0]: 600.0, small: 20.0}) == 620
 
 
 def test_a_finished_job_is_a_line(tmp_path: Path) -> None:

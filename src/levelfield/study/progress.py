@@ -1,12 +1,10 @@
 """The progress of a study in words."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from levelfield.metrics.definitions import as_shown, title_of
 from levelfield.study.jobs import Job, failed
-from levelfield.study.spec import is_baseline
 from levelfield.study.state import StudyState
 
 
@@ -18,25 +16,23 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def seconds_left(
-    to_do: Iterable[Job], done: Mapping[Job, float], workers: int = 1, derived: Iterable[str] = ()
-) -> float | None:
+def seconds_left(state: StudyState, workers: int) -> float | None:
     """Expected time of the remaining jobs: each takes the mean of its row so far, or else that of all trainings.
 
-    Args:
-        derived: Rows that are made from trained ones; one takes no time before its first job is finished.
+    A derived row takes no time before its first job is finished.
 
     Returns:
         Seconds; None before the first training is finished.
     """
     by_row: dict[str, list[float]] = defaultdict(list)
-    for job, seconds in done.items():
-        by_row[job.method].append(seconds)
-    trained = [each for row, found in by_row.items() for each in found if not (is_baseline(row) or row in derived)]
+    for job, result in state.results.items():
+        by_row[job.method].append(result["seconds"])
+    trained = [seconds for row in filter(state.spec.trains, by_row) for seconds in by_row[row]]
     if not trained:
         return None
-    means = {**dict.fromkeys(derived, 0.0), **{row: fmean(found) for row, found in by_row.items()}}
-    return sum(means.get(job.method, fmean(trained)) for job in to_do) / workers
+    means, rows = {row: fmean(found) for row, found in by_row.items()}, [job.method for job in state.to_do]
+    usual = fmean(trained)
+    return sum(means.get(row, 0.0 if row in state.spec.derived else usual) for row in rows) / workers
 
 
 def progress_line(state: StudyState, job: Job, workers: int) -> str:
@@ -51,7 +47,6 @@ def progress_line(state: StudyState, job: Job, workers: int) -> str:
     else:  # one score, or none without validation
         scores = result["validation"].items()
         found = "".join(f": validation {title_of(name)} {as_shown(name, score)}" for name, score in scores)
-    seconds = {job: each["seconds"] for job, each in state.results.items()}
-    left = seconds_left(to_do, seconds, workers, state.spec.derived)
+    left = seconds_left(state, workers)
     rest = "; testing" if not to_do else "" if left is None else f"; about {duration(left)} left"
     return f"[{done}/{done + len(to_do)}] {job}{found}{rest}"

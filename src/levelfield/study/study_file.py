@@ -7,6 +7,7 @@ from typing import Any
 
 from levelfield.core.configuration import SECTIONS, Config, as_list, find_configuration, read_yaml, shipped_files
 from levelfield.core.errors import UserError, nearest
+from levelfield.core.shape import count
 from levelfield.study.methods import read_method
 from levelfield.study.spec import COUNTS, STUDY
 
@@ -93,9 +94,7 @@ def sort_options(options: Mapping[str, Any]) -> tuple[Config, Config, Config]:
     Raises:
         UserError: an option that a study does not have.
     """
-    own: Config = {}
-    of_search: Config = {}
-    of_methods: Config = {}
+    own, of_search, of_methods = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     for key, value in options.items():
         section, _, rest = key.partition(".")
         if key == "name" or key in PER_JOB:
@@ -121,9 +120,8 @@ def mapping(content: Any, place: str, known: Collection[str] | None = None) -> C
     """
     if not isinstance(content, dict):
         raise UserError(f"{place} must be a mapping (name: settings), not {content!r}")
-    for key in content if known is not None else ():
-        if key not in (known or ()):
-            raise UserError(f"{place}: unknown key {key!r}{nearest(key, list(known or ()))}")
+    if known is not None and (unknown := [key for key in content if key not in known]):
+        raise UserError(f"{place}: unknown key {unknown[0]!r}{nearest(unknown[0], known)}")
     return content
 
 
@@ -133,6 +131,6 @@ def whole_number(place: str, value: Any, smallest: int) -> int:
     Raises:
         UserError: names the key.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+    if not count(value) or value < smallest:
         raise UserError(f"{place} must be a whole number of at least {smallest}, not {value!r}")
-    return value
+    return int(value)
