@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -16,13 +16,10 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, Task, failed
 from levelfield.study.lock import only_one
 from levelfield.study.progress import duration, progress_line
-from levelfield.study.same_study import Sources, check_same, check_seen, row_sources, with_begun_rows
+from levelfield.study.same_study import Seen, Sources, check_same, check_seen, row_sources, with_begun_rows
 from levelfield.study.spec import one_pca
 from levelfield.study.suggest import suggest
 from levelfield.study.workers import Here, Line, Scheduler, Slots, Unit
-
-if TYPE_CHECKING:
-    from levelfield.study.first_look import Seen
 
 # Of a finished job, its result, and all jobs that have started: the number of folds from now on, once it is known.
 Replan = Callable[[Job, Mapping[str, Any], Sequence[Job]], int | None]
@@ -84,7 +81,7 @@ def run_study(
                     for slot in range(slots.number):
                         slots.ready(slot)  # workers start while the rows are checked
                     seen = look_at_rows(study.spec)
-                    decisions = check_seen(study, seen.data, seen.weights, recompute)
+                    decisions = check_seen(study, seen, recompute)
                     say(*decisions, *seen.overview, console=console)
                 study.write_spec()  # only if every row can be built
                 line = partial(say, console=console)
@@ -104,7 +101,7 @@ class _Jobs:
     """The jobs of a study as units of work. Suggesting a trial's setting takes seconds, so it is a unit too."""
 
     def __init__(
-        self, study: StudyFolder, sources: Sources, seen: "Seen", workers: int, line: Line, replan: Replan | None
+        self, study: StudyFolder, sources: Sources, seen: Seen, workers: int, line: Line, replan: Replan | None
     ) -> None:
         self.study, self.state, self.workers, self.line, self.replan = study, study.state, workers, line, replan
         self.last_line = time.monotonic()
