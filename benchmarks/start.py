@@ -17,8 +17,8 @@ HERE = Path(__file__).resolve().parents[1]
 # `study run`, which ends where its first job would begin.
 FIRST_JOB = """
 import os, sys
-from levelfield.study.progress import Progress
-Progress.__enter__ = lambda self: os._exit(0)
+from levelfield.study.workers import Scheduler
+Scheduler.run = lambda self: os._exit(0)
 from levelfield.cli.main import main
 main(sys.argv[1:])
 """

@@ -117,7 +117,6 @@ class Study:
         options: Mapping[str, Any] = MappingProxyType({}),
         recompute: Collection[str] = (),
         reopen_test: str | None = None,
-        test_without_failed_runs: bool = False,
         stop_here: bool = False,
         console: Console | None = None,
         debug: bool = False,
@@ -134,8 +133,7 @@ class Study:
             options: Other options of the executor: `{"cpus": 2}` for `--executor.cpus 2`.
             recompute: Methods to compute again if their results are stale.
             reopen_test: The reason for scoring the runs on the test classes again; it is recorded and shown.
-            test_without_failed_runs: Score the other runs although some failed.
-            stop_here: Run no job, and score the complete runs.
+            stop_here: Run no job, and score the complete runs, also if others failed.
             debug: Whether to show the traceback of an error in your own class.
             replan: Called after each job until it returns another number of folds (`levelfield.study.run`).
 
@@ -157,7 +155,6 @@ class Study:
                 console,
                 recompute=recompute,
                 reopen_test=reopen_test,
-                test_without_failed_runs=test_without_failed_runs,
                 stop_here=stop_here,
                 debug=debug,
                 replan=replan,

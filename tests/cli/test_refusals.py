@@ -245,7 +245,7 @@ def test_another_data_set_than_the_checkpoints_and_an_option_of_test_alone_are_r
 def test_a_studys_command_refuses_what_it_does_not_use(command):
     options = "runs=3 metrics=ami data.root=x trainer.max_epochs=3 search.trials=3 reopen-test=x executor=x from=x"
     more = [] if command == "archive" else ["to=x"]
-    flags = ["executor.workers=2", "recompute=x", "test-without-failed-runs", "dry-run"]
+    flags = ["executor.workers=2", "recompute=x", "stop-here", "dry-run"]
     for option in [*options.split(), *more, *flags]:
         with pytest.raises(UserError, match=rf"^--{option.partition('=')[0]} .*\b{command}\b"):
             command_line("study", [command, "smoke", f"--{option}"])

@@ -13,10 +13,11 @@ from study_engine import SMALL, results, run_file, run_study, small_study, table
 from levelfield.core.configuration import set_dotted
 from levelfield.core.errors import UserError
 from levelfield.study.jobs import Job
-from levelfield.study.progress import Progress
 from levelfield.study.rows import load_spec, with_options
+from levelfield.study.run import _Jobs
 from levelfield.study.same_study import with_rows_of
 from levelfield.study.spec import StudySpec
+from levelfield.study.workers import Unit
 
 LOUDER = "embeddings = embeddings * 1.5"
 
@@ -110,18 +111,18 @@ def study_of_images(folder: Path) -> Path:
 
 def overwrite_after(jobs: int, image: Path, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """Overwrite an image once so many jobs have ended; size and modification time stay. Returns the jobs that end."""
-    ended, finished = list[Job](), Progress.finished
+    ended, add = list[Job](), _Jobs.add
 
-    def report(self: Progress, job: Job, result: dict[str, Any]) -> None:
-        ended.append(job)
+    def report(self: _Jobs, unit: Unit, result: dict[str, Any]) -> None:
+        ended.append(unit.arguments[0].job)
         if len(ended) == jobs:
             before, content = image.stat(), bytearray(image.read_bytes())
             content[-1] ^= 1
             image.write_bytes(content)
             os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
-        finished(self, job, result)
+        add(self, unit, result)
 
-    monkeypatch.setattr(Progress, "finished", report)
+    monkeypatch.setattr(_Jobs, "add", report)
     return ended
 
 

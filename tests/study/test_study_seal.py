@@ -128,7 +128,7 @@ def test_a_method_without_scores_keeps_the_test_classes_closed(stage: str, copy:
     if stage == "trial":
         for path in copy.glob("jobs/arcface/run*/fold*/result.json"):
             path.unlink()
-    with pytest.raises(UserError, match=r"arcface.*--test-without-failed-runs"):
+    with pytest.raises(UserError, match=r"arcface.*--stop-here"):
         run_study(copy, spec)
     assert not (copy / LEDGER).exists()
 
@@ -139,11 +139,11 @@ def test_embeddings_that_are_not_those_of_the_test_are_computed_again(damage: st
     file = study.test_file("contrastive", 0)
     before = json.loads(file.read_text())
     task = left_to_test(study, file)[1].arguments[0]
-    stored = task.stored()[0]
+    (place, origin), _ = task.stored()
+    stored = EmbeddedTest.load(place, origin)
     others = stored.samples._replace(embeddings=stored.samples.embeddings.flip(0))
-    EmbeddedTest(others, stored.is_query, "other data").save(*task.embeddings()[0])
+    EmbeddedTest(others, stored.is_query, "other data").save(place, origin)
     if damage == "torn":
-        place = task.embeddings()[0][0]
         place.write_bytes(place.read_bytes()[:-20])
     found = score_run(task)
     parts = ("separated", "concatenated", "data")
@@ -157,7 +157,7 @@ def test_a_run_is_scored_on_the_device_of_its_training(
     study = StudyFolder(copy, spec)
     task = left_to_test(study, study.test_file("contrastive", 0))[1].arguments[0]
     task = replace(task, study=StudyFolder(copy, replace(spec, metrics=["nmi", "map"])))
-    expected = score_folds(task.stored(), "cosine", ["nmi", "map"])
+    expected = score_folds([EmbeddedTest.load(*each) for each in task.stored()], "cosine", ["nmi", "map"])
     monkeypatch.setattr(SingleDeviceStrategy, "root_device", torch.device("cuda", 0))
     monkeypatch.setattr(seal, "_built", [])
     with pretended_gpu():

@@ -1,19 +1,16 @@
 """What is done next, with which setting and how long it takes, follows from the results alone."""
 
-import io
 import random
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-
-import pytest
-from rich.console import Console
 
 from levelfield.core.files import write_json
 from levelfield.report.facts import selected
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import RESULT, Job, job_seed, study_jobs
-from levelfield.study.progress import Progress, seconds_left
+from levelfield.study.progress import progress_line, seconds_left
 from levelfield.study.spec import SearchSettings, StudySpec
 from levelfield.study.suggest import suggest
 
@@ -145,31 +142,34 @@ FAST = [Job("fast", "run", run, 0) for run in range(3)]
 
 
 def test_each_job_left_takes_its_methods_mean() -> None:
-    assert seconds_left(SLOW, {}) is None
-    assert seconds_left(SLOW, dict.fromkeys(BASELINE, 1.0)) is None
+    def left(to_do: list[Job], done: dict[Job, float], workers: int = 1) -> float | None:
+        derived = ("averaged", "small")
+        spec = SimpleNamespace(trains=lambda row: row not in ("pretrained", *derived), derived=derived)
+        results = {job: {"seconds": seconds} for job, seconds in done.items()}
+        return seconds_left(SimpleNamespace(spec=spec, to_do=to_do, results=results), workers)  # type: ignore[arg-type]
+
+    assert left(SLOW, {}) is None
+    assert left(SLOW, dict.fromkeys(BASELINE, 1.0)) is None
     done = {SLOW[0]: 30.0, SLOW[1]: 50.0, FAST[0]: 10.0}
-    assert seconds_left([SLOW[2], FAST[1], FAST[2]], done) == 40 + 10 + 10
-    assert seconds_left([Job("new", "run", 0, 0)], done) == 30
-    assert seconds_left(SLOW[1:], {SLOW[0]: 30.0}, workers=2) == 30
+    assert left([SLOW[2], FAST[1], FAST[2]], done) == 40 + 10 + 10
+    assert left([Job("new", "run", 0, 0)], done) == 30
+    assert left(SLOW[1:], {SLOW[0]: 30.0}, workers=2) == 30
     averaged, small = (Job(name, "run", 0, 0) for name in ("averaged", "small"))
-    derived = {"averaged", "small"}  # no time is known before the first is finished
-    assert seconds_left([SLOW[1], averaged, small], {SLOW[0]: 600.0}, derived=derived) == 600
-    assert seconds_left([SLOW[1], small], {SLOW[0]: 600.0, small: 20.0}, derived=derived) == 620
+    assert left([SLOW[1], averaged, small], {SLOW[0]: 600.0}) == 600, "no time of the derived rows is known"
+    assert left([SLOW[1], small], {SLOW[0]: 600.0, small: 20.0}) == 620
 
 
-def test_a_finished_job_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("levelfield.study.progress.SECONDS_A_LINE", 0)
-    output = io.StringIO()
+def test_a_finished_job_is_a_line(tmp_path: Path) -> None:
     spec = replace(study(), methods={"slow": study().methods["plain"]}, spaces={})
     state = StudyFolder(tmp_path, spec).state
-    progress = Progress(Console(file=output, width=120), state, 1)
+    lines = []
     scored = {"seconds": 20.0, "parameters": {}, "validation": {"map_at_r": 0.312}}
     failed = {"seconds": 4.0, "parameters": {}, "failure": "the loss is nan at step 3"}
     for job, result in zip(state.jobs[3:5], (scored, failed), strict=True):
         state.add(job, result)
-        progress.finished(job, result)
+        lines.append(progress_line(state, job, 1))
     # Of the six, two folds of the untrained row and three jobs of the runs are left, each as long as the first.
-    assert output.getvalue().splitlines() == [
+    assert lines == [
         "[1/6] slow run 0 fold 1: validation MAP@R 31.2; about 2 min left",
         "[2/6] slow run 1 fold 0: failed, the loss is nan at step 3; about 48 s left",
     ]

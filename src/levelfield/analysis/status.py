@@ -36,7 +36,6 @@ def status_lines(study: StudyFolder) -> list[str]:
     lines.append(f"to do    {len(to_do) - len(running)} jobs")
     lines.append(f"test     {len(study.tests())} of {len(set(row_runs(spec)) - broken)} runs scored")
     if to_do:
-        seconds = {job: result["seconds"] for job, result in state.results.items()}
-        left = seconds_left(to_do, seconds, max(len(running), 1), spec.derived)
+        left = seconds_left(state, max(len(running), 1))
         lines.append("left     " + ("unknown until a job is finished" if left is None else f"about {duration(left)}"))
     return lines

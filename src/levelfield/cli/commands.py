@@ -48,7 +48,6 @@ RUNS = """
 --recompute METHOD *  compute the results of a method again after its code or settings changed; `all` for all;
   repeatable
 --reopen-test REASON  score on the test classes again; the reason is recorded and shown
---test-without-failed-runs  score the other runs although some failed
 --metrics NAME +  more test scores than MAP@R, R-precision and P@1: recall_at_16, map_at_1024, map, mrr, nmi,
   nmi_geometric, ami, f1, or your own function my_metric.hubness (docs/metrics.md)
 --selected_by NAME  the validation score that selects epochs and trials; the largest wins (default: map_at_r)

@@ -28,7 +28,7 @@ from levelfield.study.same_study import with_rows_of
 from levelfield.study.study_file import OWN, find_study
 
 # Options of one run: a command with one of them is not printed again.
-OF_ONE_RUN = {"--reopen-test", "--from", "--recompute", "--stop-here", "--test-without-failed-runs"}
+OF_ONE_RUN = {"--reopen-test", "--from", "--recompute", "--stop-here"}
 # What follows a study whose scores show how levelfield works, and rank no losses.
 NEXT = {
     "smoke": "next: see what training brings, in four minutes: levelfield study run quickstart",
@@ -133,7 +133,6 @@ def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | 
             options=given.options,
             recompute=given.recompute,
             reopen_test=given.reopen_test,
-            test_without_failed_runs=given.test_without_failed_runs,
             stop_here=given.stop_here,
             console=console,
             debug=given.debug,

@@ -4,10 +4,11 @@ Wortsman et al. (2022, WiSE-FT): `alpha * trained + (1 - alpha) * start` keeps w
 """
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 from levelfield.core.errors import TrainingFailed, UserError
-from levelfield.study.jobs import CHECKPOINT, JOB_SHAPE, RESULT, Task, failed, read_result, source_of
+from levelfield.study.jobs import CHECKPOINT, JOB_SHAPE, RESULT, Task, failed, read_result
 from levelfield.study.spec import ALPHA, OF, VALIDATED
 from levelfield.training.build import Training
 from levelfield.training.learner import MetricLearner
@@ -41,12 +42,11 @@ def derive(task: Task, training: Training) -> dict[str, Any]:
 
 def _trained(task: Task, training: Training) -> dict[str, Any]:
     """The weights of the source's trunk."""
-    source = source_of(task.spec, task.job)
-    assert source is not None
-    folder = task.folder / source.path
+    of = task.spec.derived[task.job.method][OF]
+    folder = task.folder / replace(task.job, method=of).path
     result = read_result(folder / RESULT, JOB_SHAPE)
     if result is None or failed(result):
-        raise TrainingFailed(f"{task.spec.derived[task.job.method][OF]} has no model")
+        raise TrainingFailed(f"{of} has no model")
     learner = MetricLearner.load_from_checkpoint(folder / CHECKPOINT, trust=user_packages(training.config_dump))
     if any(True for _ in learner.embedder.parameters()):
         raise UserError(

@@ -1,11 +1,9 @@
 """Build every row once before the first job, to find mistakes before anything is computed."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,27 +11,13 @@ import torch
 from levelfield.core.errors import UserError
 from levelfield.data.verify import check_test_split
 from levelfield.study.jobs import Job, job_config
+from levelfield.study.same_study import Seen
 from levelfield.study.spec import StudySpec
 from levelfield.study.state import first_config
 from levelfield.study.workers import in_words
 from levelfield.training.build import SharedParts, Training
 from levelfield.training.learner import MetricLearner
 from levelfield.training.start import check_parts
-
-
-@dataclass(frozen=True)
-class Seen:
-    """The data and weights that the results will depend on.
-
-    Attributes:
-        data: Row to its training half, as in `MetricDataModule.identity()`.
-        weights: Row to the origin of its trunk's weights.
-        overview: Lines with the counts of the data set.
-    """
-
-    data: Mapping[str, dict[str, Any]]
-    weights: Mapping[str, str | None]
-    overview: list[str]
 
 
 def look_at_rows(spec: StudySpec) -> Seen:

@@ -121,8 +121,9 @@ class StudyFolder:
         return result
 
     def has_results(self, row: str) -> bool:
-        """Whether a job of a row has finished, judged only by the names of files."""
-        return any((self.folder / "jobs" / row_folder(row)).glob(f"*/fold*/{RESULT}"))
+        """Whether a job of a row has finished, in any replicate, judged only by the names of files."""
+        jobs = f"jobs/{row_folder(row)}/*/fold*/{RESULT}"
+        return any(path for place in ("", "replicates/*/") for path in self.folder.glob(place + jobs))
 
     def remove_row(self, row: str) -> None:
         """Delete all results of a row and of rows derived from it."""
@@ -201,11 +202,8 @@ class StudyFolder:
         """The distance for retrieval of a row."""
         return self.test_config(row)["model"].get("distance", "cosine")
 
-    def read_test(self, row: str, run: int, ids: list[str] | None = None) -> dict[str, Any] | None:
+    def read_test(self, row: str, run: int) -> dict[str, Any] | None:
         """The test scores of one run; None before they exist.
-
-        Args:
-            ids: The evaluations in the ledger, if they are known.
 
         Raises:
             UserError: they are damaged, of another configuration, or of an evaluation that is not in the ledger.
@@ -214,7 +212,7 @@ class StudyFolder:
         result = read_result(path, TEST_SHAPE)
         if result is not None and result["configuration"] != self.test_hash(row):
             raise UserError(f"{path} belongs to another configuration; delete it and resume to test this run again")
-        if result is not None and result["evaluation"] not in (self._evaluations() if ids is None else ids):
+        if result is not None and result["evaluation"] not in self._evaluations():
             raise UserError(f"{self.ledger_file} has no line for the evaluation of {path}; restore it from a copy")
         return result
 
@@ -225,7 +223,7 @@ class StudyFolder:
             UserError: see `read_test`.
         """
         ids = self._evaluations()
-        found = {each: test for each in row_runs(self.spec) if (test := self.read_test(*each, ids)) is not None}
+        found = {each: test for each in row_runs(self.spec) if (test := self.read_test(*each)) is not None}
         last = max((ids.index(test["evaluation"]) for test in found.values()), default=0)
         return {each: test for each, test in found.items() if ids.index(test["evaluation"]) == last}
 
@@ -255,11 +253,8 @@ class StudyFolder:
             raise UserError(
                 f"{self.folder} is an archive to read; begin a study with it: levelfield study run FILE --from ARCHIVE"
             )
-        if not self.folder.is_dir() or self.spec_file.exists():
-            foreign = self.folder.exists() and not self.folder.is_dir()
-        else:  # a killed study leaves hidden files
-            foreign = any(not path.name.startswith(".") for path in self.folder.iterdir())
-        if foreign:
+        found = self.folder.iterdir() if self.folder.is_dir() else [self.folder] if self.folder.exists() else []
+        if not self.spec_file.exists() and any(not path.name.startswith(".") for path in found):  # as of a killed study
             raise UserError(f"{self.folder} is not empty and has no {STUDY}; choose another --output")
 
 

@@ -1,21 +1,20 @@
 """The jobs of a study: order, folders, seeds, configurations and the final `result.json`."""
 
 import copy
-import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from levelfield.core.configuration import Config, as_list, set_dotted
 from levelfield.core.errors import UserError
-from levelfield.core.files import explain_write_errors, file_hash, make_durable, write_json
+from levelfield.core.files import explain_write_errors, file_hash, make_durable, read_json, write_json
 from levelfield.core.seeds import seed_of
 from levelfield.core.shape import TEXT_OR_NONE, count, finite, has_shape, number
 from levelfield.metrics.definitions import SELECTED_BY
-from levelfield.study.spec import OF, WHOLE_HALF, StudySpec, is_baseline, is_one_pca, row_folder, second_search
+from levelfield.study.spec import WHOLE_HALF, StudySpec, is_baseline, is_one_pca, row_folder, second_search
 
 RESULT = "result.json"
 CONFIG, METRICS_FILE = "config.yaml", "metrics.csv"
@@ -159,11 +158,6 @@ def folds_of(spec: StudySpec, row: str, number: int, stage: str = "run") -> list
     return [Job(row, stage, number, fold) for fold in range(folds)]
 
 
-def source_of(spec: StudySpec, job: Job) -> Job | None:
-    """The job from whose model a job is derived; None for a training."""
-    return replace(job, method=spec.derived[job.method][OF]) if job.method in spec.derived else None
-
-
 def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Config:
     """The configuration of a job as for `levelfield fit --config`.
 
@@ -173,7 +167,7 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
     config = copy.deepcopy(spec.config_of(job.method))
     for key, value in parameters.items():
         config = set_dotted(config, key, value)
-    blocks = 1 if is_one_pca(job.method) else spec.blocks_of(job.stage)
+    blocks = 1 if is_one_pca(job.method) else max(spec.blocks or spec.folds, spec.folds_of(job.stage))
     config["data"] |= {"fold": job.fold, "num_folds": blocks} if blocks > 1 else {"fold": WHOLE_HALF}
     if job.stage == "trial" and spec.search.random_folds:
         config["data"]["fold_seed"] = spec.seed
@@ -228,7 +222,7 @@ def write_result(task: Task, found: Mapping[str, Any], earlier: Sequence[str] = 
         "parameters": task.parameters,
         "seed": task.config["seed_everything"],
     }
-    if "failure" not in found:
+    if not failed(found):
         make_durable(task.checkpoint)
         result["checkpoint"] = file_hash(task.checkpoint)
     logs = [path for path in (folder / name for name in LOGS) if path.is_file()]
@@ -237,7 +231,7 @@ def write_result(task: Task, found: Mapping[str, Any], earlier: Sequence[str] = 
     result["files"] = {path.name: file_hash(path) for path in logs}
     result |= {**found, **({"earlier_attempts": list(earlier)} if earlier else {})}
     write_json(folder / RESULT, result)
-    if task.job.stage != "run":  # a trial is not tested, and hundreds of checkpoints fill a disk
+    if task.job.stage != "run" or failed(result):  # a trial is not tested, and hundreds of checkpoints fill a disk
         task.checkpoint.unlink(missing_ok=True)
     return result
 
@@ -248,15 +242,11 @@ def read_result(path: Path, shape: Mapping[str, Any]) -> dict[str, Any] | None:
     Raises:
         UserError: the file is damaged. It was written completely, so it has changed since then.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except ValueError:
-        content = None
-    if not has_shape(content, shape):
+    if not has_shape(content := read_json(path), shape):
         raise UserError(f"{path} is damaged; delete it and resume the study to run the job again")
-    return content
+    return dict(content)
 
 
 def failed(result: Mapping[str, Any]) -> bool:

@@ -41,8 +41,6 @@ def only_one(folder: Path) -> Iterator[None]:
     Raises:
         UserError: another process runs it; names the process and the time.
     """
-    with explain_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     lock, holder = FileLock(folder / LOCK), folder / HOLDER
     try:
         with explain_write_errors(folder / LOCK):

@@ -86,10 +86,8 @@ def method_of_loss(path: str, wanted_by: str) -> tuple[str, Config]:
         classes = parameters(kind).get("num_classes")
         own = {} if classes is None or classes.default is None else {"data.samples_per_class": 1}
         own |= {key: getattr(kind, each) for key in OF_THE_LOSS if hasattr(kind, each := key.partition(".")[2])}
-        spaces = [
-            vars(each).get("search_space") for each in kind.__mro__ if {"search_space", "__init__"} & {*vars(each)}
-        ]
-        given = next(iter(spaces), None)
+        own_classes = [vars(each) for each in kind.__mro__ if {"search_space", "__init__"} & {*vars(each)}]
+        given = own_classes[0].get("search_space")
     config: Config = {"model": {"loss": {"class_path": class_path}}}
     if given is not None:
         ranges = given

@@ -1,21 +1,11 @@
-"""Progress of a study: a line every ten seconds."""
+"""The progress of a study in words."""
 
-import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from statistics import fmean
-from typing import Any
 
-from rich.console import Console
-
-from levelfield.core.terminal import say
 from levelfield.metrics.definitions import as_shown, title_of
 from levelfield.study.jobs import Job, failed
-from levelfield.study.spec import is_baseline
 from levelfield.study.state import StudyState
-
-# Seconds between two lines.
-SECONDS_A_LINE = 10.0
 
 
 def duration(seconds: float) -> str:
@@ -26,57 +16,37 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def seconds_left(
-    to_do: Iterable[Job], done: Mapping[Job, float], workers: int = 1, derived: Iterable[str] = ()
-) -> float | None:
+def seconds_left(state: StudyState, workers: int) -> float | None:
     """Expected time of the remaining jobs: each takes the mean of its row so far, or else that of all trainings.
 
-    Args:
-        derived: Rows that are made from trained ones; one takes no time before its first job is finished.
+    A derived row takes no time before its first job is finished.
 
     Returns:
         Seconds; None before the first training is finished.
     """
     by_row: dict[str, list[float]] = defaultdict(list)
-    for job, seconds in done.items():
-        by_row[job.method].append(seconds)
-    trained = [each for row, found in by_row.items() for each in found if not (is_baseline(row) or row in derived)]
+    for job, result in state.results.items():
+        by_row[job.method].append(result["seconds"])
+    trained = [seconds for row in filter(state.spec.trains, by_row) for seconds in by_row[row]]
     if not trained:
         return None
-    means = {**dict.fromkeys(derived, 0.0), **{row: fmean(found) for row, found in by_row.items()}}
-    return sum(means.get(job.method, fmean(trained)) for job in to_do) / workers
+    means, rows = {row: fmean(found) for row, found in by_row.items()}, [job.method for job in state.to_do]
+    usual = fmean(trained)
+    return sum(means.get(row, 0.0 if row in state.spec.derived else usual) for row in rows) / workers
 
 
-class Progress:
-    """Prints finished jobs, at most one line every ten seconds.
+def progress_line(state: StudyState, job: Job, workers: int) -> str:
+    """The line of a finished job, with the number of finished jobs and the time that is left.
 
     Args:
-        console: The terminal.
-        state: The state of the study; add a job to it before you call `finished`.
         workers: Number of parallel jobs.
     """
-
-    def __init__(self, console: Console, state: StudyState, workers: int) -> None:
-        self.console, self.state, self.workers = console, state, workers
-        self._seconds = {job: result["seconds"] for job, result in state.results.items()}
-        self._last_line = time.monotonic()
-
-    def finished(self, job: Job, result: dict[str, Any]) -> None:
-        """Report a finished job."""
-        self._seconds[job] = result["seconds"]
-        to_do, done = self.state.to_do, len(self.state.results)
-        if time.monotonic() - self._last_line < SECONDS_A_LINE and to_do and not failed(result):
-            return
-        self._last_line = time.monotonic()
-        if failed(result):
-            found = f": failed, {result['failure']}"
-        else:  # one score, or none without validation
-            scores = result["validation"].items()
-            found = "".join(f": validation {title_of(name)} {as_shown(name, score)}" for name, score in scores)
-        left = seconds_left(to_do, self._seconds, self.workers, self.state.spec.derived)
-        rest = "; testing" if not to_do else "" if left is None else f"; about {duration(left)} left"
-        self.line(f"[{done}/{done + len(to_do)}] {job}{found}{rest}")
-
-    def line(self, text: str) -> None:
-        """Print a message."""
-        say(text, console=self.console)
+    to_do, done, result = state.to_do, len(state.results), state.results[job]
+    if failed(result):
+        found = f": failed, {result['failure']}"
+    else:  # one score, or none without validation
+        scores = result["validation"].items()
+        found = "".join(f": validation {title_of(name)} {as_shown(name, score)}" for name, score in scores)
+    left = seconds_left(state, workers)
+    rest = "; testing" if not to_do else "" if left is None else f"; about {duration(left)} left"
+    return f"[{done}/{done + len(to_do)}] {job}{found}{rest}"

@@ -11,7 +11,7 @@ from levelfield.core.seeds import seed_of
 from levelfield.core.terminal import say
 from levelfield.study.folder import StudyFolder
 from levelfield.study.lock import only_one
-from levelfield.study.same_study import with_rows_of
+from levelfield.study.same_study import with_begun_rows
 from levelfield.study.spec import STUDY, StudySpec
 
 FOLDER = "replicates"
@@ -72,11 +72,8 @@ def run_replicates(
     parts = replicates_of(study, begun=False)  # refuses what cannot be repeated
     study.refuse_foreign()
     with only_one(study.folder):
-        if study.spec_file.is_file():
-            begun = StudyFolder.begun(study.folder)
-            kept = [row for row in begun.spec.methods if any(part.has_results(row) for part in replicates_of(begun))]
-            study = StudyFolder(study.folder, with_rows_of(study.spec, begun.spec, kept))
-            parts = replicates_of(study, begun=False)
+        study = with_begun_rows(study)
+        parts = replicates_of(study, begun=False)
         study.write_spec()
         for number, part in enumerate(parts, 1):
             say(f"replicate {number} of {len(parts)}", console=console)

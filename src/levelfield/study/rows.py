@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from levelfield.study.spec import (
 )
 from levelfield.study.study_file import PER_JOB, mapping, read_study_file, sort_options, whole_number
 from levelfield.study.suggest import SAMPLERS
-from levelfield.study.untrained import ONE, is_reference
+from levelfield.study.untrained import FEATURES, LDA, ONE, TO_SIZE, WHITENING
 
 # Settings of a Trainer that would leave nothing trained, validated or kept.
 WITHOUT_CHECKPOINT = {
@@ -42,14 +42,7 @@ WITHOUT_CHECKPOINT = {
     **dict.fromkeys(("max_epochs", "limit_train_batches", "limit_val_batches"), (0,)),
 }
 Values = list[tuple[str | None, Config]]  # name of a value, or of a combination of values, and its settings
-
-
-@dataclass(frozen=True)
-class Row:
-    """A trained row while the study file is read."""
-
-    config: Config
-    space: Config
+Swept = tuple[list[str], Values]  # the keys of a sweep, and their values
 
 
 def load_spec(
@@ -78,27 +71,29 @@ def load_spec(
     find_own_modules([base, layers])
     search = read_search(path, mapping(content.get("search") or {}, f"{path}: search"), of_search)
     sweep, values = read_sweep(path, content.get("sweep"))
-    rows = dict(_rows(path, content, base, layers, search, (sweep, values), of_methods))
-    for row, number in _second_searches(path, content.get("searches", 1), dict(rows)):
-        rows[f"{row}@{number}"] = rows[row]
-    derived = dict[str, Config]()
-    for row, config, made in _derived(path, content.get("derived"), rows):
-        rows[row], derived[row] = Row(config, {}), made
+    methods, spaces, derived = dict[str, Config](), dict[str, Config](), dict[str, Config]()
+    for row, config, space in _rows(path, content, base, layers, search, (sweep, values), of_methods):
+        methods[row] = config
+        spaces |= {row: space} if space else {}
+    for row, number in _second_searches(path, content.get("searches", 1), methods, spaces):
+        methods[f"{row}@{number}"], spaces[f"{row}@{number}"] = methods[row], spaces[row]
+    for row, config, made in _derived(path, content.get("derived"), methods):
+        methods[row], derived[row] = config, made
     spec = StudySpec(
         name=str(name),
-        methods={row: found.config for row, found in rows.items()},
+        methods=methods,
         search=search,
-        spaces={row: found.space for row, found in rows.items() if found.space},
+        spaces=spaces,
         sweep=sweep,
         blocks=None if (blocks := content.get("blocks")) is None else whole_number(f"{path}: blocks", blocks, 2),
         derived=derived,
         trunks=dict(_trunks(path, content.get("trunks"), base, of_methods)),
-        references=_references(path, content.get("references"), any(map(is_baseline, rows))),
-        modules=_modules({row: found.config for row, found in rows.items()}),
-        **_given(f"{path}: ", {**COUNTS, **content}, rows),
+        references=_references(path, content.get("references"), any(map(is_baseline, methods))),
+        modules=_modules(methods),
+        **_given(f"{path}: ", {**COUNTS, **content}, methods),
     )
     alike: dict[str | None, str] = {}
-    for row in rows:
+    for row in methods:
         if spec.halves[row] != spec.halves[other := alike.setdefault(value_of(row), row)]:
             raise UserError(
                 f"{path}: {other} and {row} would be tested on different samples: set data.{', data.'.join(HALVED_BY)} "
@@ -152,31 +147,30 @@ def _given(place: str, content: Config, rows: Iterable[str]) -> dict[str, Any]:
             names = [metric.key for metric in METRICS if metric.kind == "queries"]
             close = nearest(found["selected_by"], names)
             raise UserError(f"{place}selected_by: no validation score {found['selected_by']!r}{close}")
-    if (name := content.get("compare")) is not None:
+    if "compare" in content:
+        found["compare"] = name = content["compare"]
         methods = [row for row in rows if not is_baseline(row) and first_search(row) == row]
-        if name not in methods:
+        if name not in (None, *methods):
             raise UserError(f"{place}compare {name!r}{nearest(str(name), methods)}")
-    return found | ({"compare": name} if "compare" in content else {})
+    return found
 
 
 def _layers(path: Path, methods: Any, added: Mapping[str, Config]) -> dict[str, Config]:
     """Method to its layers over the base; null drops a method of the extended file."""
-    for name in mapping(methods, f"{path}: methods"):
-        _check_name(path, name)
     kept: dict[str, Config] = {}
-    for name, given in methods.items():
+    for name, given in mapping(methods, f"{path}: methods").items():
+        _check_name(path, name)
         if given is not None:
             place = f"method {name} of {path}"
             parts = [read_method(m, place, path.parent)[1] if isinstance(m, str) else m for m in as_list(given)]
             kept[name] = stack(parts, path.parent, place)
+            if "metrics" in kept[name]:
+                raise UserError(f"{place}: 'metrics' is a key of the study; set it there")
     if not kept:
         raise UserError(f"{path}: 'methods' is empty; give at least one")
     for name in added:
         if name in kept:
             raise UserError(f"--add-method: the study already has a method named {name!r}; rename the class or file")
-    for name, layer in kept.items():
-        if "metrics" in layer:
-            raise UserError(f"method {name} of {path}: 'metrics' is a key of the study; set it there")
     return {**kept, **added}
 
 
@@ -186,16 +180,11 @@ def _check_name(path: Path, name: Any) -> None:
 
 
 def _rows(
-    path: Path,
-    content: Config,
-    base: Config,
-    layers: dict[str, Config],
-    search: SearchSettings,
-    swept: tuple[list[str], Values],
-    options: Config,
-) -> Iterator[tuple[str, Row]]:
-    """All rows: one per method, or one per method and value of the sweep."""
-    spaces, (sweep, values) = mapping(content.get("spaces") or {}, f"{path}: spaces", layers), swept
+    path: Path, content: Config, base: Config, layers: Config, search: SearchSettings, swept: Swept, options: Config
+) -> Iterator[tuple[str, Config, Config]]:
+    """All rows with their configurations and spaces: one per method, or one per method and value of the sweep."""
+    known, (sweep, values) = {*content["methods"], *layers}, swept  # with the methods that an extending file drops
+    spaces = mapping(content.get("spaces") or {}, f"{path}: spaces", known)
     for name, layer in layers.items():
         config = merge(base, layer)
         space = _space(path, name, spaces, config.pop("search", None), search)
@@ -211,7 +200,7 @@ def _rows(
             if row == BASELINE:
                 raise UserError(f"{path}: {row!r} is the untrained row: rename the method, or sweep model.trunk")
             _refuse_without_effect(path, row, options, sweep if value is not None else [], space)
-            yield row, Row(_resolve(row, each), space)
+            yield row, _resolve(row, each), space
 
 
 def _space(path: Path, name: str, spaces: Config, own: Any, search: SearchSettings) -> Config:
@@ -226,7 +215,7 @@ def _space(path: Path, name: str, spaces: Config, own: Any, search: SearchSettin
     return own or {}
 
 
-def read_sweep(path: Path, given: Any, study: Sequence[str] | None = None) -> tuple[list[str], Values]:
+def read_sweep(path: Path, given: Any, study: Sequence[str] | None = None) -> Swept:
     """The swept keys, and each combination of their values: name and settings.
 
     In a list, a value is its own name. In a mapping, it maps to its settings, which may set the key itself:
@@ -309,8 +298,8 @@ def _resolve(row: str, config: Config) -> Config:
 
 def read_search(path: Path, search: Config, options: Config) -> SearchSettings:
     """The `search:` section with its options; without trials its other keys have no effect."""
-    names = [each.name for each in fields(SearchSettings)]
-    settings = SearchSettings(**mapping({**search, **options}, f"{path}: search", names))
+    known = SearchSettings.__dataclass_fields__
+    settings = SearchSettings(**mapping({**search, **options}, f"{path}: search", known))
     for key, smallest in (("trials", 0), ("batch", 1), ("folds", 2)):
         if getattr(settings, key) is not None:
             whole_number(f"{path}: search.{key}", getattr(settings, key), smallest)
@@ -323,21 +312,20 @@ def read_search(path: Path, search: Config, options: Config) -> SearchSettings:
     return settings if settings.trials else SearchSettings()
 
 
-def _second_searches(path: Path, given: Any, rows: Mapping[str, Row]) -> Iterator[tuple[str, int]]:
+def _second_searches(path: Path, given: Any, rows: Config, spaces: Config) -> Iterator[tuple[str, int]]:
     """(row, number from 2) of every further search, from `2` for all that are searched, or `{arcface: 2}`."""
-    searched = [row for row, found in rows.items() if found.space]
-    numbers = given if isinstance(given, dict) else dict.fromkeys(searched or rows, given)
+    numbers = given if isinstance(given, dict) else dict.fromkeys(spaces or rows, given)
     mapping(numbers, f"{path}: searches", rows)
     for row in [each for each in rows if each in numbers]:
         number = whole_number(f"{path}: searches of {row}", numbers[row], 1)
-        if number > 1 and row not in searched:
+        if number > 1 and row not in spaces:
             raise UserError(
                 f"{path}: searches {number}: {row} is not searched; give --search.trials and a search space"
             )
         yield from ((row, again) for again in range(2, number + 1))
 
 
-def _derived(path: Path, given: Any, rows: Mapping[str, Row]) -> Iterator[tuple[str, Config, Config]]:
+def _derived(path: Path, given: Any, rows: Config) -> Iterator[tuple[str, Config, Config]]:
     """Each derived row with its configuration and its definition; it may be derived from an earlier one."""
     for row, made in mapping(given or {}, f"{path}: derived").items():
         place = f"{path}: derived.{row}"
@@ -353,7 +341,7 @@ def _derived(path: Path, given: Any, rows: Mapping[str, Row]) -> Iterator[tuple[
         if alpha != VALIDATED and not (isinstance(alpha, int | float) and 0 <= alpha <= 1):
             raise UserError(f"{place}: {ALPHA} must be a number from 0 to 1, or {VALIDATED}, not {alpha!r}")
         whole_number(f"{place}: {TO}", made.get(TO, 1), 1)
-        yield row, derived_config(rows[made[OF]].config, made), dict(made)
+        yield row, derived_config(rows[made[OF]], made), dict(made)
 
 
 def derived_config(config: Config, made: Config) -> Config:
@@ -379,7 +367,7 @@ def _trunks(path: Path, given: Any, base: Config, options: Config) -> Iterator[t
 def _references(path: Path, given: Any, several_trunks: bool) -> list[str]:
     names = as_list(given or [])
     for name in names:
-        if not is_reference(str(name)):
+        if name not in (FEATURES, LDA, WHITENING, ONE) and not re.fullmatch(TO_SIZE, str(name)):
             raise UserError(f"{path}: no reference {name!r}; there are: features, lda, whitening, pca512, whitening512")
     if len(set(names)) < len(names) or (names and several_trunks):
         raise UserError(f"{path}: references: a name is repeated, or there are several trunks; remove it")

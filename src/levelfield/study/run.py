@@ -1,8 +1,10 @@
 """Run a study: its jobs on slots, then the evaluation on the test classes. It writes no tables."""
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from rich.console import Console
 
@@ -11,25 +13,17 @@ from levelfield.core.processes import launched_together
 from levelfield.core.terminal import say
 from levelfield.metrics.user_metric import user_metric
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import Job, Task, write_result
+from levelfield.study.jobs import Job, Task, failed
 from levelfield.study.lock import only_one
-from levelfield.study.progress import Progress, duration
-from levelfield.study.same_study import (
-    Sources,
-    check_same,
-    check_seen,
-    row_sources,
-    with_rows_of,
-)
+from levelfield.study.progress import duration, progress_line
+from levelfield.study.same_study import Seen, Sources, check_same, check_seen, row_sources, with_begun_rows
 from levelfield.study.spec import one_pca
 from levelfield.study.suggest import suggest
-from levelfield.study.workers import Here, Scheduler, Slots, Unit
-
-if TYPE_CHECKING:
-    from levelfield.study.first_look import Seen
+from levelfield.study.workers import Here, Line, Scheduler, Slots, Unit
 
 # Of a finished job, its result, and all jobs that have started: the number of folds from now on, once it is known.
 Replan = Callable[[Job, Mapping[str, Any], Sequence[Job]], int | None]
+SECONDS_A_LINE = 10.0  # between two lines on finished jobs
 
 
 def run_study(
@@ -39,7 +33,6 @@ def run_study(
     *,
     recompute: Collection[str] = (),
     reopen_test: str | None = None,
-    test_without_failed_runs: bool = False,
     stop_here: bool = False,
     debug: bool = False,
     replan: Replan | None = None,
@@ -51,7 +44,7 @@ def run_study(
 
     Args:
         slots: Where jobs run; by default in this process.
-        recompute, reopen_test, test_without_failed_runs, stop_here, debug, replan: As in `levelfield.Study.run`.
+        recompute, reopen_test, stop_here, debug, replan: As in `levelfield.Study.run`.
 
     Returns:
         The finished study, with all rows of its folder.
@@ -66,11 +59,7 @@ def run_study(
     try:
         study.refuse_foreign()
         with only_one(study.folder):
-            if study.spec_file.is_file():
-                begun = StudyFolder.begun(study.folder)
-                study = StudyFolder(
-                    study.folder, with_rows_of(study.spec, begun.spec, filter(begun.has_results, begun.spec.methods))
-                )
+            study = with_begun_rows(study)
             sources = row_sources(study.spec)
             decisions = check_same(study, sources, recompute)
             say(*decisions, console=console)
@@ -92,17 +81,17 @@ def run_study(
                     for slot in range(slots.number):
                         slots.ready(slot)  # workers start while the rows are checked
                     seen = look_at_rows(study.spec)
-                    decisions = check_seen(study, seen.data, seen.weights, recompute)
+                    decisions = check_seen(study, seen, recompute)
                     say(*decisions, *seen.overview, console=console)
                 study.write_spec()  # only if every row can be built
-                progress = Progress(console, study.state, slots.number)
+                line = partial(say, console=console)
                 if seen is not None:
-                    jobs = _Jobs(study, sources, seen, progress, replan)
-                    Scheduler(jobs, slots, progress.line, debug).run()
+                    jobs = _Jobs(study, sources, seen, slots.number, line, replan)
+                    Scheduler(jobs, slots, line, debug).run()
                     study = jobs.study
                 elif stop_here and not study.state.tested_runs():
                     raise UserError(f"{study.folder}: no run is complete; leave --stop-here out")
-                evaluate(study, slots, progress.line, reopen_test, test_without_failed_runs or stop_here)
+                evaluate(study, slots, line, reopen_test, stop_here)
     finally:
         slots.stop()
     return study
@@ -112,44 +101,31 @@ class _Jobs:
     """The jobs of a study as units of work. Suggesting a trial's setting takes seconds, so it is a unit too."""
 
     def __init__(
-        self,
-        study: StudyFolder,
-        sources: Sources,
-        seen: "Seen",
-        progress: Progress,
-        replan: Replan | None = None,
+        self, study: StudyFolder, sources: Sources, seen: Seen, workers: int, line: Line, replan: Replan | None
     ) -> None:
-        self.study, self.state, self.progress, self.replan = study, study.state, progress, replan
-        self.sources, self.weights = sources, dict(seen.weights)
-        self.data = {row: identity["fingerprint"] for row, identity in seen.data.items()}
+        self.study, self.state, self.workers, self.line, self.replan = study, study.state, workers, line, replan
+        self.last_line = time.monotonic()
+        self.made_by = {row: (sources[row], seen.data[row]["fingerprint"], seen.weights[row]) for row in sources}
         self.units: dict[str, Unit] = {}
 
     def ready(self) -> Iterator[Unit]:
         given = set[str]()
         for job in self.state.ready():
-            name = self._name(job)
+            setting = self.state.parameters(job)
+            name = f"{job.method} trial {job.number}: suggest a setting" if setting is None else str(job)
             if name not in given:
                 given.add(name)
                 if name not in self.units:
-                    self.units[name] = self._unit(name, job)
+                    self.units[name] = self._unit(name, job, setting)
                 yield self.units[name]
 
-    def _name(self, job: Job) -> str:
-        asks = self.state.parameters(job) is None
-        return f"{job.method} trial {job.number}: suggest a setting" if asks else str(job)
-
-    def _unit(self, name: str, job: Job) -> Unit:
+    def _unit(self, name: str, job: Job, setting: dict[str, Any] | None) -> Unit:
         from levelfield.study.training_job import run_job
 
-        if self.state.parameters(job) is None:
-            return Unit(name, job.method, _suggest, (self.state.suggest_arguments(job),))
-        return Unit(name, job.method, run_job, (self._task(job),))
-
-    def _task(self, job: Job) -> Task:
-        parameters, row = self.state.parameters(job), job.method
-        assert parameters is not None, "the search has not suggested a setting"
-        made_by = self.sources[row], self.data[row], self.weights.get(row)
-        return Task(self.study.spec, self.study.folder, job, parameters, *made_by)
+        row = job.method
+        if setting is None:
+            return Unit(name, row, _suggest, (self.state.suggest_arguments(job),))
+        return Unit(name, row, run_job, (Task(self.study.spec, self.study.folder, job, setting, *self.made_by[row]),))
 
     def add(self, unit: Unit, value: Any) -> None:
         del self.units[unit.name]
@@ -159,7 +135,9 @@ class _Jobs:
         job = unit.arguments[0].job
         if job.fold < self.study.spec.folds_of(job.stage):  # it may have been left out since it started
             self.state.add(job, value)
-            self.progress.finished(job, value)
+            if failed(value) or not self.state.to_do or time.monotonic() - self.last_line > SECONDS_A_LINE:
+                self.last_line = time.monotonic()
+                self.line(progress_line(self.state, job, self.workers))
             self._plan_again(job, value)
 
     def _plan_again(self, job: Job, result: Mapping[str, Any]) -> None:
@@ -170,25 +148,17 @@ class _Jobs:
         self.replan = None
         if folds != self.study.spec.folds:
             what = f"the first training took {duration(result['seconds'])}"
-            self.progress.line(f"{what}, so {folds} instead of {self.study.spec.folds} folds fit the time")
+            self.line(f"{what}, so {folds} instead of {self.study.spec.folds} folds fit the time")
             before = self.study.spec.row_hashes
             self.study = StudyFolder(self.study.folder, replace(self.study.spec, folds=folds))
             for row, now in self.study.spec.row_hashes.items():
                 if now != before.get(row):  # as of a PCA for all folds together
                     self.study.remove_row(row)
-                    self.sources |= row_sources(self.study.spec)
-                    like = next((one for one in self.data if one_pca(one) == row), row)
-                    self.data[row], self.weights[row] = self.data[like], self.weights.get(like)
+                    like = next((one for one in self.made_by if one_pca(one) == row), row)
+                    self.made_by[row] = (row_sources(self.study.spec)[row], *self.made_by[like][1:])
             self.study.had_work = True
             self.study.write_spec()
-            self.state = self.progress.state = self.study.state
-
-    def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
-        if not isinstance(unit.arguments[0], Task):
-            return False
-        found = {"failure": f"{reasons[-1]}; again when no other job ran", "seconds": 0.0}
-        self.add(unit, write_result(unit.arguments[0], found, reasons[:-1]))
-        return True
+            self.state = self.study.state
 
 
 def _suggest(arguments: dict[str, Any], earlier: tuple[str, ...] = ()) -> dict[str, Any]:

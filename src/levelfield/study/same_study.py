@@ -6,7 +6,7 @@ or choose another folder. Different library versions and devices are allowed, an
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from levelfield.core.configuration import first_difference, set_dotted
@@ -16,6 +16,21 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import StudySpec, named_rows
 
 Sources = dict[str, dict[str, str]]  # row to file to digest
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The data and weights that the results will depend on.
+
+    Attributes:
+        data: Row to its training half, as in `MetricDataModule.identity()`.
+        weights: Row to the origin of its trunk's weights.
+        overview: Lines with the counts of the data set.
+    """
+
+    data: Mapping[str, dict[str, Any]]
+    weights: Mapping[str, str | None]
+    overview: list[str]
 
 
 def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> StudySpec:
@@ -35,6 +50,15 @@ def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> Stud
         derived={**spec.derived, **derived},
         modules=[*spec.modules, *(row for row in begun.modules if row in methods)],
     )
+
+
+def with_begun_rows(study: StudyFolder) -> StudyFolder:
+    """A study with the rows that have results in its folder."""
+    if not study.spec_file.is_file():
+        return study
+    begun = StudyFolder.begun(study.folder)
+    rows = filter(begun.has_results, begun.spec.methods)
+    return StudyFolder(study.folder, with_rows_of(study.spec, begun.spec, rows))
 
 
 def check_archived(asked: StudySpec, archived: StudySpec) -> None:
@@ -86,21 +110,16 @@ def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str])
     return resolve_stale(study, stale, recompute)
 
 
-def check_seen(
-    study: StudyFolder,
-    data: Mapping[str, Mapping[str, Any]],
-    weights: Mapping[str, str | None],
-    recompute: Collection[str],
-) -> list[str]:
+def check_seen(study: StudyFolder, seen: Seen, recompute: Collection[str]) -> list[str]:
     """`check_same` for data and trunk weights, which are known after the rows are built."""
     stale: dict[str, str] = {}
     for job, result in study.state.results.items():
-        before, half = result.get("data"), data.get(job.method)
+        before, half = result.get("data"), seen.data.get(job.method)
         if before and half and before["fingerprint"] != half["fingerprint"]:
             old, now = ({*each["train_classes"], *each["val_classes"]} for each in (before, half))
             what = f"class {min(old ^ now)!r} is only in one training half" if old ^ now else "a sample or its class"
             stale[job.method] = f"the data have changed on disk ({what})"
-        known, here = result.get("provenance", {}).get("weights"), weights.get(job.method)
+        known, here = result.get("provenance", {}).get("weights"), seen.weights.get(job.method)
         if None not in (known, here) and known != here:
             stale.setdefault(job.method, f"weights {known} there, {here} here")
     return resolve_stale(study, stale, recompute)
@@ -108,25 +127,21 @@ def check_seen(
 
 def resolve_stale(study: StudyFolder, stale: Mapping[str, str], recompute: Collection[str]) -> list[str]:
     """Remove the results of stale rows as requested, and raise an error for the others."""
-    again = {*stale} if "all" in recompute else {*named_rows(study.spec, recompute)} & {*stale}
-    if left := {row: why for row, why in stale.items() if row not in again}:
+    removed = {*stale} if "all" in recompute else {*named_rows(study.spec, recompute)} & {*stale}
+    if left := {row: why for row, why in stale.items() if row not in removed}:
         by_reason: dict[str, list[str]] = defaultdict(list)
         for row, why in left.items():
             by_reason[why].append(row)
         reasons = "; ".join(f"{', '.join(rows)}: {why}" for why, rows in by_reason.items())
-        every = set(left) >= set(study.spec.methods)
+        named = ["all"] if {*left} >= {*study.spec.methods} else left
+        again = " ".join(f"--recompute {row}" for row in named)
         raise UserError(
             f"{study.folder} has results of another state of the study: {reasons}. To compute them again: "
-            f"{_options('--recompute', ['all'] if every else left)}; or restore the old state, or choose another "
-            "--output"
+            f"{again}; or restore the old state, or choose another --output"
         )
-    for row in again:
+    for row in removed:
         study.remove_row(row)
     return [f"{row}: will be computed again: {why}" for row, why in stale.items()]
-
-
-def _options(option: str, rows: Collection[str]) -> str:
-    return " ".join(f"{option} {row}" for row in rows)
 
 
 def _stale(study: StudyFolder, begun: StudySpec, row: str, sources: Mapping[str, str]) -> str | None:

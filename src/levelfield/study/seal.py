@@ -4,7 +4,7 @@
 """
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, folds_of
 from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.training_job import fixed_threads, memory_errors
-from levelfield.study.workers import Scheduler, Slots, Unit
+from levelfield.study.workers import Line, Scheduler, Slots, Unit
 from levelfield.training.build import Training
 from levelfield.training.checkpoint import has_frozen_trunk_of, load_learner
 from levelfield.training.embed import EmbeddedSet, TrunkExtractor, embed
@@ -39,7 +39,7 @@ CHANGED = "rows or results have changed since the last one"
 
 
 @dataclass(frozen=True)
-class TestTask:
+class RunTask:
     """One run in one evaluation, for any process.
 
     Args:
@@ -49,8 +49,6 @@ class TestTask:
         evaluation: Id of the line in the ledger.
     """
 
-    __test__ = False  # pytest would collect it
-
     study: StudyFolder
     row: str
     run: int
@@ -58,39 +56,15 @@ class TestTask:
     checkpoints: list[tuple[Path, str]]
     evaluation: str
 
-    @property
-    def file(self) -> Path:
-        """The file for the scores."""
-        return self.study.test_file(self.row, self.run)
-
-    def embeddings(self) -> list[tuple[Path, dict[str, str]]]:
+    def stored(self) -> list[tuple[Path, dict[str, str]]]:
         """For each fold the file of its test embeddings and the origin that the file must have."""
         return [
             (path.with_name(EMBEDDINGS_FILE), {"checkpoint": content, "evaluation": self.evaluation})
             for path, content in self.checkpoints
         ]
 
-    def stored(self) -> list[EmbeddedTest | None]:
-        """Test embeddings by fold; None if this evaluation has not written them completely."""
-        return [EmbeddedTest.load(*each) for each in self.embeddings()]
 
-    def write(self, folds: Sequence[EmbeddedTest], origin: dict[str, Any], device: torch.device) -> dict[str, Any]:
-        """Score the embeddings of all folds on a device, write the scores and return them."""
-        distance = self.config["model"].get("distance", "cosine")
-        test = {
-            **{"method": self.row, "stage": "test", "number": self.run, "evaluation": self.evaluation},
-            "configuration": self.study.test_hash(self.row),
-            "data": {"fingerprint": folds[0].data},
-            "provenance": origin,
-            **score_folds(folds, distance, self.study.spec.metrics, device),
-        }
-        write_json(self.file, test)
-        return test
-
-
-def evaluate(
-    study: StudyFolder, slots: Slots, line: Callable[[str], Any], retest: str | None, without_failed: bool
-) -> None:
+def evaluate(study: StudyFolder, slots: Slots, line: Line, retest: str | None, without_failed: bool) -> None:
     """Score every run of a study whose jobs are finished; an interrupted evaluation continues with its scores.
 
     Args:
@@ -130,7 +104,7 @@ def evaluate(
 def _refuse_missing_runs(study: StudyFolder) -> None:
     """Raise an error if runs are missing, because the test classes are scored once."""
     stay = "the test classes are scored only when all runs are complete:"
-    leave = "or score the others with --test-without-failed-runs"
+    leave = "or score the others with --stop-here"
     for job, why in study.state.failures("run").items():
         path = study.folder / job.path / RESULT
         raise UserError(f"{job} failed ({why}); {stay} delete {path} and resume to try it again, {leave}")
@@ -185,9 +159,9 @@ class _Tests:
     """
 
     def __init__(self, study: StudyFolder, evaluation: str) -> None:
+        self.study = StudyFolder(study.folder, study.spec)  # without the results, which no task needs
         self.scored: dict[Path, dict[str, Any]] = {}
         self.to_do: dict[str, Unit] = {}
-        self._halves = study.spec.halves
         for row, run in study.state.tested_runs():
             file, known = study.test_file(row, run), study.read_test(row, run)
             if known is not None and row in study.archived:  # it keeps its scores, which are of the same samples
@@ -198,7 +172,7 @@ class _Tests:
                 continue
             jobs, config = folds_of(study.spec, row, run), study.test_config(row)
             checkpoints = [(study.checkpoint(job), study.state.results[job]["checkpoint"]) for job in jobs]
-            task = TestTask(StudyFolder(study.folder, study.spec), row, run, config, checkpoints, evaluation)
+            task = RunTask(self.study, row, run, config, checkpoints, evaluation)
             self.to_do[f"test: {row} run {run}"] = Unit(f"test: {row} run {run}", row, score_run, (task,))
 
     def ready(self) -> Iterator[Unit]:
@@ -206,15 +180,12 @@ class _Tests:
 
     def add(self, unit: Unit, value: dict[str, Any]) -> None:
         del self.to_do[unit.name]
-        self.scored[unit.arguments[0].file] = value
+        self.scored[self.study.test_file(unit.row, value["number"])] = value
         self.check_same_samples()
-
-    def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
-        return False
 
     def check_same_samples(self) -> None:
         """Raise an error if the runs of one evaluation would be scored on different samples."""
-        scored = [(path, self._halves[test["method"]], test["data"]) for path, test in self.scored.items()]
+        scored = [(path, self.study.spec.halves[test["method"]], test["data"]) for path, test in self.scored.items()]
         last = {half: data["fingerprint"] for _, half, data in scored}
         for other, half, data in scored:
             if data["fingerprint"] != last[half]:
@@ -228,7 +199,7 @@ class _Tests:
 _built: list[tuple[tuple[str, Config], Training, DataLoader]] = []
 
 
-def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
+def score_run(task: RunTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     """Embed the test samples with the folds of one run and score them; writes both and returns the scores.
 
     Raises:
@@ -239,7 +210,8 @@ def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
         data, device = training.datamodule, training.trainer.strategy.root_device
         fingerprint, known = data.dataset.fingerprint(data.test_subset.index), data.test_subset
         queries, groups = (None if each is None else torch.from_numpy(each) for each in (known.is_query, known.groups))
-        folds = task.stored()
+        files = task.stored()
+        folds = [EmbeddedTest.load(*each) for each in files]
         missing = [n for n, fold in enumerate(folds) if fold is None or fold.data != fingerprint]
         paths = [task.checkpoints[n][0] for n in missing]
         embedded = list[EmbeddedSet]()
@@ -250,12 +222,20 @@ def score_run(task: TestTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
             embedded = _embed(paths, training, loader)
         for n, samples in zip(missing, embedded, strict=True):
             folds[n] = fold = EmbeddedTest(samples, queries, fingerprint, groups)
-            fold.save(*task.embeddings()[n])
-        whole = [fold for fold in folds if fold is not None]
-        return task.write(whole, provenance(training.trainer, training.model), device)
+            fold.save(*files[n])
+        whole, distance = [fold for fold in folds if fold is not None], task.config["model"].get("distance", "cosine")
+        test = {
+            **{"method": task.row, "stage": "test", "number": task.run, "evaluation": task.evaluation},
+            "configuration": task.study.test_hash(task.row),
+            "data": {"fingerprint": fingerprint},
+            "provenance": provenance(training.trainer, training.model),
+            **score_folds(whole, distance, task.study.spec.metrics, device),
+        }
+        write_json(task.study.test_file(task.row, task.run), test)
+        return test
 
 
-def _test_data(task: TestTask) -> tuple[Training, DataLoader]:
+def _test_data(task: RunTask) -> tuple[Training, DataLoader]:
     """The test samples for the configuration of a row. A study opens them only here."""
     if not has_line(task.evaluation, task.study.folder):
         raise UserError(f"{task.study.folder}: the ledger has no line {task.evaluation}, so no test label is read")

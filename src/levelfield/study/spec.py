@@ -152,10 +152,6 @@ class StudySpec:
             return self.search.folds or (COUNTS["folds"] if self.whole_half else self.folds)
         return self.folds
 
-    def blocks_of(self, stage: str) -> int:
-        """Blocks of classes; a trial or run validates the first `folds_of`. 1 validates none."""
-        return max(self.blocks or self.folds, self.folds_of(stage))
-
     def space(self, row: str) -> Space:
         return read_space(self.spaces.get(row, {}), f"spaces of {self.name}: {row}")
 
@@ -286,8 +282,8 @@ class StudySpec:
     # study.yaml
 
     def to_yaml(self) -> str:
-        """The content of `study.yaml`, without YAML aliases, which an archive must not have."""
-        return yaml.dump(asdict(self), Dumper=_WithoutAliases, sort_keys=False)
+        """The content of `study.yaml`, without aliases, which an archive must not have: `asdict` copies each value."""
+        return yaml.safe_dump(asdict(self), sort_keys=False)
 
     @classmethod
     def read(cls, path: Path) -> "StudySpec":
@@ -306,11 +302,6 @@ class StudySpec:
         except (TypeError, AttributeError, KeyError, StopIteration):
             pass
         raise UserError(f"{path} is damaged, or not the study.yaml of a study folder; restore it from a copy")
-
-
-class _WithoutAliases(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
 
 
 def digest(plain: Any) -> str:
@@ -386,10 +377,10 @@ def named_rows(spec: StudySpec, names: Iterable[str]) -> list[str]:
     Raises:
         UserError: a name that the study does not have.
     """
-    found: dict[str, None] = {}
+    found: list[str] = []
     for name in names:
         rows = [row for row in spec.rows if name in (row, without_value(row), without_value(row).partition("@")[0])]
         if not rows:
             raise UserError(f"no method {name!r} in {spec.name}; there are: {', '.join(spec.rows)}")
-        found |= dict.fromkeys(rows)
-    return [*found]
+        found += rows
+    return found

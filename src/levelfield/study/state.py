@@ -4,13 +4,14 @@ Every answer is a function of the spec and the results, independent of their ord
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from levelfield.core.configuration import Config
-from levelfield.study.jobs import Job, failed, folds_of, job_config, row_runs, source_of, study_jobs
+from levelfield.study.jobs import Job, failed, folds_of, job_config, row_runs, study_jobs
 from levelfield.study.search_space import configured
-from levelfield.study.spec import StudySpec
+from levelfield.study.spec import OF, StudySpec
 from levelfield.study.suggest import Trial, best_trial, suggest
 
 
@@ -64,14 +65,12 @@ class StudyState:
         return (job for job in list(self._unfinished) if self._is_ready(job))
 
     def _is_ready(self, job: Job) -> bool:
-        source = source_of(self.spec, job)
-        if source is not None:
-            return source in self.results
-        if not self.spec.trials(job.method):
-            return True
-        if len(self._trials[job.method]) < self._trials_before(job):
+        if job.method in self.spec.derived:
+            return replace(job, method=self.spec.derived[job.method][OF]) in self.results
+        before = self._trials_before(job)
+        if len(self.trials(job.method)) < before:
             return False
-        return job.stage == "trial" or self.chosen(job.method) is not None
+        return job.stage == "trial" or not before or self.chosen(job.method) is not None
 
     def _trials_before(self, job: Job) -> int:
         """The number of trials of its row that must finish before a job."""
@@ -122,15 +121,11 @@ class StudyState:
 
     def tested_runs(self) -> list[tuple[str, int]]:
         """Every (row, run) that has a model for each fold."""
-        return [each for each in row_runs(self.spec) if all(map(self._has_model, folds_of(self.spec, *each)))]
-
-    def _has_model(self, job: Job) -> bool:
-        return job in self.results and not failed(self.results[job])
+        models = {job for job, result in self.results.items() if not failed(result)}
+        return [each for each in row_runs(self.spec) if models.issuperset(folds_of(self.spec, *each))]
 
 
 def first_config(spec: StudySpec, row: str) -> Config:
     """The configuration of the first job of a row: of a trial if the row is searched."""
-    if not spec.trials(row):
-        return job_config(spec, Job(row, "run", 0, 0), {})
-    job = Job(row, "trial", 0, 0)
-    return job_config(spec, job, suggest(**StudyState(spec, {}).suggest_arguments(job)))
+    job = Job(row, "trial" if spec.trials(row) else "run", 0, 0)
+    return job_config(spec, job, suggest(**StudyState(spec, {}).suggest_arguments(job)) if spec.trials(row) else {})

@@ -7,6 +7,7 @@ from typing import Any
 
 from levelfield.core.configuration import SECTIONS, Config, as_list, find_configuration, read_yaml, shipped_files
 from levelfield.core.errors import UserError, nearest
+from levelfield.core.shape import count
 from levelfield.study.methods import read_method
 from levelfield.study.spec import COUNTS, STUDY
 
@@ -67,25 +68,16 @@ def read_study_file(path: Path, extended_by: tuple[Path, ...] = ()) -> Config:
             key, value = "base", [*as_list(below.get("base", [])), *as_list(value)]
         elif key == "overrides":  # one layer each, so that `key+` appends when they merge over the base
             value = [*as_list(below.get(key) or []), value] if value else []
-        elif key == "methods" and isinstance(value, dict):
-            value = _layered(below.get(key) or {}, value)
+        elif key == "methods" and isinstance(value, dict):  # a method in both files has the layers of both
+            old = below.get(key) or {}
+            value = old | {
+                name: layers if layers is None or old.get(name) is None else [*as_list(old[name]), *as_list(layers)]
+                for name, layers in value.items()
+            }
         elif key in ("spaces", "search") and isinstance(value, dict):
             value = {**(below.get(key) or {}), **value}
         below[key] = value
-    if isinstance(below.get("methods"), dict) and isinstance(below.get("spaces"), dict):
-        below["spaces"] = {
-            key: space for key, space in below["spaces"].items() if below["methods"].get(key, 0) is not None
-        }
     return mapping(below, str(path), KEYS)
-
-
-def _layered(below: Config, methods: Config) -> Config:
-    """The methods of two files: a method in both has the layers of both."""
-    found = dict(below)
-    for name, layers in methods.items():
-        again = layers is not None and below.get(name) is not None
-        found[name] = [*as_list(below[name]), *as_list(layers)] if again else layers
-    return found
 
 
 def _with_whole_paths(layers: Any, folder: Path) -> Any:
@@ -102,9 +94,7 @@ def sort_options(options: Mapping[str, Any]) -> tuple[Config, Config, Config]:
     Raises:
         UserError: an option that a study does not have.
     """
-    own: Config = {}
-    of_search: Config = {}
-    of_methods: Config = {}
+    own, of_search, of_methods = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     for key, value in options.items():
         section, _, rest = key.partition(".")
         if key == "name" or key in PER_JOB:
@@ -130,9 +120,8 @@ def mapping(content: Any, place: str, known: Collection[str] | None = None) -> C
     """
     if not isinstance(content, dict):
         raise UserError(f"{place} must be a mapping (name: settings), not {content!r}")
-    for key in content if known is not None else ():
-        if key not in (known or ()):
-            raise UserError(f"{place}: unknown key {key!r}{nearest(key, list(known or ()))}")
+    if known is not None and (unknown := [key for key in content if key not in known]):
+        raise UserError(f"{place}: unknown key {unknown[0]!r}{nearest(unknown[0], known)}")
     return content
 
 
@@ -142,6 +131,6 @@ def whole_number(place: str, value: Any, smallest: int) -> int:
     Raises:
         UserError: names the key.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+    if not count(value) or value < smallest:
         raise UserError(f"{place} must be a whole number of at least {smallest}, not {value!r}")
-    return value
+    return int(value)

@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import Any
 
 from levelfield.core.seeds import seed_of
-from levelfield.study.search_space import Range, Space, coordinates, settings
+from levelfield.study.search_space import Point, Range, Space, coordinates, settings
 
-SAMPLERS = ("gp", "tpe", "random")
+SAMPLERS = {"gp": "GPSampler", "tpe": "TPESampler", "random": "RandomSampler"}
 # Trials before the first model of the scores.
 FIRST_POINTS = 5
 # Values this close to a bound, as a fraction of the range, are flagged.
@@ -68,12 +68,7 @@ def suggest(
 
     Returns:
         Dotted key to value, with tied keys and the settings of choices; the same for the same arguments in any process.
-
-    Raises:
-        ValueError: unknown sampler.
     """
-    if sampler not in SAMPLERS:
-        raise ValueError(f"no sampler {sampler!r}; there are {', '.join(SAMPLERS)}")
     if not space:
         return {}
     ordered = dict(sorted(space.items()))  # the order of a space's lines does not matter
@@ -85,7 +80,7 @@ def suggest(
         return settings(space, _point(ordered, positions) | (first if number == 0 else {}))
     ended = sorted(finished, key=lambda trial: trial.number)
     told = [(coordinates(ordered, parameters), value) for parameters, value in _told_values(ended)]
-    running: list[dict[str, float]] = []
+    running: list[Point] = []
     for each in sorted({*range(number + 1)} - {trial.number for trial in ended if trial.number != number}):
         if each < FIRST_POINTS or not told:
             running.append(_sobol_point(ordered, each, seed, method) | (first if each == 0 else {}))
@@ -103,7 +98,7 @@ def _told_values(ended: Sequence[Trial]) -> list[tuple[dict[str, Any], float]]:
     return [(trial.parameters, low if trial.value is None else trial.value) for trial in ended]
 
 
-def _sobol_point(space: Space, number: int, seed: int, method: str) -> dict[str, float]:
+def _sobol_point(space: Space, number: int, seed: int, method: str) -> Point:
     from scipy.stats.qmc import Sobol  # scipy.stats takes a second to import
 
     engine = Sobol(len(space), scramble=True, seed=seed_of("search", seed, method, bits=32))
@@ -111,17 +106,11 @@ def _sobol_point(space: Space, number: int, seed: int, method: str) -> dict[str,
     return _point(space, engine.random_base2(number.bit_length())[number])
 
 
-def _point(space: Space, positions: Iterable[float]) -> dict[str, float]:
+def _point(space: Space, positions: Iterable[float]) -> Point:
     return {key: place.at(float(position)) for (key, place), position in zip(space.items(), positions, strict=True)}
 
 
-def _ask(
-    space: Space,
-    told: Sequence[tuple[dict[str, float], float]],
-    running: Sequence[dict[str, float]],
-    seed: int,
-    sampler: str,
-) -> dict[str, float]:
+def _ask(space: Space, told: Sequence[tuple[Point, float]], running: Sequence[Point], seed: int, sampler: str) -> Point:
     """The parameters that a new Optuna sampler suggests after these trials."""
     import optuna
     from optuna.trial import TrialState, create_trial
@@ -129,7 +118,7 @@ def _ask(
     from levelfield.study.training_job import fixed_threads
 
     distributions = {key: place.distribution for key, place in space.items()}
-    kind = optuna.samplers.GPSampler if sampler == "gp" else optuna.samplers.TPESampler
+    kind = getattr(optuna.samplers, SAMPLERS[sampler])
     with fixed_threads(1), without_messages():
         # `suggest` chooses the first points, so the sampler needs none.
         study = optuna.create_study(direction="maximize", sampler=kind(seed=seed, n_startup_trials=1))

@@ -22,7 +22,6 @@ from levelfield.training.embed import EmbeddedSet
 
 # k-means runs exact iterations up to this number of samples; the method must not depend on installed packages.
 EXACT_SAMPLES = 20_000
-RANKS_KEY = "effective_rank"
 
 
 class EmbeddedTest(NamedTuple):
@@ -89,7 +88,7 @@ def score_folds(
         "separated": [{metric: float(fold[metric]) for metric in wanted} for fold in separated],
         "concatenated": {},
         "num_skipped": int(separated[0]["num_skipped"]),
-        RANKS_KEY: [round(effective_rank(fold.samples.embeddings), 2) for fold in folds],
+        "effective_rank": [round(effective_rank(fold.samples.embeddings), 2) for fold in folds],
     }
     if len(folds) > 1:
         of_all = scores(concatenate([fold.samples.embeddings for fold in folds]), signs_or_cosine)

@@ -4,17 +4,13 @@ A job on several devices is its own command, `python -m levelfield.study.trainin
 processes of the other devices by repeating the command.
 """
 
-import os
-import sys
-
-if __name__ == "__main__" and sys.path[0] in ("", os.getcwd()):
-    sys.path.pop(0)  # before the first import of a library, which could be a file in the working directory
-
 import json
+import os
 import pickle
 import secrets
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -32,7 +28,7 @@ from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.derived import derive
 from levelfield.study.jobs import Task, write_result
 from levelfield.study.test_scores import class_sums
-from levelfield.study.workers import Ended, Outcome, attempt
+from levelfield.study.workers import TRIES, Ended, Outcome, attempt
 from levelfield.training.build import Training
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.run_folder import interruptible
@@ -48,7 +44,8 @@ LAST_SECONDS = 5.0
 
 
 def run_job(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Run a job from its start; writes and returns its result. A failed training is a result too.
+    """Run a job from its start; writes and returns its result. A failed training is a result too, and so is memory that
+    is exhausted in every attempt.
 
     Args:
         earlier: Why earlier attempts ended.
@@ -60,7 +57,12 @@ def run_job(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     started = time.monotonic()
     check_sources(task)
     several = task.config["trainer"]["devices"] > 1
-    found = _train_in_processes(task) if several else _train(task)
+    try:
+        found = _train_in_processes(task) if several else _train(task)
+    except OutOfMemory as error:
+        if len(earlier) < TRIES - 1:
+            raise
+        found = {"failure": f"{error}; the last time when no other job ran"}
     return write_result(task, {"seconds": time.monotonic() - started, **found}, earlier)
 
 
@@ -101,7 +103,6 @@ def _train(task: Task) -> dict[str, Any]:
         except OutOfMemory:
             raise
         except TrainingFailed as error:
-            task.checkpoint.unlink(missing_ok=True)
             return {"failure": str(error)}
         best, classes = training.best_queries, dict[str, Any]()
         if best is not None and SELECTED_BY in best[0]:
@@ -164,6 +165,7 @@ def fixed_threads(number: int) -> Iterator[None]:
 
 def _train_in_processes(task: Task) -> dict[str, Any]:
     """`_train` in one process per device, with the same result and errors."""
+    environment = {name: value for name, value in os.environ.items() if name not in OF_A_LAUNCHER}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "task.pickle")
         file.write_bytes(pickle.dumps((task, os.getpid())))
@@ -172,26 +174,22 @@ def _train_in_processes(task: Task) -> dict[str, Any]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
-            env={name: value for name, value in os.environ.items() if name not in OF_A_LAUNCHER},
+            env={**environment, "PYTHONSAFEPATH": "1"},  # else a file in the working directory could hide a library
             start_new_session=True,
         )
         assert process.stdout is not None
         outcome = Outcome("died", "its processes died")
-        try:
-            if answer := process.stdout.readline():  # of the first process: the others may fail because of it
-                outcome = Outcome(*json.loads(answer))
-            process.communicate(timeout=None if outcome.kind in ("done", "died") else LAST_SECONDS)
-        except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-        except BaseException:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                process.wait(timeout=20)
-            process.kill()
-            process.stdout.close()
-            raise
+        with process:
+            try:
+                if answer := process.stdout.readline():  # of the first process: the others may fail because of it
+                    outcome = Outcome(*json.loads(answer))
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=None if outcome.kind in ("done", "died") else LAST_SECONDS)
+            finally:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+    if outcome.kind == "memory":
+        raise OutOfMemory(outcome.value)
     if outcome.kind != "done":
         raise Ended(outcome)
     return outcome.value

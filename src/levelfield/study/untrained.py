@@ -64,8 +64,3 @@ def untrained_config(config: Config, kind: str, folds: int) -> Config:
         | {"features": True},
         "trainer": {**trainer, "max_steps": 0},
     }
-
-
-def is_reference(name: str) -> bool:
-    """Whether `references` of a study file may have this name."""
-    return name in (FEATURES, LDA, WHITENING, ONE) or re.fullmatch(TO_SIZE, name) is not None

@@ -8,7 +8,6 @@ import gc
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 
 from levelfield.core.errors import OutOfMemory, UserError, refused_file
 
-# A unit is given up after this many deaths of its worker; the study ends after this many consecutive deaths.
-DEATHS, DEATHS_IN_A_ROW = 3, 9
+# A unit is tried this many times, the last time with no other; the study ends after this many consecutive deaths.
+TRIES, DEATHS_IN_A_ROW = 3, 9
 # Errors after which a process gets an error from everything that it does on its GPU.
 BREAKS_THE_PROCESS = ("CUDA error", "cuDNN error", "CUBLAS_STATUS", "CUDNN_STATUS")
 MORE_MEMORY = "if memory is short, give --executor.workers 1"
@@ -26,6 +25,7 @@ MORE_MEMORY = "if memory is short, give --executor.workers 1"
 LOOK_SECONDS, START_SECONDS = 5.0, 0.25
 # Seconds; a longer garbage collection visits the objects of imported modules.
 LONG_COLLECTION_SECONDS = 0.02
+Line = Callable[[str], Any]  # prints a message
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,6 @@ class Work(Protocol):
     def add(self, unit: Unit, value: Any) -> None:
         """Take the value of a finished unit."""
 
-    def fail(self, unit: Unit, reasons: tuple[str, ...]) -> bool:
-        """Handle exhausted memory although nothing else ran; returns whether that counts as a result."""
-
 
 class Slots(Protocol):
     """The processes that run units.
@@ -78,7 +75,8 @@ class Slots(Protocol):
         """Drop the dead process of a slot."""
 
     def check(self) -> None:
-        """Raise a UserError if no slot can work any more."""
+        """Raise a UserError if no slot can work any more; by default they always can."""
+        return
 
     def stop(self) -> None:
         """End all processes."""
@@ -136,8 +134,8 @@ def in_words(error: BaseException) -> str:
 class Scheduler:
     """Gives units to slots and collects their outcomes.
 
-    A unit that lacks memory, or whose process dies twice, runs again with no other unit in parallel. After three deaths
-    the unit is given up; after an error in the user's code its row is given up. All others are finished first.
+    A unit that lacks memory, or whose process dies, is tried again, the third time with no other unit in parallel. Then
+    it is given up; after an error in the user's code its row is given up. All others are finished first.
 
     Args:
         line: Prints a message.
@@ -147,13 +145,10 @@ class Scheduler:
         given_up: Unit to the reason for its failure.
     """
 
-    def __init__(self, work: Work, slots: Slots, line: Callable[[str], Any], debug: bool = False) -> None:
+    def __init__(self, work: Work, slots: Slots, line: Line, debug: bool = False) -> None:
         self.work, self.slots, self.line, self.debug = work, slots, line, debug
-        self.free = list(range(slots.number))
         self.running: dict[Future, tuple[int, Unit]] = {}
         self.attempts: dict[str, tuple[str, ...]] = {}  # unit to the reasons of its failed attempts
-        self.alone: set[str] = set()  # units that run with no other in parallel
-        self.deaths: Counter[str] = Counter()
         self.deaths_in_a_row = 0
         self.given_up: dict[str, str] = {}
         self.rows_without: set[str] = set()  # rows whose code raised an error: their units are not tried any more
@@ -166,10 +161,11 @@ class Scheduler:
         """
         waited = 0.0
         while True:
-            usable = [slot for slot in self.free if self.slots.ready(slot)]
+            free = {*range(self.slots.number)} - {slot for slot, _ in self.running.values()}
+            usable = [slot for slot in sorted(free) if self.slots.ready(slot)]
             for slot, unit in zip(usable, self._next(len(usable)), strict=False):
                 self._submit(slot, unit)
-            some_start = len(usable) < len(self.free)
+            some_start = len(usable) < len(free)
             if self.running:
                 seconds = START_SECONDS if some_start else LOOK_SECONDS
                 waited, done = 0.0, wait(self.running, timeout=seconds, return_when=FIRST_COMPLETED).done
@@ -184,7 +180,6 @@ class Scheduler:
                 self.slots.check()
             for future in done:
                 slot, unit = self.running.pop(future)
-                self.free.append(slot)
                 self._take(unit, self._outcome(future, slot, unit))
         if self.given_up:
             reasons = "; ".join(f"{name}: {why}" for name, why in self.given_up.items())
@@ -197,9 +192,10 @@ class Scheduler:
     def _next(self, most: int) -> list[Unit]:
         """The units to start now: one for each free slot; when no others are left, one unit that must run alone."""
         names = {unit.name for _, unit in self.running.values()}
-        if names & self.alone or not most:
+        alone = {name for name, reasons in self.attempts.items() if len(reasons) == TRIES - 1}
+        if names & alone or not most:
             return []
-        found = list(islice((unit for unit in self._left() if unit.name not in names | self.alone), most))
+        found = list(islice((unit for unit in self._left() if unit.name not in names | alone), most))
         return found or ([] if self.running else list(islice(self._left(), 1)))
 
     def _submit(self, slot: int, unit: Unit) -> None:
@@ -209,7 +205,6 @@ class Scheduler:
         except self.slots.died:  # while idle
             self.slots.drop(slot)
             return
-        self.free.remove(slot)
         self.running[future] = slot, unit
 
     def _outcome(self, future: Future, slot: int, unit: Unit) -> Outcome:
@@ -230,38 +225,27 @@ class Scheduler:
     def _take(self, unit: Unit, outcome: Outcome) -> None:
         if outcome.kind == "done":
             self.work.add(unit, outcome.value)
-        elif outcome.kind == "mistake":
+            return
+        if outcome.kind == "mistake":
             raise UserError(outcome.value)
-        elif outcome.kind == "error" or (outcome.kind == "broken" and unit.name in self.attempts):
-            self.rows_without.add(unit.row)
-            self._give_up(unit, outcome.value, unit.row, outcome.trace if self.debug else "")
-        else:
-            self._try_again(unit, outcome)
-
-    def _give_up(self, unit: Unit, why: str, without: str = "it", trace: str = "") -> None:
-        self.given_up[unit.name] = why
-        self.line(f"{trace}{unit.name}: {why}; the study continues without {without}")
-
-    def _try_again(self, unit: Unit, outcome: Outcome) -> None:
-        """Try a unit again whose process died or broke, or that lacked memory, up to the limits."""
         reasons = self.attempts[unit.name] = (*self.attempts.get(unit.name, ()), outcome.value)
-        self.deaths[unit.name] += outcome.kind == "died"
         if self.deaths_in_a_row == DEATHS_IN_A_ROW:
             last = f"{DEATHS_IN_A_ROW} workers died in a row, the last in {unit.name}"
             raise UserError(f"{last}; {MORE_MEMORY}")
-        if outcome.kind == "memory" and unit.name in self.alone:
-            if not self.work.fail(unit, reasons):
-                self._give_up(unit, outcome.value)
-        elif self.deaths[unit.name] == DEATHS:
-            self._give_up(unit, f"{outcome.value}, {DEATHS} times; {MORE_MEMORY}")
+        trace, why, without = outcome.trace if self.debug else "", outcome.value, "it"
+        if outcome.kind == "error" or (outcome.kind == "broken" and len(reasons) > 1):
+            self.rows_without.add(without := unit.row)
+        elif len(reasons) < TRIES:
+            alone = " when nothing else runs" if len(reasons) == TRIES - 1 else ""
+            self.line(f"{unit.name}: {why}; will be tried again{alone}")
+            return
         else:
-            if outcome.kind == "memory" or self.deaths[unit.name] > 1:  # a first death may be someone's `kill`
-                self.alone.add(unit.name)
-            alone = " when nothing else runs" if unit.name in self.alone else ""
-            self.line(f"{unit.name}: {outcome.value}; will be tried again{alone}")
+            why = f"{why}, {TRIES} times; {MORE_MEMORY}"
+        self.given_up[unit.name] = why
+        self.line(f"{trace}{unit.name}: {why}; the study continues without {without}")
 
 
-class Here:
+class Here(Slots):
     """This process is the only slot, so breakpoints and notebooks work."""
 
     number = 1
@@ -277,9 +261,6 @@ class Here:
 
     def drop(self, slot: int) -> None:
         raise UserError("this process can no longer use its GPU. All results are kept: run the command again")
-
-    def check(self) -> None:
-        pass
 
     def stop(self) -> None:
         gc.unfreeze()

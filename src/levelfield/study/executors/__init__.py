@@ -46,10 +46,3 @@ def on_cpu(spec: StudySpec) -> bool:
 def devices_of_a_job(spec: StudySpec) -> int:
     """The most devices that a job of a study trains on."""
     return max(config["trainer"].get("devices", 1) for config in spec.methods.values())
-
-
-def refuse_below_one(**options: Any) -> None:
-    """Raise an error for an option that is not positive; None and `auto` are allowed."""
-    for key, value in options.items():
-        if value not in (None, "auto") and not value > 0:
-            raise UserError(f"--executor.{key} {value}: give a positive number")

@@ -13,8 +13,10 @@ from loky import ProcessPoolExecutor
 from loky.process_executor import BrokenProcessPool, TerminatedWorkerError
 
 from levelfield.core.configuration import Config
+from levelfield.core.errors import refuse_below
 from levelfield.core.processes import (
     SIDE_BY_SIDE,
+    cores_here,
     end_with_parent,
     forget_launcher,
     free_memory,
@@ -22,9 +24,10 @@ from levelfield.core.processes import (
     quick_imports,
 )
 from levelfield.core.shape import count
-from levelfield.study.executors import devices_of_a_job, on_cpu, refuse_below_one
+from levelfield.study.executors import devices_of_a_job, on_cpu
 from levelfield.study.jobs import study_jobs
 from levelfield.study.spec import StudySpec
+from levelfield.study.workers import Slots
 
 # Importing this module imports everything that a worker needs.
 WORK = "levelfield.study.seal"
@@ -41,7 +44,7 @@ OF_A_WORKER = {
 }
 
 
-class Local:
+class Local(Slots):
     """Processes of this machine.
 
     Args:
@@ -56,18 +59,18 @@ class Local:
     died = (TerminatedWorkerError, BrokenProcessPool)
 
     def __init__(self, spec: StudySpec, workers: int | Literal["auto"] = "auto") -> None:
-        refuse_below_one(workers=workers)
-        self._devices = [] if on_cpu(spec) else _groups(_visible(), devices_of_a_job(spec))
+        self._devices = [] if on_cpu(spec) else _groups(devices_of_a_job(spec))
         self.number = _auto(spec, len(self._devices)) if workers == "auto" else workers
+        refuse_below(1, "executor", workers=self.number)
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(spec.threads))
         self._environment = {**threads, SIDE_BY_SIDE: str(self.number), **OF_A_WORKER}
         self._pools: dict[int, ProcessPoolExecutor] = {}
 
     def ready(self, slot: int) -> bool:
         if slot not in self._pools:
-            group = self._devices[slot % len(self._devices)] if self._devices else None
-            shown = {} if group is None else {"CUDA_VISIBLE_DEVICES": group}
-            environment = {**self._environment, **shown}
+            environment = dict(self._environment)
+            if self._devices:
+                environment["CUDA_VISIBLE_DEVICES"] = self._devices[slot % len(self._devices)]
             os.environ[SAFE_PATH] = "1"  # for the helper processes of loky, which inherit it
             pool = ProcessPoolExecutor(1, initializer=_begin, initargs=(os.getpid(),), env=environment)
             pool.submit(int)  # starts the process, which imports modules while the study checks its rows
@@ -79,9 +82,6 @@ class Local:
 
     def drop(self, slot: int) -> None:
         self._pools.pop(slot).shutdown(wait=False, kill_workers=True)
-
-    def check(self) -> None:
-        """Do nothing: this machine can always start another process."""
 
     def stop(self) -> None:
         for slot in list(self._pools):
@@ -108,8 +108,7 @@ def _auto(spec: StudySpec, on_devices: int) -> int:
         return 1
     jobs = len(study_jobs(spec))
     each = JOBS_EACH if all(map(_is_short, spec.methods.values())) else LONG_JOBS_EACH
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most = [cores, free_memory() // BYTES_EACH, *([on_devices, jobs] if on_devices else [jobs // each])]
+    most = [cores_here(), free_memory() // BYTES_EACH, *([on_devices, jobs] if on_devices else [jobs // each])]
     return max(min(most), 1)
 
 
@@ -120,16 +119,11 @@ def _is_short(config: Config) -> bool:
     return bool(data.get("features")) or (all(map(count, length)) and prod(length) <= FEW_STEPS)
 
 
-def _visible() -> list[str]:
-    """The GPUs that a study may use, as in `CUDA_VISIBLE_DEVICES`."""
+def _groups(each: int) -> list[str]:
+    """The visible GPUs of each slot, as many as a job needs, as in `CUDA_VISIBLE_DEVICES`."""
     import torch
 
     number = torch.cuda.device_count()  # as far as the list goes; it starts nothing on a GPU
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return listed.split(",")[:number] if listed else [str(each) for each in range(number)]
-
-
-def _groups(devices: list[str], each: int) -> list[str]:
-    """The devices of each slot, as many as a job needs."""
-    groups = [devices[first : first + each] for first in range(0, len(devices) - each + 1, each)]
-    return [",".join(group) for group in groups]
+    devices = listed.split(",")[:number] if listed else [str(device) for device in range(number)]
+    return [",".join(devices[first : first + each]) for first in range(0, len(devices) - each + 1, each)]

@@ -16,9 +16,9 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
-from levelfield.core.errors import UserError
+from levelfield.core.errors import UserError, refuse_below
 from levelfield.core.processes import SIDE_BY_SIDE, forget_launcher, keep_freed_memory
-from levelfield.study.executors import devices_of_a_job, on_cpu, refuse_below_one
+from levelfield.study.executors import devices_of_a_job, on_cpu
 from levelfield.study.executors.local import WORK
 from levelfield.study.jobs import study_jobs
 from levelfield.study.spec import StudySpec
@@ -55,7 +55,8 @@ class Ray:
         cpus: float | None = None,
         gpus: float | None = None,
     ) -> None:
-        refuse_below_one(workers=workers, cpus=cpus, gpus=gpus)
+        refuse_below(1, "executor", workers=None if workers == "auto" else workers)
+        refuse_below(0.01, "executor", cpus=cpus, gpus=gpus)
         self._ray = _connected(address or os.environ.get("RAY_ADDRESS") or "local")
         exceptions = self._ray.exceptions
         self.died = (exceptions.RayActorError, exceptions.WorkerCrashedError, exceptions.NodeDiedError)
