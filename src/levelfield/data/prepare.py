@@ -119,8 +119,7 @@ def _unpack(file: Path, folder: Path, origin: Path | str | None, remedy: str) ->
     """Unpack a zip or tar file into a new folder. The standard library writes nothing outside it, and no device."""
     try:
         if is_zipfile(file):
-            with ZipFile(file) as opened_zip:  # `shutil` would skip files with two dots in a row in their names
-                opened_zip.extractall(folder)
+            ZipFile(file).extractall(folder)  # `shutil` would skip a file with two dots in a row in its name
         else:
             with tarfile.open(file) as opened:
                 opened.extractall(folder, filter="data")
