@@ -88,7 +88,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
         "my_schedule.py": schedule,
     }.items():
         (folder / name).write_text(text)
-    for name in ("plain_module", "own_augmentation"):
+    for name in ("plain_module", "own_augmentation", "wandb_neighbours"):
         shutil.copy(REPOSITORY / f"examples/{name}.py", folder)
     tables = (f"reality_check_table{each}" for each in ("4_cub", "5_cars", "6_sop"))
     for name in ("quickstart", "quickstart_my_loss", "glyphs_search", "my_study", "cub", "cars", "sop", *tables):

@@ -20,9 +20,8 @@ from tiny_text import own_texts, tiny_text_model
 from levelfield.cli.compare import WRITTEN
 from levelfield.compare import samples
 from levelfield.compare.whole_half import whole_half_command
-from levelfield.data.dataset import SampleIndex
+from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable, TextTable
-from levelfield.data.datasets.own_tables import TableDataset
 from levelfield.experiment import Study
 
 TINY = "model: {trunk: {class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}}"
@@ -215,7 +214,7 @@ def test_a_chosen_table_has_the_samples_halves_roles_and_groups_of_the_table(kin
     columns = {name: values, "label": [f"c{row // 5}" for row in rows]}
     columns |= {"split": ["test" if row < 10 else "train" for row in rows], "role": ["query", "gallery"] * 10}
     parquet.write_table(pa.table(columns | {"group": [f"g{row % 3}" for row in rows]}), tmp_path / "all.parquet")
-    whole: TableDataset = (TextTable if kind == "texts" else ImageTable)(tmp_path / "all.parquet")
+    whole: MetricDataset = (TextTable if kind == "texts" else ImageTable)(tmp_path / "all.parquet")
     found = samples.usable("all", whole, {}, 16, False, tmp_path / "chosen.parquet")
     before, now = whole.index(), found.index()
     assert [*np.bincount(now.labels)] == [4] * 4

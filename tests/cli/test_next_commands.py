@@ -79,7 +79,8 @@ def added(words: list[str]) -> list[str]:
     """The names of the methods that a command adds to its study; they are imported."""
     arguments = parse(words[1:])
     study = Study(arguments.file, output=arguments.output, add_methods=arguments.add_method)
-    return [*study.asked.spec.methods][-len(arguments.add_method) :]
+    methods = [*study.asked.spec.methods]
+    return methods[len(methods) - len(arguments.add_method) :]
 
 
 @pytest.mark.slow

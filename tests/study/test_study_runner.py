@@ -68,7 +68,7 @@ def test_every_job_leaves_what_the_design_says(finished: Path, spec: StudySpec) 
 def test_scores_follow_from_the_stored_embeddings(finished: Path) -> None:
     files = [finished / f"jobs/arcface/run1/fold{fold}/tested.safetensors" for fold in range(2)]
     first, second = (safetensors.torch.load(file.read_bytes()) for file in files)
-    both = normalize(torch.cat([first["embeddings"], second["embeddings"]], dim=1))
+    both = normalize(torch.cat([normalize(first["embeddings"]), normalize(second["embeddings"])], dim=1))
     for fold, embeddings in (("0", first["embeddings"]), ("1", second["embeddings"]), ("", both)):
         torch.testing.assert_close(embeddings.norm(dim=1), torch.ones(len(embeddings)))
         found = retrieval_metrics(embeddings, first["labels"])

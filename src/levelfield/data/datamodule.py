@@ -218,9 +218,9 @@ class MetricDataModule(LightningDataModule):
         transforms = None if self.dataset.modality == "text" else class_and_arguments(self.transforms)
         if transforms and isinstance(self.transforms, ImageTransforms):
             transforms = transforms["init_args"]
-        plain = {**self._asked, "dataset": dataset_spec(self.dataset), "root": None, "transforms": transforms}
         path = f"{self.sampler.__module__}.{getattr(self.sampler, '__qualname__', '<locals>')}"
-        plain["sampler"] = {"class_path": path}
+        plain = self._asked | {"dataset": dataset_spec(self.dataset), "root": None, "transforms": transforms}
+        plain |= {"sampler": {"class_path": path}}
         if "<locals>" in path:  # a checkpoint needs no training batches
             del plain["sampler"]
         if not self.hparams:  # built in Python

@@ -18,6 +18,7 @@ from levelfield.data.image_cache import digest, made_once
 from levelfield.data.loaders import ClassSubset
 from levelfield.data.own import class_and_arguments, dataset_spec
 from levelfield.data.samplers import Draw
+from levelfield.data.transforms import ImageTransforms
 
 
 class Extractor(Protocol):
@@ -85,7 +86,10 @@ def features_of(
     """
     subset: Any = batches.dataset
     dataset, samples, spec = subset.dataset, len(subset), dataset_spec(subset.dataset)
-    parts = {"dataset": spec, "transforms": None if transforms is None else class_and_arguments(transforms)}
+    settings: Any = transforms and class_and_arguments(transforms)
+    if isinstance(transforms, ImageTransforms):  # augmentation changes no feature
+        settings = [transforms.crop_size, transforms.eval_side, transforms.square, transforms.interpolation]
+    parts = {"dataset": spec, "transforms": settings}
     name = digest(fingerprint, parts, sources(parts), batches.batch_size, dict(extractor.identity))
     file = cache_root() / "features" / f"{dataset.name}-{name}.f32"
 

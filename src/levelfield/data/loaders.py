@@ -21,10 +21,8 @@ from levelfield.data.image_cache import CachedImages
 from levelfield.data.samplers import Draw
 from levelfield.data.transforms import Crops, as_floats, stacked
 
-# Enough for a GPU with an image cache; more would only use memory.
-MOST_PROCESSES = 8
-# Samples that are embedded together, on a CPU and on a GPU.
-ON_CPU, ON_GPU = 64, 256
+MOST_PROCESSES = 8  # enough for a GPU with an image cache; more would only use memory
+ON_CPU, ON_GPU = 64, 256  # samples that are embedded together
 
 
 class ClassSubset(Dataset[tuple[Any, int, int]]):

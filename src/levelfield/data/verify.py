@@ -16,8 +16,7 @@ from levelfield.data.splits import IN_GROUPS, MIN_VALIDATION_CLASSES, retrievabl
 MAX_NAMES = 20
 MIN_TEST_CLASSES = 2
 USUAL_FOLDS = 4
-# Samples that threads open before their results are collected.
-TOGETHER = 1024
+TOGETHER = 1024  # samples that threads open before their results are collected
 # How programs write a missing label, in lower case.
 NO_LABELS = frozenset({"-1", "-1.0", "<na>", "n/a", "na", "nan", "nat", "none", "null"})
 
@@ -68,11 +67,9 @@ def verify(dataset: MetricDataset) -> VerifyReport:
     if dark and dataset.num_classes_published is None:
         count = counted(len(dark), "image")
         report.overview.append(f"nearly black: {count}, such as {dark[0]}; scale 12 bits in a 16-bit file by 16")
-    before, now = (dataset.contents_of([*digests], again) for again in (False, True))
-    for key, there, here in zip(digests, before, now, strict=True):
-        if there != here:
-            fault = "its bytes have changed, but size, times and inode of its file have not: restore it from a copy"
-            report.problems.append(f"{key}: {fault}")
+    rotten = "its bytes have changed, but size, times and inode of its file have not: restore it from a copy"
+    hashes = (dataset.contents_of([*digests], again) for again in (False, True))
+    report.problems += [f"{key}: {rotten}" for key, old, new in zip(digests, *hashes, strict=True) if old != new]
     report.duplicates = duplicates(index, test_classes, digests)
     return report
 

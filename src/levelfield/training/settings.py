@@ -206,6 +206,9 @@ def parse(parser: ArgumentParser, config: Config, complete: bool = True, in_any:
         if is_message:
             raise UserError(one_line(str(error), parser)) from error
         raise
+    for key, value in (config.get("trainer") or {}).items():  # `limit_train_batches: 1` is one batch, 1.0 are all
+        if isinstance(parsed.trainer[key], float) and re.fullmatch(r"-?\d+", str(value)):
+            parsed.trainer[key] = int(value)
     return parsed
 
 
@@ -248,6 +251,9 @@ def instantiate(
         if refusals:  # an argument of several types tries each, and reports every failure at length
             raise refusals[-1] from refusals[-1].__cause__
         raise
+    for key, value in vars(parsed.get("trainer") or Namespace()).items():  # as in `parse`
+        if type(value) is int and isinstance(made.trainer[key], float):
+            made.trainer[key] = value
     return made
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from levelfield.data.tables import SampleTable
 
 
-class TableDataset(MetricDataset):
+class _TableDataset(MetricDataset):
     """Samples in a table, whose column `content` has their paths or texts; a Parquet table may have the images."""
 
     own_split_by_default = True
@@ -55,7 +55,7 @@ class TableDataset(MetricDataset):
         return contents[place]
 
 
-class ImageTable(TableDataset):
+class ImageTable(_TableDataset):
     """Images listed in a CSV or Parquet table with the columns `path,label`; paths are relative to the table.
 
     Samples are in the order of the table. Classes are in the order of their labels: by number if all are whole numbers,
@@ -97,7 +97,7 @@ class ImageTable(TableDataset):
         return file
 
 
-class TextTable(TableDataset):
+class TextTable(_TableDataset):
     """Texts in a CSV or Parquet table with the columns `text,label`; a CSV file is UTF-8.
 
     Samples are in the order of the table and named by their row numbers in an editor. Classes are in the order of their
