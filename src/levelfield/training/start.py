@@ -22,7 +22,6 @@ from levelfield.models.embedder_init import OPTION, start_embedder
 from levelfield.models.embedders import check_embedder
 from levelfield.training.embed import TrunkExtractor, embed
 from levelfield.training.initial_weights import check_seen_classes, check_trained_classes, has_same_classes
-from levelfield.training.learner import MetricLearner
 from levelfield.training.loss_factory import loss_attribute, make_loss
 from levelfield.training.weight_averaging import average_whole
 
@@ -125,7 +124,7 @@ class StartAtData(Callback):
     """
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
-        if not isinstance(pl_module, MetricLearner):
+        if not hasattr(pl_module, "has_weights"):  # a plain module
             return
         if isinstance(trainer.strategy, DDPStrategy):  # which then leaves buffers alone
             for buffer in pl_module.buffers():
@@ -172,13 +171,14 @@ def check_callbacks(learner: Any) -> None:
 
 def check_features(learner: Any) -> None:
     """Raise UserError unless features are constant in a training: nothing before the embedder changes."""
-    if not isinstance(learner, MetricLearner):
+    if not hasattr(learner, "embed_features"):
         raise UserError("--data.features needs a MetricLearner: leave it out")
     if not learner.freeze_trunk:
         raise UserError(
             "--data.features needs a frozen trunk: give --model.freeze_trunk true, or leave --data.features out"
         )
-    if type(learner).forward is not MetricLearner.forward:
+    own = getattr(type(learner).forward, "__globals__", {}).get("__name__")  # a decorator may copy `__module__`
+    if own != "levelfield.training.learner":  # of MetricLearner, which imports this file
         raise UserError(
             f"--data.features skips the forward of {type(learner).__name__}: override embed_features, which gets the "
             "features, or leave --data.features out"

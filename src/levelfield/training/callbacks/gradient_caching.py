@@ -25,12 +25,12 @@ from torch.autograd.function import once_differentiable
 
 from levelfield.core.errors import UserError, refuse_below
 from levelfield.training.batches import Batch
-from levelfield.training.learner import MetricLearner
 
 # Largest distance between the embeddings of the two passes, relative to their norm: kernels with and without gradient
 # may round differently. Another dropout gives a larger distance.
 TOLERANCE = 0.05
 OPTION = "--trainer.callbacks GradientCaching"
+LEARNER = "levelfield.training.learner"  # the module of MetricLearner, which imports this one
 LOOKED_AT_EVERY = 100  # steps, because a check waits for the GPU
 
 
@@ -55,7 +55,7 @@ class GradientCaching(Callback):
         if getattr(pl_module, "freeze_trunk", False):
             return
         strategy, learner = trainer.strategy, cast(Any, pl_module)
-        if getattr(type(learner), "embed_batch", None) is not MetricLearner.embed_batch:
+        if getattr(getattr(type(learner), "embed_batch", None), "__module__", None) != LEARNER:
             raise UserError(
                 f"{OPTION} replaces MetricLearner.embed_batch, but {type(learner).__name__} has its own or none: "
                 "override forward or embed_features instead, or leave the callback out"
