@@ -87,10 +87,13 @@ def test_of_two_that_come_at_once_one_computes():
     assert torch.equal(*found)
 
 
-def test_each_setting_of_the_transforms_has_features_of_its_own(cache: Path) -> None:
-    others = {"crop_size": 6, "resize": 9, "eval_resize": 9, "square": True, "interpolation": "bicubic"}
-    others |= {"scale": (0.5, 1.0), "ratio": (1.0, 1.0), "horizontal_flip": False, "random_crop": True}
-    assert {each.name for each in fields(ImageTransforms)} == {*others}
-    for number, (name, value) in enumerate(others.items(), start=1):
+def test_what_changes_an_evaluated_image_has_features_of_its_own_and_augmentation_has_not(cache: Path) -> None:
+    augmentation = {"scale": (0.5, 1.0), "ratio": (1.0, 1.0), "horizontal_flip": False, "random_crop": True}
+    evaluated = {"crop_size": 6, "resize": 9, "eval_resize": 10, "square": True, "interpolation": "bicubic"}
+    assert {each.name for each in fields(ImageTransforms)} == {*augmentation, *evaluated}
+    for name, value in augmentation.items():
+        features(Counted(), transforms=replace(TRANSFORMS, **{name: value}))
+        assert len([*cache.glob("features/*.f32")]) == 1, name
+    for number, (name, value) in enumerate(evaluated.items(), start=2):
         features(Counted(), transforms=replace(TRANSFORMS, **{name: value}))
         assert len([*cache.glob("features/*.f32")]) == number, name
