@@ -16,8 +16,7 @@ from levelfield.core.configuration import Config, flatten, init_args, read_yaml
 from levelfield.core.errors import UserError, naming, nearest
 from levelfield.core.shape import count, has_shape
 from levelfield.metrics.definitions import METRICS, SELECTED_BY, can_select, is_user_metric, named
-from levelfield.study.search_space import Space, read_space
-from levelfield.study.suggest import SAMPLERS
+from levelfield.study.search_space import SAMPLERS, Space, read_space
 from levelfield.study.untrained import FEATURES, ONE, PCA, UNTRAINED, changes_untrained, kept_settings, untrained_config
 
 STUDY = "study.yaml"

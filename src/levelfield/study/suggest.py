@@ -14,9 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from levelfield.core.seeds import seed_of
-from levelfield.study.search_space import Point, Space, coordinates, settings
+from levelfield.study.search_space import SAMPLERS, Point, Space, coordinates, settings
 
-SAMPLERS = {"gp": "GPSampler", "tpe": "TPESampler", "random": "RandomSampler"}
 # Trials before the first model of the scores.
 FIRST_POINTS = 5
 # Values this close to a bound, as a fraction of the range, are flagged.
