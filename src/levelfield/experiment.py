@@ -24,9 +24,8 @@ from levelfield.study.jobs import study_jobs
 from levelfield.study.methods import added_methods
 from levelfield.study.replicates import FOLDER as REPLICATES
 from levelfield.study.replicates import run_replicates
-from levelfield.study.rows import load_spec, with_options
+from levelfield.study.rows import find_study, load_spec, with_options
 from levelfield.study.spec import STUDY, StudySpec
-from levelfield.study.study_file import find_study
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,9 +6,8 @@ import pytest
 
 from levelfield import losses
 from levelfield.analysis.shown_names import LOSSES, shown_names
-from levelfield.study.rows import load_spec
+from levelfield.study.rows import find_study, load_spec
 from levelfield.study.spec import StudySpec
-from levelfield.study.study_file import find_study
 
 
 def test_untrained_rows_say_what_happens_to_the_features(spec: StudySpec) -> None:

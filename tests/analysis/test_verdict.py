@@ -20,9 +20,8 @@ from levelfield.analysis.verdict import (
     verdict_lines,
 )
 from levelfield.core.configuration import merge
-from levelfield.study.rows import load_spec
+from levelfield.study.rows import find_study, load_spec
 from levelfield.study.spec import StudySpec, is_baseline
-from levelfield.study.study_file import find_study
 
 SPREAD = (-0.002, -0.001, 0.0, 0.001, 0.002)  # mean 0; t(4) = 2.776: half an interval of 0.196 points
 

@@ -14,8 +14,7 @@ from torch import nn
 from levelfield import __version__
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
-from levelfield.study.rows import load_spec
-from levelfield.study.study_file import find_study
+from levelfield.study.rows import find_study, load_spec
 from levelfield.study.workers import Here, Scheduler, Unit, attempt
 from levelfield.training.learner import MetricLearner
 

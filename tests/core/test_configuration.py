@@ -12,7 +12,7 @@ from levelfield.cli.options import Command, configuration, dotted
 from levelfield.core.configuration import find_configuration, merge, parse_value, set_dotted
 from levelfield.core.errors import UserError
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.study.study_file import find_study
+from levelfield.study.rows import find_study
 from levelfield.training.learner import MetricLearner
 from levelfield.training.settings import parse_training, plain
 

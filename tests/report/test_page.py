@@ -24,9 +24,8 @@ from levelfield.report.page import write_report
 from levelfield.report.retrieval import NOT_HERE, OTHER_SAMPLES, retrieval_of, scored_samples
 from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.folder import StudyFolder
-from levelfield.study.rows import load_spec
+from levelfield.study.rows import find_study, load_spec
 from levelfield.study.spec import StudySpec
-from levelfield.study.study_file import find_study
 
 # In the page's order.
 FIGURES = ("scores", "differences", "search_1", "search_2")

@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from levelfield.core.errors import UserError
 from levelfield.study.jobs import Job
 from levelfield.study.rows import load_spec, with_options
 from levelfield.study.run import _Jobs
-from levelfield.study.same_study import with_rows_of
+from levelfield.study.same_study import differing_origins, with_rows_of
 from levelfield.study.spec import StudySpec
 from levelfield.study.workers import Unit
 
@@ -146,3 +147,11 @@ def test_an_added_module_keeps_its_untrained_row(spec: StudySpec) -> None:
     merged = with_rows_of(spec, added, ["plain"])
     assert merged.rows == added.rows
     assert merged.baseline_of("plain") == added.baseline_of("plain") != "pretrained"
+
+
+def test_a_failed_job_has_no_version_to_compare() -> None:
+    origin = {"code": {"levelfield": "1"}, "libraries": {"torch": "2"}, "gpu": None}
+    study = SimpleNamespace(stored={0: {"provenance": origin}, 1: {"failure": "nan"}}, tests=dict)
+    assert differing_origins(study) == []
+    study.stored[2] = {"provenance": {**origin, "libraries": {"torch": "3"}}}
+    assert differing_origins(study) == ["torch: 2 in 1 results, 3 in 1 results."]

@@ -17,9 +17,8 @@ from levelfield.core.configuration import Config
 from levelfield.data.datasets import Glyphs
 from levelfield.study.first_look import look_at_rows
 from levelfield.study.jobs import Job, job_config, study_jobs
-from levelfield.study.rows import load_spec
+from levelfield.study.rows import find_study, load_spec
 from levelfield.study.spec import first_search, is_baseline
-from levelfield.study.study_file import find_study
 from levelfield.study.suggest import suggest
 
 STUDIES = REPOSITORY / "configs" / "study"

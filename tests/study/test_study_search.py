@@ -19,16 +19,16 @@ from levelfield.core.configuration import read_yaml
 from levelfield.core.errors import UserError
 from levelfield.study.jobs import Job, job_config
 from levelfield.study.rows import load_spec
-from levelfield.study.search_space import Range, configured, read_space
+from levelfield.study.search_space import Axis, configured, read_space
 from levelfield.study.spec import StudySpec
 from levelfield.study.suggest import Trial, at_bound, best_trial, suggest
 from levelfield.training.build import Training
 
 METHODS = Path(__file__).parents[2] / "configs" / "method"
 SPACE = {
-    "model.loss_lr": Range(1e-6, 1.0, "log"),
-    "model.loss.init_args.margin": Range(0.0, 90.0),
-    "model.loss.init_args.num_bins": Range(2.0, 250.0, integer=True),
+    "model.loss_lr": Axis(1e-6, 1.0, "log"),
+    "model.loss.init_args.margin": Axis(0.0, 90.0),
+    "model.loss.init_args.num_bins": Axis(2.0, 250.0, integer=True),
 }
 
 
@@ -131,7 +131,7 @@ def test_the_search_finds_the_maximum_despite_failures(sampler: str, reached: fl
 
 def test_failures_keep_the_search_away() -> None:
     """A loss that diverges above a rate of 1e-3, where it would be best."""
-    space = {"model.loss_lr": Range(1e-6, 1.0, "log")}
+    space = {"model.loss_lr": Axis(1e-6, 1.0, "log")}
     ended: list[Trial] = []
     for number in range(16):
         rate = suggest(space, ended, number, 0, "arcface")["model.loss_lr"]
@@ -150,16 +150,16 @@ def test_the_best_trial_is_the_first_of_equals() -> None:
 
 WRONG = """
 [1] | s.yaml must map dotted keys to ranges
-{m: 3} | s.yaml: m must be a range
-{m: {low: 0, hihg: 1}} | s.yaml: m must be a range, {low: 0, high: 1, scale: linear or log, integer: true or false
-{m: {low: 0}} | s.yaml: m must be a range, {low: 0, high: 1
+{m: 3} | s.yaml: m: must be a range
+{m: {low: 0, hihg: 1}} | s.yaml: m: must be a range, {low: 0, high: 1, scale: linear or log, integer: true or false
+{m: {low: 0}} | s.yaml: m: must be a range, {low: 0, high: 1
 {m: {low: a, high: 1}} | not {'low': 'a', 'high': 1}
 {m: {low: 1, high: 1}} | low (1) must be below high (1)
 {m: {low: 0, high: 1, scale: log}} | a log scale needs a low above 0
 {m: {low: 0, high: 1, scale: lin}} | scale: linear or log, 
 {m: {low: 0.5, high: 9, integer: true}} | must be whole numbers, not 0.5 and 9
 {m: {low: 0, high: 9, integer: 1}} | integer: true or false, 
-{m: {values: 3}} | s.yaml: m must be a range, 
+{m: {values: 3}} | s.yaml: m: must be a range, 
 {m: {values: [1, 2, 1]}} | m: give two or more different values
 {m: {values: {1: {a: 1}, 2: {}}}} | m: all values must have settings of the same keys
 {m: {low: 0, high: 1, tied: a}} | tied: [more keys]}
@@ -180,10 +180,10 @@ def test_a_wrong_space_names_file_key_and_remedy(line: str) -> None:
 PROGRAM = """
 import json, sys, torch
 torch.set_num_threads(3); torch.manual_seed(1)
-from levelfield.study.search_space import Range
+from levelfield.study.search_space import Axis
 from levelfield.study.suggest import Trial, suggest
 space, told = json.loads(sys.argv[1])
-space, trials = {key: Range(*place) for key, place in space.items()}, [Trial(*trial) for trial in told]
+space, trials = {key: Axis(*place) for key, place in space.items()}, [Trial(*trial) for trial in told]
 print(json.dumps([suggest(space, trials, 8, 0, 'arcface', sampler) for sampler in ('gp', 'tpe', 'random')]))
 assert torch.get_num_threads() == 3
 """
@@ -209,7 +209,7 @@ def test_a_value_near_a_bound_is_told() -> None:
     low, high = at_bound(SPACE, dict(zip(names, (1.14e-6, 89.1, 245), strict=True)))
     assert re.match(r"model\.loss_lr is 1\.14e-06, .*lower bound 1e-06", low)
     assert re.match(r"model\.loss\.init_args\.margin is 89\.1, .*upper bound 90 ", high)
-    assert at_bound({"m": Range(1e-6, 1.0, "log")}, {"m": 1.16e-6}) == []
+    assert at_bound({"m": Axis(1e-6, 1.0, "log")}, {"m": 1.16e-6}) == []
 
 
 # Values to choose from, and arguments that go together.

@@ -3,6 +3,7 @@
 import inspect
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from levelfield.core.errors import UserError
 from levelfield.study.jobs import Job, job_config, study_jobs
 from levelfield.study.methods import added_methods, method_of_loss
 from levelfield.study.rows import load_spec, with_options
-from levelfield.study.spec import StudySpec, named_rows, one_pca
+from levelfield.study.spec import SearchSettings, StudySpec, named_rows, one_pca
 
 STUDY = """
 name: toy
@@ -71,6 +72,25 @@ def test_another_class_drops_the_arguments_of_the_old_one() -> None:
     assert set_dotted({"loss": "ArcFaceLoss"}, "loss.margin", 20) == changed
 
 
+def test_a_method_appends_to_a_list_of_the_base(study: Path) -> None:
+    stop, first = "lightning.pytorch.callbacks.EarlyStopping", "levelfield.training.callbacks.ValidateFirst"
+    text = STUDY.replace("{max_epochs: 3}", f"{{max_epochs: 3, callbacks: [{stop}]}}")
+    study.write_text(text.replace("{data: {samples_per_class: 1}}", f"{{trainer: {{callbacks+: [{first}]}}}}"))
+    methods = load_spec(study).methods
+    assert methods["contrastive"]["trainer"]["callbacks"] == [stop]
+    assert methods["arcface"]["trainer"]["callbacks"] == [stop, first]
+
+
+def test_a_spec_checks_its_numbers_and_names_itself(spec: StudySpec) -> None:
+    wrong = {"runs": 0, "folds": True, "seed": -1, "blocks": 1, "metrics": ["mpa"], "compare": "arcfase"}
+    for key, value in {**wrong, "selected_by": "nmi"}.items():
+        with pytest.raises(UserError, match=f"^{key}"):
+            replace(spec, **{key: value})
+    for key, value in {"trials": 1.5, "batch": 0, "folds": 1, "random_folds": 2, "sampler": "gpp"}.items():
+        with pytest.raises(UserError, match=f"search.{key}"):
+            SearchSettings(**{key: value})
+
+
 @pytest.mark.parametrize(
     ("asked", "options", "second"),
     [
@@ -106,9 +126,8 @@ search: {trials: 3, final: 2} | final
 search: {sampler: gpp, trials: 1} | gp
 spaces: {arcfase: {}} | arcface
 searches: {arcface: 2} | searches 2: arcface is not searched; give --search.trials
-references: [lad] | features, lda
+references: [lad] | 'lda'
 references: [pca0] | pca0
-references: [lda, lda] | references:
 metrics: map_at_r | 'map_at_r'
 metrics: [recall_at_2, map_at_0] | 'map_at_0'
 metrics: [recall_at_2, mpa] | 'map'
@@ -132,7 +151,7 @@ derived: {pretrained: {of: arcface, alpha: 0.5}} | another row has this name"""
         ("contrastive: ", "yes: ", "True"),
         ("seed: 7", "search: many", r"study\.yaml: search .*'many'"),
         ("overrides: {data", "overrides: [{data: {}}, 5]\nsearch: {data", r"study\.yaml: overrides "),
-        ("{trainer: {max_epochs: 3}}", "{trainer: 3}", "'contrastive': trainer "),
+        ("{trainer: {max_epochs: 3}}", "{trainer: 3}", "contrastive: trainer "),
         ("name: toy", "extends: other.yaml", r"other\.yaml .*study\.yaml"),
         ("name: toy", "extends: study.yaml", r"extends study\.yaml"),
         (STUDY, "methods: {contrastive: null}", "'methods'"),
@@ -162,8 +181,8 @@ def test_a_mistaken_option_is_named(study: Path, line: str) -> None:
         load_spec(study, {option: parse_value(value)})
 
 
-def test_a_count_of_a_begun_study_names_its_option(spec: StudySpec) -> None:
-    with pytest.raises(UserError, match=r"^--runs must be"):
+def test_a_count_of_a_begun_study_is_named(spec: StudySpec) -> None:
+    with pytest.raises(UserError, match=r"^runs must be"):
         with_options(spec, {"runs": 0})
 
 
@@ -276,7 +295,7 @@ def test_the_order_of_a_sweep_changes_no_untrained_row(tmp_path: Path) -> None:
 def test_a_method_has_a_sweep_of_its_own_or_none(tmp_path: Path) -> None:
     more = "  own: {sweep: {model.embedding_size: [4]}}\n  once: {sweep: {}, model: {embedding_size: 7}}\n"
     base = BASE.replace("runs: 1", more + "runs: 1")
-    spec = read(tmp_path, "sweep: [{model.embedding_size: {2: {model.normalize: false}, 4: {}}}]", base=base)
+    spec = read(tmp_path, "sweep: {model.embedding_size: {2: {model.normalize: false}, 4: {}}}", base=base)
     assert list(spec.methods)[-2:] == ["own[4]", "once"]
     assert spec.methods["contrastive[2]"]["model"]["normalize"] is False
     assert spec.baseline_of("once") == "pretrained[pca-7]"
@@ -418,6 +437,9 @@ def test_methods_may_be_a_list_of_losses_and_files(modules: None, tmp_path: Path
     assert specs["listed"] == specs["named"]
     assert specs["below"].methods["arcface"]["model"]["loss_lr"] == 0.5
     assert specs["below"].spaces["weighted_loss"] == {"model.loss.init_args.scale": {"low": 1.0, "high": 9.0}}
+    (tmp_path / "listed.yaml").write_text("base: [data/glyphs]\nmethods: [ArcFaceLoss, arcface]\n")
+    with pytest.raises(UserError, match=r"methods of .*listed\.yaml: .*'arcface'"):
+        load_spec(tmp_path / "listed.yaml")
     (tmp_path / "listed.yaml").write_text("base: [data/glyphs]\nmethods: [ArcFaseLoss]\n")
     with pytest.raises(UserError, match=r"methods of .*listed\.yaml: .*'ArcFaseLoss'; did you mean 'ArcFaceLoss'"):
         load_spec(tmp_path / "listed.yaml")
@@ -439,7 +461,7 @@ def test_a_shipped_method_and_a_file_are_called_as_their_files_are(tmp_path: Pat
         (["twins_here.TwinLoss", "twins_there.TwinLoss"], r"--add-method twins_there\.TwinLoss: .*'twin_loss'"),
         (["ArcFaceLoss", "levelfield.losses.ArcFaceLoss"], r"levelfield\.losses\.ArcFaceLoss: .*'arcface'"),
         (["twins_here.TwinLos"], "'twins_here' .*'TwinLoss'"),
-        (["twins_here.TornLoss"], r"TornLoss: search_space: scale "),
+        (["twins_here.TornLoss"], r"TornLoss: search_space: scale: "),
         (["torn_loss.MyLoss"], r"--add-method torn_loss\.MyLoss: .*'torn_loss' .*line 1"),
         (["no_such_module.MyLoss"], r"--add-method no_such_module\.MyLoss: .*'no_such_module'"),
         (["smoth_ap"], "--add-method smoth_ap: .*'smooth_ap'"),

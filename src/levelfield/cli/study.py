@@ -24,8 +24,8 @@ from levelfield.report.table import TABLE_WIDTH
 from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.jobs import study_jobs
 from levelfield.study.replicates import replicates_of
+from levelfield.study.rows import OWN, find_study
 from levelfield.study.same_study import with_rows_of
-from levelfield.study.study_file import OWN, find_study
 
 # Options of one run: a command with one of them is not printed again.
 OF_ONE_RUN = {"--reopen-test", "--from", "--recompute", "--stop-here"}

@@ -4,6 +4,7 @@ import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -112,9 +113,9 @@ def read_named(name: str, wanted_by: str, kind: str = "", beside: Path = Path())
     raise UserError(f"{wanted_by}: no file '{name}'{nearest(name, here + shipped, '; correct the path', cutoff=0.6)}")
 
 
-def stack(layers: Any, folder: Path, wanted_by: str) -> Config:
-    """Merge a list of files (relative to `folder`, or shipped) and inline mappings, in order."""
-    merged: Config = {}
+def stack(layers: Any, folder: Path, wanted_by: str, base: Mapping[str, Any] = MappingProxyType({})) -> Config:
+    """Merge a list of files (relative to `folder`, or shipped) and inline mappings over `base`, in order."""
+    merged = dict(base)
     for layer in as_list(layers):
         content = read_named(layer, wanted_by, "study", folder) if isinstance(layer, str) else layer
         if not isinstance(content, dict):
@@ -186,6 +187,13 @@ def set_dotted(config: Any, dotted: str, value: Any) -> Any:
         key, rest = "init_args", dotted
     config = config if isinstance(config, dict) else {}
     return {**config, key: set_dotted(config.get(key), rest, value)} if rest else merge(config, {key: value})
+
+
+def set_all(config: Config, settings: Mapping[str, Any]) -> Config:
+    """A copy of `config` with several dotted keys set."""
+    for key, value in settings.items():
+        config = set_dotted(config, key, value)
+    return config
 
 
 def as_list(given: Any) -> list[Any]:

@@ -2,7 +2,8 @@
 
 import errno
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -35,6 +36,15 @@ class FileRefused(UserError):  # noqa: N818  # the name says what the system did
     def __init__(self, message: str, strerror: str) -> None:
         super().__init__(message)
         self.strerror = strerror
+
+
+@contextmanager
+def naming(place: object) -> Iterator[None]:
+    """Put the file or key that a UserError is about before its message."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{place}: {error}") from error
 
 
 def refuse_below(smallest: float, section: str, **given: float | None) -> None:

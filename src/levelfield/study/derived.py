@@ -41,7 +41,6 @@ def derive(task: Task, training: Training) -> dict[str, Any]:
 
 
 def _trained(task: Task, training: Training) -> dict[str, Any]:
-    """The weights of the source's trunk."""
     of = task.spec.derived[task.job.method][OF]
     folder = task.folder / replace(task.job, method=of).path
     result = read_result(folder / RESULT, JOB_SHAPE)
@@ -57,7 +56,6 @@ def _trained(task: Task, training: Training) -> dict[str, Any]:
 
 
 def _best_alpha(start: dict[str, Any], trained: dict[str, Any], training: Training) -> float:
-    """The alpha with the best validation score."""
     scores = {}
     for alpha in CANDIDATES:
         training.model.trunk.load_state_dict(between(start, trained, alpha))

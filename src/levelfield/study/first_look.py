@@ -1,9 +1,8 @@
 """Build every row once before the first job, to find mistakes before anything is computed."""
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,48 +25,37 @@ def look_at_rows(spec: StudySpec) -> Seen:
     Raises:
         UserError: a row cannot be built, a loss fails or returns no loss, or the data cannot be used.
     """
-    kept, seen = SharedParts(), dict[str, Training]()
+    kept, seen, halves, identities = SharedParts(), dict[str, Training](), dict[str, Any](), dict[str, Any]()
     with tempfile.TemporaryDirectory() as folder:
         for row in spec.rows:
-            with _explained(f"{row}, when building it"):
+            try:
                 if spec.whole_half and spec.trials(row):  # runs and trials have different settings
                     Training(job_config(spec, Job(row, "run", 0, 0), {}), Path(folder), kept=kept).build()
                 seen[row] = Training(first_config(spec, row), Path(folder), kept=kept).build()
-        halves = {spec.halves[row]: training.datamodule for row, training in seen.items()}
+                data = halves.setdefault(spec.halves[row], seen[row].datamodule)
+                identities[row] = data.identity()
+                if spec.trains(row) and type(seen[row].model).training_step is MetricLearner.training_step:
+                    _try_loss(seen[row], data.train_subset.labels)
+            except UserError:
+                raise
+            except (Exception, SystemExit) as error:  # of a class, which may be the user's
+                raise UserError(f"{row}, when building it or calling its loss: {in_words(error)}") from error
         for data in halves.values():
             check_test_split(data.half("test"))
-        identities = {half: data.identity() for half, data in halves.items()}
-        for row in filter(spec.trains, seen):
-            labels = halves[spec.halves[row]].train_subset.labels
-            batches = seen[row].datamodule.training_batches(labels)
-            if type(seen[row].model).training_step is MetricLearner.training_step:
-                with _explained(f"{row}, its loss on random embeddings"):
-                    _try_loss(seen[row], labels, [int(draw) for draw in next(iter(batches))])
     trunks = {row: getattr(training.model, "trunk", None) for row, training in seen.items()}
     weights = {row: getattr(trunk, "weights_origin", None) for row, trunk in trunks.items()}  # a user's may have none
-    return Seen({row: identities[spec.halves[row]] for row in seen}, weights, data.overview())
+    return Seen(identities, weights, data.overview())
 
 
-@contextmanager
-def _explained(what: str) -> Iterator[None]:
-    """Turn an exception of a class, which may be the user's, into a mistake of one line."""
-    try:
-        yield
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{what}: {in_words(error)}") from error
-
-
-def _try_loss(training: Training, labels: np.ndarray, drawn: list[int]) -> None:
+def _try_loss(training: Training, labels: np.ndarray) -> None:
     """Call a loss once on random embeddings on the CPU; a failure counts only if the row trains on the CPU."""
-    learner = training.model
+    learner, drawn = training.model, next(iter(training.datamodule.training_batches(labels)))
     try:
         with torch.random.fork_rng(devices=[]):
             learner.build_loss(len(np.unique(labels)))
             check_parts(learner)
             noise = torch.nn.functional.normalize(torch.randn(len(drawn), learner.embedding_size)).requires_grad_()
-            learner.objective(noise, torch.from_numpy(labels[drawn]))
+            learner.objective(noise, torch.from_numpy(labels[[int(draw) for draw in drawn]]))
     except (torch.OutOfMemoryError, MemoryError):
         pass  # perhaps temporary: a job without memory is tried again
     except Exception as error:

@@ -14,7 +14,7 @@ from levelfield.core.configuration import (
     find_configuration,
     read_named,
     read_yaml,
-    set_dotted,
+    set_all,
     shipped_files,
 )
 from levelfield.core.errors import UserError, nearest
@@ -25,17 +25,17 @@ from levelfield.study.search_space import read_space
 LOSSES = "levelfield.losses"
 
 
-def added_methods(given: Sequence[str]) -> dict[str, Config]:
-    """The methods of `--add-method`, by name.
+def added_methods(names: Sequence[str], wanted_by: str = "--add-method", beside: Path = Path()) -> dict[str, Config]:
+    """The methods of `--add-method`, or of a list in a study file, by name.
 
     Raises:
         UserError: as `read_method`, or two have one name.
     """
     found: dict[str, Config] = {}
-    for words in given:
-        name, config = read_method(words, f"--add-method {words}")
+    for words in names:
+        name, config = read_method(words, f"{wanted_by} {words}", beside)
         if name in found:
-            raise UserError(f"--add-method {words}: two added methods are named {name!r}; rename one")
+            raise UserError(f"{wanted_by} {words}: two methods are named {name!r}; rename one")
         found[name] = config
     return found
 
@@ -53,9 +53,9 @@ def read_method(words: str, wanted_by: str, beside: Path = Path()) -> tuple[str,
         UserError: there is no such file, the loss cannot be imported, or its `search_space` is not one.
     """
     file = find_configuration(words, "method", beside)
-    if file is None and ("/" in words or words.endswith((".yaml", ".yml"))):
-        return Path(words).stem, read_named(words, wanted_by, "method", beside)  # says which names are near
-    return method_of_loss(words, wanted_by) if file is None else (file.stem, read_yaml(file))
+    if file is None and "/" not in words and not words.endswith((".yaml", ".yml")):
+        return method_of_loss(words, wanted_by)
+    return (file or Path(words)).stem, read_named(words, wanted_by, "method", beside)  # or says which names are near
 
 
 def method_of_loss(path: str, wanted_by: str) -> tuple[str, Config]:
@@ -96,9 +96,8 @@ def method_of_loss(path: str, wanted_by: str) -> tuple[str, Config]:
         read_space(ranges, f"{wanted_by}: search_space")
         keys = {each: f"model.{each}" if each == "loss_lr" else f"model.loss.init_args.{each}" for each in given}
         own |= {keys[each]: place["start"] for each, place in given.items() if "start" in place}
-    for key, value in own.items():
-        config = set_dotted(config, key, value)
-    return name, config if given is None else {**config, "search": {keys[each]: ranges[each] for each in given}}
+        config["search"] = {keys[each]: ranges[each] for each in given}
+    return name, set_all(config, own)
 
 
 def _shipped_loss(path: str, wanted_by: str) -> tuple[str, str] | None:
@@ -107,19 +106,19 @@ def _shipped_loss(path: str, wanted_by: str) -> tuple[str, str] | None:
     package, _, name = path.rpartition(".")
     if package and package not in (LOSSES, *(f"{LOSSES}.{module}" for module, _ in losses)):
         return None
-    if (found := next((each for each in losses if name in each), None)) is None:
-        known = [*(file.stem for file in shipped_files("method").values()), *(each for pair in losses for each in pair)]
-        near = nearest(name, known, otherwise="")
-        raise UserError(f"{wanted_by}: no loss of levelfield or file of configs/method is named {name!r}{near}")
-    return found
+    for each in losses:
+        if name in each:
+            return each
+    known = [*(file.stem for file in shipped_files("method").values()), *(each for pair in losses for each in pair)]
+    near = nearest(name, known, otherwise="")
+    raise UserError(f"{wanted_by}: no loss of levelfield or file of configs/method is named {name!r}{near}")
 
 
 def _source_of(module: str, name: str) -> tuple[Config, Any]:
     """Settings and search space of a shipped loss, from its source: an import would load torch, which takes seconds."""
     tree = ast.parse((PACKAGE / f"losses/{module}.py").read_text(encoding="utf-8"))
-    parts = next(each.body for each in tree.body if isinstance(each, ast.ClassDef) and each.name == name)
-    values = {ast.unparse(part.targets[0]): part.value for part in parts if isinstance(part, ast.Assign)}
-    made = [part.args.args for part in parts if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
-    has_classes = any(each.arg == "num_classes" for arguments in made for each in arguments)
+    (loss,) = (each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == name)
+    values = {ast.unparse(part.targets[0]): part.value for part in loss.body if isinstance(part, ast.Assign)}
+    has_classes = "num_classes" in (each.arg for each in ast.walk(loss) if isinstance(each, ast.arg))
     space = ast.literal_eval(values["search_space"]) if "search_space" in values else None
     return {"data.samples_per_class": 1} if has_classes else {}, space

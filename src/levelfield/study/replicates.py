@@ -20,11 +20,7 @@ SPLITS = ("random", "random-swapped")
 
 
 def replicate(spec: StudySpec, number: int) -> StudySpec:
-    """A replicate, which is an ordinary study in a folder of its own, `replicates/<number>`.
-
-    Raises:
-        UserError: a row has a split of its own.
-    """
+    """A replicate, an ordinary study in its own folder, `replicates/<number>`; a row's own split is a UserError."""
     data = {"data": {"split": SPLITS[number % 2], "split_seed": number // 2}}
     for row, config in spec.methods.items():
         if config["data"].get("split", "half") not in ("half", SPLITS[0]) or "data.split_seed" in spec.sweep:
@@ -63,9 +59,6 @@ def run_replicates(
 
     Returns:
         The study with all rows of its folder.
-
-    Raises:
-        UserError: as `run_study`.
     """
     if study.spec.replicates == 1:
         return run(study)

@@ -1,19 +1,28 @@
-"""The rows of a study: methods, values of a sweep and second searches, each with its full configuration."""
+"""Study files: find one, read it with the files that it extends, resolve it into rows with their configurations."""
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from levelfield.core.configuration import SECTIONS, Config, as_list, init_args, merge, set_dotted, stack
-from levelfield.core.errors import UserError, nearest
+from levelfield.core.configuration import (
+    SECTIONS,
+    Config,
+    as_list,
+    find_configuration,
+    init_args,
+    read_yaml,
+    set_all,
+    shipped_files,
+    stack,
+)
+from levelfield.core.errors import UserError, naming, nearest
 from levelfield.core.paths import find_own_modules
-from levelfield.metrics.definitions import METRICS, can_select, is_user_metric, named
-from levelfield.study.methods import read_method
-from levelfield.study.search_space import read_space
+from levelfield.metrics.definitions import SELECTED_BY
+from levelfield.study.methods import added_methods, read_method
+from levelfield.study.search_space import read_space, values_of
 from levelfield.study.spec import (
     ALPHA,
     BASELINE,
@@ -22,19 +31,28 @@ from levelfield.study.spec import (
     NAME,
     OF,
     ONE_PCA,
+    STUDY,
     TO,
     VALIDATED,
     SearchSettings,
     StudySpec,
-    first_search,
     is_baseline,
     value_of,
-    without_value,
+    whole_number,
 )
-from levelfield.study.study_file import PER_JOB, mapping, read_study_file, sort_options, whole_number
-from levelfield.study.suggest import SAMPLERS
-from levelfield.study.untrained import FEATURES, LDA, ONE, TO_SIZE, WHITENING
+from levelfield.study.untrained import ONE
 
+# Keys of a study file with their defaults, and those that are fields of a `StudySpec` as they are.
+DEFAULTS: Config = {
+    **dict.fromkeys(("name", "base", "overrides", "methods", "sweep", "search", "spaces", "references", "metrics")),
+    **dict.fromkeys(("derived", "trunks", "blocks", "compare")),
+    **{**COUNTS, "searches": 1, "selected_by": SELECTED_BY},
+}
+FIELDS = (*COUNTS, "blocks", "selected_by", "compare")
+# Options of the study itself.
+OWN = (*COUNTS, "searches", "metrics", "selected_by", "compare")
+# The study sets these for each job.
+PER_JOB = ("data.fold", "data.num_folds", "seed_everything")
 # Settings of a Trainer that would leave nothing trained, validated or kept.
 WITHOUT_CHECKPOINT = {
     "enable_checkpointing": (False,),
@@ -42,7 +60,21 @@ WITHOUT_CHECKPOINT = {
     **dict.fromkeys(("max_epochs", "limit_train_batches", "limit_val_batches"), (0,)),
 }
 Values = list[tuple[str | None, Config]]  # name of a value, or of a combination of values, and its settings
-Swept = tuple[list[str], Values]  # the keys of a sweep, and their values
+
+
+def find_study(name: str) -> Path:
+    """The study file with this path, or with this name in configs/study of the working directory or the package.
+
+    Raises:
+        UserError: no such study file; the message names the nearest one or lists all.
+    """
+    if (file := find_configuration(name, "study")) is not None:
+        return file
+    if (Path(name) / STUDY).is_file():
+        raise UserError(f"{name} is the folder of a study; continue it: levelfield study resume {name}")
+    names = [file.removeprefix("study/").removesuffix(".yaml") for file in sorted(shipped_files("study"))]
+    searched = re.sub(r"^(\.{1,2}/|configs/|study/)+", "", name).removesuffix(".yaml")
+    raise UserError(f"no study file {name!r}{nearest(searched, names, cutoff=0.6)}")
 
 
 def load_spec(
@@ -57,49 +89,294 @@ def load_spec(
     Raises:
         UserError: a missing file, an unknown key, a wrong value or space.
     """
-    content = read_study_file(path)
-    own, of_search, of_methods = sort_options(options or {})
-    content |= own
-    name = content.get("name", path.stem)
-    if name is None or isinstance(name, list | dict):
-        raise UserError(f"{path}: name must be text, not {name!r}")
-    base = stack(content.get("base", []), path.parent, f"base of {path}")
-    for layer in as_list(content.get("overrides") or {}):
-        base = merge(base, mapping(layer, f"{path}: overrides"))
-    content.setdefault("metrics", base.pop("metrics", None))
-    layers = _layers(path, content.get("methods"), added or {})
-    find_own_modules([base, layers])
-    search = read_search(path, mapping(content.get("search") or {}, f"{path}: search"), of_search)
-    sweep, values = read_sweep(path, content.get("sweep"))
-    methods, spaces, derived = dict[str, Config](), dict[str, Config](), dict[str, Config]()
-    for row, config, space in _rows(path, content, base, layers, search, (sweep, values), of_methods):
-        methods[row] = config
-        spaces |= {row: space} if space else {}
-    for row, number in _second_searches(path, content.get("searches", 1), methods, spaces):
-        methods[f"{row}@{number}"], spaces[f"{row}@{number}"] = methods[row], spaces[row]
-    for row, config, made in _derived(path, content.get("derived"), methods):
-        methods[row], derived[row] = config, made
-    spec = StudySpec(
-        name=str(name),
-        methods=methods,
-        search=search,
-        spaces=spaces,
-        sweep=sweep,
-        blocks=None if (blocks := content.get("blocks")) is None else whole_number(f"{path}: blocks", blocks, 2),
-        derived=derived,
-        trunks=dict(_trunks(path, content.get("trunks"), base, of_methods)),
-        references=_references(path, content.get("references"), any(map(is_baseline, methods))),
-        modules=_modules(methods),
-        **_given(f"{path}: ", {**COUNTS, **content}, methods),
-    )
-    alike: dict[str | None, str] = {}
-    for row in methods:
-        if spec.halves[row] != spec.halves[other := alike.setdefault(value_of(row), row)]:
-            raise UserError(
-                f"{path}: {other} and {row} would be tested on different samples: set data.{', data.'.join(HALVED_BY)} "
-                "for all methods, in the base or a sweep"
-            )
+    own, of_methods = _sort(options or {})
+    of_search = own.pop("search")
+    content = {**DEFAULTS, "name": path.stem, **_read(path), **own}
+    with naming(path):
+        if content["name"] is None or isinstance(content["name"], list | dict):
+            raise UserError(f"name must be text, not {content['name']!r}")
+        base = stack([*as_list(content["base"]), *as_list(content["overrides"])], path.parent, "overrides or base")
+        of_base = base.pop("metrics", None)
+        search = _search(content["search"], of_search)
+        sweep, values = _read_sweep(content["sweep"])
+        configs = _configs(content, added or {}, base, path.parent)
+        find_own_modules([base, configs])
+        methods, spaces = dict[str, Config](), dict[str, Config]()
+        for name, config in configs.items():
+            space, own_sweep = config.pop("search", None) or {}, config.pop("sweep", None)
+            if not search.trials or is_baseline(name):
+                space = {}
+            with naming(f"method {name}"):
+                for value, settings in values if own_sweep is None else _read_sweep(own_sweep, sweep)[1]:
+                    row = name if value is None else f"{name}[{value}]"
+                    _refuse_without_effect(row, of_methods, [] if value is None else sweep, space)
+                    methods[row] = _resolve(set_all(config, {**settings, **of_methods}))
+                    spaces |= {row: space} if space else {}
+        if content["references"] and any(map(is_baseline, methods)):
+            raise UserError("references have no effect next to several trunks; remove them")
+        if BASELINE in methods:
+            raise UserError(f"{BASELINE!r} is the untrained row: rename the method, or sweep model.trunk")
+        _search_again(content["searches"], methods, spaces)
+        derived = _derive(content["derived"], methods)
+        spec = StudySpec(
+            name=str(content["name"]),
+            methods=methods,
+            search=search,
+            spaces=spaces,
+            metrics=as_list(of_base if content["metrics"] is None else content["metrics"]),
+            sweep=sweep,
+            derived=derived,
+            trunks=_trunks(content["trunks"], base, of_methods, path.parent),
+            references=list(dict.fromkeys([*map(str, as_list(content["references"])), ONE])),
+            modules=_modules(methods),
+            **{key: content[key] for key in FIELDS},
+        )
+        alike: dict[str | None, str] = {}
+        for row in methods:
+            if spec.halves[row] != spec.halves[other := alike.setdefault(value_of(row), row)]:
+                keys = ", data.".join(HALVED_BY)
+                raise UserError(
+                    f"{other} and {row} would be tested on different samples: set data.{keys} for all methods, in the "
+                    "base or a sweep"
+                )
     return spec
+
+
+def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
+    """A begun study with dotted options; `check_same` later checks whether it is still the same study.
+
+    Raises:
+        UserError: an unknown key or a wrong value.
+    """
+    own, of_methods = _sort(options)
+    if "searches" in own:
+        raise UserError("--searches: a study cannot change its searches after it began; choose another --output")
+    spec = spec.with_configs(lambda config: set_all(config, of_methods))
+    own["search"] = _search(asdict(spec.search), own["search"])
+    return replace(spec, modules=_modules(spec.methods), **own)
+
+
+# Files and options.
+
+
+def _read(path: Path, extended_by: tuple[Path, ...] = ()) -> Config:
+    """A study file merged over the one that it `extends`; paths stay relative to the file that has them.
+
+    `base+` appends to the base. Methods and overrides are further layers; `overrides: {}` drops the earlier ones.
+    `spaces` and `search` merge key by key. Any other key replaces.
+    """
+    content = read_yaml(path)
+    if isinstance(listed := content.get("methods"), list):
+        content["methods"] = dict(added_methods([*map(str, listed)], f"methods of {path}:", path.parent))
+    name = content.pop("extends", None)
+    if name is None:
+        return _mapping(content, str(path), DEFAULTS)
+    file = find_configuration(str(name), "study", path.parent)
+    if file is None:
+        raise UserError(f"{path.parent / str(name)} (extends of {path}) does not exist; correct the path")
+    if file.resolve() in (*extended_by, path.resolve()):
+        raise UserError(f"{path}: extends {name}, which extends this file again; leave one of them out")
+    below = _read(file, (*extended_by, path.resolve()))
+    for part in ("methods", "spaces"):
+        if isinstance(below.get(part), dict):
+            below[part] = {key: _with_whole_paths(layers, file.parent) for key, layers in below[part].items()}
+    below["base"] = _with_whole_paths(as_list(below.get("base")), file.parent)
+    if "base+" in content:
+        content["base"] = [*below["base"], *as_list(content.pop("base+"))]
+    if content.get("overrides"):  # one layer each, so that `key+` appends when they merge over the base
+        content["overrides"] = [*as_list(below.get("overrides")), content["overrides"]]
+    if isinstance(content.get("methods"), dict):  # a method in both files has the layers of both
+        old = below.get("methods") or {}
+        content["methods"] = {
+            name: None if layers is None else [*as_list(old.get(name)), *as_list(layers)]
+            for name, layers in content["methods"].items()
+        }
+    for part in ("methods", "spaces", "search"):
+        if isinstance(content.get(part), dict):
+            content[part] = (below.get(part) or {}) | content[part]
+    return _mapping(below | content, str(path), DEFAULTS)
+
+
+def _with_whole_paths(layers: Any, folder: Path) -> Any:
+    if isinstance(layers, list):
+        return [_with_whole_paths(layer, folder) for layer in layers]
+    file = find_configuration(layers, "study", folder) if isinstance(layers, str) else None
+    return layers if file is None else str(file.resolve())
+
+
+def _sort(options: Mapping[str, Any]) -> tuple[Config, Config]:
+    """Sort dotted options: those of the study, with its `search`, and settings of all methods."""
+    own, of_methods = dict[str, Any](search={}), dict[str, Any]()
+    for key, value in options.items():
+        section, _, rest = key.partition(".")
+        if key == "name" or key in PER_JOB:
+            raise UserError(f"--{key}: a study sets it for each job; leave it out, or give --folds, --runs or --seed")
+        if key in ("model.loss", "model.miner"):
+            raise UserError(f"--{key} would be the same for every method; to add a method, give --add-method")
+        if key in OWN:
+            own[key] = as_list(value) if key == "metrics" else value
+        elif section == "search":
+            own[section][rest] = value
+        elif section in SECTIONS:
+            of_methods[key] = value
+        else:
+            raise UserError(f"unknown option --{key}{nearest(section, [*SECTIONS, *OWN])}")
+    return own, of_methods
+
+
+def _mapping(content: Any, place: str, known: Collection[str] | None = None) -> Config:
+    """`content` if it is a mapping of known keys."""
+    if not isinstance(content, dict):
+        raise UserError(f"{place} must be a mapping (name: settings), not {content!r}")
+    if known is not None and (unknown := [key for key in content if key not in known]):
+        raise UserError(f"{place}: unknown key {unknown[0]!r}{nearest(unknown[0], known)}")
+    return content
+
+
+def _search(content: Any, options: Config) -> SearchSettings:
+    """The `search:` section with its options; without trials its other keys have no effect."""
+    content = _mapping(content or {}, "search") | options
+    search = SearchSettings(**_mapping(content, "search", SearchSettings.__dataclass_fields__))
+    if not search.trials and (useless := [key for key in options if key != "trials"]):
+        raise UserError(f"--search.{useless[0]} has no effect without a search; give --search.trials too")
+    return search if search.trials else SearchSettings()
+
+
+# Rows.
+
+
+def _configs(content: Config, added: Mapping[str, Config], base: Config, folder: Path) -> dict[str, Config]:
+    """Method to its layers over the base, its space as `search`; null drops a method of the extended file."""
+    methods = _mapping(content["methods"], "methods")
+    layers = {name: given for name, given in methods.items() if given is not None}
+    spaces = _mapping(content["spaces"] or {}, "spaces", {*methods, *added})
+    if not layers:
+        raise UserError("'methods' is empty; give at least one")
+    if again := {*layers} & {*added}:
+        raise UserError(f"--add-method: the study already has a method named {min(again)!r}; rename the class or file")
+    found = {}
+    for name, given in {**layers, **added}.items():
+        _check_name(name)
+        place = f"method {name}"
+        parts = [read_method(each, place, folder)[1] if isinstance(each, str) else each for each in as_list(given)]
+        found[name] = stack(parts, folder, place, base)
+        if name in spaces:
+            found[name]["search"] = stack(spaces[name], folder, f"spaces: {name}")
+        if "metrics" in found[name]:
+            raise UserError(f"{place}: 'metrics' is a key of the study; set it there")
+    return found
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str) or not re.fullmatch(f"(?![_.-]){NAME}", name) or name == ONE_PCA:
+        raise UserError(f"method name {name!r}: use letters, digits, '_', '-' and '.'; quote a number")
+
+
+def _refuse_without_effect(row: str, options: Config, sweep: Sequence[str], content: Config) -> None:
+    """Reject an option for a setting that the study sweeps or searches: it would have no effect."""
+    space = read_space(content, "search")
+    searched = {each.replace(".init_args", "") for key, axis in space.items() for each in axis.keys(key)}
+    for key in sweep:
+        if key in space:
+            raise UserError(f"{row} searches {key}, which the study sweeps; leave one of them out")
+    for key in options:
+        if any(f"{key}.".startswith(f"{each}.") for each in sweep):
+            raise UserError(f"--{key} has no effect: the study sweeps it; change 'sweep:' in the study file")
+        if key.replace(".init_args", "") in searched:
+            raise UserError(
+                f"--{key}: {row} searches this setting, so the option has no effect; leave it out, change the space, "
+                "or turn the search off: --search.trials 0"
+            )
+
+
+def _read_sweep(given: Any, study: Sequence[str] | None = None) -> tuple[list[str], Values]:
+    """The swept keys, and each combination of their values: name and settings.
+
+    Args:
+        study: The keys of the study, if `given` is a method's own sweep of the same keys.
+    """
+    keys: dict[str, list[tuple[Any, Config]]] = {}
+    for key, values in _mapping(given or {}, "sweep").items():
+        with naming(f"sweep of {key}"):
+            keys[str(key)] = values_of(str(key), values)
+            for value, _ in keys[str(key)]:
+                if not re.fullmatch(NAME, str(value)):
+                    raise UserError(f"{value!r} does not fit into a row's name; name it: {{name: {{{key}: ...}}}}")
+    if keys and study is not None and list(keys) != list(study):
+        raise UserError(f"its sweep must have the keys of the study's ({', '.join(study)}), not {', '.join(keys)}")
+    together: Values = []
+    for each in itertools.product(*keys.values()):  # without keys one, which has no name
+        settings = {key: value for _, of_value in each for key, value in of_value.items()}
+        together.append((",".join(str(value) for value, _ in each) or None, settings))
+    return list(keys), together
+
+
+def _resolve(config: Config) -> Config:
+    """The full configuration of a row, checked without importing classes."""
+    _mapping(config, "its settings", (*SECTIONS, "seed_everything"))
+    config = {key: dict(_mapping(config.get(key) or {}, key)) for key in SECTIONS}
+    trainer = config["trainer"]
+    if "devices" in trainer:  # the number of devices changes results
+        whole_number("trainer.devices (a number of devices)", trainer["devices"], 1)
+    if trainer.get("num_nodes", 1) != 1:
+        raise UserError(f"trainer.num_nodes is {trainer['num_nodes']!r}; a job has one node; leave it out")
+    for key, value in trainer.items():
+        if value in WITHOUT_CHECKPOINT.get(key, ()):
+            raise UserError(f"trainer.{key} is {value!r}, which leaves nothing to test; leave it out")
+    if any("selected_by" in init_args(callback) for callback in as_list(trainer.get("callbacks"))):
+        raise UserError("trainer.callbacks: 'selected_by' is a key of the study; set it there")
+    for key in PER_JOB:
+        config["data"].pop(key.removeprefix("data."), None)
+    return config
+
+
+def _search_again(given: Any, methods: dict[str, Config], spaces: dict[str, Config]) -> None:
+    """Add a row for every further search: `2` for all that are searched, or `{arcface: 2}`."""
+    numbers = given if isinstance(given, dict) else dict.fromkeys(spaces or methods, given)
+    _mapping(numbers, "searches", methods)
+    for row in [each for each in methods if each in numbers]:
+        whole_number(f"searches of {row}", numbers[row], 1)
+        for again in range(2, numbers[row] + 1):
+            if row not in spaces:
+                raise UserError(f"searches {again}: {row} is not searched; give --search.trials and a search space")
+            methods[f"{row}@{again}"], spaces[f"{row}@{again}"] = methods[row], spaces[row]
+
+
+def _derive(given: Any, methods: dict[str, Config]) -> dict[str, Config]:
+    """Add the derived rows, each perhaps of an earlier one, and return their definitions."""
+    for row, made in _mapping(given or {}, "derived").items():
+        _check_name(row)
+        with naming(f"derived.{row}"):
+            if row in methods or is_baseline(row):
+                raise UserError("another row has this name; choose another")
+            of = _mapping(made, "its definition", (OF, ALPHA, TO)).get(OF)
+            if of not in methods:
+                raise UserError(f"of: no method {of!r}{nearest(of, methods)}")
+            if (ALPHA in made) == (TO in made):
+                raise UserError(f"give one of {ALPHA} (a number, or validated) and {TO} (a size)")
+            alpha = made.get(ALPHA, VALIDATED)
+            if alpha != VALIDATED and not (isinstance(alpha, int | float) and 0 <= alpha <= 1):
+                raise UserError(f"{ALPHA} must be a number from 0 to 1, or {VALIDATED}, not {alpha!r}")
+            whole_number(TO, made.get(TO, 1), 1)
+        config, left_out = methods[of], ("loss", "miner", "regularizer")
+        model = {key: value for key, value in config["model"].items() if key not in left_out}
+        model["loss"] = "levelfield.losses.ContrastiveLoss"  # a learner needs one; it is not trained
+        if TO in made:
+            model |= {"embedder": "levelfield.models.LinearEmbedder", "embedding_size": made[TO]}
+        trainer = {key: value for key, value in config["trainer"].items() if key in ("accelerator", "precision")}
+        methods[row] = {**config, "model": model, "trainer": {**trainer, "limit_predict_batches": 0}}
+    return dict(given or {})
+
+
+def _trunks(given: Any, base: Config, options: Config, folder: Path) -> dict[str, Config]:
+    """Name and configuration of each further trunk: it is stacked on the base as a method is."""
+    of_data = {key: value for key, value in options.items() if not key.startswith("model.")}
+    found = {}
+    for name, layers in _mapping(given or {}, "trunks").items():
+        with naming(f"trunks: {name}"):
+            config = set_all(stack(layers, folder, "it", base), of_data)
+            found[str(name)] = _resolve({key: part for key, part in config.items() if key != "search"})
+    return found
 
 
 def _modules(methods: Mapping[str, Config]) -> list[str]:
@@ -112,280 +389,3 @@ def _modules(methods: Mapping[str, Config]) -> list[str]:
 
     kinds = {row: user_class("model", model) for row, model in learners.items()}
     return [row for row, kind in kinds.items() if not issubclass(kind, MetricLearner)]
-
-
-def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
-    """A begun study with dotted options; `check_same` later checks whether it is still the same study.
-
-    Raises:
-        UserError: an unknown key or a wrong value.
-    """
-    own, of_search, of_methods = sort_options(options)
-    if "searches" in own:
-        raise UserError("--searches: a study cannot change its searches after it began; choose another --output")
-    spec = spec.with_configs(partial(_with_options, options=of_methods))
-    search = read_search(Path("options"), asdict(spec.search), of_search)
-    return replace(spec, modules=_modules(spec.methods), search=search, **_given("--", own, spec.methods))
-
-
-def _with_options(config: Config, options: Config) -> Config:
-    for key, value in options.items():
-        config = set_dotted(config, key, value)
-    return config
-
-
-def _given(place: str, content: Config, rows: Iterable[str]) -> dict[str, Any]:
-    """The counts, metrics, `selected_by` and `compare` that a study file or options have."""
-    found: dict[str, Any] = {
-        key: whole_number(f"{place}{key}", content[key], int(key != "seed")) for key in COUNTS if key in content
-    }
-    if "metrics" in content:
-        found["metrics"] = read_metrics(f"{place}metrics", content["metrics"])
-    if "selected_by" in content:
-        found["selected_by"] = str(content["selected_by"])
-        if not can_select(found["selected_by"]):
-            names = [metric.key for metric in METRICS if metric.kind == "queries"]
-            close = nearest(found["selected_by"], names)
-            raise UserError(f"{place}selected_by: no validation score {found['selected_by']!r}{close}")
-    if "compare" in content:
-        found["compare"] = name = content["compare"]
-        methods = [row for row in rows if not is_baseline(row) and first_search(row) == row]
-        if name not in (None, *methods):
-            raise UserError(f"{place}compare {name!r}{nearest(str(name), methods)}")
-    return found
-
-
-def _layers(path: Path, methods: Any, added: Mapping[str, Config]) -> dict[str, Config]:
-    """Method to its layers over the base; null drops a method of the extended file."""
-    kept: dict[str, Config] = {}
-    for name, given in mapping(methods, f"{path}: methods").items():
-        _check_name(path, name)
-        if given is not None:
-            place = f"method {name} of {path}"
-            parts = [read_method(m, place, path.parent)[1] if isinstance(m, str) else m for m in as_list(given)]
-            kept[name] = stack(parts, path.parent, place)
-            if "metrics" in kept[name]:
-                raise UserError(f"{place}: 'metrics' is a key of the study; set it there")
-    if not kept:
-        raise UserError(f"{path}: 'methods' is empty; give at least one")
-    for name in added:
-        if name in kept:
-            raise UserError(f"--add-method: the study already has a method named {name!r}; rename the class or file")
-    return {**kept, **added}
-
-
-def _check_name(path: Path, name: Any) -> None:
-    if not isinstance(name, str) or not re.fullmatch(f"(?![_.-]){NAME}", name) or name == ONE_PCA:
-        raise UserError(f"{path}: method name {name!r}: use letters, digits, '_', '-' and '.'; quote a number")
-
-
-def _rows(
-    path: Path, content: Config, base: Config, layers: Config, search: SearchSettings, swept: Swept, options: Config
-) -> Iterator[tuple[str, Config, Config]]:
-    """All rows with their configurations and spaces: one per method, or one per method and value of the sweep."""
-    known, (sweep, values) = {*content["methods"], *layers}, swept  # with the methods that an extending file drops
-    spaces = mapping(content.get("spaces") or {}, f"{path}: spaces", known)
-    for name, layer in layers.items():
-        config = merge(base, layer)
-        space = _space(path, name, spaces, config.pop("search", None), search)
-        of_row: Values = values
-        if "sweep" in config:
-            own = config.pop("sweep")
-            if not sweep:
-                raise UserError(f"{path}: method {name}: its sweep needs a sweep in the study; add one there")
-            of_row = read_sweep(path, own, sweep)[1]
-        for value, settings in of_row:
-            each = _with_options(_with_options(config, settings), options)
-            row = name if value is None else f"{name}[{value}]"
-            if row == BASELINE:
-                raise UserError(f"{path}: {row!r} is the untrained row: rename the method, or sweep model.trunk")
-            _refuse_without_effect(path, row, options, sweep if value is not None else [], space)
-            yield row, _resolve(row, each), space
-
-
-def _space(path: Path, name: str, spaces: Config, own: Any, search: SearchSettings) -> Config:
-    """The search space of a method: from the study's `spaces:`, else from the method's own `search:`."""
-    if not search.trials or is_baseline(name):
-        return {}
-    place = f"search of method {name} of {path}"
-    if name in spaces:
-        place = f"spaces of {path}: {name}"
-        own = stack(spaces[name] or {}, path.parent, place)
-    read_space(own or {}, place)
-    return own or {}
-
-
-def read_sweep(path: Path, given: Any, study: Sequence[str] | None = None) -> Swept:
-    """The swept keys, and each combination of their values: name and settings.
-
-    In a list, a value is its own name. In a mapping, it maps to its settings, which may set the key itself:
-    `data.samples_per_class: {none: {data.sampler: ..., data.samples_per_class: 1}, 5: {}}`.
-
-    Args:
-        study: The keys of the study, if `given` is a method's own sweep of the same keys.
-
-    Raises:
-        UserError: a key without values, or a value that does not fit into a row's name.
-    """
-    if not given:
-        return [], [(None, {})]
-    keys: dict[str, Values] = {}
-    for part in as_list(given):
-        for key, values in mapping(part, f"{path}: sweep").items():
-            if isinstance(values, list):
-                pairs = [(value, None) for value in values]
-            else:
-                pairs = list(mapping(values, f"{path}: sweep of {key}").items())
-            if not pairs:
-                raise UserError(f"{path}: sweep of {key} must list its values: {{model.embedding_size: [64, 128]}}")
-            for value, follows in pairs:
-                if not re.fullmatch(NAME, str(value)) or not isinstance(follows, dict | None):
-                    raise UserError(
-                        f"{path}: sweep of {key}: {value!r} does not fit into a row's name; give it a name: "
-                        f"{{name: {{{key}: ...}}}}"
-                    )
-            keys[str(key)] = [(str(value), {key: value, **(follows or {})}) for value, follows in pairs]
-    if study is not None and list(keys) != list(study):
-        raise UserError(
-            f"{path}: a method's sweep must have the keys of the study's sweep, {', '.join(study)}, not "
-            f"{', '.join(keys)}"
-        )
-    together: Values = []
-    for each in itertools.product(*keys.values()):
-        settings = {key: value for _, follows in each for key, value in follows.items()}
-        together.append((",".join(str(value) for value, _ in each), settings))
-    return list(keys), together
-
-
-def _refuse_without_effect(path: Path, row: str, options: Config, sweep: Sequence[str], space: Config) -> None:
-    """Reject an option for a setting that the study sweeps or searches: it would have no effect."""
-    searched = {
-        each.replace(".init_args", "") for key, place in read_space(space, row).items() for each in place.keys(key)
-    }
-    for key in sweep:
-        if key in space:
-            raise UserError(f"{path}: method {row} searches {key}, which the study sweeps; leave one of them out")
-    for key in options:
-        if any(f"{key}.".startswith(f"{each}.") for each in sweep):
-            raise UserError(f"--{key} has no effect: the study sweeps it; change 'sweep:' in the study file")
-        if key.replace(".init_args", "") in searched:
-            raise UserError(
-                f"--{key}: {without_value(row)} searches this setting, so the option has no effect; leave it out, "
-                f"change the space in {path}, or turn the search off: --search.trials 0"
-            )
-
-
-def _resolve(row: str, config: Config) -> Config:
-    """The full configuration of a row, checked without importing classes."""
-    mapping(config, f"method {row!r}", (*SECTIONS, "seed_everything"))
-    config = {key: dict(mapping(config.get(key) or {}, f"method {row!r}: {key}")) for key in SECTIONS}
-    trainer = config["trainer"]
-    if "devices" in trainer:  # the number of devices changes results
-        whole_number(f"method {row!r}: trainer.devices (a number of devices)", trainer["devices"], 1)
-    if trainer.get("num_nodes", 1) != 1:
-        raise UserError(
-            f"method {row!r}: trainer.num_nodes is {trainer['num_nodes']!r}; a job has one node; leave it out"
-        )
-    for key, value in trainer.items():
-        if value in WITHOUT_CHECKPOINT.get(key, ()):
-            raise UserError(f"method {row!r}: trainer.{key} is {value!r}, which leaves nothing to test; leave it out")
-    if any("selected_by" in init_args(callback) for callback in as_list(trainer.get("callbacks"))):
-        raise UserError(f"method {row!r}: trainer.callbacks: 'selected_by' is a key of the study; set it there")
-    for key in PER_JOB:
-        config["data"].pop(key.removeprefix("data."), None)
-    return config
-
-
-def read_search(path: Path, search: Config, options: Config) -> SearchSettings:
-    """The `search:` section with its options; without trials its other keys have no effect."""
-    known = SearchSettings.__dataclass_fields__
-    settings = SearchSettings(**mapping({**search, **options}, f"{path}: search", known))
-    for key, smallest in (("trials", 0), ("batch", 1), ("folds", 2)):
-        if getattr(settings, key) is not None:
-            whole_number(f"{path}: search.{key}", getattr(settings, key), smallest)
-    if not isinstance(settings.random_folds, bool):
-        raise UserError(f"{path}: search.random_folds must be true or false, not {settings.random_folds!r}")
-    if settings.sampler not in SAMPLERS:
-        raise UserError(f"{path}: search.sampler {settings.sampler!r}{nearest(str(settings.sampler), SAMPLERS)}")
-    if not settings.trials and (useless := [key for key in options if key != "trials"]):
-        raise UserError(f"--search.{useless[0]} has no effect without a search; give --search.trials too")
-    return settings if settings.trials else SearchSettings()
-
-
-def _second_searches(path: Path, given: Any, rows: Config, spaces: Config) -> Iterator[tuple[str, int]]:
-    """(row, number from 2) of every further search, from `2` for all that are searched, or `{arcface: 2}`."""
-    numbers = given if isinstance(given, dict) else dict.fromkeys(spaces or rows, given)
-    mapping(numbers, f"{path}: searches", rows)
-    for row in [each for each in rows if each in numbers]:
-        number = whole_number(f"{path}: searches of {row}", numbers[row], 1)
-        if number > 1 and row not in spaces:
-            raise UserError(
-                f"{path}: searches {number}: {row} is not searched; give --search.trials and a search space"
-            )
-        yield from ((row, again) for again in range(2, number + 1))
-
-
-def _derived(path: Path, given: Any, rows: Config) -> Iterator[tuple[str, Config, Config]]:
-    """Each derived row with its configuration and its definition; it may be derived from an earlier one."""
-    for row, made in mapping(given or {}, f"{path}: derived").items():
-        place = f"{path}: derived.{row}"
-        mapping(made, place, (OF, ALPHA, TO))
-        _check_name(path, row)
-        if row in rows or is_baseline(row):
-            raise UserError(f"{place}: another row has this name; choose another")
-        if made.get(OF) not in rows:
-            raise UserError(f"{place}: of: no method {made.get(OF)!r}{nearest(str(made.get(OF)), [*rows])}")
-        if (ALPHA in made) == (TO in made):
-            raise UserError(f"{place}: give one of {ALPHA} (a number, or validated) and {TO} (a size)")
-        alpha = made.get(ALPHA, VALIDATED)
-        if alpha != VALIDATED and not (isinstance(alpha, int | float) and 0 <= alpha <= 1):
-            raise UserError(f"{place}: {ALPHA} must be a number from 0 to 1, or {VALIDATED}, not {alpha!r}")
-        whole_number(f"{place}: {TO}", made.get(TO, 1), 1)
-        yield row, derived_config(rows[made[OF]], made), dict(made)
-
-
-def derived_config(config: Config, made: Config) -> Config:
-    """The configuration of a row derived from the row with `config`: it is not trained."""
-    left_out = ("loss", "miner", "regularizer")
-    model = {key: value for key, value in config["model"].items() if key not in left_out}
-    model["loss"] = "levelfield.losses.ContrastiveLoss"  # a learner needs one
-    if TO in made:
-        model |= {"embedder": "levelfield.models.LinearEmbedder", "embedding_size": made[TO]}
-    trainer = {key: value for key, value in config["trainer"].items() if key in ("accelerator", "precision")}
-    return {**config, "model": model, "trainer": {**trainer, "limit_predict_batches": 0}}
-
-
-def _trunks(path: Path, given: Any, base: Config, options: Config) -> Iterator[tuple[str, Config]]:
-    """Name and configuration of each further trunk: it is stacked on the base as a method is."""
-    for name, layers in mapping(given or {}, f"{path}: trunks").items():
-        config = merge(base, stack(layers, path.parent, f"trunks of {path}: {name}"))
-        config.pop("search", None)
-        of_data = {key: value for key, value in options.items() if not key.startswith("model.")}
-        yield str(name), _resolve(str(name), _with_options(config, of_data))
-
-
-def _references(path: Path, given: Any, several_trunks: bool) -> list[str]:
-    names = as_list(given or [])
-    for name in names:
-        if name not in (FEATURES, LDA, WHITENING, ONE) and not re.fullmatch(TO_SIZE, str(name)):
-            raise UserError(f"{path}: no reference {name!r}; there are: features, lda, whitening, pca512, whitening512")
-    if len(set(names)) < len(names) or (names and several_trunks):
-        raise UserError(f"{path}: references: a name is repeated, or there are several trunks; remove it")
-    return [*names, *([] if ONE in names else [ONE])]
-
-
-def read_metrics(place: str, given: Any) -> list[str]:
-    """The names in a study's `metrics:`, one or a list; a name with a dot is the user's own function.
-
-    Raises:
-        UserError: there is no such metric, or every study already has it.
-    """
-    kinds, names = ("queries", "partition"), [] if given is None else as_list(given)
-    for name in names:
-        if is_user_metric(str(name)):  # the study imports it when it runs
-            continue
-        found = named(str(name))
-        if found is None or found[0].shown or found[0].kind not in kinds or min(found[1], default=1) < 1:
-            further = [metric.key for metric in METRICS if not metric.shown and metric.kind in kinds]
-            raise UserError(f"{place}: no metric {name!r}{nearest(str(name), further)}")
-    return list(names)

@@ -16,7 +16,7 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, Task, failed
 from levelfield.study.lock import only_one
 from levelfield.study.progress import duration, progress_line
-from levelfield.study.same_study import Seen, Sources, check_same, check_seen, row_sources, with_begun_rows
+from levelfield.study.same_study import Seen, Sources, check_same, row_sources, with_begun_rows
 from levelfield.study.spec import one_pca
 from levelfield.study.suggest import suggest
 from levelfield.study.workers import Here, Line, Scheduler, Slots, Unit
@@ -81,7 +81,7 @@ def run_study(
                     for slot in range(slots.number):
                         slots.ready(slot)  # workers start while the rows are checked
                     seen = look_at_rows(study.spec)
-                    decisions = check_seen(study, seen, recompute)
+                    decisions = check_same(study, sources, recompute, seen)
                     say(*decisions, *seen.overview, console=console)
                 study.write_spec()  # only if every row can be built
                 line = partial(say, console=console)

@@ -4,12 +4,13 @@ If one of these differs, the results of the row are stale. The study does not mi
 or choose another folder. Different library versions and devices are allowed, and reports show them.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
-from levelfield.core.configuration import first_difference, set_dotted
+from levelfield.core.configuration import Config, first_difference, set_dotted
 from levelfield.core.errors import UserError
 from levelfield.core.source_identity import sources_of
 from levelfield.study.folder import StudyFolder
@@ -35,20 +36,16 @@ class Seen:
 
 def with_rows_of(spec: StudySpec, begun: StudySpec, rows: Iterable[str]) -> StudySpec:
     """A study with more `rows` from its folder: an added method stays in the study once it has a result."""
-    root = next(iter(spec.methods.values()))["data"].get("root")
-    methods = {row: begun.methods[row] for row in rows if row not in spec.methods}
-    if root is not None:
-        methods = {row: set_dotted(config, "data.root", root) for row, config in methods.items()}
-    derived = {row: made for row, made in begun.derived.items() if row in methods}
-    references = [name for name in begun.references if name not in spec.references]
-    spaces = {row: space for row, space in begun.spaces.items() if row in methods}
+    if (root := next(iter(spec.methods.values()))["data"].get("root")) is not None:
+        begun = begun.with_configs(lambda config: set_dotted(config, "data.root", root))
+    added = {row: begun.methods[row] for row in rows if row not in spec.methods}
     return replace(
         spec,
-        methods={**spec.methods, **methods},
-        spaces={**spec.spaces, **spaces},
-        references=[*spec.references, *references],
-        derived={**spec.derived, **derived},
-        modules=[*spec.modules, *(row for row in begun.modules if row in methods)],
+        methods={**spec.methods, **added},
+        spaces=spec.spaces | {row: space for row, space in begun.spaces.items() if row in added},
+        references=[*dict.fromkeys([*spec.references, *begun.references])],
+        derived=spec.derived | {row: made for row, made in begun.derived.items() if row in added},
+        modules=[*spec.modules, *(row for row in begun.modules if row in added)],
     )
 
 
@@ -61,35 +58,27 @@ def with_begun_rows(study: StudyFolder) -> StudyFolder:
     return StudyFolder(study.folder, with_rows_of(study.spec, begun.spec, rows))
 
 
-def check_archived(asked: StudySpec, archived: StudySpec) -> None:
-    """Reject an archive of another study.
-
-    Raises:
-        UserError: names the difference.
-    """
-    pairs = [(key, getattr(archived, key), getattr(asked, key)) for key in ("runs", "metrics")]
-    for row in archived.rows:
-        if row in asked.rows and archived.row_hashes[row] != asked.row_hashes[row]:
-            pairs.append(first_difference(archived.settings(row), asked.settings(row)) or (row, "another", "this"))
-    if not {*archived.rows} & {*asked.rows}:
-        pairs.append(("methods", list(archived.methods), list(asked.methods)))
-    for key, there, here in pairs:
-        if there != here:
-            raise UserError(
-                f"--from: {key} is {there!r} in the archive and {here!r} in the study; give another archive"
-            )
-
-
 def row_sources(spec: StudySpec) -> Sources:
     """Row to the source digests of its classes."""
     return sources_of({row: spec.class_settings(row) for row in spec.rows})
 
 
-def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str]) -> list[str]:
-    """Reject results of other settings or source code, except those that `recompute` names.
+def check_archived(asked: StudySpec, archived: StudySpec) -> None:
+    """Raise a UserError that names the difference if an archive is of another study."""
+    shared = [row for row in archived.rows if row in asked.rows]
+    there, here = ({**_of_all_rows(spec), **{row: spec.settings(row) for row in shared}} for spec in (archived, asked))
+    found = first_difference(there, here) if shared else ("methods", list(archived.methods), list(asked.methods))
+    if found is not None:
+        key, before, now = found
+        raise UserError(f"--from: {key} is {before!r} in the archive and {now!r} in the study; give another archive")
+
+
+def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str], seen: Seen | None = None) -> list[str]:
+    """Reject results of another state of the study, except those that `recompute` names, which are removed.
 
     Args:
-        recompute: Rows or methods whose stale results are removed; `all` for every row.
+        recompute: Rows or methods; `all` for every row.
+        seen: The data and the trunks' weights, which are known after the rows are built.
 
     Returns:
         One line per change.
@@ -98,62 +87,56 @@ def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str])
         UserError: names every stale row, the reason, and what to do.
     """
     begun = StudySpec.read(study.spec_file) if study.spec_file.is_file() else study.spec
-    if study.stored:
-        for key in ("runs", "metrics"):
-            before, now = getattr(begun, key), getattr(study.spec, key)
-            if before != now:
-                raise UserError(
-                    f"{study.spec_file}: {key} is {before!r} there and {now!r} now; choose another --output, or give "
-                    "the old value"
-                )
-    stale = {row: found for row in study.spec.rows if (found := _stale(study, begun, row, sources[row])) is not None}
-    return resolve_stale(study, stale, recompute)
-
-
-def check_seen(study: StudyFolder, seen: Seen, recompute: Collection[str]) -> list[str]:
-    """`check_same` for data and trunk weights, which are known after the rows are built."""
-    stale: dict[str, str] = {}
-    for job, result in study.state.results.items():
-        before, half = result.get("data"), seen.data.get(job.method)
-        if before and half and before["fingerprint"] != half["fingerprint"]:
-            old, now = ({*each["train_classes"], *each["val_classes"]} for each in (before, half))
-            what = f"class {min(old ^ now)!r} is only in one training half" if old ^ now else "a sample or its class"
-            stale[job.method] = f"the data have changed on disk ({what})"
-        known, here = result.get("provenance", {}).get("weights"), seen.weights.get(job.method)
-        if None not in (known, here) and known != here:
-            stale.setdefault(job.method, f"weights {known} there, {here} here")
-    return resolve_stale(study, stale, recompute)
-
-
-def resolve_stale(study: StudyFolder, stale: Mapping[str, str], recompute: Collection[str]) -> list[str]:
-    """Remove the results of stale rows as requested, and raise an error for the others."""
+    found = first_difference(_of_all_rows(begun), _of_all_rows(study.spec))
+    if study.stored and found is not None:
+        key, before, now = found
+        raise UserError(
+            f"{study.spec_file}: {key} is {before!r} there and {now!r} now; choose another --output, or give the old "
+            "value"
+        )
+    stale = {row: why for row in study.spec.rows if (why := _why_stale(study, begun, row, sources[row], seen))}
     removed = {*stale} if "all" in recompute else {*named_rows(study.spec, recompute)} & {*stale}
     if left := {row: why for row, why in stale.items() if row not in removed}:
-        by_reason: dict[str, list[str]] = defaultdict(list)
-        for row, why in left.items():
-            by_reason[why].append(row)
-        reasons = "; ".join(f"{', '.join(rows)}: {why}" for why, rows in by_reason.items())
-        named = ["all"] if {*left} >= {*study.spec.methods} else left
-        again = " ".join(f"--recompute {row}" for row in named)
+        rows_of = {why: [row for row in left if left[row] == why] for why in left.values()}
+        reasons = "; ".join(f"{', '.join(rows)}: {why}" for why, rows in rows_of.items())
+        again = " ".join(f"--recompute {row}" for row in (["all"] if {*left} >= {*study.spec.methods} else left))
         raise UserError(
-            f"{study.folder} has results of another state of the study: {reasons}. To compute them again: "
-            f"{again}; or restore the old state, or choose another --output"
+            f"{study.folder} has results of another state of the study: {reasons}. To compute them again: {again}; or "
+            "restore the old state, or choose another --output"
         )
     for row in removed:
         study.remove_row(row)
     return [f"{row}: will be computed again: {why}" for row, why in stale.items()]
 
 
-def _stale(study: StudyFolder, begun: StudySpec, row: str, sources: Mapping[str, str]) -> str | None:
-    """Why a row's results belong to other settings or source code; None if they do not, or without results."""
+def _of_all_rows(spec: StudySpec) -> Config:
+    """What the results of all rows depend on."""
+    return {"runs": spec.runs, "metrics": spec.metrics}
+
+
+def _why_stale(
+    study: StudyFolder, begun: StudySpec, row: str, sources: Mapping[str, str], seen: Seen | None
+) -> str | None:
+    """Why a row's results belong to another state; None if they do not, or without results."""
     results = [result for job, result in study.stored.items() if job.method == row]
     if any(result["configuration"] != study.spec.row_hashes[row] for result in results):
-        known = row in begun.rows
-        difference = first_difference(begun.settings(row), study.spec.settings(row)) if known else None
-        key, before, now = difference or ("its configuration", "another", "this")
+        found = first_difference(begun.settings(row), study.spec.settings(row)) if row in begun.rows else None
+        key, before, now = found or ("its configuration", "another", "this")
         return f"{key} is {before!r} there and {now!r} here"
-    changed = _changed_files(study, row, sources)
-    return f"{', '.join(changed)} has changed" if changed else None
+    if files := _changed_files(study, row, sources):
+        return f"{', '.join(files)} has changed"
+    if seen is None:
+        return None
+    for result in results:
+        before, here = result.get("data"), seen.data[row]
+        if before and before["fingerprint"] != here["fingerprint"]:
+            old, now = ({*each["train_classes"], *each["val_classes"]} for each in (before, here))
+            what = f"class {min(old ^ now)!r} is only in one training half" if old ^ now else "a sample or its class"
+            return f"the data have changed on disk ({what})"
+        known, now = result.get("provenance", {}).get("weights"), seen.weights[row]
+        if None not in (known, now) and known != now:
+            return f"weights {known} there, {now} here"
+    return None
 
 
 def _changed_files(study: StudyFolder, row: str, sources: Mapping[str, str]) -> list[str]:
@@ -176,16 +159,14 @@ def changed_sources(study: StudyFolder) -> list[tuple[str, list[str]]]:
 
 def differing_origins(study: StudyFolder) -> list[str]:
     """A sentence for each library version or device that differs between results."""
-    values: dict[str, Counter[str]] = defaultdict(Counter)
+    found = []
     for result in (*study.stored.values(), *study.tests().values()):
-        origin = result.get("provenance") or {}
-        named = {"levelfield": origin.get("code", {}).get("levelfield"), **origin.get("libraries", {})}
-        if "device" in origin:
-            named["device"] = origin.get("gpu") or "cpu"
-        for key, value in named.items():
-            values[key][str(value)] += 1
+        if origin := result.get("provenance"):  # a failed job has none
+            version, device = origin["code"]["levelfield"], origin.get("gpu") or "cpu"
+            found.append({"levelfield": version, "device": device, **origin["libraries"]})
+    counts = {key: Counter(str(each[key]) for each in found if key in each) for key in sorted({*chain(*found)})}
     return [
-        f"{key}: {', '.join(f'{value} in {n} results' for value, n in sorted(counts.items()))}."
-        for key, counts in sorted(values.items())
-        if len(counts) > 1
+        f"{key}: {', '.join(f'{value} in {n} results' for value, n in sorted(values.items()))}."
+        for key, values in counts.items()
+        if len(values) > 1
     ]

@@ -4,7 +4,7 @@ import copy
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,11 +13,11 @@ from typing import Any
 import yaml
 
 from levelfield.core.configuration import Config, flatten, init_args, read_yaml
-from levelfield.core.errors import UserError
-from levelfield.core.shape import TEXT_OR_NONE, count, has_shape
-from levelfield.metrics.definitions import SELECTED_BY, is_user_metric
-from levelfield.study.search_space import Space, read_space
-from levelfield.study.untrained import FEATURES, ONE, PCA, UNTRAINED, changes_untrained, untrained_config
+from levelfield.core.errors import UserError, naming, nearest
+from levelfield.core.shape import count, has_shape
+from levelfield.metrics.definitions import METRICS, SELECTED_BY, can_select, is_user_metric, named
+from levelfield.study.search_space import SAMPLERS, Space, read_space
+from levelfield.study.untrained import FEATURES, ONE, PCA, UNTRAINED, changes_untrained, kept_settings, untrained_config
 
 STUDY = "study.yaml"
 BASELINE = "pretrained"
@@ -25,19 +25,15 @@ ONE_PCA = f"{BASELINE}_{ONE}"
 COUNTS = {"folds": 4, "runs": 2, "replicates": 1, "seed": 0, "threads": 2}
 # `data.fold` of a job that trains on all training classes.
 WHOLE_HALF = "none"
-WHOLE_OR_NONE = (int, type(None))
-# Of a study.yaml. Archives of results/ lack the keys with `?`.
+# Of a study.yaml; a spec checks its numbers and choices itself. Archives of results/ lack the keys with `?`.
 SHAPE = {
-    **dict.fromkeys(("folds", "runs", "seed", "threads"), count),
-    "search": {"trials": count, "sampler?": str, "batch?": count, "folds?": WHOLE_OR_NONE, "random_folds?": bool},
-    **dict.fromkeys(("name", "selected_by?"), str),
+    **{"name": str, "search": dict},
     **{key: {str: dict} for key in ("methods", "spaces", "derived?", "trunks?")},
     **{key: [str] for key in ("metrics", "sweep", "references", "modules?")},
-    "blocks?": WHOLE_OR_NONE,
-    "replicates?": count,
-    "compare?": TEXT_OR_NONE,
 }
 MOST_JOBS = 200_000
+# Kinds of the scores that can be tested in addition to those of every study.
+ADDED_SCORES = ("queries", "partition")
 # Keys of a derived row.
 OF, ALPHA, TO, VALIDATED = "of", "alpha", "pca", "validated"
 # Settings of the data that do not change results.
@@ -67,6 +63,15 @@ class SearchSettings:
     folds: int | None = None
     random_folds: bool = False
 
+    def __post_init__(self) -> None:
+        for key, smallest in (("trials", 0), ("batch", 1), ("folds", 2)):
+            if getattr(self, key) is not None:
+                whole_number(f"search.{key}", getattr(self, key), smallest)
+        if not isinstance(self.random_folds, bool):
+            raise UserError(f"search.random_folds must be true or false, not {self.random_folds!r}")
+        if self.sampler not in SAMPLERS:
+            raise UserError(f"search.sampler {self.sampler!r}{nearest(self.sampler, SAMPLERS)}")
+
 
 @dataclass(frozen=True)
 class StudySpec:
@@ -81,11 +86,9 @@ class StudySpec:
         threads: CPU threads of a job: 1 and 2 threads give different weights.
         methods: Row to its configuration as for `levelfield fit --config`. `arcface@2` is a second search of `arcface`
             with other seeds, to measure how much a method differs from itself.
-        search: The search for arguments.
         spaces: Row to its search space, dotted keys to ranges; a row without a space is not searched.
-        metrics: Test scores in addition to MAP@R, R-precision and precision@1: names in
-            `levelfield.metrics.definitions`, or import paths of your own functions of embeddings and labels,
-            `my_metric.hubness`.
+        metrics: Test scores in addition to MAP@R, R-precision and precision@1: names in `metrics/definitions.py`, or
+            import paths of your own functions of embeddings and labels, `my_metric.hubness`.
         sweep: The dotted keys with several values: `softmax[64]` and `softmax[128]`.
         blocks: Blocks of the training classes, each the validation classes of one fold; None for one per fold. With
             fewer folds only the first blocks are validated.
@@ -95,8 +98,7 @@ class StudySpec:
         references: Untrained rows in addition to the PCA of the trunk's features: `features`, `lda`, `whitening`,
             `pca512`, `whitening512`, `one_pca`.
         modules: Rows whose learner is a LightningModule but not a `MetricLearner`.
-        selected_by: The validation score that selects the best epoch and trial; the largest is best. A score of
-            queries, or an import path as in `metrics`.
+        selected_by: The validation score, of queries or an import path, whose largest value selects epoch and trial.
         replicates: Repetitions of the whole study with other halves of the classes, folds, searches and seeds, each a
             study in its own folder, `levelfield.study.replicates`.
         compare: The only method that is compared with the others; None compares all pairs, with a larger correction.
@@ -122,11 +124,23 @@ class StudySpec:
     compare: str | None = None
 
     def __post_init__(self) -> None:
+        for key in COUNTS:
+            whole_number(key, getattr(self, key), int(key != "seed"))
+        if self.blocks is not None:
+            whole_number("blocks", self.blocks, 2)
+        for name in self.metrics:
+            if not _is_further_score(str(name)):
+                further = [metric.key for metric in METRICS if not metric.shown and metric.kind in ADDED_SCORES]
+                raise UserError(f"metrics: no metric {name!r}{nearest(name, further)}")
+        if not can_select(str(self.selected_by)):
+            close = nearest(self.selected_by, [metric.key for metric in METRICS if metric.kind == "queries"])
+            raise UserError(f"selected_by: no validation score {self.selected_by!r}{close}")
+        methods = [row for row in self.methods if not is_baseline(row) and first_search(row) == row]
+        if self.compare not in (None, *methods):
+            raise UserError(f"compare {self.compare!r}{nearest(self.compare, methods)}")
         each = self.runs * self.folds + self.search.trials * self.folds_of("trial")
         if (jobs := self.replicates * len(self.methods) * each) > MOST_JOBS:
-            raise UserError(
-                f"{self.name}: {jobs:,} jobs, but a study has at most {MOST_JOBS:,}: give fewer folds, runs or trials"
-            )
+            raise UserError(f"{jobs:,} jobs, but a study has at most {MOST_JOBS:,}: give fewer folds, runs or trials")
 
     @property
     def rows(self) -> list[str]:
@@ -181,19 +195,14 @@ class StudySpec:
         """`pretrained`; in a sweep that changes the untrained embedding, one name per value: `pretrained[pca-96]`."""
         if kind == UNTRAINED:
             return f"{BASELINE}[{UNTRAINED}-{re.sub(r'[^A-Za-z0-9_.]+', '-', row).strip('-')}]"
-        values = [value for key, value in self._swept_values(row) if changes_untrained(key, kind)]
-        if values:
-            return f"{BASELINE}[{'-'.join([kind, *values])}]"
-        return BASELINE if kind == PCA else f"{BASELINE}[{kind}]"
-
-    def _swept_values(self, row: str) -> Iterator[tuple[str, str]]:
-        """Each swept key with the name of its value in a row; in a row without a sweep, its configured value."""
         names = (value_of(row) or "").split(",")
-        if len(names) != len(self.sweep) or not names[0]:
+        if len(names) != len(self.sweep) or not names[0]:  # a row without a sweep: its configured values
             settings = {key.replace(".init_args", ""): value for key, value in flatten(self.methods[row])}
             values = [str(settings.get(key.replace(".init_args", ""), "default")) for key in self.sweep]
             names = [re.sub(r"[^A-Za-z0-9_.]+", "_", value) for value in values]
-        return zip(self.sweep, names, strict=True)
+        swept = [name for key, name in zip(self.sweep, names, strict=True) if changes_untrained(key, kind)]
+        name = "-".join([kind, *swept])
+        return BASELINE if name == PCA else f"{BASELINE}[{name}]"
 
     def baseline_of(self, row: str) -> str:
         """The untrained row to compare a trained row with: the PCA of its trunk's features."""
@@ -233,33 +242,23 @@ class StudySpec:
 
     def settings(self, row: str) -> Config:
         """The settings that a row's results depend on; other rows do not change them, nor do more folds of blocks."""
+        kind = self.reference_of(row) if is_baseline(row) else None
         common: Config = {"seed": self.seed, "threads": self.threads}
-        common |= {} if self.blocks is None else {"blocks": self.blocks}
-        counted = (self.trials(row) and not self.search.folds) or (
-            is_baseline(row) and self.reference_of(row) in (PCA, ONE)
-        )
-        if self.blocks is None or counted:  # the folds of its trials, and of the PCA for all folds together
+        if self.blocks is not None:
+            common["blocks"] = self.blocks
+        of_all_folds = kind in (PCA, ONE) or (self.trials(row) and not self.search.folds)
+        if self.blocks is None or of_all_folds:  # the folds of its trials, and of the PCA for all folds together
             common["folds"] = self.folds
-        common |= {} if self.selected_by == SELECTED_BY else {"selected_by": self.selected_by}
-        if is_baseline(row):
-            of, kind = self._untrained[row]
-            config = _without_places(of)
-            if kind != UNTRAINED:
-                config = {
-                    section: {
-                        key: each
-                        for key, each in config[section].items()
-                        if changes_untrained(f"{section}.{key}", kind)
-                    }
-                    for section in ("model", "data")
-                }
-            return {**common, **config, "projection": kind}
-        config = _without_places(self.methods[row])
-        search = {key: value for key, value in asdict(self.search).items() if key != "random_folds" or value}
-        searched = {"search": search, "space": self.spaces[row]} if self.trials(row) else {}
+        if self.selected_by != SELECTED_BY:
+            common["selected_by"] = self.selected_by
+        if kind is not None:
+            return {**common, **kept_settings(_without_places(self._untrained[row][0]), kind), "projection": kind}
         if row in self.derived:
-            searched = {"derived": self.derived[row], OF: self.settings(self.derived[row][OF])}
-        return {**common, **config, **searched}
+            common |= {"derived": self.derived[row], OF: self.settings(self.derived[row][OF])}
+        elif self.trials(row):
+            search = {key: value for key, value in asdict(self.search).items() if key != "random_folds" or value}
+            common |= {"search": search, "space": self.spaces[row]}
+        return {**common, **_without_places(self.methods[row])}
 
     def class_settings(self, row: str) -> Config:
         """The settings that name the classes of a row, and your own metric that selects its epochs."""
@@ -293,15 +292,27 @@ class StudySpec:
             UserError: it is missing or damaged, or a row has an impossible name.
         """
         try:
-            content = read_yaml(path)
-            if not has_shape(content, SHAPE):
-                raise TypeError
-            spec = cls(**{**content, "search": SearchSettings(**content["search"])})
-            if spec.row_hashes and all(re.fullmatch(ROW, row) for row in spec.methods):
-                return spec
+            if has_shape(content := read_yaml(path), SHAPE):
+                with naming(path):
+                    spec = cls(**{**content, "search": SearchSettings(**content["search"])})
+                if spec.row_hashes and all(re.fullmatch(ROW, row) for row in spec.methods):
+                    return spec
         except (TypeError, AttributeError, KeyError, StopIteration):
             pass
         raise UserError(f"{path} is damaged, or not the study.yaml of a study folder; restore it from a copy")
+
+
+def whole_number(place: str, value: Any, smallest: int) -> None:
+    """Raise a UserError that names `place` unless `value` is a whole number of at least `smallest`."""
+    if not count(value) or value < smallest:
+        raise UserError(f"{place} must be a whole number of at least {smallest}, not {value!r}")
+
+
+def _is_further_score(name: str) -> bool:
+    """Whether a test can add a score to those of every study; your own is imported when the study runs."""
+    if (found := named(name)) is None:
+        return is_user_metric(name)
+    return not found[0].shown and found[0].kind in ADDED_SCORES and min(found[1], default=1) > 0
 
 
 def digest(plain: Any) -> str:
@@ -362,24 +373,16 @@ def is_one_pca(row: str) -> bool:
 
 
 def one_pca(baseline: str) -> str:
-    """The row with one PCA of the whole training half, as long as the concatenated PCAs of the folds.
-
-    Example:
-        >>> one_pca("pretrained[pca-96]")
-        'pretrained_one_pca[pca-96]'
-    """
+    """`pretrained_one_pca[pca-96]` of `pretrained[pca-96]`: one PCA of the whole training half, as long as the
+    concatenated PCAs of the folds."""
     return baseline.replace(BASELINE, ONE_PCA, 1)
 
 
 def named_rows(spec: StudySpec, names: Iterable[str]) -> list[str]:
-    """The rows with these names; a name is a row, or a method with several rows.
-
-    Raises:
-        UserError: a name that the study does not have.
-    """
+    """The rows with these names, each a row or a method with several; another name is a UserError."""
     found: list[str] = []
     for name in names:
-        rows = [row for row in spec.rows if name in (row, without_value(row), without_value(row).partition("@")[0])]
+        rows = [row for row in spec.rows if name in (row, without_value(row), first_search(without_value(row)))]
         if not rows:
             raise UserError(f"no method {name!r} in {spec.name}; there are: {', '.join(spec.rows)}")
         found += rows

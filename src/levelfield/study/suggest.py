@@ -14,9 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from levelfield.core.seeds import seed_of
-from levelfield.study.search_space import Point, Range, Space, coordinates, settings
+from levelfield.study.search_space import SAMPLERS, Point, Space, coordinates, settings
 
-SAMPLERS = {"gp": "GPSampler", "tpe": "TPESampler", "random": "RandomSampler"}
 # Trials before the first model of the scores.
 FIRST_POINTS = 5
 # Values this close to a bound, as a fraction of the range, are flagged.
@@ -31,7 +30,6 @@ class Trial:
         number: Number of the trial, from 0.
         parameters: Dotted key to value.
         value: Mean over folds of the best validation score; None if the trial failed.
-        failure: The reason for a failure.
     """
 
     number: int
@@ -58,9 +56,7 @@ def suggest(
     outlier for the model.
 
     Args:
-        space: The search space; an empty one suggests nothing.
         finished: Finished trials, in any order.
-        seed: Seed of the study.
         method: Name in the study; two names of one loss search differently.
         sampler: `gp` (Gaussian process, expected improvement), `tpe` or `random`.
         own: The method's own setting, dotted key to value. For a missing key, or a value outside its range, a Sobol
@@ -78,51 +74,40 @@ def suggest(
 
         positions = np.random.default_rng(seed_of("search", seed, method, number, bits=32)).random(len(space))
         return settings(space, _point(ordered, positions) | (first if number == 0 else {}))
+    from scipy.stats.qmc import Sobol  # scipy.stats takes a second to import
+
+    quasi_random = Sobol(len(space), scramble=True, seed=seed_of("search", seed, method, bits=32))
+    points = quasi_random.random_base2(number.bit_length())  # their number must be a power of two
     ended = sorted(finished, key=lambda trial: trial.number)
-    told = [(coordinates(ordered, parameters), value) for parameters, value in _told_values(ended)]
+    values = [trial.value for trial in ended if trial.value is not None]
+    low = statistics.quantiles(values, n=4, method="inclusive")[0] if len(values) > 1 else sum(values)
+    known = [(coordinates(ordered, trial.parameters), low if trial.value is None else trial.value) for trial in ended]
     running: list[Point] = []
     for each in sorted({*range(number + 1)} - {trial.number for trial in ended if trial.number != number}):
-        if each < FIRST_POINTS or not told:
-            running.append(_sobol_point(ordered, each, seed, method) | (first if each == 0 else {}))
+        if each < FIRST_POINTS or not values:
+            running.append(_point(ordered, points[each]) | (first if each == 0 else {}))
         else:
-            running.append(_ask(ordered, told, running, seed_of("search", seed, method, each, bits=32), sampler))
+            running.append(_ask(ordered, known, running, seed_of("search", seed, method, each, bits=32), sampler))
     return settings(space, running[-1])
 
 
-def _told_values(ended: Sequence[Trial]) -> list[tuple[dict[str, Any], float]]:
-    """Parameters and value of every finished trial; empty before one has a value."""
-    values = [trial.value for trial in ended if trial.value is not None]
-    if not values:
-        return []
-    low = statistics.quantiles(values, n=4, method="inclusive")[0] if len(values) > 1 else values[0]
-    return [(trial.parameters, low if trial.value is None else trial.value) for trial in ended]
-
-
-def _sobol_point(space: Space, number: int, seed: int, method: str) -> Point:
-    from scipy.stats.qmc import Sobol  # scipy.stats takes a second to import
-
-    engine = Sobol(len(space), scramble=True, seed=seed_of("search", seed, method, bits=32))
-    # Sobol sequences have lengths of powers of two.
-    return _point(space, engine.random_base2(number.bit_length())[number])
-
-
 def _point(space: Space, positions: Iterable[float]) -> Point:
-    return {key: place.at(float(position)) for (key, place), position in zip(space.items(), positions, strict=True)}
+    return {key: axis.at(float(position)) for (key, axis), position in zip(space.items(), positions, strict=True)}
 
 
-def _ask(space: Space, told: Sequence[tuple[Point, float]], running: Sequence[Point], seed: int, sampler: str) -> Point:
+def _ask(space: Space, known: Sequence[tuple[Point, float]], running: Sequence[Point], seed: int, name: str) -> Point:
     """The parameters that a new Optuna sampler suggests after these trials."""
     import optuna
     from optuna.trial import TrialState, create_trial
 
     from levelfield.study.training_job import fixed_threads
 
-    distributions = {key: place.distribution for key, place in space.items()}
-    kind = getattr(optuna.samplers, SAMPLERS[sampler])
+    distributions = {key: axis.distribution for key, axis in space.items()}
+    kind = getattr(optuna.samplers, SAMPLERS[name])
     with fixed_threads(1), without_messages():
         # `suggest` chooses the first points, so the sampler needs none.
         study = optuna.create_study(direction="maximize", sampler=kind(seed=seed, n_startup_trials=1))
-        for parameters, value in told:
+        for parameters, value in known:
             study.add_trial(create_trial(params=parameters, distributions=distributions, value=value))
         for parameters in running:
             study.add_trial(create_trial(params=parameters, distributions=distributions, state=TrialState.RUNNING))
@@ -136,8 +121,7 @@ def without_messages() -> Iterator[None]:
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         optuna.logging.set_verbosity(verbosity)
@@ -152,13 +136,14 @@ def best_trial(trials: Sequence[Trial]) -> Trial | None:
 def at_bound(space: Space, parameters: Mapping[str, Any]) -> list[str]:
     """One sentence for each value at a bound, or within 1% of the range from it."""
     sentences = []
-    ranges = {key: place for key, place in space.items() if isinstance(place, Range)}
-    for key, place in ranges.items():
-        position = place.position(parameters[key])
-        for distance, side, bound in ((position, "lower", place.low), (1 - position, "upper", place.high)):
-            if distance <= NEAR_BOUND + 1e-9:  # 1% is not exact in binary
-                sentences.append(
-                    f"{key} is {parameters[key]:.4g}, at or within 1% of the {side} bound {bound:g} of its space: a "
-                    "better value may be outside; widen the space and search again"
-                )
+    for key, axis in space.items():
+        if axis.options:
+            continue
+        position = axis.position(parameters[key])
+        if min(position, 1 - position) <= NEAR_BOUND + 1e-9:  # 1% is not exact in binary
+            side, bound = ("lower", axis.low) if position < 0.5 else ("upper", axis.high)
+            sentences.append(
+                f"{key} is {parameters[key]:.4g}, at or within 1% of the {side} bound {bound:g} of its space: a better "
+                "value may be outside; widen the space and search again"
+            )
     return sentences

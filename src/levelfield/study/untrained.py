@@ -4,6 +4,7 @@ import copy
 import re
 
 from levelfield.core.configuration import Config, init_args
+from levelfield.core.errors import UserError, nearest
 
 # Maps of the trunk's features in untrained rows. `one_pca` is fitted to the whole training half, for comparisons with
 # the concatenated embeddings of a run's folds.
@@ -11,7 +12,6 @@ PCA, FEATURES, LDA, WHITENING, ONE = "pca", "features", "lda", "whitening", "one
 EMBEDDING_SIZE = 128  # a learner's default
 # The untrained row of a LightningModule that is not a MetricLearner: its embeddings before training.
 UNTRAINED = "untrained"
-TO_SIZE = rf"({PCA}|{WHITENING})([1-9][0-9]*)"
 # Settings of the data that do not affect an untrained trunk.
 TRAINING_BATCHES = ("batch_size", "samples_per_class", "replacement", "sampler", "steps_per_epoch")
 
@@ -24,6 +24,16 @@ def changes_untrained(key: str, kind: str) -> bool:
     return section == "data" and name.partition(".")[0] not in TRAINING_BATCHES
 
 
+def kept_settings(config: Config, kind: str) -> Config:
+    """The settings of a row with the same trunk and data that an untrained row of a kind depends on."""
+    if kind == UNTRAINED:
+        return config
+    return {
+        section: {key: each for key, each in config[section].items() if changes_untrained(f"{section}.{key}", kind)}
+        for section in ("model", "data")
+    }
+
+
 def untrained_config(config: Config, kind: str, folds: int) -> Config:
     """The configuration of an untrained row: a learner that is validated and kept before the first step.
 
@@ -31,22 +41,19 @@ def untrained_config(config: Config, kind: str, folds: int) -> Config:
 
     Args:
         config: That of a row with the same trunk and data.
-        kind: The map: `features`, `pca`, `lda`, `whitening`, `one_pca`, `pca512`, or `untrained` for a LightningModule.
+        kind: The map: `features`, `pca`, `lda`, `whitening`, `one_pca`, `pca512`, or `untrained` for a LightningModule;
+            another is a UserError.
         folds: Those of a run; `one_pca` is as long as the concatenated embeddings.
     """
     if kind == UNTRAINED:
         trainer = {key: value for key, value in config["trainer"].items() if key not in ("devices", "strategy")}
         return {**config, "trainer": {**trainer, "max_steps": 0}}
     size = config["model"].get("embedding_size", EMBEDDING_SIZE)
-    of_size = re.fullmatch(TO_SIZE, kind)
-    starts: dict[str, tuple[str, int | None]] = {
-        FEATURES: ("random", None),
-        PCA: (PCA, size),
-        LDA: (LDA, size),
-        WHITENING: (WHITENING, None),
-        ONE: (PCA, size and folds * size),
-    }
-    start, length = starts[kind] if of_size is None else (of_size[1], int(of_size[2]))
+    sizes = {PCA: size, FEATURES: None, LDA: size, WHITENING: None, ONE: size and folds * size}
+    of_size = re.fullmatch(rf"({PCA}|{WHITENING})([1-9][0-9]*)", kind)
+    if kind not in sizes and of_size is None:
+        raise UserError(f"references: no map {kind!r} of features{nearest(kind, [*sizes, 'pca512', 'whitening512'])}")
+    start, length = (kind, sizes[kind]) if of_size is None else (of_size[1], int(of_size[2]))
     trunk = copy.deepcopy(config["model"].get("trunk"))
     init_args(trunk).pop("adapter", None)  # changes no feature before the first step
     embedder = "IdentityEmbedder" if kind == FEATURES else "LinearEmbedder"
@@ -57,10 +64,9 @@ def untrained_config(config: Config, kind: str, folds: int) -> Config:
             "freeze_trunk": True,
             "loss": "levelfield.losses.ContrastiveLoss",  # a learner needs one
             "embedder": f"levelfield.models.{embedder}",
-            "embedder_init": start,
+            "embedder_init": {FEATURES: "random", ONE: PCA}.get(start, start),
             "embedding_size": length,
         },
-        "data": {key: value for key, value in config["data"].items() if key not in TRAINING_BATCHES}
-        | {"features": True},
+        "data": {**kept_settings(config, kind)["data"], "features": True},
         "trainer": {**trainer, "max_steps": 0},
     }

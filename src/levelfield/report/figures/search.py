@@ -16,7 +16,7 @@ from levelfield.metrics.definitions import SELECTED_BY, is_user_metric, title_of
 from levelfield.report.facts import short_key
 from levelfield.report.figures import ReportFigure, Results
 from levelfield.report.figures.style import WIDTH
-from levelfield.study.search_space import Choice, Space, coordinates
+from levelfield.study.search_space import Space, coordinates
 from levelfield.study.suggest import Trial, without_messages
 
 HEIGHT = 2.6  # inches
@@ -65,7 +65,7 @@ def search_figures(
 
 def _axis(space: Space, key: str, at: Any) -> tuple[Any, BaseDistribution]:
     """A coordinate as it is drawn: an option by its value."""
-    if not isinstance(place := space[key], Choice):
-        return at, place.distribution
-    names = [str(option.get(key)) for option in place.options]
+    if not (options := space[key].options):
+        return at, space[key].distribution
+    names = [str(option.get(key)) for option in options]
     return names[at], CategoricalDistribution(names)
