@@ -174,7 +174,6 @@ def in_all(slots: Slots, function: Callable[..., Any], *arguments: Any) -> list[
         UserError: it fails in one.
     """
     while not (ready := [slot for slot in range(slots.number) if slots.ready(slot)]):
-        slots.check()
         time.sleep(1)
     return [result_of(future) for future in [slots.submit(slot, attempt, function, *arguments) for slot in ready]]
 

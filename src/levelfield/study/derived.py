@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from levelfield.core.errors import TrainingFailed, UserError
-from levelfield.study.jobs import CHECKPOINT, JOB_SHAPE, RESULT, Task, failed, read_result
+from levelfield.study.folder import JOB_SHAPE, read_result
+from levelfield.study.jobs import CHECKPOINT, RESULT, Task, failed
 from levelfield.study.spec import ALPHA, OF, VALIDATED
 from levelfield.training.build import Training
 from levelfield.training.learner import MetricLearner
