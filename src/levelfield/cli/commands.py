@@ -83,8 +83,7 @@ other is tested once, at the end. Validation selects the method: the features, u
 them. The last lines are the command to use it. The same command continues a stopped comparison.
 
 PATH  {LABELLED_DATA}; at least 8 classes
---minutes MINUTES  training time on this machine (default: {MINUTES:g}); more time: more folds, larger images, more
-  steps
+--minutes MINUTES  training time on this machine (default: {MINUTES:g}); more allows more folds, sizes and steps
 --trunk FILE +  the trunk to use (configs/trunk/convnext_tiny.yaml); of several, the one with the best features
 --skip-broken  leave out images that cannot be opened (default: stop)
 --cheapest  of the rows clearly above the features, use the cheapest that is about as good as the best

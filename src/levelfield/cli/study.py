@@ -105,7 +105,8 @@ def _answer(console: Console, study: Study, given: Namespace, archive: str = "")
         say(*(line.replace(str(study.folder), place) for line in study.status()), console=console)
     elif given.command == "report":
         console.print(study.table(), highlight=False)
-        say(f"page: {study.report()}", console=console)
+        study.report()
+        say(f"page: {study.folder / 'report/index.html'}", console=console)
         if given.figures is not None:
             say(*map(str, study.figures(given.figures)), console=console)
         say(*_next(study, given), console=console)
