@@ -35,8 +35,7 @@ NEXT = {
     "quickstart": "next: a fair comparison on photographs, 40 minutes: levelfield data prepare grocery_store --root "
     "data && levelfield study run fair_groceries --data.root data",
 }
-# Of another command that runs a study: the lines above and below the path of the page.
-Conclude = Callable[[Study], tuple[list[str], list[str]]]
+Conclude = Callable[[Study], list[str]]  # of another command that runs a study: the last lines
 
 
 def with_overrides(given: Namespace) -> Namespace:
@@ -145,12 +144,10 @@ def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | 
         again = shlex.join(["levelfield", *given.words])
         print(f"stopped with {finished} of {jobs} jobs done; continue with: {again}", file=sys.stderr)
         return 130
-    above, below = conclude(study) if conclude else ([], _next(study, given))
-    if conclude is None:
-        console.print(study.table(), highlight=False)
-    say(*above, console=console)
+    last = conclude(study) if conclude else _next(study, given)
+    console.print(study.table(), highlight=False)
     _print_page(console, study, study.asked.had_work or conclude is not None)  # it may decide otherwise
-    say(*below, console=console)
+    say(*last, console=console)
     if given.json:
         rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
         print(json.dumps({"decision": decided(study.record()), "summary": rows}))
