@@ -12,7 +12,7 @@ from pathlib import Path
 
 from levelfield import __version__
 from levelfield.core import option_hints as hints
-from levelfield.study.study_file import OWN
+from levelfield.study.rows import OWN
 
 # Values and options of several commands.
 ANY_DATA = "a folder of images; a table (.csv, .parquet) with the column path or text"

@@ -17,10 +17,10 @@ import yaml
 from levelfield.analysis.verdict import DECISION
 from levelfield.cli.commands import MINUTES
 from levelfield.cli.study import run, with_overrides
-from levelfield.compare.decide import decide, decision_lines, measured, rungs
-from levelfield.compare.plan import HEADS, LOSSES, ON_GPU, PAIR, TRUNK, Machine, Planner, definition, machine_here
-from levelfield.compare.samples import A_MINUTE, blocks_of, data_settings, duplicates_across, split_of, usable
-from levelfield.compare.whole_half import chosen_by_folds, whole_half_command
+from levelfield.compare.decide import decide, decision_lines, measured, on_all_classes, rungs
+from levelfield.compare.measure import Machine, machine_here
+from levelfield.compare.plan import HEADS, LOSSES, ON_GPU, PAIR, TRUNK, Planner
+from levelfield.compare.samples import A_MINUTE, blocks_of, data_settings, split_of, usable
 from levelfield.core.configuration import OURS, Config, set_dotted
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically, write_json
@@ -77,7 +77,6 @@ def main(given: Namespace) -> int:
         most = int(A_MINUTE[machine.kind, dataset.modality] * machine.cores * minutes)
         chosen = file.with_name(f"{file.stem}_samples.parquet")
         dataset = usable(path, dataset, split, most, given.skip_broken, chosen)
-        say(*duplicates_across(path, dataset, split), file=sys.stderr)
         _write_study(file, name, dataset, split, blocks, machine, given)
     threads = yaml.safe_load(file.read_bytes())["threads"]
     given.file, given.options = str(file), _options(given, machine_here(given.options, accelerator, threads))
@@ -116,11 +115,11 @@ def _write_study(
         spec = load_spec(aside, given.overrides)
     configs = dict(zip(trunks, spec.methods.values(), strict=True))
     planner = Planner(
-        *(dataset, index, tested, configs, blocks, given.ends),
+        *(dataset, index, tested, base, trunks, configs, blocks, given.ends),
         lambda here: make_slots(replace(spec, threads=here.threads), given.executor, _options(given, here)),
     )
     plan = planner.plan(machine, given.executor == "local" and "workers" not in given.options)
-    content = definition(name, dataset.modality, base, trunks, plan)
+    content = {"name": name, **plan.study}
     _write(file, place, content)
     say(*plan.lines, file=sys.stderr if given.json else None)
 
@@ -145,8 +144,8 @@ def _options(given: Namespace, machine: Machine) -> Config:
     return {**({"workers": machine.slots} if given.executor == "local" else {}), **given.options}
 
 
-def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
-    """The decision with its table, and the next commands."""
+def _conclusion(finished: Study, cheapest: bool) -> list[str]:
+    """Write the decision, which the table of the study shows; returns the next commands."""
     study = finished.record()
     table = rungs(study)
     decision = decide(table, cheapest)
@@ -154,14 +153,12 @@ def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
     trusted = user_packages(yaml.safe_load(checkpoint.with_name(CONFIG).read_bytes()))
     embed = ["levelfield", "predict", "--ckpt_path", str(checkpoint)]
     embed += [word for name in sorted(trusted) for word in ("--trust", name)]
-    lines = [f"checkpoint: {checkpoint} (fold 0): {decision.of_fold}"]
+    lines = [f"checkpoint: {checkpoint} (fold 0)"]
     if study.spec.trains(decision.row) or ALPHA in study.spec.derived.get(decision.row, {}):
-        fit = whole_half_command(study, decision.row, finished.folder)
-        _, alpha = chosen_by_folds(study, decision.row)
+        fit, alpha = on_all_classes(study, decision.row, finished.folder)
         mean = "" if alpha is None else f", then take its mean with the start, alpha {alpha:g}"
         lines.append(f"or train it on all training classes first{mean}: {shlex.join(fit)}")
     sentences = decision_lines(decision, table, study.spec, measured(study, decision))
-    above = sentences[: sentences.index("")]  # the table of the rows
     of = study.spec.configuration_hash()
-    write_json(study.folder / DECISION, {"of": of, "row": decision.row, "sentences": above})
-    return sentences, [*lines, f"next: embed with it: {shlex.join(embed)}"]
+    write_json(study.folder / DECISION, {"of": of, "row": decision.row, "sentences": sentences})
+    return [*lines, f"next: embed with it: {shlex.join(embed)}"]

@@ -32,7 +32,7 @@ NEXT = {
     "quickstart": "next: a fair comparison on photographs, 40 minutes: levelfield data prepare grocery_store --root "
     "data && levelfield study run fair_groceries --data.root data",
 }
-Conclude = Callable[[Study], tuple[list[str], list[str]]]
+Conclude = Callable[[Study], list[str]]  # of another command that runs a study: the last lines
 
 
 def with_overrides(given: Namespace) -> Namespace:
@@ -62,7 +62,7 @@ def run(given: Namespace, conclude: Conclude | None = None) -> int:
     """Run or continue a study, print the result, and return the exit code.
 
     Args:
-        conclude: of another command that runs a study: the lines above and below the path of the page.
+        conclude: of another command that runs a study: the last lines.
     """
     console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH, stderr=given.json)
     study = _to_run(console, given)
@@ -84,15 +84,13 @@ def run(given: Namespace, conclude: Conclude | None = None) -> int:
         )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"continue with: {shlex.join(['levelfield', *given.words])}") from None
-    above, below = conclude(study) if conclude else ([], _next(study, given))
-    if conclude is None:
-        console.print(study.table(), highlight=False)
-    say(*above, console=console)
+    last = conclude(study) if conclude else _next(study, given)
+    console.print(study.table(), highlight=False)
     page = study.folder / "report/index.html"
     if study.asked.had_work or conclude is not None or not page.is_file():  # a conclusion may be another one
         study.report()
     say(f"page: {page}", console=console)
-    say(*below, console=console)
+    say(*last, console=console)
     if given.json:
         rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
         print(json.dumps({"decision": decided(study.record()), "summary": rows}))
