@@ -18,7 +18,7 @@ from levelfield.core.versions import provenance
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, folds_of
-from levelfield.study.same_study import Seen, check_seen
+from levelfield.study.same_study import Seen, check_same
 from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.training_job import fixed_threads, memory_errors
 from levelfield.study.workers import Line, Scheduler, Slots, Unit
@@ -87,7 +87,7 @@ def _halves(study: StudyFolder) -> dict[str, MetricDataModule]:
     rows = {study.spec.halves[row]: row for row in study.spec.methods}
     halves = {half: Training(study.test_config(row)).build().datamodule for half, row in rows.items()}
     data = {row: halves[half].identity() for row, half in study.spec.halves.items()}
-    check_seen(study, Seen(data, weights={}, overview=[]), recompute=())
+    check_same(study, None, (), Seen(data, weights={}, overview=[]))
     return halves
 
 
