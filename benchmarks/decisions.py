@@ -21,7 +21,7 @@ from torch.nn.functional import normalize
 
 from levelfield.analysis.class_interval import ClassScores, class_scores, from_sums, neighbours_needed
 from levelfield.analysis.statistics import t_quantile
-from levelfield.compare.decide import PRECISION, UNTOUCHED, Rung, decide
+from levelfield.compare.decide import UNTOUCHED, Rung, decide
 from levelfield.data import CLINC150, ImageTransforms, MetricDataModule, MPerClassBatchSampler, Omniglot
 from levelfield.losses import NormalizedSoftmaxLoss, NTXentLoss
 from levelfield.metrics import retrieval_metrics
@@ -134,8 +134,7 @@ def decisions(rows: Rows, labels: Tensor, pool: np.ndarray, draws: int, folds: i
                 for of_class in class_sums(of_fold, labels[fold])
             ]
             tested[draw, number] = scores(embeddings[test], labels[test]).mean()
-            first = dict.fromkeys((SELECTED_BY, PRECISION), 0.0)
-            found.append(Rung(name, float(torch.cat(each).mean()), {}, first, 0.0, from_sums(sums)))
+            found.append(Rung(name, float(torch.cat(each).mean()), from_sums(sums)))
         highest = max(found, key=lambda rung: rung.validation).row
         vetoed = highest if tested[draw, names.index(highest)] >= tested[draw, 0] else UNTOUCHED
         chosen.append([decide(found).row, decide(found, cheapest=True).row, highest, vetoed])

@@ -16,11 +16,11 @@ import torch
 from torch.nn.functional import normalize
 
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import Job, job_config
+from levelfield.study.jobs import Job, Task, job_config
 from levelfield.study.rows import load_spec
 from levelfield.study.same_study import row_sources
 from levelfield.study.spec import StudySpec
-from levelfield.study.suggest import suggest
+from levelfield.study.state import setting
 from levelfield.study.training_job import fixed_threads, run_job
 from levelfield.training.build import Training
 from levelfield.training.embed import TrunkExtractor
@@ -46,8 +46,7 @@ def job_seconds(steps: int, folder: Path) -> dict[str, tuple[float, float]]:
     found: dict[str, list[tuple[float, float]]] = {method: [] for method in METHODS}
     for turn, (fold, method) in enumerate((fold, method) for fold in range(4) for method in METHODS):
         job = Job(method, "trial", 0, fold)
-        study.state.suggested[method, 0] = suggest(*study.state.suggest_arguments(job))
-        task = study.task(job, sources[method], data, None)
+        task = Task(study.spec, folder, job, setting(study.spec, job, []), sources[method], data, None)
         wall, cpu = time.perf_counter(), time.process_time()
         run_job(task)
         if turn >= len(METHODS):

@@ -184,11 +184,13 @@ def searched_studies(
 
 
 def searched_errors(studies: int, by_runs: bool = False, replicates: int = 1, draw: Draw = normal) -> int:
-    """Number of these studies whose verdict calls any two losses different."""
-    methods = [f"m{m}{again}" for m in range(4) for again in ("", "@2")]
+    """Number of these studies whose verdict calls any two losses different; `by_runs` knows one search of each."""
+    methods = [f"m{m}{again}" for m in range(4) for again in ("", "@2")][:: 1 + by_runs]
     found = 0
     for rows in searched_studies(studies, replicates, draw=draw):
-        pairs = [each for each in compare_all(rows, methods, by_runs=by_runs) if each.kind == PAIR]
+        pairs = [
+            each for each in compare_all([row for row in rows if row.method in methods], methods) if each.kind == PAIR
+        ]
         found += any(each.shown for each in pairs)
     return found
 

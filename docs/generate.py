@@ -12,7 +12,8 @@ import lists
 import yaml
 from sphinx.application import Sphinx
 
-from levelfield.cli.commands import LEVELFIELD
+from levelfield.cli.commands import TEXTS
+from levelfield.cli.options import Command
 
 FOLDER = "docs/reference"
 # A package, and the option that takes its classes.
@@ -116,9 +117,7 @@ def searched(key: str, space: dict) -> list[str]:
 
 def commands_page() -> str:
     """Each command's help."""
-    commands = LEVELFIELD.commands.values()
-    below = (command for group in commands for command in group.commands.values())
-    helps = {command.prog: command.format_help() for command in (*commands, *below)}
+    helps = {command.prog: command.format_help() for command in map(Command, TEXTS) if command.name}
     parts = [
         "# Commands",
         "`levelfield COMMAND --help` prints what this page shows. All commands end with one of these exit codes:",

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import yaml
@@ -23,7 +22,6 @@ from levelfield.report.table import TABLE_WIDTH
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 from papers.beside import dataset_name, print_beside
-from papers.drawing import Drawing, write_drawing
 from papers.miniature import begin_miniature, data_and_weights
 from papers.published import FOLDER, PAPERS
 
@@ -48,7 +46,7 @@ class Exhibit:
         what: What it shows.
         published: The paper's numbers, in short.
         studies: The study files in the paper's folder that reproduce it.
-        read: Where to find its content, for a list or an image that measures nothing.
+        read: The page with its content, for one that needs no training.
     """
 
     paper: str
@@ -61,14 +59,6 @@ class Exhibit:
     @property
     def files(self) -> list[Path]:
         return [FOLDER / self.paper / f"{study}.yaml" for study in self.studies]
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether it is computed from published numbers."""
-        return not self.studies and not self.read
-
-    def drawing(self) -> Drawing:
-        return import_module(f"papers.{self.paper}.figures").FIGURES[self.number]
 
 
 @cache
@@ -95,20 +85,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser("list", help="each table and figure, what the paper has in it, and what it needs")
     run = commands.add_parser(
         "run",
-        help="train the studies of one and print the paper's rows next to yours, or compute it from published numbers",
+        help="train the studies of one and print the paper's rows next to yours",
         description="All other options go to `levelfield study run`: --data.root DIR, --executor.workers N, --dry-run.",
         allow_abbrev=False,
     )
     run.add_argument("exhibit", metavar="PAPER/EXHIBIT")
     run.add_argument("--miniature", action="store_true", help="the same methods on letters, in minutes")
-    run.add_argument("--output", metavar="DIR", type=Path, help="where the results are written (default: outputs)")
-    run.add_argument(
-        "--study",
-        metavar="DIR",
-        type=Path,
-        action="append",
-        help="your study, whose scores are shown with the published numbers; repeatable",
-    )
+    run.add_argument("--output", metavar="DIR", type=Path, default=Path("outputs"), help="where results are written")
     beside = commands.add_parser(
         "beside", help="print the papers' rows next to your study's scores", allow_abbrev=False
     )
@@ -137,27 +120,9 @@ def _run_command(console: Console, arguments: argparse.Namespace, options: list[
     if arguments.exhibit not in exhibits():
         raise UserError(f"no table or figure {arguments.exhibit!r}{nearest(arguments.exhibit, exhibits(), '')}")
     exhibit = exhibits()[arguments.exhibit]
-    _refuse_unused(exhibit, arguments, options)
-    output = arguments.output or Path("outputs")
-    if exhibit.studies:
-        return _run_studies(console, exhibit, output, arguments.miniature, options)
-    if exhibit.is_drawn:
-        drawing, studies = exhibit.drawing(), [StudyFolder.begun(folder) for folder in arguments.study or []]
-        lines = [drawing.title, "", *drawing.lines(studies)]
-        paths = write_drawing(drawing, output / "papers" / exhibit.paper / "figures" / exhibit.number, studies)
-    else:
-        lines, paths = [f"{exhibit.what}: nothing to measure, see {exhibit.read}"], []
-    console.print("\n".join([*lines, *map(str, paths)]), highlight=False, markup=False, soft_wrap=True)
-    return 0
-
-
-def _refuse_unused(exhibit: Exhibit, arguments: argparse.Namespace, options: list[str]) -> None:
-    given = {"--miniature": arguments.miniature, "--output": arguments.output, "--study": arguments.study}
-    used = ("--miniature", "--output") if exhibit.studies else ("--output", "--study") if exhibit.is_drawn else ()
-    unused = [option for option, value in given.items() if value and option not in used]
-    unused += [] if exhibit.studies else options
-    if unused:
-        raise UserError(f"{unused[0]}: {arguments.exhibit} does not use it; leave it out")
+    if not exhibit.studies:
+        raise UserError(f"{arguments.exhibit} ({exhibit.what}) has nothing to train: see {exhibit.read}")
+    return _run_studies(console, exhibit, arguments.output, arguments.miniature, options)
 
 
 def _list() -> Table:
@@ -166,7 +131,7 @@ def _list() -> Table:
     for heading in ("what", "published, percent", "needs", "studies"):
         table.add_column(heading, overflow="fold")
     for name, exhibit in exhibits().items():
-        studies = ", ".join(exhibit.studies) or exhibit.read or "computed"
+        studies = ", ".join(exhibit.studies) or exhibit.read
         table.add_row(*map(Text, (name, exhibit.what, exhibit.published, _needs(exhibit), studies)))
     return table
 

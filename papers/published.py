@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -58,15 +58,6 @@ class PublishedResult:
         return f"{100 * mean:.1f}" + ("" if half_width is None else f" ± {100 * half_width:.1f}")
 
 
-class Claim(NamedTuple):
-    """Recall@1, a fraction, that a method's own paper reports, as Zhai and Wu collected it."""
-
-    method: str
-    year: int
-    embedding_size: int
-    recall_at_1: float
-
-
 def published(
     dataset: str, loss: str | None, miner: str | None = None, arguments: Mapping[str, Any] | None = None
 ) -> list[PublishedResult]:
@@ -91,41 +82,6 @@ def published(
         if (method.get("loss"), method.get("miner")) == (loss, miner) and given == wanted:
             found.append(result)
     return found
-
-
-def scores(
-    paper: str, dataset: str, metric: str, embedding: str = "separated", settings: Mapping[str, Any] | None = None
-) -> dict[str, float]:
-    """A column of a paper's table: the mean of each method, a fraction, by the paper's name of the method.
-
-    Args:
-        settings: Settings that the protocol of each row must have, such as `{"data.batch_size": 32}`.
-
-    Example:
-        >>> scores("reality_check", "cub200", "precision_at_1", settings={"data.batch_size": 32})["Contrastive"]
-        0.5973
-    """
-    wanted = (settings or {}).items()
-    return {
-        result.method: result.scores[metric][0]
-        for result, _ in _results(dataset)
-        if (result.paper, result.embedding) == (paper, embedding) and wanted <= result.protocol.items()
-    }
-
-
-@cache
-def claims(dataset: str) -> tuple[Claim, ...]:
-    """The scores that papers claim on a data set: Tables 5 and 6 of Zhai and Wu 2019, without their own rows.
-
-    Example:
-        >>> claims("cars196")[0]
-        Claim(method='Contrastive', year=2016, embedding_size=128, recall_at_1=0.217)
-    """
-    return tuple(
-        Claim(line["method"], int(line["year"]), int(line["embedding_size"]), round(float(line["percent"]) / 100, 6))
-        for line in read_table("zhai_wu", "claims.csv")
-        if line["dataset"] == dataset
-    )
 
 
 @cache

@@ -66,7 +66,7 @@ def begun_jobs(folder: Path, row: str = "*") -> list[Path]:
 
 def study_process(file: Path, output: Path, *options: str) -> Forked:
     """A running study; the file's folder is the working directory, and what it prints is beside `output`."""
-    words = levelfield("study", "run", file, "--output", output, *options)
+    words = levelfield("study", "run", file, "--output", output, *(options or ("--executor.workers", "1")))
     return Forked(words, output.with_suffix(".log"), file.parent, group=True)
 
 

@@ -91,7 +91,7 @@ def results_of(folder: Path) -> dict[Path, dict[str, Any]]:
     """Every result of a study but what may differ: its times, what computed it, and the logs, which hold times."""
     found = {path.relative_to(folder): json.loads(path.read_text()) for path in folder.rglob("jobs/**/result.json")}
     for result in found.values():
-        for key in ("seconds", "provenance", "files", "earlier_attempts", "evaluation"):
+        for key in ("seconds", "provenance", "files", "evaluation"):
             result.pop(key, None)
     return found
 

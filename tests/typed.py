@@ -3,7 +3,7 @@
 from argparse import Namespace
 from collections.abc import Sequence
 
-from levelfield.cli.commands import read
+from levelfield.cli.options import read
 from levelfield.cli.study import with_overrides
 
 

@@ -220,8 +220,7 @@ def answers(studies: dict[str, Study]) -> str:
 def draw(studies: dict[str, Study], file: Path) -> None:
     """The size of each difference of A to A' in a replicate, beside those of two losses."""
     from levelfield.core.files import write_atomically
-    from levelfield.report.figures.style import BLUE, VERMILION, new_figure, style
-    from papers.drawing import to_png
+    from levelfield.report.figures.style import BLUE, VERMILION, new_figure, style, to_bytes
 
     with style():
         figure = new_figure(2.6)
@@ -237,7 +236,7 @@ def draw(studies: dict[str, Study], file: Path) -> None:
             axes.set_xticks([0, 1], ["a loss, itself", "two losses"])
             axes.set_title(name)
         figure.supylabel("size of a difference, MAP@R", fontsize=9)
-        write_atomically(file, to_png(figure))
+        write_atomically(file, to_bytes(figure))
 
 
 def main() -> None:

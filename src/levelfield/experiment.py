@@ -12,6 +12,7 @@ from levelfield.analysis.status import status_lines
 from levelfield.analysis.verdict import verdict_lines
 from levelfield.analysis.verify import verify_study
 from levelfield.core.errors import UserError
+from levelfield.core.files import write_atomically
 from levelfield.core.paths import find_own_modules
 from levelfield.core.processes import quick_imports
 from levelfield.report.figures import write_figures
@@ -64,27 +65,21 @@ class Study:
         add_methods: Sequence[str] = (),
     ) -> None:
         find_own_modules([*add_methods, dict(options or {})])
-        added = added_methods(list(add_methods))
-        self.file: Path | None = None
-        folder = Path(study)
-        if (folder / STUDY).is_file():
-            if output is not None:
-                raise UserError(f"--output {output}: {folder} already is the folder of the study; leave the option out")
-            if added:
-                raise UserError(
-                    f"--add-method needs the study file: levelfield study run FILE --output {folder} --add-method ..."
-                )
+        added, folder = added_methods(list(add_methods)), Path(study)
+        self.file = None if (folder / STUDY).is_file() else find_study(str(study))
+        if self.file is None:
+            if output is not None or added:
+                given = "--add-method" if output is None else f"--output {output}"
+                raise UserError(f"{given}: {folder} is the folder of a study; give its file, or leave the option out")
             spec = with_options(StudySpec.read(folder / STUDY), options or {})
         else:
-            self.file = find_study(str(study))
             spec = load_spec(self.file, options, added)
             folder = Path("outputs", spec.name) if output is None else Path(output)
             if output is None and (spec.name in ("", "..") or Path(spec.name).name != spec.name):
                 raise UserError(f"name: {spec.name!r} is no name of a folder; choose another, or give --output DIR")
-        if folder.exists() and not folder.is_dir():
+        if folder.is_file():
             raise UserError(f"{folder} is a file, not a folder; give another --output")
-        self.folder = folder
-        self.asked = StudyFolder(folder, spec)
+        self.folder, self.asked = folder, StudyFolder(folder, spec)
         if not self.asked.is_read_only:
             find_own_modules(list(spec.methods.values()), spec.metrics)
 
@@ -123,7 +118,7 @@ class Study:
     ) -> Self:
         """Run all remaining jobs, score the runs on the test classes, and write `results.csv` and `summary.csv`.
 
-        A study with replicates runs one after the other, and writes tables of each and of all.
+        A study with replicates runs one after the other, and writes tables of each and of all. Returns the study.
 
         Args:
             workers: Parallel jobs, `--executor.workers`. With `local`, 1 means this process; None takes the executor's
@@ -136,9 +131,6 @@ class Study:
             debug: Whether to show the traceback of an error in your own class.
             replan: Called after each job until it returns another number of folds (`levelfield.study.run`).
 
-        Returns:
-            The study itself.
-
         Raises:
             UserError: another process runs the study, the folder has another study, a setting, the data or a result is
                 wrong, or runs failed.
@@ -147,17 +139,12 @@ class Study:
             from levelfield.study.executors import make_slots
             from levelfield.study.run import run_study
 
+        given = dict(options) if workers is None else {**options, "workers": workers}
+        how: Any = {"recompute": recompute, "reopen_test": reopen_test, "stop_here": stop_here}
+        how |= {"debug": debug, "replan": replan}
+
         def run(study: StudyFolder) -> StudyFolder:
-            study = run_study(
-                study,
-                make_slots(study.spec, executor, {**options, **({} if workers is None else {"workers": workers})}),
-                console,
-                recompute=recompute,
-                reopen_test=reopen_test,
-                stop_here=stop_here,
-                debug=debug,
-                replan=replan,
-            )
+            study = run_study(study, make_slots(study.spec, executor, given), console, **how)
             write_tables(study)
             return study
 
@@ -169,10 +156,6 @@ class Study:
     def table(self) -> StudyTable:
         """The separated test scores so far, with the best method and whether training pays in sentences."""
         return study_table(self.record())
-
-    def paper_table(self, markup: Literal["latex", "markdown"] = "latex") -> str:
-        """The separated test scores as a table for a paper."""
-        return paper_table(self.record(), markup)
 
     def verdicts(self) -> list[str]:
         """The significant differences in separated MAP@R, one sentence each; the page has all metrics and all pairs."""
@@ -196,8 +179,12 @@ class Study:
         return write_report(study)
 
     def figures(self, folder: str | Path) -> list[Path]:
-        """Write the figures as SVG and PDF for a paper, with the same width and font; return the paths."""
-        return write_figures(self.record(), Path(folder))
+        """Write the figures as SVG and PDF, with one width and font, and the table, for a paper; return the paths."""
+        tables = {Path(folder, f"table.{end}"): markup for markup, end in (("latex", "tex"), ("markdown", "md"))}
+        figures = write_figures(self.record(), Path(folder))
+        for file, markup in tables.items():
+            write_atomically(file, paper_table(self.record(), markup).encode())
+        return [*figures, *tables]
 
     def status(self) -> list[str]:
         """The state of the study, one fact per line."""

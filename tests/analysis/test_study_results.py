@@ -18,9 +18,10 @@ from levelfield.core.configuration import merge
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_json
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import RESULT, Job, Task, job_config, job_seed, row_runs, study_jobs, write_result
+from levelfield.study.jobs import RESULT, Job, Task, job_config, job_seed, row_runs, study_jobs
 from levelfield.study.lock import writing
 from levelfield.study.spec import StudySpec
+from levelfield.study.training_job import write_result
 
 
 def config(loss: str, samples_per_class: int) -> dict:
@@ -43,8 +44,8 @@ def validation_score(job: Job) -> float:
 
 def finish(study: StudyFolder, job: Job, found: dict[str, Any]) -> None:
     task = Task(study.spec, study.folder, job, parameters={}, sources={}, data="", weights=None)
-    task.empty_folder()
-    task.checkpoint.touch()
+    task.job_folder.mkdir(parents=True, exist_ok=True)
+    study.checkpoint(job).touch()
     write_result(task, {**found, "seconds": 1.0})
 
 

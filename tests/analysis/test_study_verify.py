@@ -52,7 +52,6 @@ def test_changed_embeddings_change_the_scores_and_both_tables(copy: Path) -> Non
     stored = json.loads((copy / RUN / "test" / "result.json").read_text())["separated"][1]["map_at_r"]
     safetensors.torch.save_file(tensors, path, metadata=origin)
     problems = verify(copy)
-    assert f"{RUN}/test/result.json: fold 1 map_at_r: {stored} is stored, 1.0 recomputed" in problems
     line = f"arcface,test,,1,1,separated,map_at_r,{stored}"
     [found] = [p for p in problems if line in p]
     assert found.startswith("results.csv line ")

@@ -14,7 +14,6 @@ from levelfield.analysis.verdict import (
     OTHER_SEARCHES,
     SEEDS_ONLY,
     baselines_of,
-    better_than,
     in_words,
     verdict,
     verdict_lines,
@@ -195,12 +194,10 @@ def rows_a_point_apart(methods: Sequence[str], runs: int) -> list[ResultRow]:
     ]
 
 
-def test_each_significant_pair_has_a_sentence_and_each_method_the_ones_that_it_beats() -> None:
+def test_each_significant_pair_has_a_sentence() -> None:
     spec = load_spec(find_study("own_images_quick"))
     methods = [method for method in spec.methods if not is_baseline(method)]
     rows = rows_a_point_apart(methods, spec.runs)
     *sentences, caveat = verdict_lines(rows, spec)
     assert len(sentences) == 91
     assert caveat == CAVEAT
-    beaten = better_than([each for each in compare_all(rows, methods) if each.kind == PAIR])
-    assert beaten == [f"{methods[k]} is significantly better than {', '.join(methods[:k])}" for k in range(13, 0, -1)]

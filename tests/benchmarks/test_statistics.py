@@ -1,11 +1,7 @@
-"""What the statistics promise, held against simulated studies, and the search on recorded curves of one argument."""
-
-import statistics
-from types import ModuleType
+"""What the statistics promise, held against simulated studies."""
 
 import pytest
 from benchmark_module import benchmark_module
-from deletable import PAPERS, needs
 from scipy.stats import nct, t
 
 simulation = benchmark_module("study_statistics")
@@ -60,23 +56,3 @@ def test_losses_that_are_one_function_are_called_different_only_where_a_search_c
     today, ours = (simulation.searched_errors(studies, by_runs=by_runs) for by_runs in (True, False))
     assert ours / studies <= 0.05 + noise(0.05, studies)
     assert today / studies > 0.3
-
-
-@pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    """`benchmarks/search.py`, whose table the docs show."""
-    return benchmark_module("search")
-
-
-@needs(PAPERS)
-@pytest.mark.full
-@pytest.mark.timeout(3600)
-def test_ten_and_thirty_trials_come_near_the_best_of_all_curves(benchmark: ModuleType) -> None:
-    scores = {
-        sampler: [benchmark.reached(curve, 20, sampler) for curve in benchmark.recorded_curves()]
-        for sampler in ("gp", "random")
-    }
-    medians = {name: [statistics.median(column) for column in zip(*rows, strict=True)] for name, rows in scores.items()}
-    assert medians["gp"][0] >= 0.97
-    assert medians["gp"][1] >= 0.995
-    assert medians["gp"][1] > medians["random"][1]

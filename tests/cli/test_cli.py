@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,13 +15,11 @@ import yaml
 from deletable import EXPORT, needs
 from forked import Forked, levelfield, python
 from own_images import image_options, own_images
-from pretended_gpu import pretended_gpu
 from printed import numbers
 from refused import refused, succeeded
 from safetensors import safe_open
 from tiny_fit import REPOSITORY, TINY
 
-from levelfield.cli.evaluate import EmbeddingWriter
 from levelfield.data.datasets import Glyphs
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.definitions import MONITOR
@@ -72,26 +69,17 @@ def test_validate_takes_no_configuration_of_a_learner(fitted, run):
     refused(run(*words, "--print_config"), "--print_config is an option of fit")
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-def test_predict_keeps_no_embedding_on_a_gpu_or_another_process(is_first, tmp_path):
-    writer, keys = EmbeddingWriter(tmp_path / "it.safetensors"), tuple("abcd")
-    subset = type("Subset", (), {"index": SimpleNamespace(keys=keys), "__len__": lambda _: 4})()
-    data = SimpleNamespace(predict_subset=subset)
-    trainer = SimpleNamespace(is_global_zero=is_first, world_size=1, datamodule=data)
-    module = SimpleNamespace(trainer=trainer)
-    with pretended_gpu() as device:
-        for index in ([2, 0], [3, 1]):
-            rows = torch.tensor(index, dtype=torch.float64)[:, None].to(device)
-            outputs = {"embeddings": rows, "index": torch.tensor(index).to(device)}
-            writer.on_predict_batch_end(trainer, module, outputs, None, 0)
-        held = [each for value in vars(writer).values() for each in (value if isinstance(value, list) else [value])]
-        assert {each.device.type for each in held if isinstance(each, torch.Tensor)} == {"cpu"}
-    writer.on_predict_end(trainer, module)
-    assert writer.path.exists() == is_first
-    if is_first:
-        with safe_open(writer.path, framework="pt") as file:
-            assert file.get_tensor("embeddings").tolist() == [[0.0], [1.0], [2.0], [3.0]]
-            assert file.metadata()["keys"].splitlines() == [*keys]
+@pytest.mark.processes
+def test_two_processes_embed_what_one_does(fitted, run, tmp_path):
+    shutil.copy(fitted / "best.ckpt", tmp_path)
+    words, found = ("predict", "--ckpt_path", tmp_path / "best.ckpt", "--trainer.accelerator", "cpu"), []
+    for more in ([], ["--trainer.devices", "2", "--trainer.strategy", "ddp"]):
+        done = python(*levelfield(*words, *more), folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        with safe_open(tmp_path / "embeddings.safetensors", "pt") as file:
+            found.append(file.get_tensor("embeddings"))
+        (tmp_path / "embeddings.safetensors").unlink()
+    assert torch.allclose(*found, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from tiny_text import own_texts, tiny_text_model
 
 from levelfield.cli.compare import WRITTEN
 from levelfield.compare import samples
-from levelfield.compare.whole_half import whole_half_command
+from levelfield.compare.decide import on_all_classes
 from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable, TextTable
 from levelfield.experiment import Study
@@ -69,10 +69,8 @@ def command_of(line: str) -> list[str]:
     return shlex.split(line[line.index("levelfield ") :])[1:]
 
 
-def from_the_decision_on(printed: str) -> str:
-    """Without the seconds that the rungs took."""
-    lines = printed[printed.index("\nUse ") :].splitlines()
-    return "\n".join(line[:-6] if line.startswith(("pretrained", "head_", "trunk_")) else line for line in lines)
+def from_the_table_on(printed: str) -> str:
+    return printed[printed.index(": percent on unseen classes") :]
 
 
 def test_a_file_of_ones_own_is_not_overwritten(run, tmp_path: Path) -> None:
@@ -116,8 +114,8 @@ def stopped_and_continued(run, tmp_path: Path) -> tuple[list[str], str]:
     assert process.exit_code == 130, printed
     assert command_of(printed.strip().splitlines()[-1]) == words
     here = succeeded(run(*words, "--stop-here"))
-    assert "pretrained[features]" in here
-    assert "trunk_ntxent" not in from_the_decision_on(here)
+    assert "features, whitened to 21" in here
+    assert "trunk_ntxent" not in from_the_table_on(here)
     ended = succeeded(run(*words))
     return words, ended
 
@@ -135,15 +133,16 @@ def test_a_comparison_that_was_stopped_goes_on_and_scores_every_rung(run, tmp_pa
     ledger = Path("outputs/mine/ledger.jsonl").read_text().splitlines()
     assert [json.loads(line)["event"] for line in ledger].count("evaluated") == 2
     once_more = succeeded(run(*words))
-    assert from_the_decision_on(once_more) == from_the_decision_on(printed)
-    first = from_the_decision_on(printed).strip().partition("\n")[0]
+    assert from_the_table_on(once_more) == from_the_table_on(printed)
     printed_for_programs = json.loads(succeeded(run(*words, "--json")))
     assert printed_for_programs["decision"] == json.loads((study.folder / "decision.json").read_text())
-    assert printed_for_programs["decision"]["sentences"][0] == first
+    first = printed_for_programs["decision"]["sentences"][0]
+    assert first.startswith("Use ")
+    assert first in " ".join(printed.split())
     assert {row["method"] for row in printed_for_programs["summary"]} >= {*TRAINED}
     assert first in (study.folder / "report/index.html").read_text(), "the page says the same"
     succeeded(run(*command_of(printed.strip().splitlines()[-1])))
-    succeeded(run(*whole_half_command(study.record(), "trunk_ntxent_averaged", study.folder)[1:]))
+    succeeded(run(*on_all_classes(study.record(), "trunk_ntxent_averaged", study.folder)[0][1:]))
 
 
 @pytest.mark.full
@@ -155,7 +154,7 @@ def test_it_ends_in_the_bytes_of_one_that_was_left_alone_and_takes_a_loss_of_one
         assert (tmp_path / "outputs/mine" / name).read_bytes() == (tmp_path / "outputs/whole" / name).read_bytes()
     study = Study("outputs/mine")
     for row in ("head_ntxent", "trunk_ntxent"):
-        succeeded(run(*whole_half_command(study.record(), row, study.folder)[1:], "--output", f"whole_{row}"))
+        succeeded(run(*on_all_classes(study.record(), row, study.folder)[0][1:], "--output", f"whole_{row}"))
     (tmp_path / "my_loss.py").write_text(OWN_LOSS)
     succeeded(run(*words, "--add-method", "my_loss.MyLoss"))
     assert "my_loss," in Path("outputs/mine/summary.csv").read_text()
@@ -243,23 +242,25 @@ def test_of_too_many_samples_whole_classes_are_left_out_in_both_halves_alike() -
     assert (len(classes), {*counts}) == (200, {2}), "not fewer classes, nor fewer samples of one"
 
 
-def test_samples_in_several_classes_or_both_halves_are_named_before_the_training(tmp_path: Path) -> None:
+def test_samples_in_several_classes_or_both_halves_are_named_before_the_training(tmp_path: Path, capsys) -> None:
+    def noted(name: str, dataset: MetricDataset) -> list[str]:
+        assert samples.usable(name, dataset, {"split": "half"}, 1000, False, tmp_path / "unused.parquet") is dataset
+        return capsys.readouterr().err.splitlines()
+
     folder = letters(tmp_path / "letters", classes=8)
-    assert samples.duplicates_across("letters", ImageFolder(folder), {"split": "half"}) == []
+    assert noted("letters", ImageFolder(folder)) == []
     first, last = (sorted((folder / f"letter 0{number}").iterdir())[0] for number in (0, 7))
     shutil.copy(first, folder / "letter 00/again.png")
     shutil.copy(first, folder / "letter 01/the same.png")
     shutil.copy(last, folder / "letter 02/tested.png")
-    lines = samples.duplicates_across("letters", ImageFolder(folder), {"split": "half"})
-    assert lines[0].startswith("note: letters has 2 samples more than once, with different labels or in both halves")
+    lines = noted("letters", ImageFolder(folder))
+    assert lines[0] == "note: letters has 2 samples more than once, with different labels or in both halves"
     assert lines[1].startswith("in both halves: letter 02/tested.png (letter 02, training) = letter 07/")
     assert lines[2].startswith("in 2 classes: letter 00/")
     (tmp_path / "texts.csv").write_text(
         "text,label\n" + "".join(f"text {n // 2},{n}\ntext {n},{n}\n" for n in range(9))
     )
-    assert samples.duplicates_across("t", TextTable(tmp_path / "texts.csv"), {"split": "half"})[0].startswith(
-        "note: t has"
-    )
+    assert noted("t", TextTable(tmp_path / "texts.csv"))[0].startswith("note: t has")
 
 
 def test_folds_are_counted_by_what_groups_keep_whole(tmp_path: Path) -> None:

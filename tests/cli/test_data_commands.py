@@ -59,12 +59,13 @@ def test_list_has_the_named_data_sets_with_their_published_counts() -> None:
 def test_a_card_has_all_that_is_known(small_omniglot, capsys, monkeypatch):
     monkeypatch.setenv("LEVELFIELD_DATA", str(small_omniglot))
     assert typed("data", ["list", "omniglot", "cub200"]) == 0
-    omniglot, cub = capsys.readouterr().out.split("\n\n")
-    facts = {key: " ".join(words) for key, *words in map(str.split, omniglot.splitlines())}
-    wanted = {"classes": "1,623", "samples": "32,460, each an image", "licence": "MIT", "ready": "yes"}
-    wanted |= {"source": "https://github.com/brendenlake/omniglot", "where": f"{small_omniglot}/omniglot"}
+    omniglot, cub = capsys.readouterr().out.split("\ncub200\n")
+    facts = dict(line.strip().split(": ", 1) for line in omniglot.splitlines() if ": " in line)
+    wanted = {"counts": "1,623 classes, 32,460 samples (image)", "licence": "MIT", "ready": "yes"}
+    wanted |= {"source": "https://github.com/brendenlake/omniglot", "folder": f"{small_omniglot}/omniglot"}
     assert facts.items() >= wanted.items()
-    assert "CUB_200_2011.tgz, 1.2 GB, SHA-256 0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081" in cub
+    assert facts["root"].startswith("holds `omniglot/` with `images_background.zip`")
+    assert "CUB_200_2011.tgz: 1.2 GB, SHA-256 0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081" in cub
     assert f"no folder {small_omniglot}/cub200" in cub
 
 

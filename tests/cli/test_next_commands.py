@@ -2,7 +2,6 @@
 
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import yaml
 from miniatures import MINIATURES
 from no_skips_in_ci import real_data
 from refused import succeeded
-from tiny_fit import REPOSITORY, TINY
+from tiny_fit import TINY
 from typed import parse
 
 from levelfield import Study
@@ -41,14 +40,10 @@ def commands_of(line: str) -> list[list[str]]:
     return [shlex.split(each)[1:] for each in line[line.index("levelfield ") :].split(" && ")]
 
 
-def typed(line: str) -> list[list[str]]:
-    """The words of each command of a line, without `levelfield`; what a shell does first is done."""
-    start = min(place for word in ("levelfield ", "cp ") if (place := line.find(f" {word}")) >= 0)
-    *before, command = line[start:].split(" && ")
-    for each in before:
-        subprocess.run(shlex.split(each), check=True)
-    assert shlex.split(command)[0] == "levelfield"
-    return shlex.split(command)[1:]
+def typed(line: str) -> list[str]:
+    """The words of the only command of a line."""
+    (words,) = commands_of(line)
+    return words
 
 
 @pytest.mark.parametrize(("data", "options"), [("glyphs", ()), ("named", ("--data.fold", "none"))])
@@ -88,18 +83,6 @@ def test_a_study_leads_to_a_loss_that_it_lacks_or_to_another_study(studied: Call
     assert added(typed(studied())) == ["supcon"]
     words = typed(studied("smoke"))
     assert (added(words), words[:3]) == ([], ["study", "run", "quickstart"])
-
-
-@pytest.mark.slow
-def test_a_study_in_a_clone_copies_the_example_once(studied: Callable, desk: Path) -> None:
-    (desk / "examples").symlink_to(REPOSITORY / "examples")
-    line = studied()
-    assert "cp examples/my_loss.py . && levelfield" in line
-    assert added(typed(line)) == ["my_loss"]
-    (desk / "my_loss.py").write_text((desk / "my_loss.py").read_text() + "# edited\n")
-    line = studied()
-    assert added(typed(line)) == ["my_loss"]
-    assert (desk / "my_loss.py").read_text().endswith("# edited\n")
 
 
 @pytest.fixture(scope="module")

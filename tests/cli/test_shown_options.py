@@ -12,10 +12,11 @@ from refused import refused
 from torch import nn
 
 from levelfield import __version__
+from levelfield.core.errors import UserError
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk
 from levelfield.study.rows import find_study, load_spec
-from levelfield.study.workers import Here, Scheduler, Unit, attempt
+from levelfield.study.workers import Here, Scheduler, Unit
 from levelfield.training.learner import MetricLearner
 
 
@@ -32,12 +33,13 @@ def test_debug_shows_where_an_error_arose(run: Callable) -> None:
 
 
 def test_a_study_with_debug_shows_where_your_code_failed() -> None:
-    outcome, lines = attempt(lambda: 1 / 0), []
+    lines, unit = list[str](), Unit("mine run 0", "mine", lambda _: 1 / 0, ())
     for debug in (False, True):
-        Scheduler(None, Here(), lines.append, debug)._take(Unit("mine run 0", "mine", print, ()), outcome)
-    assert lines[1].removesuffix(lines[0]) == outcome.trace
+        with pytest.raises(UserError, match="mine run 0: ZeroDivisionError"):
+            Scheduler(lambda: [unit], print, Here(), lines.append, debug).run()
     assert "Traceback" not in lines[0]
-    assert "1 / 0" in outcome.trace
+    assert lines[1].startswith("Traceback")
+    assert "1 / 0" in lines[1].removesuffix(lines[0])
 
 
 @pytest.mark.parametrize("frozen", [True, False])
@@ -58,10 +60,8 @@ def test_a_job_reserves_the_cpus_and_gpus_that_are_given(monkeypatch: pytest.Mon
     from levelfield.study.executors.ray import Ray
 
     nodes = [{"Alive": True, "Resources": resources} for resources in ({"CPU": 2, "GPU": 0.75}, {"CPU": 6})]
-    died = dict.fromkeys(("RayActorError", "WorkerCrashedError", "NodeDiedError"), OSError)
     given: dict[str, Any] = {}
     cluster = SimpleNamespace(
-        exceptions=SimpleNamespace(**died),
         cluster_resources=dict,
         nodes=lambda: nodes,
         remote=lambda _: SimpleNamespace(options=lambda **options: given.update(options)),

@@ -12,8 +12,8 @@ from study_engine import SMALL
 from toy_study import assert_same_bytes, run_study
 
 from levelfield.compare import measure, plan
-from levelfield.compare.measure import SIZES, Costs, costs_of
-from levelfield.compare.plan import HEAD_SECONDS, Expected, Lengths, Machine, Planner
+from levelfield.compare.measure import SIZES, Costs, Machine, costs_of, machine_here
+from levelfield.compare.plan import HEAD_SECONDS, Expected, Lengths, Planner
 from levelfield.data.datasets import Glyphs
 from levelfield.study.rows import load_spec
 from levelfield.study.workers import Here
@@ -34,23 +34,23 @@ def test_seconds_of_the_whole_ladder() -> None:
     trunk = 600 * 2.0 + 0.02 * (4 * 1000 + 4 * 1000 + 2 * 1000 + 3000)
     for cores, rounds, tests, scored in ((1, 6, 6, 12), (4, 2, 2, 4), (6, 1, 1, 2), (64, 1, 1, 2)):
         expected = 0.02 * 8000 + rounds * (HEAD_SECONDS + trunk) + tests * 3 * 0.02 * 4000 + scored * 4 * compared
-        assert on(cores).seconds(Lengths(224, 3, 600)) == pytest.approx(expected)
+        assert on(cores).seconds(Lengths(3, 224, 600)) == pytest.approx(expected)
     heads = 0.02 * 8000 + 6 * HEAD_SECONDS + 6 * 4 * compared
-    assert on(1).seconds(Lengths(224, 3, 0)) == pytest.approx(heads)
-    busy = on(1, replace(CARS, load=3.0)).seconds(Lengths(224, 3, 0))
+    assert on(1).seconds(Lengths(3, 224, 0)) == pytest.approx(heads)
+    busy = on(1, replace(CARS, load=3.0)).seconds(Lengths(3, 224, 0))
     assert busy - heads == pytest.approx(2 * 6 * HEAD_SECONDS), "heads are not measured, but other programs are"
     opened = replace(CARS, opened=0.1)
-    more = on(4, opened).seconds(Lengths(224, 1, 600)) - on(4).seconds(Lengths(224, 1, 600))
+    more = on(4, opened).seconds(Lengths(1, 224, 600)) - on(4).seconds(Lengths(1, 224, 600))
     assert more == pytest.approx(0.1 * 8000 / 4), "the cores open each image once"
 
 
 def test_more_time_is_spent_on_folds_then_larger_images_then_steps_then_runs() -> None:
-    assert on(1, TEXTS).choose(3, 400, 3600.0, ()).size is None, "texts have no size"
+    assert on(1, TEXTS).choose(3, 400, 3600.0, ()).size == 0, "texts have no size"
     minutes = (1, 5, 15, 30, 60, 120, 240, 2000)
     found = [on(1).choose(4, 600, 60.0 * each, SIZES) for each in minutes]
-    assert found[0] == Lengths(64, 1, 0)
-    assert found[-1] == Lengths(224, 4, 2400)
-    assert on(1).choose(4, 600, 60.0 * 5000, SIZES) == Lengths(224, 4, 2400, runs=3)
+    assert found[0] == Lengths(1, 64, 0)
+    assert found[-1] == Lengths(4, 224, 2400)
+    assert on(1).choose(4, 600, 60.0 * 5000, SIZES) == Lengths(4, 224, 2400, runs=3)
     order = [(each.folds, each.size, each.steps, each.runs) for each in found if each.steps]
     assert order == sorted(order)
     sizes = {each.size for each in found if 0 < each.folds < 4 and each.steps == 600}
@@ -61,7 +61,7 @@ def test_more_time_is_spent_on_folds_then_larger_images_then_steps_then_runs() -
             assert lengths.steps >= 100
     for most in (128, 64):
         gpu = Expected(Costs((0.01, 0.0), (1e-4, 0.0), batch=most), Machine("gpu", 1, 16), TRAIN, VALIDATED, TESTED)
-        assert gpu.choose(4, 600, 1800.0, SIZES) == Lengths(224, 4, 2400, runs=3, batch=most)
+        assert gpu.choose(4, 600, 1800.0, SIZES) == Lengths(4, 224, 2400, runs=3, batch=most)
 
 
 def simulated(costs: Costs, lengths: Lengths, slots: int) -> float:
@@ -101,7 +101,7 @@ def test_it_keeps_its_minutes_within_a_fifth(cores: int, costs: Costs, sizes: tu
 
 def test_the_first_training_decides_how_many_folds_there_is_time_for() -> None:
     lengths = on(2).choose(4, 600, plan.USABLE * 2100, SIZES)
-    expected = on(2).trunk(lengths)
+    expected = on(2).stages(lengths)[0]
     assert 1 < lengths.folds < 4
     left = 2100 - 0.02 * 8000 - HEAD_SECONDS * lengths.folds - expected
     again = {
@@ -116,16 +116,16 @@ def test_the_first_training_decides_how_many_folds_there_is_time_for() -> None:
 def test_cores_that_are_left_over_become_threads_if_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """On 32 cores 8 trainings of a slow trunk; with 4 threads each a step takes a third."""
 
-    def costs(config: Any, sizes: Any, batches: Any, opened: float, slots: Any, threads: int, *_: Any) -> Costs:
-        asked.append((slots.number, threads))
-        return replace(slow, step=(0.0, slow.step[1] / {1: 1, 2: 1.8, 4: 3}.get(threads, 5)))
+    def costs(config: Any, sizes: Any, opened: float, machine: Machine, slots: Any, *_: Any) -> Costs:
+        asked.append((slots.number, machine.threads))
+        return replace(slow, step=(0.0, slow.step[1] / {1: 1, 2: 1.8, 4: 3}.get(machine.threads, 5)))
 
     slow = Costs((0.0, 40.0 / (32 * 224**2)), (0.0, 0.1 / 224**2))
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(plan, "costs_of", costs)
-    monkeypatch.setattr(plan, "cores_here", lambda: 32)
-    monkeypatch.setattr(plan, "free_memory", lambda: 1 << 40)
-    monkeypatch.setattr(plan, "scores", lambda *_: ({"features": 0.5, "pca": 0.5, "whitening": 0.4}, 512, 128))
+    monkeypatch.setattr(measure, "costs_of", costs)
+    monkeypatch.setattr(measure, "cores_here", lambda: 32)
+    monkeypatch.setattr(measure, "free_memory", lambda: 1 << 40)
+    monkeypatch.setattr(measure, "scores", lambda *_: ({"features": 0.5, "pca": 0.5, "whitening": 0.4}, 512, 128))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
     class Many(Here):
@@ -133,27 +133,28 @@ def test_cores_that_are_left_over_become_threads_if_that_pays(monkeypatch: pytes
             self.number = number
 
     dataset = Glyphs(num_classes=200)
-    make = Planner(dataset, dataset.read_index(), 1200, {"slow": {"data": {}}}, 4, plan.time.monotonic() + 3600,
+    trunks = {"slow": {"data": {}}}
+    make = Planner(dataset, dataset.read_index(), 1200, [], trunks, trunks, 4, plan.time.monotonic() + 3600,
                    lambda machine: Many(machine.slots))  # fmt: skip
-    made = make.plan(plan.machine_here({}, None), may_use_threads=True)
+    made = make.plan(machine_here({}, None), may_use_threads=True)
     assert asked[0] == (32, 1)
     assert asked[1][1] == made.path.machine.threads > 1
     assert made.path.machine.slots == 32 // made.path.machine.threads
     assert "threads" in made.lines[-1]
-    assert make.plan(plan.machine_here({}, None), may_use_threads=False).path.machine.threads == 1
+    assert make.plan(machine_here({}, None), may_use_threads=False).path.machine.threads == 1
 
 
 def test_where_trainings_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "cores_here", lambda: 8)
-    monkeypatch.setattr(plan, "free_memory", lambda: 7 << 30)
+    monkeypatch.setattr(measure, "cores_here", lambda: 8)
+    monkeypatch.setattr(measure, "free_memory", lambda: 7 << 30)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert plan.machine_here({}, None) == Machine("gpu", 1, 8), "each takes 6 GiB"
-    assert plan.machine_here({}, "cpu") == Machine("cpu", 3, 8), "each takes 2 GiB"
-    assert plan.machine_here({"workers": 5}, "cpu").slots == 5
-    monkeypatch.setattr(plan, "free_memory", lambda: 1 << 40)
-    assert plan.machine_here({}, None).slots == 4
-    assert plan.machine_here({}, "cpu", threads=4).slots == 2
+    assert machine_here({}, None) == Machine("gpu", 1, 8), "each takes 6 GiB"
+    assert machine_here({}, "cpu") == Machine("cpu", 3, 8), "each takes 2 GiB"
+    assert machine_here({"workers": 5}, "cpu").slots == 5
+    monkeypatch.setattr(measure, "free_memory", lambda: 1 << 40)
+    assert machine_here({}, None).slots == 4
+    assert machine_here({}, "cpu", threads=4).slots == 2
 
 
 TINY = {
@@ -175,11 +176,8 @@ def test_costs_come_from_trainings_of_the_trunk(monkeypatch: pytest.MonkeyPatch,
     asked = []
     real = measure.timed
     monkeypatch.setattr(measure, "timed", lambda config, *rest: asked.append(rest) or real(config, *rest))
-
-    def at(size: int | None) -> dict[str, Any]:
-        return plan.merge(TINY, plan.with_size(size))
-
-    costs = costs_of(at, (32, 96), (32,), 0.0, Here(), 1, 5.0)
+    machine = Machine("cpu", 1, 1)
+    costs = costs_of(TINY, (32, 96), 0.0, machine, Here(), 5.0)
     assert [batch for batch, *_ in asked] == [32, 32], "the smallest and the largest size"
     small, large = costs.of(32), costs.of(96)
     assert 0 < small[0] < large[0]
@@ -187,7 +185,7 @@ def test_costs_come_from_trainings_of_the_trunk(monkeypatch: pytest.MonkeyPatch,
     assert costs.load >= 1
     assert not (tmp_path / "images").exists(), "it decodes no other sample"
     few = plan.merge(TINY, {"data": {"dataset": {"init_args": {"num_classes": 4}}}})
-    assert all(seconds > 0 for seconds in costs_of(lambda size: few, (), (32,), 0.0, Here(), 1, 5.0).of(None))
+    assert all(seconds > 0 for seconds in costs_of(few, (), 0.0, machine, Here(), 5.0).of(0))
 
 
 @pytest.mark.slow

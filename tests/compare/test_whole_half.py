@@ -15,8 +15,7 @@ from toy_study import TOY, run_study
 from levelfield.analysis.conditions import cap_lines
 from levelfield.analysis.status import status_lines
 from levelfield.analysis.verify import verify_study
-from levelfield.compare import whole_half
-from levelfield.compare.whole_half import chosen_by_folds
+from levelfield.compare.decide import on_all_classes
 from levelfield.core.errors import UserError
 from levelfield.experiment import Study
 from levelfield.study.folder import StudyFolder
@@ -93,14 +92,12 @@ def test_up_to_one_in_twenty_may_reach_the_cap() -> None:
     assert lines(0, 0, fixed={"ending": {"steps": 6}}, failed={"failure": "nan"}, before={}) == []
 
 
-def test_the_whole_half_takes_what_the_folds_chose(until_done, run, tmp_path, monkeypatch):
-    found = chosen_by_folds(until_done, "contrastive")
-    ends = endings(until_done)
-    assert found == (max(1, median_low(end["best_step"] for end in ends)), None)
+def test_the_whole_half_takes_what_the_folds_chose(until_done, run, tmp_path):
+    words, alpha = on_all_classes(until_done, "contrastive", until_done.folder)
+    steps = max(1, median_low(end["best_step"] for end in endings(until_done)))
+    assert (words[-2:], alpha) == (["--trainer.max_steps", str(steps)], None)
     # The third step is in the middle of an epoch of two.
-    monkeypatch.setattr(whole_half, "chosen_by_folds", lambda *given: (3, 0.25))
-    words = whole_half.whole_half_command(until_done, "contrastive", until_done.folder)
-    code, _, complaint = run(*words[1:], "--output", tmp_path, "--name", "whole")
+    code, _, complaint = run(*words[1:-1], "3", "--output", tmp_path, "--name", "whole")
     assert code == 0, complaint
     best = torch.load(tmp_path / "fit/whole/0/best.ckpt", weights_only=True)
     assert best["global_step"] == 3
@@ -109,4 +106,4 @@ def test_the_whole_half_takes_what_the_folds_chose(until_done, run, tmp_path, mo
 
 def test_nothing_is_chosen_without_a_validation(until_done: StudyFolder, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="contrastive"):
-        chosen_by_folds(StudyFolder(tmp_path, until_done.spec), "contrastive")
+        on_all_classes(StudyFolder(tmp_path, until_done.spec), "contrastive", tmp_path)

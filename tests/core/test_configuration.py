@@ -8,7 +8,7 @@ import yaml
 from refused import refused, succeeded
 from tiny_fit import REPOSITORY
 
-from levelfield.cli.options import Command, configuration, dotted
+from levelfield.cli.options import configuration, dotted, read
 from levelfield.core.configuration import find_configuration, merge, parse_value, set_dotted
 from levelfield.core.errors import UserError
 from levelfield.data.datamodule import MetricDataModule
@@ -89,8 +89,7 @@ def test_a_key_that_appends_may_be_given_several_times_each_with_arguments(tmp_p
 def test_options_win_over_files_and_what_is_no_number_stays_text(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text("name: nine\nmodel: {loss: ArcFaceLoss, embedding_size: 9}\n")
     words = ["--name", "5", "--model.embedding_size=8", "--model.miner", "null"]
-    read = Command(settings=("name",), prog="levelfield fit").read(words)
-    config = configuration([str(tmp_path / "one.yaml")], read.settings)
+    config = configuration([str(tmp_path / "one.yaml")], read("fit", words).settings)
     assert config == {"name": "5", "model": {"loss": "ArcFaceLoss", "embedding_size": "8", "miner": None}}
     parsed = parse_training(MetricLearner, MetricDataModule, merge(config, {"data": {"dataset": "Glyphs"}}), "fit")[1]
     assert (parsed.name, parsed.model.embedding_size) == ("5", 8)

@@ -17,6 +17,7 @@ from levelfield.report.figures.differences import differences_figure
 from levelfield.report.figures.search import search_figures
 from levelfield.report.figures.style import style, to_bytes
 from levelfield.report.figures.sweep import sweep_figure
+from levelfield.report.table import paper_table
 from levelfield.study.archive import unpack_study
 from levelfield.study.folder import StudyFolder
 from levelfield.study.search_space import read_space
@@ -133,8 +134,11 @@ def test_the_figures_are_files_of_one_width_and_of_the_same_bytes(
     write_figures(StudyFolder.begun(copy), tmp_path / "second")
     names = {"differences", "scores", "search_1", "search_2"}
     files = {path.name: path.read_bytes() for path in (tmp_path / "first").iterdir()}
-    assert set(files) == {f"{name}.{kind}" for name in names for kind in ("svg", "pdf")}
+    tables = {"table.tex": "latex", "table.md": "markdown"}
+    assert set(files) == {*tables, *(f"{name}.{kind}" for name in names for kind in ("svg", "pdf"))}
     assert all(str(tmp_path / "first" / name) in told for name in files)
+    for name, markup in tables.items():
+        assert files.pop(name).decode() == paper_table(StudyFolder.begun(copy), markup)
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "second").iterdir()}
     for name, content in files.items():
         if name.endswith(".svg"):

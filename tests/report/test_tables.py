@@ -15,7 +15,7 @@ from levelfield.analysis.results import SummaryRow, collect_rows
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verdict import SEEDS_ONLY, conclusion
 from levelfield.cli.main import run as typed
-from levelfield.report.table import score_text, study_table
+from levelfield.report.table import paper_table, score_text, study_table
 from levelfield.study.archive import unpack_study
 from levelfield.study.folder import StudyFolder
 
@@ -57,9 +57,10 @@ def test_fourteen_methods_fit_a_screen_with_features_first_and_the_best_method_n
 
 @needs(RESULTS)
 @pytest.mark.parametrize("markup", ["latex", "markdown"])
-def test_a_table_for_a_paper_has_the_digits_of_its_intervals(markup: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert typed("study", ["table", str(ARCHIVE), "--format", markup]) == 0
-    head, *body = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|") or "&" in line]
+def test_a_table_for_a_paper_has_the_digits_of_its_intervals(markup: str, tmp_path: Path) -> None:
+    unpack_study(ARCHIVE, tmp_path / "study")
+    text = paper_table(StudyFolder.begun(tmp_path / "study"), markup)
+    head, *body = [line for line in text.splitlines() if line.startswith("|") or "&" in line]
     between, row_ends, plus = (" & ", r" \\", r" $\pm$ ") if markup == "latex" else (" | ", " |", " ± ")
     assert head.count(between) == 2
     with open(ARCHIVE.with_name("summary.csv"), newline="") as file:

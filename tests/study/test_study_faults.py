@@ -77,7 +77,7 @@ def test_a_file_that_cannot_be_written_is_named_and_the_study_goes_on_later(
     size, state = LIMITS[name]
     state(copy)
     before = {path: path.stat().st_mtime_ns for path in copy.rglob("result.json")}
-    words = ["study", "run", str(toy_file), "--output", str(copy)]
+    words = ["study", "run", str(toy_file), "--output", str(copy), "--executor.workers", "1"]
     with files_up_to(size):
         assert main(words) == 2
     error = capfd.readouterr().err.splitlines()[-1]
@@ -153,7 +153,8 @@ def test_a_trial_that_diverges_or_needs_too_much_memory_is_recorded_and_the_sear
     content = yaml.safe_load(toy_file.read_text()) | {"runs": 1, "search": {"trials": 5}, "spaces": {"faulty": space}}
     content["methods"] = {"faulty": {"model": {"loss": {"class_path": "faulty_loss.FaultyLoss"}}}}
     Path("faulty.yaml").write_text(yaml.safe_dump(content))
-    assert main(["study", "run", "faulty.yaml", "--trainer.max_epochs=1", "--output=out"]) == 0
+    words = ["study", "run", "faulty.yaml", "--trainer.max_epochs=1", "--output=out", "--executor.workers=1"]
+    assert main(words) == 0
     record = StudyFolder.begun(Path("out"))
     strengths = {trial.number: next(iter(trial.parameters.values())) for trial in record.state.trials("faulty")}
     diverged = {number: "nan at step 1" for number, strength in strengths.items() if strength > 0.7}

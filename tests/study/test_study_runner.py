@@ -160,7 +160,10 @@ def gpu(spec: StudySpec) -> StudySpec:
 
 
 def test_workers_share_the_machine(toy: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Local(toy.spec).number == 1  # 23 jobs do not pay for a second process
+    monkeypatch.setattr("levelfield.study.executors.local.BYTES_EACH", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    assert Local(toy.spec).number == 5, "23 jobs, 4 for each worker"
+    assert Local(replace(toy.spec, threads=32)).number == 2, "64 cores"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,-1,7")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)  # torch ends the list at -1
     assert Local(gpu(toy.spec), workers=4)._devices == ["3", "5"]

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,27 +15,16 @@ from pretended_gpu import pretended_gpu
 from study_engine import SMALL, run_file, run_study, small_study, tables
 from torch.utils.data import DataLoader, TensorDataset
 
-from levelfield.core.configuration import set_dotted
 from levelfield.core.errors import UserError
 from levelfield.core.ledger import LEDGER
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import LoRA, TimmTrunk
-from levelfield.study import seal
 from levelfield.study.folder import ARCHIVED, StudyFolder, scores_hash
-from levelfield.study.jobs import folds_of
-from levelfield.study.seal import (
-    SideBySide,
-    _embed,
-    _halves,
-    _samples,
-    _test_data,
-    _Tests,
-    score_run,
-)
+from levelfield.study.jobs import EMBEDDINGS_FILE, Job, folds_of
+from levelfield.study.seal import _contents, _embed, _unit, score_run
 from levelfield.study.spec import StudySpec
 from levelfield.study.test_scores import EmbeddedTest, score_folds
-from levelfield.study.workers import Unit
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 
@@ -68,7 +58,7 @@ def test_the_line_is_written_before_a_test_half_is_set_up(here: Path, monkeypatc
     expected = {str(job.path) for row in study.spec.rows for job in folds_of(study.spec, row, 0)}
     assert set(evaluated["checkpoints"]) == expected
     with pytest.raises(UserError, match=str(study.folder)):
-        score_run(replace(left_to_test(study, study.test_file("contrastive", 0))[1].arguments[0], evaluation="another"))
+        score_run(**arguments_of(study, "contrastive") | {"evaluation": "another"})
 
 
 def _texts(folder: Path) -> list[str]:
@@ -96,10 +86,6 @@ def test_lost_scores_are_another_evaluation_and_so_is_a_reason(archived, here: P
     with pytest.raises(UserError, match=r"ledger\.jsonl"):
         run_file(file, folder)
     (folder / LEDGER).write_bytes(content)
-    checkpoint = folder / "jobs/contrastive/run0/fold0/best.ckpt"
-    checkpoint.write_bytes(checkpoint.read_bytes() + b"0")
-    with pytest.raises(UserError, match=r"contrastive/run0/fold0/best\.ckpt"):
-        run_file(file, folder)
 
 
 def change(file: Path, **content: Any) -> dict[str, Any]:
@@ -108,14 +94,11 @@ def change(file: Path, **content: Any) -> dict[str, Any]:
     return result
 
 
-def left_to_test(study: StudyFolder, file: Path) -> tuple[_Tests, Unit]:
-    """The tests of a study's evaluation when the scores in `file` are lost."""
-    content = file.read_bytes()
-    file.unlink()
-    tests = _Tests(study, lines(study.folder)[0]["id"])
-    file.write_bytes(content)
-    (unit,) = tests.ready()
-    return tests, unit
+def arguments_of(study: StudyFolder, row: str) -> dict[str, Any]:
+    """Those of `score_run` that score the first run of a row again, in the study's first evaluation."""
+    samples = {half: study.tests()[row, 0]["data"]["fingerprint"] for half in study.spec.halves.values()}
+    given = _unit(study, row, 0, samples, lines(study.folder)[0]["id"]).arguments
+    return dict(zip(signature(score_run).parameters, given, strict=False))
 
 
 @pytest.mark.parametrize("stage", ["trial", "run"])
@@ -133,74 +116,67 @@ def test_a_method_without_scores_keeps_the_test_classes_closed(stage: str, copy:
     assert not (copy / LEDGER).exists()
 
 
-@pytest.mark.parametrize("damage", ["of other data", "torn"])
-def test_embeddings_that_are_not_those_of_the_test_are_computed_again(damage: str, copy: Path, spec: StudySpec) -> None:
+def test_a_run_is_scored_again_to_the_same_numbers_unless_its_files_have_changed(copy: Path, spec: StudySpec) -> None:
     study = StudyFolder(copy, spec)
-    file = study.test_file("contrastive", 0)
-    before = json.loads(file.read_text())
-    task = left_to_test(study, file)[1].arguments[0]
-    (place, origin), _ = task.stored()
-    stored = EmbeddedTest.load(place, origin)
-    others = stored.samples._replace(embeddings=stored.samples.embeddings.flip(0))
-    EmbeddedTest(others, stored.is_query, "other data").save(place, origin)
-    if damage == "torn":
-        place.write_bytes(place.read_bytes()[:-20])
-    found = score_run(task)
+    before, arguments = study.tests()["contrastive", 0], arguments_of(study, "contrastive")
+    found = score_run(**arguments)
     parts = ("separated", "concatenated", "data")
     assert {key: found[key] for key in parts} == {key: before[key] for key in parts}
+    with pytest.raises(UserError, match="test samples"):
+        score_run(**arguments | {"samples": "of others"})
+    checkpoint = study.checkpoint(Job("contrastive", "run", 0, 1))
+    checkpoint.write_bytes(checkpoint.read_bytes() + b"0")
+    with pytest.raises(UserError, match=r"contrastive/run0/fold1/best\.ckpt"):
+        score_run(**arguments)
 
 
+@pytest.mark.filterwarnings("ignore:'pin_memory'")  # no GPU is here
 def test_a_run_is_scored_on_the_device_of_its_training(
     copy: Path, spec: StudySpec, ranked_on: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """k-means gets the numbers of the CPU."""
     study = StudyFolder(copy, spec)
-    task = left_to_test(study, study.test_file("contrastive", 0))[1].arguments[0]
-    task = replace(task, study=StudyFolder(copy, replace(spec, metrics=["nmi", "map"])))
-    expected = score_folds([EmbeddedTest.load(*each) for each in task.stored()], "cosine", ["nmi", "map"])
+    arguments = arguments_of(study, "contrastive")
+    arguments |= {"study": StudyFolder(copy, replace(spec, metrics=["nmi", "map"]))}
+    stored = [
+        EmbeddedTest.load(
+            path.with_name(EMBEDDINGS_FILE), {"checkpoint": content, "evaluation": arguments["evaluation"]}
+        )
+        for path, content in arguments["checkpoints"]
+    ]
+    expected = score_folds(stored, "cosine", ["nmi", "map"])
     monkeypatch.setattr(SingleDeviceStrategy, "root_device", torch.device("cuda", 0))
-    monkeypatch.setattr(seal, "_built", [])
     with pretended_gpu():
-        found = score_run(task)
+        found = score_run(**arguments)
     assert ranked_on == ["cpu"] * 3 + ["cuda"] * 3, "two folds and the concatenated embeddings"
     for scores, there in zip(expected["separated"], found["separated"], strict=True):
         assert there == pytest.approx(scores, abs=1e-6)
     assert found["concatenated"] == pytest.approx(expected["concatenated"], abs=1e-6)
 
 
-def test_each_row_is_embedded_with_its_own_settings(copy: Path, spec: StudySpec) -> None:
-    study = StudyFolder(copy, spec)
-    task = left_to_test(study, study.test_file("contrastive", 0))[1].arguments[0]
-    for size in (5, 7):
-        config = set_dotted(task.config, "data.eval_batch_size", size)
-        assert _test_data(replace(task, config=config))[1].batch_size == size
-
-
+@pytest.mark.slow
 def test_scores_that_are_kept_are_of_the_samples_that_are_here(copy: Path, spec: StudySpec) -> None:
     (copy / ARCHIVED).write_text('{"rows": {"contrastive": {}}}')
     study = StudyFolder(copy, spec)
-    file, scores = study.test_file("contrastive", 0), study.read_test("contrastive", 0)
-    (copy / LEDGER).write_text((copy / LEDGER).read_text().splitlines()[0] + "\n")
-    tests = _Tests(study, "another")
-    assert tests.scored.keys() == {study.test_file("contrastive", run) for run in range(2)}
-    assert tests.scored[file] == json.loads(file.read_text()) == scores | {"evaluation": "another"}
-    assert {unit.function for unit in tests.ready()} == {score_run}, "the other rows have embeddings"
-    assert "contrastive" not in {unit.row for unit in tests.ready()}
-    change(file, data={"fingerprint": "of others"}, evaluation=scores["evaluation"])
-    with pytest.raises(UserError, match=str(file)):
-        _halves(study)
-    file.unlink()
-    with pytest.raises(UserError, match=str(file)):
-        _halves(StudyFolder(copy, spec))
+    before = study.tests()
+    files = {each: study.test_file(*each) for each in before}
+    for each in before:
+        change(files[each], was="here")
+    run_study(copy, spec, reopen_test="again")
+    assert study.tests().keys() == before.keys()
+    for each, test in study.tests().items():
+        assert test["evaluation"] == lines(copy)[-1]["id"]
+        assert ("was" in test) == (each[0] == "contrastive"), "the other rows have embeddings"
+    change(file := files["contrastive", 0], data={"fingerprint": "of others"})
+    for _ in range(2):
+        with pytest.raises(UserError, match=f"{file}.*--output"):
+            run_study(copy, spec, reopen_test="once more")
+        assert len(lines(copy)) == 4, "no line for what cannot be scored"
+        file.unlink(missing_ok=True)
 
 
 def test_all_runs_of_an_evaluation_are_of_the_same_samples(copy: Path, spec: StudySpec) -> None:
-    study = StudyFolder(copy, spec)
-    file = study.test_file("contrastive", 0)
-    tests, unit = left_to_test(study, file)
-    with pytest.raises(UserError, match="--reopen-test"):
-        tests.add(unit, json.loads(file.read_text()) | {"data": {"fingerprint": "of others"}})
-    change(file, data={"fingerprint": "of others"})
+    change(StudyFolder(copy, spec).test_file("contrastive", 0), data={"fingerprint": "of others"})
     ledger_file = copy / LEDGER
     ledger_file.write_text(ledger_file.read_text().splitlines(keepends=True)[0])  # stopped after the last scores
     with pytest.raises(UserError, match="--reopen-test"):
@@ -214,22 +190,7 @@ def test_a_sample_of_several_test_halves_counts_once() -> None:
         SimpleNamespace(dataset=dataset, half=lambda _, names=names: SimpleNamespace(keys=names))
         for names in ("ab", "bc", "cda")
     ]
-    assert sorted(_samples(halves)) == ["a", "b", "c", "d"]  # type: ignore[arg-type]
-
-
-class Halved(MetricLearner):
-    """Embeds with a `forward` of its own."""
-
-    def forward(self, samples: torch.Tensor) -> torch.Tensor:
-        return super().forward(samples / 2)
-
-
-@pytest.mark.parametrize("made", [MetricLearner, Halved])
-def test_folds_that_share_a_trunk_embed_as_each_alone(made: type[MetricLearner]) -> None:
-    trunk, images = TimmTrunk("test_resnet", weights=None), torch.randn(5, 3, 32, 32)
-    learners = [made(trunk, ContrastiveLoss(), embedding_size=4).eval() for _ in range(2)]
-    with torch.no_grad():
-        torch.testing.assert_close(SideBySide(learners)(images), torch.stack([one(images) for one in learners], 1))
+    assert sorted(_contents(halves)) == ["a", "b", "c", "d"]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("adapter", [None, LoRA(rank=2, target_modules=["conv1.3"])], ids=["frozen", "adapted"])
@@ -250,8 +211,7 @@ def test_folds_with_trunks_of_their_own_embed_as_each_alone(adapter: LoRA | None
     loader = DataLoader(TensorDataset(torch.randn(6, 3, 32, 32), number, number), batch_size=4)
     alone = [embed(learner, loader).embeddings for learner in learners]
     here = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu")))
-    training = SimpleNamespace(
-        model=learners[0], datamodule=SimpleNamespace(features=False), trainer=here, config_dump={}
-    )
-    found = _embed(paths, training, loader)  # type: ignore[arg-type]
+    data = SimpleNamespace(features=False, test_subset=None, eval_dataloader=lambda _: loader)
+    training = SimpleNamespace(model=learners[0], datamodule=data, trainer=here, config_dump={})
+    found = _embed([(path, "") for path in paths], training)  # type: ignore[arg-type]
     torch.testing.assert_close([samples.embeddings for samples in found], alone)

@@ -12,6 +12,7 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import RESULT, Job, job_seed, study_jobs
 from levelfield.study.progress import progress_line, seconds_left
 from levelfield.study.spec import SearchSettings, StudySpec
+from levelfield.study.state import setting
 from levelfield.study.suggest import suggest
 
 SPACE = {"model.loss.init_args.margin": {"low": 0.0, "high": 1.0}}
@@ -34,7 +35,7 @@ def study(**search: Any) -> StudySpec:
 def parameters(record: StudyFolder, job: Job) -> dict[str, Any]:
     """What the search gives a job that is ready."""
     known = record.state.parameters(job)
-    return suggest(**record.state.suggest_arguments(job)) if known is None else known
+    return setting(record.spec, job, record.state.trials_before(job)) if known is None else known
 
 
 def finish(record: StudyFolder, job: Job, score: float | None) -> None:
@@ -111,10 +112,11 @@ def test_failures_are_recorded_and_what_has_not_failed_is_searched_and_tested(tm
     assert ("a", 0) in failing.state.tested_runs()
     assert ("a", 1) not in failing.state.tested_runs()
     assert list(failing.state.failures("run")) == [Job("a", "run", 1, 1)]
-    record = StudyFolder(tmp_path / "whole", study())
+    methods = {**study().methods, "of_b": study().methods["b"]}
+    record = StudyFolder(tmp_path / "whole", replace(study(), methods=methods, derived={"of_b": {"of": "b", "pca": 2}}))
     state = record.state
     finish_all(record, lambda job: None if job.method == "b" else 0.1)
-    assert state.without_setting() == ["b"]
+    assert state.without_setting() == ["b", "of_b"]
     assert state.to_do == []
     assert state.tested_runs() == [("pretrained", 0), ("a", 0), ("a", 1), ("plain", 0), ("plain", 1)]
 
@@ -143,8 +145,7 @@ FAST = [Job("fast", "run", run, 0) for run in range(3)]
 
 def test_each_job_left_takes_its_methods_mean() -> None:
     def left(to_do: list[Job], done: dict[Job, float], workers: int = 1) -> float | None:
-        derived = ("averaged", "small")
-        spec = SimpleNamespace(trains=lambda row: row not in ("pretrained", *derived), derived=derived)
+        spec = SimpleNamespace(trains=lambda row: row not in ("pretrained", "averaged"))
         results = {job: {"seconds": seconds} for job, seconds in done.items()}
         return seconds_left(SimpleNamespace(spec=spec, to_do=to_do, results=results), workers)  # type: ignore[arg-type]
 
@@ -154,9 +155,7 @@ def test_each_job_left_takes_its_methods_mean() -> None:
     assert left([SLOW[2], FAST[1], FAST[2]], done) == 40 + 10 + 10
     assert left([Job("new", "run", 0, 0)], done) == 30
     assert left(SLOW[1:], {SLOW[0]: 30.0}, workers=2) == 30
-    averaged, small = (Job(name, "run", 0, 0) for name in ("averaged", "small"))
-    assert left([SLOW[1], averaged, small], {SLOW[0]: 600.0}) == 600, "no time of the derived rows is known"
-    assert left([SLOW[1], small], {SLOW[0]: 600.0, small: 20.0}) == 620
+    assert left([SLOW[1], Job("averaged", "run", 0, 0)], {SLOW[0]: 600.0}) == 600, "a derived row trains nothing"
 
 
 def test_a_finished_job_is_a_line(tmp_path: Path) -> None:
@@ -168,8 +167,8 @@ def test_a_finished_job_is_a_line(tmp_path: Path) -> None:
     for job, result in zip(state.jobs[3:5], (scored, failed), strict=True):
         state.add(job, result)
         lines.append(progress_line(state, job, 1))
-    # Of the six, two folds of the untrained row and three jobs of the runs are left, each as long as the first.
+    # Of the six, three trainings are left, each as long as the mean of those before.
     assert lines == [
-        "[1/6] slow run 0 fold 1: validation MAP@R 31.2; about 2 min left",
-        "[2/6] slow run 1 fold 0: failed, the loss is nan at step 3; about 48 s left",
+        "[1/6] slow run 0 fold 1: validation MAP@R 31.2; about 60 s left",
+        "[2/6] slow run 1 fold 0: failed, the loss is nan at step 3; about 24 s left",
     ]

@@ -41,7 +41,6 @@ class Forks:
     """Two slots whose processes are forked in a moment. A dead one is dropped before it gets a unit."""
 
     number = 2
-    died = (BrokenProcessPool,)
 
     def __init__(self) -> None:
         self.pools: dict[int, ProcessPoolExecutor] = {}
@@ -59,9 +58,6 @@ class Forks:
     def drop(self, slot: int) -> None:
         self.pools.pop(slot).shutdown(wait=False)
 
-    def check(self) -> None:
-        pass
-
     def stop(self) -> None:
         for slot in list(self.pools):
             self.drop(slot)
@@ -75,13 +71,13 @@ class Listed:
         self.done: list[str] = []
 
     def ready(self):
-        return iter([unit for unit in self.units.values() if unit.name not in self.done])
+        return [unit for unit in self.units.values() if unit.name not in self.done]
 
     def add(self, unit: Unit, value: str) -> None:
         self.done.append(unit.name)
 
 
-def answer(name: str, folder: str, earlier: tuple[str, ...] = ()) -> str:
+def answer(name: str, folder: str, tried: int) -> str:
     what, _, number = name.partition(" ")
     flag = Path(folder, name)
     if what == "mistaken":
@@ -107,7 +103,7 @@ def answer(name: str, folder: str, earlier: tuple[str, ...] = ()) -> str:
 def done_by(slots: Here | Forks, folder: Path, *names: str) -> tuple[list[str], dict[str, str], list[str]]:
     lines: list[str] = []
     work = Listed(folder, *names)
-    scheduler = Scheduler(work, slots, lines.append)
+    scheduler = Scheduler(work.ready, work.add, slots, lines.append)
     try:
         scheduler.run()
     except UserError:
@@ -115,7 +111,8 @@ def done_by(slots: Here | Forks, folder: Path, *names: str) -> tuple[list[str], 
             raise
     finally:
         slots.stop()
-    return sorted(work.done), scheduler.given_up, lines
+    reasons = {name: why.removeprefix(f"{name}: ") for name, why in scheduler.given_up.items()}
+    return sorted(work.done), reasons, lines
 
 
 @pytest.mark.parametrize(
@@ -132,11 +129,9 @@ def test_what_cannot_be_done_is_named_after_the_others(name: str, reason: str, t
     assert len(lines) == (3 if "full" in name else 1)
 
 
-def test_a_mistake_ends_at_once_and_so_does_the_only_process_without_its_gpu(tmp_path: Path) -> None:
+def test_a_mistake_ends_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"data.csv row 3"):
         done_by(Here(), tmp_path, "mistaken", "first")
-    with pytest.raises(UserError, match=r"breaks once: RuntimeError: CUDA error.*run the command again"):
-        done_by(Here(), tmp_path, "breaks once", "first")
 
 
 @pytest.mark.parametrize(
@@ -145,8 +140,7 @@ def test_a_mistake_ends_at_once_and_so_does_the_only_process_without_its_gpu(tmp
         ("dies once", 1, 0, None),
         ("dies always", 2, 1, "its process died .*, 3 times"),
         ("full once", 1, 0, None),
-        ("breaks once", 1, 0, None),
-        ("breaks always", 1, 0, "RuntimeError: CUDA error"),
+        ("breaks once", 0, 0, "RuntimeError: CUDA error"),
     ],
 )
 def test_a_process_that_dies_or_breaks_is_replaced_and_no_other_unit_is_blamed(
@@ -160,11 +154,6 @@ def test_a_process_that_dies_or_breaks_is_replaced_and_no_other_unit_is_blamed(
     assert [*reasons] == ([name] if reason else [])
     if reason:
         assert re.match(reason, reasons[name])
-
-
-def test_processes_that_die_in_any_unit_end_the_study(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="9 workers died in a row"):
-        done_by(Forks(), tmp_path, *(f"dies always {number}" for number in range(6)))
 
 
 @pytest.mark.slow
@@ -210,7 +199,6 @@ def test_two_workers_end_with_the_bytes_of_one_though_one_prints_and_dies(here, 
     assert any(line.startswith("[7/7] ") and line.endswith("; testing") for line in printed)
     (note,) = [line for line in printed if "will be tried again" in line]
     assert note.startswith("mine run 0 fold ")
-    assert ["earlier_attempts" in json.loads(path.read_text()) for path in results(folder)].count(True) == 1
     written = ("config.yaml", "metrics.csv")
     assert all(path.with_name(name).is_file() for path in results(folder, "mine/*/fold*") for name in written)
 
@@ -283,9 +271,9 @@ def test_a_job_on_two_devices_is_a_command_of_its_own(folds, tmp_path, monkeypat
 @pytest.mark.processes
 def test_what_ends_a_job_on_two_devices_is_told(here: Path) -> None:
     text = on_two_devices(1).replace("  contrastive: {model: {loss: ContrastiveLoss}}\n", "")
-    for end, told in (("raise KeyError('on two devices')", "KeyError"), ("import os; os.kill(os.getpid(), 9)", None)):
-        with pytest.raises(UserError, match=told or r"mine run 0 fold 0: .*\b3\b"):
-            run_file(small_study(here, IN_TRAINING + end, text), here / str(told))
+    for end, told in (("raise KeyError('on two devices')", "KeyError"), ("import os; os.kill(os.getpid(), 9)", "died")):
+        with pytest.raises(UserError, match=f"mine run 0 fold 0.*{told}"):
+            run_file(small_study(here, IN_TRAINING + end, text), here / told)
 
 
 def scores(folder: Path) -> dict[tuple[str, ...], float]:

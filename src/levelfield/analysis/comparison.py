@@ -89,7 +89,6 @@ def compare_all(
     embedding: str = "separated",
     baselines: Mapping[str, str] | str = BASELINE,
     halves: Mapping[str, str] = MappingProxyType({}),
-    by_runs: bool = False,
     planned: str | None = None,
 ) -> list[Comparison]:
     """All comparisons of a study: pairs of methods, each method over an untrained row, two searches of one method.
@@ -108,7 +107,6 @@ def compare_all(
         baselines: The untrained row that all methods are compared with, or one for each method.
         halves: `StudySpec.halves`; methods with different test classes are not compared.
         planned: The only method that is compared with the others, decided before the test: the family is smaller.
-        by_runs: Test over the runs of the first search all the same, as if its settings were fixed.
 
     Returns:
         Pairs, then methods over untrained rows, then second searches, each in the order of `methods`. Methods without
@@ -132,7 +130,7 @@ def compare_all(
         OVER_BASELINE: [(method, opponents[method]) for method in trained],
         SECOND_SEARCH: [(b, a) for a, b in combinations(methods, 2) if first_search(a) == first_search(b)],
     }
-    luck = None if by_runs else _luck([*means.values()])
+    luck = _luck([*means.values()])
     found = []
     for kind, family in families.items():
         compared = []

@@ -32,9 +32,10 @@ def conclusion(study: StudyFolder, rows: Sequence[ResultRow]) -> list[str]:
     """The sentences below the table and at the top of the page: the decision of `levelfield compare`, or a verdict."""
     chosen = decided(study)
     cap = [f", and {sentence}" for sentence in cap_lines(study)] or ["."]
-    evaluations = {line["id"]: line for each in replicates_of(study) for line in each.evaluations()}
+    count = len({line["id"] for each in replicates_of(study) for line in each.evaluations()})
+    times = f"were evaluated {'once' if count == 1 else f'{count} times'}" if count else "have not been evaluated"
     found = verdict(rows, study.spec) if chosen is None else chosen["sentences"]
-    return [*found, evaluated([*evaluations.values()]) + cap[0]]
+    return [*found, f"The test classes {times}{cap[0]}"]
 
 
 def decided(study: StudyFolder) -> Mapping[str, Any] | None:
@@ -131,18 +132,6 @@ def baselines_of(means: Mapping[str, SummaryRow], spec: StudySpec) -> dict[str, 
     return {row: best_untrained(means, spec, row) or usual for row, usual in spec.baselines.items()}
 
 
-def evaluated(evaluations: Sequence[Mapping[str, Any]]) -> str:
-    """How often the test classes were evaluated, by the ledger; without a full stop.
-
-    Example:
-        >>> evaluated([{"by": "study smoke"}, {"by": "levelfield test", "reason": "a better crop"}])
-        'The test classes were evaluated 2 times'
-    """
-    if not evaluations:
-        return "The test classes have not been evaluated"
-    return f"The test classes were evaluated {'once' if len(evaluations) == 1 else f'{len(evaluations)} times'}"
-
-
 def caveat(spec: StudySpec) -> str:
     """What the intervals cover, and what they do not."""
     if spec.replicates >= SMALLEST_SAMPLE:
@@ -186,17 +175,6 @@ def verdict_lines(rows: Sequence[ResultRow], spec: StudySpec) -> list[str]:
     if spec.runs >= SMALLEST_SAMPLE and len(pairs) > len(shown):
         lines.append(f"{len(pairs) - len(shown)} of {len(pairs)} pairs of methods do not differ significantly.")
     return [*lines, caveat(spec)] if lines else []
-
-
-def better_than(pairs: Sequence[Comparison]) -> list[str]:
-    """One sentence for each method that is significantly better than another; the one that beats most comes first."""
-    worse: dict[str, list[str]] = {}
-    for pair in pairs:
-        if pair.shown:
-            better = pair if pair.difference > 0 else pair.turned()
-            worse.setdefault(better.method, []).append(better.other)
-    order = sorted(worse, key=lambda method: -len(worse[method]))
-    return [f"{method} is significantly better than {', '.join(worse[method])}" for method in order]
 
 
 def _amount(comparison: Comparison) -> str:

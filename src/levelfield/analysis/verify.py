@@ -93,10 +93,7 @@ def verify_study(study: StudyFolder) -> list[str]:
     problems += [
         f"{row}: {', '.join(files)} has changed since it was computed" for row, files in changed_sources(study)
     ]
-    recomputed = _recomputed(study, stored, problems)
-    for each, tested in recomputed.items():
-        problems += _differing_scores(study.test_file(*each).relative_to(study.folder), stored[each], tested)
-    rows = collect_rows(study, {**stored, **recomputed})
+    rows = collect_rows(study, {**stored, **_recomputed(study, stored, problems)})
     return [*problems, *_differing_tables(study, rows)]
 
 
@@ -219,15 +216,3 @@ def _recomputed(study: StudyFolder, stored: Tests, problems: list[str]) -> Tests
             with fixed_threads(study.spec.threads):
                 found[method, run] = score_folds(usable, study.distance_of(method), study.spec.metrics, device)
     return found
-
-
-def _differing_scores(path: Path, stored: Mapping[str, Any], recomputed: Mapping[str, Any]) -> Iterator[str]:
-    def by_place(scores: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
-        folds = {f"fold {fold}": each for fold, each in enumerate(scores["separated"])}
-        return {**folds, "concatenated": scores["concatenated"]}
-
-    before = by_place(stored)
-    for place, scores in by_place(recomputed).items():
-        for metric, value in scores.items():
-            if (there := before.get(place, {}).get(metric)) != value:
-                yield f"{path}: {place} {metric}: {there} is stored, {value} recomputed"

@@ -7,7 +7,8 @@ from typing import Any
 from levelfield.core.configuration import read_yaml
 from levelfield.core.files import file_hash
 from levelfield.core.shape import count, has_shape
-from levelfield.study.jobs import CONFIG, JOB_SHAPE, RESULT, Job, read_result
+from levelfield.study.folder import JOB_SHAPE, read_result
+from levelfield.study.jobs import CONFIG, RESULT, Job
 
 SHAPE = {"model": {"trunk?": (str, dict)}, "data": {"steps_per_epoch": count}, "trainer": {"max_epochs": int}}
 

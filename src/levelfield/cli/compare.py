@@ -16,12 +16,11 @@ import yaml
 
 from levelfield.analysis.verdict import DECISION
 from levelfield.cli.commands import MINUTES
-from levelfield.cli.study import main as run_study
-from levelfield.cli.study import with_overrides
-from levelfield.compare.decide import decide, decision_lines, measured, rungs
-from levelfield.compare.plan import HEADS, LOSSES, ON_GPU, PAIR, TRUNK, Machine, Planner, definition, machine_here
-from levelfield.compare.samples import A_MINUTE, blocks_of, data_settings, duplicates_across, split_of, usable
-from levelfield.compare.whole_half import chosen_by_folds, whole_half_command
+from levelfield.cli.study import run, with_overrides
+from levelfield.compare.decide import decide, decision_lines, measured, on_all_classes, rungs
+from levelfield.compare.measure import Machine, machine_here
+from levelfield.compare.plan import HEADS, LOSSES, ON_GPU, PAIR, TRUNK, Planner
+from levelfield.compare.samples import A_MINUTE, blocks_of, data_settings, split_of, usable
 from levelfield.core.configuration import OURS, Config, set_dotted
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically, write_json
@@ -38,28 +37,23 @@ from levelfield.use.samples import USUAL_TRUNK, read_trunk
 
 # How a study file of `compare` begins, before the place of its data.
 WRITTEN = "# Written by levelfield compare, with the data of "
-OF_THE_PLAN = ("model", "search", "searches", "folds", "runs", "selected_by")
 
 
 def main(given: Namespace) -> int:
-    """Run `levelfield compare` and return the exit code.
-
-    Raises:
-        UserError: a mistake, too few classes, or images that cannot be opened.
-    """
-    started = time.monotonic()
+    """Run `levelfield compare` and return the exit code."""
     given.command = "run"
     with_overrides(given)
-    if given.minutes is not None and not 0 < given.minutes < float("inf"):
-        raise UserError(f"--minutes {given.minutes:g}: give a number above 0")
-    path, minutes = given.path, given.minutes or MINUTES
+    path, accelerator = given.path, given.overrides.get("trainer.accelerator")
+    minutes = MINUTES if given.minutes is None else given.minutes
+    if not 0 < minutes < float("inf"):
+        raise UserError(f"--minutes {minutes:g}: give a number above 0")
+    given.ends = time.monotonic() + 60 * minutes
     for key in given.overrides:
         _check_option(key, path)
     dataset = dataset_from_path(path, given.overrides.get("data.root"))
     if dataset is None:
-        if not Path(path).exists():
-            raise UserError(f"no file or folder '{path}'; correct the PATH")
-        raise UserError(f"{path}: give a folder with one folder per class, or a .csv or .parquet table")
+        missing = "" if Path(path).exists() else "no such file or folder; "
+        raise UserError(f"{path}: {missing}give a folder of class folders, or a .csv or .parquet table")
     if given.skip_broken and dataset.modality == "text":
         say(f"note: --skip-broken has no effect: {path} has texts, not images", file=sys.stderr)
     data = Path(path).resolve()
@@ -79,22 +73,20 @@ def main(given: Namespace) -> int:
     else:
         split = split_of(dataset, given.overrides)
         blocks = blocks_of(path, dataset, split)
-        machine = machine_here(given.options, given.overrides.get("trainer.accelerator"))
+        machine = machine_here(given.options, accelerator)
         most = int(A_MINUTE[machine.kind, dataset.modality] * machine.cores * minutes)
         chosen = file.with_name(f"{file.stem}_samples.parquet")
         dataset = usable(path, dataset, split, most, given.skip_broken, chosen)
-        say(*duplicates_across(path, dataset, split), file=sys.stderr)
-        _write_study(file, name, dataset, split, blocks, given, started + 60 * minutes)
+        _write_study(file, name, dataset, split, blocks, machine, given)
     threads = yaml.safe_load(file.read_bytes())["threads"]
-    here = machine_here(given.options, given.overrides.get("trainer.accelerator"), threads)
-    given.file, given.options = str(file), _options(given, here)
-    return run_study(given, partial(_conclusion, cheapest=given.cheapest))
+    given.file, given.options = str(file), _options(given, machine_here(given.options, accelerator, threads))
+    return run(given, partial(_conclusion, cheapest=given.cheapest))
 
 
 def _check_option(key: str, path: str) -> None:
     if f"{key}.".startswith("data.dataset."):
         raise UserError(f"--{key}: PATH ({path}) gives the data; leave the option out")
-    if key.partition(".")[0] in OF_THE_PLAN or key == "trainer.max_epochs":
+    if f"{key}.".startswith(("model.", "search.", "trainer.max_epochs.")):
         raise UserError(
             f"--{key}: compare sets this itself from --trunk and --minutes; to set it, run a study: levelfield study "
             "run own_images_quick.yaml"
@@ -102,7 +94,7 @@ def _check_option(key: str, path: str) -> None:
 
 
 def _write_study(
-    file: Path, name: str, dataset: MetricDataset, split: Config, blocks: int, given: Namespace, ends: float
+    file: Path, name: str, dataset: MetricDataset, split: Config, blocks: int, machine: Machine, given: Namespace
 ) -> None:
     """Measure, plan and write the study file; `given.replan` makes the plan again in its run."""
     index, place = dataset.read_index(), Path(given.path).resolve()
@@ -115,20 +107,19 @@ def _write_study(
     trunks = {Path(trunk).stem: read_trunk(trunk) for trunk in given.trunk or [usual]}
     if len(trunks) < len(given.trunk):
         raise UserError(f"--trunk {' '.join(given.trunk)}: several files have one name; rename all but one")
-    machine = machine_here(given.options, given.overrides.get("trainer.accelerator"))
     base: list[Any] = [HEADS, *([ON_GPU] if machine.kind == "gpu" else []), data]
     heads = {f"trunk{number}": [LOSSES[PAIR], settings] for number, settings in enumerate(trunks.values())}
     with tempfile.TemporaryDirectory() as folder:
         aside = Path(folder, "study.yaml")
         aside.write_text(yaml.safe_dump({"base": base, "methods": heads, "runs": 1}))
         spec = load_spec(aside, given.overrides)
-    configs, executor = dict(zip(trunks, spec.methods.values(), strict=True)), given.executor or "local"
+    configs = dict(zip(trunks, spec.methods.values(), strict=True))
     planner = Planner(
-        *(dataset, index, tested, configs, blocks, ends),
-        lambda here: make_slots(replace(spec, threads=here.threads), executor, _options(given, here)),
+        *(dataset, index, tested, base, trunks, configs, blocks, given.ends),
+        lambda here: make_slots(replace(spec, threads=here.threads), given.executor, _options(given, here)),
     )
-    plan = planner.plan(machine, executor == "local" and "workers" not in given.options)
-    content = definition(name, dataset.modality, base, trunks, plan)
+    plan = planner.plan(machine, given.executor == "local" and "workers" not in given.options)
+    content = {"name": name, **plan.study}
     _write(file, place, content)
     say(*plan.lines, file=sys.stderr if given.json else None)
 
@@ -136,7 +127,7 @@ def _write_study(
         if not job.method.startswith(TRUNK) or failed(result):
             return None
         begun = [each.fold for each in started if each.method in content["methods"] and each.method.startswith(TRUNK)]
-        folds = plan.path.folds_again(plan.lengths, blocks, result["seconds"], begun, ends - time.monotonic())
+        folds = plan.path.folds_again(plan.lengths, blocks, result["seconds"], begun, given.ends - time.monotonic())
         if folds != plan.lengths.folds:
             _write(file, place, content | {"folds": folds})
         return folds
@@ -150,12 +141,11 @@ def _write(file: Path, data: Path, content: Config) -> None:
 
 def _options(given: Namespace, machine: Machine) -> Config:
     """The options of the executor, by default with a worker for each slot."""
-    is_local = given.executor in (None, "local")
-    return {**({"workers": machine.slots} if is_local else {}), **given.options}
+    return {**({"workers": machine.slots} if given.executor == "local" else {}), **given.options}
 
 
-def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
-    """The decision with its table, and the next commands."""
+def _conclusion(finished: Study, cheapest: bool) -> list[str]:
+    """Write the decision, which the table of the study shows; returns the next commands."""
     study = finished.record()
     table = rungs(study)
     decision = decide(table, cheapest)
@@ -163,14 +153,12 @@ def _conclusion(finished: Study, cheapest: bool) -> tuple[list[str], list[str]]:
     trusted = user_packages(yaml.safe_load(checkpoint.with_name(CONFIG).read_bytes()))
     embed = ["levelfield", "predict", "--ckpt_path", str(checkpoint)]
     embed += [word for name in sorted(trusted) for word in ("--trust", name)]
-    lines = [f"checkpoint: {checkpoint} (fold 0): {decision.of_fold}"]
+    lines = [f"checkpoint: {checkpoint} (fold 0)"]
     if study.spec.trains(decision.row) or ALPHA in study.spec.derived.get(decision.row, {}):
-        fit = whole_half_command(study, decision.row, finished.folder)
-        _, alpha = chosen_by_folds(study, decision.row)
+        fit, alpha = on_all_classes(study, decision.row, finished.folder)
         mean = "" if alpha is None else f", then take its mean with the start, alpha {alpha:g}"
         lines.append(f"or train it on all training classes first{mean}: {shlex.join(fit)}")
     sentences = decision_lines(decision, table, study.spec, measured(study, decision))
-    above = sentences[: sentences.index("")]  # the table of the rows
     of = study.spec.configuration_hash()
-    write_json(study.folder / DECISION, {"of": of, "row": decision.row, "sentences": above})
-    return sentences, [*lines, f"next: embed with it: {shlex.join(embed)}"]
+    write_json(study.folder / DECISION, {"of": of, "row": decision.row, "sentences": sentences})
+    return [*lines, f"next: embed with it: {shlex.join(embed)}"]

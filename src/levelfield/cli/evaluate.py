@@ -1,18 +1,17 @@
 """`levelfield validate`, `test` and `predict`: learner and data come from the checkpoint."""
 
 import argparse
-import inspect
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from jsonargparse import Namespace
-from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch import Trainer, seed_everything
 from safetensors.torch import save
 
 from levelfield.cli.options import configuration
 from levelfield.core.configuration import Config, flatten, init_args, merge
-from levelfield.core.errors import UserError
+from levelfield.core.errors import UserError, nearest
 from levelfield.core.files import write_atomically
 from levelfield.core.ledger import EVALUATED, LEDGER, read_lines
 from levelfield.core.processes import is_first_rank
@@ -26,24 +25,18 @@ from levelfield.training.initial_weights import refuse_other_data, refuse_other_
 from levelfield.training.plain_module import adapted
 from levelfield.training.settings import class_parser, instantiate, plain
 
-# Where the data are and how they are loaded. The checkpoint has everything else about learner and data.
+# Where the data are and how they are loaded, and where and how a Trainer computes. The checkpoint has everything else.
 OF_DATA = ("root", "dataset", "eval_batch_size", "num_workers", "cache", "features")
-TAKEN = ("trainer.", *(f"data.{key}" for key in OF_DATA))
-# Where and how a Trainer computes. Its other arguments are for training.
-OF_EVALUATION = {
+OF_A_TRAINER = (
     *("accelerator", "strategy", "devices", "num_nodes", "precision", "deterministic", "benchmark", "inference_mode"),
     *("plugins", "profiler", "callbacks", "enable_progress_bar"),
     *("limit_val_batches", "limit_test_batches", "limit_predict_batches"),
-}
-OF_FIT = tuple(f"trainer.{key}." for key in {*inspect.signature(Trainer).parameters} - OF_EVALUATION)
+)
+TAKEN = (*(f"data.{key}" for key in OF_DATA), *(f"trainer.{key}" for key in OF_A_TRAINER))
 
 
 def main(given: argparse.Namespace) -> int:
-    """Run `levelfield validate`, `test` or `predict`; returns the exit code.
-
-    Raises:
-        UserError: two checkpoints.
-    """
+    """Run `levelfield validate`, `test` or `predict`; return the exit code."""
     if len(given.ckpt_path) > 1:
         raise UserError("--ckpt_path is given twice: leave one out")
     evaluation = Evaluation(given, configuration(given.config, given.settings))
@@ -64,28 +57,28 @@ class Evaluation(Training):
 
     def __init__(self, given: argparse.Namespace, asked: Config) -> None:
         self.given = given
-        self.checkpoint_path = Path(given.ckpt_path[0])
-        self.checkpoint = read_checkpoint(self.checkpoint_path)
+        self.checkpoint_path = path = Path(given.ckpt_path[0])
+        self.checkpoint = read_checkpoint(path)
         identified = isinstance(self.checkpoint["levelfield"].get("data"), dict)
         if "datamodule_hyper_parameters" not in self.checkpoint or not identified:
             raise UserError(
-                f"'{self.checkpoint_path}' was trained on your own loaders, which it does not store: in Python, call "
+                f"'{path}' was trained on your own loaders, which it does not store: in Python, call "
                 "Trainer().test(MetricLearner.load_from_checkpoint(...), loader)"
             )
-        for key in (key for key, _ in flatten(asked)):
-            if not key.startswith(TAKEN) or f"{key}.".startswith(OF_FIT):
-                instead = f"{given.command} does not use it, or reads it from '{self.checkpoint_path}'; leave it out"
-                raise UserError(f"--{key.replace('.init_args', '')}: {instead}")
-        stored = data_arguments(self.checkpoint, self.checkpoint_path, given.trust)
+        for key in (key.replace(".init_args", "") for key, _ in flatten(asked)):
+            if not key.startswith(TAKEN):
+                meant = nearest(key, TAKEN, "; leave it out", cutoff=0.8)
+                raise UserError(f"--{key}: {given.command} does not use it, or reads it from '{path}'{meant}")
+        stored = data_arguments(self.checkpoint, path, given.trust)
         dataset = stored["dataset"]
         data_asked = merge({"dataset": {"class_path": dataset["class_path"]}}, asked.get("data") or {})
         super().__init__({**asked, "data": data_asked}, command=given.command, complete=False)
         found = plain(self.parser, self.config)["data"]
-        refuse_other_dataset(stored, found, self.checkpoint_path)
+        refuse_other_dataset(stored, found, path)
         # Only what was given: the checkpoint has the rest.
         in_dataset = {"root", *init_args(data_asked["dataset"])}
         stored |= {key: found[key] for key in data_asked}
-        again = dataset_with_paths(dataset, self.checkpoint_path.with_name("config.yaml"))
+        again = dataset_with_paths(dataset, path.with_name("config.yaml"))
         here = {key: value for key, value in init_args(found["dataset"]).items() if key in in_dataset}
         self.data = {**stored, "dataset": {**again, "init_args": {**init_args(again), **here}}}
 
@@ -125,42 +118,24 @@ class Evaluation(Training):
             say(f"model card: {write_card(folder, [self.checkpoint_path], [self.checkpoint], modality)}")
 
     def predict(self) -> None:
-        """Embed all samples of the data set, without labels, into `embeddings.safetensors` next to the checkpoint."""
+        """Embed all samples of the data set, without labels, into `embeddings.safetensors` next to the checkpoint.
+
+        The file has the `embeddings` (N, D) in float32, in the order of the data set; the sample keys are lines of its
+        metadata.
+        """
         path = self.checkpoint_path.parent / "embeddings.safetensors"
-        self.trainer.callbacks.append(EmbeddingWriter(path))  # type: ignore[attr-defined]
-        self.trainer.predict(self.model, datamodule=self.datamodule, return_predictions=False)
+        batches: Any = self.trainer.predict(self.model, datamodule=self.datamodule)  # of this process
+        rows, index = (self._gather([batch[name] for batch in batches]) for name in ("embeddings", "index"))
+        if not self.trainer.is_global_zero:
+            return
+        keys = self.datamodule.predict_subset.index.keys
+        if left_out := len(keys) - len(index.unique()):
+            raise UserError(f"limit_predict_batches leaves {left_out:,} of {len(keys):,} samples out: remove it")
+        embeddings = torch.empty(len(keys), rows.shape[1])
+        embeddings[index] = rows.float()
+        write_atomically(path, save({"embeddings": embeddings}, metadata={"keys": "\n".join(keys)}))
         say(f"embeddings and sample keys: {path}")
 
-
-class EmbeddingWriter(Callback):
-    """Writes the embeddings of `predict` from all processes, each sample once, in the order of the data set.
-
-    The first process collects each batch in its memory; the others, and the GPUs, keep nothing.
-
-    Args:
-        path: the safetensors file: `embeddings` (N, D) float32; the sample keys are lines of the metadata.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._rows = torch.empty(0)  # of the first process, on the CPU
-        self._positions: list[torch.Tensor] = []
-
-    def on_predict_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
-    ) -> None:
-        rows, index = (gather_rows(pl_module, outputs[name]) for name in ("embeddings", "index"))
-        if trainer.is_global_zero:
-            if not self._positions:
-                subset = trainer.datamodule.predict_subset  # type: ignore[attr-defined]
-                self._rows = torch.empty(len(subset), rows.shape[1])
-            self._positions.append(index.cpu())
-            self._rows[self._positions[-1]] = rows.cpu().float()
-
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not trainer.is_global_zero:
-            return
-        if left_out := len(self._rows) - len(torch.cat(self._positions).unique()):
-            raise UserError(f"limit_predict_batches leaves {left_out:,} of {len(self._rows):,} samples out: remove it")
-        keys = "\n".join(trainer.datamodule.predict_subset.index.keys)  # type: ignore[attr-defined]
-        write_atomically(self.path, save({"embeddings": self._rows}, metadata={"keys": keys}))
+    def _gather(self, batches: list[torch.Tensor]) -> torch.Tensor:
+        """The rows of the batches of all processes."""
+        return gather_rows(self.model, torch.cat(batches).to(self.trainer.strategy.root_device)).cpu()

@@ -23,9 +23,6 @@ from levelfield.training.run_folder import BEST, LAST, LastEpoch, RunFolder, cla
 from levelfield.training.settings import plain
 from levelfield.training.trust import user_packages
 
-# `seed_everything` sets these, so a printed configuration has them.
-LINKED = ("model.seed", "data.seed")
-
 # How errors of Lightning and torch begin that an option causes.
 MISTAKES = {
     "Early stopping conditioned on metric": "--trainer.callbacks",
@@ -37,7 +34,7 @@ MISTAKES = {
 
 def main(given: argparse.Namespace) -> int:
     """Run `levelfield fit` and return the exit code."""
-    for key in {key for key, _ in given.settings} & set(LINKED):
+    for key in {key for key, _ in given.settings} & {"model.seed", "data.seed"}:  # a printed configuration has them
         raise UserError(f"no such option '--{key}': give --seed_everything")
     fit = Fit(configuration(given.config, given.settings), command="fit", complete=not given.print_config)
     fit.resume = given.resume
@@ -181,11 +178,8 @@ class Fit(Training):
 
 def _default_name(config: Namespace) -> str:
     """`<data set>-<loss>`, with the names of the classes."""
-    data, loss = config["data"]["dataset"], config["model"].get("loss")
-    if loss is None:  # a LightningModule without the argument
-        loss = {"class_path": config["model"]["learner"]}
-    # A function is the value itself.
-    names = (data["class_path"], loss.__name__ if callable(loss) else loss["class_path"])
+    loss = config["model"].get("loss") or {"class_path": config["model"].get("learner")}  # of a learner without a loss
+    names = (config["data"]["dataset"]["class_path"], getattr(loss, "__name__", None) or loss["class_path"])
     return "-".join(name.rpartition(".")[2] for name in names)
 
 

@@ -15,11 +15,7 @@ TEMPLATE = SHIPPED.parent / "templates" / NAME
 
 
 def main(given: Namespace) -> int:
-    """Run `levelfield init`; return the exit code.
-
-    Raises:
-        UserError: No name for a package, a folder that is not empty, or no permission to write it.
-    """
+    """Run `levelfield init`; return the exit code."""
     folder = Path(given.name)
     name = folder.absolute().name
     if not re.fullmatch(r"[a-z]([a-z0-9_]*[a-z0-9])?", name) or keyword.iskeyword(name):

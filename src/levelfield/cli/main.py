@@ -7,7 +7,8 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
-from levelfield.cli.commands import EVALUATIONS, read
+from levelfield.cli.commands import EVALUATIONS
+from levelfield.cli.options import read
 from levelfield.core.errors import UserError, refused_file
 from levelfield.core.paths import find_own_modules
 from levelfield.core.processes import (

@@ -1,14 +1,14 @@
-"""`levelfield study run|resume|status|report|table|verify|archive`."""
+"""`levelfield study run|resume|status|report|verify|archive`."""
 
 import json
 import shlex
 import sys
-import tempfile
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
@@ -16,16 +16,13 @@ from levelfield.analysis.results import collect_rows, summarise
 from levelfield.analysis.verdict import decided
 from levelfield.analysis.verify import remarks
 from levelfield.cli.options import dotted
-from levelfield.core.configuration import first_difference
 from levelfield.core.errors import UserError
 from levelfield.core.terminal import say
 from levelfield.experiment import Study
 from levelfield.report.table import TABLE_WIDTH
 from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.jobs import study_jobs
-from levelfield.study.replicates import replicates_of
-from levelfield.study.rows import OWN, find_study
-from levelfield.study.same_study import with_rows_of
+from levelfield.study.rows import find_study
 
 # Options of one run: a command with one of them is not printed again.
 OF_ONE_RUN = {"--reopen-test", "--from", "--recompute", "--stop-here"}
@@ -35,41 +32,69 @@ NEXT = {
     "quickstart": "next: a fair comparison on photographs, 40 minutes: levelfield data prepare grocery_store --root "
     "data && levelfield study run fair_groceries --data.root data",
 }
-# Of another command that runs a study: the lines above and below the path of the page.
-Conclude = Callable[[Study], tuple[list[str], list[str]]]
+Conclude = Callable[[Study], list[str]]  # of another command that runs a study: the last lines
 
 
 def with_overrides(given: Namespace) -> Namespace:
-    """`overrides` gets the settings for all methods of `run` and `resume`, `options` the executor's.
-
-    Raises:
-        UserError: a value that is not accepted.
-    """
-    own = ((key, getattr(given, key)) for key in OWN)
-    asked = {key: value for key, value in own if value not in (None, [])} | dotted(given.config, given.settings)
+    """`overrides` gets the settings for all methods of `run` and `resume`, `options` the executor's."""
+    asked = dotted(given.config, given.settings) | ({"metrics": given.metrics} if given.metrics else {})
     given.options = {key[9:]: asked.pop(key) for key in list(asked) if key.startswith("executor.")}
-    given.overrides = asked
+    given.overrides, given.executor = asked, given.executor or "local"
     return given
 
 
-def main(given: Namespace, conclude: Conclude | None = None) -> int:
-    """Run `levelfield study`, print the result, and return the exit code.
-
-    Raises:
-        UserError: a mistake.
-    """
-    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH, stderr=getattr(given, "json", False))
+def main(given: Namespace) -> int:
+    """Run `levelfield study`, print the result, and return the exit code."""
     if given.command in ("run", "resume"):
-        given = given if conclude else with_overrides(given)
-        return _run(console, _to_run(console, given), given, conclude)
+        return run(with_overrides(given))
+    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
     if given.command == "archive" or not is_archive(Path(given.file)):
         return _answer(console, Study(given.file, output=given.output), given)
     if given.command == "report" and given.output is None:
         raise UserError(f"report {given.file}: give --output DIR, a folder for the archive's content and its page")
-    with tempfile.TemporaryDirectory() as aside:
+    with TemporaryDirectory() as aside:
         folder = given.output or Path(aside, Path(given.file).name.removesuffix(SUFFIX))
         unpack_study(Path(given.file), folder)
         return _answer(console, Study(folder), given, given.file)
+
+
+def run(given: Namespace, conclude: Conclude | None = None) -> int:
+    """Run or continue a study, print the result, and return the exit code.
+
+    Args:
+        conclude: of another command that runs a study: the last lines.
+    """
+    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH, stderr=given.json)
+    study = _to_run(console, given)
+    if given.dry_run:
+        print_jobs(console, study)
+        return 0
+    say(str(study), console=console)
+    try:
+        study.run(
+            None,
+            given.executor,
+            options=given.options,
+            recompute=given.recompute,
+            reopen_test=given.reopen_test,
+            stop_here=given.stop_here,
+            console=console,
+            debug=given.debug,
+            replan=getattr(given, "replan", None),
+        )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"continue with: {shlex.join(['levelfield', *given.words])}") from None
+    last = conclude(study) if conclude else _next(study, given)
+    console.print(study.table(), highlight=False)
+    page = study.folder / "report/index.html"
+    if study.asked.had_work or conclude is not None or not page.is_file():  # a conclusion may be another one
+        study.report()
+    say(f"page: {page}", console=console)
+    say(*last, console=console)
+    if given.json:
+        rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
+        print(json.dumps({"decision": decided(study.record()), "summary": rows}))
+    return 0
 
 
 def _answer(console: Console, study: Study, given: Namespace, archive: str = "") -> int:
@@ -78,14 +103,13 @@ def _answer(console: Console, study: Study, given: Namespace, archive: str = "")
         say(*(line.replace(str(study.folder), place) for line in study.status()), console=console)
     elif given.command == "report":
         console.print(study.table(), highlight=False)
-        _print_page(console, study, again=True)
+        study.report()
+        say(f"page: {study.folder / 'report/index.html'}", console=console)
         if given.figures is not None:
             say(*map(str, study.figures(given.figures)), console=console)
         say(*_next(study, given), console=console)
-    elif given.command == "table":
-        print(study.paper_table(given.format))
     elif given.command == "archive":
-        say(str(study.archive(given.to)), console=console)
+        say(str(study.archive()), console=console)
     else:
         problems, record = study.verify(), study.record()
         stored = "results" if record.archived >= {*record.spec.rows} else "embeddings and results"
@@ -104,57 +128,16 @@ def _to_run(console: Console, given: Namespace) -> Study:
         )
     file = find_study(given.file) if given.command == "run" else given.file
     study = Study(file, output=given.output, options=given.overrides, add_methods=getattr(given, "add_method", ()))
-    spec, has_begun = study.asked.spec, study.asked.spec_file.is_file()
-    if given.command == "resume" and study.file is not None and has_begun:
-        file, study = study.file, Study(study.folder, options=given.overrides)
-        begun = study.asked.spec
-        difference = first_difference(asdict(begun), asdict(with_rows_of(spec, begun, begun.methods)))
-        if difference is not None:
-            key, there, here = difference
-            note = f"continues with {study.asked.spec_file}: {key} is {there!r} there, {here!r} in {file}"
-            say(note, console=console)
+    if given.command == "resume" and study.asked.spec_file.is_file():
+        study = Study(study.folder, options=given.overrides)
     archive = getattr(given, "from", None)
-    if archive is not None and has_begun:
+    if archive is None or given.dry_run:
+        return study
+    if study.asked.spec_file.is_file():
         say(f"note: --from {archive} has no effect: {study.folder} exists already", console=console)
-    elif archive is not None and not given.dry_run and (left_out := unpack_study(archive, study.folder, spec)):
+    elif left_out := unpack_study(archive, study.folder, study.asked.spec):
         say(f"note: left out, because the study does not have them: {', '.join(left_out)}", console=console)
     return study
-
-
-def _run(console: Console, study: Study, given: Namespace, conclude: Conclude | None) -> int:
-    if given.dry_run:
-        print_jobs(console, study)
-        return 0
-    say(str(study), console=console)
-    try:
-        study.run(
-            None,
-            given.executor or "local",
-            options=given.options,
-            recompute=given.recompute,
-            reopen_test=given.reopen_test,
-            stop_here=given.stop_here,
-            console=console,
-            debug=given.debug,
-            replan=getattr(given, "replan", None),
-        )
-    except KeyboardInterrupt:
-        begun = study.record() if study.asked.spec_file.is_file() else study.asked  # a plan may have changed the folds
-        states = [part.read_again() for part in replicates_of(begun, begun=False)]
-        finished, jobs = (sum(map(len, each)) for each in zip(*((s.results, s.jobs) for s in states), strict=True))
-        again = shlex.join(["levelfield", *given.words])
-        print(f"stopped with {finished} of {jobs} jobs done; continue with: {again}", file=sys.stderr)
-        return 130
-    above, below = conclude(study) if conclude else ([], _next(study, given))
-    if conclude is None:
-        console.print(study.table(), highlight=False)
-    say(*above, console=console)
-    _print_page(console, study, study.asked.had_work or conclude is not None)  # it may decide otherwise
-    say(*below, console=console)
-    if given.json:
-        rows = [asdict(row) for row in summarise(collect_rows(study.asked))]
-        print(json.dumps({"decision": decided(study.record()), "summary": rows}))
-    return 0
 
 
 def print_jobs(console: Console, study: Study) -> None:
@@ -175,17 +158,5 @@ def _next(study: Study, given: Namespace) -> list[str]:
     if study.asked.spec.name in NEXT:
         return [NEXT[study.asked.spec.name]]
     again = shlex.join(["levelfield", *given.words, "--add-method"])
-    own, example = Path("my_loss.py"), Path("examples/my_loss.py")  # the example is in a clone
-    if own.is_file() or example.is_file():
-        copy = "" if own.is_file() else f"cp {example} . && "
-        return [f"next: compare your own loss: {copy}{again} my_loss.MyLoss"]
     other = next((name for name in ("supcon", "circle", "arcface") if name not in study.asked.spec.methods), "margin")
     return [f"next: compare another loss (yours: my_loss.MyLoss, docs/tutorial_add_a_loss.md): {again} {other}"]
-
-
-def _print_page(console: Console, study: Study, again: bool) -> None:
-    """Print the path of the page, and write page and tables if requested or missing."""
-    page = study.folder / "report/index.html"
-    if again or not page.is_file():
-        study.report()
-    say(f"page: {page}", console=console)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.text import Text
 
 from levelfield.cli.data import dataset_named
 from levelfield.core.errors import UserError
@@ -24,11 +24,7 @@ MOST_NAMED = 20
 
 
 def main(given: Namespace) -> int:
-    """Run the command; returns the exit code.
-
-    Raises:
-        UserError: no checkpoint, or data that it cannot use.
-    """
+    """Run the command; return the exit code."""
     {"predict": _predict, "score": _score, "search": _search, "export": _export}[given.command](given)
     return 0
 
@@ -36,7 +32,7 @@ def main(given: Namespace) -> int:
 def _predict(given: Any) -> None:
     stem = Path(given.data).resolve().stem
     folder = Path() if given.ckpt_path is None else _folder(given.ckpt_path)
-    path = given.output or folder / f"embeddings_{stem}.parquet"
+    path = Path(given.output or folder / f"embeddings_{stem}.parquet")
     output.check_output(path)
     trunk = trunk_for(given.data, given.ckpt_path, given.trunk)
     encoder = Encoder(given.ckpt_path, given.device, given.trust, trunk=trunk)
@@ -71,13 +67,14 @@ def _score(given: Any) -> None:
 
 
 def _search(given: Any) -> None:
-    if given.top < 1:
-        raise UserError(f"--top {given.top}: give 1 or more")
+    top = 10 if given.top is None else given.top
+    if top < 1:
+        raise UserError(f"--top {top}: give 1 or more")
     trunk = trunk_for(given.gallery, given.ckpt_path, given.trunk)
     encoder = Encoder(given.ckpt_path, given.device, given.trust, trunk=trunk)
     samples = encoder.samples(given.gallery)
     query = query_of(encoder, given.query, samples)
-    sheet = given.output or (Path("answers.png") if query.modality == "image" else None)
+    sheet = Path(given.output or "answers.png") if given.output or query.modality == "image" else None
     if sheet is not None:
         answers.check_output(sheet, query.modality)
     asked = encoder.embed(query)
@@ -87,7 +84,7 @@ def _search(given: Any) -> None:
     _say_broken(gallery.left_out, len(samples.keys))
     say(f"{len(gallery.rows_GD):,} {samples.modality}s, {gallery.embedded:,} of them embedded now")
     itself = query.keys[0] if query.modality == "image" else None
-    found = gallery.answers(asked, given.top, encoder.distance, itself)
+    found = gallery.answers(asked, top, encoder.distance, itself)
     say(f"{SHOWN[encoder.distance]}  nearest to {given.query}")
     for answer in found:
         say(f"{answer.likeness:.4f}  {answer.name}{f'  ({answer.label})' if answer.label else ''}")
@@ -136,8 +133,6 @@ def _say_broken(lines: Sequence[str], count: int) -> None:
 
 @contextmanager
 def _progress(caption: str) -> Iterator[Callable[[int, int], Any]]:
-    """A bar on a terminal, nothing elsewhere."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(caption, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+    """A line on a terminal, nothing elsewhere."""
+    with Console(stderr=True).status(Text(caption)) as status:
+        yield lambda done, total: status.update(Text(f"{caption}: {done:,} of {total:,} batches"))

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from jaxtyping import Bool, Int
-from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from levelfield.core.errors import UserError
@@ -90,6 +89,8 @@ class ClassSubset(Dataset[tuple[Any, int, int]]):
         if isinstance(transform, Crops) and transform.box is None and not transform.flip:
             sample = transform(sample)
         elif transform is not None:
+            from lightning.pytorch.utilities.seed import isolate_rng  # takes three seconds
+
             key, only_torch = ("sample", self.seed, number), isinstance(transform, Crops)
             # Saving NumPy's generator takes as long as a small crop, which draws nothing from it.
             with torch.random.fork_rng(devices=[]) if only_torch else isolate_rng(include_cuda=False):

@@ -1,7 +1,7 @@
 """Verify a data set: counts, omissions, likely mistakes, samples that do not open, and duplicates."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,15 +55,12 @@ def verify(dataset: MetricDataset) -> VerifyReport:
             report.problems.append(str(error))
     digests: dict[str, bytes] = {}
     dark: list[str] = []
-    with ThreadPoolExecutor() as pool:
-        for first in range(0, len(index.keys), TOGETHER):
-            keys = list(index.keys[first : first + TOGETHER])
-            for key, opened in zip(keys, pool.map(partial(_open, dataset), keys), strict=True):
-                if isinstance(opened, UserError):
-                    report.problems.append(str(opened))
-                else:
-                    digests[key], is_dark = opened
-                    dark += [key] * is_dark
+    for key, opened in open_all(dataset, index.keys):
+        if isinstance(opened, UserError):
+            report.problems.append(str(opened))
+        else:
+            digests[key], is_dark = opened
+            dark += [key] * is_dark
     if dark and dataset.num_classes_published is None:
         count = counted(len(dark), "image")
         report.overview.append(f"nearly black: {count}, such as {dark[0]}; scale 12 bits in a 16-bit file by 16")
@@ -72,6 +69,14 @@ def verify(dataset: MetricDataset) -> VerifyReport:
     report.problems += [f"{key}: {rotten}" for key, old, new in zip(digests, *hashes, strict=True) if old != new]
     report.duplicates = duplicates(index, test_classes, digests)
     return report
+
+
+def open_all(dataset: MetricDataset, keys: Sequence[str]) -> Iterator[tuple[str, tuple[bytes, bool] | UserError]]:
+    """Each key with the digest of its sample's content and whether it is nearly black, or with why it does not open."""
+    with ThreadPoolExecutor() as pool:  # Pillow decodes without Python's global lock
+        for first in range(0, len(keys), TOGETHER):
+            some = list(keys[first : first + TOGETHER])
+            yield from zip(some, pool.map(partial(_open, dataset), some), strict=True)
 
 
 def _open(dataset: MetricDataset, key: str) -> tuple[bytes, bool] | UserError:

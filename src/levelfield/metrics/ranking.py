@@ -40,6 +40,8 @@ MEMBER_BYTES = 120
 SELECTED_BYTES = 32
 # The largest values of an item among earlier ones; to keep more takes as long as the other half of the products.
 MOST_KEPT = 256
+# Products of fewer dimensions take less time than what is kept of their other half.
+LEAST_HALVED = 256
 # Values of the rows whose ties are resolved at a time.
 TEMPORARY_VALUES = 2**20
 # Values among which the largest are selected at a time, so that they stay in the processor's cache.
@@ -132,6 +134,7 @@ class Ranking:
             and device.type == "cpu"
             and len(scored_Q) == len(self.matched_Q) > num_gallery // 2
             and depth < MOST_KEPT
+            and self.gallery_GD.shape[1] >= LEAST_HALVED
             and kept_bytes <= memory_budget // 4
         )
         block = min(most, (memory_budget - is_half_enough * kept_bytes) // bytes_a_row)

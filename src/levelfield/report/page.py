@@ -18,7 +18,7 @@ from levelfield.analysis.results import (
     summarise,
 )
 from levelfield.analysis.shown_names import shown_names
-from levelfield.analysis.verdict import baselines_of, better_than, caveat, conclusion, in_words
+from levelfield.analysis.verdict import baselines_of, caveat, conclusion, in_words
 from levelfield.core.files import write_atomically
 from levelfield.metrics.definitions import SELECTED_BY, SHOWN_METRICS, as_shown, title_of
 from levelfield.report.facts import commands, costs, headline, origin, selected, setting_text, setup
@@ -80,7 +80,6 @@ def _contents(results: Results) -> dict[str, Any]:
     order, kinds = rows_in_order(rows, spec), embedding_kinds(spec)
     untrained = [row for row in order if is_baseline(row)][:FIRST_UNTRAINED]
     first = [*untrained, *(row for row in order if not is_baseline(row))][:FIRST_ROWS]
-    beats, groups = _comparisons(spec, rows)
     trials = f"{spec.search.trials} trial{'s' * (spec.search.trials != 1)} of each method"
     return {
         "name": spec.name,
@@ -95,8 +94,7 @@ def _contents(results: Results) -> dict[str, Any]:
         "whole_half": spec.whole_half,
         "setup": setup(study),
         "conditions": differing_conditions(spec),
-        "better_than": beats,
-        "comparisons": groups,
+        "comparisons": _comparisons(spec, rows),
         "caveat": caveat(spec),
         "retrieval": retrieval_of(study, rows),
         "budget": f"{trials} ({spec.search.sampler}), each on {spec.folds_of('trial')} folds",
@@ -148,17 +146,13 @@ def _scores(
     return {"columns": [*map(title_of, metrics), *more], "groups": groups, "full": full}
 
 
-def _comparisons(spec: StudySpec, rows: Sequence[ResultRow]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Which methods are better by separated MAP@R, and all sentences, in groups with a title."""
-    names, methods = shown_names(spec), list(spec.methods)
+def _comparisons(spec: StudySpec, rows: Sequence[ResultRow]) -> dict[str, list[str]]:
+    """All sentences, in groups with a title."""
+    names, methods, groups = shown_names(spec), list(spec.methods), dict[str, list[str]]()
     how: dict[str, Any] = {"baselines": baselines_of(mean_scores(rows), spec), "halves": spec.halves}
-    groups, pairs = [], []
     for embedding in EMBEDDING_KINDS:
         compared = compare_all(rows, methods, embedding=embedding, planned=spec.compare, **how)
         for kind, heading in KINDS.items():
-            of_kind = [each.named(names) for each in compared if each.kind == kind]
-            pairs += of_kind if (embedding, kind) == ("separated", PAIR) else []
-            if of_kind:
-                title = f"{heading}, {embedding} ({len(of_kind)})"
-                groups.append({"title": title, "sentences": [*map(in_words, of_kind)]})
-    return better_than(pairs), groups
+            if sentences := [in_words(each.named(names)) for each in compared if each.kind == kind]:
+                groups[f"{heading}, {embedding} ({len(sentences)})"] = sentences
+    return groups

@@ -1,4 +1,4 @@
-"""A study's tables, scores and verdicts as another run of its group in W&B, or next to its runs in TensorBoard."""
+"""A study's tables, scores and verdicts as another run of its group in W&B."""
 
 import hashlib
 import os
@@ -14,35 +14,24 @@ from levelfield.analysis.written_config import class_name
 from levelfield.core.configuration import as_list, init_args
 from levelfield.study.folder import StudyFolder
 from levelfield.study.lock import writing
-from levelfield.training.trackers import QUIET, TENSORBOARD, WANDB, left_out
+from levelfield.training.trackers import QUIET, WANDB, left_out
 
 
 def track_summary(study: StudyFolder) -> None:
-    """Log the end of a study to its methods' trackers, once."""
-    loggers = [as_list(config["trainer"].get("logger")) for config in study.spec.methods.values()]
-    given = next(filter(None, ([each for each in some if isinstance(each, dict | str)] for some in loggers)), [])
-    trackers = {class_name(each): init_args(each) for each in given}  # of the first method with trackers
-    if not trackers:
-        return
-    rows = collect_rows(study)
-    verdicts = verdict_lines(rows, study.spec)
-    with writing(study.folder):
-        if WANDB in trackers:
-            _to_wandb(study, trackers[WANDB], rows, verdicts)
-        if TENSORBOARD in trackers:
-            from torch.utils.tensorboard import SummaryWriter
-
-            with SummaryWriter(str(study.folder / "tensorboard")) as writer:
-                for key, value in scores_by_key(summarise(rows)).items():
-                    writer.add_scalar(key, value)
-                writer.add_text("verdicts", "\n\n".join(verdicts))
+    """Log the end of a study to W&B, once, if the trainings of a method do."""
+    loggers = [each for config in study.spec.methods.values() for each in as_list(config["trainer"].get("logger"))]
+    given = [init_args(each) for each in loggers if isinstance(each, dict | str) and class_name(each) == WANDB]
+    if given:
+        with writing(study.folder):
+            _to_wandb(study, given[0])
 
 
-def _to_wandb(study: StudyFolder, given: dict[str, Any], rows: Sequence[ResultRow], verdicts: Sequence[str]) -> None:
+def _to_wandb(study: StudyFolder, given: dict[str, Any]) -> None:
     import wandb
 
-    spec, summary = study.spec, summarise(rows)
-    identity = f"{spec.name} {spec.configuration_hash()} {[*map(astuple, rows)]} {[*verdicts]}"
+    spec, rows = study.spec, collect_rows(study)
+    summary, verdicts = summarise(rows), verdict_lines(rows, spec)
+    identity = f"{spec.name} {spec.configuration_hash()} {[*map(astuple, rows)]} {verdicts}"
     number = hashlib.sha256(identity.encode()).hexdigest()[:16]
     if list(study.folder.glob(f"wandb/*run-*-{number}")):
         return

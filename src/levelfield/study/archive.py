@@ -16,7 +16,7 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically, write_json
 from levelfield.core.ledger import LEDGER
 from levelfield.study.folder import ARCHIVED, READ_ONLY, RESULTS_FILE, SUMMARY_FILE, StudyFolder
-from levelfield.study.jobs import CONFIG, RESULT, folds_of, row_runs
+from levelfield.study.jobs import CONFIG, RESULT, Job
 from levelfield.study.same_study import check_archived
 from levelfield.study.spec import MOST_JOBS, STUDY, StudySpec, row_folder
 
@@ -44,9 +44,22 @@ def write_archive(study: StudyFolder, file: Path) -> Path:
     """
     if missing := _missing(study):
         raise UserError(f"{study.folder}: {missing}; resume the study first")
+    rows = sorted({job.method for job in study.state.results} | study.archived)
+    contents = {
+        STUDY: study.spec.with_configs(_without_root).to_yaml().encode(),
+        ARCHIVED: json.dumps({"rows": {row: {} for row in rows}}, indent=1).encode(),
+    }
+    files = [study.ledger_file, study.results_file, study.summary_file]
+    files += [study.test_file(*each) for each in study.state.tested_runs()]
+    files += [study.folder / job.path / RESULT for job in study.state.results]
+    configs = [study.folder / Job(row, "run", 0, 0).path / CONFIG for row in rows]  # for the results page
+    for path in (*files, *filter(_names_no_folder, configs)):
+        if not path.is_file():
+            raise UserError(f"{path} is missing; levelfield study report writes it")
+        contents[path.relative_to(study.folder).as_posix()] = path.read_bytes()
     stored = io.BytesIO()
     with tarfile.open(fileobj=stored, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, content in sorted(_contents(study)):
+        for name, content in sorted(contents.items()):
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), 0o644
             archive.addfile(entry, io.BytesIO(content))
@@ -55,31 +68,11 @@ def write_archive(study: StudyFolder, file: Path) -> Path:
 
 
 def _missing(study: StudyFolder) -> str:
-    """The first job or run of a study that is not finished, in words; empty for a finished one.
-
-    Raises:
-        UserError: a result is damaged.
-    """
-    unfinished = [f"{job} is not finished" for job in study.read_again().to_do]
-    tests = study.tests()
-    untested = [each for each in study.state.tested_runs() if each not in tests]
-    return next(iter([*unfinished, *(f"{row} run {run} is not tested" for row, run in untested)]), "")
-
-
-def _contents(study: StudyFolder) -> Iterator[tuple[str, bytes]]:
-    folder, spec = study.folder, study.spec
-    yield STUDY, spec.with_configs(_without_root).to_yaml().encode()
-    rows = {job.method for job in study.state.results} | set(study.archived)
-    yield ARCHIVED, json.dumps({"rows": {row: {} for row in sorted(rows)}}, indent=1).encode()
-    files = {study.ledger_file, study.results_file, study.summary_file}
-    files |= {study.test_file(*each) for each in study.state.tested_runs()}
-    files |= {folder / job.path / RESULT for job in study.state.results}
-    # One configuration per row, for the results page.
-    first_runs = [job for each in row_runs(spec) if each[1] == 0 for job in folds_of(spec, *each)]
-    for path in files | {path for job in first_runs if _names_no_folder(path := folder / job.path / CONFIG)}:
-        if not path.is_file():
-            raise UserError(f"{path} is missing; levelfield study report writes it")
-        yield path.relative_to(folder).as_posix(), path.read_bytes()
+    """The first job or run of a study that is not finished, in words; empty for a finished one."""
+    state, tests = study.read_again(), study.tests()
+    left = [f"{job} is not finished" for job in state.to_do]
+    left += [f"{row} run {run} is not tested" for row, run in state.tested_runs() if (row, run) not in tests]
+    return left[0] if left else ""
 
 
 def _names_no_folder(config: Path) -> bool:
@@ -136,20 +129,13 @@ def unpack_study(archive: Path, folder: Path, asked: StudySpec | None = None) ->
             shutil.rmtree(whole / "jobs" / row_folder(row), ignore_errors=True)
         rows = {row: dict[str, str]() for row in study.spec.rows if row not in left_out}
         write_json(whole / ARCHIVED, {"rows": rows} | ({READ_ONLY: True} if asked is None else {}))
-        if asked is not None:
-            StudyFolder(whole, asked).write_spec()
-        if folder.is_dir():
-            folder.rmdir()
-        os.replace(whole, folder)
+        StudyFolder(whole, asked or study.spec).write_spec()
+        os.replace(whole, folder)  # also an empty folder
     return left_out
 
 
 def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file in an archive.
-
-    Raises:
-        UserError: it is damaged or has an unexpected file.
-    """
+    """Name and content of each file in an archive, which is rejected if it is damaged or has an unexpected file."""
     too_large = f"{archive} is larger than an archive of a study can be: rejected"
     try:
         unpacked = lzma.LZMADecompressor()

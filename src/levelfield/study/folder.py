@@ -11,25 +11,48 @@ from levelfield.core.configuration import Config
 from levelfield.core.errors import UserError
 from levelfield.core.files import read_json, write_atomically, write_json
 from levelfield.core.ledger import EVALUATED, LEDGER, evaluations_beside, finished_evaluation, read_lines
-from levelfield.core.shape import has_shape
-from levelfield.data.hashes import file_hashes
-from levelfield.study.jobs import (
-    CHECKPOINT,
-    JOB_SHAPE,
-    MODEL_SHAPE,
-    RESULT,
-    TEST_SHAPE,
-    Job,
-    failed,
-    folds_of,
-    job_config,
-    read_result,
-    row_runs,
-    study_jobs,
-)
+from levelfield.core.shape import TEXT_OR_NONE, count, finite, has_shape, number
+from levelfield.study.jobs import CHECKPOINT, RESULT, Job, failed, folds_of, job_config, row_runs, study_jobs
 from levelfield.study.spec import OF, STUDY, StudySpec, digest, row_folder
 from levelfield.study.state import StudyState
 
+COMMON = {
+    "configuration": str,
+    "provenance?": {
+        "code": {"levelfield": str, "commit": TEXT_OR_NONE, "modified": (bool, type(None))},
+        "libraries": {str: str},
+        "processor": str,
+        "device?": str,
+        **dict.fromkeys(("gpu?", "weights?"), TEXT_OR_NONE),
+    },
+}
+# The `result.json` of a job, the parts of one that has a model, and that of a test.
+JOB_SHAPE = COMMON | {
+    "parameters": {str: object},
+    "seed": count,
+    "seconds": finite,
+    "failure?": str,
+    **{key: {str: str} for key in ("sources?", "files?")},
+    "classes?": [[number]],  # MAP@R of each validation class: sum and number of queries
+    "best_epoch?": int,  # -1: the start was best
+    "alpha?": finite,
+    "ending?": {"steps": count, "best_step": count, "stopped_by?": str},
+    "data?": {
+        **dict.fromkeys(("fingerprint", "split"), str),
+        "dataset": {"class_path": str, "init_args?": {str: object}},
+        **{key: [str] for key in ("train_classes", "val_classes")},
+    },
+}
+MODEL_SHAPE = {"checkpoint": str, "validation": {str: number}}
+TEST_SHAPE = COMMON | {
+    **dict.fromkeys(("method", "evaluation"), str),
+    "separated": [{str: number}],
+    "concatenated": {str: number},
+    "one_pca?": {str: number},
+    "effective_rank?": [number],
+    "num_skipped?": count,
+    "data?": {"fingerprint": str},
+}
 # The parts of a job's result that the ledger hashes: its numbers and their causes, without time and machine.
 NUMBERS = ("configuration", "parameters", "seed", "checkpoint", "validation", "best_epoch", "failure")
 # The test scores of a run.
@@ -42,13 +65,9 @@ AGAIN = "delete this result.json and resume to run the job again"
 
 
 class StudyFolder:
-    """A study's folder, which need not exist yet, and its spec.
+    """A study's folder, which need not exist yet, and its spec."""
 
-    Attributes:
-        had_work: Whether the last `run_study` had anything to do.
-    """
-
-    had_work = False
+    had_work = False  # whether the last `run_study` had anything to do
 
     def __init__(self, folder: Path, spec: StudySpec) -> None:
         self.folder, self.spec = folder.absolute(), spec
@@ -110,8 +129,7 @@ class StudyFolder:
         result = read_result(path, JOB_SHAPE)
         if result is None:
             return None
-        place = asdict(job)
-        if place != {key: result.get(key) for key in place}:
+        if not asdict(job).items() <= result.items():
             raise UserError(f"{path} belongs to another job; {AGAIN}")
         if not failed(result):
             read_result(path, MODEL_SHAPE)
@@ -141,19 +159,9 @@ class StudyFolder:
         return self.folder / job.path / CHECKPOINT
 
     def checkpoint_hashes(self) -> dict[str, str]:
-        """Path in the folder to SHA-256, for every checkpoint that is tested; an unchanged file is read once.
-
-        Raises:
-            UserError: a file has changed since its job wrote it.
-        """
+        """Path of the job in the folder to SHA-256, as its result has it, for every checkpoint that is tested."""
         jobs = [job for each in self.state.tested_runs() for job in folds_of(self.spec, *each)]
-        found = {job: self.state.results[job] for job in jobs}
-        here = [job for job in jobs if job.method not in self.archived]
-        for job, content in zip(here, file_hashes([str(self.checkpoint(job)) for job in here]), strict=True):
-            if content.tobytes().hex() != found[job]["checkpoint"]:
-                changed = f"{self.checkpoint(job)} has changed since its job finished"
-                raise UserError(f"{changed}; delete {self.folder / job.path / RESULT} and resume to run the job again")
-        return {str(job.path): result["checkpoint"] for job, result in found.items()}
+        return {str(job.path): self.state.results[job]["checkpoint"] for job in jobs}
 
     def result_hashes(self) -> dict[str, str]:
         """Row to SHA-256 of the results of all its jobs, for the ledger."""
@@ -195,37 +203,38 @@ class StudyFolder:
 
     def test_config(self, row: str) -> Config:
         """The configuration of a row with the setting that its search selected."""
-        chosen = self.state.chosen(row)  # None if it is not searched
-        return job_config(self.spec, Job(row, "run", 0, 0), {} if chosen is None else chosen.parameters)
+        job = Job(row, "run", 0, 0)
+        return job_config(self.spec, job, self.state.parameters(job) or {})
 
     def distance_of(self, row: str) -> str:
         """The distance for retrieval of a row."""
         return self.test_config(row)["model"].get("distance", "cosine")
 
-    def read_test(self, row: str, run: int) -> dict[str, Any] | None:
-        """The test scores of one run; None before they exist.
+    def stored_tests(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """Test scores by (row, run), each of any evaluation.
 
         Raises:
-            UserError: they are damaged, of another configuration, or of an evaluation that is not in the ledger.
+            UserError: some are damaged, of another configuration, or of an evaluation that is not in the ledger.
         """
-        path = self.test_file(row, run)
-        result = read_result(path, TEST_SHAPE)
-        if result is not None and result["configuration"] != self.test_hash(row):
-            raise UserError(f"{path} belongs to another configuration; delete it and resume to test this run again")
-        if result is not None and result["evaluation"] not in self._evaluations():
-            raise UserError(f"{self.ledger_file} has no line for the evaluation of {path}; restore it from a copy")
-        return result
+        found, evaluations = {}, self._evaluations()
+        for row, run in row_runs(self.spec):
+            path = self.test_file(row, run)
+            result = read_result(path, TEST_SHAPE)
+            if result is None:
+                continue
+            if result["configuration"] != self.test_hash(row):
+                raise UserError(f"{path} belongs to another configuration; delete it and resume to test this run again")
+            if result["evaluation"] not in evaluations:
+                raise UserError(f"{self.ledger_file} has no line for the evaluation of {path}; restore it from a copy")
+            found[row, run] = result
+        return found
 
-    def tests(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """Test scores by (row, run), from the last evaluation that has any.
-
-        Raises:
-            UserError: see `read_test`.
-        """
-        ids = self._evaluations()
-        found = {each: test for each in row_runs(self.spec) if (test := self.read_test(*each)) is not None}
-        last = max((ids.index(test["evaluation"]) for test in found.values()), default=0)
-        return {each: test for each, test in found.items() if ids.index(test["evaluation"]) == last}
+    def tests(self, evaluation: str | None = None) -> dict[tuple[str, int], dict[str, Any]]:
+        """Test scores by (row, run) from an evaluation, by default the last that has any; raises as `stored_tests`."""
+        stored = self.stored_tests()
+        ids = (test["evaluation"] for test in stored.values())
+        wanted = evaluation or max(ids, key=self._evaluations().index, default=None)
+        return {each: test for each, test in stored.items() if test["evaluation"] == wanted}
 
     def _evaluations(self) -> list[str]:
         return [line["id"] for line in read_lines(self.ledger_file) if line["event"] == EVALUATED]
@@ -235,29 +244,39 @@ class StudyFolder:
         the order of time."""
         return sorted(evaluations_beside(self.folder), key=lambda line: (line["time"], line["id"]))
 
+    def last_evaluation(self) -> dict[str, Any] | None:
+        """The finished evaluation of all complete runs, with these results; None if there is none."""
+        last = finished_evaluation(self.folder)
+        now = {"configuration": self.spec.configuration_hash(), "checkpoints": self.checkpoint_hashes()}
+        if last is None or not now.items() <= last.items():
+            return None
+        return last if self.tests(last["id"]).keys() >= {*self.state.tested_runs()} else None
+
     def is_finished(self) -> bool:
         """Whether all jobs are finished and scored in one evaluation; it imports no torch."""
-        if self.state.to_do:
-            return False
-        evaluation = finished_evaluation(self.folder)
-        if evaluation is None or evaluation["configuration"] != self.spec.configuration_hash():
-            return False
-        if evaluation["checkpoints"] != self.checkpoint_hashes():
-            return False
-        tests = [self.read_test(*each) for each in self.state.tested_runs()]
-        return all(test is not None and test["evaluation"] == evaluation["id"] for test in tests)
+        return not self.state.to_do and self.last_evaluation() is not None
 
     def refuse_foreign(self) -> None:
         """Raise UserError if the folder has something other than a study of the user's."""
         if self.is_read_only:
-            raise UserError(
-                f"{self.folder} is an archive to read; begin a study with it: levelfield study run FILE --from ARCHIVE"
-            )
-        found = self.folder.iterdir() if self.folder.is_dir() else [self.folder] if self.folder.exists() else []
-        if not self.spec_file.exists() and any(not path.name.startswith(".") for path in found):  # as of a killed study
+            raise UserError(f"{self.folder} is an archive to read; to go on: levelfield study run FILE --from ARCHIVE")
+        if not self.spec_file.exists() and any(self.folder.glob("[!.]*")):  # a killed study may leave `.x.tmp`
             raise UserError(f"{self.folder} is not empty and has no {STUDY}; choose another --output")
 
 
 def scores_hash(test: Mapping[str, Any]) -> str:
     """SHA-256 of the test scores of a run, for the ledger."""
     return digest({key: test[key] for key in SCORES if key in test})
+
+
+def read_result(path: Path, shape: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Read a `result.json` of a shape; None if the job is not finished.
+
+    Raises:
+        UserError: the file is damaged. It was written completely, so it has changed since then.
+    """
+    if not path.exists():
+        return None
+    if not has_shape(content := read_json(path), shape):
+        raise UserError(f"{path} is damaged; delete it and resume the study to run the job again")
+    return dict(content)

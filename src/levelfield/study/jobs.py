@@ -1,18 +1,14 @@
-"""The jobs of a study: order, folders, seeds, configurations and the final `result.json`."""
+"""The jobs of a study: order, folders, seeds and configurations."""
 
 import copy
-import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from levelfield.core.configuration import Config, as_list, set_dotted
-from levelfield.core.errors import UserError
-from levelfield.core.files import explain_write_errors, file_hash, make_durable, read_json, write_json
 from levelfield.core.seeds import seed_of
-from levelfield.core.shape import TEXT_OR_NONE, count, finite, has_shape, number
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.spec import WHOLE_HALF, StudySpec, is_baseline, is_one_pca, row_folder, second_search
 
@@ -21,48 +17,6 @@ CONFIG, METRICS_FILE = "config.yaml", "metrics.csv"
 LOGS = (CONFIG, METRICS_FILE)
 CHECKPOINT = "best.ckpt"
 EMBEDDINGS_FILE = "tested.safetensors"
-SCORES = {str: number}
-COMMON = {
-    "configuration": str,
-    **dict.fromkeys(("method?", "stage?"), str),
-    "number?": count,
-    "provenance?": {
-        "code": {"levelfield": str, "commit": TEXT_OR_NONE, "modified": (bool, type(None))},
-        "libraries": {str: str},
-        "processor": str,
-        "device?": str,
-        **dict.fromkeys(("gpu?", "weights?"), TEXT_OR_NONE),
-    },
-}
-# The `result.json` of a job, of a job with a model, and of a test.
-JOB_SHAPE = COMMON | {
-    "parameters": {str: object},
-    "seed": count,
-    "seconds": finite,
-    "fold?": count,
-    **dict.fromkeys(("checkpoint?", "failure?"), str),
-    **{key: {str: str} for key in ("sources?", "files?")},
-    "validation?": SCORES,
-    "classes?": [[number]],  # MAP@R of each validation class: sum and number of queries
-    "best_epoch?": int,  # -1: the start was best
-    "alpha?": finite,
-    "ending?": {"steps": count, "best_step": count, "stopped_by?": str},
-    "data?": {
-        **dict.fromkeys(("fingerprint", "split"), str),
-        "dataset": {"class_path": str, "init_args?": {str: object}},
-        **{key: [str] for key in ("train_classes", "val_classes")},
-    },
-}
-MODEL_SHAPE = JOB_SHAPE | {"checkpoint": str, "validation": SCORES}
-TEST_SHAPE = COMMON | {
-    "evaluation": str,
-    "separated": [SCORES],
-    "concatenated": SCORES,
-    "one_pca?": SCORES,
-    "effective_rank?": [number],
-    "num_skipped?": count,
-    "data?": {"fingerprint": str},
-}
 VALIDATION = "levelfield.training.callbacks.RetrievalValidation"
 
 
@@ -121,19 +75,6 @@ class Task:
     def job_folder(self) -> Path:
         return self.folder / self.job.path
 
-    @property
-    def checkpoint(self) -> Path:
-        """The checkpoint that the job writes."""
-        return self.job_folder / CHECKPOINT
-
-    def empty_folder(self) -> Path:
-        """The folder of the job, without files of earlier attempts."""
-        with explain_write_errors(self.job_folder):
-            if self.job_folder.exists():
-                shutil.rmtree(self.job_folder)
-            self.job_folder.mkdir(parents=True)
-        return self.job_folder
-
 
 def study_jobs(spec: StudySpec) -> list[Job]:
     """All jobs in order: the untrained rows, then trial by trial and run by run, row by row."""
@@ -182,71 +123,20 @@ def job_config(spec: StudySpec, job: Job, parameters: Mapping[str, Any]) -> Conf
 
 def _selecting(callbacks: Any, score: str) -> list[Any]:
     """The callbacks with `score` as the one that selects the best epoch."""
-    found = as_list(callbacks)
-    names = [each["class_path"] if isinstance(each, dict) else each for each in found]
-    places = [place for place, name in enumerate(names) if name.rpartition(".")[2] == VALIDATION.rpartition(".")[2]]
-    if not places:  # first, as if none is given
-        return [set_dotted(VALIDATION, "selected_by", score), *found]
-    return [set_dotted(each, "selected_by", score) if n in places else each for n, each in enumerate(found)]
+
+    def selects(callback: Any) -> bool:
+        name = callback["class_path"] if isinstance(callback, dict) else callback
+        return name.rpartition(".")[2] == VALIDATION.rpartition(".")[2]
+
+    given = as_list(callbacks)
+    found = given if any(map(selects, given)) else [VALIDATION, *given]  # first, as if none is given
+    return [set_dotted(each, "selected_by", score) if selects(each) else each for each in found]
 
 
 def job_seed(spec: StudySpec, job: Job) -> int:
     """Seed of a job. Folds and rows share it, for equal conditions; a second search has its own."""
     again = second_search(job.method)
     return seed_of(spec.seed, job.stage, job.number, *([again] if again else []), bits=32)
-
-
-# result.json
-
-
-def write_result(task: Task, found: Mapping[str, Any], earlier: Sequence[str] = ()) -> dict[str, Any]:
-    """Write `result.json`, the last file of a job, which marks it as finished.
-
-    Args:
-        found: The result of the job, or `failure` with the reason.
-        earlier: Why earlier attempts ended.
-
-    Raises:
-        UserError: the data or the weights have changed since the study began.
-    """
-    folder = task.job_folder
-    data = found.get("data", {}).get("fingerprint", task.data)
-    weights = found.get("provenance", {}).get("weights", task.weights)
-    for what, before, now in (("data", task.data, data), ("trunk's weights", task.weights, weights)):
-        if before not in (now, None):
-            raise UserError(f"{folder}: the {what} have changed on disk while the study ran; restore them and resume")
-    result: dict[str, Any] = {
-        **asdict(task.job),
-        "configuration": task.spec.row_hashes[task.job.method],
-        "sources": dict(task.sources),
-        "parameters": task.parameters,
-        "seed": task.config["seed_everything"],
-    }
-    if not failed(found):
-        make_durable(task.checkpoint)
-        result["checkpoint"] = file_hash(task.checkpoint)
-    logs = [path for path in (folder / name for name in LOGS) if path.is_file()]
-    for path in logs:
-        make_durable(path)
-    result["files"] = {path.name: file_hash(path) for path in logs}
-    result |= {**found, **({"earlier_attempts": list(earlier)} if earlier else {})}
-    write_json(folder / RESULT, result)
-    if task.job.stage != "run" or failed(result):  # a trial is not tested, and hundreds of checkpoints fill a disk
-        task.checkpoint.unlink(missing_ok=True)
-    return result
-
-
-def read_result(path: Path, shape: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Read a `result.json` of a shape; None if the job is not finished.
-
-    Raises:
-        UserError: the file is damaged. It was written completely, so it has changed since then.
-    """
-    if not path.exists():
-        return None
-    if not has_shape(content := read_json(path), shape):
-        raise UserError(f"{path} is damaged; delete it and resume the study to run the job again")
-    return dict(content)
 
 
 def failed(result: Mapping[str, Any]) -> bool:

@@ -1,6 +1,7 @@
 """The progress of a study in words."""
 
 from collections import defaultdict
+from itertools import chain
 from statistics import fmean
 
 from levelfield.metrics.definitions import as_shown, title_of
@@ -17,22 +18,19 @@ def duration(seconds: float) -> str:
 
 
 def seconds_left(state: StudyState, workers: int) -> float | None:
-    """Expected time of the remaining jobs: each takes the mean of its row so far, or else that of all trainings.
-
-    A derived row takes no time before its first job is finished.
+    """Expected time of the remaining trainings: each takes the mean of its row so far, or else that of all.
 
     Returns:
         Seconds; None before the first training is finished.
     """
     by_row: dict[str, list[float]] = defaultdict(list)
     for job, result in state.results.items():
-        by_row[job.method].append(result["seconds"])
-    trained = [seconds for row in filter(state.spec.trains, by_row) for seconds in by_row[row]]
-    if not trained:
+        if state.spec.trains(job.method):
+            by_row[job.method].append(result["seconds"])
+    if not by_row:
         return None
-    means, rows = {row: fmean(found) for row, found in by_row.items()}, [job.method for job in state.to_do]
-    usual = fmean(trained)
-    return sum(means.get(row, 0.0 if row in state.spec.derived else usual) for row in rows) / workers
+    means, usual = {row: fmean(found) for row, found in by_row.items()}, fmean(chain(*by_row.values()))
+    return sum(means.get(job.method, usual) for job in state.to_do if state.spec.trains(job.method)) / workers
 
 
 def progress_line(state: StudyState, job: Job, workers: int) -> str:

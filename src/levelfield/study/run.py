@@ -18,7 +18,7 @@ from levelfield.study.lock import only_one
 from levelfield.study.progress import duration, progress_line
 from levelfield.study.same_study import Seen, Sources, check_same, row_sources, with_begun_rows
 from levelfield.study.spec import one_pca
-from levelfield.study.suggest import suggest
+from levelfield.study.state import setting
 from levelfield.study.workers import Here, Line, Scheduler, Slots, Unit
 
 # Of a finished job, its result, and all jobs that have started: the number of folds from now on, once it is known.
@@ -87,8 +87,7 @@ def run_study(
                 line = partial(say, console=console)
                 if seen is not None:
                     jobs = _Jobs(study, sources, seen, slots.number, line, replan)
-                    Scheduler(jobs, slots, line, debug).run()
-                    study = jobs.study
+                    Scheduler(jobs.ready, jobs.add, slots, line, debug).run()
                 elif stop_here and not study.state.tested_runs():
                     raise UserError(f"{study.folder}: no run is complete; leave --stop-here out")
                 evaluate(study, slots, line, reopen_test, stop_here)
@@ -105,32 +104,32 @@ class _Jobs:
     ) -> None:
         self.study, self.state, self.workers, self.line, self.replan = study, study.state, workers, line, replan
         self.last_line = time.monotonic()
-        self.made_by = {row: (sources[row], seen.data[row]["fingerprint"], seen.weights[row]) for row in sources}
+        made_by = {row: (sources[row], seen.data[row]["fingerprint"], seen.weights[row]) for row in sources}
+        self.made_by = {**{one_pca(row): made for row, made in made_by.items()}, **made_by}  # more folds may add it
         self.units: dict[str, Unit] = {}
 
     def ready(self) -> Iterator[Unit]:
-        given = set[str]()
         for job in self.state.ready():
-            setting = self.state.parameters(job)
-            name = f"{job.method} trial {job.number}: suggest a setting" if setting is None else str(job)
-            if name not in given:
-                given.add(name)
-                if name not in self.units:
-                    self.units[name] = self._unit(name, job, setting)
-                yield self.units[name]
+            parameters = self.state.parameters(job)
+            if parameters is None and job.fold > 0:  # the setting is suggested once, for the first fold
+                continue
+            name = f"{job.method} trial {job.number}: suggest a setting" if parameters is None else str(job)
+            if name not in self.units:
+                self.units[name] = self._unit(name, job, parameters)
+            yield self.units[name]
 
-    def _unit(self, name: str, job: Job, setting: dict[str, Any] | None) -> Unit:
+    def _unit(self, name: str, job: Job, parameters: dict[str, Any] | None) -> Unit:
         from levelfield.study.training_job import run_job
 
-        row = job.method
-        if setting is None:
-            return Unit(name, row, _suggest, (self.state.suggest_arguments(job),))
-        return Unit(name, row, run_job, (Task(self.study.spec, self.study.folder, job, setting, *self.made_by[row]),))
+        spec, row = self.study.spec, job.method
+        if parameters is None:
+            return Unit(name, row, setting, (spec, job, self.state.trials_before(job)))
+        return Unit(name, row, run_job, (Task(spec, self.study.folder, job, parameters, *self.made_by[row]),))
 
     def add(self, unit: Unit, value: Any) -> None:
         del self.units[unit.name]
-        if unit.function is _suggest:
-            self.state.suggested[unit.row, unit.arguments[0]["number"]] = value
+        if unit.function is setting:
+            self.state.suggested[unit.row, unit.arguments[1].number] = value
             return
         job = unit.arguments[0].job
         if job.fold < self.study.spec.folds_of(job.stage):  # it may have been left out since it started
@@ -145,21 +144,13 @@ class _Jobs:
         folds = None if self.replan is None else self.replan(job, result, [*self.state.results, *running])
         if folds is None:
             return
-        self.replan = None
-        if folds != self.study.spec.folds:
+        self.replan, before = None, self.study.spec
+        if folds != before.folds:
             what = f"the first training took {duration(result['seconds'])}"
-            self.line(f"{what}, so {folds} instead of {self.study.spec.folds} folds fit the time")
-            before = self.study.spec.row_hashes
-            self.study = StudyFolder(self.study.folder, replace(self.study.spec, folds=folds))
+            self.line(f"{what}, so {folds} instead of {before.folds} folds fit the time")
+            self.study.spec = replace(before, folds=folds)
             for row, now in self.study.spec.row_hashes.items():
-                if now != before.get(row):  # as of a PCA for all folds together
+                if now != before.row_hashes.get(row):  # as of a PCA for all folds together
                     self.study.remove_row(row)
-                    like = next((one for one in self.made_by if one_pca(one) == row), row)
-                    self.made_by[row] = (row_sources(self.study.spec)[row], *self.made_by[like][1:])
-            self.study.had_work = True
             self.study.write_spec()
-            self.state = self.study.state
-
-
-def _suggest(arguments: dict[str, Any], earlier: tuple[str, ...] = ()) -> dict[str, Any]:
-    return suggest(**arguments)
+            self.state = self.study.read_again()

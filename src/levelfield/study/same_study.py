@@ -73,10 +73,13 @@ def check_archived(asked: StudySpec, archived: StudySpec) -> None:
         raise UserError(f"--from: {key} is {before!r} in the archive and {now!r} in the study; give another archive")
 
 
-def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str], seen: Seen | None = None) -> list[str]:
+def check_same(
+    study: StudyFolder, sources: Sources | None, recompute: Collection[str], seen: Seen | None = None
+) -> list[str]:
     """Reject results of another state of the study, except those that `recompute` names, which are removed.
 
     Args:
+        sources: The source code, which `row_sources` reads; None does not check it.
         recompute: Rows or methods; `all` for every row.
         seen: The data and the trunks' weights, which are known after the rows are built.
 
@@ -94,7 +97,7 @@ def check_same(study: StudyFolder, sources: Sources, recompute: Collection[str],
             f"{study.spec_file}: {key} is {before!r} there and {now!r} now; choose another --output, or give the old "
             "value"
         )
-    stale = {row: why for row in study.spec.rows if (why := _why_stale(study, begun, row, sources[row], seen))}
+    stale = {row: why for row in study.spec.rows if (why := _why_stale(study, begun, row, sources, seen))}
     removed = {*stale} if "all" in recompute else {*named_rows(study.spec, recompute)} & {*stale}
     if left := {row: why for row, why in stale.items() if row not in removed}:
         rows_of = {why: [row for row in left if left[row] == why] for why in left.values()}
@@ -115,7 +118,7 @@ def _of_all_rows(spec: StudySpec) -> Config:
 
 
 def _why_stale(
-    study: StudyFolder, begun: StudySpec, row: str, sources: Mapping[str, str], seen: Seen | None
+    study: StudyFolder, begun: StudySpec, row: str, sources: Sources | None, seen: Seen | None
 ) -> str | None:
     """Why a row's results belong to another state; None if they do not, or without results."""
     results = [result for job, result in study.stored.items() if job.method == row]
@@ -123,7 +126,7 @@ def _why_stale(
         found = first_difference(begun.settings(row), study.spec.settings(row)) if row in begun.rows else None
         key, before, now = found or ("its configuration", "another", "this")
         return f"{key} is {before!r} there and {now!r} here"
-    if files := _changed_files(study, row, sources):
+    if sources is not None and (files := _changed_files(study, row, sources[row])):
         return f"{', '.join(files)} has changed"
     if seen is None:
         return None
@@ -133,7 +136,7 @@ def _why_stale(
             old, now = ({*each["train_classes"], *each["val_classes"]} for each in (before, here))
             what = f"class {min(old ^ now)!r} is only in one training half" if old ^ now else "a sample or its class"
             return f"the data have changed on disk ({what})"
-        known, now = result.get("provenance", {}).get("weights"), seen.weights[row]
+        known, now = result.get("provenance", {}).get("weights"), seen.weights.get(row)
         if None not in (known, now) and known != now:
             return f"weights {known} there, {now} here"
     return None

@@ -3,7 +3,7 @@
 Every answer is a function of the spec and the results, independent of their order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -25,9 +25,7 @@ class StudyState:
     """
 
     def __init__(self, spec: StudySpec, results: dict[Job, dict[str, Any]]) -> None:
-        self.spec = spec
-        self.jobs = study_jobs(spec)
-        self.results = results
+        self.spec, self.jobs, self.results = spec, study_jobs(spec), results
         self.suggested: dict[tuple[str, int], dict[str, Any]] = {}
         self._unfinished = dict.fromkeys(self.jobs)
         self._trials: dict[str, list[Trial]] = {row: [] for row in spec.methods}
@@ -46,10 +44,10 @@ class StudyState:
 
     def _trial(self, row: str, number: int) -> Trial | None:
         """A trial; None until all its folds are finished."""
-        found = [self.results.get(job) for job in folds_of(self.spec, row, number, "trial")]
-        results = [result for result in found if result is not None]
-        if len(results) < len(found):
+        jobs = folds_of(self.spec, row, number, "trial")
+        if not self.results.keys() >= {*jobs}:
             return None
+        results = [self.results[job] for job in jobs]
         failure = next((result["failure"] for result in results if failed(result)), None)
         value = None if failure else fmean(result["validation"][self.spec.selected_by] for result in results)
         return Trial(number, results[0]["parameters"], value, failure)
@@ -62,44 +60,29 @@ class StudyState:
 
     def ready(self) -> Iterator[Job]:
         """Jobs that can start now, in order; the setting of a trial may not be suggested yet."""
-        return (job for job in list(self._unfinished) if self._is_ready(job))
+        return (job for job in self.to_do if self._is_ready(job))
 
     def _is_ready(self, job: Job) -> bool:
         if job.method in self.spec.derived:
             return replace(job, method=self.spec.derived[job.method][OF]) in self.results
-        before = self._trials_before(job)
-        if len(self.trials(job.method)) < before:
-            return False
-        return job.stage == "trial" or not before or self.chosen(job.method) is not None
+        return len(self.trials(job.method)) >= self._awaited(job)
 
-    def _trials_before(self, job: Job) -> int:
+    def _awaited(self, job: Job) -> int:
         """The number of trials of its row that must finish before a job."""
         if job.stage == "run":
             return self.spec.trials(job.method)
         return job.number - job.number % self.spec.search.batch
 
     def parameters(self, job: Job) -> dict[str, Any] | None:
-        """The setting of a job that is ready; None if `suggest` must be called."""
-        if not self.spec.trials(job.method):
-            return {}
-        if job.stage == "run":
-            best = self.chosen(job.method)
-            assert best is not None, "the job is not ready"
-            return best.parameters
-        return self.suggested.get((job.method, job.number))
+        """The setting of a job that is ready; None if `setting` must be called."""
+        if job.stage == "trial":
+            return self.suggested.get((job.method, job.number))
+        best = self.chosen(job.method)  # None if the row is not searched
+        return {} if best is None else best.parameters
 
-    def suggest_arguments(self, job: Job) -> dict[str, Any]:
-        """The arguments of `suggest` for the trial of a job that is ready."""
-        spec, row = self.spec, job.method
-        return {
-            "space": (space := spec.space(row)),
-            "finished": self._trials[row][: self._trials_before(job)],
-            "number": job.number,
-            "seed": spec.seed,
-            "method": row,
-            "sampler": spec.search.sampler,
-            "own": configured(space, spec.methods[row]),
-        }
+    def trials_before(self, job: Job) -> list[Trial]:
+        """The finished trials by which `setting` chooses that of a job that is ready."""
+        return self.trials(job.method)[: self._awaited(job)]
 
     def trials(self, row: str) -> list[Trial]:
         """The finished trials of a row, up to the first unfinished one."""
@@ -112,7 +95,8 @@ class StudyState:
     def without_setting(self) -> list[str]:
         """Rows without runs, because no trial has a score."""
         ended = [row for row, trials in self._trials.items() if trials and len(trials) == self.spec.trials(row)]
-        return [row for row in ended if self.chosen(row) is None]
+        without = [row for row in ended if self.chosen(row) is None]
+        return [*without, *(row for row, made in self.spec.derived.items() if made[OF] in without)]
 
     def failures(self, stage: str) -> dict[Job, str]:
         """Failed trials or runs with their reasons, in the order of the jobs."""
@@ -125,7 +109,14 @@ class StudyState:
         return [each for each in row_runs(self.spec) if models.issuperset(folds_of(self.spec, *each))]
 
 
+def setting(spec: StudySpec, job: Job, finished: Sequence[Trial], tried: int = 0) -> dict[str, Any]:
+    """The setting of a trial that follows from the finished ones; `tried` is for a unit of work."""
+    space = spec.space(job.method)
+    own = configured(space, spec.methods[job.method])
+    return suggest(space, finished, job.number, spec.seed, job.method, spec.search.sampler, own)
+
+
 def first_config(spec: StudySpec, row: str) -> Config:
     """The configuration of the first job of a row: of a trial if the row is searched."""
     job = Job(row, "trial" if spec.trials(row) else "run", 0, 0)
-    return job_config(spec, job, suggest(**StudyState(spec, {}).suggest_arguments(job)) if spec.trials(row) else {})
+    return job_config(spec, job, setting(spec, job, []) if spec.trials(row) else {})

@@ -20,9 +20,6 @@ from levelfield.metrics.health import effective_rank
 from levelfield.metrics.user_metric import user_score
 from levelfield.training.embed import EmbeddedSet
 
-# k-means runs exact iterations up to this number of samples; the method must not depend on installed packages.
-EXACT_SAMPLES = 20_000
-
 
 class EmbeddedTest(NamedTuple):
     """The test embeddings of a fold, which samples are queries, and their groups.
@@ -72,28 +69,25 @@ def score_folds(
         metrics: Further metrics of the study.
         device: For retrieval.
     """
-    labels, is_query = folds[0].samples.labels, folds[0].is_query
+    first, wanted = folds[0], (*SHOWN_METRICS, *metrics)
     for other in folds[1:]:
-        assert torch.equal(other.samples.index, folds[0].samples.index)
-        assert torch.equal(other.samples.labels, labels)
-    wanted = (*SHOWN_METRICS, *metrics)
-    # Concatenated embeddings have unit length, so euclidean and poincare rank like cosine.
-    signs_or_cosine = "hamming" if distance == "hamming" else "cosine"
+        assert torch.equal(other.samples.index, first.samples.index)
+        assert torch.equal(other.samples.labels, first.samples.labels)
 
     def scores(embeddings: Tensor, by: str) -> dict[str, Any]:
-        return score_samples(embeddings, labels, is_query, by, wanted, device, folds[0].groups)
+        return score_samples(embeddings, first.samples.labels, first.is_query, by, wanted, device, first.groups)
 
     separated = [scores(fold.samples.embeddings, distance) for fold in folds]
-    found: dict[str, Any] = {
+    together: dict[str, Any] = {}
+    if len(folds) > 1:  # of unit length, so euclidean and poincare rank like cosine
+        by = "hamming" if distance == "hamming" else "cosine"
+        together = scores(concatenate([fold.samples.embeddings for fold in folds]), by)
+    return {
         "separated": [{metric: float(fold[metric]) for metric in wanted} for fold in separated],
-        "concatenated": {},
+        "concatenated": {metric: float(together[metric]) for metric in wanted if together},
         "num_skipped": int(separated[0]["num_skipped"]),
         "effective_rank": [round(effective_rank(fold.samples.embeddings), 2) for fold in folds],
     }
-    if len(folds) > 1:
-        of_all = scores(concatenate([fold.samples.embeddings for fold in folds]), signs_or_cosine)
-        found["concatenated"] = {metric: float(of_all[metric]) for metric in wanted}
-    return found
 
 
 def score_samples(
@@ -114,18 +108,17 @@ def score_samples(
         groups: samples of the query's class and group leave its gallery.
     """
     own = [metric for metric in metrics if is_user_metric(metric)]
-    retrieval = [metric for metric in metrics if metric not in (*PARTITION_METRICS, *own)]
+    clustering = [metric for metric in metrics if metric in PARTITION_METRICS]
+    retrieval = [metric for metric in metrics if metric not in (*clustering, *own)]
     found: dict[str, Any] = {}
     if retrieval:
         sets = retrieval_sets(embeddings, labels, is_query, device, groups)
         found = retrieval_metrics(**sets, metrics=retrieval, distance=distance)
-    if clustering := [metric for metric in metrics if metric in PARTITION_METRICS]:
-        method = "exact" if len(labels) <= EXACT_SAMPLES else "mini-batch"
-        found |= clustering_metrics(embeddings, labels, method=method, metrics=clustering)
-    if own:
+    if clustering:
+        found |= clustering_metrics(embeddings, labels, metrics=clustering)
+    for metric in own:
         held = DISTANCES[distance][0](embeddings)
-        compared = held if held.is_floating_point() else unpack_signs(held)
-        found |= {metric: user_score(metric, compared, labels) for metric in own}
+        found[metric] = user_score(metric, held if held.is_floating_point() else unpack_signs(held), labels)
     return found
 
 
@@ -149,17 +142,13 @@ def retrieval_sets(
     groups: Int[Tensor | np.ndarray, " samples"] | None = None,
 ) -> dict[str, Any]:
     """The sets that `retrieval_metrics` takes: all samples, or queries and gallery, on a device."""
-    there = device or embeddings.device
-    whole = {"embeddings": embeddings, "labels": labels}
+    sets = {"embeddings": embeddings, "labels": labels}
     if groups is not None:
-        whole["groups"] = torch.as_tensor(groups)
-    if is_query is None:
-        return {name: each.to(there) for name, each in whole.items()}
-    names = {"embeddings": "gallery", "labels": "gallery_labels", "groups": "gallery_groups"}
-    return {
-        **{name: each[is_query].to(there) for name, each in whole.items()},
-        **{names[name]: each[~is_query].to(there) for name, each in whole.items()},
-    }
+        sets["groups"] = torch.as_tensor(groups)
+    if is_query is not None:
+        gallery = {f"gallery_{name}".removesuffix("_embeddings"): each[~is_query] for name, each in sets.items()}
+        sets = {name: each[is_query] for name, each in sets.items()} | gallery
+    return {name: each.to(device or embeddings.device) for name, each in sets.items()}
 
 
 def concatenate(folds: Sequence[Float[Tensor, "samples embedding"]]) -> Float[Tensor, "samples folds*embedding"]:

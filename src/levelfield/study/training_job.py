@@ -8,27 +8,30 @@ import json
 import os
 import pickle
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from levelfield.core.errors import OutOfMemory, TrainingFailed, UserError
+from levelfield.core.files import explain_write_errors, file_hash, write_atomically, write_json
 from levelfield.core.processes import OF_A_LAUNCHER, end_with_parent, is_first_rank, keep_freed_memory
 from levelfield.core.source_identity import names_in, sources
 from levelfield.core.versions import provenance
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.derived import derive
-from levelfield.study.jobs import Task, write_result
+from levelfield.study.jobs import CHECKPOINT, LOGS, RESULT, Task, failed
 from levelfield.study.test_scores import class_sums
-from levelfield.study.workers import TRIES, Ended, Outcome, attempt
+from levelfield.study.workers import TRIES, Outcome, attempt
 from levelfield.training.build import Training
 from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.run_folder import interruptible
@@ -39,16 +42,14 @@ NO_MEMORY = (
     *("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED", "STATUS_NOT_INITIALIZED"),
     "unable to find an engine",
 )
-# Seconds that the other processes of a job may continue after one has failed.
-LAST_SECONDS = 5.0
 
 
-def run_job(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
+def run_job(task: Task, tried: int = 0) -> dict[str, Any]:
     """Run a job from its start; writes and returns its result. A failed training is a result too, and so is memory that
     is exhausted in every attempt.
 
     Args:
-        earlier: Why earlier attempts ended.
+        tried: Number of earlier attempts.
 
     Raises:
         OutOfMemory: memory is exhausted.
@@ -60,14 +61,45 @@ def run_job(task: Task, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
     try:
         found = _train_in_processes(task) if several else _train(task)
     except OutOfMemory as error:
-        if len(earlier) < TRIES - 1:
+        if tried < TRIES - 1:
             raise
         found = {"failure": f"{error}; the last time when no other job ran"}
-    return write_result(task, {"seconds": time.monotonic() - started, **found}, earlier)
+    return write_result(task, {"seconds": time.monotonic() - started, **found})
+
+
+def write_result(task: Task, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Write `result.json`, the last file of a job, which marks it as finished.
+
+    Args:
+        found: The result of the job, or `failure` with the reason.
+
+    Raises:
+        UserError: the data or the weights have changed since the study began.
+    """
+    folder = task.job_folder
+    data = found.get("data", {}).get("fingerprint", task.data)
+    weights = found.get("provenance", {}).get("weights", task.weights)
+    for what, before, now in (("data", task.data, data), ("trunk's weights", task.weights, weights)):
+        if before not in (now, None):
+            raise UserError(f"{folder}: the {what} have changed on disk while the study ran; restore them and resume")
+    result = {
+        **asdict(task.job),
+        "configuration": task.spec.row_hashes[task.job.method],
+        "sources": dict(task.sources),
+        "parameters": task.parameters,
+        "seed": task.config["seed_everything"],
+        **({} if failed(found) else {"checkpoint": file_hash(folder / CHECKPOINT)}),
+        "files": {name: file_hash(folder / name) for name in LOGS if (folder / name).is_file()},
+        **found,
+    }
+    write_json(folder / RESULT, result)
+    if task.job.stage != "run" or failed(result):  # a trial is not tested, and hundreds of checkpoints fill a disk
+        (folder / CHECKPOINT).unlink(missing_ok=True)
+    return result
 
 
 # Source digests at import, by the names of the classes: an edited file is not imported again.
-_imported: dict[tuple[str, ...], dict[str, str]] = {}
+_imported: dict[tuple[str, ...], set[tuple[str, str]]] = {}
 
 
 def check_sources(task: Task) -> None:
@@ -77,25 +109,21 @@ def check_sources(task: Task) -> None:
         UserError: names the row and the file.
     """
     names = names_in(task.spec.class_settings(task.job.method))
-    here = sources(names)
-    imported = _imported.setdefault(tuple(names), here)
-    for file in sorted({*task.sources, *here, *imported}):
-        if len({task.sources.get(file), here.get(file), imported.get(file)}) > 1:
-            raise UserError(
-                f"{task.job.method}: {file} has changed since the study or this process began; restore it, or restart "
-                "the command (in a notebook the kernel)"
-            )
+    here = {*sources(names).items()}
+    if changed := (here ^ {*task.sources.items()}) | (here ^ _imported.setdefault(tuple(names), here)):
+        file = min(changed)[0]
+        raise UserError(f"{task.job.method}: {file} has changed meanwhile: restore it, or restart command or kernel")
 
 
 def _train(task: Task) -> dict[str, Any]:
     """The result of the training, or `failure` with the reason."""
     with fixed_threads(task.spec.threads), memory_errors():
         if is_first_rank():
-            task.empty_folder()
+            with explain_write_errors(task.job_folder):
+                shutil.rmtree(task.job_folder, ignore_errors=True)  # of an earlier attempt
+                task.job_folder.mkdir(parents=True)
         try:
-            training = Training(
-                task.config, task.job_folder, tracked=_tracked(task), trunks=task.folder / TRUNKS
-            ).build()
+            training = Training(task.config, task.job_folder, _tracked(task), task.folder / TRUNKS).build()
             training.write_config()
             made = derive(task, training) if task.job.method in task.spec.derived else {}
             with interruptible():
@@ -120,14 +148,14 @@ def _train(task: Task) -> dict[str, Any]:
 
 def _tracked(task: Task) -> dict[str, Any]:
     """The arguments of a tracker's run."""
-    job, study = task.job, task.spec.name
-    place = {"method": job.method, "stage": job.stage, job.stage: job.number, "fold": job.fold}
+    job = task.job
+    place = {"study": task.spec.name, "method": job.method, "stage": job.stage, job.stage: job.number, "fold": job.fold}
     return {
         "name": str(job),
-        "group": study,
+        "group": task.spec.name,
         "job_type": job.stage,
         "tags": [job.method, job.stage, f"{job.stage} {job.number}", f"fold {job.fold}"],
-        "config": {"study": study, **place},
+        "config": place,
         "settings": QUIET,
         "id": secrets.token_hex(4),  # W&B's agent and a user give one id to all jobs
     }
@@ -167,46 +195,37 @@ def _train_in_processes(task: Task) -> dict[str, Any]:
     """`_train` in one process per device, with the same result and errors."""
     environment = {name: value for name, value in os.environ.items() if name not in OF_A_LAUNCHER}
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "task.pickle")
-        file.write_bytes(pickle.dumps((task, os.getpid())))
-        process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(file)],
+        given, answer = Path(folder, "task"), Path(folder, "outcome")
+        given.write_bytes(pickle.dumps((task, os.getpid())))
+        subprocess.run(
+            [sys.executable, "-m", __name__, str(given), str(answer)],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
+            stdout=2,  # standard output may be JSON
             env={**environment, "PYTHONSAFEPATH": "1"},  # else a file in the working directory could hide a library
-            start_new_session=True,
+            start_new_session=True,  # `main` may end all of its processes
+            check=False,
         )
-        assert process.stdout is not None
-        outcome = Outcome("died", "its processes died")
-        with process:
-            try:
-                if answer := process.stdout.readline():  # of the first process: the others may fail because of it
-                    outcome = Outcome(*json.loads(answer))
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=None if outcome.kind in ("done", "died") else LAST_SECONDS)
-            finally:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-    if outcome.kind == "memory":
-        raise OutOfMemory(outcome.value)
+        outcome = Outcome("memory", "its processes died")
+        if answer.exists():
+            outcome = Outcome(*json.loads(answer.read_bytes()))
     if outcome.kind != "done":
-        raise Ended(outcome)
+        kind = {"memory": OutOfMemory, "mistake": UserError}.get(outcome.kind, RuntimeError)
+        raise kind(f"{outcome.value}\n{outcome.trace}".strip())
     return outcome.value
 
 
-def main(file: Path) -> int:
-    """One process of a job on several devices; the first, or a failing one, prints the outcome as JSON."""
-    answer, sys.stdout = sys.stdout, sys.stderr  # only JSON goes to standard output
-    task, parent = pickle.loads(file.read_bytes())
+def main(given: Path, answer: Path) -> None:
+    """One process of a job on several devices: the first, or a failing one, writes the outcome."""
+    task, parent = pickle.loads(given.read_bytes())
     end_with_parent(parent if is_first_rank() else os.getppid())
     keep_freed_memory()
     outcome = attempt(_train, task)
-    failed = outcome.kind != "done" or "failure" in outcome.value
-    if failed or is_first_rank():
-        print(json.dumps(outcome), file=answer, flush=True)
-    return int(failed)
+    ends = outcome.kind != "done" or failed(outcome.value)
+    if ends or is_first_rank():
+        write_atomically(answer, json.dumps(outcome).encode())
+    if ends:
+        os.killpg(0, signal.SIGKILL)  # the others would wait for it
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    main(*map(Path, sys.argv[1:]))

@@ -24,7 +24,6 @@ from levelfield.data.loaders import batch_of, embedded_together, loader_processe
 from levelfield.data.transforms import ImageTransforms
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import IdentityEmbedder
-from levelfield.study.seal import SideBySide
 from levelfield.study.test_scores import concatenate
 from levelfield.training.checkpoint import built, one_line, read_checkpoint
 from levelfield.training.embed import EmbeddedSet, TrunkExtractor
@@ -157,10 +156,8 @@ class Encoder:
         several = len(self.learners) > 1
         # Concatenated embeddings have unit length, so both rank like cosine.
         self.distance = "cosine" if several and distance in ("euclidean", "poincare") else distance
-        if several and self._share_a_trunk():  # which then runs once
-            for learner in self.learners[1:]:
-                learner.trunk = self.learners[0].trunk
-        self.module: nn.Module = Concatenated(self.learners) if several else self.learners[0]
+        shared = several and self._share_a_trunk()
+        self.module: nn.Module = Concatenated(self.learners, shared) if several else self.learners[0]
         self.module.to(self.device).eval()
         self.hash = [*self.hashes.values()]
 
@@ -247,11 +244,24 @@ class Encoder:
         return len(trunks) == 1 and None not in trunks and plain
 
 
-class Concatenated(SideBySide):
-    """Concatenates the unit vectors of several learners and normalizes the result, as in a study."""
+class Concatenated(nn.Module):
+    """Concatenates the unit vectors of several learners and normalizes the result, as in a study.
+
+    Args:
+        shared: whether their trunks are equal; the first then runs for all.
+    """
+
+    def __init__(self, learners: Sequence[Any], shared: bool) -> None:
+        super().__init__()
+        self.learners, self.shared = nn.ModuleList(learners), shared
+        for learner in self.learners[1:] if shared else ():
+            learner.trunk = learners[0].trunk
 
     def forward(self, samples: Any) -> Float[Tensor, "batch embedding"]:
-        return concatenate(super().forward(samples).unbind(1))
+        if not self.shared:
+            return concatenate([learner(samples) for learner in self.learners])
+        features = self.learners[0].trunk(samples)  # type: ignore[operator]
+        return concatenate([learner.embed_features(features) for learner in self.learners])  # type: ignore[operator]
 
 
 class Opened(Dataset[tuple[Any, int, int]]):

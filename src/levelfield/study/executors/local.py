@@ -6,13 +6,10 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import Future
 from importlib import import_module
-from math import prod
 from typing import Any, Literal
 
 from loky import ProcessPoolExecutor
-from loky.process_executor import BrokenProcessPool, TerminatedWorkerError
 
-from levelfield.core.configuration import Config
 from levelfield.core.errors import refuse_below
 from levelfield.core.processes import (
     SIDE_BY_SIDE,
@@ -23,19 +20,14 @@ from levelfield.core.processes import (
     keep_freed_memory,
     quick_imports,
 )
-from levelfield.core.shape import count
 from levelfield.study.executors import devices_of_a_job, on_cpu
 from levelfield.study.jobs import study_jobs
 from levelfield.study.spec import StudySpec
 from levelfield.study.workers import Slots
 
-# Importing this module imports everything that a worker needs.
-WORK = "levelfield.study.seal"
-# For `auto` on a CPU: fewest jobs per worker, because a start takes as long as several short jobs: those on stored
-# features, or of few steps.
-JOBS_EACH, LONG_JOBS_EACH, FEW_STEPS = 32, 4, 20
-# For `auto`: memory per worker, twice what a training on features takes.
-BYTES_EACH = 2 << 30
+# For `auto`: jobs per worker on a CPU, as a start takes as long as several short ones; memory per worker, twice what a
+# training on features takes.
+JOBS_EACH, BYTES_EACH = 4, 2 << 30
 # Without it `python -m` and `python -c` search the working directory first.
 SAFE_PATH = "PYTHONSAFEPATH"
 OF_A_WORKER = {
@@ -49,14 +41,12 @@ class Local(Slots):
 
     Args:
         workers: Number of processes, which take the visible GPUs in turn, each as many as a job needs; 1 means this
-            process. `auto` takes one per GPU, as far as cores, memory and jobs allow; on a CPU one per core, or one if
-            a job has several threads.
+            process. `auto` takes one per GPU, as far as cores, memory and jobs allow; on a CPU as many as the cores
+            have room for the threads of a job.
 
     Raises:
         UserError: a number that is not positive.
     """
-
-    died = (TerminatedWorkerError, BrokenProcessPool)
 
     def __init__(self, spec: StudySpec, workers: int | Literal["auto"] = "auto") -> None:
         self._devices = [] if on_cpu(spec) else _groups(devices_of_a_job(spec))
@@ -92,31 +82,27 @@ def _begin(parent: int) -> None:
     """Prepare a worker before its first unit."""
     end_with_parent(parent)
     os.setsid()  # Linux divides a busy machine by session: in its own session a worker gets a full share
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the study's process, which ends this one
     # Otherwise loader processes would use loky's start method, and fail.
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     os.dup2(2, 1)  # standard output may be JSON: prints of a job go to standard error
-    forget_launcher()
+    begin_worker()
+
+
+def begin_worker() -> None:
+    """Prepare a process on any machine, and import everything that a unit needs."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the study's process, which ends this one
+    forget_launcher()  # whose variables a node's process has, too
     keep_freed_memory()
     with quick_imports():
-        import_module(WORK)
+        import_module("levelfield.study.seal")
 
 
 def _auto(spec: StudySpec, on_devices: int) -> int:
     """The number of workers that cores, memory, devices and jobs allow."""
-    if spec.threads > 1 and not on_devices:
-        return 1
-    jobs = len(study_jobs(spec))
-    each = JOBS_EACH if all(map(_is_short, spec.methods.values())) else LONG_JOBS_EACH
-    most = [cores_here(), free_memory() // BYTES_EACH, *([on_devices, jobs] if on_devices else [jobs // each])]
-    return max(min(most), 1)
-
-
-def _is_short(config: Config) -> bool:
-    """Whether the jobs of a row take few seconds."""
-    data, trainer = config.get("data") or {}, config.get("trainer") or {}
-    length: list[Any] = [data.get("steps_per_epoch"), trainer.get("max_epochs")]
-    return bool(data.get("features")) or (all(map(count, length)) and prod(length) <= FEW_STEPS)
+    jobs, cores, memory = len(study_jobs(spec)), cores_here(), free_memory() // BYTES_EACH
+    if on_devices:
+        return max(min(on_devices, jobs, cores, memory), 1)
+    return max(min(jobs // JOBS_EACH, cores // spec.threads, memory), 1)
 
 
 def _groups(each: int) -> list[str]:
