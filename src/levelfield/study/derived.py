@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from levelfield.core.errors import TrainingFailed, UserError
-from levelfield.study.folder import JOB_SHAPE, read_result
+from levelfield.core.files import read_json
 from levelfield.study.jobs import CHECKPOINT, RESULT, Task, failed
 from levelfield.study.spec import ALPHA, OF, VALIDATED
 from levelfield.training.build import Training
@@ -45,7 +45,7 @@ def _trained(task: Task, training: Training) -> dict[str, Any]:
     """The weights of the source's trunk."""
     of = task.spec.derived[task.job.method][OF]
     folder = task.folder / replace(task.job, method=of).path
-    result = read_result(folder / RESULT, JOB_SHAPE)
+    result = read_json(folder / RESULT)
     if result is None or failed(result):
         raise TrainingFailed(f"{of} has no model")
     learner = MetricLearner.load_from_checkpoint(folder / CHECKPOINT, trust=user_packages(training.config_dump))
