@@ -142,7 +142,7 @@ def _table(dataset: MetricDataset, index: SampleIndex, tested: Int[np.ndarray, "
     content, values = "text" if dataset.modality == "text" else "image", [dataset.inside(key) for key in index.keys]
     if None in values:
         content, values = "path", [str(file.absolute()) for file in map(dataset.file_of, index.keys) if file]
-    columns = {content: values, "label": [index.class_names[label] for label in index.labels]}
+    columns: dict[str, Any] = {content: values, "label": [index.class_names[label] for label in index.labels]}
     columns |= {"split": np.where(np.isin(index.labels, tested), "test", "train")}
     optional = {"role": index.roles, "group": index.groups}
     columns |= {name: column for name, column in optional.items() if column is not None}
