@@ -152,8 +152,11 @@ def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec, t
 
 
 def _names(spec: StudySpec) -> dict[str, str]:
-    """The rows as in the table, and with an article: `the features`."""
-    return {row: f"the {name}" if is_baseline(row) else name for row, name in shown_names(spec).items()}
+    """The rows as in the table: `the features`, `"features, whitened"`, `head_ntxent`."""
+    names = shown_names(spec)
+    for row in filter(is_baseline, names):
+        names[row] = "the features" if names[row] == FEATURES else f'"{names[row]}"'
+    return names
 
 
 def on_all_classes(study: StudyFolder, row: str, folder: Path) -> tuple[list[str], float | None]:
