@@ -18,7 +18,6 @@ from levelfield.core.configuration import Config
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_json
 from levelfield.core.ledger import Evaluation, begin, finish, finished_evaluation, has_line
-from levelfield.core.versions import provenance
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.features import FeatureSubset
 from levelfield.data.verify import check_test_split
@@ -228,7 +227,7 @@ def score_run(task: RunTask, earlier: tuple[str, ...] = ()) -> dict[str, Any]:
             **{"method": task.row, "stage": "test", "number": task.run, "evaluation": task.evaluation},
             "configuration": task.study.test_hash(task.row),
             "data": {"fingerprint": fingerprint},
-            "provenance": provenance(training.trainer, training.model),
+            "provenance": training.provenance(),
             **score_folds(whole, distance, task.study.spec.metrics, device),
         }
         write_json(task.study.test_file(task.row, task.run), test)

@@ -66,9 +66,8 @@ class SeedSteps(Callback):
         epoch: int = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
         loaders = CombinedLoader(trainer.train_dataloader).flattened
         owners = [*loaders, *(getattr(loader, "batch_sampler", None) for loader in loaders)]
-        samplers: list[Any] = [
-            each for owner in owners if hasattr(each := getattr(owner, "sampler", None), "set_epoch")
-        ]
+        samplers: list[Any] = [getattr(owner, "sampler", None) for owner in owners]
+        samplers = [each for each in samplers if hasattr(each, "set_epoch")]
         if any(getattr(sampler, "epoch", epoch) != epoch for sampler in samplers):
             for sampler in samplers:
                 sampler.set_epoch(epoch)
@@ -106,10 +105,7 @@ class CheckFirstBatch(Callback):
             of_ranks = gather_rows(pl_module, read.index).reshape(trainer.world_size, -1)
             # All samples of a process: two processes may share some, of a class with few samples.
             if any(torch.isin(of_ranks[rank], of_ranks[:rank]).all() for rank in range(1, trainer.world_size)):
-                rank_zero_warn(
-                    "several processes train on the same samples: let the sampler give each process its own (by its "
-                    "rank)"
-                )
+                rank_zero_warn("several processes train on the same samples: let the sampler shard them by rank")
 
 
 class LogLosses(Callback):

@@ -98,8 +98,8 @@ def _begin(parent: int) -> None:
     os.dup2(2, 1)  # standard output may be JSON: prints of a job go to standard error
     forget_launcher()
     keep_freed_memory()
-    with quick_imports():
-        import_module(WORK)
+    quick_imports()
+    import_module(WORK)
 
 
 def _auto(spec: StudySpec, on_devices: int) -> int:
