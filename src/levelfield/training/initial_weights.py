@@ -131,11 +131,8 @@ def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | st
             raise UserError(f"{message}: give other weights")
         warnings.warn(message + otherwise, stacklevel=2)
     if seen := sorted(trained_on & set(here["val_classes"])):
-        warnings.warn(
-            f"'{path}' was trained on {len(seen)} classes of the validation fold (such as {seen[0]!r}): validation "
-            f"scores are too high{otherwise}",
-            stacklevel=2,
-        )
+        message = f"'{path}' was trained on {len(seen)} classes of the validation fold (such as {seen[0]!r})"
+        warnings.warn(f"{message}: validation scores are too high{otherwise}", stacklevel=2)
     unseen = set(here["val_classes"]) - trained_on - set(data["val_classes"])
     if unseen and is_first_rank():
         dataset, file = datamodule.dataset, Path(path)

@@ -97,10 +97,7 @@ class CheckFirstBatch(Callback):
             low, high = (float(each) for each in images.aminmax())
             # A little outside of [0, 1] from interpolation or noise.
             if (low < -0.5 or high > 1.5) and any(isinstance(part, Standardise) for part in pl_module.modules()):
-                rank_zero_warn(
-                    f"the images reach from {low:.3g} to {high:.3g}, but the trunk standardises images in [0, 1] "
-                    "itself: leave Normalize out of your transforms, and divide bytes by 255"
-                )
+                rank_zero_warn(f"images of {low:.3g} to {high:.3g}: the trunk standardises [0, 1]; leave Normalize out")
         if trainer.world_size > 1 and isinstance(read.index, Tensor):
             of_ranks = gather_rows(pl_module, read.index).reshape(trainer.world_size, -1)
             # All samples of a process: two processes may share some, of a class with few samples.

@@ -56,10 +56,7 @@ class GradientCaching(Callback):
             return
         strategy, learner = trainer.strategy, cast(Any, pl_module)
         if getattr(getattr(type(learner), "embed_batch", None), "__module__", None) != LEARNER:
-            raise UserError(
-                f"{OPTION} replaces MetricLearner.embed_batch, but {type(learner).__name__} has its own or none: "
-                "override forward or embed_features instead, or leave the callback out"
-            )
+            raise UserError(f"{OPTION} replaces embed_batch: {type(learner).__name__} must have that of MetricLearner")
         if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
             raise UserError(f"{OPTION} needs one device or --trainer.strategy ddp, not {type(strategy).__name__}")
         if any(part.training for part in learner.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)):

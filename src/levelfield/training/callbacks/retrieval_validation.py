@@ -133,7 +133,7 @@ class RetrievalValidation(Callback):
             try:
                 scores = metrics.compute()
             except NotFinite as error:
-                raise TrainingFailed(f"{error}: look at these samples, or lower the learning rates") from error
+                raise TrainingFailed(f"{error}; look there, or lower --model.trunk_lr, --model.embedder_lr") from error
             if trainer.is_global_zero and metrics.embeddings and not self._has_warned:
                 self._warn_of_collapse(torch.cat(metrics.embeddings))
             del scores["num_skipped"]

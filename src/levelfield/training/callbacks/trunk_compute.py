@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from levelfield.core.errors import UserError
+from levelfield.core.errors import UserError, refuse_below
 from levelfield.models.layers import networks
 
 
@@ -78,8 +78,7 @@ class HeadFirst(Callback):
     """
 
     def __init__(self, epochs: int = 1) -> None:
-        if epochs < 1:
-            raise UserError(f"HeadFirst.epochs is {epochs}: give 1 or more, or leave the callback out")
+        refuse_below(1, "trainer.callbacks", epochs=epochs)
         self.epochs = epochs
 
     def on_train_batch_start(
