@@ -47,7 +47,8 @@ case "${1:-}" in
     shift
     # --wait: if one task fails (e.g. disk full), end the others, which would wait for it.
     run srun --wait=300 levelfield fit --config configs/trainer/gpus.yaml \
-      --trainer.num_nodes "$SLURM_JOB_NUM_NODES" --trainer.devices "$SLURM_NTASKS_PER_NODE" "$@"
+      --trainer.num_nodes "$SLURM_JOB_NUM_NODES" --trainer.devices "$SLURM_NTASKS_PER_NODE" \
+      ${SLURM_RESTART_COUNT:+--resume} "$@"
     ;;
   study)
     nodes="$SLURM_JOB_NUM_NODES"

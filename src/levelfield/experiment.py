@@ -135,9 +135,9 @@ class Study:
             UserError: another process runs the study, the folder has another study, a setting, the data or a result is
                 wrong, or runs failed.
         """
-        with quick_imports():
-            from levelfield.study.executors import make_slots
-            from levelfield.study.run import run_study
+        quick_imports()
+        from levelfield.study.executors import make_slots
+        from levelfield.study.run import run_study
 
         given = dict(options) if workers is None else {**options, "workers": workers}
         how: Any = {"recompute": recompute, "reopen_test": reopen_test, "stop_here": stop_here}

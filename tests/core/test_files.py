@@ -1,7 +1,9 @@
 """What is stored takes the place of a file, never through a link, and one living process writes a part of a folder."""
 
+import errno
 import multiprocessing
 import os
+import pickle
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from socket import gethostname
 import pytest
 from filelock import FileLock, Timeout
 
-from levelfield.core.errors import UserError
+from levelfield.core.errors import UserError, refused_file
 from levelfield.core.files import QUIET_SECONDS, locked, write_atomically
 from levelfield.core.ledger import Evaluation, begin
 
@@ -68,6 +70,12 @@ def test_a_ledger_that_is_a_link_is_refused(precious: Path, tmp_path: Path) -> N
     with pytest.raises(UserError, match=r"ledger\.jsonl"):
         begin(Evaluation("glyphs", ["00" * 32], "levelfield test"), tmp_path)
     assert precious.read_text() == ""
+
+
+def test_a_refused_file_is_named_by_another_process_too(tmp_path: Path) -> None:
+    refused = refused_file(OSError(errno.ENOSPC, "No space left"), tmp_path)
+    again = pickle.loads(pickle.dumps(refused))
+    assert (str(again), again.strerror) == (str(refused), "No space left")
 
 
 FORK = multiprocessing.get_context("fork")

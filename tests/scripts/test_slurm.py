@@ -62,6 +62,9 @@ def test_fit_starts_a_task_for_each_gpu(
     code, [words] = submitted(tmp_path, "fit", *options)
     assert submitted(tmp_path, *options) == (code, [words]), "as the page has it"
     assert submitted(tmp_path, "ift") == (2, []), "anything else is refused before it starts"
+    monkeypatch.setitem(JOB, "SLURM_RESTART_COUNT", "1")
+    assert "--resume" in submitted(tmp_path, "fit", *options)[1][0], "SLURM has requeued the job"
+    assert "--resume" not in words
     assert code == 0
     assert words[:3] == ["srun", "--wait=300", "levelfield"], "a task that fails alone ends the others"
     assert levelfield([*words[3:], "--print_config"]) == 0

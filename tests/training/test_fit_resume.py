@@ -234,22 +234,6 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"SLURM_{name}", "0")
 
 
-def test_a_requeued_job_resumes_by_itself(slurm: None, run: Run, tmp_path: Path, monkeypatch: Any) -> None:
-    command, folder = words(tmp_path, "stopped", []), tmp_path / "fit/stopped/0"
-    monkeypatch.setenv(KILL, "1 1 SIGUSR1")
-    code, _, complaint = run(*command)
-    assert_stopped(code, complaint)
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    monkeypatch.delenv(KILL)
-    printed = succeeded(run(*command))
-    assert f"resuming in {folder}" in printed
-    # Requeued again after its end: nothing begins.
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    before = (folder / "best.ckpt").stat().st_mtime_ns
-    assert run(*command)[0] == 0
-    assert (folder / "best.ckpt").stat().st_mtime_ns == before
-
-
 @pytest.mark.slow
 def test_a_checkpoint_of_lightning_in_the_working_directory_changes_nothing(
     slurm, plain, fitted, run, tmp_path, monkeypatch

@@ -70,20 +70,12 @@ def test_only_a_stopped_fit_of_the_same_settings_is_resumed(tmp_path: Path) -> N
     assert (tmp_path / "stateless/0/best.ckpt").exists()
 
 
-def test_a_running_fit_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_fit_is_not_resumed(tmp_path: Path) -> None:
     running = begun(tmp_path, CONFIG, "last.ckpt")
     with pytest.raises(UserError, match=str(running.path)):
         claim(tmp_path, CONFIG, True)
     claim(tmp_path / "mistake", CONFIG, False).release()
     assert list((tmp_path / "mistake").iterdir()) == []
-    # Of two equal fits in one allocation that was requeued, each goes on with one.
-    begun(tmp_path, CONFIG, "last.ckpt").release()
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    first, second = claim(tmp_path, CONFIG, False), claim(tmp_path, CONFIG, False)
-    assert [(one.path.name, one.state) for one in (first, second)] == [("1", "unfinished"), ("2", "new")]
-    running.release()
-    third = claim(tmp_path, CONFIG, False)
-    assert (third.path.name, third.state) == ("0", "unfinished")
 
 
 def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:

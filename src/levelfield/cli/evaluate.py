@@ -21,7 +21,7 @@ from levelfield.training.batches import gather_rows
 from levelfield.training.build import Training
 from levelfield.training.callbacks import RecordEvaluation, RetrievalValidation
 from levelfield.training.checkpoint import data_arguments, load_data, load_learner, read_checkpoint
-from levelfield.training.initial_weights import refuse_other_data, refuse_other_dataset
+from levelfield.training.initial_weights import refuse_other, refuse_other_data
 from levelfield.training.plain_module import adapted
 from levelfield.training.settings import class_parser, instantiate, plain
 
@@ -74,7 +74,7 @@ class Evaluation(Training):
         data_asked = merge({"dataset": {"class_path": dataset["class_path"]}}, asked.get("data") or {})
         super().__init__({**asked, "data": data_asked}, command=given.command, complete=False)
         found = plain(self.parser, self.config)["data"]
-        refuse_other_dataset(stored, found, path)
+        refuse_other("data.dataset", found["dataset"]["class_path"], dataset["class_path"], path)
         # Only what was given: the checkpoint has the rest.
         in_dataset = {"root", *init_args(data_asked["dataset"])}
         stored |= {key: found[key] for key in data_asked}

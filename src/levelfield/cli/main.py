@@ -68,8 +68,9 @@ def run(name: str, words: Sequence[str]) -> int:
     if name in ("fit", *EVALUATIONS):
         end_with_first()
     keep_freed_memory()
-    with quick_imports():
-        command = import_module(given.module)
+    if name not in ("study", "data", "init"):  # which import torch if they need it
+        quick_imports()
+    command = import_module(given.module)
     return int(command.main(given))
 
 

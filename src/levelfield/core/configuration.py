@@ -17,19 +17,18 @@ Config = dict[str, Any]
 SECTIONS = ("model", "data", "trainer")
 CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
 MOST_VALUES = 1_000_000
+ABSENT = "nothing"
 PACKAGE = Path(levelfield.__file__).parent
-# In the package of an installed wheel, or at the top of a checkout. The working directory comes first.
+# In the package of an installed wheel, or at the top of a checkout.
 SHIPPED = (PACKAGE if (PACKAGE / "configs").is_dir() else PACKAGE.parents[1]) / "configs"
-FOLDERS = (Path("configs"), SHIPPED)
-# Before a name that the program itself uses: the shipped file, whatever is in the working directory.
-OURS = "levelfield:"
+FOLDERS = (Path("configs"), SHIPPED)  # the working directory comes first
+OURS = "levelfield:"  # before a name: the shipped file, whatever is in the working directory
 
 
 def find_configuration(name: str, kind: str = "", beside: Path = Path()) -> Path | None:
     """The file `name`: a path, or a shipped file: `configs/data/glyphs.yaml`, `data/glyphs.yaml`, `data/glyphs`.
 
-    `levelfield:data/glyphs.yaml` is always the shipped file. A path is relative to `beside`. Files in the folder `kind`
-    of `configs`, such as `study`, also have a short name.
+    A path is relative to `beside`. Files in the folder `kind` of `configs`, such as `study`, also have a short name.
     """
     if name.startswith(OURS):
         return SHIPPED / name.removeprefix(OURS)
@@ -94,11 +93,8 @@ def read_yaml(path: Path) -> Config:
     """Read one YAML mapping, or raise a UserError."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader)
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist; correct the path") from None
     except (yaml.YAMLError, OSError, UnicodeDecodeError, RecursionError) as error:
-        problem = " ".join(str(error).split())
-        raise UserError(f"{path} cannot be read as YAML: {problem}") from None
+        raise UserError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict | None):
         raise UserError(f"{path} must be a mapping (lines of key: value), not {type(content).__name__}")
     return content or {}
@@ -117,19 +113,18 @@ def stack(layers: Any, folder: Path, wanted_by: str, base: Mapping[str, Any] = M
     """Merge a list of files (relative to `folder`, or shipped) and inline mappings over `base`, in order."""
     merged = dict(base)
     for layer in as_list(layers):
-        content = read_named(layer, wanted_by, "study", folder) if isinstance(layer, str) else layer
-        if not isinstance(content, dict):
-            raise UserError(f"{wanted_by} must list files or mappings, not {content!r}")
-        merged = merge(merged, content)
+        if not isinstance(layer, str | dict):
+            raise UserError(f"{wanted_by} must list files or mappings, not {layer!r}")
+        merged = merge(merged, read_named(layer, wanted_by, "study", folder) if isinstance(layer, str) else layer)
     return merged
 
 
 def merge(old: Any, new: Any) -> Any:
     """Merge `new` over `old`: files and options of a fit, layers of a study.
 
-    Mappings merge key by key, and `key+` appends to a list. Anything else replaces the old value, also a mapping that
-    is the value of one argument. Another class drops all arguments of the old class. A bare name means
-    `{class_path: name}`, and keys merged over a class are its arguments.
+    Mappings merge key by key, and `key+` appends to a list. Anything else replaces the old value, also the mapping of
+    one argument. Another class drops all old arguments. A bare name means `{class_path: name}`, and keys merged over a
+    class are its arguments.
 
     Example:
         >>> merge({"class_path": "ArcFaceLoss", "init_args": {"margin": 20}}, {"scale": 30})
@@ -225,9 +220,6 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-ABSENT = "nothing"
 
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, Any, Any] | None:

@@ -33,9 +33,7 @@ class OutOfMemory(TrainingFailed):
 class FileRefused(UserError):  # noqa: N818  # the name says what the system did
     """The system cannot store or open a file; `strerror` is its message."""
 
-    def __init__(self, message: str, strerror: str) -> None:
-        super().__init__(message)
-        self.strerror = strerror
+    strerror = ""
 
 
 @contextmanager
@@ -74,4 +72,6 @@ def refused_file(error: OSError, path: Path | str | None = None) -> FileRefused 
     if remedy is None:
         return None
     place, message = path or error.filename2 or error.filename or "a file", error.strerror or ""
-    return FileRefused(f"{place}: {message}; {remedy} and start the command again", message)
+    refused = FileRefused(f"{place}: {message}; {remedy} and start the command again")
+    refused.strerror = message
+    return refused

@@ -43,10 +43,7 @@ def make_durable(path: Path) -> None:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
-    """A temporary file next to `path` that replaces it, or a link of this name, once it is complete and on disk.
-
-    Each writer has its own temporary file. If several processes write without a lock, the last one wins.
-    """
+    """A temporary file next to `path`, of each writer its own, that replaces it or its link once it is on disk."""
     for left in path.parent.glob(f"{escape(f'.{path.name}.{gethostname()}')}.*.*.tmp"):  # by killed processes
         process = left.name.split(".")[-3]
         if process.isdecimal() and not is_running(int(process)):
@@ -93,10 +90,7 @@ def file_hash(path: Path) -> str:
 
 @contextmanager
 def locked(folder: Path, part: str, title: str) -> Iterator[None]:
-    """Hold the lock of one part of a folder: one process writes it. The lock of a dead process is free.
-
-    A process that waits for it prints its `title`.
-    """
+    """Hold the lock of one part of a folder, which a dead process loses. A process that waits prints its `title`."""
     lock = filelock.FileLock(folder / LOCKS / f"{part}.lock", thread_local=False)
     with explain_write_errors(Path(lock.lock_file)):
         try:

@@ -10,7 +10,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,19 +66,21 @@ def begin(evaluation: Evaluation, folder: Path | None = None, usual_reasons: tup
     Raises:
         UserError: the line cannot be written, or the folder's copy is damaged.
     """
-    new = evaluation.plain()
-    with _one_writer():
-        copy = [] if folder is None else read_lines(folder / LEDGER)
-        line = _interrupted(copy, new)
-        if line is None:
-            new["reason"] = new["reason"] or usual_reasons[bool(_evaluations(copy))]
+    new, time = evaluation.plain(), datetime.now(UTC).isoformat(timespec="seconds")
+    with locked(cache_root(), "evaluations", "the ledgers of evaluations"):
+        line, is_finished = (None, False) if folder is None else _last(folder)
+        usual = usual_reasons[line is not None]
+        if line is not None and (is_finished or new["reason"] not in ("", line["reason"])):
+            line = None
+        if line is None or any(line.get(key) != new[key] for key in ("samples", "configuration", "checkpoints")):
+            new["reason"] = new["reason"] or usual
             # It distinguishes a user's folders without naming them.
             place = "" if folder is None else hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-            head = {"event": EVALUATED, "id": uuid.uuid4().hex, "folder": place, "time": _now()}
+            head = {"event": EVALUATED, "id": uuid.uuid4().hex, "folder": place, "time": time}
             line = {**head, **new, "version": levelfield.__version__}
         if folder is not None:  # first, so that an interrupted command can continue from it
             _add(folder, line)
-        samples = _samples_file(line["samples"])
+        samples = _user_folder() / f"{line['samples']}.txt"
         if not samples.is_file():
             write_atomically(samples, "\n".join(sorted(set(evaluation.samples))).encode())
         _add(_user_folder(), line)
@@ -87,10 +89,9 @@ def begin(evaluation: Evaluation, folder: Path | None = None, usual_reasons: tup
 
 def finish(identity: str, scores: Mapping[str, str], folder: Path | None = None) -> None:
     """Record, once, that all scores of an evaluation are written: name to SHA-256 of each file."""
-    line = {"event": FINISHED, "id": identity, "time": _now(), "scores": dict(scores)}
-    with _one_writer():
-        copy = [] if folder is None else read_lines(folder / LEDGER)
-        line = next((each for each in copy if (each["event"], each["id"]) == (FINISHED, identity)), line)
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    line = {"event": FINISHED, "id": identity, "time": time, "scores": dict(scores)}
+    with locked(cache_root(), "evaluations", "the ledgers of evaluations"):
         for place in filter(None, (folder, _user_folder())):
             if has_line(identity, place):
                 _add(place, line)
@@ -103,7 +104,7 @@ def has_line(identity: str, folder: Path) -> bool:
 
 def finished_evaluation(folder: Path) -> Line | None:
     """The last evaluation of a folder if all its scores are written, else None."""
-    last, is_finished = _last(read_lines(folder / LEDGER))
+    last, is_finished = _last(folder)
     return last if is_finished else None
 
 
@@ -140,36 +141,21 @@ def read_lines(path: Path) -> list[Line]:
     return lines
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _one_writer() -> AbstractContextManager[None]:
-    return locked(cache_root(), "evaluations", "the ledgers of evaluations")
-
-
 def _evaluations(lines: list[Line]) -> dict[str, Line]:
     return {line["id"]: line for line in lines if line["event"] == EVALUATED}
 
 
-def _last(lines: list[Line]) -> tuple[Line | None, bool]:
-    """The last evaluation, and whether it is finished."""
+def _last(folder: Path) -> tuple[Line | None, bool]:
+    """The last evaluation of a folder, and whether it is finished."""
+    lines = read_lines(folder / LEDGER)
     last = next((line for line in reversed(lines) if line["event"] == EVALUATED), None)
     return last, last is not None and any((each["event"], each["id"]) == (FINISHED, last["id"]) for each in lines)
 
 
-def _interrupted(copy: list[Line], new: Line) -> Line | None:
-    """The last evaluation of a folder if it is this one and has not finished."""
-    last, is_finished = _last(copy)
-    if last is None or is_finished or new["reason"] not in ("", last["reason"]):
-        return None
-    return last if all(last.get(key) == new[key] for key in ("samples", "configuration", "checkpoints")) else None
-
-
 def _add(place: Path, line: Mapping[str, Any]) -> None:
-    """Append a line, unless it is there, after the last whole one."""
+    """Append a line after the last whole one, unless this event of its evaluation is there."""
     path = place / LEDGER
-    if line in read_lines(path):
+    if any((each["event"], each["id"]) == (line["event"], line["id"]) for each in read_lines(path)):
         return
     with explain_write_errors(path):
         place.mkdir(parents=True, exist_ok=True)
@@ -185,12 +171,8 @@ def _user_folder() -> Path:
     return cache_root() / "evaluations"
 
 
-def _samples_file(digest: str) -> Path:
-    return _user_folder() / f"{digest}.txt"
-
-
 def _read_samples(digest: str) -> set[str]:
-    file = _samples_file(digest)
+    file = _user_folder() / f"{digest}.txt"
     return set(file.read_text().split()) if file.is_file() else set()
 
 

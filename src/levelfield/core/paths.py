@@ -32,13 +32,10 @@ def find_own_modules(named: Any, modules: Iterable[str] = ()) -> None:
     Otherwise a folder with a file such as `winreg.py`, which Python tries to import on Linux, would run it.
     """
     paths = [path for path in CLASS_PATH.findall(str(named)) if not (path.endswith(".yaml") or Path(path).exists())]
-    if any(map(_is_here_alone, {path.partition(".")[0] for path in (*paths, *modules)})):
-        sys.path.append(os.getcwd())
-
-
-def _is_here_alone(module: str) -> bool:
-    is_here = Path(module).is_dir() or Path(f"{module}.py").is_file()
-    return is_here and module not in sys.modules and importlib.util.find_spec(module) is None
+    for module in {path.partition(".")[0] for path in (*paths, *modules)}:
+        is_here = Path(module).is_dir() or Path(f"{module}.py").is_file()
+        if is_here and module not in sys.modules and importlib.util.find_spec(module) is None:
+            sys.path.append(os.getcwd())
 
 
 def is_place(text: str, absolute: bool = True) -> bool:
@@ -64,10 +61,8 @@ def each_text(value: Any, change: Callable[[str], str]) -> Any:
     """Plain values with each text and path in them changed."""
     if isinstance(value, dict):
         return {each_text(key, change): each_text(part, change) for key, part in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_make"):
-        return value._make(each_text(part, change) for part in value)
     if isinstance(value, list | tuple):
-        return type(value)(each_text(part, change) for part in value)
+        return (list if isinstance(value, list) else tuple)(each_text(part, change) for part in value)
     return change(str(value)) if isinstance(value, str | Path) else value
 
 

@@ -6,15 +6,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from importlib.metadata import version
-from importlib.util import find_spec, module_from_spec
-from logging import getLogger
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's <malloc.h>
@@ -37,29 +33,15 @@ LOOK_SECONDS = 0.5  # between two checks of other processes
 SIDE_BY_SIDE, FIRST = "LEVELFIELD_SIDE_BY_SIDE", "LEVELFIELD_FIRST_PROCESS"
 
 
-@contextmanager
-def quick_imports() -> Iterator[None]:
-    """Let torchmetrics import the two classes that Lightning uses, and the rest, with transformers, on first use."""
-    if "torchmetrics" in sys.modules or (spec := find_spec("torchmetrics")) is None or (loader := spec.loader) is None:
-        yield
-        return
-    module, parts = module_from_spec(spec), {"Metric": "metric", "MetricCollection": "collections"}
-
-    def of_module(name: str) -> Any:
-        with suppress(ImportError, AttributeError, KeyError):  # of a name that is not in `parts`, or has moved
-            import_module("torchmetrics.utilities")  # first, for the others import each other
-            return vars(module).setdefault(name, getattr(import_module(f"torchmetrics.{parts[name]}"), name))
-        vars(module).pop("__getattr__", None)
-        loader.exec_module(module)
-        return getattr(module, name)
-
-    vars(module).update(__version__=version("torchmetrics"), _logger=getLogger("torchmetrics"), __getattr__=of_module)
-    sys.modules["torchmetrics"] = module
-    try:
-        yield
-    finally:
-        if "torchmetrics.utilities" not in sys.modules:  # nothing has used it
-            sys.modules.pop("torchmetrics", None)
+def quick_imports() -> None:
+    """Import torchmetrics, as Lightning does, without transformers and scipy.signal, which only its BERTScore needs."""
+    late = {"transformers", "scipy.signal"} - sys.modules.keys()
+    nothing: Any = SimpleNamespace(AutoModel=None, AutoTokenizer=None, hamming=None)  # what it imports of them
+    sys.modules.update(dict.fromkeys(late, nothing))
+    with suppress(ImportError, ValueError, AttributeError):  # then Lightning imports it again
+        import_module("torchmetrics")
+    for name in late:
+        del sys.modules[name]
 
 
 def keep_freed_memory() -> None:
@@ -95,16 +77,8 @@ def launched_nodes() -> int | None:
     return next((int(nodes) for name in names if (nodes := os.environ.get(name, "")).isdigit()), None)
 
 
-def restarted() -> bool:
-    """Whether SLURM has requeued this job, or torchrun started its processes again."""
-    return any(os.environ.get(f"{name}_RESTART_COUNT", "0") not in ("", "0") for name in ("SLURM", "TORCHELASTIC"))
-
-
 def cores_here(together: int = 1) -> int:
-    """The cores of this process, of which a worker of a study gets its share.
-
-    `together` processes of this node share them, unless SLURM has bound each to its own.
-    """
+    """The cores of this process or worker; `together` processes of a node share them, unless SLURM has bound each."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     is_bound = cores < int(os.environ.get("SLURM_CPUS_ON_NODE", "0"))
     return max(1, cores // int(os.environ.get(SIDE_BY_SIDE, "1")) // (1 if is_bound else together))

@@ -14,9 +14,10 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from importlib.machinery import PathFinder
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,16 +29,14 @@ DATA = "levelfield.data"
 # The packages of the classes in a row; short names are looked up there.
 PACKAGES = tuple(f"levelfield.{name}" for name in ("losses", "miners", "regularizers", "models"))
 PACKAGES += (f"{DATA}.datasets", f"{DATA}.samplers", DATA)
-# What a row uses if it names nothing else.
-DEFAULTS = {
+DEFAULTS = {  # what a row uses if it names nothing else
     "model.trunk": "levelfield.models.TimmTrunk",
     "model.embedder": "levelfield.models.LinearEmbedder",
     "data.sampler": "levelfield.data.samplers.MPerClassBatchSampler",
 }
 # The files that turn any data set into splits and batches; what they import does not count.
 BATCHES = tuple(f"{DATA}.{name}" for name in ("images", "splits", "transforms", "loaders"))
-# Files outside the packages above that these compute with.
-SHARED = ("levelfield.core.numerics", "levelfield.core.seeds")
+SHARED = ("levelfield.core.numerics", "levelfield.core.seeds")  # that the packages above compute with
 INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -63,36 +62,19 @@ class _Source(NamedTuple):
 
 
 def sources(config: Any) -> dict[str, str]:
-    """File to digest of the source code behind the classes of a configuration or of a part of it."""
-    return sources_of({"": config})[""]
-
-
-def sources_of(configs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """`sources` of several configurations; each file is looked up once."""
+    """File to digest of all files behind the classes of a configuration, or of a part of it: a walk along imports."""
     importlib.invalidate_caches()
     _source.cache_clear()
-    return {key: _digests(names_in(config)) for key, config in configs.items()}
-
-
-def names_in(config: Any) -> list[str]:
-    """Every text that could name a class, default classes, and the modules of batches: their sources are the same."""
     given = [*texts(config)]
-    found = {text for _, text in given if DOTTED_NAME.fullmatch(text)}
-    if any("dataset" in key.split(".") for key, _ in given):
-        found |= {*BATCHES}
+    names = {text for _, text in given if DOTTED_NAME.fullmatch(text)}  # that could be of a class
     if isinstance(config, dict):
         named = {key for key, _ in given}
-        found |= {name for key, name in DEFAULTS.items() if config.get(key.split(".")[0]) and key not in named}
-    return sorted(found)
-
-
-def _digests(names: Iterable[str]) -> dict[str, str]:
-    """File to digest of all files that classes are made of: a walk along the imports."""
+        names |= {name for key, name in DEFAULTS.items() if config.get(key.split(".")[0]) and key not in named}
     found: dict[str, str] = {}
-    to_do: list[tuple[_Source | None, _Source | None]] = []  # who imports, and what
-    for text in names:
-        module, _, name = text.rpartition(".")
-        to_do.append((None, _source(text) if text in BATCHES else _defining(module, name)))
+    to_do: list[tuple[_Source | None, _Source | None]]  # who imports, and what
+    to_do = [(None, _defining(module, name)) for module, _, name in (text.rpartition(".") for text in names)]
+    if any("dataset" in key.split(".") for key, _ in given):
+        to_do += [(None, _source(module)) for module in BATCHES]
     while to_do:
         importer, source = to_do.pop()
         if source is not None and source.name not in found and source.counts_for(importer):
@@ -120,15 +102,13 @@ def _defining(module: str, name: str) -> _Source | None:
 def _source(module: str) -> _Source | None:
     """The file of a module of the user or of levelfield now, found without running packages; None for others."""
     first, *rest = module.split(".")
-    with suppress(ImportError, ValueError):
+    with suppress(ImportError, ValueError, OSError):
         spec = None if first in sys.stdlib_module_names else importlib.util.find_spec(first)
-        files = [Path(spec.origin)] if spec and spec.has_location and spec.origin else []
-        if spec and rest:
-            inner = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
-            files = [file for path in inner for file in (path / "__init__.py", path.with_name(f"{path.name}.py"))]
-        for file in files:
-            if file.is_file() and (first == "levelfield" or not INSTALLED & {*file.parts}):
-                return _read(module, file, file.stat().st_mtime_ns, file.stat().st_size)
+        for name in rest:
+            spec = spec and PathFinder.find_spec(name, spec.submodule_search_locations or [])
+        file = Path(spec.origin) if spec and spec.has_location and spec.origin else None
+        if file and (first == "levelfield" or not INSTALLED & {*file.parts}):
+            return _read(module, file, file.stat().st_mtime_ns, file.stat().st_size)
     return None
 
 
@@ -157,10 +137,7 @@ def _imports(tree: ast.Module, package: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _code(text: str) -> str:
-    """A source without comments, empty lines, and docstrings in lines of their own.
-
-    `ast.dump` and `ast.unparse` differ between versions of Python.
-    """
+    """A source without comments, empty lines and docstrings, the same for all versions of Python, unlike `ast.dump`."""
     lines, before = text.split("\n"), tokenize.NEWLINE
     tokens = [each for each in tokenize.generate_tokens(io.StringIO(text).readline) if each.type != tokenize.NL]
     for token, after in pairwise(tokens):

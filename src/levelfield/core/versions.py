@@ -6,13 +6,9 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import levelfield
-
-if TYPE_CHECKING:
-    from lightning.pytorch import LightningModule, Trainer
-    from torch.nn import Module
 
 # The packages of a training and a search; packages of a learner's classes are recorded too.
 LIBRARIES = ("torch", "torchvision", "lightning", "timm", "numpy", "scipy", "optuna", "pillow")
@@ -35,7 +31,7 @@ def code_version() -> dict[str, Any]:
     return {"levelfield": levelfield.__version__, "commit": commit, "modified": modified}
 
 
-def library_versions(module: "Module | None" = None) -> dict[str, str]:
+def library_versions(module: Any = None) -> dict[str, str]:
     """Versions of the libraries, and of the packages, except levelfield, that a network's classes come from."""
     parts = () if module is None else module.modules()
     packages = {type(part).__module__.partition(".")[0].replace("_", "-") for part in parts} - {"levelfield"}
@@ -56,18 +52,3 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return f"{name} ({torch.backends.cpu.get_cpu_capability()})"
-
-
-def provenance(trainer: "Trainer", learner: "LightningModule") -> dict[str, Any]:
-    """Code, libraries and devices behind a result."""
-    import torch
-
-    device = trainer.strategy.root_device
-    return {
-        "code": code_version(),
-        "libraries": library_versions(learner),
-        "processor": processor(),
-        "device": str(device),
-        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        "weights": getattr(getattr(learner, "trunk", None), "weights_origin", None),  # a user's trunk may not have it
-    }

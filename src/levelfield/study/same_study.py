@@ -12,7 +12,7 @@ from typing import Any
 
 from levelfield.core.configuration import Config, first_difference, set_dotted
 from levelfield.core.errors import UserError
-from levelfield.core.source_identity import sources_of
+from levelfield.core.source_identity import sources
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import StudySpec, named_rows
 
@@ -60,7 +60,7 @@ def with_begun_rows(study: StudyFolder) -> StudyFolder:
 
 def row_sources(spec: StudySpec) -> Sources:
     """Row to the source digests of its classes."""
-    return sources_of({row: spec.class_settings(row) for row in spec.rows})
+    return {row: sources(spec.class_settings(row)) for row in spec.rows}
 
 
 def check_archived(asked: StudySpec, archived: StudySpec) -> None:

@@ -14,7 +14,6 @@ from levelfield.core.configuration import Config
 from levelfield.core.errors import UserError
 from levelfield.core.files import file_hash, write_json
 from levelfield.core.ledger import Evaluation, begin, finish, has_line
-from levelfield.core.versions import provenance
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.study.folder import StudyFolder, scores_hash
 from levelfield.study.jobs import EMBEDDINGS_FILE, RESULT, folds_of
@@ -162,7 +161,7 @@ def score_run(
             **{"method": row, "stage": "test", "number": run, "evaluation": evaluation},
             "configuration": study.test_hash(row),
             "data": {"fingerprint": samples},
-            "provenance": provenance(training.trainer, training.model),
+            "provenance": training.provenance(),
             **score_folds(folds, config["model"].get("distance", "cosine"), study.spec.metrics, device),
         }
         write_json(study.test_file(row, run), test)

@@ -25,8 +25,7 @@ import torch
 from levelfield.core.errors import OutOfMemory, TrainingFailed, UserError
 from levelfield.core.files import explain_write_errors, file_hash, write_atomically, write_json
 from levelfield.core.processes import OF_A_LAUNCHER, end_with_parent, is_first_rank, keep_freed_memory
-from levelfield.core.source_identity import names_in, sources
-from levelfield.core.versions import provenance
+from levelfield.core.source_identity import sources
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.study.derived import derive
 from levelfield.study.jobs import CHECKPOINT, LOGS, RESULT, Task, failed
@@ -98,8 +97,8 @@ def write_result(task: Task, found: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-# Source digests at import, by the names of the classes: an edited file is not imported again.
-_imported: dict[tuple[str, ...], set[tuple[str, str]]] = {}
+# Source digest of each file when this process first saw it: an edited file is not imported again.
+_imported: dict[str, str] = {}
 
 
 def check_sources(task: Task) -> None:
@@ -108,11 +107,14 @@ def check_sources(task: Task) -> None:
     Raises:
         UserError: names the row and the file.
     """
-    names = names_in(task.spec.class_settings(task.job.method))
-    here = {*sources(names).items()}
-    if changed := (here ^ {*task.sources.items()}) | (here ^ _imported.setdefault(tuple(names), here)):
-        file = min(changed)[0]
-        raise UserError(f"{task.job.method}: {file} has changed meanwhile: restore it, or restart command or kernel")
+    here = sources(task.spec.class_settings(task.job.method))
+    for file in sorted({*task.sources, *here}):
+        imported = _imported.setdefault(file, here[file]) if file in here else None
+        if not task.sources.get(file) == here.get(file) == imported:
+            raise UserError(
+                f"{task.job.method}: {file} has changed since the study or this process began; restore it, or restart "
+                "the command (in a notebook the kernel)"
+            )
 
 
 def _train(task: Task) -> dict[str, Any]:
@@ -142,7 +144,7 @@ def _train(task: Task) -> dict[str, Any]:
             "best_epoch": training.best_epoch,
             "ending": training.ending,
             "data": training.datamodule.identity(),
-            "provenance": provenance(training.trainer, training.model),
+            "provenance": training.provenance(),
         }
 
 

@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import torch
 import yaml
-from jsonargparse import ArgumentParser, Namespace
 from lightning.fabric.utilities import disable_possible_user_warnings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
@@ -27,7 +26,7 @@ from levelfield.core.errors import UserError, refuse_below
 from levelfield.core.files import write_atomically
 from levelfield.core.paths import find_own_modules, strip_paths
 from levelfield.core.processes import is_first_rank
-from levelfield.core.versions import library_versions
+from levelfield.core.versions import code_version, library_versions, processor
 from levelfield.data.dataset import MetricDataset
 from levelfield.data.own import dataset_without_paths
 from levelfield.data.splits import NO_FOLD
@@ -38,9 +37,10 @@ from levelfield.training.frozen_trunk import trunk_hash
 from levelfield.training.initial_weights import check_weight_files
 from levelfield.training.learner import MetricLearner
 from levelfield.training.loss_factory import loss_attribute
-from levelfield.training.plain_module import adapted, settings_of_others, user_class
+from levelfield.training.optimization import Optimization
+from levelfield.training.plain_module import adapted, user_class
 from levelfield.training.run_folder import AtomicCheckpoints, BestCheckpoint, MetricsFile, determining
-from levelfield.training.settings import OF_THE_LOSS, instantiate, parse_training, plain
+from levelfield.training.settings import OF_THE_LOSS, instantiate, parameters, parse_training, plain
 from levelfield.training.start import check_features
 from levelfield.training.trackers import place_trackers
 from levelfield.training.weight_averaging import averages
@@ -61,10 +61,6 @@ EXPECTED_NOTICES = (
     ".*LeafSpec.* is deprecated.*",
 )
 _NOTHING = nullcontext()
-LOGGED = {
-    **dict.fromkeys(("lightning.pytorch", "lightning.fabric"), logging.WARNING),
-    **{f"lightning.pytorch.{name}": logging.INFO for name in ("callbacks", "profilers")},  # a user asks for these
-}
 
 
 class NoProfiler(PassThroughProfiler):
@@ -75,10 +71,7 @@ class NoProfiler(PassThroughProfiler):
 
 
 class SharedParts:
-    """Builds trunk and data set, or returns those of the last training if they would be the same.
-
-    Only of levelfield's classes: a user's class may draw random numbers or keep state.
-    """
+    """Builds trunk and data set, or returns those of the last training if they would be the same."""
 
     def __init__(self) -> None:
         self._trunk: Any = (None, None, "", None)
@@ -96,8 +89,7 @@ class SharedParts:
             torch.set_rng_state(after)
             return trunk
         trunk = kind(**arguments)
-        if kind.__module__.startswith("levelfield."):
-            self._trunk = asked, trunk, trunk_hash(trunk), torch.get_rng_state()
+        self._trunk = asked, trunk, trunk_hash(trunk), torch.get_rng_state()
         return trunk
 
     def dataset(self, kind: type[MetricDataset], arguments: dict[str, Any]) -> MetricDataset:
@@ -106,8 +98,7 @@ class SharedParts:
         known, dataset, since = self._dataset
         if known != asked or now - since >= LIST_SECONDS:
             dataset = kind(**arguments)
-            if kind.__module__.startswith("levelfield."):
-                self._dataset = asked, dataset, now
+            self._dataset = asked, dataset, now
         return dataset
 
 
@@ -155,13 +146,6 @@ class Training:
         UserError: A key, class or value that is not accepted.
     """
 
-    parser: ArgumentParser
-    config: Namespace
-    config_dump: Config
-    datamodule: Any  # a MetricDataModule
-    model: Any  # the learner
-    trainer: Trainer
-
     def __init__(
         self,
         config: Config,
@@ -179,10 +163,12 @@ class Training:
         disable_possible_user_warnings()
         for notice in EXPECTED_NOTICES:
             warnings.filterwarnings("ignore", notice)
-        for package, level in LOGGED.items():
-            logging.getLogger(package).setLevel(level)
+        for package in ("pytorch", "fabric", "pytorch.callbacks", "pytorch.profilers"):  # a user asks for the last two
+            logging.getLogger(f"lightning.{package}").setLevel("INFO" if "." in package else "WARNING")
         learner, datamodule = (user_class(section, config.get(section)) for section in ("model", "data"))
-        ignored = settings_of_others(learner)
+        ignored = set[str]()  # a study's base may set them for other learners
+        if not issubclass(learner, MetricLearner):
+            ignored = {*parameters(MetricLearner), *parameters(Optimization)} - {*parameters(learner)}
         self.parser, self.config = parse_training(learner, datamodule, config, command, complete, ignored)
         self._model_class = learner
         for option in OF_THE_LOSS if complete else ():  # attributes of the loss class, so that config.yaml has them
@@ -211,8 +197,7 @@ class Training:
         if shared and is_frozen:
             builders[Trunk] = shared.trunk
         self.parts = instantiate(self.parser, config, builders)
-        self.datamodule = self.parts.data
-        self.model = self.parts.model
+        self.datamodule, self.model = self.parts.data, self.parts.model
         if self.datamodule.features:
             check_features(self.model)
         adapted(self.model)
@@ -238,6 +223,18 @@ class Training:
             "device": self.trainer.strategy.root_device.type,
         }
 
+    def provenance(self) -> dict[str, Any]:
+        """Code, libraries and devices behind the result."""
+        device = self.trainer.strategy.root_device
+        return {
+            "code": code_version(),
+            "libraries": library_versions(self.model),
+            "processor": processor(),
+            "device": str(device),
+            "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+            "weights": getattr(getattr(self.model, "trunk", None), "weights_origin", None),  # a user's may have none
+        }
+
     def make_trainer(self) -> Trainer:
         """The Trainer with the callbacks, the loggers and the plugins of a training."""
         config = dict(self.parts.trainer.items())
@@ -251,18 +248,16 @@ class Training:
             early = [each for each in callbacks if isinstance(each, EarlyStopping) and each.monitor.startswith("val/")]
             callbacks = [each for each in callbacks if each not in early]
             config["limit_val_batches"] = 0  # Lightning would warn about an empty list of loaders
+        given, config["logger"] = config.get("logger"), False
         if self.folder is not None:
             if config.get("enable_checkpointing") is not False:
                 monitor = None if self.datamodule.fold == NO_FOLD else monitor_of(callbacks)
                 self._best = BestCheckpoint(self.folder, monitor, bool(averages(callbacks)))
                 callbacks.append(self._best)
-            given = config.get("logger")
             trackers = [] if given in (None, True, False) else as_list(given)  # `metrics.csv` is always written too
             if trackers:
                 callbacks.append(TrackedRun(trackers, self.config_dump))
             config["logger"] = [MetricsFile(str(self.folder), name="", version=""), *trackers]
-        else:
-            config["logger"] = False
         if self.command is None:
             config["enable_progress_bar"] = False
         config["profiler"] = config.get("profiler") or _no_profiler
@@ -287,9 +282,7 @@ class Training:
             raise UserError(f"--trainer.strategy {config['strategy']} is for notebooks: give ddp")
         environment = trainer._accelerator_connector.cluster_environment
         if trainer.num_nodes > 1 and isinstance(environment, LightningEnvironment):  # it would wait forever
-            raise UserError(
-                f"--trainer.num_nodes {trainer.num_nodes}: start the command with torchrun on each node, or with srun"
-            )
+            raise UserError(f"--trainer.num_nodes {trainer.num_nodes}: start it with torchrun on each node, or by srun")
         if isinstance(environment, SLURMEnvironment):
             environment.auto_requeue = False  # it would write hpc_ckpt_*.ckpt into the working directory
             started, asked = os.environ.get("SLURM_STEP_NUM_TASKS", "1"), trainer.num_devices * trainer.num_nodes

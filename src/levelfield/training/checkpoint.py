@@ -15,24 +15,17 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import nn
 
+from levelfield.core.configuration import init_args
 from levelfield.core.errors import UserError, nearest
 from levelfield.core.paths import strip_paths
 from levelfield.data.datamodule import MetricDataModule
+from levelfield.training import settings
 from levelfield.training.frozen_trunk import KEY, trunk_hash, with_trunk
 from levelfield.training.import_paths import class_named, is_buildable, plain_value
-from levelfield.training.settings import (
-    SUPPLIED,
-    class_parser,
-    classes_named,
-    instantiate,
-    parameters,
-    parse,
-    restricted,
-)
 from levelfield.training.trust import Missing, check_content, checked, named_class
 from levelfield.training.weight_averaging import save_average
 
-# Parts that embedding does not need, and those without which a fit would train otherwise.
+# Parts that embedding does not need.
 NOT_NEEDED = ("loss", "miner", "regularizer", "optimizer", "lr_scheduler")
 USUAL_LEARNER = "levelfield.training.learner.MetricLearner"  # which imports this file
 USUAL_DATA = "levelfield.data.datamodule.MetricDataModule"
@@ -62,17 +55,13 @@ def complete_checkpoint(learner: Any, checkpoint: dict[str, Any]) -> None:
     Local folders are removed, so a checkpoint does not depend on them.
     """
     save_average(learner, checkpoint)
-    for section in ("hyper_parameters", "datamodule_hyper_parameters"):
-        if section in checkpoint:
-            plain = {name: plain_value(value) for name, value in checkpoint[section].items()}
-            checkpoint[section] = strip_paths(plain)
-    datamodule = getattr(learner._trainer, "datamodule", None)
-    data = datamodule.identity() if isinstance(datamodule, MetricDataModule) else None
+    for section in {"hyper_parameters", "datamodule_hyper_parameters"} & checkpoint.keys():
+        checkpoint[section] = strip_paths(plain_value(dict(checkpoint[section])))
     checkpoint.get("datamodule_hyper_parameters", {}).pop("num_workers", None)
-    trunk = getattr(learner, "trunk", None)
+    datamodule, trunk = getattr(learner._trainer, "datamodule", None), getattr(learner, "trunk", None)
     checkpoint["levelfield"] = {
         "num_classes": getattr(learner, "num_classes", None),
-        "data": data,
+        "data": datamodule.identity() if isinstance(datamodule, MetricDataModule) else None,
         "trunk_args": strip_paths(dict(getattr(trunk, "checkpoint_args", {}))),
         "weights": strip_paths(getattr(trunk, "weights_origin", None)),
         "licence": strip_paths(getattr(trunk, "licence", None)),
@@ -146,11 +135,11 @@ def _arguments(
     taken = inspect.signature(kind).parameters
     takes_all = any(each.kind is each.VAR_KEYWORD for each in taken.values())
     stored = dict(checkpoint["hyper_parameters"])
-    known = {*parameters(kind), *(stored if takes_all else ())}
+    known = {*settings.parameters(kind), *(stored if takes_all else ())}
     if unknown := sorted(parts.keys() - known):
         raise UserError(f"{kind.__name__} takes no argument '{unknown[0]}'{nearest(unknown[0], known, '')}")
     if of_trunk := checkpoint["levelfield"].get("trunk_args"):
-        stored["trunk"] = {**stored["trunk"], "init_args": {**(stored["trunk"].get("init_args") or {}), **of_trunk}}
+        stored["trunk"] = {**stored["trunk"], "init_args": {**init_args(stored["trunk"]), **of_trunk}}
     found, left_out = dict[str, Any](), dict[str, str]()
     for name in stored.keys() - {*parts, "learner"}:
         if not (takes_all or name in taken):
@@ -169,35 +158,31 @@ def _arguments(
 
 
 def built(kind: type, section: str, values: Mapping[str, Any], trusted: tuple[str, ...]) -> dict[str, Any]:
-    """The arguments of a learner or datamodule: names are checked, then the parser of the settings builds the values.
+    """The arguments of a learner or datamodule from plain values of a checkpoint.
 
-    Args:
-        kind: Its class.
-        section: `model` or `data`.
-        values: Plain values of a checkpoint.
-        trusted: Modules or classes that a checkpoint may name in addition to the known libraries.
+    Names are checked (`checked`), then the parser of the settings builds the values.
 
     Raises:
         UserError: A class that is not allowed, or an invalid value.
     """
     checked(section, dict.fromkeys(values), trusted)  # the names
     given = {name: checked(f"{section}.{name}", value, trusted) for name, value in values.items()}
-    made, loss = dict[str, Any](), given.get("loss")
-    if kind is not _WithLoss and isinstance(loss, dict) and not loss.get("init_args", {}).keys().isdisjoint(SUPPLIED):
+    made = dict[str, Any]()
+    if kind is not _WithLoss and not init_args(given.get("loss")).keys().isdisjoint(settings.SUPPLIED):
         made = built(_WithLoss, section, {"loss": given.pop("loss")}, trusted)
-    allowed = {pkgutil.resolve_name(path) for path in classes_named(given)}
+    allowed = {pkgutil.resolve_name(path) for path in settings.classes_named(given)}
     parser = _parser(kind, section, instantiate=False)
-    parsed = parse(parser, {section: given}, complete=False, in_any=True)
-    for path in classes_named([parsed[section].get(name) for name in given]):
+    parsed = settings.parse(parser, {section: given}, complete=False, in_any=True)
+    for path in settings.classes_named([parsed[section].get(name) for name in given]):
         kind_here = pkgutil.resolve_name(path)
         if kind_here not in allowed and not is_dataclass(kind_here):  # a parser finds classes by short names, too
             raise UserError(f"it names the class {path} without its module")
-    with restricted(in_any=True):  # all classes are checked
-        found = instantiate(parser, parsed)[section]
+    with settings.restricted(in_any=True):  # all classes are checked
+        found = settings.instantiate(parser, parsed)[section]
     return {**made, **{name: found[name] for name in given}}
 
 
-_parser = cache(class_parser)  # making one takes as long as some training steps
+_parser = cache(settings.class_parser)  # making one takes as long as some training steps
 
 
 class _WithLoss:
@@ -222,10 +207,7 @@ def data_arguments(checkpoint: dict[str, Any], origin: Path | str, trust: Iterab
 
 
 def load_data(arguments: dict[str, Any], origin: Path | str, trust: Iterable[str] = ()) -> Any:
-    """The datamodule of a checkpoint.
-
-    Args:
-        arguments: `data_arguments`, with the folder of the data set on this machine.
+    """The datamodule of a checkpoint, from `data_arguments` with the folder of the data set on this machine.
 
     Raises:
         UserError: A class that is not allowed, or an invalid argument.
@@ -245,6 +227,4 @@ def one_line(origin: object) -> Iterator[None]:
         raise error if str(origin) in str(error) else UserError(f"'{origin}': {error}") from error
     except Exception as error:
         problem = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"'{origin}' is not a learner of this version of levelfield ({type(error).__name__}: {problem})"
-        ) from error
+        raise UserError(f"'{origin}' is no learner of this levelfield ({type(error).__name__}: {problem})") from error

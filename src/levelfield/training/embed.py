@@ -78,12 +78,7 @@ def evaluated(module: nn.Module, device: torch.device | str) -> Iterator[None]:
 
 
 class TrunkExtractor:
-    """The features of a trunk in eval mode, in float32, without gradients.
-
-    Args:
-        trunk: its weights must not change while this is used.
-        device: device of the trunk.
-    """
+    """The features of a trunk in eval mode, in float32, without gradients. Meanwhile its weights must not change."""
 
     def __init__(self, trunk: Trunk, device: torch.device) -> None:
         self.trunk, self.device = trunk, device

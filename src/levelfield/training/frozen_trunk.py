@@ -82,10 +82,7 @@ def _stored(name: Any, path: str | Path) -> Mapping[str, Any]:
     places = [folder / TRUNKS / f"{name}.pt" for folder in Path(path).resolve().parents]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
-        raise UserError(
-            f"'{path}' needs the frozen trunk {TRUNKS}/{name}.pt of its study, which is in no folder above: copy it to "
-            f"{places[0]}"
-        )
+        raise UserError(f"'{path}' needs {TRUNKS}/{name}.pt of its study, in no folder above: copy it to {places[0]}")
     try:
         trunk = torch.load(file, map_location="cpu", weights_only=True)
         whole = content_hash(trunk) == name

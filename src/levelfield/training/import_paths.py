@@ -16,11 +16,9 @@ from levelfield.training.settings import SUPPLIED
 
 
 def learner_arguments(learner: Any, base: type, **parts: Any) -> dict[str, Any]:
-    """All arguments of a `MetricLearner` as plain values.
+    """All arguments of a `MetricLearner` (`base`) as plain values; your own class is named next to them.
 
-    Args:
-        base: `MetricLearner`; your own class is named next to the arguments.
-        parts: trunk, loss and embedder as they were given.
+    `parts` are trunk, loss and embedder as they were given.
     """
     others = [name for name in inspect.signature(base).parameters if name not in (*parts, "optimization")]
     given = {**parts, **{name: getattr(learner, name) for name in others}}

@@ -42,10 +42,7 @@ def start_from_checkpoint(
     """
     checkpoint = read_checkpoint(path)
     if "datamodule_hyper_parameters" not in checkpoint or checkpoint["levelfield"].get("data") is None:
-        raise UserError(
-            f"'{path}' was trained on your own loaders and does not name its classes: use it in Python, "
-            "MetricLearner.load_from_checkpoint(...)"
-        )
+        raise UserError(f"'{path}' was trained on your own loaders: use MetricLearner.load_from_checkpoint in Python")
     then, now = strip_paths(checkpoint["hyper_parameters"]), strip_paths(config["model"])
     data = checkpoint["levelfield"]["data"]
     with one_line(path):
@@ -53,8 +50,9 @@ def start_from_checkpoint(
         given = dict(flatten({key: now[key] for key in shared}))
         for key, trained in flatten({key: then[key] for key in shared}):
             if not key.endswith(".weights"):  # the origin of pretrained weights
-                _refuse_other(f"model.{key}", given.get(key), trained, path)
-        refuse_other_dataset(checkpoint["datamodule_hyper_parameters"], config["data"], path)
+                refuse_other(f"model.{key}", given.get(key), trained, path)
+        trained = checkpoint["datamodule_hyper_parameters"]["dataset"]["class_path"]
+        refuse_other("data.dataset", config["data"]["dataset"]["class_path"], trained, path)
         check_seen_classes(data, datamodule, path)
     # A plain module of another class has another loss; that of a learner made in Python may have no name.
     losses = [class_named(part.get("loss", part.get("learner"))) for part in (then, now)]
@@ -66,11 +64,6 @@ def start_from_checkpoint(
     learner.trained_on = None  # is checked
 
 
-def refuse_other_dataset(then: Mapping[str, Any], now: Mapping[str, Any], path: Path | str) -> None:
-    """Raise UserError if the datamodule's arguments name another data set than those of a checkpoint."""
-    _refuse_other("data.dataset", now["dataset"]["class_path"], then["dataset"]["class_path"], path)
-
-
 def refuse_other_data(then: Mapping[str, Any], now: Mapping[str, Any], path: Path | str) -> None:
     """Raise UserError if the data on disk are not the training data of a checkpoint."""
     for key in DATA_MUST_AGREE:
@@ -78,14 +71,11 @@ def refuse_other_data(then: Mapping[str, Any], now: Mapping[str, Any], path: Pat
             raise UserError(f"the data set differs from that of '{path}' ({key}): give the same data, or fit again")
 
 
-def _refuse_other(key: str, given: Any, trained: Any, path: Path | str) -> None:
+def refuse_other(key: str, given: Any, trained: Any, path: Path | str) -> None:
     """Raise UserError if a setting differs from that of a checkpoint; two paths may name one class."""
     if class_named(given) != class_named(trained):
         given, trained = (each.rpartition(".")[2] if isinstance(each, str) else each for each in (given, trained))
-        raise UserError(
-            f"--{key.replace('.init_args', '')} {given} contradicts '{path}', which was trained with {trained}: leave "
-            "the option out"
-        )
+        raise UserError(f"--{key.replace('.init_args', '')} {given} contradicts '{path}' ({trained}): leave it out")
 
 
 def has_same_classes(data: Mapping[str, Any], datamodule: MetricDataModule) -> bool:
@@ -110,10 +100,7 @@ def check_trained_classes(learner: Any, datamodule: MetricDataModule) -> None:
     if not has_weights or has_same_classes(learner.trained_on, datamodule):
         return
     if learner.loss_factory is None:
-        raise UserError(
-            f"the weights of {type(learner.loss).__name__} belong to other classes: give the loss as a class or "
-            "partial, or a new learner"
-        )
+        raise UserError("the loss has weights of other classes: give it as a class or partial, or a new learner")
     learner.loss, learner.num_classes = learner.loss_without_classes(), None
     warnings.warn(f"'{origin}' was trained on other classes: its loss starts from scratch", stacklevel=2)
 
@@ -124,10 +111,7 @@ def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | st
     Such a class can be a test class of the checkpoint, as with `split: all`: its score is a test score.
 
     It only warns of test classes too if the weights are of another folder or table: equal names may be other classes.
-
-    Args:
-        data: The data of the checkpoint at `path`.
-        datamodule: One of another kind is not checked, because it names no classes.
+    A datamodule of another kind is not checked, because it names no classes.
 
     Raises:
         UserError: they were trained on, or selected by, a test class of the same data set; or the ledger's line cannot
@@ -147,11 +131,8 @@ def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | st
             raise UserError(f"{message}: give other weights")
         warnings.warn(message + otherwise, stacklevel=2)
     if seen := sorted(trained_on & set(here["val_classes"])):
-        warnings.warn(
-            f"'{path}' was trained on {len(seen)} classes of the validation fold (such as {seen[0]!r}): validation "
-            f"scores are too high{otherwise}",
-            stacklevel=2,
-        )
+        message = f"'{path}' was trained on {len(seen)} classes of the validation fold (such as {seen[0]!r})"
+        warnings.warn(f"{message}: validation scores are too high{otherwise}", stacklevel=2)
     unseen = set(here["val_classes"]) - trained_on - set(data["val_classes"])
     if unseen and is_first_rank():
         dataset, file = datamodule.dataset, Path(path)
@@ -164,12 +145,11 @@ def check_seen_classes(data: Mapping[str, Any], datamodule: Any, path: Path | st
 
 def check_weight_files(config: Any, datamodule: MetricDataModule) -> None:
     """`check_seen_classes` for each `weights` in a learner's configuration that is a checkpoint of levelfield."""
-    for path in [Path(text).expanduser() for key, text in texts(config) if key.rpartition(".")[2] == "weights"]:
-        if not path.is_file() or path.suffix == ".safetensors":
-            continue
+    given = [Path(text).expanduser() for key, text in texts(config) if key.rpartition(".")[2] == "weights"]
+    for path in filter(Path.is_file, given):
         try:
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except (RuntimeError, pickle.UnpicklingError):  # an old format or a pickled module, not of levelfield
+        except (RuntimeError, pickle.UnpicklingError):  # another format or a pickled module, not of levelfield
             continue
         if isinstance(content, dict) and "levelfield" in content:
             check_content(content, path)

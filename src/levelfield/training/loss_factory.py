@@ -18,15 +18,10 @@ from levelfield.training.settings import OF_THE_LOSS, SUPPLIED, parameters
 
 
 class LossForm(NamedTuple):
-    """A loss in one form for all.
+    """A loss in one form for all."""
 
-    Attributes:
-        kind: The class or function.
-        given: The arguments by name; of a module, the losses that it holds.
-    """
-
-    kind: Any
-    given: Mapping[str, Any]
+    kind: Any  # the class or function
+    given: Mapping[str, Any]  # the arguments by name; of a module, the losses that it holds
 
     @property
     def wanted(self) -> list[str]:
@@ -67,10 +62,7 @@ def supplied_arguments(loss: Any) -> list[str]:
 
 
 def make_loss(factory: Callable, num_classes: int | None, embedding_size: int) -> nn.Module:
-    """The loss of `factory`.
-
-    Args:
-        num_classes: None if the factory takes none.
+    """The loss of `factory`; `num_classes` is None if it takes none.
 
     Raises:
         UserError: a partial sets another number.
@@ -78,10 +70,7 @@ def make_loss(factory: Callable, num_classes: int | None, embedding_size: int) -
     form, supplied = form_of(factory), dict(zip(SUPPLIED, (num_classes, embedding_size), strict=True))
     for name in form.wanted:
         if form.given.get(name, supplied[name]) != supplied[name]:
-            raise UserError(
-                f"--model.loss.{name} {form.given[name]}: the training has {supplied[name]}; leave the option out, "
-                "because the learner sets it"
-            )
+            raise UserError(f"--model.loss.{name} {form.given[name]}: the training has {supplied[name]}; leave it out")
     made: dict[str, Any] = {name: supplied[name] for name in form.wanted if name not in form.given}
     if form.summed:
         made["losses"] = {
@@ -116,9 +105,7 @@ def is_normalized(loss: Any, asked: bool | None) -> bool:
     if asked is None:
         return bool(loss_attribute(loss, "model.normalize"))
     for name in [name for name, normalize in _values(loss, "model.normalize") if asked and not normalize]:
-        rank_zero_warn(
-            f"--model.normalize true: {name} expects raw embeddings (normalize = False); leave the option out"
-        )
+        rank_zero_warn(f"--model.normalize true: {name} expects raw embeddings; leave the option out")
     return asked
 
 

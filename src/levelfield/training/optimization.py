@@ -66,9 +66,7 @@ class Optimization:
         for name, value in vars(self).items():
             if isinstance(value, np.generic):  # the optimizer's state would make a checkpoint unreadable
                 setattr(self, name, value.item())
-        refuse_below(0, "model", trunk_lr=self.trunk_lr, embedder_lr=self.embedder_lr, loss_lr=self.loss_lr)
-        decays = {name: getattr(self, name) for name in ("weight_decay", "loss_weight_decay", "layer_decay")}
-        refuse_below(0, "model", **decays)
+        refuse_below(0, "model", **{key: value for key, value in vars(self).items() if key.endswith(("lr", "decay"))})
 
     def of(self, learner: nn.Module) -> Any:
         """The optimizer of a learner's weights, with its schedule, as Lightning's `configure_optimizers` returns it.
@@ -116,10 +114,7 @@ class Optimization:
             elif weights:
                 found.append({"params": weights, "name": name, **rates})
         if not found:
-            raise UserError(
-                "nothing to train: the learner has no weight that trains; leave --model.freeze_trunk out, or give "
-                "another --model.embedder"
-            )
+            raise UserError("nothing to train: leave --model.freeze_trunk out, or give another --model.embedder")
         return found
 
 

@@ -22,7 +22,6 @@ from levelfield.training.callbacks.retrieval_validation import embeddings_of
 from levelfield.training.checkpoint import complete_checkpoint
 from levelfield.training.embed import EmbeddedSet
 from levelfield.training.learner import MetricLearner
-from levelfield.training.optimization import Optimization
 from levelfield.training.settings import parameters
 
 # The key of a class in its section, the default class, and the required base class.
@@ -34,10 +33,6 @@ CLASSES: dict[str, tuple[str, type, type]] = {
 
 def user_class(section: str, settings: Any) -> type:
     """The class of `--model` or `--data`. A subclass of the default must take all arguments of the default.
-
-    Args:
-        section: `model` or `data`.
-        settings: those of the section, which may name a class.
 
     Raises:
         UserError: no such class, or a wrong one.
@@ -54,18 +49,8 @@ def user_class(section: str, settings: Any) -> type:
         raise UserError(f"{option} is not a {base.__name__}: write a class that extends {usual.__name__}")
     missing = sorted(parameters(usual).keys() - parameters(kind).keys()) if issubclass(kind, usual) else []
     if missing:
-        raise UserError(
-            f"{option} does not take {', '.join(missing[:3])}, ...: write __init__(self, ..., **kwargs) with "
-            "super().__init__(**kwargs)"
-        )
+        raise UserError(f"{option} does not take {', '.join(missing[:3])}, ...: pass **kwargs to super().__init__")
     return kind
-
-
-def settings_of_others(kind: type[LightningModule]) -> set[str]:
-    """The settings of a `MetricLearner` that a class does not take. A study's base may set them for other learners."""
-    if issubclass(kind, MetricLearner):
-        return set()
-    return (parameters(MetricLearner).keys() | parameters(Optimization).keys()) - parameters(kind).keys()
 
 
 def adapted(module: LightningModule) -> LightningModule:

@@ -24,7 +24,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from levelfield.core.errors import UserError
 from levelfield.core.files import LOCKS, explain_write_errors, make_durable, write_atomically
 from levelfield.core.paths import HERE, moved
-from levelfield.core.processes import is_first_rank, restarted, was_interrupted
+from levelfield.core.processes import is_first_rank, was_interrupted
 from levelfield.data.own import dataset_without_paths
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.frozen_trunk import with_trunk, without_trunk
@@ -74,7 +74,7 @@ def claim(parent: Path, config: Mapping[str, Any], resume: bool) -> RunFolder:
     with explain_write_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
         earlier = sorted((path for path in parent.iterdir() if path.name.isdecimal()), key=lambda path: -int(path.name))
-        for path in earlier if resume or restarted() else []:
+        for path in earlier if resume else []:
             try:
                 known = yaml.safe_load((path / CONFIG).read_text())
             except (OSError, yaml.YAMLError):  # killed before it was written
@@ -87,9 +87,7 @@ def claim(parent: Path, config: Mapping[str, Any], resume: bool) -> RunFolder:
                 continue
             found = RunFolder(path, "unfinished")
             if not found.hold():
-                if resume:
-                    raise UserError(f"{path}: this fit is running; wait for it, or leave --resume out to start another")
-                continue  # equal fits of a requeued job resume one folder each
+                raise UserError(f"{path}: this fit is running; wait for it, or leave --resume out to start another")
             if (path / LAST).exists():
                 return found
             found.release()
@@ -231,10 +229,7 @@ class LastEpoch(Callback):
             raise UserError(f"{self.path.with_name(BEST)} is missing: leave --resume out to begin again")
         here, then = self._identity(), resume["identity"]
         if different := sorted(key for key in here.keys() | then.keys() if here.get(key) != then.get(key)):
-            raise UserError(
-                f"{self.path} was written with other {' and '.join(different)}: resume with the same, or leave "
-                "--resume out to begin again"
-            )
+            raise UserError(f"{self.path} was written with other {' and '.join(different)}: leave --resume out")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._sigterm is not None and threading.current_thread() is threading.main_thread():

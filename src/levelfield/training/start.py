@@ -49,16 +49,12 @@ def prepare(learner: Any, stage: str) -> None:
         check_seen_classes(learner.trained_on, datamodule, learner.checkpoint_path or "the learner")
     if stage != "fit":
         return
-    if not learner.training:  # a loaded learner
-        for module in learner._trains_when_fitted:
-            module.training = True
+    for module in learner._trains_when_fitted if not learner.training else ():  # of a loaded learner
+        module.training = True
     learner._trains_when_fitted = ()
     strategy = learner.trainer.strategy
     if isinstance(strategy, ModelParallelStrategy):
-        raise UserError(
-            "--trainer.strategy ModelParallelStrategy: a metric loss needs the whole batch and whole weights, and a "
-            "trunk of this size fits one GPU: give ddp, and for memory --config trainer/low_memory"
-        )
+        raise UserError("--trainer.strategy ModelParallelStrategy: a metric loss needs the whole batch; give ddp")
     if isinstance(strategy, DDPStrategy):  # buffers need no broadcast in each step unless batch norm trains
         trains = any(isinstance(part, _BatchNorm) and part.training for part in learner.modules())
         usual = {"broadcast_buffers": trains, "gradient_as_bucket_view": True}
@@ -107,10 +103,7 @@ def check_same_classes(learner: Any, data: Mapping[str, Any] | None) -> None:
     datamodule, path = learner.trainer.datamodule, learner.trainer.ckpt_path
     if data is None or not isinstance(datamodule, MetricDataModule) or has_same_classes(data, datamodule):
         return
-    raise UserError(
-        f"fit(ckpt_path='{path}') continues a fit on other classes: give the same data, or start from its weights with "
-        f"{type(learner).__name__}.load_from_checkpoint('{path}')"
-    )
+    raise UserError(f"fit(ckpt_path='{path}') continues on other classes: give the same data, or load_from_checkpoint")
 
 
 class StartAtData(Callback):
@@ -174,15 +167,10 @@ def check_features(learner: Any) -> None:
     if not hasattr(learner, "embed_features"):
         raise UserError("--data.features needs a MetricLearner: leave it out")
     if not learner.freeze_trunk:
-        raise UserError(
-            "--data.features needs a frozen trunk: give --model.freeze_trunk true, or leave --data.features out"
-        )
+        raise UserError("--data.features needs a frozen trunk: give --model.freeze_trunk true, or leave it out")
     own = getattr(type(learner).forward, "__globals__", {}).get("__name__")  # a decorator may copy `__module__`
     if own != "levelfield.training.learner":  # of MetricLearner, which imports this file
-        raise UserError(
-            f"--data.features skips the forward of {type(learner).__name__}: override embed_features, which gets the "
-            "features, or leave --data.features out"
-        )
+        raise UserError(f"--data.features skips {type(learner).__name__}.forward: override embed_features instead")
 
 
 def check_parts(learner: Any) -> None:
@@ -199,16 +187,10 @@ def check_parts(learner: Any) -> None:
         return
     option = f"--model.regularizer {type(regularizer).__name__}"
     if regularizer.of == "raw_embeddings" and learner.normalize:
-        raise UserError(
-            f"{option} needs raw embeddings, but --model.normalize true gives all of them length 1: give "
-            "--model.normalize false (losses of cosines normalize themselves)"
-        )
+        raise UserError(f"{option} needs raw embeddings: give --model.normalize false")
     name, losses = type(learner.loss).__name__, with_class_weights(learner.loss)
     if regularizer.of == "class_weights" and len(losses) != 1:
-        raise UserError(
-            f"{option} needs class weights, and --model.loss {name} has {len(losses) or 'none'}: give a loss with one "
-            "set of class weights (docs/losses.md)"
-        )
+        raise UserError(f"{option} needs one set of class weights, and --model.loss {name} has {len(losses) or 'none'}")
 
 
 def check_call(loss: nn.Module, miner: nn.Module | None) -> None:
@@ -221,10 +203,7 @@ def check_call(loss: nn.Module, miner: nn.Module | None) -> None:
         if module is not None and not _takes(module, 2):
             raise UserError(f"--model.{part} {type(module).__name__}: its forward must take (embeddings, labels)")
     if miner is not None and not _takes(loss, 3):
-        raise UserError(
-            f"--model.loss {type(loss).__name__} cannot use --model.miner {type(miner).__name__}: leave the miner out, "
-            "or define forward(embeddings, labels, indices_tuple=None)"
-        )
+        raise UserError(f"--model.loss {type(loss).__name__} cannot use --model.miner (no indices_tuple): leave it out")
 
 
 def check_numbers(learner: Any, **returned: Any) -> None:
@@ -239,10 +218,7 @@ def check_numbers(learner: Any, **returned: Any) -> None:
             kind = f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise UserError(f"{option} returned a {kind}: return one number, a tensor of shape ()")
         if part == "loss" and torch.is_grad_enabled() and not value.requires_grad:
-            raise UserError(
-                f"{option} returned a number without a gradient: compute it from the embeddings with torch, without "
-                "detach(), item() and no_grad()"
-            )
+            raise UserError(f"{option} returned a number without a gradient: compute it with torch, without detach()")
 
 
 def _warn_of_traps(learner: Any, datamodule: Any) -> None:
@@ -256,23 +232,15 @@ def _warn_of_traps(learner: Any, datamodule: Any) -> None:
     parts += [getattr(datamodule, name, None) for name in ("dataset", "sampler", "transforms")]
     kinds = [part if isinstance(part, type) else type(part) for part in parts]
     if own := [kind.__name__ for kind in dict.fromkeys(kinds) if kind.__module__ == "__main__"]:
-        rank_zero_warn(
-            f"{', '.join(own)}: no command can load the checkpoint, because this program defines the class itself; "
-            "move it to a module and import it"
-        )
+        rank_zero_warn(f"{', '.join(own)}: move it to a module, or no command can load the checkpoint")
     frozen = [part for part in learner.trunk.modules() if isinstance(part, _BatchNorm) and not part.training]
     if frozen and learner.trunk.weights_origin == "random" and not learner.freeze_trunk:
-        rank_zero_warn(
-            "the trunk starts at random weights, but its batch norm is frozen: give --model.freeze_batch_norm false"
-        )
+        rank_zero_warn("the trunk starts at random weights, batch norm frozen: give --model.freeze_batch_norm false")
     for name in ("embedder", "loss", "miner", "regularizer"):
         part = getattr(learner, name)
         for module in part.modules() if isinstance(part, nn.Module) else ():
             for key in [key for key, value in vars(module).items() if isinstance(value, Tensor)]:
-                rank_zero_warn(
-                    f"--model.{name} {type(module).__name__}: self.{key} is a plain tensor, which checkpoints do not "
-                    f"store and devices do not get: use self.register_buffer('{key}', ...)"
-                )
+                rank_zero_warn(f"--model.{name}: self.{key} is a plain tensor: use self.register_buffer('{key}', ...)")
 
 
 def _takes(module: nn.Module, arguments: int) -> bool:

@@ -66,9 +66,8 @@ class SeedSteps(Callback):
         epoch: int = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
         loaders = CombinedLoader(trainer.train_dataloader).flattened
         owners = [*loaders, *(getattr(loader, "batch_sampler", None) for loader in loaders)]
-        samplers: list[Any] = [
-            each for owner in owners if hasattr(each := getattr(owner, "sampler", None), "set_epoch")
-        ]
+        samplers: list[Any] = [getattr(owner, "sampler", None) for owner in owners]
+        samplers = [each for each in samplers if hasattr(each, "set_epoch")]
         if any(getattr(sampler, "epoch", epoch) != epoch for sampler in samplers):
             for sampler in samplers:
                 sampler.set_epoch(epoch)
@@ -98,18 +97,12 @@ class CheckFirstBatch(Callback):
             low, high = (float(each) for each in images.aminmax())
             # A little outside of [0, 1] from interpolation or noise.
             if (low < -0.5 or high > 1.5) and any(isinstance(part, Standardise) for part in pl_module.modules()):
-                rank_zero_warn(
-                    f"the images reach from {low:.3g} to {high:.3g}, but the trunk standardises images in [0, 1] "
-                    "itself: leave Normalize out of your transforms, and divide bytes by 255"
-                )
+                rank_zero_warn(f"images of {low:.3g} to {high:.3g}: the trunk standardises [0, 1]; leave Normalize out")
         if trainer.world_size > 1 and isinstance(read.index, Tensor):
             of_ranks = gather_rows(pl_module, read.index).reshape(trainer.world_size, -1)
             # All samples of a process: two processes may share some, of a class with few samples.
             if any(torch.isin(of_ranks[rank], of_ranks[:rank]).all() for rank in range(1, trainer.world_size)):
-                rank_zero_warn(
-                    "several processes train on the same samples: let the sampler give each process its own (by its "
-                    "rank)"
-                )
+                rank_zero_warn("several processes train on the same samples: let the sampler shard them by rank")
 
 
 class LogLosses(Callback):

@@ -42,10 +42,7 @@ def _follow(each: WeightAveraging, hook: str, trainer: Any, learner: LightningMo
         average.update_parameters(learner)  # copies, because it is the first
         average.n_averaged.zero_()
         if hook == "on_train_end":
-            rank_zero_warn(
-                f"{type(each).__name__} averaged nothing in {trainer.global_step} steps, so the trained weights are "
-                "kept: let it start earlier"
-            )
+            rank_zero_warn(f"{type(each).__name__} averaged nothing in {trainer.global_step} steps: start it earlier")
     getattr(type(each), hook)(each, trainer, learner, *args)
 
 

@@ -48,7 +48,7 @@ def test_the_trunk_waits_and_then_trains() -> None:
     assert not torch.equal(first["embedder.linear.weight"], before["embedder.linear.weight"])
     assert not torch.equal(first["loss.class_weights"], second["loss.class_weights"])
     assert all(not torch.equal(second[name], first[name]) for name in trunk if name.endswith("conv1.weight"))
-    with pytest.raises(UserError, match=r"HeadFirst\.epochs .*0"):
+    with pytest.raises(UserError, match=r"callbacks\.epochs 0"):
         HeadFirst(epochs=0)
 
 
@@ -103,8 +103,8 @@ def test_patience_counts_validations(steps, more, epochs, run: Run, tmp_path: Pa
 
 
 def test_refused_arguments(run: Run, tmp_path: Path) -> None:
-    for arguments, key in [({"first": 0}, "first"), ({"first": 500}, "first"), ({"patience": 0}, "patience")]:
-        with pytest.raises(UserError, match=rf"UntilDone\.{key}"):
+    for arguments, key in [({"first": 0}, "first"), ({"first": 500}, "every"), ({"patience": 0}, "patience")]:
+        with pytest.raises(UserError, match=rf"callbacks\.{key}"):
             UntilDone(**arguments)
     for key, value in [("check_val_every_n_epoch", "2"), ("val_check_interval", "1")]:
         refused(run(*words(tmp_path, RARER), f"--trainer.{key}", value), f"--trainer.{key}")

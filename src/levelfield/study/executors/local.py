@@ -93,8 +93,8 @@ def begin_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the study's process, which ends this one
     forget_launcher()  # whose variables a node's process has, too
     keep_freed_memory()
-    with quick_imports():
-        import_module("levelfield.study.seal")
+    quick_imports()
+    import_module("levelfield.study.seal")
 
 
 def _auto(spec: StudySpec, on_devices: int) -> int:

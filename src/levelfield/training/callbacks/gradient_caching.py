@@ -1,17 +1,17 @@
 """Gradient caching: compute the gradients of a batch that exceeds memory, chunk by chunk.
 
 The first pass embeds the batch without keeping activations. The loss then gives the gradient at the embeddings. The
-second pass embeds each chunk again, with activations, and propagates the chunk's rows of that gradient to the weights:
+second pass, torch's checkpointing, embeds each chunk again and propagates the chunk's rows of that gradient:
 
     d loss / d weights = sum over chunks of (d loss / d embeddings of the chunk) (d embeddings of the chunk / d weights)
 
-This is the chain rule, so any loss of the embeddings has the same gradients as without chunks. For autograd, both
-passes are one operation on the weights: accumulation, scaling, clipping and reduction see each weight's gradient once.
+This is the chain rule, so any loss of the embeddings has the same gradients as without chunks. Autograd sums over the
+chunks before it reaches a weight: accumulation, scaling, clipping and reduction see each weight's gradient once.
 
 Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", arXiv:2101.06983.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any, cast
@@ -21,7 +21,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from levelfield.core.errors import UserError, refuse_below
 from levelfield.training.batches import Batch
@@ -56,17 +56,11 @@ class GradientCaching(Callback):
             return
         strategy, learner = trainer.strategy, cast(Any, pl_module)
         if getattr(getattr(type(learner), "embed_batch", None), "__module__", None) != LEARNER:
-            raise UserError(
-                f"{OPTION} replaces MetricLearner.embed_batch, but {type(learner).__name__} has its own or none: "
-                "override forward or embed_features instead, or leave the callback out"
-            )
+            raise UserError(f"{OPTION} replaces embed_batch: {type(learner).__name__} must have that of MetricLearner")
         if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
             raise UserError(f"{OPTION} needs one device or --trainer.strategy ddp, not {type(strategy).__name__}")
         if any(part.training for part in learner.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)):
-            rank_zero_warn(
-                f"{OPTION}: batch norm uses the statistics of each chunk, not of the batch; "
-                "--model.freeze_batch_norm true uses neither"
-            )
+            rank_zero_warn(f"{OPTION}: batch norm sees chunks, not the batch; give --model.freeze_batch_norm true")
         self.wrap(learner)
 
     def wrap(self, learner: Any) -> None:
@@ -80,19 +74,14 @@ class GradientCaching(Callback):
                 return embed_whole(batch)
             count = -(-number // self.chunk_size)  # of chunks of nearly equal sizes
             bounds = pairwise(number * place // count for place in range(count + 1))
-            chunks = [_rows(batch.samples, number, slice(*between)) for between in bounds]
-            named = learner.named_parameters()
-            weights = [weight for name, weight in named if weight.requires_grad and not name.startswith("loss.")]
-            return _EmbeddedTwice.apply(learner, chunks, *weights)
+            with set_checkpoint_early_stop(False):  # the second pass ends with embeddings too, to compare them
+                return torch.cat([_embed_twice(learner, _rows(batch.samples, number, slice(*each))) for each in bounds])
 
         learner.embed_batch = embed_batch
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if not self._is_used:
-            raise UserError(
-                f"{OPTION} has no effect: the training_step of {type(pl_module).__name__} does not call "
-                "self.embed_batch(Batch.read(batch)); call it, or leave the callback out"
-            )
+            raise UserError(f"{OPTION} has no effect: call self.embed_batch in the step of {type(pl_module).__name__}")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         vars(pl_module).pop("embed_batch", None)
@@ -100,70 +89,45 @@ class GradientCaching(Callback):
     on_exception = on_train_end  # type: ignore[assignment] # Lightning gives no names
 
 
-class _EmbeddedTwice(torch.autograd.Function):
-    """The embeddings of all chunks, as a function of the weights; the second pass has the draws of the first."""
+def _embed_twice(learner: Any, chunk: Any) -> Tensor:
+    """The embeddings of a chunk, whose activations autograd computes again, with the draws of the first pass."""
+    found: list[Tensor] = []
+    precision = learner._trainer and learner._trainer.precision_plugin
 
-    @staticmethod
-    def forward(ctx: Any, learner: Any, chunks: list[Any], *weights: Tensor) -> Tensor:
-        ctx.learner, ctx.chunks, ctx.states, rows = learner, chunks, [], []
-        # Only of trunk and embedder: a loss may store embeddings in its buffers, and it runs between the passes.
-        ctx.buffers = [*learner.trunk.buffers(), *learner.embedder.buffers()]
-        for chunk in chunks:
-            ctx.states.append(_State(learner.device, [] if ctx.states else ctx.buffers))
-            rows.append(learner(chunk))
-        embeddings = torch.cat(rows)
-        ctx.lengths = [len(of_chunk) for of_chunk in rows]
-        ctx.save_for_backward(embeddings, *weights)  # so that autograd refuses weights that changed in between
+    def embed(rows: Any, _: Tensor) -> Tensor:
+        torch.clear_autocast_cache()  # or all chunks would sum their gradients in half precision
+        with precision.train_step_context() if precision else nullcontext():  # the second pass is outside of the step
+            embeddings = learner(rows)
+        found.append(embeddings.detach())
+        first, again = found[0], found[-1]
+        if learner.global_step % LOOKED_AT_EVERY == 0 and (again - first).norm() > TOLERANCE * first.norm():
+            raise UserError(f"{OPTION} embeds twice, and it differs: use torch's generator, and buffers for state")
         return embeddings
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        learner, (embeddings, *weights) = ctx.learner, ctx.saved_tensors
-        after = _State(learner.device, ctx.buffers)  # running statistics are those of the first pass, updated once
-        found: list[Tensor | None] = [None] * len(weights)
-        off = torch.zeros((), device=embeddings.device)
-        parts = zip(ctx.chunks, ctx.states, embeddings.split(ctx.lengths), gradient.split(ctx.lengths), strict=True)
-        trainer = learner._trainer
-        with torch.enable_grad(), trainer.precision_plugin.train_step_context() if trainer else nullcontext():
-            for chunk, state, first, at_embeddings in parts:
-                state.restore()
-                again = learner(chunk)
-                off += (again.detach() - first).square().sum()
-                further = torch.autograd.grad(again, weights, at_embeddings, allow_unused=True)
-                # Not in place: autograd may return the same tensor for two weights.
-                pairs = zip(found, further, strict=True)
-                found = [new if old is None else old if new is None else old + new for old, new in pairs]
-        after.restore()
-        if learner.global_step % LOOKED_AT_EVERY == 0 and off.sqrt() > TOLERANCE * embeddings.norm():
-            raise UserError(
-                f"{OPTION} embeds a batch twice, and the embeddings differ: let the trunk draw from torch's generator "
-                "and keep its state in buffers, or leave the callback out"
-            )
-        return None, None, *found
+    # Only of trunk and embedder: a loss may store embeddings in its buffers, and it runs between the passes.
+    contexts = nullcontext(), _Before([*learner.trunk.buffers(), *learner.embedder.buffers()])
+    here = torch.empty(0, device=learner.device)  # texts do not tell the device, whose draws are kept
+    return checkpoint(embed, chunk, here, use_reentrant=False, context_fn=lambda: contexts)
 
 
-class _State:
-    """What torch's random generators, of the CPU and of a device, and buffers hold now."""
+class _Before:
+    """A context in which buffers have their present values: only the first pass updates running statistics."""
 
-    def __init__(self, device: torch.device, buffers: Sequence[Tensor]) -> None:
-        modules: list[Any] = [torch] if device.type == "cpu" else [torch, torch.get_device_module(device)]
-        self._draws = [(module, module.get_rng_state()) for module in modules]
-        self._buffers = [(buffer, buffer.clone()) for buffer in buffers]
+    def __init__(self, buffers: list[Tensor]) -> None:
+        self._buffers, self._values = buffers, [buffer.clone() for buffer in buffers]
 
-    def restore(self) -> None:
-        for module, state in self._draws:
-            module.set_rng_state(state)
-        for buffer, value in self._buffers:
+    def _swap(self, *_: object) -> None:
+        values = [buffer.clone() for buffer in self._buffers]
+        for buffer, value in zip(self._buffers, self._values, strict=True):
             buffer.copy_(value)
+        self._values = values
+
+    __enter__ = __exit__ = _swap
 
 
 def _rows(samples: Any, number: int, rows: slice) -> Any:
     if isinstance(samples, Mapping):
         return {key: _rows(part, number, rows) for key, part in samples.items()}
     if not isinstance(samples, Tensor | list | tuple) or len(samples) != number:
-        raise UserError(
-            f"{OPTION} splits samples in a tensor or a list with one row per label, or in a dictionary of these: let "
-            "the loader yield one, or leave the callback out"
-        )
+        raise UserError(f"{OPTION} splits tensors and lists with a row per label, or dictionaries of these: yield one")
     return samples[rows]

@@ -19,14 +19,7 @@ from torch.utils.data import DistributedSampler
 from levelfield.core.errors import TrainingFailed, UserError
 from levelfield.data.splits import NO_FOLD
 from levelfield.metrics import RetrievalMetrics
-from levelfield.metrics.definitions import (
-    COLLAPSED_RANK,
-    MONITOR,
-    SELECTED_BY,
-    SHOWN_METRICS,
-    can_select,
-    is_user_metric,
-)
+from levelfield.metrics.definitions import COLLAPSED_RANK, SELECTED_BY, SHOWN_METRICS, can_select, is_user_metric
 from levelfield.metrics.distances import unpack_signs
 from levelfield.metrics.distributed import NotFinite
 from levelfield.metrics.health import effective_rank
@@ -90,9 +83,7 @@ class RetrievalValidation(Callback):
                 score = str(getattr(each, "monitor", "")).removeprefix("val/").partition("/dataloader_idx_")[0]
                 is_best_if_large = score == self.selected_by or (can_select(score) and not is_user_metric(score))
                 if is_best_if_large and getattr(each, "mode", "max") != "max":
-                    rank_zero_warn(
-                        f"{type(each).__name__} takes the smallest {each.monitor} for the best: give it mode='max'"
-                    )
+                    rank_zero_warn(f"{type(each).__name__} keeps the smallest {each.monitor}: give it mode='max'")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         for each in averages(trainer.callbacks):  # type: ignore[attr-defined]
@@ -126,10 +117,7 @@ class RetrievalValidation(Callback):
         labels, index = read.labels, read.index
         if index is None:
             if trainer.world_size > 1:
-                raise UserError(
-                    "the loader yields (samples, labels): where several processes share it, some samples come twice "
-                    "and count once, so yield (samples, labels, index) with index the position in the data set"
-                )
+                raise UserError("processes share the loader: yield (samples, labels, index), the place in the data")
             seen = sum(map(len, scores.labels))
             index = torch.arange(seen, seen + len(labels), device=labels.device)
         scores.update(embeddings_of(outputs), labels, index)
@@ -145,10 +133,7 @@ class RetrievalValidation(Callback):
             try:
                 scores = metrics.compute()
             except NotFinite as error:
-                raise TrainingFailed(
-                    f"{error}: look at these samples, or lower the learning rates (--model.trunk_lr, "
-                    "--model.embedder_lr)"
-                ) from error
+                raise TrainingFailed(f"{error}; look there, or lower --model.trunk_lr, --model.embedder_lr") from error
             if trainer.is_global_zero and metrics.embeddings and not self._has_warned:
                 self._warn_of_collapse(torch.cat(metrics.embeddings))
             del scores["num_skipped"]
@@ -236,16 +221,13 @@ def embeddings_of(outputs: Any) -> Tensor:
     if isinstance(found, Tensor) and found.ndim == 2:
         return found
     shape = f" of shape {tuple(found.shape)}" if isinstance(found, Tensor) else ""
-    raise UserError(
-        f"validation_step returned a {type(outputs).__name__}{shape}: let it return the embeddings (N, D) of its "
-        "batch, or a dictionary with 'embeddings'"
-    )
+    raise UserError(f"validation_step returned a {type(outputs).__name__}{shape}: return the embeddings (N, D)")
 
 
 def monitor_of(callbacks: Iterable[Callback]) -> str:
     """The logged score that selects the best epoch, such as `val/map_at_r`."""
     found = (each.selected_by for each in callbacks if isinstance(each, RetrievalValidation))
-    return next((f"val/{name}" for name in found), MONITOR)
+    return f"val/{next(found, SELECTED_BY)}"
 
 
 def _refuse_a_part(trainer: Any, loader: Any, planned: float, stage: str) -> None:
@@ -255,10 +237,7 @@ def _refuse_a_part(trainer: Any, loader: Any, planned: float, stage: str) -> Non
     limit, remedy = f"limit_{stage}_batches", "1.0, or 0 for no scores"
     if stage == "val" and trainer.overfit_batches:
         limit, remedy = "overfit_batches", "limit_train_batches instead"
-    raise UserError(
-        f"{limit} leaves {there - int(planned)} of {there} batches out, and retrieval is scored among all samples: "
-        f"give {remedy}"
-    )
+    raise UserError(f"{limit} leaves {there - int(planned)} of {there} batches out, but all are scored: give {remedy}")
 
 
 def _by_position(samples: Any, name: str) -> Shaped[np.ndarray, " samples"] | None:

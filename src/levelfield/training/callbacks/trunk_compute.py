@@ -7,14 +7,13 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from levelfield.core.errors import UserError
+from levelfield.core.errors import UserError, refuse_below
 from levelfield.models.layers import networks
 
 
 class GradientCheckpointing(Callback):
-    """Recomputes activations of the trunk to save memory; one extra forward pass, the same gradients.
+    """Keeps only the inputs of the trunk's blocks, to save memory; one extra forward pass, the same gradients.
 
-    It keeps only the inputs of the trunk's blocks.
     Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
 
     Raises:
@@ -30,10 +29,7 @@ class GradientCheckpointing(Callback):
 def recompute_activations(trunk: nn.Module, freeze_batch_norm: bool = True) -> None:
     """Make a trunk keep only the inputs of its blocks; raises UserError if it cannot."""
     if not freeze_batch_norm and any(isinstance(part, _BatchNorm) for part in trunk.modules()):
-        raise UserError(
-            "GradientCheckpointing goes through batch norm twice, which would count each batch twice: give "
-            "--model.freeze_batch_norm true, or leave it out"
-        )
+        raise UserError("GradientCheckpointing goes through batch norm twice: give --model.freeze_batch_norm true")
     found = [network for _, network in networks(trunk)]
     try:
         for network in found:
@@ -46,10 +42,7 @@ def recompute_activations(trunk: nn.Module, freeze_batch_norm: bool = True) -> N
     except (AssertionError, ValueError, AttributeError):
         found = []
     if not found:
-        raise UserError(
-            f"GradientCheckpointing: {type(trunk).__name__} has no network that can do it; GradientCaching saves "
-            "memory with any"
-        )
+        raise UserError(f"GradientCheckpointing: {type(trunk).__name__} cannot do it; GradientCaching can with any")
 
 
 class TimmSyncBatchNorm(Callback):
@@ -80,16 +73,12 @@ class HeadFirst(Callback):
     Then all weights train: the optimizer resets its moments, the schedule continues. Until then, the gradients of the
     trunk are computed and dropped, because DDP waits for each gradient.
 
-    Args:
-        epochs: number of epochs without the trunk.
-
     Raises:
         UserError: fewer than 1 epoch, or a module without trunk.
     """
 
     def __init__(self, epochs: int = 1) -> None:
-        if epochs < 1:
-            raise UserError(f"HeadFirst.epochs is {epochs}: give 1 or more, or leave the callback out")
+        refuse_below(1, "trainer.callbacks", epochs=epochs)
         self.epochs = epochs
 
     def on_train_batch_start(
@@ -112,8 +101,5 @@ def trunk_of(module: nn.Module, callback: object) -> Any:
         UserError: the module, perhaps a plain LightningModule, has none.
     """
     if not isinstance(trunk := getattr(module, "trunk", None), nn.Module):
-        raise UserError(
-            f"--trainer.callbacks {type(callback).__name__} needs self.trunk, which {type(module).__name__} lacks: "
-            "name your network so, or leave the callback out"
-        )
+        raise UserError(f"--trainer.callbacks {type(callback).__name__} needs self.trunk in {type(module).__name__}")
     return trunk

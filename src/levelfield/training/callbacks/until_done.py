@@ -7,7 +7,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
-from levelfield.core.errors import UserError
+from levelfield.core.errors import UserError, refuse_below
 from levelfield.metrics.definitions import MONITOR
 from levelfield.training.callbacks.retrieval_validation import monitor_of
 
@@ -91,13 +91,10 @@ class UntilDone(ValidateFirst, EarlyStopping):
     """
 
     def __init__(self, first: int = 100, every: int = 400, patience: int = 3) -> None:
-        if not 1 <= first <= every:
-            raise UserError(f"UntilDone.first is {first}: give 1 or more, and at most UntilDone.every, {every}")
-        if patience < 1:
-            raise UserError(f"UntilDone.patience is {patience}: give 1 or more validations")
+        refuse_below(1, "trainer.callbacks", first=first, patience=patience)
+        refuse_below(first, "trainer.callbacks", every=every)
         super().__init__(MONITOR, mode="max", patience=patience, check_on_train_epoch_end=False)
-        self.first = first
-        self.every = every
+        self.first, self.every = first, every
 
     @property
     def is_done(self) -> bool:
