@@ -84,10 +84,3 @@ def test_a_running_fit_is_not_resumed(tmp_path: Path, monkeypatch: pytest.Monkey
     running.release()
     third = claim(tmp_path, CONFIG, False)
     assert (third.path.name, third.state) == ("0", "unfinished")
-
-
-def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
-    (tmp_path / "fit").write_text("")
-    for parent in (tmp_path / "fit" / "mine", tmp_path / "fit"):
-        with pytest.raises(UserError, match=str(tmp_path / "fit")):
-            claim(parent, CONFIG, False)
