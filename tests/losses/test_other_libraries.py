@@ -53,10 +53,10 @@ def configured(**parts) -> MetricLearner:
 
 def train(learner: MetricLearner) -> set[str]:
     """Train three steps; the parts of the learner whose parameters moved."""
-    learner.build_loss(15)  # 20 of the 40 letters are for training, a fourth validates
-    before = {name: value.detach().clone() for name, value in learner.named_parameters()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's advice, and the peer's
+        learner.build_loss(15)  # 20 of the 40 letters are for training, a fourth validates
+        before = {name: value.detach().clone() for name, value in learner.named_parameters()}
         small_trainer(max_steps=3, limit_val_batches=0).fit(learner, small_data(batch_size=16, steps_per_epoch=3))
     moved = {name: value for name, value in learner.named_parameters() if not torch.equal(value, before[name])}
     assert all(torch.isfinite(value).all() for value in moved.values())

@@ -172,12 +172,13 @@ def main(folder: Path, processes: int) -> None:
     left = folder / f"left_{processes}_{RANK}"
     # Registered first, called last.
     atexit.register(lambda: left.write_text(str(not torch.distributed.is_initialized())))
-    found: dict[str, Any] = {name: fit(processes, **case) for name, case in FITS.items()}
+    found: dict[str, Any] = {}
     for name, case in CASES.items() if processes == 2 else ():
         try:
             case()
         except Exception as error:
             found[name] = type(error).__name__, str(error)
+    found |= {name: fit(processes, **case) for name, case in FITS.items()}
     torch.save(found, folder / f"{processes}_{RANK}.pt")
 
 
