@@ -1,15 +1,14 @@
 """Attacks by a checkpoint, through its doors: nothing is run or fetched, and one line says what is refused."""
 
 import copy
-import io
 import json
-import lzma
 import os
 import pickle
 import socket
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,14 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from PIL import Image
 from refused import refused as refuses
+from refused import succeeded
 from tiny_fit import TINY
 from tiny_text import DISTILBERT, tiny_text_model
+from torch import nn
 
 import levelfield
 from levelfield.cli.main import main
@@ -32,6 +34,7 @@ from levelfield.losses import ContrastiveLoss
 from levelfield.models import TimmTrunk, TransformersTrunk
 from levelfield.study.archive import unpack_study
 from levelfield.training.build import Training
+from levelfield.training.checkpoint import load_learner
 from levelfield.training.initial_weights import check_weight_files, start_from_checkpoint
 from levelfield.training.learner import MetricLearner
 from levelfield.training.run_folder import AtomicCheckpoints
@@ -41,15 +44,16 @@ PLANTED = """
 import pathlib
 import torch
 from levelfield.data import Glyphs
-from levelfield.losses import ContrastiveLoss as Loss
-from levelfield.models import TimmTrunk as Trunk
+from levelfield.losses import ContrastiveLoss
+from levelfield.models import TimmTrunk
 
 pathlib.Path({file!r}).write_text("imported")
 
+class Loss(ContrastiveLoss): ...
 
-class Letters(Glyphs):
-    pass
+class Trunk(TimmTrunk): ...
 
+class Letters(Glyphs): ...
 
 def adam(parameters) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters)
@@ -247,18 +251,8 @@ ROWS = [
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The hosts that were looked up or connected to."""
     found: list[Any] = []
-    look_up, connect = socket.getaddrinfo, socket.socket.connect
-
-    def recorded(host: Any, *rest: Any, **more: Any) -> Any:
-        found.append(host)
-        return look_up(host, *rest, **more)
-
-    def recorded_too(self: socket.socket, address: Any) -> Any:
-        found.append(address)
-        return connect(self, address)
-
-    monkeypatch.setattr(socket, "getaddrinfo", recorded)
-    monkeypatch.setattr(socket.socket, "connect", recorded_too)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: found.append(host) or [])
+    monkeypatch.setattr(socket.socket, "connect", lambda _, address: found.append(address))
     return found
 
 
@@ -307,19 +301,16 @@ def refused(place: Path, run: Callable, asked: list[Any], training: Training) ->
     """
     path = place / "it.ckpt"
 
-    def load() -> None:
-        MetricLearner.load_from_checkpoint(path)
-
     def weights() -> None:
         TimmTrunk("test_resnet", weights=str(path))
         check_weight_files({"weights": str(path)}, training.datamodule)
 
-    def start() -> None:
-        start_from_checkpoint(path, training.model, training.datamodule, training.config_dump)
-
-    # What `fit --ckpt_path` and `--model.trunk.weights` call is here by itself: see `test_doors_of_fit`.
-    always = {"validate": "validate", "fit": start, "weights": weights, "load_from_checkpoint": load}
-    in_turn = {
+    doors: dict[str, str | Callable[[], Any]] = {
+        "validate": "validate",
+        # What `fit --ckpt_path` and `--model.trunk.weights` call is here by itself: see `test_doors_of_fit`.
+        "fit": lambda: start_from_checkpoint(path, training.model, training.datamodule, training.config_dump),
+        "weights": weights,
+        "load_from_checkpoint": lambda: MetricLearner.load_from_checkpoint(path),
         "test": "test",
         "predict --data": "predict --data images",
         "Encoder": lambda: Encoder(path),
@@ -329,13 +320,13 @@ def refused(place: Path, run: Callable, asked: list[Any], training: Training) ->
         "export": "export --output images",  # which is there: it ends in a refusal at least
         "levelfield.embed": lambda: levelfield.embed(path, "images"),
     }
+    always, in_turn = [*doors][:4], [*doors][4:]
 
     def complaint_of(door: str | Callable[[], Any]) -> str:
         if isinstance(door, str):
             verb, *words = door.split()
             code, _, complaint = run(verb, "--ckpt_path", path, *words)
-            assert code in (0, 2), complaint
-            assert bool(complaint) == (code == 2), complaint
+            assert (code, bool(complaint)) in ((0, False), (2, True)), complaint
             return complaint
         try:
             door()
@@ -344,10 +335,9 @@ def refused(place: Path, run: Callable, asked: list[Any], training: Training) ->
         return ""
 
     def enter(turn: int) -> dict[str, str]:
-        names = [*always, *(list(in_turn)[(turn + step) % len(in_turn)] for step in (0, 3, 5))]
         lines = {}
-        for name in names:
-            lines[name] = complaint_of((always | in_turn)[name])
+        for name in [*always, *(in_turn[(turn + step) % len(in_turn)] for step in (0, 3, 5))]:
+            lines[name] = complaint_of(doors[name])
             assert "\n" not in lines[name].removesuffix("\n"), name
             assert not (place / "written").exists(), name
             assert asked == [], name
@@ -418,17 +408,14 @@ def test_doors_of_fit(checkpoint, place, run, asked) -> None:
 
 def test_files_of_callbacks(checkpoint, place, run, asked) -> None:
     """`ModelCheckpoint` deletes the files that its state names: `fit --ckpt_path` takes weights only."""
-    saver = ModelCheckpoint()
-    name, without_folder = (
-        saver.state_key,
-        {key: value for key, value in saver.state_dict().items() if key != "dirpath"},
-    )
+    name, state = ModelCheckpoint().state_key, ModelCheckpoint().state_dict()
+    del state["dirpath"]
     for told in (
         {"more": circle()},
         {"best_model_path": "{folder}/../../images"},
         {"best_k_models": {f"local://{place}/images": 0.0}},
     ):
-        stored({**checkpoint, "callbacks": {name: {**without_folder, **told}}}, place, "epoch", 0)
+        stored({**checkpoint, "callbacks": {name: {**state, **told}}}, place, "epoch", 0)
         with pytest.raises(UserError, match=r"it\.ckpt.*callbacks"):
             AtomicCheckpoints().load_checkpoint(place / "it.ckpt")
     words = ("--model.loss", "ContrastiveLoss", "--trainer.max_epochs", "2")
@@ -458,38 +445,28 @@ def test_the_folder_of_a_text_model(place, run, asked) -> None:
     assert asked == []
 
 
-def test_entries_of_a_text_model_that_its_network_does_not_need(place) -> None:
-    config = {**DISTILBERT, "_name_or_path": "/home/its/author", "architectures": ["A"], "id2label": {"0": "a/b"}}
-    trunk = TransformersTrunk(str(tiny_text_model(place / "model", config)), weights=None, max_length=64)
-    kept = trunk.checkpoint_args["config"]
-    assert kept["hidden_dim"] == DISTILBERT["hidden_dim"]
-    assert not {"_name_or_path", "architectures", "id2label"} & set(kept)
+TOKENIZERS = [
+    *((True, "package:planted.model", None), (False, "somebody/something", "absent"), (True, "somebody/something", "")),
+    *((True, "images", "absent"), (False, "images", 0)),
+]
 
 
 @pytest.mark.filterwarnings("ignore:.*without its loss")
-def test_a_text_trunk_without_its_tokenizer(place, asked) -> None:
-    folder = tiny_text_model(place / "model")
-    learner = MetricLearner(TransformersTrunk(str(folder), weights=None, max_length=64), ContrastiveLoss)
-    for strict, name, tokenizer in (
-        (True, "package:planted.model", None),
-        (False, "somebody/something", "absent"),
-        (True, "somebody/something", ""),
-        (True, "images", "absent"),
-        (False, "images", 0),
-    ):
-        content = {"state_dict": learner.state_dict(), MODEL: copy.deepcopy(dict(learner.hparams))}
-        learner.on_save_checkpoint(content)
-        content["state_dict"]["trunk._extra_state"] = tokenizer
-        if tokenizer == "absent":
-            del content["state_dict"]["trunk._extra_state"]
-        content[MODEL]["trunk"]["init_args"]["name"] = name
-        torch.save(content, place / "it.ckpt")
-        with pytest.raises(UserError, match=r"it\.ckpt"):
-            MetricLearner.load_from_checkpoint(place / "it.ckpt", strict=strict)
-        content[MODEL]["loss"] = spec("pytorch_metric_learning.losses.NoSuchLoss")
-        torch.save(content, place / "it.ckpt")
-        with pytest.raises(UserError, match=r"it\.ckpt"):
-            MetricLearner.load_from_checkpoint(place / "it.ckpt", strict=strict)
+@pytest.mark.parametrize("loss", ["levelfield.losses.ContrastiveLoss", "pytorch_metric_learning.losses.NoSuchLoss"])
+@pytest.mark.parametrize(("strict", "name", "tokenizer"), TOKENIZERS)
+def test_a_text_trunk_without_its_tokenizer(strict, name, tokenizer, loss, place, asked) -> None:
+    trunk = TransformersTrunk(str(tiny_text_model(place / "model")), weights=None, max_length=64)
+    learner = MetricLearner(trunk, ContrastiveLoss)
+    content = {"state_dict": learner.state_dict(), MODEL: dict(learner.hparams)}
+    learner.on_save_checkpoint(content)
+    content["state_dict"]["trunk._extra_state"] = tokenizer
+    if tokenizer == "absent":
+        del content["state_dict"]["trunk._extra_state"]
+    content[MODEL]["trunk"]["init_args"]["name"] = name
+    content[MODEL]["loss"] = spec(loss)
+    torch.save(content, place / "it.ckpt")
+    with pytest.raises(UserError, match=r"it\.ckpt"):
+        MetricLearner.load_from_checkpoint(place / "it.ckpt", strict=strict)
     assert not (place / "written").exists()
     assert asked == []
 
@@ -524,12 +501,101 @@ def test_yaml_that_grows(bomb, checkpoint, place, run) -> None:
     code, _, complaint = run("validate", "--ckpt_path", place / "it.ckpt")
     assert code == 0, complaint
     content = {"study.yaml": BOMBS[bomb], "ledger.jsonl": "", "archived.json": json.dumps({"methods": []})}
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
+    with tarfile.open(place / "it.tar.xz", "w:xz") as archive:
         for name, text in content.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(text)
-            archive.addfile(entry, io.BytesIO(text.encode()))
-    (place / "it.tar.xz").write_bytes(lzma.compress(packed.getvalue()))
+            (place / name).write_text(text)
+            archive.add(place / name, name)
     with pytest.raises(UserError, match=r"study\.yaml"):
         unpack_study(place / "it.tar.xz", place / "unpacked")
+
+
+def test_what_the_command_line_trusts_is_used(checkpoint, place, run) -> None:
+    stored(checkpoint, place, DATASET, spec("planted.Letters", num_classes=40))
+    found = torch.load(place / "it.ckpt", weights_only=True)
+    stored(found, place, f"{TRUNK}.class_path", "planted.Trunk")
+    path = place / "it.ckpt"
+    refuses(run("validate", "--ckpt_path", path, "--trust=planted.Trunk"), "planted.Letters", "--trust planted\n")
+    succeeded(run("validate", "--ckpt_path", path, "--trust", "planted"))
+    assert (place / "written").exists()
+
+
+def test_trust_in_python(checkpoint, place) -> None:
+    stored(checkpoint, place, LOSS, PLANTED_LOSS)
+    with pytest.raises(UserError, match=r"--trust planted"):
+        MetricLearner.load_from_checkpoint(place / "it.ckpt")
+    for trust in (["planted"], []):  # it is imported then: to import it again runs nothing
+        learner = MetricLearner.load_from_checkpoint(place / "it.ckpt", trust=trust)
+        assert type(learner.loss).__module__ == "planted"
+
+
+def test_a_trusted_module_opens_no_way_to_what_it_imported(checkpoint, place) -> None:
+    (place / "planted.py").write_text("import subprocess\nfrom torch.fx import GraphModule\n")
+    popen = spec("planted.subprocess.Popen", args="id > FILE", shell=True)
+    for loss, key in ((popen, "Popen"), (spec("planted.GraphModule", root={}, graph={}), r"torch\.fx")):
+        stored(checkpoint, place, LOSS, loss)
+        with pytest.raises(UserError, match=key):
+            MetricLearner.load_from_checkpoint(place / "it.ckpt", trust=["planted"])
+    assert not (place / "written").exists()
+
+
+@dataclass
+class Rates:
+    head: float
+    betas: tuple[float, float] = (0.9, 0.999)
+
+
+class Plain(LightningModule):
+    def __init__(
+        self,
+        backbone: nn.Module,
+        loss: nn.Module,
+        head: Callable[[int], nn.Module],
+        activation: Callable = torch.nn.functional.gelu,
+        norm: type[nn.Module] | None = None,
+        optimizer: Callable[[Any], torch.optim.Optimizer] = torch.optim.SGD,
+        rates: Rates | None = None,
+        mode: str = "nothing",
+    ):
+        super().__init__()
+        self.backbone, self.loss, self.head = backbone, loss, head(8)
+        self.activation, self.norm, self.optimizer, self.rates, self.mode = activation, norm, optimizer, rates, mode
+
+
+def test_any_module_is_rebuilt_by_the_types_of_its_arguments(place) -> None:
+    arguments = {
+        "learner": f"{__name__}.Plain",
+        "backbone": spec("levelfield.models.TimmTrunk", name="test_resnet"),  # of no weights, which it does not say
+        "loss": contrastive(0.25),
+        "head": spec("torch.nn.Linear", out_features=3),
+        "activation": "torch.nn.functional.relu",
+        "norm": "torch.nn.LayerNorm",
+        "optimizer": spec("torch.optim.Adam", lr=0.5),
+        "rates": {"head": 0.1, "betas": [0.5, 0.6]},
+        "mode": "a.b",
+    }
+    found = Plain(TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), lambda size: nn.Linear(size, 3))
+    content = {"levelfield": {}, MODEL: arguments, "state_dict": found.state_dict()}
+    torch.save(content, place / "it.ckpt")
+    for kind in (None, Plain):
+        learner = load_learner(kind, place / "it.ckpt")
+        assert (type(learner), learner.backbone.weights_origin) == (Plain, "random")
+        torch.testing.assert_close(learner.head.weight, found.head.weight)
+        assert (learner.activation, learner.norm) == (torch.nn.functional.relu, torch.nn.LayerNorm)
+        assert (learner.loss.neg_margin, learner.optimizer(learner.parameters()).defaults["lr"]) == (0.25, 0.5)
+        assert (learner.rates.head, learner.rates.betas, learner.mode) == (0.1, (0.5, 0.6), "a.b")
+    for key in ("learner", "backbone", "head", "activation", "norm", "optimizer"):
+        value = {"head": POPEN, "learner": "planted.Loss"}.get(key, "subprocess.Popen")
+        stored(content, place, f"{MODEL}.{key}", value)
+        with pytest.raises(UserError, match=r"it\.ckpt"):
+            load_learner(None, place / "it.ckpt")
+    assert not (place / "written").exists()
+
+
+VALUES = [*((key, "many") for key in ("embedding_size", "normalize", "trunk_lr", "distance")), ("distance", ["cosine"])]
+VALUES += [*((key, "many") for key in ("batch_size", "split", "transforms")), ("root", 3)]
+
+
+@pytest.mark.parametrize(("key", "value"), VALUES)
+def test_a_value_of_another_type_is_one_line(key, value, checkpoint, place, run):
+    stored(checkpoint, place, f"{MODEL if key in checkpoint[MODEL] else DATA}.{key}", value)
+    refuses(run("validate", "--ckpt_path", place / "it.ckpt"), "it.ckpt")

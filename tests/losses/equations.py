@@ -11,7 +11,7 @@ from itertools import combinations
 
 import torch
 from loss_cases import Batch, pairs_of
-from torch import Tensor
+from torch import Tensor, sigmoid
 from torch.nn.functional import batch_norm, leaky_relu, linear, logsigmoid, softplus
 from torch.nn.functional import cross_entropy as softmax_losses
 
@@ -37,10 +37,6 @@ def degrees(angle: float) -> float:
 def log1p_exp(exponents: list[Tensor]) -> Tensor:
     """log(1 + sum of e^x)."""
     return torch.stack([ZERO, *exponents]).logsumexp(0)
-
-
-def sigmoid(x: Tensor) -> Tensor:
-    return 1 / (1 + torch.exp(-x))
 
 
 def angular(case: Batch, alpha=40.0, normalize=True):

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from test_every_loss import CLASSES
+from torch.nn.functional import normalize
 
 from levelfield import losses
 from levelfield.losses import NormalizedSoftmaxLoss
-from levelfield.losses.classification import checked_classes
 from levelfield.training.settings import class_parser
 
 
@@ -14,17 +14,6 @@ def taking(argument):
     """Those that the command line offers it for."""
     parsers = {name: class_parser(getattr(losses, name), "loss") for name in CLASSES}
     return [name for name in CLASSES if f"loss.{argument}" in parsers[name].get_defaults(skip_validation=True)]
-
-
-def test_a_step_keeps_the_batchs_classes_and_a_seeded_sample_of_the_others():
-    loss, y, samples = NormalizedSoftmaxLoss(100, 6, class_fraction=0.1), torch.tensor([7, 93, 7, 20]), []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        kept, among = loss._sample_classes(y)
-        assert len(kept) == len(kept.unique()) == 10
-        assert torch.equal(kept[among], y)
-        samples.append(kept.tolist())
-    assert samples[0] == samples[1] != samples[2]
 
 
 @pytest.mark.parametrize(
@@ -39,11 +28,16 @@ def test_how_many_classes_a_step_keeps(classes, fraction, labels, kept):
     assert len(loss._sample_classes(torch.tensor(labels))[0]) == kept
 
 
-def test_class_means_are_of_unit_embeddings():
-    """Class 0 has (1, 0) and (0, 1) as directions, whatever the lengths."""
-    loss = NormalizedSoftmaxLoss(2, 2, weight_init="class_means")
-    loss.start_at_class_means(torch.tensor([[10.0, 0.0], [0.0, 1.0], [30.0, 40.0]]), torch.tensor([0, 0, 1]))
-    torch.testing.assert_close(loss.class_weights.detach(), torch.tensor([[0.5**0.5, 0.5**0.5], [0.6, 0.8]]))
+@pytest.mark.parametrize("name", taking("weight_init"))
+def test_class_means_are_of_unit_embeddings(name):
+    loss = getattr(losses, name)(4, 6, weight_init="class_means")
+    embeddings, labels = torch.randn(20, 6), torch.arange(20) % 4
+    loss.start_at_class_means(embeddings, labels)
+    means = normalize(torch.stack([normalize(embeddings)[labels == c].mean(0) for c in range(4)]))
+    away = (loss.class_weights.detach().unflatten(0, (4, -1)) - means[:, None]).norm(dim=2)
+    assert away.max().item() == pytest.approx(0.1 if loss.centers_per_class > 1 else 0.0, abs=1e-6)
+    with pytest.raises(ValueError, match="class_means"):
+        loss.start_at_class_means(embeddings[1:3], labels[1:3])
 
 
 def test_the_others_are_drawn_evenly():
@@ -84,23 +78,3 @@ def test_class_weights_begin_normal_or_uniform(name):
         assert numbers.var().item() == pytest.approx(variance, rel=0.1)
         if init == "uniform":
             assert 0.95 / 10**0.5 < numbers.abs().max() <= 1 / 10**0.5
-
-
-def test_a_default_draws_what_it_drew():
-    """Without `weight_init` the weights are torch's N(0, 1) of the same generator, as checkpoints' seeds have it."""
-    torch.manual_seed(3)
-    expected = torch.randn(7, 5)
-    torch.manual_seed(3)
-    assert torch.equal(NormalizedSoftmaxLoss(7, 5).class_weights.detach(), expected)
-
-
-def test_all_but_one_take_a_fraction_and_a_beginning():
-    """The network of HIST has a fixed number of outputs, and its authors say how the weights begin."""
-    assert set(CLASSES) - set(taking("class_fraction")) == set(CLASSES) - set(taking("weight_init")) == {"HISTLoss"}
-
-
-def test_small_integers_name_classes_beyond_their_range_on_a_gpu(monkeypatch):
-    monkeypatch.setattr("levelfield.losses.classification.can_look", lambda labels: False)
-    labels, unknown = checked_classes(torch.tensor([3, 255], dtype=torch.uint8), 300)
-    assert labels.tolist() == [3, 255]
-    assert not unknown

@@ -1,10 +1,11 @@
-"""A memory compares as a loop over its equation and as pytorch-metric-learning's, mined or not."""
+"""Losses that hold others: a memory is a loop over its equation and the peer's, mined or not; a sum is the sum."""
 
 import equations
 import pytest
 import torch
 from loss_cases import LABELS, assert_same, batch, in_memory
 from pytorch_metric_learning import losses as peers
+from refused import refused, succeeded
 from test_label_sets import LOSSES, ONE_HOT, SETS
 
 from levelfield.losses import (
@@ -17,16 +18,16 @@ from levelfield.losses import (
     MarginLoss,
     MultiSimilarityLoss,
     NTXentLoss,
+    PrototypicalLoss,
+    SupConLoss,
     TripletMarginLoss,
+    WeightedSum,
 )
 from levelfield.miners import BatchEasyHardMiner, BatchHardMiner, MultiSimilarityMiner, TripletMarginMiner
+from levelfield.training.learner import MetricLearner
+from levelfield.training.start import check_call
 
-PAIRS = [
-    (ContrastiveLoss, peers.ContrastiveLoss),
-    (NTXentLoss, peers.NTXentLoss),
-    (MultiSimilarityLoss, peers.MultiSimilarityLoss),
-    (TripletMarginLoss, peers.TripletMarginLoss),
-]
+OF_PAIRS = (ContrastiveLoss, NTXentLoss, MultiSimilarityLoss, TripletMarginLoss)
 
 
 def batches(count, size=8, dim=5):
@@ -36,11 +37,11 @@ def batches(count, size=8, dim=5):
         yield x.requires_grad_(), torch.randint(4, (size,), generator=generator)
 
 
-@pytest.mark.parametrize(("ours", "theirs"), PAIRS, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("kind", OF_PAIRS)
 @pytest.mark.parametrize("miner", [None, MultiSimilarityMiner(), TripletMarginMiner()], ids=lambda m: type(m).__name__)
-def test_equals_pytorch_metric_learning_through_a_memory_that_fills_and_wraps(ours, theirs, miner):
-    memory = CrossBatchMemory(ours(), 5, memory_size=20, miner=miner).double()
-    peer = peers.CrossBatchMemory(theirs(), 5, memory_size=20, miner=miner)
+def test_equals_pytorch_metric_learning_through_a_memory_that_fills_and_wraps(kind, miner):
+    memory = CrossBatchMemory(kind(), 5, memory_size=20, miner=miner).double()
+    peer = peers.CrossBatchMemory(getattr(peers, kind.__name__)(), 5, memory_size=20, miner=miner)
     for x, y in batches(6):
         value, expected = memory(x, y), peer(x, y)
         torch.testing.assert_close(value, expected)
@@ -113,37 +114,37 @@ def test_triplets_of_the_miner_and_of_the_batch_stay_triplets():
     torch.testing.assert_close(memory(x, y, chosen), TripletMarginLoss(0.5)(x, y, both))
 
 
-@pytest.mark.parametrize(
-    ("loss", "key"),
-    [
-        (TripletMarginLoss(triplets_per_anchor="semihard"), "leave it at 'all' or give the memory a miner"),
-        (MarginLoss(triplets_per_anchor=3), "leave it at 'all' or give the memory a miner"),
-        (ArcFaceLoss(3, 5), "is no loss of pairs or triplets"),
-        (FastAPLoss(), "is no loss of pairs or triplets"),
-        (CircleLoss(), "num_labels=5: CircleLoss takes no label sets"),
-    ],
-)
-def test_a_loss_that_it_cannot_hold_is_refused(loss, key):
-    with pytest.raises(ValueError, match=key):
-        CrossBatchMemory(loss, 5, num_labels=5 if "num_labels" in key else None)
-    if "miner" in key:
-        CrossBatchMemory(loss, 5, miner=TripletMarginMiner())
+def held(num_labels, labels, *more):
+    CrossBatchMemory(NTXentLoss(), 5, 4, num_labels=num_labels)(torch.randn(len(labels), 5), labels, *more)
 
 
-@pytest.mark.parametrize(
-    ("num_labels", "labels", "more", "key"),
-    [
-        (None, torch.arange(8), (), "a batch of 8 does not fit into memory_size=4"),
-        (None, torch.arange(4), ((torch.arange(4),) * 2,), "indices_tuple must be"),
-        (None, torch.arange(4), (None, torch.randn(4, 5), torch.arange(4)), "takes no ref_emb"),
-        (None, ONE_HOT[:4], (), r"sets of 12 labels but those of the memory \(num_labels\) are integers"),
-        (5, ONE_HOT[:4], (), "sets of 12 labels but those of the memory .* sets of 5"),
-        (5, torch.arange(4), (), "integers but those of the memory"),
-    ],
-)
-def test_what_it_cannot_take_is_refused(num_labels, labels, more, key):
-    with pytest.raises(ValueError, match=key):
-        CrossBatchMemory(NTXentLoss(), 5, 4, num_labels=num_labels)(torch.randn(len(labels), 5), labels, *more)
+SEMIHARD, RANDOM = TripletMarginLoss(triplets_per_anchor="semihard"), MarginLoss(triplets_per_anchor=3)
+REFUSED = [
+    *((CrossBatchMemory, (loss, 5), "leave it at 'all' or give the memory a miner") for loss in (SEMIHARD, RANDOM)),
+    *((CrossBatchMemory, (loss, 5), "is no loss of pairs or triplets") for loss in (ArcFaceLoss(3, 5), FastAPLoss())),
+    (CrossBatchMemory, (CircleLoss(), 5, 1024, None, 5), "num_labels=5: CircleLoss takes no label sets"),
+    (held, (None, torch.arange(8)), "a batch of 8 does not fit into memory_size=4"),
+    (held, (None, torch.arange(4), (torch.arange(4),) * 2), "indices_tuple must be"),
+    (held, (None, torch.arange(4), None, torch.randn(4, 5), torch.arange(4)), "takes no ref_emb"),
+    (held, (None, ONE_HOT[:4]), r"sets of 12 labels but those of the memory \(num_labels\) are integers"),
+    (held, (5, ONE_HOT[:4]), "sets of 12 labels but those of the memory .* sets of 5"),
+    (held, (5, torch.arange(4)), "integers but those of the memory"),
+    (WeightedSum, ({},), "losses is empty"),
+    (WeightedSum, ([NTXentLoss(), CrossBatchMemory(NTXentLoss(), 5)],), "losses is a list: .* by name"),
+    (WeightedSum, ({"a": NTXentLoss()}, {"b": 1.0}), "weights name 'b', which is none of the losses a"),
+    (WeightedSum, ({"a": NTXentLoss()}, {"a": -1.0}), "weights a=-1.0 must be a number of at least 0"),
+    (WeightedSum, ({"a": NTXentLoss()}, {"a": float("nan")}), "must be a number of at least 0"),
+    (WeightedSum, ({"a": NTXentLoss},), "is no module"),
+]
+
+
+@pytest.mark.parametrize(("call", "given", "key"), REFUSED)
+def test_what_they_do_not_take_is_refused(call, given, key):
+    with pytest.raises(ValueError, match=key) as caught:
+        call(*given)
+    assert "\n" not in str(caught.value)
+    if "give the memory a miner" in key:
+        CrossBatchMemory(*given, miner=TripletMarginMiner())
 
 
 @pytest.mark.parametrize("miner", [BatchEasyHardMiner(), BatchEasyHardMiner(neg_strategy="hard"), BatchHardMiner()])
@@ -177,3 +178,42 @@ def test_what_a_foreign_miner_chooses_loses_each_sample_paired_with_itself(of_tr
     everything = CrossBatchMemory(loss, 5, memory_size=20).double()
     for x, y in batches(4):
         torch.testing.assert_close(mined(x, y), everything(x, y))
+
+
+TOLD = "{pairs: NTXentLoss, classes: {class_path: ArcFaceLoss, init_args: {margin: 20}}}"
+
+
+@pytest.mark.parametrize("situation", ["raw", "pairs", "triplets", "reference"])
+@pytest.mark.parametrize("labels", [LABELS, SETS], ids=["integers", "sets"])
+def test_is_the_sum(situation, labels):
+    case = batch(situation, labels)
+    loss = WeightedSum({"a": ContrastiveLoss(), "b": NTXentLoss(0.2)}, {"b": 0.3})
+    expected = ContrastiveLoss()(*case.arguments()) + 0.3 * NTXentLoss(0.2)(*case.arguments())
+    assert_same(loss(*case.arguments()), expected, case.x, case.ref, value=1e-12, gradient=1e-12)
+
+
+def test_takes_a_memory_and_a_plain_module_and_refuses_what_its_losses_refuse():
+    case = batch()
+    plain = torch.nn.Module()
+    plain.forward = lambda embeddings, labels: embeddings.square().mean()
+    loss = WeightedSum({"memory": CrossBatchMemory(ContrastiveLoss(), 5, 64).double(), "plain": plain}, {"plain": 2.0})
+    expected = ContrastiveLoss()(case.x, case.y) + 2 * case.x.square().mean()
+    torch.testing.assert_close(loss(case.x, case.y), expected)
+    with pytest.raises(ValueError, match="no label sets are taken"):
+        WeightedSum({"supcon": SupConLoss(), "arcface": ArcFaceLoss(5, 5)})(case.x, torch.tensor(SETS))
+    with pytest.raises(ValueError, match="PrototypicalLoss"):
+        WeightedSum({"a": PrototypicalLoss()})(case.x, case.y, MultiSimilarityMiner()(case.x, case.y))
+    with pytest.raises(Exception, match=r"Module cannot use --model\.miner"):
+        check_call(loss, MultiSimilarityMiner())
+
+
+@pytest.mark.slow
+def test_the_command_line_makes_them_and_a_checkpoint_brings_them_back(tiny, run, tmp_path):
+    words = ["fit", *tiny, "--output", tmp_path, "--model.loss", "WeightedSum", "--model.loss.losses"]
+    succeeded(run(*words, TOLD, "--model.loss.weights", "{classes: 0.5}"))
+    learner = MetricLearner.load_from_checkpoint(tmp_path / "fit/Glyphs-WeightedSum/0/best.ckpt")
+    assert isinstance(learner.loss.losses["pairs"], NTXentLoss)
+    assert learner.loss.losses["classes"].margin == 20
+    assert learner.loss.weights == {"pairs": 1.0, "classes": 0.5}
+    refused(run(*words, TOLD, "--model.loss.weights", "{clases: 0.5}"), "weights name 'clases'", "pairs, classes")
+    refused(run(*words, "{pairs: NTXentLos}"), "NTXentLos")

@@ -6,13 +6,10 @@ from functools import partial
 import pytest
 import torch
 from jsonargparse import ArgumentParser
-from lightning.pytorch import Trainer
 from pytorch_metric_learning import losses, miners
+from small_fit import small_data, small_trainer
 from torch import nn
 
-from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets import Glyphs
-from levelfield.data.transforms import ImageTransforms
 from levelfield.training.learner import MetricLearner
 
 EMBEDDING_SIZE = 8
@@ -45,13 +42,6 @@ class ConvTrunk(nn.Sequential):
         super().__init__(nn.Conv2d(3, 12, 5, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-@pytest.fixture(scope="module")
-def data() -> MetricDataModule:
-    transforms = ImageTransforms(crop_size=32, resize=32, scale=(0.6, 1.0), horizontal_flip=False)
-    glyphs = Glyphs(num_classes=40, image_size=32)
-    return MetricDataModule(glyphs, batch_size=16, steps_per_epoch=3, transforms=transforms)
-
-
 def configured(**parts) -> MetricLearner:
     """The learner as a configuration makes it."""
     parser = ArgumentParser(exit_on_error=False)
@@ -61,17 +51,13 @@ def configured(**parts) -> MetricLearner:
     return parser.instantiate(parser.parse_object(config)).model
 
 
-def train(learner: MetricLearner, data: MetricDataModule) -> set[str]:
+def train(learner: MetricLearner) -> set[str]:
     """Train three steps; the parts of the learner whose parameters moved."""
-    data.setup("fit")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's advice, and the peer's
-        learner.build_loss(data.num_train_classes)
+        learner.build_loss(15)  # 20 of the 40 letters are for training, a fourth validates
         before = {name: value.detach().clone() for name, value in learner.named_parameters()}
-        off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-        trainer = Trainer(accelerator="cpu", max_steps=3, limit_val_batches=0, use_distributed_sampler=False, **off)
-        trainer.fit(learner, datamodule=data)
-    assert trainer.global_step == 3
+        small_trainer(max_steps=3, limit_val_batches=0).fit(learner, small_data(batch_size=16, steps_per_epoch=3))
     moved = {name: value for name, value in learner.named_parameters() if not torch.equal(value, before[name])}
     assert all(torch.isfinite(value).all() for value in moved.values())
     return {name.partition(".")[0] for name in moved}
@@ -82,22 +68,22 @@ def names(module) -> set[str]:
 
 
 @pytest.mark.parametrize("name", sorted(names(losses) - NO_LOSS))
-def test_every_loss_of_the_peer_trains(name: str, data: MetricDataModule) -> None:
+def test_every_loss_of_the_peer_trains(name: str) -> None:
     spec = {"class_path": f"pytorch_metric_learning.losses.{name}", "init_args": ARGUMENTS.get(name, {})}
     wrapped = name in WRAPPERS and MetricLearner(ConvTrunk(), WRAPPERS[name], embedding_size=EMBEDDING_SIZE)
     learner = wrapped or configured(loss=spec)
-    moved = train(learner, data)
+    moved = train(learner)
     sizes = {size for weight in learner.loss.parameters() for size in weight.shape}
     assert moved == {"trunk", "embedder", *(["loss"] if sizes else [])}
     assert isinstance(learner.loss, getattr(losses, name))
     if sizes:
         assert EMBEDDING_SIZE in sizes
-        assert any(size % 15 == 0 for size in sizes)  # 20 of the 40 letters are for training, a fourth validates
+        assert any(size % 15 == 0 for size in sizes)
 
 
 @pytest.mark.parametrize("name", sorted(names(miners) - NO_MINER))
-def test_every_miner_of_the_peer_trains(name: str, data: MetricDataModule) -> None:
+def test_every_miner_of_the_peer_trains(name: str) -> None:
     parts = {"loss": "levelfield.losses.ContrastiveLoss", "miner": f"pytorch_metric_learning.miners.{name}"}
     learner = configured(**{part: {"class_path": path} for part, path in parts.items()})
-    assert train(learner, data) == {"trunk", "embedder"}
+    assert train(learner) == {"trunk", "embedder"}
     assert isinstance(learner.miner, getattr(miners, name))

@@ -9,14 +9,16 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
 import torch.distributed as dist
 from forked import fork, run_script
-from lightning.pytorch import Callback, LightningDataModule, Trainer
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.callbacks import LambdaCallback
 from loss_cases import DRAWING, SETTINGS, make, shipped
+from small_fit import small_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -81,13 +83,6 @@ class Points(LightningDataModule):
         return DataLoader(TensorDataset(points[own], torch.tensor(LABELS)[own]), batch_size=share)
 
 
-class KeepLoss(Callback):
-    loss: Tensor
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.loss = outputs["loss"].detach()
-
-
 def gradients(case: Case, world_size: int) -> dict[str, Tensor]:
     torch.manual_seed(1)
     learner = MetricLearner(
@@ -98,15 +93,14 @@ def gradients(case: Case, world_size: int) -> dict[str, Tensor]:
         **dict.fromkeys(("trunk_lr", "embedder_lr", "loss_lr"), 1.0),
     ).double()
     before = {name: weight.detach().clone() for name, weight in learner.named_parameters()}
-    kept = KeepLoss()
-    trainer = Trainer(
-        **{"accelerator": "cpu", "precision": "64-true", "max_epochs": 1, "limit_val_batches": 0},
-        **{"strategy": "ddp" if world_size > 1 else "auto", "devices": world_size, "use_distributed_sampler": False},
-        **dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False),
-        callbacks=[kept, *([] if case.chunk_size is None else [GradientCaching(case.chunk_size)])],
-    )
-    trainer.fit(learner, datamodule=Points())
-    return {"loss": kept.loss} | {name: before[name] - weight.detach() for name, weight in learner.named_parameters()}
+    losses_of: list[Tensor] = []
+    keep = LambdaCallback(on_train_batch_end=lambda *step: losses_of.append(step[2]["loss"].detach()))
+    processes = {"strategy": "ddp" if world_size > 1 else "auto", "devices": world_size}
+    caching = [] if case.chunk_size is None else [GradientCaching(case.chunk_size)]
+    one_step = {"precision": "64-true", "limit_val_batches": 0, "use_distributed_sampler": False}
+    small_trainer(keep, *caching, **processes, **one_step).fit(learner, datamodule=Points())
+    steps = {name: before[name] - weight.detach() for name, weight in learner.named_parameters()}
+    return {"loss": losses_of[-1], **steps}
 
 
 def in_group(folder: Path, rank: int, world_size: int) -> None:

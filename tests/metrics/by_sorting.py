@@ -71,9 +71,5 @@ def cosines(embeddings, gallery=None):
     return unit @ others.T
 
 
-def cosine_scores(embeddings, labels, gallery=None, gallery_labels=None):
-    return scores_by_sorting(cosines(embeddings, gallery), labels, gallery_labels)
-
-
 def expected(scores, result):
     return pytest.approx({name: scores[name] for name in result}, abs=1e-6)

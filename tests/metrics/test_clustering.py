@@ -36,22 +36,6 @@ def test_finds_separate_clusters_and_is_seeded(method):
     assert once != other
 
 
-def test_faiss_clusters_on_a_gpu_what_is_there(device, monkeypatch):
-    faiss, asked = pytest.importorskip("faiss"), []
-    real = faiss.Kmeans
-
-    def k_means(*args, gpu, **settings):
-        asked.append(gpu)
-        return real(*args, gpu=gpu and torch.cuda.is_available(), **settings)
-
-    monkeypatch.setattr(faiss, "Kmeans", k_means)
-    for there in (faiss.get_num_gpus() if torch.cuda.is_available() else 1, 0):  # the faiss for GPUs, and the other
-        monkeypatch.setattr(faiss, "get_num_gpus", lambda there=there: there)
-        scores = clustering_metrics(*(each.to(device) for each in blobs(0.05)), seed=1, method="faiss")
-        assert scores["nmi"] > 0.8
-        assert asked.pop() == (device == "cuda" and there > 0)
-
-
 def test_what_is_installed_and_the_device_change_no_score(device):
     """20 classes of 20: k-means of faiss and of scikit-learn end elsewhere."""
     generator = torch.Generator().manual_seed(0)
@@ -86,12 +70,6 @@ def test_equals_scikit_learn_and_f1_a_loop_over_pairs(clusters, labels):
     found = partition_scores(*given, metrics=("f1", "nmi_geometric"))
     assert list(found) == ["f1", "nmi_geometric"]
     assert found["nmi_geometric"] == pytest.approx(geometric, abs=1e-9)
-
-
-def test_pairwise_f1_by_hand():
-    # Pairs in a cluster: 01 02 12 34. Pairs with one label: 01 23 24 34. Shared: 01 34.
-    scores = partition_scores(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([5, 5, 8, 8, 8]))
-    assert scores["f1"] == pytest.approx(2 * (2 / 4) * (2 / 4) / (2 / 4 + 2 / 4))
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,21 @@
-"""Groups, whose items leave the query's gallery, and label sets, against sorting."""
+"""Groups, whose items leave the query's gallery, label sets, and hierarchies of classes, against sorting and a loop."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from by_sorting import cosines, scores_by_sorting
-from lightning.pytorch import Trainer
+from by_sorting import cosines, ranked, scores_by_sorting
 from own_images import own_images
 from pretended_gpu import any_device
+from small_fit import small_learner, small_trainer
 from torch import Tensor
 
 from levelfield.data import MetricDataModule
 from levelfield.data.datasets import ImageTable
 from levelfield.data.transforms import ImageTransforms
-from levelfield.losses import ContrastiveLoss
-from levelfield.metrics import RetrievalMetrics, retrieval_metrics
-from levelfield.models import TimmTrunk
+from levelfield.metrics import RetrievalMetrics, hierarchical_precision_at_r, retrieval_metrics
 from levelfield.training.embed import embed
-from levelfield.training.learner import MetricLearner
 
 METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall_at_2", "map", "mrr", "ndcg_at_5")
 device = any_device
@@ -55,12 +52,6 @@ def test_scores_are_those_of_sorting(seed: int, apart: bool, sets: bool, grouped
         assert without == retrieval_metrics(queries, labels, metrics=METRICS), "each alone is left out by itself"
 
 
-def test_a_query_whose_matches_are_all_of_its_group_is_skipped() -> None:
-    embeddings, labels = torch.randn(6, 4), torch.tensor([0, 0, 1, 1, 2, 2])
-    found = retrieval_metrics(embeddings, labels, groups=torch.tensor([0, 0, 0, 1, 0, 1]))
-    assert found["num_skipped"] == 2
-
-
 @pytest.mark.parametrize("roles", [False, True])
 def test_the_accumulated_metric_takes_groups_by_index(roles: bool) -> None:
     embeddings, labels, groups = drawn(120, 5)
@@ -79,33 +70,13 @@ def test_the_accumulated_metric_takes_groups_by_index(roles: bool) -> None:
     assert metric.compute() == pytest.approx(expected, rel=1e-12)
 
 
-def test_one_hot_sets_give_the_bits_of_integers() -> None:
-    embeddings, labels, groups = drawn(150, 0)
-    one_hot = torch.eye(12, dtype=torch.bool)[labels]
-    for grouped in (None, groups):
-        by_integers, by_sets = (
-            retrieval_metrics(embeddings, own, metrics=METRICS, per_query=True, groups=grouped)
-            for own in (labels, one_hot)
-        )
-        for name, values in by_integers.items():
-            assert values.numpy().tobytes() == by_sets[name].numpy().tobytes(), name
-    by_integers, by_sets = RetrievalMetrics(METRICS), RetrievalMetrics(METRICS, num_labels=12)
-    for part in torch.arange(150).split(40):
-        by_integers.update(embeddings[part], labels[part], part)
-        by_sets.update(embeddings[part], one_hot[part], part)
-    assert by_integers.compute() == by_sets.compute()
-    assert torch.equal(by_sets.query_labels.int().argmax(1), by_integers.query_labels)
-
-
 def test_validation_and_test_leave_the_query_s_group_out(tmp_path: Path, quiet: None) -> None:
     head, *rows = own_images(tmp_path).read_text().splitlines()
     rows = [f"{row},{number % 4 // 2}" for number, row in enumerate(rows)]  # two cameras, two pictures of each
     (tmp_path / "table.csv").write_text("\n".join([f"{head},group", *rows]) + "\n")
     sizes = ImageTransforms(crop_size=16, resize=16)
     data = MetricDataModule(ImageTable(tmp_path / "table.csv"), transforms=sizes, num_folds=2)
-    learner = MetricLearner(TimmTrunk("test_resnet", weights=None), ContrastiveLoss(), embedding_size=8)
-    settings = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = Trainer(accelerator="cpu", default_root_dir=tmp_path, **settings)
+    learner, trainer = small_learner(embedding_size=8), small_trainer(default_root_dir=tmp_path)
     (validated,), (tested,) = trainer.validate(learner, data, verbose=False), trainer.test(learner, data, verbose=False)
     for subset, score in ((data.val_subset, validated["val/map_at_r"]), (data.test_subset, tested["test/map_at_r"])):
         embedded = embed(learner, data.eval_dataloader(subset, divided=False))
@@ -113,3 +84,35 @@ def test_validation_and_test_leave_the_query_s_group_out(tmp_path: Path, quiet: 
         given = embedded.embeddings, embedded.labels
         assert score == pytest.approx(retrieval_metrics(*given, groups=groups)["map_at_r"], rel=1e-5)
         assert score != pytest.approx(retrieval_metrics(*given)["map_at_r"], rel=1e-3)
+
+
+def loop(embeddings, labels, coarse, gallery=None, gallery_labels=None, gallery_coarse=None):
+    """Similarity of classes 1, 1/2 and 0, by the height of what they share, over that of the best R items."""
+    own = gallery is None
+    gallery_labels, gallery_coarse = (labels, coarse) if own else (gallery_labels, gallery_coarse)
+    order, found = ranked(cosines(embeddings, gallery), own), []
+    same, near = gallery_labels[order] == labels[:, None], gallery_coarse[order] == coarse[:, None]
+    for likeness in ((same.double() + near.double()) / 2).tolist():
+        r = likeness.count(1.0)
+        found.append(sum(likeness[:r]) / sum(sorted(likeness, reverse=True)[:r]) if r else float("nan"))
+    return found
+
+
+def case(seed, apart):
+    draw = torch.Generator().manual_seed(seed)
+
+    def items(count):
+        labels = (torch.rand(count, generator=draw) ** 2 * 8).long()
+        embeddings = torch.randn(8, 6, generator=draw)[labels] + torch.randn(count, 6, generator=draw)
+        return embeddings, labels * 3 - 4, labels % 3 + 10
+
+    return (*items(20), *items(35)) if apart else items(50)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_equals_a_loop(seed, device):
+    sets = case(seed, apart=seed % 2 == 1)
+    there = (each.to(device) for each in sets)
+    found = hierarchical_precision_at_r(*there, memory_budget=2**14 if seed % 3 else 2**28)
+    assert found.device.type == device
+    assert found.tolist() == pytest.approx(loop(*sets), nan_ok=True)

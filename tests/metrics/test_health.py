@@ -7,12 +7,10 @@ import pytest
 import torch
 from pretended_gpu import any_device
 from sklearn import decomposition
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn.functional import normalize
 
 from levelfield.metrics import PCA, embedding_health
 from levelfield.metrics.health import effective_rank
-from levelfield.metrics.projections import linear_discriminants
 
 device = any_device
 
@@ -28,22 +26,16 @@ def test_similarities_equal_a_loop_over_all_pairs():
     assert health.inter_class_similarity == pytest.approx(sum(inter) / len(inter), abs=1e-6)
 
 
-def test_effective_rank_is_the_number_of_equally_used_directions():
-    labels = torch.arange(24) % 2
-    assert embedding_health(torch.eye(8).repeat(3, 1), labels).effective_rank == pytest.approx(8)
-    spread = embedding_health(torch.eye(8)[:3].repeat(8, 1), labels)
-    assert spread.effective_rank == pytest.approx(3, abs=1e-5)
-    assert spread.spectrum.tolist() == pytest.approx([1 / 3] * 3 + [0] * 5, abs=1e-6)
-    assert embedding_health(torch.ones(24, 8), labels).effective_rank == pytest.approx(1, abs=1e-5)
-
-
 @pytest.mark.parametrize("shape", [(40, 6), (6, 40)])
-def test_effective_rank_needs_no_labels(shape):
-    """As the singular values say; of equal rows, and of rows of zeros, it is 1."""
+def test_the_spectrum_and_the_effective_rank_are_those_of_the_singular_values(shape):
+    """Of equal rows, and of rows of zeros, the rank is 1."""
     embeddings = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     values = torch.linalg.svdvals(normalize(embeddings.double(), dim=1))
     share = values / values.sum()
-    assert effective_rank(embeddings) == pytest.approx(math.exp(-float((share * share.log()).sum())), abs=1e-5)
+    rank = pytest.approx(math.exp(-float((share * share.log()).sum())), abs=1e-5)
+    health = embedding_health(embeddings, torch.arange(len(embeddings)) % 2)
+    assert health.spectrum[: len(share)].tolist() == pytest.approx(share.tolist(), abs=1e-6)
+    assert (effective_rank(embeddings), health.effective_rank) == (rank, rank)
     assert effective_rank(torch.ones(shape)) == pytest.approx(1, abs=1e-6)
     assert effective_rank(torch.zeros(shape)) == 1
 
@@ -72,16 +64,3 @@ def test_health_and_components_are_those_of_the_cpu(device):
     reduced = PCA(5).fit(there).transform(there)
     assert reduced.device.type == device
     torch.testing.assert_close(reduced.cpu(), PCA(5).fit(embeddings).transform(embeddings), rtol=1e-4, atol=1e-4)
-
-
-def test_discriminants_are_scikit_learns_of_centred_features() -> None:
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(8).repeat_interleave(5)
-    features = torch.randn(40, 12, generator=generator) + 2 * torch.randn(8, 12, generator=generator)[labels]
-    centred, components = (features - features.mean(0)).double(), linear_discriminants(features, labels, most=128)
-    found = normalize(centred @ components)
-    assert found.shape == (40, 7)
-    lda = LinearDiscriminantAnalysis(solver="eigen", shrinkage="auto").fit(features.double().numpy(), labels.numpy())
-    expected = normalize(torch.from_numpy(lda.transform((features.double() - features.double().mean(0)).numpy())))
-    np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=1e-5)
-    assert linear_discriminants(features, labels, most=3).shape == (12, 3)

@@ -11,17 +11,12 @@ from by_sorting import cosines
 from refused import refused, succeeded
 from scipy.stats import skew
 from toy_study import TOY
-from typed import parse
 
 from levelfield.analysis.results import collect_rows
 from levelfield.analysis.verify import validation_scores, verify_study
-from levelfield.cli.main import run as command_line
 from levelfield.core.errors import UserError
 from levelfield.experiment import Study
 from levelfield.report.table import study_table
-from levelfield.study.folder import StudyFolder
-from levelfield.study.rows import load_spec, with_options
-from levelfield.study.spec import StudySpec
 from levelfield.study.test_scores import EmbeddedTest
 
 METRIC = """
@@ -29,27 +24,22 @@ import torch
 
 calls = 0
 
-
 def hubness(embeddings, labels):
     similarities = (embeddings @ embeddings.T).fill_diagonal_(-torch.inf)
     nearest = similarities.topk(5, dim=1).indices
     counts = nearest.flatten().bincount(minlength=len(labels)).double()
     return -(((counts - counts.mean()) / counts.std(correction=0)) ** 3).mean()
 
-
 def fewer(embeddings, labels):
     global calls
     calls += 1
     return -calls
 
-
 def nothing(embeddings, labels):
     return (embeddings - embeddings).sum() / 0
 
-
 def many(embeddings, labels):
     return embeddings
-
 
 constant = 3
 """
@@ -149,35 +139,20 @@ def test_a_fit_refuses_in_one_line(name: str, words: list[str], run, tiny: list[
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "key"),
+    ("key", "value", "word"),
     [
-        ("[mrr, my_metric.hubness]", "[mrr, no_metric.hubness]", "no_metric"),
-        ("selected_by: my_metric.hubness", "selected_by: my_metric.hubnes", "'hubness'"),
+        ("metrics", ["mrr", "no_metric.hubness"], "no_metric"),
+        ("selected_by", "my_metric.hubnes", "'hubness'"),
         (
-            "trainer: {",
-            "trainer: {callbacks: {class_path: RetrievalValidation, init_args: {selected_by: mrr}}, ",
-            "trainer.callbacks: 'selected_by'",
+            "trainer.callbacks",
+            {"class_path": "RetrievalValidation", "init_args": {"selected_by": "mrr"}},
+            "selected_by",
         ),
     ],
 )
-def test_a_study_refuses_before_a_job(old: str, new: str, key: str, place: Path) -> None:
-    (place / "own.yaml").write_text(STUDY.replace(old, new))
-    with pytest.raises(UserError, match=key) as caught:
-        command_line("study", ["run", "own.yaml", "--output", "out"])
+def test_a_study_refuses_before_a_job(key: str, value: object, word: str, place: Path) -> None:
+    (place / "own.yaml").write_text(STUDY)
+    with pytest.raises(UserError, match=word) as caught:
+        Study("own.yaml", output="out", options={key: value}).run()
     assert "\n" not in str(caught.value)
     assert not list(place.glob("out/jobs"))
-
-
-def test_a_study_without_it_is_as_before(toy_file: Path, tmp_path: Path) -> None:
-    spec = load_spec(toy_file)
-    content = yaml.safe_load(spec.to_yaml())
-    del content["selected_by"]  # of an archive that was made before there was this key
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(content))
-    assert StudySpec.read(tmp_path / "study.yaml") == spec
-    given = parse(["run", "toy.yaml", "--selected_by", "mrr"]).overrides
-    other = load_spec(toy_file, given)
-    assert other == with_options(spec, given)
-    assert other.row_hashes["pretrained"] != spec.row_hashes["pretrained"]
-    first = StudyFolder(tmp_path, other).spec.settings("arcface")
-    assert first.pop("selected_by") == "mrr"
-    assert first == spec.settings("arcface")

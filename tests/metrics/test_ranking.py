@@ -1,24 +1,20 @@
 """Every way of ranking gives the scores of float64, the same bytes, and chance where embeddings tell nothing."""
 
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import accumulate
 
 import pytest
 import torch
-from by_sorting import expected, ranked, scores_by_sorting
-from matmul_precision import COARSE, Products, coarse_on_the_cpu, made, older, precisions
-from pretended_gpu import any_device, pretended_gpu
+from by_sorting import expected, scores_by_sorting
+from matmul_precision import Products, coarse_on_the_cpu, made
+from peak_memory import peak_bytes
+from pretended_gpu import any_device
 from torch.nn.functional import normalize
-from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from levelfield.core.numerics import CLIP_RADIUS, in_ball
 from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
-from levelfield.metrics import RetrievalMetrics, distances, pack_bits, ranking, retrieval_metrics
+from levelfield.metrics import distances, pack_bits, ranking, retrieval_metrics
 from levelfield.metrics.distances import DISTANCES
-from levelfield.metrics.nearest import nearest
 
 device = any_device
 NEIGHBOR_METRICS = ("map_at_r", "r_precision", "precision_at_1", "recall", "map_at_5")
@@ -139,78 +135,22 @@ def test_the_scale_of_the_embeddings_changes_nothing(distance, dtype, exponents)
         assert torch.equal(scaled, embeddings.to(scaled.dtype) * 2.0**exponent)
 
 
-@pytest.mark.parametrize(
-    ("distance", "coarse"),
-    [
-        *(("cosine", coarse) for coarse in COARSE.values()),
-        *((distance, coarse_on_the_cpu) for distance in ("euclidean", "hamming", "poincare")),
-    ],
-)
-def test_products_are_true_float32_under_autocast_and_by_whichever_name_torch_was_told_otherwise(distance, coarse):
-    embeddings, labels = embedding_space(num_items=600)
+WAYS = [
+    {"metrics": None, "memory_budget": NO_MEMORY},
+    {"metrics": NEIGHBOR_METRICS, "memory_budget": SOME_MEMORY},
+]
 
-    def scores():
-        ways = (
-            {"metrics": None, "memory_budget": NO_MEMORY},
-            {"metrics": NEIGHBOR_METRICS, "memory_budget": SOME_MEMORY},
-        )
-        return [retrieval_metrics(embeddings, labels, distance=distance, **way) for way in ways]
 
-    expected = scores()
+@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("way", WAYS, ids=["rows", "halves"])
+def test_products_are_true_float32_under_autocast_and_whatever_torch_was_told(distance, way):
+    score = partial(retrieval_metrics, *embedding_space(num_items=600), distance=distance, **way)
+    expected = score()
     with torch.autocast("cpu", torch.bfloat16):
-        assert scores() == expected
-    with made(coarse):
-        before = precisions(), older()
-        with Products() as products:
-            assert scores() == expected
-        assert set(products.seen) == {("ieee", "ieee")}
-        assert (precisions(), older()) == before
-
-
-class Operators(TorchDispatchMode):
-    """Counts operators, those for which the CPU waits, and the values that products compute."""
-
-    def __init__(self):
-        super().__init__()
-        self.names, self.products = Counter(), 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name, result = func._schema.name.removeprefix("aten::"), func(*args, **(kwargs or {}))
-        self.names[name] += 1
-        self.products += result.numel() if name == "mm" else 0
-        return result
-
-    @property
-    def waits(self):
-        return self.names["_local_scalar_dense"] + self.names["nonzero"]
-
-
-@pytest.mark.parametrize("dim", [24, 256])
-def test_a_gpu_selects_and_waits_once_for_each_of_few_blocks(dim, monkeypatch):
-    case = embedding_space(800, dim, num_classes=100)
-    with pretended_gpu() as there:
-        embeddings, labels = (each.to(there) for each in case)
-
-        def counted(free):
-            monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (free, 2**40))
-            with Operators() as operators:
-                retrieval_metrics(embeddings, labels, metrics=("map_at_r",))
-            return operators
-
-        many, few = (counted(free) for free in (2**22, 2**30))
-    blocks, few_blocks = (each.names["searchsorted"] - few.names["searchsorted"] + 1 for each in (many, few))
-    assert few_blocks == 1 < blocks
-    assert many.waits - few.waits <= blocks - few_blocks
-    assert few.waits <= 12
-    assert few.names["topk"] > 0
-
-
-def peak_bytes(run):
-    """The most that torch's allocator has handed out at once; numpy's copies are of one tile."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as traced:
-        run()
-    events = [event for event in traced.profiler.kineto_results.events() if event.name() == "[memory]"]
-    return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
+        assert score() == expected
+    with made(coarse_on_the_cpu), Products() as products:
+        assert score() == expected
+    assert set(products.seen) == {("ieee", "ieee")}
 
 
 @pytest.fixture
@@ -232,18 +172,6 @@ def test_memory_stays_within_the_budget(case, budget):
     peak = peak_bytes(partial(retrieval_metrics, embeddings, labels, **settings))
     least = 32 * (8 * 4000 + ranking.MEMBER_BYTES * 4000 // int(num_classes))  # no block has fewer rows
     assert peak < max(budget, least) + 4 * embeddings.numel() + 2**20
-
-
-@pytest.mark.parametrize("dim", [256, 64])
-@pytest.mark.usefixtures("small_rooms")
-def test_half_of_the_products_are_enough_for_a_set_against_itself(dim):
-    embeddings, labels = torch.randn(2000, dim, generator=torch.Generator().manual_seed(0)), torch.arange(2000) % 200
-
-    run = partial(retrieval_metrics, embeddings, labels, metrics=NEIGHBOR_METRICS, memory_budget=2**21)
-    with Operators() as operators:
-        run()
-    assert operators.products <= 0.57 * 2000**2
-    assert peak_bytes(run) < 2**21 + 4 * embeddings.numel() + 2**20
 
 
 @pytest.mark.parametrize("metrics", [NEIGHBOR_METRICS, None], ids=["halves", "rows"])
@@ -293,30 +221,9 @@ def test_blocks_cover_all_rows_and_are_not_small(num_rows):
         assert min(stop - start for start, stop in edges) >= min(num_rows, 32)
 
 
-@pytest.mark.parametrize("distance", DISTANCES)
-def test_some_of_the_items_ask_for_the_others(distance):
-    prepare, similarity = DISTANCES[distance]
-    points = torch.randn(70, 5, generator=torch.Generator().manual_seed(0))
-    points[60:] = points[:10]
-    prepared, queries = prepare(points), torch.tensor([64, 3, 41])
-    found, items = nearest(prepared[queries], prepared, 100, queries, similarity, memory_budget=1)
-    values = similarity(prepared, prepared)
-    assert torch.equal(items, ranked(values, excludes_self=True)[queries])
-    assert torch.equal(found, values[queries].gather(1, items))
-    _, apart = nearest(prepared[queries], prepared, 100, None, similarity)
-    _, alone = nearest(prepared[queries[1:2]], prepared, 100, None, similarity)
-    assert apart.shape == (3, 70)
-    assert apart[1].tolist() == alone[0].tolist()
-    assert nearest(prepared[:0], prepared, 4, None, similarity)[1].shape == (0, 4)
-
-
 @pytest.mark.parametrize("scale", [1e200, 1e30, 1e6, 2])
-def test_poincare_distances_are_those_of_the_loss_and_rank_like_cosines_beyond_the_clipping_radius(scale):
+def test_poincare_distances_rank_like_cosines_beyond_the_clipping_radius(scale):
     embeddings, labels = embedding_space(150, 6, num_classes=20)
-    prepare, similarity = DISTANCES["poincare"]
-    points, in_loss = prepare(embeddings), in_ball(embeddings.double())
-    expected = -poincare_distances(in_loss, in_loss).float()
-    torch.testing.assert_close(similarity(points, points), expected, rtol=1e-5, atol=1e-5)
     far = normalize(embeddings.double()) * max(scale, 2 * CLIP_RADIUS)
     by_cosine = retrieval_metrics(far, labels)
     assert retrieval_metrics(far, labels, distance="poincare") == pytest.approx(by_cosine, abs=1e-9)
@@ -324,7 +231,6 @@ def test_poincare_distances_are_those_of_the_loss_and_rank_like_cosines_beyond_t
 
 CHANCE_METRICS = ("map_at_r", "precision_at_1", "r_precision")
 CLASSES = {
-    "even": [10] * 50,
     "uneven": [2 + number**2 // 8 for number in range(20)],
     "few": [300, 200, 100],
     "many": [6] * 150,
@@ -348,26 +254,18 @@ def two_bits(size):
     return torch.randn(size, 2, generator=torch.Generator().manual_seed(3))
 
 
-TELLS_NOTHING = {  # of their labels
-    "constant": lambda size: torch.ones(size, 8),
-    "one of three rows": lambda size: torch.eye(3)[two_bits(size).sum(1).abs().long().clamp(max=2)],
-    "two bits": two_bits,
-}
+TELLS_NOTHING = [
+    *((classes, "cosine") for classes in CLASSES),
+    *(("uneven", "euclidean"), ("few", "hamming"), ("many", "hamming")),
+]
 
 
-@pytest.mark.parametrize(
-    ("classes", "told", "distance"),
-    [
-        *((classes, "constant", "cosine") for classes in CLASSES),
-        ("uneven", "constant", "euclidean"),
-        *((classes, "one of three rows", "cosine") for classes in ("uneven", "many")),
-        *((classes, "two bits", "hamming") for classes in ("few", "many")),
-    ],
-)
-def test_embeddings_that_tell_nothing_score_chance(classes, told, distance):
+@pytest.mark.parametrize(("classes", "distance"), TELLS_NOTHING)
+def test_embeddings_that_tell_nothing_score_chance(classes, distance):
     """In whatever order the labels come: shuffled, sorted, backwards, and dealt in turn."""
     sizes = CLASSES[classes]
-    embeddings, expected = TELLS_NOTHING[told](sum(sizes)), chance(sizes)
+    expected = chance(sizes)
+    embeddings = two_bits(sum(sizes)) if distance == "hamming" else torch.ones(sum(sizes), 8)
     labels = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     within = torch.cat([torch.arange(size) for size in sizes])
 
@@ -383,22 +281,3 @@ def test_embeddings_that_tell_nothing_score_chance(classes, told, distance):
     assert ((by_shuffle.mean(dim=0) - expected).abs() < 4 * spread / 20**0.5).all()
     for arranged in (labels, labels.flip(0), labels[within.argsort(stable=True)]):
         assert ((scores(arranged) - expected).abs() < 4 * spread).all()
-
-
-def test_positions_are_those_that_the_hash_has_published():
-    """MurmurHash3's hashes of nothing with the seeds 0 and 1, and the positions of 2^16 items, which all differ."""
-    positions, starts = ranking.tie_positions(0, 2**16, True, torch.device("cpu"))
-    assert positions[:2].tolist() == [0, 0x514E28B7]
-    assert len(positions.unique()) == len(positions)
-    assert 0 <= int(positions.min()) < int(positions.max()) < 2**32
-    assert torch.equal(starts, positions)
-
-
-def test_the_metric_ranks_equal_similarities_by_the_order_of_the_data_set():
-    """Whichever numbers the samples have, and in whichever order the batches bring them."""
-    embeddings, labels = two_bits(300), torch.arange(300) // 6
-    metric = RetrievalMetrics(CHANCE_METRICS, num_samples=300, distance="hamming")
-    for batch in torch.randperm(300, generator=torch.Generator().manual_seed(5)).split(70):
-        metric.update(embeddings[batch], labels[batch], 10 * batch + 4)
-    found = retrieval_metrics(embeddings, labels, metrics=CHANCE_METRICS, distance="hamming")
-    assert metric.compute() == pytest.approx(found, abs=1e-12)

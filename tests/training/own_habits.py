@@ -2,8 +2,6 @@
 
 import numpy as np
 import torch
-import torchmetrics
-from lightning.pytorch.callbacks import BaseFinetuning, BasePredictionWriter
 from pytorch_metric_learning.samplers import MPerClassSampler
 from torch.utils.data import DataLoader
 
@@ -37,27 +35,6 @@ class ByHand:
         optimizer.step()
 
 
-class Metered:
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.mean = torchmetrics.MeanMetric()
-
-    def training_step(self, batch, batch_idx):
-        found = super().training_step(batch, batch_idx)
-        self.mean(found["loss"].detach())
-        self.log("own/mean", self.mean, on_step=False, on_epoch=True)
-        return found
-
-
-class Backboned:
-    @property
-    def backbone(self):
-        return self.trunk
-
-    def configure_optimizers(self):
-        return torch.optim.SGD([weight for weight in self.parameters() if weight.requires_grad], lr=0.1)
-
-
 class TensoredLearner(Tensored, MetricLearner): ...
 
 
@@ -67,33 +44,18 @@ class WarmedLearner(Warmed, MetricLearner): ...
 class ByHandLearner(ByHand, MetricLearner): ...
 
 
-class MeteredLearner(Metered, MetricLearner): ...
-
-
-class BackbonedLearner(Backboned, MetricLearner): ...
-
-
-class Thaw(BaseFinetuning):
-    def freeze_before_training(self, pl_module):
-        self.freeze(pl_module.trunk)
-
-    def finetune_function(self, pl_module, epoch, optimizer):
-        if epoch == 1:
-            self.unfreeze_and_add_param_group(pl_module.trunk, optimizer, lr=0.02)
-
-
 class Plainly(torch.utils.data.Dataset):
-    """(image, label) or (image, label, index) of a subset, as somebody's data set gives them."""
+    """(image, label) of a subset, as somebody's data set gives them."""
 
-    def __init__(self, subset, index=False):
-        self.subset, self.index = subset, index
+    def __init__(self, subset):
+        self.subset = subset
 
     def __len__(self):
         return len(self.subset)
 
     def __getitem__(self, position):
         image, label, _ = self.subset[position]
-        return (as_floats(stacked([image]))[0], int(label), *([position] if self.index else []))
+        return as_floats(stacked([image]))[0], int(label)
 
 
 def own_loaders(data):
@@ -116,12 +78,3 @@ def our_sampler(data):
         "train_dataloaders": DataLoader(Plainly(data.train_subset), batch_sampler=batches, num_workers=1),
         "val_dataloaders": DataLoader(Plainly(data.val_subset), batch_size=20),
     }
-
-
-class Writer(BasePredictionWriter):
-    def __init__(self, folder):
-        super().__init__("epoch")
-        self.folder = folder
-
-    def write_on_epoch_end(self, trainer, pl_module, predictions, batch_indices):
-        torch.save(torch.cat([batch["embeddings"] for batch in predictions]), self.folder / "all.pt")

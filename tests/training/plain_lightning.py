@@ -169,7 +169,7 @@ def map_at_r(embeddings: Any, labels: Any) -> tuple[float, float]:
 
 
 class Watch(Callback):
-    """Each loss and score of a fit, its steps, its kept files, and the weights that it starts from and ends in."""
+    """Each loss and score of a fit, its steps, its kept files, and the weights that it ends in."""
 
     last: "Watch"
 
@@ -178,9 +178,6 @@ class Watch(Callback):
         self.scores: list[float] = []
         self.kept: dict[str, float] = {}
         Watch.last = self
-
-    def on_fit_start(self, trainer, pl_module):
-        self.start = deepcopy(pl_module.state_dict())
 
     def on_train_batch_end(self, trainer, pl_module, outputs, *_):
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
@@ -194,7 +191,7 @@ class Watch(Callback):
         self.trainer, self.counts = trainer, (trainer.global_step, trainer.current_epoch)
         self.weights = torch.cat([value.detach().flatten() for value in pl_module.parameters()])
         metrics = trainer.callback_metrics.items()
-        self.logged = {key: float(value) for key, value in metrics if key.startswith(("lr-", "own/"))}
+        self.logged = {key: float(value) for key, value in metrics if key.startswith("lr-")}
         for each in trainer.checkpoint_callbacks:
             if Path(each.dirpath or "").name == "kept" and Path(each.dirpath).exists():
                 self.kept |= {path.name: 0.0 for path in Path(each.dirpath).iterdir()}

@@ -1,26 +1,36 @@
-"""A frozen trunk: it never changes nor learns, a study keeps it once, and its features train as its images do."""
+"""A trunk that stays as it is, frozen or but for an adapter: a study keeps it once, its features train as images do."""
 
 import shutil
 from pathlib import Path
+from typing import Any
 
+import peft
 import pytest
+import timm
 import torch
-from lightning.pytorch import Callback
-from own_images import noise_images
+from deletable import EXPORT, needs
+from lightning.pytorch.callbacks import LambdaCallback
+from PIL import Image
 from refused import refused, succeeded
-from small_fit import small_config, small_data, small_learner, small_trainer
+from small_fit import small_config, small_data, small_learner, small_trainer, small_trunk
+from tiny_fit import TINY
 from tiny_text import own_texts, tiny_text_model
+from torch.nn.functional import normalize
 from torch.optim.lr_scheduler import StepLR
 
+import levelfield
+from levelfield.cli.main import main
 from levelfield.core.errors import UserError
-from levelfield.data import ImageTable, ImageTransforms, TextTable
+from levelfield.data import ImageTransforms, TextTable
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import Glyphs
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss
-from levelfield.models import IdentityEmbedder, MLPEmbedder, TimmTrunk, TransformersTrunk
+from levelfield.models import IdentityEmbedder, LoRA, MLPEmbedder, TimmTrunk, TransformersTrunk
+from levelfield.models.adapters import WEIGHTS
 from levelfield.training.build import Training
-from levelfield.training.callbacks import HeadFirst
+from levelfield.training.callbacks import GradientCheckpointing, HeadFirst
 from levelfield.training.embed import embed
+from levelfield.training.frozen_trunk import KEY
 from levelfield.training.learner import MetricLearner
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -42,13 +52,6 @@ def files(cache: Path) -> list[str]:
 def learner_of(trunk=None, loss=ArcFaceLoss, **arguments) -> MetricLearner:
     settings = {"freeze_trunk": True, "embedder": MLPEmbedder, **({"trunk": trunk} if trunk else {}), **arguments}
     return small_learner(loss, **settings)
-
-
-def changed(by: float) -> MetricLearner:
-    learner = learner_of()
-    with torch.no_grad():
-        next(learner.trunk.parameters()).add_(by)
-    return learner
 
 
 def letters(features: bool, transforms=FIXED, **arguments) -> MetricDataModule:
@@ -98,59 +101,27 @@ def test_the_features_of_texts_are_training_through_the_trunk(tmp_path: Path):
 
 
 def test_folds_seeds_augmentations_and_methods_share_a_file_and_open_no_image(cache: Path, monkeypatch):
+    fit(learner_of(small_trunk("test_vit", arguments={"img_size": 32})), letters(True))
+    (others,) = files(cache)
     fit(learner_of(), letters(True))
-    (made,) = files(cache)
+    (made,) = {*files(cache)} - {others}
     monkeypatch.setattr(Glyphs, "load", lambda *_: pytest.fail("opened an image"))
     monkeypatch.setattr(TimmTrunk, "forward", lambda *_: pytest.fail("ran the trunk"))
     other = {**FIXED, "scale": (0.5, 1.0), "horizontal_flip": True}
     fit(learner_of(loss=ContrastiveLoss), letters(True, other, fold=2, seed=5))
-    assert files(cache) == [made]
-
-
-def test_other_weights_or_images_have_another_file(cache: Path):
-    fit(learner_of(), letters(True))
-    fit(changed(1e-3), letters(True))
-    assert len(files(cache)) == 2
-    for number, other in ((3, {"crop_size": 28}), (4, {"eval_resize": 40}), (4, {"resize": 36, "eval_resize": 32})):
-        fit(learner_of(), letters(True, {**FIXED, **other}))
-        assert len(files(cache)) == number, other  # the last is evaluated as the first
+    assert {*files(cache)} == {made, others}
 
 
 def test_one_datamodule_follows_the_learner_that_it_is_given():
-    data, other = letters(True), changed(0.1)
+    data, other = letters(True), learner_of()
+    with torch.no_grad():
+        next(other.trunk.parameters()).add_(0.1)
     fit(learner_of(), data)
     before = data.evaluated(data.val_subset).clone()
     fit(other, data)
     expected = embedded(other.trunk, letters(False)).embeddings
     assert not torch.allclose(before, expected, atol=1e-3)
     torch.testing.assert_close(data.evaluated(data.val_subset), expected, atol=1e-5, rtol=0)
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    """16 classes of 4 pictures of noise."""
-    return noise_images(tmp_path, 64, samples=4, height=32, width=32, suffix=".png")
-
-
-def pictures(table: Path) -> MetricDataModule:
-    given = {"transforms": ImageTransforms(**FIXED), "batch_size": 8, "steps_per_epoch": 1, "features": True}
-    return MetricDataModule(ImageTable(table), **given)
-
-
-def test_the_test_half_is_read_after_the_ledger_has_its_line(table: Path, cache: Path, monkeypatch):
-    learner, data, trainer = learner_of(), pictures(table), small_trainer(default_root_dir=table.parent)
-    trainer.fit(learner, datamodule=data)
-    ledger, load, opened = table.parent / "ledger.jsonl", ImageTable.load, []
-    half = files(cache)
-
-    def watched(self, key):
-        opened.append(ledger.exists())
-        return load(self, key)
-
-    monkeypatch.setattr(ImageTable, "load", watched)
-    trainer.test(learner, datamodule=data, verbose=False)
-    assert opened == [True] * 32
-    assert len(files(cache)) == len(half) + 1
 
 
 class OwnForward(MetricLearner):
@@ -160,14 +131,16 @@ class OwnForward(MetricLearner):
         return super().forward(samples.flip(-1))
 
 
-def test_what_cannot_be_trained_on_features_is_refused(tmp_path: Path, tiny, run):
+def test_what_cannot_be_trained_on_features_and_nothing_that_learns_is_refused(tmp_path: Path, tiny, run):
     with pytest.raises(UserError, match="OwnForward"):
         fit(small_learner(ArcFaceLoss, OwnForward, freeze_trunk=True), letters(True))
+    with pytest.raises(UserError, match=r"--model\.freeze_trunk"):
+        small_learner(freeze_trunk=True, embedder=IdentityEmbedder, embedding_size=96).configure_optimizers()
     words = ["--model.loss", "ArcFaceLoss", "--data.features", "true", "--output", tmp_path]
     refused(run("fit", *tiny, *words), "--model.freeze_trunk true")
 
 
-def test_the_commands_train_on_features_and_embed_images(tiny, run, cache: Path, tmp_path: Path):
+def test_the_commands_train_on_features_and_embed_images(tiny, run, cache: Path, tmp_path: Path, monkeypatch):
     words = ["--model.loss", "ArcFaceLoss", "--model.freeze_trunk", "true", "--data.features", "true"]
     small = ["--data.dataset.num_classes", "24", "--output", tmp_path, "--name", "it"]
     succeeded(run("fit", *tiny, *words, *small))
@@ -177,22 +150,17 @@ def test_the_commands_train_on_features_and_embed_images(tiny, run, cache: Path,
     one, other = ([line for line in each.splitlines() if "map_at_r" in line] for each in printed)
     assert one == other
     assert files(cache) == [made]
-    for command, count in (("predict", 1), ("test", 2)):
-        succeeded(run(command, *checkpoint))
-        assert len(files(cache)) == count
-
-
-class Watching(Callback):
-    """What the trunk is like at each step."""
-
-    def __init__(self) -> None:
-        self.training, self.gradients, self.groups, self.rates = set(), set(), [], []
-
-    def on_before_optimizer_step(self, trainer, learner, optimizer) -> None:
-        self.training |= {module.training for module in learner.trunk.modules()}
-        self.gradients |= {parameter.grad is not None for parameter in learner.trunk.parameters()}
-        self.groups = [group["name"] for group in optimizer.param_groups]
-        self.rates.append(optimizer.param_groups[0]["lr"])
+    succeeded(run("predict", *checkpoint))
+    assert files(cache) == [made]
+    load, ledger, opened = Glyphs.load, tmp_path / "fit/it/0/ledger.jsonl", []
+    monkeypatch.setattr(Glyphs, "load", lambda self, key: opened.append(ledger.exists()) or load(self, key))
+    succeeded(run("test", *checkpoint))
+    assert len(files(cache)) == 2
+    assert {*opened} == {True}, "the test half is read after the ledger has its line"
+    shutil.move(tmp_path / "fit/it/0/best.ckpt", tmp_path / "alone.ckpt")
+    assert MetricLearner.load_from_checkpoint(tmp_path / "alone.ckpt").freeze_trunk
+    then_all = ["--model.loss", "ArcFaceLoss", "--ckpt_path", tmp_path / "alone.ckpt", *small]
+    succeeded(run("fit", *tiny, *then_all))
 
 
 @pytest.mark.parametrize("freeze_batch_norm", [True, False])
@@ -202,58 +170,68 @@ def test_the_trunk_stays_as_it_is_and_the_head_learns(freeze_batch_norm: bool):
     outputs = []
     learner.trunk.register_forward_hook(lambda *call: outputs.append(call[-1].requires_grad))
     before = {name: value.clone() for name, value in learner.state_dict().items()}
-    watching = Watching()
-    trainer = small_trainer(HeadFirst(1), watching, limit_val_batches=0)
+    seen = []  # of each step: modes, gradients, and the groups' names and rates
+
+    def look(trainer, module, optimizer) -> None:
+        modes = {part.training for part in module.trunk.modules()}
+        gradients = {weight.grad is not None for weight in module.trunk.parameters()}
+        seen.append((modes, gradients, [(group["name"], group["lr"]) for group in optimizer.param_groups]))
+
+    trainer = small_trainer(HeadFirst(1), LambdaCallback(on_before_optimizer_step=look), limit_val_batches=0)
     trainer.fit(learner, datamodule=small_data(batch_size=8, steps_per_epoch=3))
     after = learner.state_dict()
     same = {name.partition(".")[0] for name, value in before.items() if torch.equal(value, after[name])}
     assert same == {"trunk"}
-    assert (watching.training, watching.gradients, set(outputs)) == ({False}, {False}, {False})
-    assert watching.groups == ["embedder", "loss"]
-    assert watching.rates == [1e-3, 1e-3, 1e-3]
+    assert set(outputs) == {False}
+    assert seen == [({False}, {False}, [("embedder", 1e-3), ("loss", 0.01)])] * 3
 
 
-def test_nothing_that_learns_is_refused():
-    with pytest.raises(UserError, match=r"--model\.freeze_trunk"):
-        small_learner(freeze_trunk=True, embedder=IdentityEmbedder, embedding_size=96).configure_optimizers()
+LORA = {"class_path": "LoRA", "init_args": {"rank": 1, "target_modules": ["conv1.3"]}}
+ADAPTED = {"class_path": "TimmTrunk", "init_args": {"name": "test_resnet", "weights": None, "adapter": LORA}}
+JOBS: dict[str, tuple[int, dict[str, Any]]] = {
+    "lora": (0, {"trunk": ADAPTED, "trunk_lr": 0.1}),
+    "a": (0, {"freeze_trunk": True}),
+    "b": (0, {"freeze_trunk": True}),
+    "other": (1, {"freeze_trunk": True}),
+}
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory) -> list[Path]:
-    """Two jobs of a study on a frozen trunk and one on another, in a folder that was moved after they ended."""
+def jobs(tmp_path_factory) -> Path:
+    """Jobs of a study on a trunk that does not learn, and on another one, in a folder that was moved afterwards."""
     folder = tmp_path_factory.mktemp("studies")
-    for name, seed in (("a", 0), ("b", 0), ("other", 1)):
-        config = small_config(model={"loss": "ArcFaceLoss", "freeze_trunk": True}, data={"steps_per_epoch": 1}) | {
-            "seed_everything": seed
-        }
+    for name, (seed, model) in JOBS.items():
+        config = small_config(model={"loss": "ArcFaceLoss", **model}, trainer={"max_epochs": 1})
+        config["seed_everything"] = seed
         training = Training(config, folder / "before" / name, trunks=folder / "before/trunks").build()
         training.trainer.fit(training.model, datamodule=training.datamodule)
         torch.save(training.model.trunk.state_dict(), folder / f"{name}.pt")
     shutil.move(folder / "before", folder / "moved")
-    return [folder / "moved" / name for name in ("a", "b", "other")]
+    return folder / "moved"
 
 
-def test_jobs_keep_a_trunk_once_and_embed_after_their_study_has_moved(jobs: list[Path]):
-    assert len([*(jobs[0].parent / "trunks").iterdir()]) == 2
-    for job in jobs:
-        state = torch.load(job / "best.ckpt", weights_only=True)["state_dict"]
-        assert {name.partition(".")[0] for name in state} == {"embedder", "loss"}
-        learner = MetricLearner.load_from_checkpoint(job / "best.ckpt")
-        assert learner.freeze_trunk
-        trunk = torch.load(jobs[0].parent.parent / f"{job.name}.pt", weights_only=True)
-        assert all(torch.equal(learner.trunk.state_dict()[name], value) for name, value in trunk.items())
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_keeps_what_it_learnt_and_embeds_after_its_study_has_moved(name: str, jobs: Path):
+    assert len([*(jobs / "trunks").iterdir()]) == 2
+    held = torch.load(jobs / name / "best.ckpt", weights_only=True)["state_dict"]
+    assert all(each.startswith(("embedder.", "loss.")) or (name == "lora" and WEIGHTS.search(each)) for each in held)
+    learner = MetricLearner.load_from_checkpoint(jobs / name / "best.ckpt")
+    assert learner.freeze_trunk == (name != "lora")
+    found = learner.trunk.state_dict()
+    for key, value in torch.load(jobs.parent / f"{name}.pt", weights_only=True).items():
+        assert torch.equal(found[key], value), key
 
 
-def test_a_missing_or_changed_trunk_is_named(jobs: list[Path], tmp_path: Path):
+def test_a_missing_or_changed_trunk_is_named(jobs: Path, tmp_path: Path):
     alone = tmp_path / "best.ckpt"
-    shutil.copy(jobs[0] / "best.ckpt", alone)
+    shutil.copy(jobs / "a/best.ckpt", alone)
     with pytest.raises(UserError, match=f"{tmp_path}/trunks/") as raised:
         MetricLearner.load_from_checkpoint(alone)
-    found = MetricLearner.load_from_checkpoint(jobs[0] / "best.ckpt")
+    found = MetricLearner.load_from_checkpoint(jobs / "a/best.ckpt")
     images = torch.rand(3, 3, 32, 32)
     given = MetricLearner.load_from_checkpoint(alone, trunk=found.trunk)
     torch.testing.assert_close(given(images), found(images))
-    (kept,) = [path for path in (jobs[0].parent / "trunks").iterdir() if path.name in str(raised.value)]
+    (kept,) = [path for path in (jobs / "trunks").iterdir() if path.name in str(raised.value)]
     content = torch.load(kept, weights_only=True)
     next(iter(content.values()))[0] += 1
     (tmp_path / "trunks").mkdir()
@@ -262,11 +240,78 @@ def test_a_missing_or_changed_trunk_is_named(jobs: list[Path], tmp_path: Path):
         MetricLearner.load_from_checkpoint(alone)
 
 
-def test_a_fit_is_one_file_that_loads_alone(tiny, run, tmp_path: Path):
-    words = [*tiny, "--model.loss", "ArcFaceLoss", "--model.freeze_trunk", "true", "--output", tmp_path, "--name", "it"]
-    succeeded(run("fit", *words))
-    shutil.copy(tmp_path / "fit/it/0/best.ckpt", tmp_path / "alone.ckpt")
-    shutil.rmtree(tmp_path / "fit")
-    assert MetricLearner.load_from_checkpoint(tmp_path / "alone.ckpt").freeze_trunk
-    # Embedder and loss first, then all.
-    succeeded(run("fit", *words, "--ckpt_path", tmp_path / "alone.ckpt", "--model.freeze_trunk", "false"))
+VIT = {"name": "test_vit", "weights": None, "arguments": {"depth": 2, "img_size": 32}}
+OPTIONS = [
+    *("--model.trunk.name", "test_vit", "--model.trunk.arguments", "{depth: 2, img_size: 32}"),
+    *("--model.loss", "ContrastiveLoss", "--model.trunk.adapter", "LoRA", "--model.trunk.adapter.rank", "2"),
+]
+
+
+RESNET = {"name": "test_resnet", "weights": None}
+
+
+@pytest.mark.parametrize(
+    ("trunk", "targets", "checkpointing"), [(VIT, None, True), (RESNET, ["conv1.3", "conv1.6"], False)]
+)
+def test_adapter_and_embedder_change_and_nothing_else(trunk, targets, checkpointing):
+    torch.manual_seed(0)
+    adapter = LoRA(rank=2, target_modules=targets)
+    given = {"trunk": TimmTrunk(**trunk, adapter=adapter), "freeze_batch_norm": checkpointing, "trunk_lr": 1e-2}
+    learner = small_learner(**given)
+    before = {name: value.clone() for name, value in learner.state_dict().items()}
+    trainer = small_trainer(*[GradientCheckpointing()] * checkpointing, limit_val_batches=0)
+    trainer.fit(learner, datamodule=small_data(batch_size=8, steps_per_epoch=2))
+    changed = {name for name, value in learner.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {name for name in before if name.startswith("embedder.") or WEIGHTS.search(name)}
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("adapted")
+    assert main(["fit", *TINY, *OPTIONS, "--trainer.max_epochs", "1", "--output", str(output)]) == 0
+    (folder,) = output.glob("fit/*/0")
+    return folder
+
+
+def test_a_fit_s_one_file_gives_the_same_embeddings_and_every_command_takes_it(adapted, tmp_path, run):
+    checkpoint = torch.load(adapted / "best.ckpt", weights_only=True)
+    arguments = {"alpha": None, "dropout": 0.0, "rank": 2, "target_modules": None}
+    assert checkpoint["hyper_parameters"]["trunk"]["init_args"]["adapter"]["init_args"] == arguments
+    alone = tmp_path / "elsewhere.ckpt"
+    alone.write_bytes((adapted / "best.ckpt").read_bytes())
+    again = MetricLearner.load_from_checkpoint(alone)
+    state = again.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in checkpoint["state_dict"].items())
+    assert "lora_A" in "".join(state)
+    succeeded(run("test", "--ckpt_path", str(adapted / "best.ckpt")))
+    refused(run("fit", *TINY, *OPTIONS, "--model.trunk.adapter", "lorra"), "--model.trunk.adapter", "LoRA")
+
+
+def test_folds_with_adapters_of_their_own_embed_together_as_each_alone(adapted, tmp_path):
+    """They name the same trunk, through which pictures pass once only where nothing in it was learnt."""
+    for fold in range(2):
+        (tmp_path / "run0" / f"fold{fold}").mkdir(parents=True)
+        content = torch.load(adapted / "best.ckpt", weights_only=True)
+        assert content["levelfield"][KEY]
+        for name, value in content["state_dict"].items():
+            if "lora_B" in name:
+                value += fold
+        torch.save(content, tmp_path / "run0" / f"fold{fold}" / "best.ckpt")
+    Image.effect_noise((32, 32), 90).convert("RGB").save(image := tmp_path / "noise.png")
+    alone = [levelfield.embed(tmp_path / f"run0/fold{k}/best.ckpt", image).embeddings for k in range(2)]
+    assert not torch.allclose(*alone)
+    together = levelfield.embed(tmp_path / "run0", image).embeddings
+    torch.testing.assert_close(together, normalize(torch.cat(alone, dim=1)))
+
+
+@needs(EXPORT)
+@pytest.mark.full
+def test_an_export_has_the_adapter_and_all_else_merged(adapted, tmp_path, run):
+    succeeded(run("export", "--ckpt_path", str(adapted / "best.ckpt"), "--output", str(tmp_path / "out")))
+    assert peft.PeftConfig.from_pretrained(str(tmp_path / "out" / "adapter")).r == 2
+    learner, images = MetricLearner.load_from_checkpoint(adapted / "best.ckpt"), torch.rand(2, 3, 32, 32)
+    file = str(tmp_path / "out" / "trunk.safetensors")
+    merged = timm.create_model("test_vit", num_classes=0, checkpoint_path=file, **VIT["arguments"]).eval()
+    with torch.no_grad():
+        found, expected = merged(learner.trunk.standardise(images)), learner.trunk(images)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

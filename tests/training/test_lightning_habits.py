@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import jsonargparse
-import onnxruntime
 import own_habits
 import pytest
 import torch
 from forked import levelfield, python
-from lightning.pytorch import loggers, seed_everything
-from lightning.pytorch.callbacks import LambdaCallback, OnExceptionCheckpoint
+from lightning.pytorch import seed_everything
 from plain_lightning import (
     MODEL,
     Habit,
@@ -33,13 +31,11 @@ from plain_lightning import (
 from refused import refused, succeeded
 from torch.utils.data import DataLoader, Subset
 from torchvision.transforms import v2
-from wandb_files import offline_runs
 
 from levelfield import MetricDataModule, MetricLearner
 from levelfield.core.errors import UserError
 from levelfield.data.transforms import as_floats, stacked
 from levelfield.losses import TripletMarginLoss
-from levelfield.training.embed import embed
 from levelfield.training.plain_module import adapted
 
 OURS = "levelfield.training.callbacks"
@@ -100,15 +96,10 @@ EQUAL = {
     "EMAWeightAveraging": callback("EMAWeightAveraging", decay=0.5),
     "SWA": callback("StochasticWeightAveraging", {"max_epochs": 4}, swa_lrs=0.01, swa_epoch_start=1),
     "ModelPruning": callback("ModelPruning", pruning_fn="l1_unstructured", amount=0.5),
-    "BaseFinetuning": callback("own_habits.Thaw"),
-    "BackboneFinetuning": Habit(
-        callbacks=(spec("BackboneFinetuning", unfreeze_backbone_at_epoch=1),), kind=own_habits.BackbonedLearner
-    ),
     "GradientCaching": replace(callback(f"{OURS}.GradientCaching", CLIPPED, chunk_size=3), plain=Habit(CLIPPED)),
     "a step that returns a tensor": Habit(kind=own_habits.TensoredLearner),
     "warm-up and cosine": Habit(RATES, (spec("LearningRateMonitor"),), kind=own_habits.WarmedLearner),
     "manual optimisation": Habit(kind=own_habits.ByHandLearner),
-    "torchmetrics": Habit(kind=own_habits.MeteredLearner),
     "optimizer": part(optimizer=spec("torch.optim.SGD", momentum=0.9), weight_decay=0.1),
     "lr_scheduler": part(lr_scheduler=STEP_LR, lr_scheduler_interval="step"),
     "ReduceLROnPlateau": Habit(
@@ -142,11 +133,6 @@ REFUSED = {
         ["transforms", "train()", "evaluate()"],
     ),
 }
-MINED = {
-    "loss": spec(f"{LOSSES}.MultiSimilarityLoss", alpha=5.0),
-    "miner": spec("levelfield.miners.MultiSimilarityMiner", epsilon=0.5),
-}
-LOADERS = [("validate", True, (0, 1)), ("validate", False, (1, 0)), ("test", True, (1, 0)), ("fit", False, (1, 1))]
 
 
 @pytest.fixture
@@ -249,13 +235,6 @@ def test_a_callback_that_prefers_small_scores_is_named(tmp_path, recwarn):
     assert "EarlyStopping" in warned
 
 
-def test_an_exception_leaves_a_checkpoint(tmp_path):
-    callbacks = [OnExceptionCheckpoint(tmp_path, "it"), LambdaCallback(on_train_epoch_end=lambda *_: 1 / 0)]
-    with pytest.raises(ZeroDivisionError):
-        quiet_trainer(enable_checkpointing=True, callbacks=callbacks).fit(learner(), letters())
-    assert MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt").optimization.trunk_lr == MODEL["trunk_lr"]
-
-
 @pytest.mark.parametrize(
     ("workers", "weights_only", "loaders"), [(0, None, None), (2, True, None), (0, None, own_habits.our_sampler)]
 )
@@ -297,22 +276,14 @@ def score_of(module: MetricLearner, subset: Any) -> float:
         return map_at_r(deepcopy(module).eval()(as_floats(stacked(images))), labels)[0]
 
 
-@pytest.mark.parametrize(("stage", "index", "order"), LOADERS)
-def test_each_of_several_loaders_has_its_score(stage, index, order):
-    module, data = learner(), letters()
+def test_each_of_several_loaders_of_a_fit_has_its_score():
+    module, data, trainer = learner(trunk_lr=0.0, embedder_lr=0.0), letters(), quiet_trainer(max_epochs=1)
     data.setup("validate")
     subsets = [data.val_subset, Subset(data.train_subset, range(0, 90, 2))]
-    loaders = [DataLoader(own_habits.Plainly(subsets[place], index), batch_size=20) for place in order]
-    name, trainer = f"{'test' if stage == 'test' else 'val'}/map_at_r", quiet_trainer(max_epochs=1)
-    if stage == "fit":
-        module.optimization.trunk_lr = module.optimization.embedder_lr = 0.0
-        trainer.fit(module, loaders[0], loaders)
-        found = [{key: float(value) for key, value in trainer.callback_metrics.items()}] * 2
-    else:
-        given = {"b": loaders[0], "a": [loaders[1]]} if stage == "test" else loaders
-        found = getattr(trainer, stage)(module, given, verbose=False)
-    expected = [score_of(module, subsets[place]) for place in order]
-    assert [found[0][name], found[1][f"{name}/dataloader_idx_1"]] == pytest.approx(expected, abs=1e-6)
+    loaders = [DataLoader(own_habits.Plainly(subset), batch_size=20) for subset in subsets]
+    trainer.fit(module, loaders[0], loaders)
+    found = [float(trainer.callback_metrics[f"val/map_at_r{key}"]) for key in ("", "/dataloader_idx_1")]
+    assert found == pytest.approx([score_of(module, subset) for subset in subsets], abs=1e-6)
 
 
 @pytest.mark.parametrize(("stage", "name"), [("validate", "val"), ("test", "test")])
@@ -325,45 +296,3 @@ def test_a_checkpoint_has_one_score_at_each_door(stage, name, tmp_path, run):
     printed = succeeded(run(stage, "--ckpt_path", best, "--trust", "plain_lightning"))
     [shown] = re.findall(rf"{name}/map_at_r\D*([\d.]+)", printed)
     assert float(shown) == pytest.approx(expected, abs=1e-6)
-
-
-def test_a_prediction_writer_gets_the_embeddings_of_a_checkpoint(tmp_path):
-    fit(Habit(), learner(), tmp_path).trainer.save_checkpoint("it.ckpt")
-    trainer, data = quiet_trainer(callbacks=[own_habits.Writer(tmp_path)]), letters()
-    trainer.predict(learner(), data, ckpt_path="it.ckpt", weights_only=True, return_predictions=False)
-    expected = embed(MetricLearner.load_from_checkpoint("it.ckpt"), data.predict_dataloader()).embeddings
-    torch.testing.assert_close(torch.load(tmp_path / "all.pt"), expected)
-
-
-def in_onnx(module: MetricLearner, images: torch.Tensor) -> Any:
-    module.to_onnx("it.onnx", images, dynamo=False)
-    session = onnxruntime.InferenceSession("it.onnx")
-    return lambda batch: torch.from_numpy(session.run(None, {session.get_inputs()[0].name: batch.numpy()})[0])
-
-
-EXPORTED = {
-    "to_onnx": in_onnx,
-    "to_torchscript": lambda module, images: module.to_torchscript(method="trace", example_inputs=images),
-    "torch.export": lambda module, images: torch.export.export(module, (images,)).module(),
-    "torch.save": lambda module, _: torch.save(module, "it.pt") or torch.load("it.pt", weights_only=False),
-}
-
-
-@pytest.mark.parametrize("name", EXPORTED)
-def test_an_export_gives_the_learner_s_embeddings(name):
-    module, images = learner().eval(), torch.rand(4, 3, 16, 16)
-    torch.testing.assert_close(EXPORTED[name](module, images)(images), module(images))
-
-
-@pytest.mark.full
-def test_a_run_of_wandb_that_has_begun_gets_rates_parts_and_data(tmp_path, monkeypatch):
-    import wandb
-
-    monkeypatch.setenv("WANDB_MODE", "offline")  # as notebooks do it
-    wandb.init(dir=tmp_path, group="mine", name="own", job_type="try", settings=wandb.Settings(silent=True))
-    fit(Habit({"logger": loggers.WandbLogger(save_dir=tmp_path)}), learner(**MINED), tmp_path, letters(fold=2))
-    wandb.finish()
-    [found] = offline_runs(tmp_path)
-    assert (found.run.run_group, found.run.display_name, found.run.job_type) == ("mine", "own", "try")
-    for key in ("'trunk_lr': 0.02", "MultiSimilarityLoss", "'alpha': 5.0", "'epsilon': 0.5", "Letters", "'fold': 2"):
-        assert key in str(found.config)

@@ -1,22 +1,27 @@
-"""What a loss of the user's says beside its number: class attributes and terms for the log."""
+"""What a loss of the user's says beside its number, what a step logs of it, and what no step can train with."""
 
 import csv
+import warnings
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from lightning.pytorch.callbacks import LambdaCallback
 from own_images import noise_images
 from refused import refused, succeeded
-from small_fit import small_trainer, small_trunk
+from small_fit import Looks, small_learner, small_trainer, small_trunk
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torchvision.transforms.v2.functional import normalize
 
-from levelfield.core.errors import UserError
+from levelfield.core.errors import TrainingFailed, UserError
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import ImageTable
 from levelfield.data.transforms import ImageTransforms
 from levelfield.losses import ContrastiveLoss, WeightedSum
+from levelfield.models.trunks import ModuleTrunk
 from levelfield.training.learner import MetricLearner
 
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.filterwarnings("ignore:You defined a `validation_step`")]
@@ -24,12 +29,6 @@ pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.filterwarnings("igno
 LOSS = """
 import torch
 from torch import nn
-
-from levelfield.losses import ContrastiveLoss
-
-
-class RawPairs(ContrastiveLoss):
-    normalize, samples_per_class, loss_lr = False, 2, 0.25
 
 
 class PullPush(nn.Module):
@@ -74,14 +73,17 @@ def test_class_attributes_are_settings_that_an_option_overrides(run, tiny, tmp_p
         assert float(row["train/loss"]) == pytest.approx(float(row["train/pull"]) + float(row["train/push"]), rel=1e-6)
     assert "train/matrix" not in rows[0]
     words = ["--model.normalize", "true", "--model.loss_lr", "0.1", "--data.samples_per_class", "4"]
+    words += ["--model.regularizer", "KoLeo", "--model.regularizer.weight", "0.1"]
     with pytest.warns(UserWarning, match=r"--model\.normalize true: PullPush"):
         config, rows = fitted(run, tiny, tmp_path, "options", *words)
     assert settings(config) == (True, 0.1, 4)
+    for row in rows:
+        loss, pull, push, penalty = (float(row[f"train/{name}"]) for name in ("loss", "pull", "push", "regularizer"))
+        assert loss == pytest.approx(pull + push + 0.1 * penalty, rel=1e-6)
     assert abs(float(rows[0]["train/temperature"]) - 2.0) == pytest.approx(0.1, rel=1e-3)
     losses = ["--model.loss", "WeightedSum", "--model.loss.losses"]
-    memory = ["--model.loss", "CrossBatchMemory", "--model.loss.loss", "pull_push.RawPairs"]
-    for words in ([*losses, "{a: pull_push.PullPush, b: pull_push.PullPush}"], memory):
-        assert settings(fitted(run, tiny, tmp_path, "held", *words)[0]) == (False, 0.25, 2)
+    both = [*losses, "{a: pull_push.PullPush, b: pull_push.PullPush}"]
+    assert settings(fitted(run, tiny, tmp_path, "held", *both)[0]) == (False, 0.25, 2)
     mixed = [*losses, "{a: pull_push.PullPush, b: NTXentLoss}"]
     refused(run("fit", *tiny, "--output", tmp_path, *mixed), "--model.normalize", "PullPush False, NTXentLoss True")
 
@@ -152,3 +154,103 @@ def test_classes_that_no_other_program_can_import_are_warned_of(table, monkeypat
         small_trainer().fit(MetricLearner(Pictures(), WeightedSum({"a": OnceAClass()})), data_of(table))
     (line,) = [str(each.message) for each in warned if "move it" in str(each.message)]
     assert set(line.partition(":")[0].split(", ")) == {kind.__name__ for kind in parts}
+
+
+BATCHES = DataLoader([(torch.rand(8, 12), torch.arange(8) // 2)] * 20, batch_size=None)
+
+
+def learner_of(loss: nn.Module) -> MetricLearner:
+    given = {"embedding_size": 4, "optimizer": lambda groups: torch.optim.SGD(groups, lr=0.1)}
+    return MetricLearner(ModuleTrunk(nn.Identity(), 12), loss, **given)
+
+
+@pytest.mark.parametrize(("trainer", "shows_a_bar"), [({}, True), ({"max_steps": 15}, False)])
+def test_between_two_looks_at_the_loss_no_step_reads_it(trainer, shows_a_bar, capsys):
+    with Looks() as looks:
+        steps = LambdaCallback(on_train_batch_start=lambda *given: setattr(looks, "step", given[3]))
+        given = {"limit_val_batches": 0, "log_every_n_steps": 10, "enable_progress_bar": shows_a_bar, **trainer}
+        small_trainer(steps, **given).fit(learner_of(ContrastiveLoss()), BATCHES)
+    assert [looks.counts[step] for step in (*range(1, 9), 11, 12)] == [0] * 10
+    assert looks.counts[10] > 0
+    assert not shows_a_bar or "train/loss" in capsys.readouterr().out
+
+
+class Gives(nn.Module):
+    """A loss of somebody's own."""
+
+    def __init__(self, given):
+        super().__init__()
+        self.given = given
+
+    def forward(self, embeddings, labels):
+        return self.given(embeddings)
+
+
+def test_each_accumulated_batch_draws_anew_and_the_first_of_a_step_the_same_whatever_is_accumulated():
+    draws: dict[int, list[float]] = {1: [], 2: [], 3: []}
+    for accumulated, seen in draws.items():
+        loss = Gives(lambda embeddings, seen=seen: seen.append(float(torch.rand(()))) or embeddings.square().sum())
+        batches = {"limit_train_batches": 4, "limit_val_batches": 0, "accumulate_grad_batches": accumulated}
+        small_trainer(**batches).fit(learner_of(loss), BATCHES)
+        assert len(set(seen)) == 4
+    assert draws[2][::2] == draws[1][:2]
+
+
+NO_LOSS = [
+    (lambda embeddings: embeddings.sum(1), r"\(8,\)"),
+    (lambda embeddings: None, "NoneType"),
+    (lambda embeddings: embeddings.detach().sum(), "gradient"),
+]
+
+
+@pytest.mark.parametrize(("given", "key"), NO_LOSS)
+def test_what_is_no_loss_is_named(given, key):
+    with pytest.raises(UserError, match=rf"--model\.loss Gives .*{key}"):
+        small_trainer(max_steps=1, limit_val_batches=0).fit(learner_of(Gives(given)), BATCHES)
+
+
+NAN, FINE = torch.tensor([[0.0], [torch.nan]]).expand(2, 12), torch.rand(8, 12)
+
+
+@pytest.mark.parametrize(
+    ("batch", "given", "key"),
+    [
+        ((NAN, torch.zeros(2), torch.tensor([4, 7])), torch.sum, r"\b1 of 2\b.*\b7 in the data set"),
+        ((NAN, torch.zeros(2)), torch.sum, r"\b1 of 2\b.*\b1 in the batch"),
+        ((FINE, torch.arange(8) // 2), lambda points: points.sum() * torch.inf, r"\binitial weights\b(?!.*_lr)"),
+    ],
+)
+def test_no_learning_rate_is_blamed_for_the_first_loss(batch, given, key):
+    often = 0 if given is not torch.sum else 50  # no logging is no division by zero
+    trainer = small_trainer(max_steps=1, limit_val_batches=0, log_every_n_steps=often)
+    with pytest.raises(TrainingFailed, match=f"step 0: .*{key}"):
+        trainer.fit(learner_of(Gives(given)), DataLoader([batch], batch_size=None))
+
+
+IMAGES = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(16) // 4
+
+
+def said(*batch: torch.Tensor, **trunk: nn.Module) -> list[str]:
+    """The warnings about images in a fit of two epochs."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        small_trainer(max_epochs=2).fit(small_learner(**trunk), DataLoader(TensorDataset(*batch), batch_size=8))
+    return [str(each.message) for each in found if "standardise" in str(each.message)]
+
+
+SEEN = [
+    (IMAGES + 0.3 * (IMAGES.flip(0) - 0.5), None),  # noise, or the overshoot of an interpolation
+    ((IMAGES * 255).to(torch.uint8), None),
+    (normalize(IMAGES, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), "-2.12 to 2.64"),
+    (IMAGES * 255, "to 255"),
+]
+
+
+@pytest.mark.parametrize(("images", "range_"), SEEN)
+def test_images_that_the_trunk_does_not_expect_are_warned_of_once(images, range_) -> None:
+    lines = said(images, LABELS)
+    assert len(lines) == (range_ is not None)
+    assert all(range_ in line and "Normalize" in line for line in lines)
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
+    assert said(images.float(), LABELS, trunk=ModuleTrunk(flat, 4)) == [], "it does not standardise"

@@ -1,6 +1,5 @@
-"""A learner made in Python: what its loss gets, its checkpoint with all settings, a fit that goes on, other classes."""
+"""A learner made in Python: what its loss gets, what its checkpoint brings back, and a fit of other classes."""
 
-import inspect
 import warnings
 from functools import partial
 
@@ -8,10 +7,14 @@ import numpy as np
 import pytest
 import pytorch_metric_learning.miners
 import torch
+from lightning.pytorch import LightningDataModule
+from PIL import Image
+from plain_lightning import spec
 from pytorch_metric_learning import losses as peers
 from pytorch_metric_learning.distances import CosineSimilarity
 from small_fit import small_data, small_learner, small_trainer
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 from weighted_loss import WeightedLoss
 
 from levelfield import losses, miners
@@ -25,11 +28,9 @@ from levelfield.losses import (
     MarginLoss,
     WeightedSum,
 )
-from levelfield.training import start
 from levelfield.training.learner import MetricLearner
-from levelfield.training.loss_factory import loss_attribute, make_loss, supplied_arguments
-from levelfield.training.start import with_class_weights
-from levelfield.training.steps import _of_loss
+from levelfield.training.loss_factory import loss_attribute, supplied_arguments
+from levelfield.use.encoder import embed
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -46,36 +47,20 @@ def stored(tmp_path):
     return lambda learner: step(learner).save_checkpoint(tmp_path / "it.ckpt") or tmp_path / "it.ckpt"
 
 
-PULL = ContrastiveLoss(neg_margin=0.7)
-PARTS = [
-    (CrossBatchMemory(PULL, 16, 64), lambda loss: loss.loss.neg_margin),
-    (WeightedSum({"a": PULL}, {"a": 0.5}), lambda loss: loss.losses["a"].neg_margin),
-    (partial(WeightedSum, losses={"a": PULL, "b": ArcFaceLoss}), lambda loss: loss.losses["a"].neg_margin),
-    (ArcFaceLoss(15, 16, margin=0.7), lambda loss: loss.margin),
-]
+KINDS = [getattr(package, name) for package in (losses, miners) for name in package.__all__]
+NEEDED = {
+    "CrossBatchMemory": {"loss": ContrastiveLoss(), "embedding_size": 4},
+    "WeightedSum": {"losses": {"a": ContrastiveLoss()}},
+    "RankedListLoss": {"margin": 0.4, "Tn": 10.0},
+}
 
 
-@pytest.mark.parametrize(("loss", "value"), PARTS)
-def test_a_loss_with_parts_comes_back_with_its_arguments(loss, value, stored):
-    loaded = MetricLearner.load_from_checkpoint(stored(small_learner(loss)))
-    assert value(loaded.loss) == 0.7
-    assert type(loaded.loss) is (loss.func if isinstance(loss, partial) else type(loss))
-
-
-@pytest.mark.parametrize("name", [*losses.__all__, *miners.__all__])
-def test_every_loss_and_miner_is_built_again_from_its_arguments(name):
-    kind = getattr(losses if name in losses.__all__ else miners, name)
-    given = {
-        "CrossBatchMemory": {"loss": ContrastiveLoss(), "embedding_size": 4},
-        "WeightedSum": {"losses": {"a": ContrastiveLoss()}},
-        "RankedListLoss": {"margin": 0.4, "Tn": 10.0},
-    }.get(name, {})
-    if "num_classes" in supplied_arguments(kind):
-        given = {"num_classes": 3, "embedding_size": 4}
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_loss_and_miner_is_built_again_from_its_arguments(kind):
+    sizes = {"num_classes": 3, "embedding_size": 4} if "num_classes" in supplied_arguments(kind) else {}
+    given = NEEDED.get(kind.__name__, sizes)
     made = kind(**given)
     assert given.items() <= made.init_args.items()
-    taken = inspect.signature(kind.__init__).parameters
-    assert {each for each in taken if taken[each].default is not inspect.Parameter.empty} <= made.init_args.keys()
     again = kind(**made.init_args)
     assert again.init_args == made.init_args
     assert [*again.state_dict()] == [*made.state_dict()]
@@ -100,36 +85,8 @@ def test_parts_without_a_path_are_named_when_the_fit_goes_on(stored):
     step(whole)  # no warning
 
 
-class Starting(MetricLearner):
-    """Somebody's learner, with a hook of its own."""
-
-    def on_fit_start(self):
-        self.began = True
-
-
-def test_a_resumed_fit_embeds_nothing_to_start_and_a_used_trainer_starts_a_new_learner(stored, monkeypatch):
-    started = []
-    real = start.start_embedder
-    monkeypatch.setattr(start, "start_embedder", lambda *given: (started.append(given[1]), real(*given)))
-    new = partial(small_learner, kind=Starting, embedder_init="pca", trunk_lr=0.0, embedder_lr=0.0)
-    first = new()
-    path = stored(first)
-    assert (first.began, started) == (True, ["pca"])
-    small_trainer(max_epochs=2).fit(new(), datamodule=small_data(), ckpt_path=path)
-    assert started == ["pca"]
-    trainer = small_trainer(limit_train_batches=1)
-    trainer.validate(first, datamodule=small_data(), ckpt_path=path, verbose=False)
-    second = new()
-    trainer.fit(second, datamodule=small_data())
-    assert started == ["pca", "pca"]
-    torch.testing.assert_close(second.embedder.linear.weight, first.embedder.linear.weight)
-
-
 @pytest.mark.filterwarnings("ignore:.*was trained on 5 classes of the validation fold")
-@pytest.mark.parametrize(
-    ("loss", "loaded"),
-    [(ArcFaceLoss, True), (partial(MarginLoss, learn_beta=True), False), (ArcFaceLoss, False)],
-)
+@pytest.mark.parametrize(("loss", "loaded"), [(ArcFaceLoss, True), (partial(MarginLoss, learn_beta=True), False)])
 def test_on_other_classes_the_loss_starts_from_scratch(loss, loaded, stored):
     learner = small_learner(loss, loss_lr=0.5)
     path = stored(learner)
@@ -141,6 +98,8 @@ def test_on_other_classes_the_loss_starts_from_scratch(loss, loaded, stored):
     for name, value in learner.loss.state_dict().items():
         assert not torch.equal(value, before[name]), name
     step(learner, fold=1)  # the same classes: no warning
+    with pytest.warns(UserWarning, match="trained on 5 classes of the validation fold"):
+        small_trainer().validate(learner, datamodule=small_data(), verbose=False)
 
 
 @pytest.mark.filterwarnings("ignore:.*was trained on 5 classes of the validation fold")
@@ -149,27 +108,20 @@ def test_what_cannot_go_on_with_other_classes_is_refused(stored):
         path = stored(learner)
         with pytest.raises(UserError, match="ArcFaceLoss"):
             step(learner, fold=1)
+    with pytest.raises(UserError, match=r"num_classes 7\b.*\b15\b"):
+        small_learner(partial(WeightedLoss, 7)).build_loss(15)
     with pytest.raises(UserError, match="test classes"):
         step(learner, split="random", split_seed=1)
     with pytest.raises(UserError, match="load_from_checkpoint"):
         small_trainer(max_epochs=2).fit(small_learner(ArcFaceLoss), small_data(fold=1), ckpt_path=path)
 
 
-def test_validation_on_classes_that_were_trained_on_is_warned_of(stored):
-    learner = MetricLearner.load_from_checkpoint(stored(small_learner()))
-    small_trainer().validate(learner, datamodule=small_data(), verbose=False)  # its own fold: no warning
-    with pytest.warns(UserWarning, match="trained on 5 classes of the validation fold"):
-        small_trainer().validate(learner, datamodule=small_data(fold=1), verbose=False)
-
-
 def test_seed_everything_reaches_a_sampler_in_your_own_loader(monkeypatch):
-    drawn = {}
-    for seed in ("1", "2"):
-        monkeypatch.setenv("PL_GLOBAL_SEED", seed)
-        drawn[seed] = [[*map(int, batch)] for batch in MPerClassBatchSampler([0, 1, 2] * 8, 4, 2, 3)]
-    assert drawn["1"] != drawn["2"]
-    given = MPerClassBatchSampler([0, 1, 2] * 8, 4, 2, 3, seed=1)
-    assert [[*map(int, batch)] for batch in given] == drawn["1"]
+    def drawn(**seed: int) -> list[list[int]]:
+        return [[*map(int, batch)] for batch in MPerClassBatchSampler([0, 1, 2] * 8, 4, 2, 3, **seed)]
+
+    monkeypatch.setenv("PL_GLOBAL_SEED", "1")
+    assert drawn() == drawn(seed=1) != drawn(seed=2)
 
 
 def test_one_loss_has_two_paths_and_keeps_its_class_weights_at_both_doors(fitted):
@@ -178,11 +130,6 @@ def test_one_loss_has_two_paths_and_keeps_its_class_weights_at_both_doors(fitted
     for loss in (ArcFaceLoss, partial(ArcFaceLoss, margin=10.0)):
         assert torch.equal(MetricLearner.load_from_checkpoint(path, loss=loss).loss.class_weights, weights)
     assert MetricLearner.load_from_checkpoint(path, loss=losses.CosFaceLoss).loss is None, "it is built in a fit"
-
-
-class InAnotherOrder(WeightedLoss):
-    def __init__(self, scale: float = 8.0, *, embedding_size: int = 2, num_classes: int = 10):
-        super().__init__(num_classes, embedding_size, scale)
 
 
 class ThroughKeywords(ClassificationLoss):
@@ -194,48 +141,45 @@ class ThroughKeywords(ClassificationLoss):
         return cosines * self.scale
 
 
-def test_another_number_than_the_training_s_is_refused():
-    assert make_loss(partial(WeightedLoss, 15), 15, 16).weights.shape == (15, 16)
-    for given in (partial(WeightedLoss, 7), partial(WeightedLoss, num_classes=7)):
-        with pytest.raises(UserError, match=r"num_classes 7\b.*\b15\b"):
-            make_loss(given, 15, 16)
-
-
-def heated_loss(num_classes, embedding_size) -> WeightedLoss:
+def heated_loss(*, embedding_size: int = 2, num_classes: int = 10) -> WeightedLoss:
     return WeightedLoss(num_classes, embedding_size, scale=16.0)
 
 
-SUPPLIED = {
-    "plain": (WeightedLoss, 8.0),
-    "another order": (InAnotherOrder, 8.0),
-    "keywords": (ThroughKeywords, 16.0),
-    "partial": (partial(partial(ThroughKeywords, scale=2.0), class_fraction=0.9), 2.0),
-    "numbers by hand": (partial(partial(WeightedLoss, 15, 16), scale=2.0), 2.0),
-    "a function": (heated_loss, 16.0),
-    "any arguments": (peers.CosFaceLoss, 64.0),
+PULL = ContrastiveLoss(neg_margin=0.7)
+# A loss in each form, and the argument of one of its parts that comes back.
+FORMS = {
+    "a class": (WeightedLoss, lambda loss: loss.scale == 8.0),
+    "a class behind keywords": (ThroughKeywords, lambda loss: loss.scale == 16.0),
+    "a partial": (partial(partial(ThroughKeywords, scale=2.0), class_fraction=0.9), lambda loss: loss.scale == 2.0),
+    "numbers by hand": (partial(partial(WeightedLoss, 15, 16), scale=2.0), lambda loss: loss.scale == 2.0),
+    "a function, numbers with defaults": (heated_loss, lambda loss: loss.scale == 16.0),
+    "the peer's": (peers.CosFaceLoss, lambda loss: loss.scale == 64.0),
+    "a module": (ArcFaceLoss(15, 16, margin=0.7), lambda loss: loss.margin == 0.7),
+    "a memory": (CrossBatchMemory(PULL, 16, 64), lambda loss: loss.loss.neg_margin == 0.7),
+    "a sum": (WeightedSum({"a": PULL}, {"a": 0.5}), lambda loss: loss.losses["a"].neg_margin == 0.7),
+    "a sum to be built": (
+        partial(WeightedSum, losses={"a": PULL, "b": ArcFaceLoss}),
+        lambda loss: loss.losses["a"].neg_margin == 0.7,
+    ),
 }
 
 
-@pytest.mark.parametrize("case", SUPPLIED)
-def test_a_loss_gets_the_training_classes_and_the_embedding_size_and_comes_back(case, stored):
-    loss, scale = SUPPLIED[case]
+@pytest.mark.parametrize(("loss", "holds"), FORMS.values(), ids=FORMS)
+def test_a_loss_gets_the_training_classes_and_the_embedding_size_and_comes_back(loss, holds, stored):
     learner = small_learner(loss)
     loaded = MetricLearner.load_from_checkpoint(stored(learner))
-    weights = next(learner.loss.parameters())
-    assert sorted(weights.shape) == [15, 16]  # 20 of the 40 letters are for training, a fourth of them validates
     assert type(loaded.loss) is type(learner.loss)
-    assert loaded.loss.scale == learner.loss.scale == scale
-    assert torch.equal(next(loaded.loss.parameters()), weights)
+    assert holds(learner.loss)
+    assert holds(loaded.loss)
+    for name, weights in learner.loss.named_parameters():
+        assert sorted(weights.shape) == [15, 16]  # 20 of the 40 letters are for training, a fourth of them validates
+        assert torch.equal(loaded.loss.get_parameter(name), weights)
 
 
 class Told(ContrastiveLoss):
     """Has all settings that a loss class may have."""
 
     normalize, loss_lr, samples_per_class = False, 0.3, 2
-
-    def compute(self, *given):
-        self.terms = {"seen": given[0].sum().detach()}
-        return super().compute(*given)
 
 
 class Holding(nn.Module):
@@ -260,23 +204,12 @@ HOLDERS = {
 
 @pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
 def test_a_loss_that_holds_another_passes_on_what_the_learner_says_and_asks(hold):
-    x, y = torch.randn(6, 16, requires_grad=True), torch.tensor([0, 0, 3, 3, 4, 4])
     for option, value in {"model.normalize": False, "model.loss_lr": 0.3, "data.samples_per_class": 2}.items():
         assert loss_attribute(hold(Told()), option) == value
-    learner = small_learner(hold(Told()))
-    learner.build_loss(5)
-    learner.loss(x, y)
-    assert not learner.normalize
-    assert "seen" in "".join(name for name, _ in _of_loss(learner.loss))
     learner = small_learner(hold(MarginLoss(learn_beta=True, beta_per_class=True)))
     learner.build_loss(5)
-    learner.loss(x, y).backward()
+    learner.loss(torch.randn(6, 16), torch.tensor([0, 0, 3, 3, 4, 4])).backward()
     assert [weight.grad.shape for weight in learner.loss.parameters()] == [(5,)]
-
-
-def test_class_weights_inside_sums_are_found():
-    nested = WeightedSum({"a": WeightedSum({"c": ArcFaceLoss(5, 16)}), "d": ContrastiveLoss()})
-    assert with_class_weights(nested) == [nested.losses["a"].losses["c"]]
 
 
 class ObjectTrunk(nn.Sequential):
@@ -304,3 +237,77 @@ def test_parts_that_were_objects_are_given_again(stored):
     with pytest.warns(UserWarning, match=r"it\.ckpt.* loss"):
         loaded = MetricLearner.load_from_checkpoint(path, **parts)
     assert torch.equal(loaded(images), learner(images))
+
+
+def test_a_loss_of_a_library_that_is_not_here_is_left_out_with_a_warning(fitted, tmp_path):
+    checkpoint = torch.load(fitted / "best.ckpt", weights_only=True)
+    checkpoint["hyper_parameters"]["loss"] = spec("pytorch_metric_learning.losses.NoSuchLoss")
+    torch.save(checkpoint, tmp_path / "it.ckpt")
+    with pytest.warns(UserWarning, match="NoSuchLoss"):
+        learner = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
+    assert learner(torch.rand(2, 3, 32, 32)).shape == (2, checkpoint["hyper_parameters"]["embedding_size"])
+
+
+class Saving(MetricLearner):
+    """Lightning's habit stores each argument, objects among them."""
+
+    def __init__(self, *, noise: float = 0.1, **kwargs):
+        super().__init__(**kwargs)
+        self.noise = noise
+        self.save_hyperparameters()
+
+    def forward(self, samples):
+        return -super().forward(samples)
+
+
+@pytest.mark.filterwarnings("ignore:Attribute .* is an instance")
+def test_a_subclass_comes_back_as_itself_without_objects(stored):
+    path = stored(learner := small_learner(ArcFaceLoss, Saving, noise=0.3))
+    images = torch.rand(3, 3, 32, 32)
+    for kind in (MetricLearner, Saving):
+        loaded = kind.load_from_checkpoint(path)
+        assert (type(loaded), loaded.noise, loaded.trunk.init_args["name"]) == (Saving, 0.3, "test_resnet")
+        torch.testing.assert_close(loaded(images), learner.eval()(images))
+
+
+class Foreign(LightningDataModule):
+    """Names of `MetricDataModule` with another meaning."""
+
+    features = ("width", "height")
+
+    def __init__(self, transforms: str = "flip") -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.identity, self.train_samples, self.dataset, self.fold, self.cache = "mine", 16, "letters", 3, {}
+
+    def train_dataloader(self):
+        samples = TensorDataset(torch.rand(16, 3, 32, 32), torch.arange(16) // 4, torch.arange(16))
+        return DataLoader(samples, batch_size=16)
+
+    val_dataloader = test_dataloader = train_dataloader
+
+
+def test_a_foreign_datamodule_is_not_taken_for_ours(tmp_path):
+    trainer = small_trainer(default_root_dir=tmp_path, enable_checkpointing=True)
+    trainer.fit(small_learner(), datamodule=Foreign())
+    trainer.test(small_learner(), datamodule=Foreign(), verbose=False)
+    path = trainer.checkpoint_callback.best_model_path
+    assert torch.load(path, weights_only=True)["levelfield"]["data"] is None
+    with pytest.raises(UserError, match="transforms=ImageTransforms"):
+        embed(path, [Image.new("RGB", (32, 32))])
+    with pytest.raises(UserError, match=r"model\.embedder_init"):
+        small_trainer().fit(small_learner(embedder_init="pca"), datamodule=Foreign())
+
+
+class Worded(ContrastiveLoss):
+    """Its arguments have no types."""
+
+    def __init__(self, mode, words=(), named=None):
+        super().__init__()
+        self.mode, self.words, self.named = mode, words, named
+
+
+def test_a_text_stays_one_whatever_a_parser_reads_in_it(stored):
+    texts = ["no", "1", "null", "[1]", "a: b", "1e3"]
+    loss = MetricLearner.load_from_checkpoint(stored(small_learner(Worded("no", texts, {"x": "off"})))).loss
+    assert (loss.mode, [*loss.words], loss.named) == ("no", texts, {"x": "off"})

@@ -1,7 +1,10 @@
-"""A fork's own parts, plain modules each, through the command line: they train, come back, or one line says why not."""
+"""A fork's own parts, learner or LightningModule at the commands: they train, come back, or one line says why not."""
 
+import csv
 import importlib
 import io
+import re
+import shlex
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -11,16 +14,21 @@ import torch
 import yaml
 from deletable import EXPORT, needs
 from refused import refused, succeeded
-from tiny_fit import TINY
+from safetensors.torch import load_file
+from tiny_fit import REPOSITORY, TINY
 
 from levelfield.cli.main import main
+from levelfield.study.rows import load_spec
+from levelfield.study.same_study import row_sources
 from levelfield.training.learner import MetricLearner
 
-PARTS = (
-    Path(__file__).with_name("weighted_loss.py").read_text()
-    + """
+PAGE = (REPOSITORY / "docs" / "own_parts.md").read_text()
+LEARNER, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+FIT = shlex.split(re.findall(r"^    levelfield (fit .*NoisyLearner.*)", PAGE, re.MULTILINE)[0])
+VALIDATE = shlex.split("validate --ckpt_path outputs/fit/Glyphs-ContrastiveLoss/0/best.ckpt --trust my_learner")
+PARTS = """
 from lightning.pytorch import Callback
-
+from levelfield.training.learner import MetricLearner
 
 class PairsLoss(nn.Module):
     def __init__(self, margin=0.5):
@@ -33,7 +41,6 @@ class PairsLoss(nn.Module):
         push = (embeddings[b] * embeddings[n]).sum(1) - self.margin
         return pull.mean() + push.clamp(min=0).mean()
 
-
 class Announcer(Callback):
     def __init__(self, word="begun"):
         self.word = word
@@ -41,10 +48,8 @@ class Announcer(Callback):
     def on_train_start(self, trainer, learner):
         print("the fit has", self.word)
 
-
 class NeedyLoss(WeightedLoss):
     def __init__(self, num_classes, embedding_size, scale): ...
-
 
 class AllPairs(nn.Module):
     def forward(self, embeddings, labels):
@@ -52,39 +57,67 @@ class AllPairs(nn.Module):
         others = ~torch.eye(len(labels), dtype=torch.bool)
         return *(same & others).nonzero(as_tuple=True), *(~same).nonzero(as_tuple=True)
 
-
 class SmallTrunk(nn.Sequential):
     def __init__(self, width=8):
         super().__init__(nn.Conv2d(3, width, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.num_features = width
 
+class PlainEmbedder(nn.Linear):
+    def __init__(self, num_features, embedding_size, bias=True):
+        super().__init__(num_features, embedding_size, bias=bias)
 
 class LabelEmbedder(nn.Linear):
-    def forward(self, features, labels):
-        return super().forward(features)
-
+    def forward(self, features, labels): ...
 
 class NarrowEmbedder(nn.Linear):
     def __init__(self, num_features, embedding_size):
         super().__init__(num_features, 7)
 
-
 class LabelMiner(nn.Module):
     def forward(self, labels): ...
 
+class Narrow(MetricLearner):
+    def __init__(self, trunk, loss):
+        super().__init__(trunk, loss)
+"""
+MODULE = (
+    (REPOSITORY / "examples/plain_module.py").read_text()
+    + """
 
-class PlainEmbedder(nn.Linear):
-    def __init__(self, num_features, embedding_size, bias=True):
-        super().__init__(num_features, embedding_size, bias=bias)
+class Both(Plain):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("my_loss", loss)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        embeddings = super().validation_step(batch, batch_idx)
+        self.log("seen", float(len(embeddings)))
+        return {"embeddings": embeddings, "more": 1}
+
+class Silent(Plain):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", 0.0)
 """
 )
+PLAIN_FIT = ["--config", "data/glyphs.yaml", "--data.dataset.num_classes", "24", "--data.steps_per_epoch", "6"]
+PLAIN_FIT += ["--trainer.max_epochs", "2", "--data.transforms.crop_size", "32", "--data.transforms.resize", "32"]
+PLAIN_FIT += ["--trainer.enable_progress_bar", "false"]
+ALL_OWN = [
+    *("--model.loss", "plain_parts.PairsLoss", "--model.loss.margin", "0.3", "--model.miner", "plain_parts.AllPairs"),
+    *("--model.trunk", "plain_parts.SmallTrunk", "--model.trunk.width", "12"),
+    *("--model.embedder", "plain_parts.PlainEmbedder", "--model.embedder.bias", "false"),
+    *("--trainer.callbacks", "plain_parts.Announcer", "--trainer.callbacks.word", "started"),
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def desk(tmp_path_factory):
     """A working directory with one's own modules, of which some cannot be imported."""
     folder = tmp_path_factory.mktemp("desk")
-    (folder / "plain_parts.py").write_text(PARTS)
+    (folder / "my_learner.py").write_text(LEARNER)
+    (folder / "plainly.py").write_text(MODULE)
+    (folder / "plain_parts.py").write_text(Path(__file__).with_name("weighted_loss.py").read_text() + PARTS)
     (folder / "torn_parts.py").write_text("class A(:\n")
     (folder / "angry_parts.py").write_text("raise RuntimeError('not\\ntoday')\n")
     (folder / "needy_parts.py").write_text("import no_such_package\n")
@@ -93,15 +126,6 @@ def desk(tmp_path_factory):
         patch.setattr(sys, "dont_write_bytecode", True)
         patch.chdir(folder)
         yield folder
-
-
-PML = "pytorch_metric_learning"
-ALL_OWN = [
-    *("--model.loss", "plain_parts.PairsLoss", "--model.loss.margin", "0.3", "--model.miner", "plain_parts.AllPairs"),
-    *("--model.trunk", "plain_parts.SmallTrunk", "--model.trunk.width", "12"),
-    *("--model.embedder", "plain_parts.PlainEmbedder", "--model.embedder.bias", "false"),
-    *("--trainer.callbacks", "plain_parts.Announcer", "--trainer.callbacks.word", "started"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -135,54 +159,119 @@ def test_a_new_terminal_finds_ones_own_parts_where_it_stands(command, own, run, 
     succeeded(run(command, "--ckpt_path", own[1], "--trust", "plain_parts", *more))
 
 
-def test_short_names_are_ours_whatever_else_is_imported(tiny, run, tmp_path):
+def test_the_page_s_learner_fits_and_comes_back(desk, tiny, run, monkeypatch):
+    monkeypatch.syspath_prepend(desk)
+    assert len(LEARNER.splitlines()) <= 16
+    printed = succeeded(run(*FIT, *tiny, "--trainer.max_epochs", "1"))
+    assert f"next: levelfield {shlex.join(VALIDATE)}\n" in printed
+    best = desk / VALIDATE[VALIDATE.index("--ckpt_path") + 1]
+    arguments = torch.load(best, weights_only=True)["hyper_parameters"]
+    assert (arguments["learner"], arguments["noise"]) == ("my_learner.NoisyLearner", 0.2)
+    learner = MetricLearner.load_from_checkpoint(best)
+    assert (type(learner).__name__, learner.noise) == ("NoisyLearner", 0.2)
+    embeddings, labels = torch.eye(8)[torch.arange(8) // 2], torch.arange(8) // 2
+    assert float(learner.compute_loss(embeddings, labels)) > 0 == float(learner.loss(embeddings, labels)), "its step"
+    assert run(*VALIDATE, "--model", "plain_parts.Narrow")[0] == 2
+    del sys.modules["my_learner"]  # as in another process
+    refused(run(*[word for word in VALIDATE if word not in ("--trust", "my_learner")]), "--trust my_learner")
+    assert "my_learner" not in sys.modules, "nothing was imported"
+    succeeded(run(*VALIDATE))
+    refused(run(*VALIDATE, "--model.noise", "0.3"), "--model.noise")
+
+
+def test_an_option_gives_a_learner_to_every_method_and_its_source_is_part_of_them(toy_file, desk, run, monkeypatch):
+    monkeypatch.syspath_prepend(desk)
+    refused(run("study", "run", toy_file, "--model", "plain_parts.Narrow", "--output", "never"), "Narrow", "embedder")
+    plain, spec = load_spec(toy_file), load_spec(toy_file, {"model.learner": "my_learner.NoisyLearner"})
+    sources = row_sources(spec)
+    for method in plain.methods:
+        assert "my_learner.py" in {Path(file).name for file in sources[method]}
+        assert spec.row_hashes[method] != plain.row_hashes[method]
+
+
+def test_short_names_are_ours_whatever_else_is_imported(tiny, run):
     import pytorch_metric_learning.losses  # has classes of the same names
     import pytorch_metric_learning.miners  # noqa: F401
 
     memory = ["--model.loss", "CrossBatchMemory", "--model.loss.loss", "ContrastiveLoss"]
     words = [*memory, "--model.loss.memory_size", "64", "--model.miner", "MultiSimilarityMiner"]
-    printed = succeeded(run("fit", *tiny, *words, "--print_config"))
-    config = yaml.safe_load(printed)["model"]
+    config = yaml.safe_load(succeeded(run("fit", *tiny, *words, "--print_config")))["model"]
     assert config["loss"]["init_args"]["loss"]["class_path"] == "levelfield.losses.ContrastiveLoss"
     assert config["miner"]["class_path"] == "levelfield.miners.MultiSimilarityMiner"
-    words = ["--model.loss", "P2SGradLoss", "--model.trunk", "CosineSimilarity", "--output", tmp_path]
-    refused(run("fit", *tiny, *words), "--model.trunk", "torch.nn.CosineSimilarity")
 
 
+PML = "pytorch_metric_learning"
+CONTRASTIVE, PLAIN = "--model.loss ContrastiveLoss", "--model plainly.Plain"
 KINDS = ["model.loss", "model.trunk", "model.optimizer", "data.dataset", "data.transforms", "trainer.callbacks"]
+MISFITS = [
+    *((f"{CONTRASTIVE} --{kind} plain_parts.PairsLos", [f"levelfield: --{kind}: ", "'PairsLoss'"]) for kind in KINDS),
+    *((f"{CONTRASTIVE} --{kind} torn_parts.Part", [f"levelfield: --{kind}: ", "'torn_parts'"]) for kind in KINDS),
+    ("--model.loss needy_parts.Part", ["'no_such_package'"]),
+    ("--model.loss angry_parts.Part", ["'angry_parts'"]),
+    ("--model.loss no_such_parts.Part", ["'no_such_parts'"]),
+    ("--model.loss plain_parts.NeedyLoss", ["'scale'"]),
+    ("--model.loss plain_parts.WeightedLoss --model.loss.num_classes 3", ["num_classes"]),
+    ("--model.loss ArcFaceLoss --model.loss.class_fraction 3", ["ArcFaceLoss: class_fraction=3.0"]),
+    ("--model.loss plain_parts.SmallTrunk", ["--model.loss SmallTrunk"]),
+    ("--model.loss plain_parts.WeightedLoss --model.miner plain_parts.AllPairs", ["--model.miner AllPairs"]),
+    ("--model.loss P2SGradLoss --model.trunk CosineSimilarity", ["--model.trunk", "torch.nn.CosineSimilarity"]),
+    (f"{CONTRASTIVE} --model.trunk plain_parts.AllPairs", ["num_features"]),
+    (f"{CONTRASTIVE} --model.embedder plain_parts.LabelEmbedder", ["'labels'"]),
+    (f"{CONTRASTIVE} --model.embedder plain_parts.NarrowEmbedder", ["(2, 7)"]),
+    (f"{CONTRASTIVE} --model.miner plain_parts.LabelMiner", ["LabelMiner"]),
+    (f"{CONTRASTIVE} --model.regularizer KoLoe", ["'KoLeo'"]),
+    (f"{CONTRASTIVE} --model.regularizer SphericalConstraint", ["--model.normalize false"]),
+    (f"{CONTRASTIVE} --model.regularizer CenterInvariance", ["--model.loss ContrastiveLoss"]),
+    (f"{CONTRASTIVE} --model.regularizer torch.nn.Identity", ["--model.regularizer"]),
+    (f"--model.loss {PML}.losses.ContrastiveLoss --model.loss.distance {PML}.distances.LpDistance", ["'distance'"]),
+    (f"{CONTRASTIVE} --model NoisyLearner", ["--model NoisyLearner", "my_module.NoisyLearner"]),
+    (f"{CONTRASTIVE} --model torch.nn.Linear", ["--model torch.nn.Linear", "extends MetricLearner"]),
+    (f"{CONTRASTIVE} --model pathlib.Path", ["--model pathlib.Path", "LightningModule"]),
+    (f"{CONTRASTIVE} --model plain_parts.Narrow", ["Narrow", "distance, embedder, embedder_init, ..."]),
+    (f"{PLAIN} --model.widht 3", ["--model.widht", "'--model.width'"]),
+    (f"{PLAIN} --data.features true", ["--data.features"]),
+    (f"{PLAIN} --trainer.callbacks+ HeadFirst", ["--trainer.callbacks HeadFirst", "Plain"]),
+    (f"{PLAIN} --trainer.callbacks+ GradientCaching --trainer.callbacks.chunk_size 4", ["GradientCaching", "Plain"]),
+    ("--model plainly.Plian", ["plainly", "'Plain'"]),
+    ("--model plainly.Silent", ["validation_step", "NoneType"]),
+]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_cannot_be_imported_is_one_line(kind, tiny, run, tmp_path):
-    words = ["fit", *tiny, "--output", tmp_path, *([] if kind == "model.loss" else ["--model.loss", "ContrastiveLoss"])]
-    refused(run(*words, f"--{kind}", "plain_parts.PairsLos"), f"levelfield: --{kind}: ", "'PairsLoss'")
-    section, part = kind.split(".")
-    config = {section: {part: {"class_path": "torn_parts.Part", "init_args": {"a": 1}}}}
-    (tmp_path / "part.yaml").write_text(yaml.safe_dump(config))
-    refused(run(*words, "--config", tmp_path / "part.yaml"), f"levelfield: --{kind}: ", "'torn_parts'")
+@pytest.mark.parametrize(("options", "keys"), MISFITS, ids=lambda it: it if isinstance(it, str) else "")
+def test_a_part_that_does_not_fit_is_one_line(options, keys, tiny, run, tmp_path):
+    base = PLAIN_FIT if "plainly" in options else tiny
+    refused(run("fit", *base, "--output", tmp_path, *options.split()), *keys)
 
 
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ("--model.loss needy_parts.Part", "'no_such_package'"),
-        ("--model.loss angry_parts.Part", "'angry_parts'"),
-        ("--model.loss no_such_parts.Part", "'no_such_parts'"),
-        ("--model.loss plain_parts.NeedyLoss", "'scale'"),
-        ("--model.loss plain_parts.WeightedLoss --model.loss.num_classes 3", "num_classes"),
-        ("--model.loss ArcFaceLoss --model.loss.class_fraction 3", "ArcFaceLoss: class_fraction=3.0"),
-        ("--model.loss plain_parts.SmallTrunk", "--model.loss SmallTrunk"),
-        ("--model.loss plain_parts.WeightedLoss --model.miner plain_parts.AllPairs", "--model.miner AllPairs"),
-        ("--model.loss ContrastiveLoss --model.trunk plain_parts.AllPairs", "num_features"),
-        ("--model.loss ContrastiveLoss --model.embedder plain_parts.LabelEmbedder", "'labels'"),
-        ("--model.loss ContrastiveLoss --model.embedder plain_parts.NarrowEmbedder", "(2, 7)"),
-        ("--model.loss ContrastiveLoss --model.miner plain_parts.LabelMiner", "LabelMiner"),
-        ("--model.loss ContrastiveLoss --model.regularizer KoLoe", "'KoLeo'"),
-        ("--model.loss ContrastiveLoss --model.regularizer SphericalConstraint", "--model.normalize false"),
-        ("--model.loss ContrastiveLoss --model.regularizer CenterInvariance", "--model.loss ContrastiveLoss"),
-        ("--model.loss ContrastiveLoss --model.regularizer torch.nn.Identity", "--model.regularizer"),
-        (f"--model.loss {PML}.losses.ContrastiveLoss --model.loss.distance {PML}.distances.LpDistance", "'distance'"),
-    ],
-)
-def test_a_part_that_does_not_fit_is_one_line(options, key, tiny, run, tmp_path):
-    refused(run("fit", *tiny, "--output", tmp_path, *options.split()), key)
+def test_a_plain_module_is_fitted_validated_tested_and_predicts(run, desk):
+    printed = succeeded(run("fit", *PLAIN_FIT, "--model", "plainly.Both", "--model.width", "12"))
+    assert "--trust plainly" in printed
+    folder = desk / "outputs/fit/Glyphs-Both/0"
+    rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
+    assert [row for row in rows if row["my_loss"]]
+    best = max(float(row["val/map_at_r"]) for row in rows if row["val/map_at_r"])
+    checkpoint = ["--ckpt_path", str(folder / "best.ckpt"), "--trust", "plainly"]
+    assert f"{best:.6f}"[:6] in succeeded(run("validate", *checkpoint))
+    succeeded(run("predict", *checkpoint))
+    assert load_file(folder / "embeddings.safetensors")["embeddings"].shape == (24 * 16, 64)
+    assert "test/map_at_r" in succeeded(run("test", *checkpoint))
+    module = torch.load(folder / "best.ckpt", weights_only=True)["hyper_parameters"]
+    assert module == {"learner": "plainly.Both", "width": 12, "lr": 3e-3}
+
+
+def test_a_plain_module_starts_from_a_checkpoint(run, desk):
+    short = ["--trainer.max_epochs", "1", "--data.steps_per_epoch", "2"]
+
+    def fitted(*words, name):
+        succeeded(run("fit", *PLAIN_FIT, *short, "--name", name, *words))
+        return desk / "outputs/fit" / name / "0/best.ckpt"
+
+    first = fitted("--model", "plainly.Plain", name="first")
+    usual = fitted("--config", "trunk/tiny.yaml", "--model.loss", "ContrastiveLoss", name="usual")
+    expected = torch.load(first, weights_only=True)["state_dict"]
+    still = ["--model", "plainly.Both", "--model.lr", "0", "--seed_everything", "3"]
+    found = torch.load(fitted(*still, "--ckpt_path", first, name="still"), weights_only=True)["state_dict"]
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    for checkpoint, *more in ((first, "--model.width", "8"), (usual,)):
+        refused(run("fit", *PLAIN_FIT, "--model", "plainly.Plain", "--ckpt_path", checkpoint, *more), checkpoint.name)

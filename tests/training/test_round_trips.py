@@ -1,6 +1,7 @@
-"""Each argument of learner, datamodule and loggers: stored, loaded and continued equals made, at both doors."""
+"""Each argument of learner and datamodule: stored, loaded and continued equals made, at both doors."""
 
 import inspect
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,16 +9,19 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import yaml
-from lightning.pytorch import Callback, loggers, seed_everything
+from lightning.pytorch import Callback, seed_everything
 from lightning.pytorch.loggers.logger import DummyLogger
 from own_images import own_images
-from plain_lightning import DATA, IMAGES, MODEL, TRAINER, Letters, class_of, made, quiet_trainer, spec
+from plain_lightning import DATA, IMAGES, MODEL, TRAINER, Letters, made, quiet_trainer, spec
 
 from levelfield import MetricDataModule, MetricLearner
 from levelfield.cli.main import main
 from levelfield.core.errors import UserError
 from levelfield.data import Glyphs, ImageTransforms
-from levelfield.training.build import Training
+from levelfield.study import seal
+from levelfield.study.folder import StudyFolder
+from levelfield.study.rows import load_spec
+from levelfield.study.run import run_study
 from levelfield.training.optimization import Optimization
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's, of tiny fits
@@ -56,19 +60,6 @@ DATAMODULES: dict[str, dict[str, Any]] = {
 }
 # They change no batch, and a checkpoint has no folder of the data and no number of processes.
 OF_A_MACHINE = {"root": None, "num_workers": "auto"}
-LOGGERS: dict[str, dict[str, Any]] = {
-    "CSVLogger": {"name": "mine", "version": 3, "prefix": "it", "flush_logs_every_n_steps": 7},
-    "TensorBoardLogger": {
-        **{"name": "mine", "version": 3, "log_graph": True, "default_hp_metric": False, "prefix": "it"},
-        **{"sub_dir": "below", "max_queue": 3},  # the last one is of tensorboard's writer
-    },
-    "WandbLogger": {
-        **{"name": "mine", "version": "v", "offline": True, "anonymous": True, "id": "abc"},
-        **{"log_model": "all", "project": "letters", "prefix": "it", "checkpoint_name": "net"},
-        **{"group": "mine", "job_type": "try", "tags": ["a"], "notes": "n", "resume": "must"},  # of wandb.init
-        "add_file_policy": "immutable",
-    },
-}
 
 
 class Few(Glyphs):
@@ -126,10 +117,6 @@ def both(folder: Path, model: dict[str, Any], data: dict[str, Any], seed: int) -
     return Fits(learner, given, (folder / "python.ckpt", folder / "fit/it/0/best.ckpt"), (logged, Kept.settings))
 
 
-def stored(path: Path) -> dict[str, Any]:
-    return torch.load(path, weights_only=True)
-
-
 @pytest.fixture(scope="module")
 def own_seed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -158,7 +145,7 @@ def trained_on(learner: MetricLearner) -> tuple[list[float], float]:
 @pytest.mark.parametrize("name", LEARNERS)
 def test_a_learner_is_stored_logged_loaded_and_trained_on_as_it_was_made(name: str, learners: Any) -> None:
     fits, expected = learners[name]
-    python, command = map(stored, fits.paths)
+    python, command = (torch.load(path, weights_only=True) for path in fits.paths)
     assert python["state_dict"].keys() == command["state_dict"].keys()
     for key, weight in python["state_dict"].items():
         assert torch.equal(weight, command["state_dict"][key]), key
@@ -205,7 +192,7 @@ def test_a_datamodule_is_stored_logged_and_loaded_as_it_was_made(
     fits = both(tmp_path, {"freeze_trunk": name == "features"}, data, data.get("seed", 0))
     expected = batches(fits.data)
     for path, logged in zip(fits.paths, fits.logged, strict=True):
-        content = stored(path)["datamodule_hyper_parameters"]
+        content = torch.load(path, weights_only=True)["datamodule_hyper_parameters"]
         logged["data"]["dataset"].get("init_args", {}).pop("root", None)
         for argument in data:
             assert content.get(argument, "auto") == OF_A_MACHINE.get(argument, logged["data"][argument]), argument
@@ -213,48 +200,40 @@ def test_a_datamodule_is_stored_logged_and_loaded_as_it_was_made(
         words += ["--data.root", "images"] if "root" in data else []
         assert main(["validate", "--ckpt_path", str(path), *words]) == 0
         assert batches(Caught.datamodule) == expected
-    seed_everything(0, verbose=False)
-    without_effect = {"root", "num_workers", "cache", "features", *(["dataset"] if "root" in data else [])}
-    for argument in data.keys() - without_effect:
-        left_out = (argument, argument.replace("split", "split_seed"))
-        others = {key: value for key, value in data.items() if key not in left_out}
-        assert batches(datamodule(**(others | {"num_workers": 0}))) != expected, f"{argument} has an effect"
 
 
-@pytest.mark.parametrize("kind", LOGGERS)
-@pytest.mark.parametrize("door", ["fit", "study"])
-def test_a_logger_gets_its_arguments_and_levelfield_s_for_those_left_out(kind: str, door: str, tmp_path: Path) -> None:
-    of_run = {"name": "it-0", "group": "it", "job_type": "fit", "resume": "allow"}
-    if door == "study":
-        of_run |= {"name": "a trial", "group": "letters", "job_type": "trial", "id": "own", "tags": ["b"]}
-    ours = {"WandbLogger": of_run, "TensorBoardLogger": {"name": "", "version": ""}, "CSVLogger": {}}[kind]
-    each_its_own = ("id", "version") if (kind, door) == ("WandbLogger", "study") else ()
-    for number in (0, 1):  # each is given once, and left out once
-        folder, names = tmp_path / str(number) / "it/0", [*LOGGERS[kind]][number::2]
-        given = {name: LOGGERS[kind][name] for name in names if name not in each_its_own}
-        logger = spec(f"lightning.pytorch.loggers.{kind}", save_dir=str(folder), **given)
-        data = {"dataset": "plain_lightning.Letters"}
-        config = {"model": BASE, "data": data, "trainer": {**TRAINER, "logger": logger}}
-        training = Training(config, folder, tracked=of_run if door == "study" else None).build()
-        found = flat(training.trainer.loggers[1])
-        expected = flat(class_of(logger)(save_dir=str(folder), **(ours | given)))
-        assert {key: found[key] for key in expected} == expected
-
-
-def flat(logger: Any) -> dict[str, Any]:
-    """What a logger holds, with its further arguments."""
-    held = vars(logger) | getattr(logger, "_wandb_init", {}) | getattr(logger, "_kwargs", {})
-    return {key: held[key] for key in held.keys() - {"_fs", "_logged_model_time", "_wandb_init", "_kwargs"}}
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rates", "a start"])
+def test_a_study_s_job_trains_what_the_command_trains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With loader processes, without a cache, and after other draws; whether or not the jobs can share a trunk."""
+    data = {"dataset": TABLE, "root": "images", "transforms": {**IMAGES, "scale": [0.3, 1.0]}, **DATA, "num_folds": 2}
+    model = {key: value for key, value in {**BASE, "trunk": TIMM, **LEARNERS[name]}.items() if key != "seed"}
+    base = {"model": model, "data": data, "trainer": {**TRAINER, "gradient_clip_val": 0.05}}
+    monkeypatch.chdir(tmp_path)
+    Path("images").mkdir()
+    own_images(Path("images"), classes=20)
+    study = {"base": [base], "methods": {"it": {}}, "folds": 2, "runs": 1, "threads": 1}
+    Path("study.yaml").write_text(yaml.safe_dump(study))
+    monkeypatch.setattr(seal, "evaluate", lambda *_, **__: sys.exit("before the evaluation"))
+    with pytest.raises(SystemExit):
+        run_study(StudyFolder(tmp_path / "out", load_spec(Path("study.yaml"), {})))
+    torch.rand(3)
+    for fold in (0, 1):
+        job = tmp_path / f"out/jobs/it/run0/fold{fold}"
+        words = f"--config {job}/config.yaml --data.root images --data.num_workers 1 --data.cache false".split()
+        assert main(["fit", *words, "--output", "again", "--name", f"it{fold}"]) == 0
+        found = Path(f"again/fit/it{fold}/0")
+        assert (found / "metrics.csv").read_bytes() == (job / "metrics.csv").read_bytes()
+        one, other = (MetricLearner.load_from_checkpoint(each / "best.ckpt").state_dict() for each in (found, job))
+        assert one.keys() == other.keys()
+        for key, weight in one.items():
+            assert torch.equal(weight, other[key]), key
 
 
 def test_no_argument_is_forgotten_above() -> None:
     learner = inspect.signature(MetricLearner).parameters.keys() - {"optimization"}
     assert set().union(*LEARNERS.values()) == learner | inspect.signature(Optimization).parameters.keys()
     assert set().union(*DATAMODULES.values()) == inspect.signature(MetricDataModule).parameters.keys()
-    for name, given in LOGGERS.items():
-        own = inspect.signature(getattr(loggers, name)).parameters.keys() - {"kwargs"}
-        # levelfield sets the folder; no file can hold a begun run.
-        assert own - given.keys() <= {"save_dir", "dir", "experiment"}
 
 
 def test_a_datamodule_is_not_loaded_by_lightning_s_own_method(learners: Any) -> None:

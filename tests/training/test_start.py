@@ -13,7 +13,6 @@ from small_fit import small_data, small_learner, small_trainer
 from torch import nn
 from torch.nn.functional import normalize
 
-from levelfield import losses
 from levelfield.analysis.verify import validation_scores
 from levelfield.core.errors import UserError
 from levelfield.data.datamodule import MetricDataModule
@@ -81,43 +80,28 @@ def test_any_embedder_and_a_sum_of_losses_start_at_class_means() -> None:
     assert (centers_CKD[:, 0] - centers_CKD[:, 1]).norm(dim=1).min() > 0.01
 
 
-def test_a_second_fit_goes_on_where_the_first_ended() -> None:
+def test_a_second_fit_goes_on_where_the_first_ended_and_a_used_trainer_starts_a_new_learner() -> None:
     learner, data = fitted(loss=ArcFaceLoss(**MEANS), embedder_init="pca")
     with torch.no_grad():
         learner.embedder.linear.weight.mul_(2)
         learner.loss.class_weights.mul_(2)
     before = {name: value.clone() for name, value in learner.state_dict().items() if torch.is_tensor(value)}
-    small_trainer(limit_val_batches=0).fit(learner, datamodule=data)
+    trainer = small_trainer(limit_val_batches=0)
+    trainer.fit(learner, datamodule=data)
     assert all(torch.equal(learner.state_dict()[name], value) for name, value in before.items())
+    new = small_learner(freeze_trunk=True, **STILL, embedder_init="pca")
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(new, datamodule=data)
+    torch.testing.assert_close(2 * new.embedder.linear.weight, learner.embedder.linear.weight)
 
 
-NO_SAMPLES = [
-    ({"loss": ContrastiveLoss, "embedder_init": "pca"}, "model.embedder_init"),
-    ({"loss": ArcFaceLoss(**MEANS)}, "model.loss.weight_init"),
-]
-
-
-@pytest.mark.parametrize(("settings", "key"), NO_SAMPLES)
-def test_loaders_of_ones_own_give_no_samples_to_start_from(settings: dict, key: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=key):
-        small_trainer(default_root_dir=tmp_path).fit(small_learner(**settings), [], [])
-
-
-WEIGHTED = "NormalizedSoftmax ProxyNCA ProxyAnchor CosFace ArcFace SphereFace SubCenterArcFace SoftTriple ProxyTriplet"
-
-
-@pytest.mark.parametrize("name", f"{WEIGHTED} AdaFace MagFace PotentialField".split())
-def test_every_loss_with_class_weights_can_start_at_class_means(name: str) -> None:
-    loss = getattr(losses, f"{name}Loss")(4, 6, weight_init="class_means")
-    embeddings, labels = torch.randn(20, 6), torch.arange(20) % 4
-    loss.start_at_class_means(embeddings, labels)
-    means = normalize(torch.stack([normalize(embeddings)[labels == c].mean(0) for c in range(4)]))
-    away = (loss.class_weights.detach().unflatten(0, (4, -1)) - means[:, None]).norm(dim=2)
-    assert away.max().item() == pytest.approx(0.1 if loss.centers_per_class > 1 else 0.0, abs=1e-6)
-    loss(embeddings, labels).backward()
-    assert loss.class_weights.grad.isfinite().all()
-    with pytest.raises(ValueError, match="class_means"):
-        loss.start_at_class_means(embeddings[1:3], labels[1:3])
+def test_loaders_of_ones_own_give_no_samples_to_start_from(tmp_path: Path) -> None:
+    for learner, key in (
+        (small_learner(ContrastiveLoss, embedder_init="pca"), "model.embedder_init"),
+        (small_learner(ArcFaceLoss(**MEANS)), "model.loss.weight_init"),
+    ):
+        with pytest.raises(UserError, match=key):
+            small_trainer(default_root_dir=tmp_path).fit(learner, [], [])
 
 
 LABELS = torch.arange(60) % 12  # 12 classes of 5
@@ -145,18 +129,6 @@ def test_a_pca_is_scikit_learns_projection_up_to_signs() -> None:
     np.testing.assert_allclose(found, expected * np.sign((found * expected).sum(0)), atol=1e-4)
     # Each direction's largest entry is positive.
     assert (embedder.linear.weight.gather(1, embedder.linear.weight.abs().argmax(1, keepdim=True)) > 0).all()
-
-
-def test_a_whitening_makes_the_shrunk_covariance_within_classes_the_identity() -> None:
-    points = features()
-    whitening = within_class_whitening(points, LABELS).numpy()
-    differences = within(points.double().numpy())
-    s = covariance.ledoit_wolf_shrinkage(differences, assume_centered=True)
-    assert 0.01 < s < 0.9
-    plain = differences.T @ differences / len(differences)
-    shrunk = (1 - s) * plain + s * np.trace(plain) / 8 * np.eye(8)
-    np.testing.assert_allclose(whitening @ shrunk @ whitening, np.eye(8), atol=1e-10)
-    np.testing.assert_allclose(whitening, whitening.T, atol=1e-12)
 
 
 def test_a_whitened_start_is_the_generalized_eigenvectors_at_the_length_of_a_pca() -> None:
@@ -220,12 +192,3 @@ def test_a_start_at_the_discriminants_of_few_classes() -> None:
     np.testing.assert_allclose(normalize(found) @ normalize(found).T, expected @ expected.T, atol=1e-4)
     with pytest.raises(UserError, match=r"model\.embedder_init lda"):
         start_embedder(embedder, "lda", points, 0 * labels)
-
-
-@pytest.mark.parametrize("samples", [6, 60])
-def test_a_whitening_as_long_as_the_features_is_not_rotated(samples: int) -> None:
-    points, labels = features()[:samples], LABELS[:samples] % 3
-    embedder = LinearEmbedder(8, 8)
-    start_embedder(embedder, "whitening", points, labels)
-    expected = within_class_whitening(points, labels)
-    torch.testing.assert_close(embedder.linear.weight.detach().double(), expected * 8**0.5 / expected.norm())

@@ -24,6 +24,7 @@ import torch
 from lightning.pytorch import Callback
 from tiny_fit import REPOSITORY
 from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer, RMSprop
 
 from levelfield.cli.main import main
 
@@ -84,35 +85,11 @@ def values(learner: nn.Module) -> Weights:
     return {name: value.detach().clone() for name, value in learner.state_dict().items()}
 
 
-def trained(folder: Path, protocol: str, *words: str) -> Training:
-    """The training of `levelfield fit` with a protocol's file, in float64 with a trunk of 8 features."""
-    small = ["--model.trunk", "test_ten_steps.SmallTrunk", "--data.dataset", "Glyphs"]
-    small += ["--data.dataset.image_size", "36", "--data.transforms.resize", "36", "--data.transforms.crop_size", "32"]
-    options = [
-        *("--config", str(REPOSITORY / "configs" / "protocol" / f"{protocol}.yaml")),
-        *([] if protocol.endswith("_text") else small),
-        *("--model.embedding_size", "6", "--trainer.callbacks+", "test_ten_steps.Training"),
-        *("--trainer.precision", "64-true", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"),
-    ]
-    assert main(["fit", *options, *words, "--output", str(folder)]) == 0
-    return Training.kept
-
-
-def features(images: Tensor, weights: Weights, frozen: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The small trunk by hand: features, and what batch norm, unless frozen, measured in this batch."""
+def features(images: Tensor, weights: Weights, frozen: bool) -> Tensor:
+    """The small trunk by hand. Batch norm, unless it is frozen, notes what it measured in this batch."""
     maps = nn.functional.conv2d(images, weights["trunk.module.conv.weight"], stride=4)
-    mean, var = maps.mean((0, 2, 3)), maps.var((0, 2, 3), unbiased=False)
-    used = (weights["trunk.module.bn.running_mean"], weights["trunk.module.bn.running_var"]) if frozen else (mean, var)
-    centred, spread = ((it[:, None, None]) for it in used)
-    scale, shift = (weights[f"trunk.module.bn.{name}"][:, None, None] for name in ("weight", "bias"))
-    normed = (maps - centred) / (spread + 1e-5).sqrt() * scale + shift
-    return normed.clamp(min=0).mean((2, 3)), mean.detach(), maps.var((0, 2, 3)).detach()
-
-
-def leaves(values: Weights) -> Weights:
-    """What can learn, ready for gradients; batch norm's statistics cannot."""
-    statistics = ("running_mean", "running_var", "num_batches_tracked")
-    return {name: value.clone().requires_grad_() for name, value in values.items() if not name.endswith(statistics)}
+    norm = [weights[f"trunk.module.bn.{name}"] for name in ("running_mean", "running_var", "weight", "bias")]
+    return nn.functional.batch_norm(maps, *norm, training=not frozen).relu().mean((2, 3))
 
 
 def assert_moved_alike(ours: Training, step: int, expected: Weights) -> None:
@@ -193,29 +170,12 @@ def zhai_wu(pooled: Tensor, labels: Tensor, weights: Weights) -> Tensor:
     return (-(exponents[torch.arange(75), labels].exp() / exponents.exp().sum(1)).log()).mean()
 
 
-def rmsprop(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], step: int, rate: float) -> Tensor:
-    """RMSprop with momentum 0.9; a smoothing of 0.99 is torch's."""
-    state["square"] = 0.99 * state.get("square", 0 * gradient) + 0.01 * gradient**2
-    state["speed"] = 0.9 * state.get("speed", 0 * gradient) + gradient / (state["square"].sqrt() + 1e-8)
-    return weight - rate * state["speed"]
-
-
-def adam(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], step: int, rate: float) -> Tensor:
-    """Adam's moments of 0.9 and 0.999, corrected for where they began; `step` counts from 1."""
-    state["first"] = 0.9 * state.get("first", 0 * gradient) + 0.1 * gradient
-    state["second"] = 0.999 * state.get("second", 0 * gradient) + 0.001 * gradient**2
-    first, second = state["first"] / (1 - 0.9**step), state["second"] / (1 - 0.999**step)
-    return weight - rate * first / (second.sqrt() + 1e-8)
-
-
-def momentum(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], step: int, rate: float) -> Tensor:
-    state["speed"] = 0.9 * state.get("speed", 0 * gradient) + gradient
-    return weight - rate * state["speed"]
-
-
 @dataclass
 class Case:
-    """A training; `rate` is of a weight's name at a step, which counts from 1, and 0 where it does not learn yet."""
+    """A training; `rate` is of a weight's name at a step, which counts from 1, and 0 where it does not learn yet.
+
+    RMSprop has momentum 0.9 and a smoothing of 0.99; Adam's moments are of 0.9 and 0.999, which are torch's defaults.
+    """
 
     protocol: str
     words: str
@@ -223,12 +183,19 @@ class Case:
     batch: int
     each: int
     loss: Callable[[Tensor, Tensor, Weights], Tensor]
-    optimizer: Callable[..., Tensor]
+    optimizer: Callable[..., Optimizer]
     rate: Callable[[str, int], float]
     decay: Callable[[str], float] = lambda name: 0.0
     frozen: bool = False
     steps: int = 10
     restarts: int = 0  # the step at which the optimizer begins again
+
+    @property
+    def is_text(self) -> bool:
+        return self.protocol.endswith("_text")
+
+
+RMSPROP = partial(RMSprop, momentum=0.9, alpha=0.99)
 
 
 def reality(name: str, words: str, each: int, loss: Callable[..., Tensor]) -> Case:
@@ -238,11 +205,11 @@ def reality(name: str, words: str, each: int, loss: Callable[..., Tensor]) -> Ca
     def rate(key: str, step: int) -> float:
         return LOSS_LR if key.startswith("loss.") else 1e-6
 
-    return Case("reality_check", f"{METHODS[name]} {words}", 96, 32, each, loss, rmsprop, rate, decay, True)
+    return Case("reality_check", f"{METHODS[name]} {words}", 96, 32, each, loss, RMSPROP, rate, decay, True)
 
 
 def fehervari(words: str, each: int, loss: Callable[..., Tensor]) -> Case:
-    return Case("fehervari", words, 172, 120, each, loss, adam, lambda key, step: FEHERVARI[key.partition(".")[0]])
+    return Case("fehervari", words, 172, 120, each, loss, Adam, lambda key, step: FEHERVARI[key.partition(".")[0]])
 
 
 METHODS = {
@@ -264,14 +231,14 @@ CASES = {
     "proxies, by the protocol's own choice of 5 a class": fehervari(
         "--model.loss ProxyNCALoss --model.loss.softmax_scale 9 --model.loss.exclude_positive true", 5, proxy_nca
     ),
-    "images": Case("vasilev_dyakonov", ARC, 56, 64, 4, arcface, adam, lambda key, step: ARC_RATE, frozen=True),
+    "images": Case("vasilev_dyakonov", ARC, 56, 64, 4, arcface, Adam, lambda key, step: ARC_RATE, frozen=True),
     "texts": Case(
-        "vasilev_dyakonov_text", ARC, 20, 32, 8, arcface, adam, lambda key, step: ARC_RATE * step / 100, frozen=True
+        "vasilev_dyakonov_text", ARC, 20, 32, 8, arcface, Adam, lambda key, step: ARC_RATE * step / 100, frozen=True
     ),
     "zhai_wu": Case(
         "zhai_wu",
         "--trainer.limit_val_batches 0 --trainer.enable_checkpointing false",
-        *(48, 75, 25, zhai_wu, momentum),
+        *(48, 75, 25, zhai_wu, partial(SGD, momentum=0.9)),
         lambda key, step: 0.0 if step == 1 and key.startswith("trunk.") else 0.001 if step < 17 else 0.0001,
         lambda key: 1e-4,
         steps=18,
@@ -280,52 +247,53 @@ CASES = {
 }
 
 
-def words_of(case: Case, folder: Path) -> list[str]:
-    if not case.protocol.endswith("_text"):
-        return ["--data.dataset.num_classes", str(case.num_classes)]
-    rows = [f"the {n}th text of the {chr(97 + c) * 3} thing,thing {c:02d}" for c in range(20) for n in range(9)]
-    (folder / "texts.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    words = ["--data.dataset", "TextTable", "--data.dataset.table", str(folder / "texts.csv")]
-    return [*words, "--model.trunk", "test_ten_steps.SmallTextTrunk", "--model.embedder", "LinearEmbedder"]
+def trained(folder: Path, case: Case, epochs: int) -> Training:
+    """The training of `levelfield fit` with a protocol's file, in float64 with a trunk of 8 features."""
+    data = f"Glyphs --data.dataset.num_classes {case.num_classes} --data.dataset.image_size 36 "
+    data += "--data.transforms.resize 36 --data.transforms.crop_size 32 --model.trunk test_ten_steps.SmallTrunk"
+    if case.is_text:
+        rows = [f"the {n}th text of the {chr(97 + c) * 3} thing,thing {c:02d}" for c in range(20) for n in range(9)]
+        (folder / "texts.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+        data = f"TextTable --data.dataset.table {folder}/texts.csv --model.trunk test_ten_steps.SmallTextTrunk"
+        data += " --model.embedder LinearEmbedder"
+    options = f"--config {REPOSITORY}/configs/protocol/{case.protocol}.yaml --data.dataset {data} --output {folder}"
+    options += " --model.embedding_size 6 --trainer.callbacks+ test_ten_steps.Training --trainer.precision 64-true"
+    options += f" --trainer.accelerator cpu --trainer.enable_progress_bar false --trainer.max_epochs {epochs}"
+    options += f" --data.steps_per_epoch {case.steps // epochs} {case.words}"
+    assert main(["fit", *options.split()]) == 0
+    return Training.kept
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_steps_by_hand(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    of_epoch = 1 if name == "zhai_wu" else case.steps
-    length = ["--data.steps_per_epoch", str(of_epoch), "--trainer.max_epochs", str(case.steps // of_epoch)]
-    words = [*words_of(case, tmp_path), *length, *case.words.split()]
-    modality = "text" if case.protocol.endswith("_text") else "image"
-    training = trained(tmp_path, case.protocol, *words)
+    training = trained(tmp_path, case, epochs=case.steps if name == "zhai_wu" else 1)
     assert len(training.batches) == case.steps
-    weights, states, repeated = training.before, {key: {} for key in training.before}, 0
+    weights = {key: value.clone() for key, value in training.before.items() if not key.endswith("num_batches_tracked")}
+    learning = {key: value.requires_grad_() for key, value in weights.items() if ".running_" not in key}
+    repeated = 0
     for step, (samples, labels, positions) in enumerate(training.batches, 1):
         assert list(Counter(labels.tolist()).values()) == [case.each] * (case.batch // case.each)
         if case.protocol == "reality_check":
             assert [training.class_of[position] for position in positions] == labels.tolist()
         repeated += len(positions) - len(set(positions.tolist()))
-        learning, measured = leaves(weights), {}
-        if modality == "text":
-            vectors = learning["trunk.module.letters.weight"]
+        if step in (1, case.restarts):
+            optimizers = {
+                key: case.optimizer([weight], lr=0.0, weight_decay=case.decay(key)) for key, weight in learning.items()
+            }
+        if case.is_text:
+            vectors = weights["trunk.module.letters.weight"]
             pooled = torch.stack([sum(vectors[ord(letter) % 128] for letter in text) / len(text) for text in samples])
         else:
             assert samples.dtype == torch.float64
-            pooled, mean, var = features(samples, {**weights, **learning}, frozen=case.frozen)
-            if not case.frozen:
-                stored = [weights[f"trunk.module.bn.running_{each}"] for each in ("mean", "var")]
-                measured["trunk.module.bn.running_mean"] = 0.9 * stored[0] + 0.1 * mean
-                measured["trunk.module.bn.running_var"] = 0.9 * stored[1] + 0.1 * var
-        case.loss(pooled, labels, learning).backward()
-        if step == case.restarts:
-            states = {key: {} for key in states}
-        moved = {}
-        for key, weight in learning.items():
-            if rate := case.rate(key, step):
-                gradient = weight.grad + case.decay(key) * weight.detach()
-                moved[key] = case.optimizer(weight.detach(), gradient, states[key], step, rate)
-        weights = {**weights, **moved, **measured}
-        named = weights if case.frozen else {**learning, **measured}  # frozen batch norm stays as it was
-        assert_moved_alike(training, step - 1, {key: weights[key] for key in named})
+            pooled = features(samples, weights, case.frozen)
+        case.loss(pooled, labels, weights).backward()
+        for key, optimizer in optimizers.items():
+            optimizer.param_groups[0]["lr"] = rate = case.rate(key, step)
+            if rate:
+                optimizer.step()
+            optimizer.zero_grad()
+        assert_moved_alike(training, step - 1, weights)
     assert (repeated > 0) == (name == "zhai_wu"), "drawn with replacement"
     if name == "zhai_wu":
         assert training.before["loss.class_weights"].abs().max() <= 6**-0.5  # uniform in +-1/sqrt(D), as in their code

@@ -1,8 +1,9 @@
-"""Two gloo processes give the loss, gradients, batches and validation scores of one.
+"""Two gloo processes give the loss, gradients, batches and scores of one; what one of them finds, both raise.
 
-As a script it fits on this process group and writes `<folder>/<world size>.pt`: for each case the losses, the weights
-after a step of SGD with rate 1 (so that their change is the gradient), the batches drawn, and the validation scores, of
-rank 0. Each process writes `<folder>/left_<world size>_<rank>.json`: whether it had left its group when it ended.
+As a script it fits on this process group and writes `<folder>/<world size>_<rank>.pt`: of each case in FITS the losses,
+the weights after a step of SGD with rate 1 (so that their change is the gradient), the batches, and the validation
+scores; of each case in CASES, on two processes alone, the class and message of its exception. Each process then writes
+`<folder>/left_<world size>_<rank>`: whether it had left its group when it ended.
 """
 
 import atexit
@@ -10,103 +11,175 @@ import json
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from forked import python, torchrun
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from small_fit import small_data, small_learner, small_trainer
+from torch.utils.data import DataLoader, TensorDataset
 
-from levelfield import losses, miners, regularizers
-from levelfield.training.callbacks import GradientCaching
+from levelfield import losses
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.training.callbacks import record_evaluation
 from levelfield.training.learner import MetricLearner
 from levelfield.training.loss_factory import supplied_arguments
 
 pytestmark = pytest.mark.processes
-
-
-class Projecting(MetricLearner):
-    """With weights that are of no part."""
-
-    def __init__(self, **arguments):
-        super().__init__(**arguments)
-        self.projection = torch.nn.Linear(16, 16)
-
-    def compute_loss(self, embeddings, labels):
-        return super().compute_loss(self.projection(embeddings), labels)
-
-
-# On images. tests/losses/test_over_processes.py has all losses, on points.
-CASES: dict[str, dict[str, Any]] = {
-    "ContrastiveLoss": {"loss": losses.ContrastiveLoss},
-    "random triplets": {"loss": losses.TripletMarginLoss, "arguments": {"triplets_per_anchor": 2}},
-    "a learnt margin": {"loss": losses.MarginLoss, "arguments": {"learn_beta": True}},
-    "half the classes": {"loss": losses.ArcFaceLoss, "arguments": {"class_fraction": 0.5}},
-    "a miner that draws": {"loss": losses.TripletMarginLoss, "miner": miners.DistanceWeightedMiner()},
-    "a regularizer": {"loss": losses.ContrastiveLoss, "regularizer": regularizers.KoLeo(0.1)},
-    "one of class weights": {"loss": losses.ArcFaceLoss, "regularizer": regularizers.CenterInvariance(1e-3)},
-    "a whitened start": {
-        "loss": losses.SoftTripleLoss,
-        "arguments": {"weight_init": "class_means", "centers_per_class": 2},
-        "embedder_init": "whitening",
-    },
-    "a module of its own": {"loss": losses.ContrastiveLoss, "kind": Projecting},
-    "batch norm that trains": {"loss": losses.ContrastiveLoss, "freeze_batch_norm": False},
+RANK = int(os.environ.get("RANK", 0))
+IMAGES, LABELS = torch.rand(20, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(20) // 4
+PAIRS = DataLoader(TensorDataset(IMAGES, LABELS), batch_size=5)
+TRIPLES = DataLoader(TensorDataset(IMAGES, LABELS, torch.arange(20)), batch_size=5)
+WHITENED = {"arguments": {"weight_init": "class_means", "centers_per_class": 2}, "embedder_init": "whitening"}
+# On images. tests/losses/test_over_processes.py has all losses, miners and regularizers, on points.
+FITS: dict[str, dict[str, Any]] = {
+    "a whitened start": {"loss": losses.SoftTripleLoss, **WHITENED},
+    "an average": {"loss": losses.ContrastiveLoss, "epochs": 2, "rate": 0.03, "average": True},
     "twenty steps": {"loss": losses.ContrastiveLoss, "epochs": 4, "rate": 0.03},
 }
-# Of 16 samples on one process, and of 8 on two.
-IN_CHUNKS = ("random triplets", "a learnt margin", "half the classes", "a miner that draws", "a regularizer")
 
 
 class Recorder(Callback):
     """Keeps the indices of each batch, gathered in the order of the global batch."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, list] = {"batches": [], "losses": [], "scores": [], "buffers": []}
+        self.kept: dict[str, list] = {"batches": [], "losses": [], "scores": []}
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
         self.kept["batches"].append(pl_module.all_gather(batch[2]).flatten().tolist())
         self.kept["losses"].append(float(outputs["loss"]))
-        if trainer.world_size > 1:
-            ddp = trainer.strategy.model
-            self.kept["buffers"] = [ddp.broadcast_buffers, ddp.gradient_as_bucket_view]
 
     def on_validation_end(self, trainer, pl_module) -> None:
         scores = trainer.callback_metrics.items()
         self.kept["scores"].append({name: float(value) for name, value in scores if name.startswith("val/")})
 
 
-def fit(loss, arguments=None, chunk_size=None, epochs=0, rate=1.0, **learner) -> dict[str, Any]:
+def fit(processes, loss, arguments=None, epochs=0, rate=1.0, average=False, **learner) -> dict[str, Any]:
     """One step without a validation, or epochs of five steps with one after each."""
 
     def build(num_classes, embedding_size):
         torch.manual_seed(2)
         return loss(num_classes=num_classes, embedding_size=embedding_size, **(arguments or {}))
 
-    made = build if "num_classes" in supplied_arguments(loss) else loss(**(arguments or {}))
+    made = build if "num_classes" in supplied_arguments(loss) else loss()
     rates = {"optimizer": torch.optim.SGD, "trunk_lr": rate, "embedder_lr": rate, "loss_lr": rate, "weight_decay": 0.0}
-    module, recorder, processes = small_learner(made, **rates, **learner), Recorder(), int(sys.argv[2])
+    module, recorder = small_learner(made, **rates, **learner), Recorder()
     # The validation's batches do not divide its fold.
     batches = {"batch_size": 16, "samples_per_class": 4, "eval_batch_size": 17, "steps_per_epoch": 5 if epochs else 1}
     where = {"devices": processes, "strategy": "ddp" if processes > 1 else "auto", "precision": "64-true"}
-    callbacks = [recorder, *([] if chunk_size is None else [GradientCaching(chunk_size)])]
-    trainer = small_trainer(*callbacks, **where, max_epochs=epochs or 1, limit_val_batches=1.0 if epochs else 0)
+    averages = [EMAWeightAveraging(decay=0.9)] * average
+    limits = {"max_epochs": epochs or 1, "limit_val_batches": 1.0 if epochs else 0}
+    trainer = small_trainer(recorder, *averages, **where, **limits)
     trainer.fit(module, datamodule=small_data(**batches))
     return {**recorder.kept, "weights": {name: value.clone() for name, value in module.state_dict().items()}}
 
 
-def main() -> None:
+class BreaksOnTheSecond(MetricLearner):
+    """Its embeddings are not finite on the second process."""
+
+    def forward(self, samples):
+        embeddings = super().forward(samples)
+        return embeddings * float("nan") if self.trainer.global_rank == 1 else embeddings
+
+
+class Forgetful(MetricLearner):
+    """Its tests have no `RecordEvaluation`."""
+
+    def configure_callbacks(self) -> list:
+        return []
+
+
+def learner(kind=MetricLearner) -> MetricLearner:
+    return small_learner(kind=kind, embedding_size=8)
+
+
+def two(folder: str = "") -> Trainer:
+    return small_trainer(devices=2, strategy="ddp", default_root_dir=str(Path(sys.argv[1]) / folder))
+
+
+def run_test(samples: Any, kind: type[MetricLearner] = MetricLearner, folder: str = "") -> None:
+    two(folder).test(learner(kind), samples, verbose=False)
+
+
+def data(stage: str = "") -> MetricDataModule:
+    module = small_data(16, num_workers=0, fold="none")
+    if stage:
+        module.setup(stage)
+    return module
+
+
+def no_ledger() -> None:
+    """Only the first process writes the line, and the other waits for it."""
+    with mock.patch.dict(os.environ, {"LEVELFIELD_CACHE": __file__}):
+        run_test(data(), Forgetful)
+
+
+def broken_test() -> None:
+    """Only the first process hashes what is tested."""
+    with mock.patch(f"{record_evaluation.__name__}.content_hash", side_effect=RuntimeError("no hash of these weights")):
+        run_test(TRIPLES, folder="broken")
+
+
+def same_samples() -> None:
+    """A loader that gives both processes the same samples; tells what was warned of."""
+    fits = two()
+    fits._accelerator_connector.use_distributed_sampler = False
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        fits.fit(learner(), TRIPLES)
+    raise RuntimeError(" ".join(str(each.message) for each in found))
+
+
+def two_loaders() -> None:
+    """Each has the scores that it has alone."""
+    fewer = TensorDataset(IMAGES[:12].flip(0), LABELS[:12], torch.arange(12))
+    loaders = [TRIPLES, DataLoader(fewer, batch_size=5)]
+    found = two().validate(learner(), loaders, verbose=False)
+    for scores, loader in zip(found, loaders, strict=True):
+        (alone,) = two().validate(learner(), loader, verbose=False)
+        assert list(scores.values()) == list(alone.values())
+
+
+CASES: dict[str, Callable[[], object]] = {
+    "validation": lambda: two().validate(learner(BreaksOnTheSecond), TRIPLES, verbose=False),
+    "training": lambda: two().fit(learner(BreaksOnTheSecond), PAIRS),
+    "no index": lambda: two().validate(learner(), PAIRS, verbose=False),
+    "first test": lambda: run_test(TRIPLES),
+    "second test": lambda: run_test(TRIPLES),
+    "own callbacks": lambda: run_test(data(), Forgetful),
+    "own callbacks, a loader": lambda: run_test(data("test").test_dataloader(), Forgetful),
+    "with a datamodule": lambda: run_test(data(), folder="datamodule"),
+    "same samples": same_samples,
+    "two loaders": two_loaders,
+    "no ledger": no_ledger,
+    "broken test": broken_test,
+}
+RAISED = {
+    "validation": ("TrainingFailed", "--model.embedder_lr"),
+    "training": ("TrainingFailed", "step 0"),
+    "no index": ("UserError", "(samples, labels, index)"),
+    "broken test": ("RuntimeError", "no hash of these weights"),
+}
+
+
+def main(folder: Path, processes: int) -> None:
     warnings.simplefilter("ignore")
-    folder, processes = Path(sys.argv[1]), sys.argv[2]
-    left = folder / f"left_{processes}_{os.environ.get('RANK', 0)}.json"
+    left = folder / f"left_{processes}_{RANK}"
     # Registered first, called last.
-    atexit.register(lambda: left.write_text(json.dumps(not torch.distributed.is_initialized())))
-    results = {name: fit(**case) for name, case in CASES.items()}
-    results |= {f"{name}, in chunks": fit(**CASES[name], chunk_size=3) for name in IN_CHUNKS}
-    if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
-        torch.save(results, folder / f"{processes}.pt")
+    atexit.register(lambda: left.write_text(str(not torch.distributed.is_initialized())))
+    found: dict[str, Any] = {}
+    for name, case in CASES.items() if processes == 2 else ():
+        try:
+            case()
+        except Exception as error:
+            found[name] = type(error).__name__, str(error)
+    found |= {name: fit(processes, **case) for name, case in FITS.items()}
+    torch.save(found, folder / f"{processes}_{RANK}.pt")
 
 
 @pytest.fixture(scope="module")
@@ -115,16 +188,17 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(folder: Path):
-    for done in [python(__file__, folder, 1), *torchrun(__file__, folder, 2)]:
+def results(folder: Path) -> list[dict[str, Any]]:
+    """Of one process, and of each of two."""
+    for done in [python(__file__, folder, 1), *torchrun(__file__, folder, 2, LEVELFIELD_CACHE=str(folder / "cache"))]:
         assert done.returncode == 0, done.stderr[-3000:]
-    return [torch.load(folder / f"{world_size}.pt") for world_size in (1, 2)]
+    return [torch.load(folder / f"{name}.pt") for name in ("1_0", "2_0", "2_1")]
 
 
 def test_a_step_has_the_gradients_of_one_process(results):
-    alone, together = results
-    assert alone.keys() == together.keys() == {*CASES, *(f"{name}, in chunks" for name in IN_CHUNKS)}
-    for name in alone.keys() - {"batch norm that trains"}:  # which sees half of the batch
+    alone, together, _ = results
+    assert alone.keys() == FITS.keys()
+    for name in alone:
         assert together[name]["batches"][0] == alone[name]["batches"][0], name
         assert together[name]["losses"] == pytest.approx(alone[name]["losses"], abs=1e-6), name
         for weight, value in alone[name]["weights"].items():
@@ -132,41 +206,46 @@ def test_a_step_has_the_gradients_of_one_process(results):
             assert difference <= 1e-6, f"{name}: {weight} differs by {difference}"
 
 
-def test_no_step_sends_buffers_unless_batch_norm_trains(results):
-    sent = {name: result["buffers"] for name, result in results[1].items()}
-    assert sent.pop("batch norm that trains") == [True, True]
-    assert {tuple(each) for each in sent.values()} == {(False, True)}
-
-
-def test_chunks_have_the_gradients_of_the_batch_on_one_process_and_on_two(results):
-    for result in results:
-        for name in IN_CHUNKS:
-            whole = result[name]["weights"]
-            for weight, value in result[f"{name}, in chunks"]["weights"].items():
-                assert (value - whole[weight]).abs().max() <= 1e-10, (name, weight)
-
-
-def test_a_step_changes_the_weights_by_its_loss(results):
-    weights = [
-        results[0][name]["weights"]["embedder.linear.weight"] for name in ("one of class weights", "a regularizer")
-    ]
-    assert not torch.equal(*weights)
-
-
-def test_epochs_draw_different_batches_and_validation_scores_are_equal(results):
-    alone, together = (result["twenty steps"] for result in results)
+@pytest.mark.parametrize("name", ["an average", "twenty steps"])
+def test_epochs_draw_different_batches_and_validation_scores_are_equal(name, results):
+    alone, together = (result[name] for result in results[:2])
     assert alone["batches"] == together["batches"]
     assert alone["batches"][0] != alone["batches"][-1]
-    assert len(alone["scores"]) == len(together["scores"]) == 4
-    assert alone["scores"][0].keys() == {"val/map_at_r", "val/r_precision", "val/precision_at_1"}
+    assert len(alone["scores"]) == len(together["scores"]) == FITS[name]["epochs"]
     for mine, scores in zip(together["scores"], alone["scores"], strict=True):
         assert mine == pytest.approx(scores, abs=1e-6)
 
 
 def test_the_processes_part_before_they_end(results, folder: Path):
     """Else gloo's threads may free a tensor of an interpreter that has ended, and abort the process."""
-    assert all(json.loads((folder / f"left_2_{rank}.json").read_text()) for rank in range(2))
+    assert [(folder / f"left_2_{rank}").read_text() for rank in range(2)] == ["True"] * 2
+
+
+def test_both_processes_raise_and_none_waits_for_a_ledger_that_cannot_be_written(results) -> None:
+    for found in results[1:]:
+        for case, (kind, message) in RAISED.items():
+            assert (found[case][0], message in found[case][1]) == (kind, True), found[case]
+        assert __file__.rpartition("/")[2] in found["no ledger"][1]
+        assert found.keys() == {*FITS, *RAISED, "same samples", "no ledger"}, "nothing else is raised"
+    assert [found["no ledger"][0] for found in results[1:]] == ["FileRefused", "UserError"]
+
+
+def test_a_loader_that_ignores_its_rank_is_warned_of_once(results) -> None:
+    assert ["train on the same samples" in found["same samples"][1] for found in results[1:]] == [True, False]
+
+
+def test_one_process_writes_the_line_of_each_test(results, folder: Path) -> None:
+    """Two tests of a loader of one's own, which share a folder; three of glyphs, of which one has a folder's copy."""
+
+    def lines(path: Path) -> list[dict]:
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    every = lines(folder / "cache" / "evaluations" / "ledger.jsonl")
+    of_glyphs = [(line["num_samples"], line["by"]) for line in every if line.get("num_samples")]
+    assert of_glyphs == [*[(8 * 16, "test_dataloader")] * 2, (8 * 16, "trainer.test")]  # 8 letters in 16 typefaces
+    copies = [[line["event"] for line in lines(path / "ledger.jsonl")] for path in (folder, folder / "datamodule")]
+    assert copies == [["evaluated", "finished"] * 2, ["evaluated", "finished"]]
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,14 +1,14 @@
-"""What the first epochs do differently, which epochs are validated, and the best one, which a plain Trainer keeps."""
+"""What the first epochs do differently, which are validated, and the best one or average, which is kept."""
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 from refused import refused, succeeded
-from small_fit import small_data, small_learner, small_trainer
+from small_fit import small_config, small_data, small_learner, small_trainer
 from tiny_fit import TINY
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -16,33 +16,28 @@ from torch.utils.data import DataLoader, TensorDataset
 from levelfield.analysis.verify import validation_scores
 from levelfield.core.errors import UserError
 from levelfield.losses import ArcFaceLoss, ContrastiveLoss
+from levelfield.metrics import retrieval_metrics
 from levelfield.models.trunks import ModuleTrunk
-from levelfield.training.callbacks import BestEpoch, HeadFirst, UntilDone
+from levelfield.training.build import Training
+from levelfield.training.callbacks import BestEpoch, HeadFirst, UntilDone, ValidateFirst
+from levelfield.training.embed import embed
+from levelfield.training.frozen_trunk import TRUNKS
 from levelfield.training.learner import MetricLearner
 
-Run = Callable[..., tuple[int, str, str]]
 pytestmark = [
     pytest.mark.usefixtures("quiet"),
     pytest.mark.filterwarnings("ignore:.*is not empty", "ignore:.*no `val_dataloader`", "ignore:.*ranks is zero"),
 ]
 
 
-class Record(Callback):
-    """The weights at the start and at the end of each epoch."""
-
-    def __init__(self) -> None:
-        self.weights: list[dict[str, torch.Tensor]] = []
-
-    def on_train_epoch_end(self, trainer, pl_module) -> None:
-        self.weights.append({name: weight.detach().clone() for name, weight in pl_module.named_parameters()})
-
-    on_train_start = on_train_epoch_end
-
-
 def test_the_trunk_waits_and_then_trains() -> None:
-    trainer = small_trainer(HeadFirst(epochs=1), record := Record(), max_epochs=2, limit_val_batches=0)
-    trainer.fit(small_learner(ArcFaceLoss, freeze_batch_norm=False), small_data(steps_per_epoch=3, batch_size=8))
-    before, first, second = record.weights
+    def after(epochs: int) -> dict[str, torch.Tensor]:
+        learner = small_learner(ArcFaceLoss, freeze_batch_norm=False)
+        trainer = small_trainer(HeadFirst(epochs=1), max_epochs=epochs, limit_val_batches=0)
+        trainer.fit(learner, small_data(steps_per_epoch=3, batch_size=8))
+        return dict(learner.named_parameters())
+
+    before, first, second = dict(small_learner().named_parameters()), after(1), after(2)
     trunk = [name for name in before if name.startswith("trunk.")]
     assert all(torch.equal(first[name], before[name]) for name in trunk)
     assert not torch.equal(first["embedder.linear.weight"], before["embedder.linear.weight"])
@@ -52,29 +47,22 @@ def test_the_trunk_waits_and_then_trains() -> None:
         HeadFirst(epochs=0)
 
 
-RARER = """
-trainer:
-  max_epochs: 30
-  callbacks:
-    - class_path: levelfield.training.callbacks.UntilDone
-      init_args: {first: 4, every: 8, patience: 2}
-model: {loss: ContrastiveLoss, embedder_lr: 0.0, trunk_lr: 0.0, weight_decay: 0.0}
-"""
-START = """
-trainer:
-  max_epochs: 3
-  callbacks:
-    - {class_path: levelfield.training.callbacks.ValidateFirst}
-    - class_path: lightning.pytorch.callbacks.EarlyStopping
-      init_args: {monitor: val/map_at_r, mode: max, patience: 1}
-model: {loss: ContrastiveLoss, embedding_size: 16, embedder_init: pca, embedder_lr: 0.0, trunk_lr: 0.0}
-"""
+STILL = ["--model.loss", "ContrastiveLoss", "--model.embedder_lr", "0", "--model.trunk_lr", "0"]
+RARER = [
+    *(*STILL, "--model.weight_decay", "0", "--trainer.max_epochs", "30", "--trainer.callbacks+", "UntilDone"),
+    *("--trainer.callbacks.first", "4", "--trainer.callbacks.every", "8", "--trainer.callbacks.patience", "2"),
+]
+START = [
+    *(*STILL, "--model.embedder_init", "pca", "--model.embedding_size", "16", "--trainer.max_epochs", "3"),
+    *("--trainer.callbacks+", "ValidateFirst", "--trainer.callbacks+", "EarlyStopping"),
+    *("--trainer.callbacks.monitor", "val/map_at_r", "--trainer.callbacks.mode", "max"),
+    *("--trainer.callbacks.patience", "1"),
+]
 
 
-def words(folder: Path, settings: str, name: str = "it") -> list[str]:
-    (folder / f"{name}.yaml").write_text(settings)
+def words(folder: Path, settings: list[str], name: str = "it") -> list[str]:
     few = ["--data.dataset.num_classes", "24", "--data.steps_per_epoch", "2"]
-    return ["fit", *TINY, "--config", str(folder / f"{name}.yaml"), *few, "--output", str(folder), "--name", name]
+    return ["fit", *TINY, *settings, *few, "--output", str(folder), "--name", name]
 
 
 def test_the_steps_to_validate_at() -> None:
@@ -92,7 +80,7 @@ PATIENCE = [
 
 
 @pytest.mark.parametrize(("steps", "more", "epochs"), PATIENCE)
-def test_patience_counts_validations(steps, more, epochs, run: Run, tmp_path: Path) -> None:
+def test_patience_counts_validations(steps, more, epochs, run, tmp_path: Path) -> None:
     """With rates of 0 each validation scores the same, and the start is kept."""
     small = ["--data.steps_per_epoch", steps, "--data.batch_size", "8"]
     succeeded(run(*words(tmp_path, RARER), *small, *more))
@@ -102,7 +90,7 @@ def test_patience_counts_validations(steps, more, epochs, run: Run, tmp_path: Pa
     assert torch.load(tmp_path / "fit/it/0/best.ckpt", weights_only=True)["epoch"] == -1
 
 
-def test_refused_arguments(run: Run, tmp_path: Path) -> None:
+def test_refused_arguments(run, tmp_path: Path) -> None:
     for arguments, key in [({"first": 0}, "first"), ({"first": 500}, "every"), ({"patience": 0}, "patience")]:
         with pytest.raises(UserError, match=rf"callbacks\.{key}"):
             UntilDone(**arguments)
@@ -110,7 +98,7 @@ def test_refused_arguments(run: Run, tmp_path: Path) -> None:
         refused(run(*words(tmp_path, RARER), f"--trainer.{key}", value), f"--trainer.{key}")
 
 
-def test_the_start_is_kept_where_no_epoch_is_better(run: Run, tmp_path: Path) -> None:
+def test_the_start_is_kept_where_no_epoch_is_better(run, tmp_path: Path) -> None:
     """With rates of 0 every epoch scores what the start does, and the first of equals is kept."""
     printed = succeeded(run(*words(tmp_path, START)))
     assert "before the first step" in printed
@@ -127,6 +115,7 @@ def test_the_start_is_kept_where_no_epoch_is_better(run: Run, tmp_path: Path) ->
 
 LABELS = torch.arange(24) // 6
 POINTS = torch.eye(8)[LABELS] + 0.1 * torch.randn(24, 8, generator=torch.Generator().manual_seed(0))
+LOADER = DataLoader(TensorDataset(POINTS, LABELS), batch_size=12)
 GOOD, BAD = torch.eye(4, 8), torch.eye(8)[[7] * 4]  # all classes apart, or in one place
 
 
@@ -148,10 +137,6 @@ def still() -> MetricLearner:
     return MetricLearner(ModuleTrunk(nn.Identity(), 8), ContrastiveLoss(), embedding_size=4, **rates)
 
 
-def loader() -> DataLoader:
-    return DataLoader(TensorDataset(POINTS, LABELS), batch_size=12)
-
-
 def trainer(folder: Path, *callbacks: Callback, **arguments) -> Trainer:
     return small_trainer(*callbacks, **{"default_root_dir": folder, "enable_checkpointing": True, **arguments})
 
@@ -161,7 +146,7 @@ def test_the_best_epoch_is_kept_and_loads_alone(given, tmp_path) -> None:
     weights = Weights(BAD, GOOD, BAD)
     mine = [kind(dirpath=tmp_path / "mine") for kind in given]
     plain = trainer(tmp_path, weights, *mine, max_epochs=3)
-    plain.fit(still(), loader(), loader())
+    plain.fit(still(), LOADER, LOADER)
     best = plain.checkpoint_callback
     assert mine in ([], [best])
     assert Path(best.best_model_path).parent == (tmp_path / "mine" if mine else tmp_path / "checkpoints")
@@ -172,42 +157,22 @@ def test_the_best_epoch_is_kept_and_loads_alone(given, tmp_path) -> None:
     loaded = MetricLearner.load_from_checkpoint(
         best.best_model_path, trunk=ModuleTrunk(nn.Identity(), 8), loss=ContrastiveLoss()
     )
-    assert trainer(tmp_path).validate(loaded, loader(), verbose=False)[0]["val/map_at_r"] == 1.0
-    assert plain.validate(still(), loader(), ckpt_path="best", verbose=False)[0]["val/map_at_r"] == 1.0
+    assert trainer(tmp_path).validate(loaded, LOADER, verbose=False)[0]["val/map_at_r"] == 1.0
+    assert plain.validate(still(), LOADER, ckpt_path="best", verbose=False)[0]["val/map_at_r"] == 1.0
 
 
 def test_a_second_fit_of_the_trainer_and_a_resumed_one_keep_what_is_best_of_all(tmp_path) -> None:
     learner, plain = still(), trainer(tmp_path, Weights(BAD, GOOD, BAD, BAD), max_epochs=2)
-    plain.fit(learner, loader(), loader())
+    plain.fit(learner, LOADER, LOADER)
     (first,) = Path(plain.checkpoint_callback.dirpath).iterdir()
     plain.fit_loop.max_epochs = 4
-    plain.fit(learner, loader(), loader())
+    plain.fit(learner, LOADER, LOADER)
     assert plain.current_epoch == 4
     assert sum(isinstance(each, BestEpoch) for each in plain.callbacks) == 1
     resumed = trainer(tmp_path, Weights(BAD, GOOD, BAD, BAD), max_epochs=4)
-    resumed.fit(still(), loader(), loader(), ckpt_path=first, weights_only=True)
+    resumed.fit(still(), LOADER, LOADER, ckpt_path=first, weights_only=True)
     for each in (plain, resumed):
         assert list(first.parent.iterdir()) == [first] == [Path(each.checkpoint_callback.best_model_path)]
-
-
-OTHERS = {
-    "a monitor": lambda folder: [ModelCheckpoint(folder, monitor="val/r_precision", mode="max")],
-    "steps": lambda folder: [ModelCheckpoint(folder, every_n_train_steps=3)],
-    "two": lambda folder: [ModelCheckpoint(folder / "last"), ModelCheckpoint(folder, save_top_k=-1, every_n_epochs=2)],
-    "no validation": lambda folder: [ModelCheckpoint(folder)],
-}
-
-
-@pytest.mark.parametrize("case", OTHERS)
-def test_another_checkpoint_stays_as_it_is(case, tmp_path) -> None:
-    given = OTHERS[case](tmp_path)
-    limits = {"limit_val_batches": 0} if case == "no validation" else {}
-    plain = trainer(tmp_path, *given, max_epochs=2, **limits)
-    kept = plain.checkpoint_callbacks
-    before = [(each.monitor, each.mode, each.save_top_k) for each in kept]
-    plain.fit(still(), loader(), loader())
-    assert plain.checkpoint_callbacks == kept
-    assert [(each.monitor, each.mode, each.save_top_k) for each in kept] == before
 
 
 @pytest.mark.parametrize("case", ["one step", "no loader", "no fold"])
@@ -216,17 +181,14 @@ def test_a_training_without_a_validation_keeps_its_last_step(case, tmp_path) -> 
     if case == "no fold":
         plain.fit(small_learner(), small_data(16, fold="none", steps_per_epoch=1))
     else:
-        plain.fit(still(), loader(), loader() if case == "one step" else [])
+        plain.fit(still(), LOADER, LOADER if case == "one step" else [])
     assert "val/map_at_r" not in plain.callback_metrics
     kept = torch.load(plain.checkpoint_callback.best_model_path, weights_only=True)
     assert kept["global_step"] == plain.global_step
-    nothing = trainer(tmp_path / "nothing", max_epochs=1, enable_checkpointing=False)
-    nothing.fit(still(), loader(), loader())
-    assert nothing.checkpoint_callbacks == []
 
 
 @pytest.mark.parametrize("fold", ["1", "none"])
-def test_a_fit_of_no_step_validates_and_keeps_its_start(fold: str, run: Run, tmp_path: Path) -> None:
+def test_a_fit_of_no_step_validates_and_keeps_its_start(fold: str, run, tmp_path: Path) -> None:
     """Nothing could train: the trunk is frozen and has no layer on top."""
     frozen = ["--model.freeze_trunk", "true", "--model.embedder", "IdentityEmbedder", "--model.embedding_size", "null"]
     succeeded(run(*words(tmp_path, RARER), *frozen, "--trainer.max_steps", "0", "--data.fold", fold))
@@ -237,3 +199,68 @@ def test_a_fit_of_no_step_validates_and_keeps_its_start(fold: str, run: Run, tmp
     assert learner.embedding_size == learner.trunk.num_features
     if fold != "none":
         assert [*validation_scores(folder / "metrics.csv")] == [-1]
+
+
+EMA = "lightning.pytorch.callbacks.EMAWeightAveraging"
+OF_EPOCHS = {"decay": 0.5, "update_every_n_steps": 0, "update_starting_at_epoch": 0}
+BY_STEP, BY_EPOCH = ({"class_path": EMA, "init_args": each} for each in ({"decay": 0.9}, OF_EPOCHS))
+FIRST = {"class_path": "levelfield.training.callbacks.ValidateFirst"}
+
+
+def fitted(folder: Path, callbacks: list[dict[str, Any]], model: dict[str, Any], fold: Any = 0) -> Any:
+    config = small_config(
+        model={"loss": "ArcFaceLoss", "trunk_lr": 0.01, "embedder_lr": 0.1, **model},
+        trainer={"max_epochs": 3, "callbacks": callbacks},
+        data={"fold": fold},
+    )
+    training = Training(config, folder, trunks=folder / TRUNKS).build()
+    training.trainer.fit(training.model, datamodule=training.datamodule)
+    return training
+
+
+loaded = MetricLearner.load_from_checkpoint
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """All of a checkpoint's, a frozen trunk's as well."""
+    return loaded(folder / "best.ckpt").state_dict()
+
+
+def score(learner: Any, data: Any) -> float:
+    data.setup("validate")
+    embedded = embed(learner.eval(), data.eval_dataloader(data.val_subset))
+    return retrieval_metrics(embedded.embeddings, embedded.labels, metrics=("map_at_r",))["map_at_r"]
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.filterwarnings("ignore:.*WeightAveraging callback")
+def test_a_plain_trainer_keeps_and_tests_what_it_scored(tmp_path: Path) -> None:
+    callbacks = EMAWeightAveraging(decay=0.9), ValidateFirst()
+    learner, data = small_learner(embedder_lr=0.1), small_data(32, steps_per_epoch=2, batch_size=16)
+    trainer = small_trainer(*callbacks, max_epochs=2, default_root_dir=tmp_path, enable_checkpointing=True)
+    trainer.fit(learner, data)
+    best = trainer.checkpoint_callback
+    kept = float(best.best_model_score)
+    assert score(loaded(best.best_model_path), data) == pytest.approx(kept, abs=1e-6)
+    (again,) = trainer.validate(learner, data, ckpt_path="best", verbose=False)
+    assert again["val/map_at_r"] == pytest.approx(kept, abs=1e-6)
+    assert float(best.best_model_score) == kept, "as the checkpoint has it"
+    trainer.test(learner, data, ckpt_path="best", verbose=False)
+    for name, value in torch.load(best.best_model_path, weights_only=True)["state_dict"].items():
+        assert torch.equal(learner.state_dict()[name], value), name
+
+
+JOBS = {
+    "after each epoch, a frozen trunk": ([BY_EPOCH], {"loss": "ContrastiveLoss", "freeze_trunk": True}),
+    "after each step, class weights": ([BY_STEP], {}),
+    "from a PCA, which is the best": ([FIRST, BY_STEP], {"embedder_init": "pca", "trunk_lr": 0.1}),
+}
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_the_weights_that_were_scored_are_in_the_checkpoint_of_a_job(case, tmp_path) -> None:
+    training = fitted(tmp_path, *JOBS[case])
+    best = tmp_path / "best.ckpt"
+    assert score(loaded(best), training.datamodule) == pytest.approx(training.best_score, abs=1e-6)
+    assert training.best_epoch == -1 or not case.endswith("the best")
+    assert torch.load(best, weights_only=True).keys().isdisjoint({"current_model_state", "averaging_state"})

@@ -2,7 +2,9 @@
 
 import functools
 import random
+from collections.abc import Callable
 from contextlib import nullcontext
+from unittest import mock
 
 import pytest
 import torch
@@ -14,8 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from levelfield.core.errors import UserError
-from levelfield.losses import ContrastiveLoss, CrossBatchMemory, MultiSimilarityLoss, NTXentLoss, TripletMarginLoss
-from levelfield.miners import BatchHardMiner
+from levelfield.losses import ContrastiveLoss, MultiSimilarityLoss
 from levelfield.models import MLPEmbedder
 from levelfield.training.batches import Batch
 from levelfield.training.callbacks import GradientCaching
@@ -66,30 +67,6 @@ def trained(learner: MetricLearner, dtype: torch.dtype = torch.float64, **traine
     return learner
 
 
-def largest_difference(one: MetricLearner, other: MetricLearner) -> float:
-    """Of all weights and buffers."""
-    state = other.state_dict()
-    assert state.keys() == one.state_dict().keys()
-    pairs = [(value, state[name]) for name, value in one.state_dict().items() if isinstance(value, torch.Tensor)]
-    return max(float((value.double() - others.double()).abs().max()) for value, others in pairs)
-
-
-METHODS = {
-    "contrastive": lambda: {"loss": ContrastiveLoss(neg_margin=0.5)},
-    "ntxent, raw": lambda: {"loss": NTXentLoss(temperature=0.5), "normalize": False},
-    "mined": lambda: {"loss": TripletMarginLoss(), "miner": BatchHardMiner()},
-    "memory": lambda: {"loss": CrossBatchMemory(ContrastiveLoss(), embedding_size=8, memory_size=20)},
-    "learner of one's own": lambda: {"loss": MultiSimilarityLoss(), "kind": NoisyLearner},
-}
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_chunks_have_the_gradients_of_the_batch(method):
-    whole, chunked = (trained(learner_of(chunk_size=size, **METHODS[method]())) for size in (None, 4))
-    assert largest_difference(whole, learner_of(**METHODS[method]())) > 1e-3, "it learns"
-    assert largest_difference(whole, chunked) < 1e-10
-
-
 def by_autograd(learner: MetricLearner, dtype=torch.float64, context=nullcontext) -> dict[str, Tensor]:
     """Gradients of the first step, all activations kept of the two chunks of 5 that a batch is cut into."""
     samples, labels = batch(dtype)
@@ -107,12 +84,12 @@ def steps_of(chunked: MetricLearner, began: MetricLearner) -> dict[str, Tensor]:
     return {name: start[name].detach() - weight.detach() for name, weight in chunked.named_parameters()}
 
 
-def test_dropout_and_stochastic_depth_are_drawn_again():
+def test_dropout_stochastic_depth_and_the_draws_of_ones_own_learner_are_drawn_again():
     def learner():
         embedder = functools.partial(MLPEmbedder, hidden_sizes=[16], dropout=0.3)
         trunk = resnet(drop_path_rate=0.5, drop_rate=0.3)
         torch.manual_seed(3)
-        return learner_of(MultiSimilarityLoss(), 7, trunk=trunk, embedder=embedder)
+        return learner_of(MultiSimilarityLoss(), 7, NoisyLearner, trunk=trunk, embedder=embedder)
 
     found, expected = steps_of(trained(learner()), learner()), by_autograd(learner())
     assert len(found) > 10
@@ -131,27 +108,6 @@ def test_running_statistics_are_updated_once_and_warned_of():
         torch.testing.assert_close(value, statistics[name], rtol=1e-12, atol=1e-12)
 
 
-class Flat(nn.Module):
-    num_features = 12
-
-    def forward(self, samples):
-        return samples.flatten(1)[:, :12]
-
-
-def test_two_batches_before_one_backward_update_them_once_each():
-    """As a learner of one's own may embed two views of each sample."""
-    chunked, whole = (learner_of(ContrastiveLoss(), 5, freeze_batch_norm=False).double() for _ in range(2))
-    views = torch.rand(2, 10, 3, 32, 32).double()
-    GradientCaching(5).wrap(chunked)
-    one, other = (chunked.embed_batch(Batch(view, LABELS)) for view in views)
-    (one * other).sum().backward()
-    one, other = (torch.cat([whole(view[:5]), whole(view[5:])]) for view in views)
-    (one * other).sum().backward()
-    torch.testing.assert_close(dict(chunked.named_buffers()), dict(whole.named_buffers()))
-    for weight, reference in zip(chunked.parameters(), whole.parameters(), strict=True):
-        torch.testing.assert_close(weight.grad, reference.grad)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_mixed_precision_and_its_scaler(dtype):
     """A scale of 2 ** 10 on the loss is off the gradients again when they are applied."""
@@ -166,29 +122,24 @@ def test_mixed_precision_and_its_scaler(dtype):
 
 
 class Words(nn.Module):
-    """A bag of letters; texts come as lists, with a share of each in a dictionary."""
+    """A bag of letters; a batch is a dictionary of texts and a share of each."""
 
     num_features, modality = 26, "text"
 
-    def __init__(self, named: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.named = named
         self.scale = nn.Parameter(torch.arange(26.0).cos())
 
     def forward(self, samples):
-        texts = samples["texts"] if self.named else samples
-        share = torch.stack(samples["share"]) if self.named else 1
-        counts = [[text.count(chr(97 + letter)) for letter in range(26)] for text in texts]
-        return torch.tensor(counts) * self.scale * share
+        counts = [[text.count(chr(97 + letter)) for letter in range(26)] for text in samples["texts"]]
+        return torch.tensor(counts) * self.scale * torch.stack(samples["share"])
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_texts_and_dictionaries_are_cut(named):
+def test_texts_and_dictionaries_are_cut():
     texts = ["which", "card", "has", "not", "come", "yet", "to", "my", "new", "home"]
-    samples = {"texts": texts, "share": list(torch.rand(10, 1))} if named else texts
-    learner = learner_of(ContrastiveLoss(), trunk=Words(named))
+    samples = {"texts": texts, "share": list(torch.rand(10, 1))}
+    learner, gradient = learner_of(ContrastiveLoss(), trunk=Words()), torch.rand(10, 8)
     whole = learner.embed_batch(Batch(samples, LABELS))
-    gradient = torch.rand(10, 8)
     whole.backward(gradient)
     expected = learner.trunk.module.scale.grad.clone()
     learner.zero_grad()
@@ -199,57 +150,55 @@ def test_texts_and_dictionaries_are_cut(named):
     torch.testing.assert_close(learner.trunk.module.scale.grad, expected)
 
 
-def test_samples_that_cannot_be_cut_and_a_chunk_of_none_are_one_line():
-    with pytest.raises(UserError, match="chunk_size 0"):
-        GradientCaching(0)
-    learner = learner_of(ContrastiveLoss(), trunk=Words(named=True))
-    GradientCaching(1).wrap(learner)
-    with pytest.raises(UserError, match="GradientCaching"):
-        learner.embed_batch(Batch({"texts": ["one", "two"], "share": [0.0]}, LABELS))
-
-
-class Careless(Flat):
+class Careless(nn.Flatten):
     """Draws what torch's seed says nothing of."""
 
+    num_features = 12
+
     def forward(self, samples):
-        return super().forward(samples) * (torch.tensor([random.random() for _ in range(12)]) > 0.5)
+        return super().forward(samples)[:, :12] * random.random()
 
 
-def test_draws_that_cannot_be_repeated_are_refused():
-    with pytest.raises(UserError, match="GradientCaching"):
-        trained(learner_of(ContrastiveLoss(), 4, trunk=Careless()))
+class OwnBatch(MetricLearner):
+    def embed_batch(self, batch):
+        return super().embed_batch(batch)
 
 
-@pytest.mark.parametrize(("size", "frozen"), [(10, False), (64, False), (4, True)])
-def test_a_batch_that_is_no_larger_and_a_frozen_trunk_are_one_pass(size, frozen):
-    kept, calls = Careless(), []
-    learner = learner_of(ContrastiveLoss(), size, trunk=kept, freeze_trunk=frozen)
-    kept.register_forward_hook(lambda *_: calls.append(1))
-    trained(learner)
-    assert calls == [1]
+class OwnStep(MetricLearner):
+    def training_step(self, batch, batch_idx):
+        return self.compute_loss(self(batch[0]), batch[1])
 
 
-def test_weights_in_shards_are_refused(monkeypatch):
-    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-    monkeypatch.setattr(Trainer, "strategy", ModelParallelStrategy())
-    with pytest.raises(UserError, match=r"--trainer\.strategy .*ModelParallelStrategy"):
-        GradientCaching(4).on_train_start(trainer, learner_of(ContrastiveLoss()))
-    (learner := learner_of(ContrastiveLoss())).trainer = trainer
-    with pytest.raises(
-        UserError, match=r"strategy ModelParallelStrategy: a metric loss needs the whole batch.*give ddp"
-    ):
-        learner.setup("fit")
+def uncut() -> None:
+    learner = learner_of(ContrastiveLoss(), trunk=Words())
+    GradientCaching(1).wrap(learner)
+    learner.embed_batch(Batch({"texts": ["one", "two"], "share": [0.0]}, LABELS))
 
 
-OWN = {
-    "embed_batch": lambda self, batch: MetricLearner.embed_batch(self, batch),
-    "training_step": lambda self, batch, batch_idx: self.compute_loss(self(batch[0]), batch[1]),
-}
+def in_shards(use: Callable) -> None:
+    learner = learner_of(ContrastiveLoss())
+    learner.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    with mock.patch.object(Trainer, "strategy", ModelParallelStrategy()):
+        use(learner)
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_a_learner_that_the_callback_cannot_change_is_refused(name):
-    kind = type("Own", (MetricLearner,), {name: OWN[name]})
-    with pytest.raises(UserError, match=r"GradientCaching.*Own"):
-        trained(learner_of(ContrastiveLoss(), 4, kind))
-    trained(learner_of(ContrastiveLoss(), 4, kind, freeze_trunk=True))
+REFUSED = {
+    "a chunk of none": (lambda: GradientCaching(0), "chunk_size 0"),
+    "samples that cannot be cut": (uncut, "GradientCaching"),
+    "draws that cannot be repeated": (
+        lambda: trained(learner_of(ContrastiveLoss(), 4, trunk=Careless())), "GradientCaching",
+    ),
+    "weights in shards": (
+        lambda: in_shards(lambda it: GradientCaching(4).on_train_start(it.trainer, it)),
+        r"--trainer\.strategy .*ModelParallelStrategy",
+    ),
+    "a fit in shards": (lambda: in_shards(lambda it: it.setup("fit")), "strategy ModelParallelStrategy.*give ddp"),
+    "an own embed_batch": (lambda: trained(learner_of(ContrastiveLoss(), 4, OwnBatch)), "GradientCaching.*OwnBatch"),
+    "an own step": (lambda: trained(learner_of(ContrastiveLoss(), 4, OwnStep)), "GradientCaching.*OwnStep"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_cached_is_refused(case):
+    with pytest.raises(UserError, match=REFUSED[case][1]):
+        REFUSED[case][0]()

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,15 +30,12 @@ def learner() -> MetricLearner:
 
 
 @pytest.fixture
-def copied(shared: Callable, tmp_path: Path) -> Path:
+def copied(tmp_path: Path) -> Path:
     """A checkpoint of a plain Trainer's fit, in a folder of its own."""
-
-    def fit(folder: Path) -> None:
-        plain = trainer(folder)
-        plain.fit(learner(), data())
-        plain.save_checkpoint(folder / "it.ckpt")
-
-    return Path(shutil.copytree(shared("opened", fit), tmp_path / "run")) / "it.ckpt"
+    plain = trainer(tmp_path)
+    plain.fit(learner(), data())
+    plain.save_checkpoint(tmp_path / "run" / "it.ckpt")
+    return tmp_path / "run" / "it.ckpt"
 
 
 def lines(folder) -> list[dict]:
@@ -54,27 +49,23 @@ class BeforeTheData(Callback):
         self.events = [line["event"] for line in lines(self.folder)]
 
 
-@pytest.mark.parametrize("loaded", [False, True])
-def test_a_checkpoints_test_is_recorded_beside_it(loaded, copied, tmp_path) -> None:
-    watch = BeforeTheData()
+def test_a_checkpoints_test_is_recorded_beside_it_unless_it_has_trained_since(copied, tmp_path) -> None:
+    watch, tests = BeforeTheData(), trainer(tmp_path)
     watch.folder = copied.parent
-    it = MetricLearner.load_from_checkpoint(copied) if loaded else learner()
-    given = {} if loaded else {"ckpt_path": copied, "weights_only": True}
-    trainer(tmp_path, watch).test(it, data(), verbose=False, **given)
-    evaluated, finished = lines(copied.parent)
+    trainer(tmp_path, watch).test(learner(), data(), verbose=False, ckpt_path=copied, weights_only=True)
+    it = MetricLearner.load_from_checkpoint(copied)
+    tests.test(it, data(), verbose=False)
     assert watch.events == ["evaluated"]
+    evaluated, finished, again, _ = lines(copied.parent)
     assert evaluated["checkpoints"] == {"it.ckpt": hashlib.sha256(copied.read_bytes()).hexdigest()}
     assert (evaluated["event"], evaluated["num_samples"], evaluated["reason"]) == ("evaluated", 20 * 16, "")
     assert (finished["event"], finished["id"]) == ("finished", evaluated["id"])
+    assert again["checkpoints"] == evaluated["checkpoints"]
     assert not (tmp_path / "ledger.jsonl").exists()
-
-
-def test_what_was_trained_after_loading_is_no_checkpoint(copied, tmp_path) -> None:
-    it, plain = MetricLearner.load_from_checkpoint(copied), trainer(tmp_path)
-    plain.fit(it, data())
-    plain.test(it, data(), verbose=False)
+    tests.fit(it, data())
+    tests.test(it, data(), verbose=False)
+    assert len(lines(copied.parent)) == 4
     assert list(lines(tmp_path)[0]["checkpoints"]) == ["weights"]
-    assert not (copied.parent / "ledger.jsonl").exists()
 
 
 def test_loaders_of_ones_own_have_lines_in_their_folder(tmp_path, monkeypatch) -> None:
@@ -82,15 +73,11 @@ def test_loaders_of_ones_own_have_lines_in_their_folder(tmp_path, monkeypatch) -
     images = TensorDataset(torch.rand(20, 3, 32, 32), torch.arange(20) // 4)
     it = learner()
     it.build_loss(15)
-    for folder, count in (("a", 1), ("a", 2), ("b", 1)):
-        record = RecordEvaluation(reason="a colleague asked" if count == 2 else "")
-        trainer(tmp_path / folder, record).test(it, DataLoader(images, batch_size=5), verbose=False)
+    for count, reason in ((1, ""), (2, "a colleague asked")):
+        trainer(tmp_path, record := RecordEvaluation(reason)).test(it, DataLoader(images, batch_size=5), verbose=False)
         assert record.count == count
-    assert len(list(tmp_path.glob("cache/evaluations/*.txt"))) == 1
-    evaluations = lines(tmp_path / "a")
-    assert [line["event"] for line in evaluations] == ["evaluated", "finished"] * 2
-    assert [line["reason"] for line in evaluations[::2]] == ["", "a colleague asked"]
-    assert len({line["id"] for line in evaluations}) == 2
+    assert [line["event"] for line in lines(tmp_path)] == ["evaluated", "finished"] * 2
+    assert [line["reason"] for line in lines(tmp_path)[::2]] == ["", "a colleague asked"]
 
 
 def test_each_of_several_loaders_is_an_evaluation(tmp_path) -> None:
