@@ -89,10 +89,7 @@ def test_reducing_a_reduced_image_changes_nothing(size: tuple[int, int], square:
         ({"scale": (1.0, 0.5)}, "scale"),
         ({"ratio": (0.0, 1.0)}, "ratio"),
         ({"resize": None}, "eval_resize"),
-        (
-            {"resize": None, "eval_resize": 256, "random_crop": True},
-            "square and random_crop need .*: give resize",
-        ),
+        ({"resize": None, "eval_resize": 256, "random_crop": True}, "square and random_crop need .*: give resize"),
         ({"resize": None, "eval_resize": 256, "square": True}, "square and random_crop need .*: give resize"),
         ({"eval_resize": 200}, "crop_size 227 must be 1 to eval_resize"),
     ],

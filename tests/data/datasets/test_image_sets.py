@@ -16,13 +16,6 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import CUB200, Cars196, InShopClothes, StanfordOnlineProducts
 from levelfield.data.splits import split_classes
 
-# Of the papers and pages that present them: classes and images.
-PUBLISHED = {
-    "cub200": (200, 11788),
-    "cars196": (196, 16185),
-    "sop": (22634, 120053),
-    "inshop": (7982, 52712),
-}
 # Images of each species of CUB-200-2011; the other species have 60. From the real lists: 11,788 in all.
 FEWER_THAN_60 = {
     3: 58, 5: 44, 6: 41, 7: 53, 8: 48, 9: 59, 12: 56, 15: 58, 16: 58, 17: 57, 18: 45, 19: 59, 20: 59, 22: 56, 23: 59,
@@ -41,7 +34,6 @@ def shade(dataset, position: int) -> np.ndarray:
 def test_two_steps_on_a_miniature(name: str, run, tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     MINIATURES[name](tmp_path / "data")
     kind = named_datasets()[name]
-    assert (kind.num_classes_published, kind.num_samples_published) == PUBLISHED[name]
     monkeypatch.setattr(kind, "num_classes_published", 16)
     monkeypatch.setattr(kind, "num_samples_published", 64)
     root = ("--data.root", str(tmp_path / "data"))
@@ -134,15 +126,10 @@ def changed(build: Callable[[Path], Path], file: str, old: bytes = b"", new: byt
 
 LAYOUTS: list[tuple[str, Callable[[Path], object], str]] = [
     ("cub200", lambda root: None, r"no folder .*cub200"),
-    (
-        "cub200",
-        changed(cub200, "images.txt"),
-        r"cannot read .*images\.txt \(No such .*: move .*data prepare",
-    ),
+    ("cub200", changed(cub200, "images.txt"), r"cannot read .*images\.txt \(No such .*: move .*data prepare"),
     ("cub200", changed(cub200, "images.txt", b"3 001", b"3 7 001"), r"CUB_200_2011 is damaged"),
     ("cub200", changed(cub200, "image_class_*", b"5 2\n"), r"CUB_200_2011 is damaged \(KeyError: '5'\)"),
     ("cub200", changed(cub200, "classes.txt", b"Bird_1", b"Gar\xe7a"), r"classes\.txt is damaged \(UnicodeDecodeError"),
-    ("cars196", lambda root: (root / "cars196").mkdir(), r"cannot read .*devkit/cars_train_annos\.mat"),
     ("cars196", changed(cars196, "cars_test_annos_withlabels.mat"), r"cannot read .*cars_test_annos_withlabels\.mat"),
     ("cars196", changed(cars196, "cars_meta.mat", b"class_names", b"class_nones"), r"cars_meta\.mat is damaged"),
     ("sop", changed(sop, "Ebay_train.txt", b"2 1 1 bicycle", b"2 1 bicycle"), r"Stanford_Online_Products is damaged"),
@@ -159,24 +146,15 @@ def test_a_wrong_layout_is_one_line(name: str, build, said: str, tmp_path: Path)
     assert len(str(caught.value).splitlines()) == 1
 
 
-SAVED = {
-    "CRLF": lambda content: content.replace(b"\n", b"\r\n"),
-    "BOM": lambda content: b"\xef\xbb\xbf" + content,
-    "no last newline": lambda content: content.rstrip(b"\n"),
-    "blank lines": lambda content: content + b"\n  \n",
-    "tabs": lambda content: content.replace(b" ", b"\t"),
-}
-
-
 @pytest.mark.parametrize("name", ["cub200", "sop", "inshop"])
 def test_lists_as_other_programs_save_them(name: str, tmp_path: Path) -> None:
     MINIATURES[name](tmp_path)
     dataset = named_datasets()[name](root=tmp_path)  # type: ignore[call-arg]
     before = dataset.read_index()
-    lists = {file: file.read_bytes() for file in (tmp_path / name).rglob("*.txt")}
-    for save in SAVED.values():
-        for file, content in lists.items():
-            file.write_bytes(save(content))
-        after = dataset.read_index()
-        assert (after.keys, after.class_names) == (before.keys, before.class_names)
-        assert after.labels.tolist() == before.labels.tolist()
+    for file in (tmp_path / name).rglob("*.txt"):
+        content = file.read_bytes()
+        with_tabs = content.replace(b" ", b"\t").replace(b"\n", b"\r\n")
+        file.write_bytes(b"\xef\xbb\xbf" + with_tabs + b"\r\n  ")
+    after = dataset.read_index()
+    assert (after.keys, after.class_names) == (before.keys, before.class_names)
+    assert after.labels.tolist() == before.labels.tolist()

@@ -52,8 +52,7 @@ def test_the_published_counts_of_grocery_store(data_root: Path) -> None:
 
 
 def test_drawings_are_read_from_the_zip_files(tmp_path: Path) -> None:
-    drawing = BytesIO()
-    Image.new("1", (5, 5), 1).save(drawing, "PNG")
+    Image.new("1", (5, 5), 1).save(drawing := BytesIO(), "PNG")
     (folder := tmp_path / "omniglot").mkdir()
     for part, alphabets in {"images_background": ("Latin", "Greek"), "images_evaluation": ("Tengwar",)}.items():
         with ZipFile(folder / f"{part}.zip", "w") as archive:
@@ -82,16 +81,12 @@ def test_missing_and_broken_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     folder.mkdir()
     with pytest.raises(UserError, match=r"cannot read .*images_background\.zip .* levelfield data prepare omniglot"):
         Omniglot().read_index()
-    (folder / "images_background.zip").write_bytes(b"PK half a download")
-    with pytest.raises(UserError, match=r"images_background\.zip is damaged \(BadZipFile"):
-        Omniglot().read_index()
     (lists := tmp_path / LISTS).mkdir(parents=True)
     (lists / "classes.csv").write_text("Class Name (str),Class ID (int),Coarse\nApple,0,Fruit\n")
-    for part in ("train", "val", "test"):
-        with pytest.raises(UserError, match=rf"cannot read .*{part}\.txt"):
-            GroceryStore().read_index()
+    for part in ("train", "val"):
         (lists / f"{part}.txt").write_text(f"{part}/a.jpg, 0, 0\n")
-    assert GroceryStore().read_index().keys == ("train/a.jpg", "val/a.jpg", "test/a.jpg")
+    with pytest.raises(UserError, match=r"cannot read .*test\.txt"):
+        GroceryStore().read_index()
     (lists / "test.txt").write_text("test/a.jpg, zero, 0\n")
     with pytest.raises(UserError, match="dataset is damaged"):
         GroceryStore().read_index()
