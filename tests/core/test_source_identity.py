@@ -1,7 +1,6 @@
 """A row's source is the files of its classes: an edit there changes it, an edit elsewhere does not."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import pytest
 import levelfield
 from levelfield.core import source_identity
 from levelfield.core.source_identity import sources
-from levelfield.core.versions import code_version
 
 LOSSES = '''"""Two losses."""
 
@@ -188,20 +186,3 @@ def test_a_name_that_levelfield_data_imports_on_first_use_is_found() -> None:
     found = sources(f"levelfield.data.samplers.{short}")
     assert found
     assert sources(f"levelfield.data.{short}") == sources(short) == found
-
-
-def test_a_look_at_the_checkout_writes_nothing_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def git(*words: str) -> None:
-        settings = ["-c", "user.name=n", "-c", "user.email=e@x"]
-        subprocess.run(["git", *settings, "-C", str(tmp_path), *words], check=True, capture_output=True)
-
-    module = tmp_path / "__init__.py"
-    module.write_text("")
-    git("init")
-    git("add", ".")
-    git("commit", "-m", "first")
-    index = (tmp_path / ".git" / "index").read_bytes()
-    os.utime(module, (1e9, 1e9))  # git would note the new time
-    monkeypatch.setattr(levelfield, "__file__", str(module))
-    assert code_version.__wrapped__()["modified"] is False
-    assert (tmp_path / ".git" / "index").read_bytes() == index

@@ -103,8 +103,7 @@ def test_loader_processes_import_no_script(images: Path, tmp_path: Path) -> None
 def test_how_many_processes_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
     gpu = partial(loader_processes, "auto", "image", on_gpu=True)
-    cached = partial(gpu, decodes=False)
-    assert [(each(), each(trainings=4)) for each in (gpu, cached)] == [(15, 3), (8, 3)]
+    assert [gpu(), gpu(trainings=4), gpu(decodes=False)] == [15, 3, 8]
     assert loader_processes("auto", "image", on_gpu=False) == loader_processes("auto", "text", on_gpu=True) == 0
     assert loader_processes(5, "image", on_gpu=False) == 5
     data, on_gpu = MetricDataModule(Glyphs(num_classes=40)), SimpleNamespace(root_device=torch.device("cuda"))
@@ -118,16 +117,6 @@ def test_how_many_processes_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     for workers, expected in ((8, 1), (32, 0)):  # of a study on one machine
         monkeypatch.setenv(SIDE_BY_SIDE, str(workers))
         assert gpu() == expected
-
-
-def test_a_gpu_has_processes_for_what_is_decoded_and_larger_batches(images: Path, monkeypatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    for cache, processes in ((False, 15), (True, 8)):
-        data = datamodule(images, cache=cache, num_workers="auto")
-        data.eval_batch_size = "auto"
-        assert (data.val_dataloader().batch_size, data.train_dataloader().num_workers) == (64, 0)
-        data.device = torch.device("cuda")
-        assert (data.val_dataloader().batch_size, data.train_dataloader().num_workers) == (256, processes)
 
 
 TRANSFORMS = ImageTransforms(crop_size=32, resize=32)

@@ -5,7 +5,6 @@ import csv
 import json
 import re
 import shutil
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +24,6 @@ from levelfield.report.retrieval import NOT_HERE, OTHER_SAMPLES, retrieval_of, s
 from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
-from levelfield.study.spec import StudySpec
 from levelfield.study.study_file import find_study
 
 # In the page's order.
@@ -143,14 +141,11 @@ def test_the_page_shows_what_the_stored_embeddings_retrieve(whole: tuple[Path, s
     keys = [str(key) for key in index.keys]
     stored = load_file(study / "jobs/contrastive/run0/fold0/tested.safetensors")
     unit = torch.nn.functional.normalize(stored["embeddings"].double())
-    assert {group: len(queries) for group, queries in found["groups"].items()} == {"best": 3, "median": 3, "worst": 3}
     for query in (query for queries in found["groups"].values() for query in queries):
         assert set(query["answers"]) == {"contrastive", "arcface", "pretrained"}
         assert list(query["answers"])[-1] == "pretrained"
         place = keys.index(query["key"])
-        similar = unit @ unit[place]
-        similar[place] = -2
-        nearest = similar.argsort(descending=True)[:8]
+        nearest = [each for each in (unit @ unit[place]).argsort(descending=True) if each != place][:8]
         answers = query["answers"]["contrastive"]
         assert [answer["key"] for answer in answers] == [keys[each] for each in nearest]
         assert [answer["hit"] for answer in answers] == (stored["labels"][nearest] == stored["labels"][place]).tolist()
@@ -199,8 +194,7 @@ def test_an_unfinished_study_has_a_page_too(study: Path) -> None:
 
 def test_samples_that_are_not_those_that_were_scored_are_not_shown(study: Path, tmp_path: Path) -> None:
     record = StudyFolder.begun(study)
-    (data,) = {record.tests()["arcface", run]["data"]["fingerprint"] for run in (0, 1)}
-    assert not isinstance(scored_samples(record, data), str)
+    data = record.tests()["arcface", 0]["data"]["fingerprint"]
     assert scored_samples(record, "another") == OTHER_SAMPLES
     unpack_study(write_archive(record, tmp_path / "toy.tar.xz"), tmp_path / "unpacked")
     _, pieces = written(tmp_path / "unpacked")
@@ -212,9 +206,7 @@ def test_samples_that_are_not_those_that_were_scored_are_not_shown(study: Path, 
 
 
 @pytest.mark.slow
-def test_every_command_of_the_page_works_as_printed(
-    finished: Path, tmp_path: Path, run: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_of_the_page_works_as_printed(finished: Path, tmp_path: Path, run, monkeypatch) -> None:
     study = Path(shutil.copytree(finished, tmp_path / "outputs/toy"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "images/a").mkdir(parents=True)
@@ -258,13 +250,7 @@ def test_a_study_elsewhere_is_a_folder_to_fill_in_and_versions_are_those_of_a_re
     assert "torch==2.9.0 " in commands(record, [])[0][1]
 
 
-def words_of(spec: StudySpec, folder: Path) -> list[str]:
-    return [words for _, words in commands(StudyFolder(folder, spec), [])]
-
-
-def test_the_command_of_a_shipped_study_reads_nothing_here_and_asks_for_its_data(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_command_of_a_shipped_study_reads_nothing_here_and_asks_for_its_data(monkeypatch, tmp_path: Path) -> None:
     """A stranger's study of this name in the working directory would import what it names."""
     for name in ("study/smoke.yaml", "data/glyphs.yaml", "method/multi_similarity_miner.yaml"):
         planted = tmp_path / "configs" / name
@@ -272,10 +258,5 @@ def test_the_command_of_a_shipped_study_reads_nothing_here_and_asks_for_its_data
         planted.write_text("name: smoke\nmodel: {learner: no_such_module.Learner}\n")
     smoke, laptop = load_spec(find_study("smoke")), load_spec(find_study("laptop/banking77"))
     monkeypatch.chdir(tmp_path)
-    assert "levelfield study run smoke.yaml" in words_of(smoke, tmp_path)
-    assert "levelfield study run laptop/banking77.yaml --data.root DIR" in words_of(laptop, tmp_path)
-    monkeypatch.setattr("levelfield.report.facts._shipped_as", lambda spec: "study.yaml")
-    for dataset, root in (({"class_path": "Banking77"}, " --data.root DIR"), ("a_module_elsewhere.Letters", "")):
-        for config in laptop.methods.values():
-            config["data"]["dataset"] = dataset
-        assert f"levelfield study run study.yaml{root}" in words_of(laptop, tmp_path)
+    for spec, words in ((smoke, "smoke.yaml"), (laptop, "laptop/banking77.yaml --data.root DIR")):
+        assert f"levelfield study run {words}" in dict(commands(StudyFolder(tmp_path, spec), [])).values()

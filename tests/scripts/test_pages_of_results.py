@@ -5,7 +5,7 @@ import io
 import math
 import tarfile
 from collections import defaultdict
-from itertools import combinations, product
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
@@ -71,22 +71,8 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
-def signed(*points: float) -> str:
-    first, second, third = (f"{round(each, 1) + 0.0:+.1f}".replace("+0.0", "0.0") for each in points)
-    return f"{first}, {second} and {third}"
-
-
 def pair_less_class(means: dict[str, float]) -> float:
     return fmean(means[x] for x in PAIRS) - fmean(means[x] for x in CLASSES)
-
-
-def test_two_numbers_of_the_questions() -> None:
-    page = (REPOSITORY / "results/questions.md").read_text()
-    found = {method: fmean(values) for method, values in runs("banking77").items()}
-    above = sum(found[loss] > found[FEATURES] for loss in LOSSES)
-    for part, number in (("**1.**", f"{pair_less_class(found):+.1f}"), ("**3.**", str(above))):
-        row = next(line for line in page.partition(part)[2].splitlines() if line.startswith("| Banking77 |"))
-        assert cells(row)[1].split()[0] == number
 
 
 def test_the_tables_of_which_loss() -> None:
@@ -113,22 +99,6 @@ def test_the_tables_of_which_loss() -> None:
             assert (cell.split()[0], cell.split()[-1]) == (f"{scores[method]:.1f}", f"`{method}`")
 
 
-def test_what_the_results_page_says_of_pair_and_class_weight_losses() -> None:
-    page = text("results/fixed_halves.md")
-    features, done = ({data: summary(name.format(data)) for data in HELD} for name in ("{}", "converged_{}_pca"))
-    for data in HELD:
-        gains = sorted(done[data][loss] - features[data][FEATURES] for loss in LOSSES)
-        assert f"{gains[0]:+.1f} to {gains[-1]:+.1f} on {TITLES[data]}" in page.replace(" points on", " on")
-    frozen, until_done = (signed(*map(pair_less_class, studies.values())) for studies in (features, done))
-    assert f"pair losses are {frozen} points from class-weight losses" in page
-    assert f"From a PCA until done the difference is {until_done}" in page
-    first, again = done["grocery_store"], summary("converged_grocery_store_pca_again")
-    either = {loss: (first[loss], again.get(f"{loss}@2", first[loss])) for loss in LOSSES}
-    either["proxy_nca"] = either["normalized_softmax"] = (first["proxy_nca"], first["normalized_softmax"])
-    found = [pair_less_class(dict(zip(LOSSES, each, strict=True))) for each in product(*(either[x] for x in LOSSES))]
-    assert f"with the other searches kept here, the first is {min(found):+.1f} to {max(found):+.1f}" in page
-
-
 def test_the_gain_of_a_trained_trunk() -> None:
     page = (REPOSITORY / "docs/fine_tune.md").read_text()
     fourteen = set(trained(summary("glyphs_pca")))
@@ -149,17 +119,6 @@ def test_the_gain_of_a_trained_trunk() -> None:
         assert f"| {title} | {steps} | {row} |" in page
     few = " / ".join(f"{best(summary('grocery_store_finetuned', m)):.1f}" for m in ("map_at_r", "precision_at_1"))
     assert f"after 80 steps on Grocery Store the best of six losses has {few}" in page
-
-
-def test_the_appendix() -> None:
-    rows = [cells(line) for line in (REPOSITORY / "results/laptop.md").read_text().splitlines() if "| " in line]
-    titles = next(row[1:8] for row in rows if len(row) == 12)
-    folders = {title: name for name, title in TITLES.items()}
-    means = [summary(folders[title]) for title in titles]
-    scored = {row[0].strip("`"): row[1:8] for row in rows if len(row) == 12 and row[0].startswith("`")}
-    assert len(scored) == 4 + 14 + 18
-    for method, shown in scored.items():
-        assert [cell.split()[0] for cell in shown] == [f"{of[method]:.1f}" for of in means]
 
 
 def significant(p: dict[frozenset[str], float]) -> set[frozenset[str]]:

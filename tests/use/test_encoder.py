@@ -19,8 +19,7 @@ from torchvision.transforms import v2
 import levelfield
 from levelfield import MetricLearner
 from levelfield.core.errors import UserError
-from levelfield.use.encoder import Embedded, Opened
-from levelfield.use.samples import Given
+from levelfield.use.encoder import Embedded
 
 SIZE = 32
 
@@ -88,12 +87,6 @@ def test_the_command_writes_what_the_function_gives(best, birds, tmp_path, run, 
             assert torch.equal(file.get_tensor("embeddings"), expected.embeddings)
             found = [tuple(json.loads(file.metadata()[name])) for name in ("names", "labels")]
         assert found == [expected.names, expected.labels]
-
-
-def test_a_broken_image_takes_the_place_of_one_for_transforms_of_ones_own(birds: Path) -> None:
-    (birds / "jay/1.png").write_bytes(b"no image")
-    shrunk = Opened(Given(), sorted((birds / "jay").iterdir()), lambda image: np.asarray(image.resize((8, 8))), True)
-    assert [(sample.shape, broken) for sample, broken, _ in shrunk] == [((8, 8, 3), n == 1) for n in range(4)]
 
 
 def test_broken_pictures_are_named_and_left_out_only_when_told(best, birds, run) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from own_images import image_options, own_images
 from PIL import Image
 from refused import succeeded
@@ -17,6 +18,7 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets.image_folder import ImageFolder
 from levelfield.data.images import open_image
 from levelfield.data.verify import verify
+from levelfield.metrics import retrieval_metrics
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
@@ -210,16 +212,6 @@ def with_columns(table: Path, role: bool = True) -> Path:
     return table
 
 
-def map_at_r(queries: np.ndarray, query_labels: np.ndarray, gallery: np.ndarray, labels: np.ndarray) -> float:
-    """Section 3.2 of "A Metric Learning Reality Check", query by query in float64."""
-    scores = []
-    for query, label in zip(queries.astype(np.float64), query_labels, strict=True):
-        found = labels[np.argsort(-(gallery.astype(np.float64) @ query), kind="stable")] == label
-        hits = found[: found.sum()]
-        scores.append(np.mean(hits * np.cumsum(hits) / np.arange(1, len(hits) + 1)))
-    return float(np.mean(scores))
-
-
 def test_the_split_column_names_the_halves_unless_another_split_is_requested(tmp_path: Path) -> None:
     data = MetricDataModule(ImageTable(with_columns(own_images(tmp_path), role=False)), transforms=SMALL)
     for split, classes in {"official": range(0, 16, 2), "half": range(8)}.items():
@@ -247,12 +239,10 @@ def test_levelfield_test_scores_queries_against_the_gallery(tiny, run, tmp_path:
 
     data = MetricDataModule(ImageTable(table), transforms=SMALL)
     data.setup("test")
-    learner = MetricLearner.load_from_checkpoint(checkpoint)
-    embeddings, labels, _ = (part.numpy() for part in embed(learner, data.test_dataloader()))
-    asks = np.array([key.endswith("_0.png") for key in data.test_subset.index.keys])
-    expected = map_at_r(embeddings[asks], labels[asks], embeddings[~asks], labels[~asks])
-    among_all = map_at_r(embeddings, labels, embeddings, labels)
-    assert abs(expected - among_all) > 0.01
+    embeddings, labels, _ = embed(MetricLearner.load_from_checkpoint(checkpoint), data.test_dataloader())
+    asks = torch.tensor([key.endswith("_0.png") for key in data.test_subset.index.keys])
+    expected = retrieval_metrics(embeddings[asks], labels[asks], embeddings[~asks], labels[~asks])["map_at_r"]
+    assert abs(expected - retrieval_metrics(embeddings, labels)["map_at_r"]) > 0.01
     (line,) = (line for line in printed.splitlines() if "test/map_at_r" in line)
     assert float(line.split()[-2]) == pytest.approx(expected, abs=1e-5)
 
