@@ -2,8 +2,6 @@
 
 import json
 import re
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from levelfield.core.errors import UserError
 from levelfield.core.files import write_json
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import RESULT, Job, Task, job_config, job_seed, row_runs, study_jobs, write_result
-from levelfield.study.lock import writing
 from levelfield.study.spec import StudySpec
 
 
@@ -83,22 +80,6 @@ def test_tables_hold_every_score_and_their_means(tmp_path: Path, spec: StudySpec
     baseline = summary.query("method == 'pretrained' and embedding == 'concatenated'").iloc[0]
     assert baseline["mean"] == 0.25
     assert pd.isna(baseline["ci95"])
-
-
-def test_a_report_that_began_before_the_last_score_does_not_undo_its_table(tmp_path: Path, spec: StudySpec) -> None:
-    fill(tmp_path, spec)
-    write_tables(StudyFolder(tmp_path, spec))
-    whole = (tmp_path / "results.csv").read_bytes()
-    last = StudyFolder(tmp_path, spec).test_file("c", 2)
-    content = last.read_bytes()
-    last.unlink()
-    with ThreadPoolExecutor() as threads:
-        with writing(tmp_path):  # the study writes its tables meanwhile
-            report = threads.submit(write_tables, StudyFolder(tmp_path, spec))
-            time.sleep(0.3)
-            last.write_bytes(content)
-        report.result(30)
-    assert (tmp_path / "results.csv").read_bytes() == whole
 
 
 @pytest.mark.parametrize("what", ["half a file", "not text", "no mapping", "another job", "another setting", "no file"])

@@ -78,17 +78,6 @@ def test_pairs_are_tested_over_the_means_of_their_runs(scores: dict[str, np.ndar
     assert [c.shown for c in found] == [c.p_holm < 0.05 for c in found]
 
 
-def test_concatenated_scores_are_one_a_run(scores: dict[str, np.ndarray]) -> None:
-    rows = [
-        ResultRow(m, "test", None, run, None, "concatenated", "precision_at_1", float(values[run, 0]))
-        for m, values in scores.items()
-        for run in range(5)
-    ]
-    found = by_names(compare_all(rows, list(scores), "precision_at_1", "concatenated"))["a", "c"]
-    assert found.p == pytest.approx(ttest_rel(scores["a"][:, 0], scores["c"][:, 0]).pvalue)
-    assert compare_all(rows, list(scores)) == [], "of another metric"
-
-
 def test_concatenated_embeddings_are_compared_with_one_pca_where_there_is_one() -> None:
     of_runs = [("a", run, 0.3 + run / 100) for run in range(3)]
     untrained = [("pretrained", 0, 0.2), ("pretrained_one_pca", 0, 0.25)]

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from toy_study import TOY
 
-from levelfield.core.processes import SIGNALS, interrupt_at_signals, is_running, was_interrupted
+from levelfield.core.processes import SIGNALS, interrupt_at_signals, is_running
 
 CODE = """
 import sys
@@ -114,10 +114,3 @@ def test_a_signal_of_a_cluster_is_as_ctrl_c(number: signal.Signals, handlers: No
     interrupt_at_signals()
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(number)
-
-
-def test_an_error_of_the_clean_up_after_ctrl_c_is_known() -> None:
-    error = RuntimeError("no loader")
-    error.__context__ = KeyboardInterrupt()
-    assert was_interrupted(error)
-    assert not was_interrupted(RuntimeError("no loader"))

@@ -1,10 +1,8 @@
 """Cached images are those of the files, decoded once by all that want them, and whole whatever happens."""
 
-import importlib
 import os
 import pickle
 import shutil
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -196,27 +194,9 @@ def test_two_that_come_at_once_decode_each_image_once(table: Path) -> None:
         assert all(np.array_equal(each[position], reduced(table, key)) for position, key in enumerate(keys))
 
 
-OWN = """
-from PIL import Image
-from levelfield.data import ImageTable
-
-class Mine(ImageTable):
-    def __init__(self, table: str) -> None:
-        super().__init__(table)
-        self.made = object()  # no argument: no cache of its own at each start
-
-    def load(self, key: str) -> Image.Image:
-        return Image.new("RGB", (20, 20), "COLOUR")
-"""
-
-
-def test_another_load_of_an_own_data_set_renews_the_cache(table, cache, tmp_path, monkeypatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    for colour, value in (("white", 255), ("grey", 128)):
-        (tmp_path / "mine.py").write_text(OWN.replace("COLOUR", colour))
-        sys.modules.pop("mine", None)
-        importlib.invalidate_caches()
-        data = MetricDataModule(importlib.import_module("mine").Mine(str(table)), transforms=TRANSFORMS, cache=True)
-        data.setup("fit")
-        assert data.val_subset[0][0].mean() == value
-    assert len(files(cache)) == 1
+def test_other_code_of_a_data_set_renews_the_cache(table: Path, cache: Path, monkeypatch) -> None:
+    datamodule(table)
+    before = files(cache)
+    monkeypatch.setattr("levelfield.data.image_cache.sources", lambda settings: {"mine.py": "edited"})
+    datamodule(table)
+    assert (len(files(cache)), files(cache) == before) == (1, False)

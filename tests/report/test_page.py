@@ -1,7 +1,6 @@
 """The page: from the folder alone, the same bytes twice, with everything a reader needs to judge the numbers."""
 
 import base64
-import csv
 import json
 import re
 import shutil
@@ -9,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean
 
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -115,19 +115,13 @@ def test_the_page_holds_the_study(whole: tuple[Path, str, list[str]], monkeypatc
 
 def test_the_numbers_are_those_of_the_results(whole: tuple[Path, str, list[str]]) -> None:
     study, _, pieces = whole
-    with open(study / "results.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-
-    def runs(method: str, metric: str, embedding: str) -> list[float]:
-        found = [r for r in rows if (r["method"], r["stage"], r["embedding"]) == (method, "test", embedding)]
-        return [fmean(float(r["value"]) for r in found if r["metric"] == metric and r["run"] == run) for run in "01"]
-
+    rows = pd.read_csv(study / "results.csv").query("stage == 'test'")
+    means = rows.groupby(["method", "embedding", "metric", "run"])["value"].mean()
     place = pieces.index("concatenated", pieces.index("All scores"))
     place = pieces.index("arcface", place)  # the row's own name, after the shown one
-    wanted = [f"{100 * fmean(runs('arcface', m, 'concatenated')):.1f}" for m in ("map_at_r", "r_precision")]
-    assert pieces[place + 1 : place + 3] == wanted
-    pairs = zip(runs("arcface", "map_at_r", "separated"), runs("contrastive", "map_at_r", "separated"), strict=True)
-    difference = fmean(a - b for a, b in pairs)
+    scores = [means["arcface", "concatenated", metric].mean() for metric in ("map_at_r", "r_precision")]
+    assert pieces[place + 1 : place + 3] == [f"{100 * score:.1f}" for score in scores]
+    difference = (means["arcface", "separated", "map_at_r"] - means["contrastive", "separated", "map_at_r"]).mean()
     better, worse = ("ArcFace", "Contrastive") if difference >= 0 else ("Contrastive", "ArcFace")
     sentence = f"{better} over {worse}: {abs(100 * difference):+.1f} points MAP@R, too few runs for an interval"
     assert sentence in pieces

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from deletable import EXPORT, needs
 from refused import succeeded
 
 from levelfield.training.checkpoint import read_checkpoint
@@ -66,18 +65,3 @@ def test_a_runs_card_names_the_table_of_its_study(copy: Path, tmp_path: Path) ->
     for said in ("into 32 numbers, concatenated from 2 models", "ArcFaceLoss", "Glyphs", "fold 0, 1 of 2", "Licence"):
         assert said in card
     assert "`results.csv`" in card
-
-
-@needs(EXPORT)
-@pytest.mark.full
-def test_an_export_of_a_runs_folds_has_the_runs_card(copy: Path, tmp_path: Path, run) -> None:
-    folder = copy / "jobs" / "contrastive" / "run0"
-    printed = succeeded(run("export", "--ckpt_path", folder, "--output", tmp_path / "out"))
-    assert "embed.onnx" in printed
-    assert {path.name for path in (tmp_path / "out").glob("*.safetensors")} == {
-        f"{part}_{fold}.safetensors" for part in ("trunk", "embedder") for fold in (0, 1)
-    }
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "concatenated from 2 models" in card
-    told = json.loads((tmp_path / "out" / "export.json").read_text())
-    assert max(told["differences_from_the_learner"].values()) <= told["bound"]

@@ -159,10 +159,8 @@ def test_an_image_of_pillow_is_read_like_its_file(best: Path, tmp_path: Path, ru
     turned[0x0112] = 6
     given = {
         "cmyk.jpg": (Image.fromarray(noise, "CMYK"), {}),
-        "grey16.png": (Image.fromarray(noise[..., 0].astype(np.uint16) * 257), {}),
         "palette.png": (Image.fromarray(noise[..., :3]).convert("P"), {"transparency": 3}),
         "transparent.png": (Image.fromarray(noise), {}),
-        "turned.jpg": (Image.fromarray(noise[..., :3]), {"exif": turned}),
         "turned.tif": (Image.fromarray(noise[..., :3]), {"exif": turned}),
     }
     folder = tmp_path / "images"

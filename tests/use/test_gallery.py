@@ -1,7 +1,6 @@
 """A search answers with what is nearest by the embeddings, and its index follows the gallery."""
 
 import os
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from pretended_gpu import any_device, pretended_gpu
+from pretended_gpu import any_device
 from refused import refused, succeeded
 from safetensors import safe_open
 from safetensors.torch import save
@@ -24,7 +23,6 @@ from levelfield.core.numerics import in_ball
 from levelfield.core.paths import cache_root
 from levelfield.losses.hyperbolic_cross_entropy import poincare_distances
 from levelfield.models import TimmTrunk
-from levelfield.use import encoder as encoder_module
 from levelfield.use.encoder import Embedded, Encoder
 from levelfield.use.gallery import Gallery
 from levelfield.use.samples import Samples
@@ -119,21 +117,6 @@ def test_any_device_gives_the_answers_of_a_loop_in_float64(device: str) -> None:
         assert [answer.name for answer in found] == [names[at] for at in expected]
         assert [answer.likeness for answer in found] == pytest.approx(cosines[expected].tolist(), abs=1e-6)
         assert found == on_cpu.answers(Embedded(query, ("query",), None, (0,)), top, "cosine"), "to the last bit"
-
-
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
-def test_score_and_search_print_on_a_gpu_what_they_print_on_a_cpu(
-    fitted: Path, birds: Path, tmp_path: Path, run, ranked_on: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(encoder_module, "loader_processes", lambda *args: 0)
-    asked = (birds, "--query", birds / "jay/2.png", "--output", tmp_path / "a.png")
-    for words in (("score", "--data", birds), ("search", *asked)):
-        printed = succeeded(run(*words, "--ckpt_path", fitted / "best.ckpt", "--device", "cpu"))
-        with pretended_gpu() as gpu:
-            there = run(*words, "--ckpt_path", fitted / "best.ckpt", "--device", gpu)[1]
-        numbers = [[line for line in text.splitlines() if re.match(r"  |0\.", line)] for text in (printed, there)]
-        assert numbers[0] == numbers[1] != []
-    assert ranked_on == ["cpu", "cuda"]
 
 
 @pytest.mark.parametrize("distance", ["euclidean", "hamming", "poincare"])

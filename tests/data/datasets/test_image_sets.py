@@ -144,17 +144,3 @@ def test_a_wrong_layout_is_one_line(name: str, build, said: str, tmp_path: Path)
         named_datasets()[name](root=tmp_path).read_index()  # type: ignore[call-arg]
     assert str(tmp_path) in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize("name", ["cub200", "sop", "inshop"])
-def test_lists_as_other_programs_save_them(name: str, tmp_path: Path) -> None:
-    MINIATURES[name](tmp_path)
-    dataset = named_datasets()[name](root=tmp_path)  # type: ignore[call-arg]
-    before = dataset.read_index()
-    for file in (tmp_path / name).rglob("*.txt"):
-        content = file.read_bytes()
-        with_tabs = content.replace(b" ", b"\t").replace(b"\n", b"\r\n")
-        file.write_bytes(b"\xef\xbb\xbf" + with_tabs + b"\r\n  ")
-    after = dataset.read_index()
-    assert (after.keys, after.class_names) == (before.keys, before.class_names)
-    assert after.labels.tolist() == before.labels.tolist()

@@ -2,7 +2,6 @@
 
 import os
 import struct
-import warnings
 import zlib
 from io import BytesIO
 from pathlib import Path
@@ -192,13 +191,3 @@ def test_broken_files_are_a_line_each_and_verify_lists_them_all(tmp_path: Path) 
         assert problem.startswith(str(tmp_path / f"class {number:02d}"))
     with pytest.raises(UserError, match=r"missing\.jpg .*No such file"):
         open_image(tmp_path / "missing.jpg")
-
-
-def test_opening_images_repeats_no_warning_of_another_library(tmp_path: Path) -> None:
-    (tmp_path / "1.jpg").write_bytes(JPEG)
-    with warnings.catch_warnings(record=True) as printed:
-        warnings.simplefilter("default")  # each place once
-        for _ in range(3):
-            open_image(tmp_path / "1.jpg")
-            warnings.warn("of another library", stacklevel=1)
-    assert [str(warning.message) for warning in printed] == ["of another library"]

@@ -128,15 +128,6 @@ def test_whole_numbers_are_sorted_as_numbers_names_as_names_in_tables_of_any_kin
         assert (index.class_names, index.labels.tolist()) == (names, labels)
 
 
-def test_a_missing_file_is_named_with_its_row_but_only_when_it_is_opened(tmp_path: Path) -> None:
-    images = table(tmp_path, "path,label\na.png,0\n\ngone.png,1\n")
-    index = images.read_index()
-    with pytest.raises(UserError, match=r"images\.csv, row 4: no file .*gone\.png"):
-        images.load("gone.png")
-    with pytest.raises(UserError, match="row 4"):
-        images.fingerprint(index.select([1]))
-
-
 @pytest.mark.parametrize(
     ("on_disk", "in_table", "remedy"),
     [
@@ -210,18 +201,6 @@ def with_columns(table: Path, role: bool = True) -> Path:
         frame["role"] = np.where(numbers[0] % 2, np.where(numbers[1] == 0, "query", "gallery"), "")
     frame.to_csv(table, index=False)
     return table
-
-
-def test_the_split_column_names_the_halves_unless_another_split_is_requested(tmp_path: Path) -> None:
-    data = MetricDataModule(ImageTable(with_columns(own_images(tmp_path), role=False)), transforms=SMALL)
-    for split, classes in {"official": range(0, 16, 2), "half": range(8)}.items():
-        identity = data.identity()
-        assert identity["split"] == split
-        assert {*identity["train_classes"], *identity["val_classes"]} == {f"class {number:02d}" for number in classes}
-        if split == "official":
-            data.setup("test")
-            assert data.test_subset.class_names == tuple(f"class {number:02d}" for number in range(1, 16, 2))
-        data.split = "half"
 
 
 def test_levelfield_test_scores_queries_against_the_gallery(tiny, run, tmp_path: Path) -> None:
