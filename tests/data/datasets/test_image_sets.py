@@ -124,6 +124,17 @@ def changed(build: Callable[[Path], Path], file: str, old: bytes = b"", new: byt
     return make
 
 
+def with_file(place: str, content: bytes) -> Callable[[Path], object]:
+    """Writes one file of a data set."""
+
+    def make(root: Path) -> None:
+        (root / place).parent.mkdir(parents=True)
+        (root / place).write_bytes(content)
+
+    return make
+
+
+CLASSES, CLINC = "grocery_store/dataset/classes.csv", "clinc150/data_full.json"
 LAYOUTS: list[tuple[str, Callable[[Path], object], str]] = [
     ("cub200", lambda root: None, r"no folder .*cub200"),
     ("cub200", changed(cub200, "images.txt"), r"cannot read .*images\.txt \(No such .*: move .*data prepare"),
@@ -134,6 +145,15 @@ LAYOUTS: list[tuple[str, Callable[[Path], object], str]] = [
     ("cars196", changed(cars196, "cars_meta.mat", b"class_names", b"class_nones"), r"cars_meta\.mat is damaged"),
     ("sop", changed(sop, "Ebay_train.txt", b"2 1 1 bicycle", b"2 1 bicycle"), r"Stanford_Online_Products is damaged"),
     ("inshop", changed(inshop, "list_*.txt", b"query", b"probe"), r"list_eval_partition\.txt is damaged"),
+    ("omniglot", with_file("omniglot/notes", b""), r"cannot read .*images_background\.zip .*data prepare omniglot"),
+    ("omniglot", with_file("omniglot/images_background.zip", b"PK half"), r"images_background\.zip is damaged"),
+    ("grocery_store", with_file(CLASSES, b"name,id,kind\nApple,0,Fruit\n"), r"cannot read .*train\.txt"),
+    ("grocery_store", with_file(CLASSES, b"name,id,kind\nApple,zero,Fruit\n"), r"dataset is damaged"),
+    ("banking77", with_file("banking77/train.csv", b"text,category\nhi,a\n"), r"read .*test\.csv"),
+    ("banking77", with_file("banking77/train.csv", b"text,category\nhi\n"), r"train\.csv is damaged"),
+    ("clinc150", with_file(CLINC, b"{"), r"data_full\.json is damaged .*download it again"),
+    ("clinc150", with_file(CLINC, b"[1]"), r"data_full\.json is damaged"),
+    ("news20", with_file("20newsgroups/20news-bydate.tar.gz", b"<html>"), r"20news-bydate\.tar\.gz"),
 ]
 
 
