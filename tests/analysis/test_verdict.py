@@ -108,19 +108,15 @@ def test_rows_of_another_split_are_neither_compared_nor_an_opponent(three: Study
     assert pairs == [("arcface[0]", "contrastive[0]"), ("arcface[1]", "contrastive[1]")]
 
 
-def test_too_few_runs_and_no_opening(three: StudySpec) -> None:
+def test_too_few_runs_no_scores_and_equal_ones(three: StudySpec) -> None:
     second, first, *_ = verdict(rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.2}, runs=1), three)
     assert "too few runs" in first
     assert second.startswith("Training may pay: ArcFace is 19.8 points above")
     assert second.endswith("2 of 3 methods end above it.")
     assert verdict([], three) == ["No method has test scores yet."]
-
-
-def test_equal_scores_of_many_runs_are_not_too_few_runs(three: StudySpec) -> None:
-    found = [row(method, run, 0.4 + SPREAD[run]) for method in three.methods for run in range(5)]
-    assert verdict([row("pretrained", 0, 0.2), *found], three)[1].endswith(
-        "40.0 ± 0.2 percent, with the same score in every run."
-    )
+    equal = [row(method, run, 0.4 + SPREAD[run]) for method in three.methods for run in range(5)]
+    best = verdict([row("pretrained", 0, 0.2), *equal], three)[1]
+    assert best.endswith("40.0 ± 0.2 percent, with the same score in every run.")
 
 
 def test_a_row_of_another_split_takes_no_part_in_the_correction(three: StudySpec) -> None:

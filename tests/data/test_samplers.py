@@ -33,6 +33,10 @@ def test_a_copy_and_a_loader_have_the_epoch_that_was_set() -> None:
     loader = DataLoader(LABELS, batch_sampler=sampler, collate_fn=list)  # type: ignore[arg-type]
     loader.batch_sampler.sampler.set_epoch(0)  # as Lightning does
     assert (numbered(sampler), len(loader)) == (first, 6)
+    samples = TensorDataset(torch.arange(500), torch.from_numpy(LABELS))  # which knows nothing of draws
+    for arguments in ({"batch_sampler": sampler}, {"sampler": sampler, "batch_size": None}):
+        batches = [index.tolist() for index, _ in DataLoader(samples, **arguments)]  # type: ignore[arg-type]
+        assert batches == indices(sampler)
 
 
 # SHA-256 of the indices and numbers of 36 batches, before the samplers held arrays alone: studies stay what they are.
@@ -87,14 +91,6 @@ def test_what_differs_from_the_request_is_said() -> None:
         "a batch has one class: a loss that compares samples has no negatives; "
         "1 class with one sample left out of training"
     )
-
-
-def test_a_data_set_that_knows_nothing_of_draws_is_indexed() -> None:
-    samples = TensorDataset(torch.arange(500), torch.from_numpy(LABELS))
-    sampler = MPerClassBatchSampler(LABELS, 32, 4, num_batches=3)
-    for arguments in ({"batch_sampler": sampler}, {"sampler": sampler, "batch_size": None}):
-        batches = [index.tolist() for index, _ in DataLoader(samples, **arguments)]  # type: ignore[arg-type]
-        assert batches == indices(sampler)
 
 
 @pytest.mark.parametrize(

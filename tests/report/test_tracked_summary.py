@@ -67,12 +67,9 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_an_interval_stands_beside_its_score() -> None:
+def test_an_interval_stands_beside_its_score_and_a_tracker_is_no_part_of_a_study(toy_file: Path) -> None:
     rows = [SummaryRow("a", "separated", "map_at_r", 0.5, 0.01, 3)]
     assert scores_by_key(rows) == {"test/a/separated/map_at_r": 0.5, "test/a/separated/map_at_r_ci95": 0.01}
-
-
-def test_a_tracker_is_no_part_of_what_a_study_is(toy_file: Path) -> None:
     plain = load_spec(toy_file)
     tracked = load_spec(toy_file, dotted(["logger/wandb.yaml"], []))
     assert tracked.methods["arcface"]["trainer"]["logger"]["class_path"].endswith("WandbLogger")

@@ -43,20 +43,16 @@ def test_a_test_writes_its_scores_and_the_card(fitted: Path, tmp_path: Path, run
     assert NOT_TESTED in write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text()
 
 
-def test_no_word_of_a_checkpoint_is_html(fitted: Path, tmp_path: Path) -> None:
-    content = read_checkpoint(fitted / "best.ckpt")
-    content["levelfield"] |= {"licence": "<script>", "weights": "<img src=x>"}
-    content["hyper_parameters"]["trunk"] = {"class_path": "<b>", "init_args": {"<i>": "<u>"}}
-    assert "<" not in write_card(tmp_path, [fitted / "best.ckpt"], [content], "image").read_text()
-
-
-def test_the_commands_of_a_card_trust_your_own_class(fitted: Path, tmp_path: Path) -> None:
-    content = read_checkpoint(fitted / "best.ckpt")
+def test_a_card_trusts_your_own_class_and_no_word_of_a_checkpoint_is_html(fitted: Path, tmp_path: Path) -> None:
+    best, content = fitted / "best.ckpt", read_checkpoint(fitted / "best.ckpt")
     content["hyper_parameters"]["loss"] = {"class_path": "my_loss.MyLoss", "init_args": {}}
     for folder, place in ((fitted, ""), (tmp_path, "CHECKPOINTS/")):  # an export does not have the checkpoint
-        text = write_card(folder, [fitted / "best.ckpt"], [content], "image").read_text()
+        text = write_card(folder, [best], [content], "image").read_text()
         assert text.count(f"--ckpt_path {place}best.ckpt --trust my_loss ") == 2
         assert (NOT_HERE in text) == bool(place)
+    content["levelfield"] |= {"licence": "<script>", "weights": "<img src=x>"}
+    content["hyper_parameters"]["trunk"] = {"class_path": "<b>", "init_args": {"<i>": "<u>"}}
+    assert "<" not in write_card(tmp_path, [best], [content], "image").read_text()
 
 
 def test_a_runs_card_names_the_table_of_its_study(copy: Path, tmp_path: Path) -> None:
