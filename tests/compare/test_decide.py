@@ -86,6 +86,14 @@ def test_the_scores_of_test_classes_are_those_of_a_loop(kind: str) -> None:
     assert [*found.queries_K] == [2 if kind == "queries" else 5] * 6
 
 
+def test_rows_have_words() -> None:
+    assert row_in_words("trunk_normalized_softmax_averaged") == (
+        "the whole trunk trained with normalized softmax, averaged with its start (trunk_normalized_softmax_averaged)"
+    )
+    assert row_in_words("mine") == "mine"
+    assert row_in_words("pretrained[whitening128]") == "a whitening of the features to 128 numbers"
+
+
 @pytest.mark.parametrize(
     ("part", "map_at_r", "precision", "gains"),
     [
