@@ -139,7 +139,8 @@ def test_the_page_shows_what_the_stored_embeddings_retrieve(whole: tuple[Path, s
         assert set(query["answers"]) == {"contrastive", "arcface", "pretrained"}
         assert list(query["answers"])[-1] == "pretrained"
         place = keys.index(query["key"])
-        nearest = [each for each in (unit @ unit[place]).argsort(descending=True) if each != place][:8]
+        ranked = (unit @ unit[place]).argsort(descending=True).tolist()
+        nearest = [each for each in ranked if each != place][:8]
         answers = query["answers"]["contrastive"]
         assert [answer["key"] for answer in answers] == [keys[each] for each in nearest]
         assert [answer["hit"] for answer in answers] == (stored["labels"][nearest] == stored["labels"][place]).tolist()

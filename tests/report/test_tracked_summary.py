@@ -5,6 +5,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import yaml
 from wandb_files import OfflineRun, offline_runs
 
 from levelfield.analysis.results import SummaryRow
@@ -40,7 +41,9 @@ def test_a_study_is_a_group_of_its_jobs_and_its_tables(
         assert (run.run.job_type, run.run.display_name) == (stage, f"{method} {stage} {number} fold {fold}")
         assert list(run.run.tags) == [method, stage, f"{stage} {number}", f"fold {fold}"]
         assert run.summary["best/map_at_r"] == pytest.approx(best[method, stage, number, fold])
-        assert run.config["model"]["loss"] == study.spec.methods[method]["model"]["loss"]
+        folder = study.folder / "jobs" / method / f"{stage}{number}" / f"fold{fold}"
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        assert {key: run.config[key] for key in config} == config
 
     [test] = [run for run in runs if run.run.job_type == "test"]
     assert (test.run.display_name, test.config["study"], test.config["runs"]) == ("toy test", "toy", 1)
